@@ -1,0 +1,32 @@
+# Nothing needs installing by hand: every target sets up .venv first (Python >= 3.11 and make are enough).
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test test-all check format clean
+
+.venv/ready: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,lite]"
+	touch $@
+
+demo: .venv/ready          ## the main job, end to end
+	$(BIN)/python examples/demo.py
+
+test: .venv/ready          ## the default tests: under five minutes on two cores
+	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
+
+test-all: .venv/ready      ## also the slow, gpu and data-hungry ones
+	$(BIN)/python -m pytest
+
+check: .venv/ready         ## lint, format, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache
