@@ -1,38 +1,47 @@
 """Degrees, UTM, local metres; who lies within a radius. Pure functions.
 
-Frames, named in every function: `wgs84` is (N, 2) latitude, longitude in degrees; `utm` is (N, 2) east, north in
-metres of one zone, given by its EPSG code (32601..32660 north, 32701..32760 south); `ecef` is (N, 3) earth-centred
-metres on the ellipsoid (height 0); `enu` is (N, 2) metres east and north of an origin.
+Frames, named in every function: `wgs84` is (N, 2) latitude, longitude in degrees; `utm` is (N, 2) east, north
+in metres of one zone, given by its EPSG code (32601..32660 north, 32701..32760 south); `ecef` is (N, 3)
+earth-centred metres on the ellipsoid (height 0); `enu` is (N, 2) metres east and north of an origin.
 
-Neighbours are asked in ECEF (or in the planar metres of one UTM zone): the chord of 1 km is 1 µm shorter than its arc,
-and neither the antimeridian nor the edge of a zone exists there.
+Neighbours are asked in ECEF (or in the planar metres of one UTM zone): the chord of 1 km is 1 µm shorter than its
+arc, and neither the antimeridian nor the edge of a zone exists there.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from sareloc.errors import PositionError
+from sareloc.errors import ArgumentError, PositionError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from pyproj import Transformer
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Frame = Literal["ecef", "utm", "local"]
+
+# The ellipsoid of WGS84: equatorial and polar radius in metres, squared eccentricities of the ellipse.
+EQUATOR_M = 6378137.0
+POLE_M = EQUATOR_M * (1 - 1 / 298.257223563)
+ECCENTRICITY_SQ = 1 - (POLE_M / EQUATOR_M) ** 2
+SECOND_ECCENTRICITY_SQ = (EQUATOR_M / POLE_M) ** 2 - 1
+DEEPEST_M = 1e6  # nearer to the centre of the Earth, a point has no meaningful place on the surface
+ROUNDING_M = 1e-6  # a thousand times the rounding of float64 coordinates of the size of the Earth
 
 
 @dataclass(frozen=True, eq=False)
 class Positions:
     """Where N photos stand.
 
-    `metres` (N, 2 or 3) float64: Euclidean distances between near rows are distances on the ground, in metres.
-    `frame`: "ecef" (from WGS84, any place on Earth), "utm" (planar, one zone, `epsg` says which) or "local" (planar,
-    no place on Earth is known).
+    `metres` (N, 2 or 3) float64: Euclidean distances between near rows are distances on the ground.
+    `frame`: "ecef" (from WGS84, any place on Earth), "utm" (planar, one zone, `epsg` says which) or "local"
+    (planar, no place on Earth is known).
     """
 
     metres: Floats
@@ -47,12 +56,12 @@ class Positions:
     @staticmethod
     def from_utm(east_north: npt.ArrayLike, epsg: int) -> Positions:
         """Positions from (N, 2) east, north in metres, all in the UTM zone of this EPSG code."""
-        return Positions(np.asarray(east_north, dtype=np.float64).reshape(-1, 2), "utm", epsg)
+        return Positions(_rows(east_north, "east, north"), "utm", epsg)
 
     @staticmethod
     def from_local(xy_m: npt.ArrayLike) -> Positions:
         """Positions from (N, 2) metres in a frame of the dataset's own."""
-        return Positions(np.asarray(xy_m, dtype=np.float64).reshape(-1, 2), "local")
+        return Positions(_rows(xy_m, "x, y"), "local")
 
     def __len__(self) -> int:
         return len(self.metres)
@@ -67,4 +76,206 @@ class Positions:
             return wgs84_from_ecef(self.metres)
         if self.frame == "utm" and self.epsg is not None:
             return wgs84_from_utm(self.metres, self.epsg)
-        raise PositionError("these positions are local metres without a place on Earth: give lat and lon instead")
+        raise PositionError(
+            "these positions are local metres without a place on Earth: give lat and lon instead"
+        )
+
+
+def ecef_from_wgs84(latlon: npt.ArrayLike) -> Floats:
+    """Earth-centred metres (N, 3) of points on the ellipsoid, from (N, 2) degrees, by the closed formula."""
+    latitude, longitude = np.radians(_checked_degrees(latlon)).T
+    normal = EQUATOR_M / np.sqrt(1 - ECCENTRICITY_SQ * np.sin(latitude) ** 2)
+    across = normal * np.cos(latitude)
+    along = normal * (1 - ECCENTRICITY_SQ) * np.sin(latitude)
+    return np.stack([across * np.cos(longitude), across * np.sin(longitude), along], axis=1)
+
+
+def wgs84_from_ecef(ecef: npt.ArrayLike) -> Floats:
+    """Degrees (N, 2) from earth-centred metres (N, 3): Bowring's formula, exact on the ellipsoid.
+
+    A point off the ellipsoid, as a mean of positions is, gives the place above or below it (within a nanodegree
+    up to 10 km). At a pole the longitude is 0. Raises PositionError for a point near the centre of the Earth.
+    """
+    x, y, z = _rows(ecef, "x, y, z").T
+    deep = np.flatnonzero(x * x + y * y + z * z < DEEPEST_M**2)
+    if len(deep):
+        raise PositionError(
+            f"row {deep[0]} lies less than {DEEPEST_M / 1000:.0f} km from the centre of the Earth, which is no place "
+            "on its surface: was a mean taken of positions all over the Earth?"
+        )
+    axis_distance = np.hypot(x, y)
+    parametric = np.arctan2(EQUATOR_M * z, POLE_M * axis_distance)
+    latitude = np.arctan2(
+        z + SECOND_ECCENTRICITY_SQ * POLE_M * np.sin(parametric) ** 3,
+        axis_distance - ECCENTRICITY_SQ * EQUATOR_M * np.cos(parametric) ** 3,
+    )
+    # Within rounding of the pole the direction of what remains of x and y is noise.
+    longitude = np.where(axis_distance < ROUNDING_M, 0.0, np.arctan2(y, x))
+    return np.stack([np.degrees(latitude), np.degrees(longitude)], axis=1)
+
+
+def utm_epsg(latlon: npt.ArrayLike) -> int:
+    """The EPSG code of the UTM zone of one point (2,) or of the mean of (N, 2) points, in degrees.
+
+    Norway's and Svalbard's wider zones included. Beyond 84° N and 80° S, where the standard stops, the zone's
+    projection still serves and is given.
+    """
+    mean = ecef_from_wgs84(np.asarray(latlon, dtype=np.float64).reshape(-1, 2)).mean(axis=0, keepdims=True)
+    if not np.isfinite(mean).all():
+        raise PositionError("no positions were given, so there is no UTM zone to choose")
+    latitude, longitude = wgs84_from_ecef(mean)[0]
+    zone = int((longitude + 180) // 6) % 60 + 1
+    if 56 <= latitude < 64 and 3 <= longitude < 12:
+        zone = 32
+    elif 72 <= latitude < 84 and 0 <= longitude < 42:
+        zone = 31 + 2 * int((longitude + 3) // 12)
+    return (32600 if latitude >= 0 else 32700) + zone
+
+
+def utm_from_wgs84(latlon: npt.ArrayLike, epsg: int) -> Floats:
+    """East, north (N, 2) in metres of the UTM zone `epsg`, from (N, 2) degrees."""
+    latitude, longitude = _checked_degrees(latlon).T
+    return _projected(_utm(epsg), longitude, latitude, epsg)
+
+
+def wgs84_from_utm(east_north: npt.ArrayLike, epsg: int) -> Floats:
+    """Degrees (N, 2) from (N, 2) east, north in metres of the UTM zone `epsg`."""
+    east, north = _rows(east_north, "east, north").T
+    longitude_latitude = _projected(_utm(epsg, backwards=True), east, north, epsg)
+    return longitude_latitude[:, ::-1].copy()
+
+
+def enu_from_wgs84(latlon: npt.ArrayLike, origin: npt.ArrayLike) -> Floats:
+    """Metres east and north (N, 2) of `origin` (2,), from degrees, on the plane that touches the Earth there.
+
+    At 10 km from the origin the plane shortens distances by 4 mm, at 100 km by 4 m. A place over the horizon, a
+    quarter of the Earth away or more, has no image on the plane: PositionError.
+    """
+    axes, start = _tangent_frame(origin)
+    points = ecef_from_wgs84(latlon)
+    normals = points / np.array([EQUATOR_M, EQUATOR_M, POLE_M]) ** 2
+    hidden = np.flatnonzero(normals @ axes[2] <= 0)
+    if len(hidden):
+        raise PositionError(
+            f"row {hidden[0]} is a quarter of the Earth or more from the origin {origin!r}: no local metres"
+        )
+    return (points - start) @ axes[:2].T
+
+
+def wgs84_from_enu(enu: npt.ArrayLike, origin: npt.ArrayLike) -> Floats:
+    """Degrees (N, 2) from (N, 2) metres east and north of `origin` (2,) degrees: undoes `enu_from_wgs84`."""
+    axes, start = _tangent_frame(origin)
+    scale = np.array([EQUATOR_M, EQUATOR_M, POLE_M])
+    on_plane = start + _rows(enu, "east, north") @ axes[:2]
+    # The ellipsoid lies `up` from the plane: the upper root of |on_plane / scale + up * axes[2] / scale|^2 = 1.
+    flat, rise = on_plane / scale, axes[2] / scale
+    half_b, c = flat @ rise, (flat * flat).sum(axis=1) - 1
+    root_sq = half_b**2 - (rise @ rise) * c
+    missing = np.flatnonzero(root_sq < 0)
+    if len(missing):
+        raise PositionError(
+            f"row {missing[0]}: so many metres from the origin {origin!r} there is no Earth below the plane"
+        )
+    up = -c / (half_b + np.sqrt(root_sq))
+    return wgs84_from_ecef(on_plane + up[:, None] * axes[2])
+
+
+def distance_m(a: npt.ArrayLike, b: npt.ArrayLike) -> Floats:
+    """Metres along the ellipsoid between (..., 2) and (..., 2) degrees, broadcast: one for each pair of rows."""
+    from pyproj import Geod
+
+    first, second = np.broadcast_arrays(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64))
+    start, end = _checked_degrees(first.reshape(-1, first.shape[-1])), _checked_degrees(second.reshape(-1, 2))
+    metres = Geod(ellps="WGS84").inv(start[:, 1], start[:, 0], end[:, 1], end[:, 0])[2]
+    return np.asarray(metres, dtype=np.float64).reshape(first.shape[:-1])
+
+
+def within_radius(points_m: npt.ArrayLike, centres_m: npt.ArrayLike, radius_m: float) -> list[Ints]:
+    """For every centre the sorted row numbers of the points at a distance <= `radius_m`, by a KD-tree.
+
+    `points_m` (N, D) and `centres_m` (M, D): metres of one frame, as `Positions.metres` holds them. A point on
+    the circle counts as inside, also where rounding puts it up to a micrometre outside.
+    """
+    from scipy.spatial import cKDTree
+
+    points, centres = np.asarray(points_m, dtype=np.float64), np.asarray(centres_m, dtype=np.float64)
+    if points.ndim != 2 or centres.ndim != 2 or points.shape[1] != centres.shape[1]:
+        raise ArgumentError(
+            f"points {points.shape} and centres {centres.shape} must be rows of one frame: (N, D) and (M, D)"
+        )
+    if not radius_m >= 0:
+        raise ArgumentError(f"a radius in metres cannot be {radius_m}")
+    if not len(points) or not len(centres):
+        return [np.empty(0, dtype=np.int64) for _ in centres]
+    tree = cKDTree(_finite(points))
+    inside = tree.query_ball_point(_finite(centres), radius_m + ROUNDING_M, return_sorted=True)
+    return [np.asarray(rows, dtype=np.int64) for rows in inside]
+
+
+def _rows(values: npt.ArrayLike, columns: str) -> Floats:
+    """Finite float64 rows with these columns; one row may come flat, and nothing at all as an empty list."""
+    array = np.asarray(values, dtype=np.float64)
+    width = columns.count(",") + 1
+    rows = array.reshape(-1, width) if array.ndim <= 1 and array.size in (0, width) else array
+    if rows.ndim != 2 or rows.shape[1] != width:
+        raise PositionError(f"positions must be rows of {columns}, that is (N, {width}): found {array.shape}")
+    return _finite(rows)
+
+
+def _finite(rows: Floats) -> Floats:
+    broken = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+    if len(broken):
+        raise PositionError(f"row {broken[0]} is no position: {rows[broken[0]].tolist()}")
+    return rows
+
+
+def _checked_degrees(latlon: npt.ArrayLike) -> Floats:
+    rows = _rows(latlon, "latitude, longitude")
+    for column, name, limit in ((0, "latitude", 90), (1, "longitude", 180)):
+        outside = np.flatnonzero(np.abs(rows[:, column]) > limit)
+        if len(outside):
+            raise PositionError(
+                f"row {outside[0]}: {name} {rows[outside[0], column]} is outside -{limit}..{limit} degrees "
+                "(are latitude and longitude in this order?)"
+            )
+    return rows
+
+
+def _tangent_frame(origin: npt.ArrayLike) -> tuple[Floats, Floats]:
+    """The unit vectors (3, 3) east, north, up at `origin` in ECEF, and the origin itself (3,)."""
+    start = ecef_from_wgs84(np.asarray(origin, dtype=np.float64).reshape(-1, 2))
+    if len(start) != 1:
+        raise PositionError(f"an origin is one latitude, longitude: found {len(start)}")
+    latitude, longitude = np.radians(np.asarray(origin, dtype=np.float64).reshape(2))
+    sin_lat, cos_lat, sin_lon, cos_lon = (
+        np.sin(latitude),
+        np.cos(latitude),
+        np.sin(longitude),
+        np.cos(longitude),
+    )
+    east = [-sin_lon, cos_lon, 0.0]
+    north = [-sin_lat * cos_lon, -sin_lat * sin_lon, cos_lat]
+    up = [cos_lat * cos_lon, cos_lat * sin_lon, sin_lat]
+    return np.array([east, north, up]), start[0]
+
+
+@lru_cache(maxsize=32)
+def _utm(epsg: int, backwards: bool = False) -> Transformer:
+    from pyproj import Transformer
+
+    if not (32601 <= epsg <= 32660 or 32701 <= epsg <= 32760):
+        raise ArgumentError(
+            f"EPSG code {epsg} is no UTM zone: they are 32601..32660 (north) and 32701..32760 (south)"
+        )
+    ends = (f"EPSG:{epsg}", "EPSG:4326") if backwards else ("EPSG:4326", f"EPSG:{epsg}")
+    return Transformer.from_crs(*ends, always_xy=True)
+
+
+def _projected(transformer: Transformer, x: Floats, y: Floats, epsg: int) -> Floats:
+    result = np.stack(transformer.transform(x, y), axis=1)
+    lost = np.flatnonzero(~np.isfinite(result).all(axis=1))
+    if len(lost):
+        raise PositionError(
+            f"row {lost[0]} ({x[lost[0]]}, {y[lost[0]]}) lies too far from the UTM zone EPSG:{epsg}"
+        )
+    return result
