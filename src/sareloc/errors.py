@@ -75,6 +75,4 @@ def need(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as missing:
-        raise MissingExtraError(
-            f'{module} is not installed ({missing}): pip install "sareloc[{extra}]"'
-        ) from missing
+        raise MissingExtraError(f'{module} is not installed ({missing}): pip install "sareloc[{extra}]"') from missing

@@ -1,0 +1,215 @@
+"""Mining: which photos make a tuple. Geography says who may be positive or negative, descriptors say who is hard.
+
+A tuple is one query, its positive (the nearest in descriptor space among the photos taken at the same place) and its
+hardest negatives (the nearest in descriptor space among a random pool of photos taken elsewhere). Everything here is
+a pure function of arrays; randomness comes in by argument.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from sareloc.errors import ArgumentError, DatasetError
+from sareloc.geo import within_radius
+
+if TYPE_CHECKING:
+    from sareloc.datasets.places import Places
+
+Ints = npt.NDArray[np.int64]
+SIMILARITIES_AT_ONCE = 1 << 26  # query x database numbers held at a time: 256 MiB of float32
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbourhoods:
+    """What the positions alone allow, for each of Q queries.
+
+    `positives[q]`: the database rows that may be its positive. `near[q]`: those too close to be a negative.
+    """
+
+    positives: list[Ints]
+    near: list[Ints]
+
+    @property
+    def trainable(self) -> Ints:
+        """The queries that have a potential positive; the others are skipped."""
+        return np.array([q for q, rows in enumerate(self.positives) if len(rows)], dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Tuples:
+    """T mined tuples: rows of the queries (T,), of their positives (T,), and of their negatives, a list of T arrays
+    ordered from the hardest (equally long unless fewer are allowed or violate the margin)."""
+
+    queries: Ints
+    positives: Ints
+    negatives: list[Ints]
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    def take(self, rows: slice) -> Tuples:
+        """The tuples of a slice."""
+        return Tuples(self.queries[rows], self.positives[rows], self.negatives[rows])
+
+
+def find_neighbourhoods(
+    places: Places,
+    *,
+    positive_min_m: float = 1.0,
+    positive_radius_m: float = 10.0,
+    negative_radius_m: float = 25.0,
+) -> Neighbourhoods:
+    """Who may be positive or negative, by the rule of the dataset.
+
+    By position: positives lie at `positive_min_m` < d <= `positive_radius_m` (the lower bound keeps views of the
+    query's own panorama out), negatives at d > `negative_radius_m`. Where both photos have a time stamp and the
+    protocol is "time" (TokyoTM), a positive also has another time stamp. Under the protocol "place-id" a positive
+    shares a place with the query and a negative shares none.
+    """
+    if places.protocol == "place-id":
+        return _by_place_id(places)
+    if places.database.positions is None or places.queries.positions is None:
+        raise DatasetError(
+            f"{places.name}: tuples are mined by position, and its photos have none: give lat and lon, or place_id"
+        )
+    points, centres = places.database.positions.metres, places.queries.positions.metres
+    too_close = within_radius(points, centres, positive_min_m)
+    close = within_radius(points, centres, positive_radius_m)
+    near = within_radius(points, centres, negative_radius_m)
+    positives = [np.setdiff1d(c, t, assume_unique=True) for c, t in zip(close, too_close, strict=True)]
+    times = (places.database.times, places.queries.times)
+    if places.protocol == "time" and times[0] is not None and times[1] is not None:
+        positives = [rows[times[0][rows] != times[1][q]] for q, rows in enumerate(positives)]
+    return Neighbourhoods(positives, near)
+
+
+def _by_place_id(places: Places) -> Neighbourhoods:
+    if places.database.place_ids is None or places.queries.place_ids is None:
+        raise DatasetError(f"{places.name}: its protocol is place-id and its photos have no place ids")
+    rows_of: dict[int, list[int]] = {}
+    for row, ids in enumerate(places.database.place_ids):
+        for place in ids:
+            rows_of.setdefault(place, []).append(row)
+    same = [
+        np.unique(np.array([row for place in ids for row in rows_of.get(place, ())], dtype=np.int64))
+        for ids in places.queries.place_ids
+    ]
+    return Neighbourhoods(same, same)
+
+
+def check_minable(places: Places, neighbourhoods: Neighbourhoods, negatives: int) -> None:
+    """Say before the first step that nothing can be mined here, and why."""
+    if not len(neighbourhoods.trainable):
+        raise DatasetError(
+            f"{places.name}: none of its {len(places.queries)} queries has a potential positive among "
+            f"{len(places.database)} database photos: raise positive_radius_m, or check the positions with "
+            f'"sareloc data check"'
+        )
+    fewest = min(len(places.database) - len(neighbourhoods.near[q]) for q in neighbourhoods.trainable)
+    if fewest < negatives:
+        raise DatasetError(
+            f"{places.name}: a query has only {fewest} database photos that may be a negative, and a tuple takes "
+            f"{negatives}: lower negative_radius_m or negatives, or use a larger town"
+        )
+
+
+def no_memory(queries: int, remembered: int) -> Ints:
+    """The memory of hard negatives before the first epoch: (Q, remembered) of -1."""
+    return np.full((queries, remembered), -1, dtype=np.int64)
+
+
+def mine(
+    queries: Ints,
+    query_descriptors: Tensor,
+    database_descriptors: Tensor,
+    neighbourhoods: Neighbourhoods,
+    memory: Ints,
+    *,
+    pool: int,
+    negatives: int,
+    generator: torch.Generator,
+    margin: float | None = None,
+) -> tuple[Tuples, Ints]:
+    """Mine one tuple for each of these queries: one matrix product and a top-k, no loop over queries.
+
+    `queries` (T,) rows among all Q queries, all trainable. `query_descriptors` (T, D) theirs, `database_descriptors`
+    (N, D), unit, on one device in any precision (cached: as of the last refresh). The negatives come from `pool` random
+    database photos that geography allows, joined with the query's remembered ones; the nearest `negatives` are taken.
+    With `margin` (NetVLAD's triplet) only those with d_n^2 < d_p^2 + margin are kept, and a query that keeps none
+    gives no tuple; SARE prunes nothing. `generator` is a CPU generator: the same seed draws the same pools on every
+    device. Returns the tuples and the new memory (Q, R): the R hardest of each query just mined.
+    """
+    if len(queries) != len(query_descriptors):
+        raise ArgumentError(f"{len(queries)} queries, but {len(query_descriptors)} query descriptors")
+    database = len(database_descriptors)
+    memory = memory.copy()
+    at_once = max(1, SIMILARITIES_AT_ONCE // max(1, database))
+    kept: list[tuple[int, int, Ints]] = []
+    for start in range(0, len(queries), at_once):
+        block = queries[start : start + at_once]
+        similarity = _similarity(query_descriptors[start : start + at_once], database_descriptors)
+        positive_of, positive_similarity = _hardest_allowed(similarity, [neighbourhoods.positives[q] for q in block])
+        allowed = _draw_pools(block, neighbourhoods, memory, database, pool, generator).to(similarity.device)
+        count = min(max(negatives, memory.shape[1]), database)
+        value, row = similarity.masked_fill(~allowed, -torch.inf).topk(count, dim=1)
+        real = torch.isfinite(value)
+        memory[block] = torch.where(real, row, -1)[:, : memory.shape[1]].cpu().numpy()
+        if margin is not None:  # unit vectors: d^2 = 2 - 2 s
+            real &= 2 - 2 * value < 2 - 2 * positive_similarity[:, None] + margin
+        rows, usable = row[:, :negatives].cpu().numpy(), real[:, :negatives].cpu().numpy()
+        for i, q in enumerate(block):
+            if usable[i].any():
+                kept.append((int(q), int(positive_of[i]), rows[i][usable[i]]))
+    if not kept:
+        return Tuples(np.zeros(0, np.int64), np.zeros(0, np.int64), []), memory
+    mined, positives, hardest = zip(*kept, strict=True)
+    return Tuples(np.array(mined), np.array(positives), list(hardest)), memory
+
+
+def _similarity(queries: Tensor, database: Tensor) -> Tensor:
+    """(T, N) dot products in float32; half-precision caches are multiplied as they are where that is fast (GPU)."""
+    if queries.device.type == "cpu" and queries.dtype != torch.float32:
+        rows = max(1, (1 << 28) // max(1, database.shape[1]))  # 1 GiB of float32 copies at a time
+        parts = [queries.float() @ part.float().T for part in database.split(rows)]
+        return torch.cat(parts, dim=1)
+    return (queries @ database.T).float()
+
+
+def _mask(rows: list[Ints], width: int) -> Tensor:
+    """(T, width) bool from ragged row numbers."""
+    mask = torch.zeros(len(rows), width, dtype=torch.bool)
+    line = np.repeat(np.arange(len(rows)), [len(r) for r in rows])
+    mask[torch.from_numpy(line), torch.from_numpy(np.concatenate([*rows, np.zeros(0, np.int64)]))] = True
+    return mask
+
+
+def _hardest_allowed(similarity: Tensor, rows: list[Ints]) -> tuple[Ints, Tensor]:
+    """For each line the most similar of these columns, and its similarity."""
+    mask = _mask(rows, similarity.shape[1]).to(similarity.device)
+    value, row = similarity.masked_fill(~mask, -torch.inf).max(dim=1)
+    return row.cpu().numpy(), value
+
+
+def _draw_pools(
+    block: Ints,
+    neighbourhoods: Neighbourhoods,
+    memory: Ints,
+    database: int,
+    pool: int,
+    generator: torch.Generator,
+) -> Tensor:
+    """(T, N) bool: `pool` random database photos that are not near the query, and those it remembers."""
+    near = _mask([neighbourhoods.near[q] for q in block], database)
+    keys = torch.rand(len(block), database, generator=generator).masked_fill(near, -1.0)
+    chosen = torch.zeros_like(near)
+    chosen.scatter_(1, keys.topk(min(pool, database), dim=1).indices, True)
+    remembered = torch.from_numpy(memory[block])
+    line, column = torch.nonzero(remembered >= 0, as_tuple=True)
+    chosen[line, remembered[line, column]] = True
+    return chosen & ~near

@@ -1,0 +1,166 @@
+"""Mining against a plain loop, and the rules of geography."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from sareloc.datasets.places import PhotoSet, Places
+from sareloc.errors import DatasetError
+from sareloc.geo import Positions
+from sareloc.mining import Neighbourhoods, check_minable, find_neighbourhoods, mine, no_memory
+
+
+def places_at(database_m: list[float], queries_m: list[float], **more: object) -> Places:
+    """A town along a line: photos at these metres."""
+
+    def photos(x: list[float], key: str) -> PhotoSet:
+        columns = {c: more.get(f"{key}_{c}") for c in ("times", "place_ids")}
+        at = Positions.from_local(np.stack([x, np.zeros(len(x))], axis=1))
+        return PhotoSet(Path("."), tuple(f"{i}.jpg" for i in range(len(x))), at, **columns)  # type: ignore[arg-type]
+
+    protocol = more.get("protocol", "radius")
+    return Places("line", "train", photos(database_m, "db"), photos(queries_m, "q"), protocol)  # type: ignore[arg-type]
+
+
+def test_positives_lie_beyond_one_metre_and_up_to_ten() -> None:
+    found = find_neighbourhoods(places_at([0.0, 1.0, 1.5, 10.0, 10.5, 25.0, 26.0], [0.0]))
+    assert found.positives[0].tolist() == [2, 3]
+    assert found.near[0].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_queries_without_positives_are_not_trainable() -> None:
+    assert find_neighbourhoods(places_at([5.0, 100.0], [0.0, 60.0, 95.0])).trainable.tolist() == [0, 2]
+
+
+def test_under_the_time_protocol_a_positive_was_taken_at_another_time() -> None:
+    times = {"db_times": np.array([1.0, 2.0]), "q_times": np.array([1.0])}
+    town = places_at([5.0, 6.0], [0.0], protocol="time", **times)
+    assert find_neighbourhoods(town).positives[0].tolist() == [1]
+
+
+def test_place_ids_decide_where_the_protocol_says_so() -> None:
+    ids = {"db_place_ids": ((1,), (2, 3), (3,)), "q_place_ids": ((3,), (9,))}
+    found = find_neighbourhoods(places_at([0.0, 0.0, 500.0], [0.0, 0.0], protocol="place-id", **ids))
+    assert found.positives[0].tolist() == [1, 2]
+    assert found.near[0].tolist() == [1, 2]
+    assert found.trainable.tolist() == [0]
+
+
+def test_a_town_without_positives_is_refused_before_the_first_step() -> None:
+    town = places_at([100.0], [0.0])
+    with pytest.raises(DatasetError, match="none of its 1 queries has a potential positive"):
+        check_minable(town, find_neighbourhoods(town), 10)
+
+
+def test_a_town_too_small_for_the_negatives_is_refused() -> None:
+    town = places_at([5.0, 100.0], [0.0])
+    with pytest.raises(DatasetError, match="only 1 database photos that may be a negative, and a tuple takes 10"):
+        check_minable(town, find_neighbourhoods(town), 10)
+
+
+def random_town(
+    queries: int = 30, database: int = 200, dim: int = 16
+) -> tuple[Neighbourhoods, torch.Tensor, torch.Tensor]:
+    rng = np.random.default_rng(3)
+    town = places_at(list(rng.uniform(0, 900, database)), list(rng.uniform(0, 900, queries)))
+    make = torch.Generator().manual_seed(4)
+    q, d = (F.normalize(torch.randn(n, dim, generator=make), dim=1) for n in (queries, database))
+    return find_neighbourhoods(town), q, d
+
+
+def mine_by_loops(
+    near: Neighbourhoods, q: torch.Tensor, d: torch.Tensor, n: int, margin: float | None
+) -> dict[int, tuple[int, list[int]]]:
+    """The slow twin: whole database as the pool, one query at a time, distances spelled out."""
+    found = {}
+    for query in near.trainable:
+        distance = [float(((q[query] - row) ** 2).sum()) for row in d]
+        positive = min(near.positives[query], key=lambda row: distance[row])
+        far = [row for row in range(len(d)) if row not in set(near.near[query])]
+        hardest = sorted(far, key=lambda row: distance[row])[:n]
+        if margin is not None:
+            hardest = [row for row in hardest if distance[row] < distance[positive] + margin]
+        if hardest:
+            found[int(query)] = (int(positive), hardest)
+    return found
+
+
+@pytest.mark.parametrize("margin", [None, 0.1])
+@pytest.mark.parametrize("at_once", [1, 7 * 200, 1 << 26])
+def test_mining_agrees_with_plain_loops(margin: float | None, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sareloc.mining.SIMILARITIES_AT_ONCE", at_once)
+    near, q, d = random_town()
+    rows = near.trainable
+    tuples, _ = mine(
+        rows, q[rows], d, near, no_memory(len(q), 10), pool=10_000, negatives=10,
+        generator=torch.Generator().manual_seed(0), margin=margin,
+    )  # fmt: skip
+    ours = {
+        int(query): (int(positive), negatives.tolist())
+        for query, positive, negatives in zip(tuples.queries, tuples.positives, tuples.negatives, strict=True)
+    }
+    assert ours == mine_by_loops(near, q, d, 10, margin)
+
+
+def test_negatives_come_from_the_pool_and_the_memory_and_never_from_nearby() -> None:
+    near, q, d = random_town()
+    rows = near.trainable
+    full = mine_by_loops(near, q, d, 3, None)
+    memory = no_memory(len(q), 3)
+    remembers = int(rows[0])
+    memory[remembers] = full[remembers][1]
+    tuples, after = mine(
+        rows, q[rows], d, near, memory, pool=20, negatives=3, generator=torch.Generator().manual_seed(0)
+    )
+    assert tuples.negatives[0].tolist() == full[remembers][1]  # the remembered three are the hardest of all
+    assert after[remembers].tolist() == full[remembers][1]
+    others = [n.tolist() == full[int(query)][1] for query, n in zip(tuples.queries, tuples.negatives, strict=True)]
+    assert not all(others)  # twenty of two hundred: most queries cannot have found their three hardest
+    for query, negatives in zip(tuples.queries, tuples.negatives, strict=True):
+        assert not set(negatives) & set(near.near[query])
+
+
+def test_the_same_seed_mines_the_same_and_another_seed_does_not() -> None:
+    near, q, d = random_town()
+    rows = near.trainable
+
+    def negatives(seed: int) -> list[list[int]]:
+        tuples, _ = mine(
+            rows, q[rows], d, near, no_memory(len(q), 5), pool=30, negatives=5,
+            generator=torch.Generator().manual_seed(seed),
+        )  # fmt: skip
+        return [n.tolist() for n in tuples.negatives]
+
+    assert negatives(1) == negatives(1)
+    assert negatives(1) != negatives(2)
+
+
+def test_memory_of_queries_not_mined_stays() -> None:
+    near, q, d = random_town()
+    memory = no_memory(len(q), 2)
+    untouched = int(near.trainable[-1])
+    memory[untouched] = (7, 8)
+    rows = near.trainable[:3]
+    _, after = mine(rows, q[rows], d, near, memory, pool=50, negatives=2, generator=torch.Generator())
+    assert after[untouched].tolist() == [7, 8]
+    assert (after[rows] >= 0).all()
+    assert (memory[rows] == -1).all()  # the caller's own array is left alone
+
+
+def test_half_precision_caches_mine_nearly_the_same() -> None:
+    near, q, d = random_town()
+    rows = near.trainable
+
+    def hardest(dtype: torch.dtype) -> np.ndarray:
+        tuples, _ = mine(
+            rows, q[rows].to(dtype), d.to(dtype), near, no_memory(len(q), 1), pool=10_000, negatives=1,
+            generator=torch.Generator(),
+        )  # fmt: skip
+        return np.concatenate(tuples.negatives)
+
+    assert (hardest(torch.float16) == hardest(torch.float32)).mean() > 0.9
