@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from sareloc.datasets.places import PhotoSet, Places
 from sareloc.errors import DatasetError
 from sareloc.geo import Positions
-from sareloc.mining import Neighbourhoods, check_minable, find_neighbourhoods, mine, no_memory
+from sareloc.mining import Neighbourhoods, check_minable, find_neighbourhoods, mine, no_memory, random_keys
 
 
 def places_at(database_m: list[float], queries_m: list[float], **more: object) -> Places:
@@ -98,10 +98,10 @@ def test_mining_agrees_with_plain_loops(margin: float | None, at_once: int, monk
     rows = near.trainable
     tuples, _ = mine(
         rows, q[rows], d, near, no_memory(len(q), 10), pool=10_000, negatives=10,
-        generator=torch.Generator().manual_seed(0), margin=margin,
+        seed=0, margin=margin,
     )  # fmt: skip
     ours = {
-        int(query): (int(positive), negatives.tolist())
+        int(query): (int(positive), [int(n) for n in negatives if n >= 0])
         for query, positive, negatives in zip(tuples.queries, tuples.positives, tuples.negatives, strict=True)
     }
     assert ours == mine_by_loops(near, q, d, 10, margin)
@@ -114,9 +114,7 @@ def test_negatives_come_from_the_pool_and_the_memory_and_never_from_nearby() -> 
     memory = no_memory(len(q), 3)
     remembers = int(rows[0])
     memory[remembers] = full[remembers][1]
-    tuples, after = mine(
-        rows, q[rows], d, near, memory, pool=20, negatives=3, generator=torch.Generator().manual_seed(0)
-    )
+    tuples, after = mine(rows, q[rows], d, near, memory, pool=20, negatives=3, seed=0)
     assert tuples.negatives[0].tolist() == full[remembers][1]  # the remembered three are the hardest of all
     assert after[remembers].tolist() == full[remembers][1]
     others = [n.tolist() == full[int(query)][1] for query, n in zip(tuples.queries, tuples.negatives, strict=True)]
@@ -132,7 +130,7 @@ def test_the_same_seed_mines_the_same_and_another_seed_does_not() -> None:
     def negatives(seed: int) -> list[list[int]]:
         tuples, _ = mine(
             rows, q[rows], d, near, no_memory(len(q), 5), pool=30, negatives=5,
-            generator=torch.Generator().manual_seed(seed),
+            seed=seed,
         )  # fmt: skip
         return [n.tolist() for n in tuples.negatives]
 
@@ -146,7 +144,7 @@ def test_memory_of_queries_not_mined_stays() -> None:
     untouched = int(near.trainable[-1])
     memory[untouched] = (7, 8)
     rows = near.trainable[:3]
-    _, after = mine(rows, q[rows], d, near, memory, pool=50, negatives=2, generator=torch.Generator())
+    _, after = mine(rows, q[rows], d, near, memory, pool=50, negatives=2, seed=0)
     assert after[untouched].tolist() == [7, 8]
     assert (after[rows] >= 0).all()
     assert (memory[rows] == -1).all()  # the caller's own array is left alone
@@ -159,8 +157,39 @@ def test_half_precision_caches_mine_nearly_the_same() -> None:
     def hardest(dtype: torch.dtype) -> np.ndarray:
         tuples, _ = mine(
             rows, q[rows].to(dtype), d.to(dtype), near, no_memory(len(q), 1), pool=10_000, negatives=1,
-            generator=torch.Generator(),
+            seed=0,
         )  # fmt: skip
-        return np.concatenate(tuples.negatives)
+        return tuples.negatives
 
     assert (hardest(torch.float16) == hardest(torch.float32)).mean() > 0.9
+
+
+def test_pools_do_not_depend_on_how_queries_are_shared_out() -> None:
+    near, q, d = random_town()
+    rows = near.trainable
+    memory = no_memory(len(q), 4)
+    knobs = {"pool": 30, "negatives": 4, "seed": 5}
+    whole, _ = mine(rows, q[rows], d, near, memory, **knobs)
+    halves = [mine(part, q[part], d, near, memory, **knobs)[0] for part in (rows[::2], rows[1::2])]
+    for part, mined in zip((slice(0, None, 2), slice(1, None, 2)), halves, strict=True):
+        assert (whole.take(part).negatives == mined.negatives).all()
+
+
+def test_random_keys_look_random() -> None:
+    keys = random_keys(torch.arange(200), 500, seed=1).double() / 2**62
+    assert keys.min() >= 0
+    assert keys.max() < 1
+    assert abs(keys.mean() - 0.5) < 0.01
+    assert abs(keys.std() - 12**-0.5) < 0.01
+    correlation = torch.corrcoef(keys)  # of 200 queries: no two draw the same order
+    assert (correlation - torch.eye(200)).abs().max() < 0.25
+    assert len(random_keys(torch.arange(200), 500, seed=1).unique()) == 100_000
+
+
+def test_missing_negatives_are_marked() -> None:
+    town = places_at([5.0, 100.0, 200.0], [0.0])
+    near = find_neighbourhoods(town)
+    one = F.normalize(torch.randn(4, 8), dim=1)
+    tuples, memory = mine(near.trainable, one[:1], one[1:], near, no_memory(1, 5), pool=10, negatives=4, seed=0)
+    assert sorted(tuples.negatives[0].tolist()) == [-1, -1, 1, 2]
+    assert sorted(memory[0].tolist()) == [-1, -1, -1, 1, 2]

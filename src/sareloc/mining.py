@@ -43,18 +43,20 @@ class Neighbourhoods:
 
 @dataclass(frozen=True, eq=False)
 class Tuples:
-    """T mined tuples: rows of the queries (T,), of their positives (T,), and of their negatives, a list of T arrays
-    ordered from the hardest (equally long unless fewer are allowed or violate the margin)."""
+    """T mined tuples: rows of the queries (T,), of their positives (T,) and of their negatives (T, K).
+
+    Negatives stand from the hardest to the easiest; where a query has fewer than K, the rest of its line is -1.
+    """
 
     queries: Ints
     positives: Ints
-    negatives: list[Ints]
+    negatives: Ints
 
     def __len__(self) -> int:
         return len(self.queries)
 
-    def take(self, rows: slice) -> Tuples:
-        """The tuples of a slice."""
+    def take(self, rows: slice | Ints) -> Tuples:
+        """The tuples of these rows."""
         return Tuples(self.queries[rows], self.positives[rows], self.negatives[rows])
 
 
@@ -133,7 +135,7 @@ def mine(
     *,
     pool: int,
     negatives: int,
-    generator: torch.Generator,
+    seed: int,
     margin: float | None = None,
 ) -> tuple[Tuples, Ints]:
     """Mine one tuple for each of these queries: one matrix product and a top-k, no loop over queries.
@@ -142,42 +144,75 @@ def mine(
     (N, D), unit, on one device in any precision (cached: as of the last refresh). The negatives come from `pool` random
     database photos that geography allows, joined with the query's remembered ones; the nearest `negatives` are taken.
     With `margin` (NetVLAD's triplet) only those with d_n^2 < d_p^2 + margin are kept, and a query that keeps none
-    gives no tuple; SARE prunes nothing. `generator` is a CPU generator: the same seed draws the same pools on every
-    device. Returns the tuples and the new memory (Q, R): the R hardest of each query just mined.
+    gives no tuple; SARE prunes nothing. A query's pool depends on `seed` and on the query alone, so it is the same on
+    every device and however the queries are shared out. Returns the tuples and the new memory (Q, R): the R hardest of
+    each query just mined.
     """
     if len(queries) != len(query_descriptors):
         raise ArgumentError(f"{len(queries)} queries, but {len(query_descriptors)} query descriptors")
-    database = len(database_descriptors)
     memory = memory.copy()
-    at_once = max(1, SIMILARITIES_AT_ONCE // max(1, database))
-    kept: list[tuple[int, int, Ints]] = []
+    at_once = max(1, SIMILARITIES_AT_ONCE // max(1, len(database_descriptors)))
+    parts = []
     for start in range(0, len(queries), at_once):
         block = queries[start : start + at_once]
         similarity = _similarity(query_descriptors[start : start + at_once], database_descriptors)
-        positive_of, positive_similarity = _hardest_allowed(similarity, [neighbourhoods.positives[q] for q in block])
-        allowed = _draw_pools(block, neighbourhoods, memory, database, pool, generator).to(similarity.device)
-        count = min(max(negatives, memory.shape[1]), database)
-        value, row = similarity.masked_fill(~allowed, -torch.inf).topk(count, dim=1)
-        real = torch.isfinite(value)
-        memory[block] = torch.where(real, row, -1)[:, : memory.shape[1]].cpu().numpy()
-        if margin is not None:  # unit vectors: d^2 = 2 - 2 s
-            real &= 2 - 2 * value < 2 - 2 * positive_similarity[:, None] + margin
-        rows, usable = row[:, :negatives].cpu().numpy(), real[:, :negatives].cpu().numpy()
-        for i, q in enumerate(block):
-            if usable[i].any():
-                kept.append((int(q), int(positive_of[i]), rows[i][usable[i]]))
-    if not kept:
-        return Tuples(np.zeros(0, np.int64), np.zeros(0, np.int64), []), memory
-    mined, positives, hardest = zip(*kept, strict=True)
-    return Tuples(np.array(mined), np.array(positives), list(hardest)), memory
+        tuples, remembered = _mine_block(block, similarity, neighbourhoods, memory, pool, negatives, seed, margin)
+        memory[block] = remembered
+        parts.append(tuples)
+    return join(parts, negatives), memory
+
+
+def join(parts: list[Tuples], negatives: int) -> Tuples:
+    """Several lots of tuples as one; of none, the empty one."""
+    nothing = Tuples(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, negatives), np.int64))
+    parts = [nothing, *parts]
+    return Tuples(
+        np.concatenate([t.queries for t in parts]),
+        np.concatenate([t.positives for t in parts]),
+        np.concatenate([t.negatives for t in parts]),
+    )
+
+
+def _mine_block(
+    block: Ints,
+    similarity: Tensor,
+    neighbourhoods: Neighbourhoods,
+    memory: Ints,
+    pool: int,
+    negatives: int,
+    seed: int,
+    margin: float | None,
+) -> tuple[Tuples, Ints]:
+    """Tuples of the queries of one similarity matrix (T, N), and what each of these queries now remembers."""
+    width = similarity.shape[1]
+    positive = _mask([neighbourhoods.positives[q] for q in block], width).to(similarity.device)
+    best, positive_row = similarity.masked_fill(~positive, -torch.inf).max(dim=1)
+    near = _mask([neighbourhoods.near[q] for q in block], width).to(similarity.device)
+    allowed = _draw_pools(block, near, torch.from_numpy(memory[block]).to(near.device), pool, seed)
+    count = min(max(negatives, memory.shape[1]), width)
+    value, row = similarity.masked_fill(~allowed, -torch.inf).topk(count, dim=1)
+    row = row.masked_fill(value == -torch.inf, -1)
+    remembered = _filled(row, memory.shape[1])
+    if margin is not None:  # unit vectors: d^2 = 2 - 2 s, so d_n^2 < d_p^2 + margin says s_n > s_p - margin / 2
+        row = row.masked_fill(value <= best[:, None] - margin / 2, -1)
+    hardest = _filled(row, negatives)
+    some = (hardest >= 0).any(axis=1)
+    return Tuples(block[some], positive_row.cpu().numpy()[some], hardest[some]), remembered
+
+
+def _filled(rows: Tensor, width: int) -> Ints:
+    """(T, width): the first columns of `rows`, with -1 where there are fewer."""
+    out = np.full((len(rows), width), -1, dtype=np.int64)
+    first = rows[:, :width].cpu().numpy()
+    out[:, : first.shape[1]] = first
+    return out
 
 
 def _similarity(queries: Tensor, database: Tensor) -> Tensor:
     """(T, N) dot products in float32; half-precision caches are multiplied as they are where that is fast (GPU)."""
     if queries.device.type == "cpu" and queries.dtype != torch.float32:
         rows = max(1, (1 << 28) // max(1, database.shape[1]))  # 1 GiB of float32 copies at a time
-        parts = [queries.float() @ part.float().T for part in database.split(rows)]
-        return torch.cat(parts, dim=1)
+        return torch.cat([queries.float() @ part.float().T for part in torch.split(database, rows)], dim=1)
     return (queries @ database.T).float()
 
 
@@ -189,27 +224,24 @@ def _mask(rows: list[Ints], width: int) -> Tensor:
     return mask
 
 
-def _hardest_allowed(similarity: Tensor, rows: list[Ints]) -> tuple[Ints, Tensor]:
-    """For each line the most similar of these columns, and its similarity."""
-    mask = _mask(rows, similarity.shape[1]).to(similarity.device)
-    value, row = similarity.masked_fill(~mask, -torch.inf).max(dim=1)
-    return row.cpu().numpy(), value
-
-
-def _draw_pools(
-    block: Ints,
-    neighbourhoods: Neighbourhoods,
-    memory: Ints,
-    database: int,
-    pool: int,
-    generator: torch.Generator,
-) -> Tensor:
+def _draw_pools(block: Ints, near: Tensor, remembered: Tensor, pool: int, seed: int) -> Tensor:
     """(T, N) bool: `pool` random database photos that are not near the query, and those it remembers."""
-    near = _mask([neighbourhoods.near[q] for q in block], database)
-    keys = torch.rand(len(block), database, generator=generator).masked_fill(near, -1.0)
     chosen = torch.zeros_like(near)
-    chosen.scatter_(1, keys.topk(min(pool, database), dim=1).indices, True)
-    remembered = torch.from_numpy(memory[block])
+    key = random_keys(torch.from_numpy(block).to(near.device), near.shape[1], seed).masked_fill(near, -1)
+    chosen.scatter_(1, key.topk(min(pool, near.shape[1]), dim=1).indices, True)
     line, column = torch.nonzero(remembered >= 0, as_tuple=True)
     chosen[line, remembered[line, column]] = True
     return chosen & ~near
+
+
+def random_keys(queries: Tensor, width: int, seed: int) -> Tensor:
+    """(T, width) int64 in [0, 2^62): a hash of (seed, query, column), the same on every device.
+
+    Two rounds of a multiply-xorshift mixer on 64-bit integers; the products wrap, as they are meant to.
+    """
+    columns = torch.arange(width, device=queries.device, dtype=torch.int64)
+    start = (seed * 2862933555777941757 + 2**63) % 2**64 - 2**63  # any seed, folded into a signed 64-bit number
+    z = (queries[:, None] + 1) * -7046029254386353131 + (columns[None] + 1) * -4417276706812531889 + start
+    for multiplier in (-4658895280553007687, -7723592293110705685):
+        z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * multiplier
+    return (z ^ ((z >> 31) & 0x1FFFFFFFF)) & 0x3FFFFFFFFFFFFFFF
