@@ -1,0 +1,192 @@
+"""Feature map -> one unit vector: NetVLAD, NetVLAD with contextual reweighting, generalised mean, average, maximum.
+
+Every aggregation takes (B, C, h, w), any h and w, and gives (B, dim) unit rows. All of them compute in at least
+float32, whatever precision the backbone ran in: a softmax with NetVLAD's sharpness would not survive bfloat16.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sareloc.errors import ArgumentError, look_up
+
+NORM_EPS = 1e-12  # the constant of NetVLAD's release: a cluster that saw (almost) nothing stays small
+RANDOM_SHARPNESS = 100.0  # of the assignment before `fit_start` has measured the right one
+
+Knob = int | float | bool
+
+
+class Aggregation(nn.Module):
+    """Feature maps (B, channels, h, w) -> unit vectors (B, dim)."""
+
+    name: ClassVar[str]
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.channels = channels
+
+    @property
+    def dim(self) -> int:
+        """Length of the vector."""
+        return self.channels
+
+    def knobs(self) -> dict[str, Knob]:
+        """The arguments beside `channels` that make this aggregation again."""
+        return {}
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Pool in full precision and scale to unit length."""
+        if features.ndim != 4 or features.shape[1] != self.channels:
+            raise ArgumentError(
+                f"{self.name} wants a feature map (B, {self.channels}, h, w), got {tuple(features.shape)}"
+            )
+        with torch.autocast(features.device.type, enabled=False):
+            full = features.float() if features.dtype in (torch.float16, torch.bfloat16) else features
+            return F.normalize(self.pool(full), dim=1)
+
+    def pool(self, features: Tensor) -> Tensor:
+        """(B, channels, h, w) -> (B, dim), of any length."""
+        raise NotImplementedError
+
+
+class Average(Aggregation):
+    """Mean over all locations."""
+
+    name = "avg"
+
+    def pool(self, features: Tensor) -> Tensor:
+        """(B, C, h, w) -> (B, C)."""
+        return features.mean(dim=(2, 3))
+
+
+class Maximum(Aggregation):
+    """Maximum over all locations."""
+
+    name = "max"
+
+    def pool(self, features: Tensor) -> Tensor:
+        """(B, C, h, w) -> (B, C)."""
+        return features.amax(dim=(2, 3))
+
+
+class GeM(Aggregation):
+    """Generalised mean (Radenovic et al.): `mean(x^p)^(1/p)` over locations of `x` cut at 1e-6; `p` is trained."""
+
+    name = "gem"
+
+    def __init__(self, channels: int, p: float = 3.0) -> None:
+        super().__init__(channels)
+        if not p > 0:
+            raise ArgumentError(f"gem wants p > 0, got {p}")
+        self.p = nn.Parameter(torch.tensor([float(p)]))
+
+    def pool(self, features: Tensor) -> Tensor:
+        """(B, C, h, w) -> (B, C)."""
+        return features.clamp(min=1e-6).pow(self.p).mean(dim=(2, 3)).pow(1 / self.p)
+
+
+class NetVLAD(Aggregation):
+    """NetVLAD (Arandjelovic et al.): residuals to K centres, softly assigned, summed over locations.
+
+    With every location's vector x_s scaled to unit length, the assignment `a_ks = softmax_k(assign_k . x_s)` and
+
+        V_k = sum_s a_ks (x_s - centres_k)     then L2 per cluster, then L2 of all clusters joined, cluster by cluster.
+
+    `assign` (K, D) and `centres` (K, D) are separate parameters; `bias` (K,) exists only in some published weights
+    and is None otherwise. The sum is computed as `A X^T - diag(sum_s A) centres`: the residuals, a tensor of
+    B x K x D x h w numbers, never exist, and neither does a scaled copy of the feature map.
+    """
+
+    name = "netvlad"
+
+    def __init__(self, channels: int, clusters: int = 64, bias: bool = False) -> None:
+        super().__init__(channels)
+        if clusters < 1:
+            raise ArgumentError(f"{self.name} wants at least one cluster, got {clusters}")
+        self.clusters = clusters
+        centres = F.normalize(torch.randn(clusters, channels), dim=1)
+        self.assign = nn.Parameter(RANDOM_SHARPNESS * centres)
+        self.bias = nn.Parameter(torch.zeros(clusters)) if bias else None
+        self.centres = nn.Parameter(centres.clone())
+
+    @property
+    def dim(self) -> int:
+        """Length of the vector: K x D."""
+        return self.clusters * self.channels
+
+    def knobs(self) -> dict[str, Knob]:
+        """The number of clusters, and whether their assignment has a bias."""
+        return {"clusters": self.clusters, "bias": self.bias is not None}
+
+    def weight_of_locations(self, features: Tensor) -> Tensor | None:
+        """What multiplies the assignment of every location, (B, 1, S); None: nothing."""
+        return None
+
+    def pool(self, features: Tensor) -> Tensor:
+        """(B, D, h, w) -> (B, K D), every cluster's part scaled to unit length."""
+        x = features.flatten(2)  # (B, D, S)
+        # x / |x| is never stored: both products below are linear in x, so its scale moves onto the (K, S) side
+        scale = torch.linalg.vector_norm(x, dim=1, keepdim=True).square().add(NORM_EPS).rsqrt()  # (B, 1, S)
+        logits = (self.assign @ x) * scale  # (B, K, S)
+        if self.bias is not None:
+            logits = logits + self.bias[:, None]
+        assigned = logits.softmax(dim=1)
+        weight = self.weight_of_locations(features)
+        if weight is not None:
+            assigned = assigned * weight
+        vlad: Tensor = (assigned * scale) @ x.mT - assigned.sum(dim=2, keepdim=True) * self.centres  # (B, K, D)
+        vlad = vlad * vlad.square().sum(dim=2, keepdim=True).add(NORM_EPS).rsqrt()
+        return vlad.flatten(1)
+
+
+class CRN(NetVLAD):
+    """NetVLAD with contextual reweighting (Kim et al.): a small network says how much each location counts.
+
+    The feature map, not normalised, is halved by a 3x3 mean; 32 filters of 3x3, 32 of 5x5 and 20 of 7x7, ReLU, are
+    summed with one trained bias (a 1x1 convolution whose weights are fixed at 1), ReLU; the result, brought back to
+    the map's own size by bilinear interpolation, multiplies the assignment of every cluster. Train `netvlad` first and
+    start from its weights. Where the network says 0 everywhere the vector is 0.
+    """
+
+    name = "crn"
+
+    def __init__(self, channels: int, clusters: int = 64, bias: bool = False) -> None:
+        super().__init__(channels, clusters, bias)
+        convolutions = [
+            nn.Conv2d(channels, filters, size, padding=size // 2) for filters, size in ((32, 3), (32, 5), (20, 7))
+        )
+        for conv in self.context:
+            nn.init.kaiming_uniform_(conv.weight, nonlinearity="linear")  # Caffe's "xavier": variance 1 / fan-in
+            nn.init.zeros_(conv.bias)
+        self.context = nn.ModuleList(convolutions)
+        self.context_bias = nn.Parameter(torch.zeros(1))
+
+    def weight_of_locations(self, features: Tensor) -> Tensor:
+        """(B, D, h, w) -> (B, 1, S), not negative."""
+        h, w = features.shape[2:]
+        # ceil_mode: an even map is halved exactly, as in the authors' release
+        halved = F.avg_pool2d(features, (min(3, h), min(3, w)), stride=2, ceil_mode=True)
+        evidence = torch.cat([F.relu(conv(halved)) for conv in self.context], dim=1)  # (B, 84, h/2, w/2)
+        mask = F.relu(evidence.sum(dim=1, keepdim=True) + self.context_bias)
+        return F.interpolate(mask, size=(h, w), mode="bilinear", align_corners=False).flatten(2)
+
+
+AGGREGATIONS: dict[str, type[Aggregation]] = {c.name: c for c in (NetVLAD, CRN, GeM, Average, Maximum)}
+
+
+def make_aggregation(name: str, channels: int, **knobs: Knob) -> Aggregation:
+    """The aggregation of this name for feature maps of so many channels, with random weights.
+
+    Knobs: `clusters` and `bias` (netvlad, crn), `p` (gem). An unknown one is an error that lists the known ones.
+    """
+    kind = look_up(AGGREGATIONS, name, "aggregation")
+    known = [k for k in inspect.signature(kind).parameters if k != "channels"]
+    for knob in knobs:
+        if knob not in known:
+            raise ArgumentError(f"{name} has no knob {knob!r}: known are {', '.join(known) or 'none'}")
+    return kind(channels, **knobs)

@@ -1,0 +1,112 @@
+"""PCA whitening: decorrelate descriptors, give every direction the same weight, keep the strongest ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sareloc.errors import ArgumentError
+
+EIGENVALUE_EPS = 1e-9
+CHUNK = 1024  # columns or rows that are in double precision at a time: 10,000 x 32,768 doubles never exist at once
+
+
+class Whitening(nn.Module):
+    """`y = L2(projection (x - mean))`; the first k coordinates, scaled to unit length again, are the k-D whitening.
+
+    Buffers: `mean` (D,) and `projection` (dim, D), rows ordered from the strongest direction to the weakest.
+    """
+
+    mean: Tensor
+    projection: Tensor
+
+    def __init__(self, mean: Tensor, projection: Tensor) -> None:
+        super().__init__()
+        if mean.ndim != 1 or projection.ndim != 2 or projection.shape[1] != len(mean):
+            raise ArgumentError(
+                f"whitening wants mean (D,) and projection (dim, D), "
+                f"got {tuple(mean.shape)} and {tuple(projection.shape)}"
+            )
+        self.register_buffer("mean", mean)
+        self.register_buffer("projection", projection)
+
+    @property
+    def dim(self) -> int:
+        """Length of the whitened descriptor."""
+        return len(self.projection)
+
+    def forward(self, descriptors: Tensor, dim: int | None = None) -> Tensor:
+        """Descriptors (B, D) -> unit rows (B, dim); a smaller `dim` keeps the first coordinates."""
+        if dim is not None and not 1 <= dim <= self.dim:
+            raise ArgumentError(f"this whitening gives 1 to {self.dim} dimensions, {dim} were asked for")
+        with torch.autocast(descriptors.device.type, enabled=False):
+            return F.normalize(F.linear(descriptors - self.mean, self.projection[:dim]), dim=1)
+
+
+def fit_whitening(descriptors: Tensor | npt.NDArray[np.floating], dim: int) -> Whitening:
+    """The whitening of these descriptors (n, D) to `dim` dimensions; randomness none, so equal input, equal answer.
+
+    With U, lambda the eigenvectors and eigenvalues of the covariance (divided by n - 1, double precision), the rows of
+    the projection are `u_i / sqrt(lambda_i + 1e-9)`. Where D > n the eigenvectors come from the n x n Gram matrix
+    instead of the D x D covariance: the same numbers, without the D x D matrix. An eigenvector's sign is free: its
+    largest entry is made positive. n descriptors span at most n - 1 directions: asking for more is an error.
+    """
+    x = torch.as_tensor(descriptors)
+    if x.ndim != 2 or not x.is_floating_point():
+        raise ArgumentError(f"whitening is fitted on floats (n, D), got {x.dtype} {tuple(x.shape)}")
+    n, d = x.shape
+    if not 1 <= dim <= min(n - 1, d):
+        raise ArgumentError(
+            f"{n} descriptors of {d} dimensions can be whitened to at most {max(0, min(n - 1, d))}, not {dim}: "
+            f"ask for fewer dimensions or give more descriptors"
+        )
+    mean = torch.stack([part.double().sum(dim=0) for part in x.split(CHUNK)]).sum(dim=0) / n
+    if not mean.isfinite().all():
+        raise ArgumentError("whitening is fitted on finite numbers: some descriptors hold NaN or infinity")
+    projection = (_from_gram if d > n else _from_covariance)(x, mean, dim)
+    signs = projection.gather(1, projection.abs().argmax(dim=1, keepdim=True)).sign()
+    return Whitening(mean.float(), projection * signs)
+
+
+def _from_covariance(x: Tensor, mean: Tensor, dim: int) -> Tensor:
+    """The projection (dim, D), float32, by the D x D covariance."""
+    n, d = x.shape
+    covariance = torch.zeros(d, d, dtype=torch.float64, device=x.device)
+    for rows in x.split(CHUNK):
+        centred = rows.double() - mean
+        covariance.addmm_(centred.T, centred)
+    eigenvalues, vectors = _strongest(covariance / (n - 1), dim, n)  # (dim,), (D, dim)
+    return (vectors / (eigenvalues + EIGENVALUE_EPS).sqrt()).T.float().contiguous()
+
+
+def _from_gram(x: Tensor, mean: Tensor, dim: int) -> Tensor:
+    """The same by the n x n Gram matrix: an eigenvector v of it gives the covariance's `X^T v / sqrt((n-1) lambda)`."""
+    n, d = x.shape
+    gram = torch.zeros(n, n, dtype=torch.float64, device=x.device)
+    for columns, centre in zip(x.split(CHUNK, dim=1), mean.split(CHUNK), strict=True):
+        centred = columns.double() - centre
+        gram.addmm_(centred, centred.T)
+    eigenvalues, vectors = _strongest(gram.div_(n - 1), dim, n)  # (dim,), (n, dim)
+    vectors /= ((n - 1) * eigenvalues * (eigenvalues + EIGENVALUE_EPS)).sqrt()
+    projection = torch.empty(dim, d, dtype=torch.float32, device=x.device)
+    for start in range(0, d, CHUNK):
+        part = slice(start, start + CHUNK)
+        projection[:, part] = vectors.T @ (x[:, part].double() - mean[part])
+    return projection
+
+
+def _strongest(symmetric: Tensor, dim: int, n: int) -> tuple[Tensor, Tensor]:
+    """The `dim` largest eigenvalues, largest first, and their eigenvectors as columns."""
+    eigenvalues, vectors = torch.linalg.eigh(symmetric)
+    eigenvalues, vectors = eigenvalues.flip(0), vectors.flip(1)
+    noise = eigenvalues[0] * max(n, len(symmetric)) * torch.finfo(torch.float64).eps
+    rank = int((eigenvalues > noise).sum())
+    if dim > rank:
+        raise ArgumentError(
+            f"{n} descriptors span only {rank} directions (many are equal?), they cannot be whitened to {dim}: "
+            f"ask for fewer dimensions or give more varied descriptors"
+        )
+    return eigenvalues[:dim], vectors[:, :dim]
