@@ -159,8 +159,9 @@ class CRN(NetVLAD):
         super().__init__(channels, clusters, bias)
         convolutions = [
             nn.Conv2d(channels, filters, size, padding=size // 2) for filters, size in ((32, 3), (32, 5), (20, 7))
-        )
-        for conv in self.context:
+        ]
+        for conv in convolutions:
+            assert conv.bias is not None
             nn.init.kaiming_uniform_(conv.weight, nonlinearity="linear")  # Caffe's "xavier": variance 1 / fan-in
             nn.init.zeros_(conv.bias)
         self.context = nn.ModuleList(convolutions)
