@@ -1,0 +1,127 @@
+"""Losses by name and as modules: what is offered, and what a wrong name, knob or shape is told."""
+
+from __future__ import annotations
+
+import copy
+import re
+
+import pytest
+import torch
+from tests.losses.tuples import random_tuples
+
+import sareloc.losses
+from sareloc.errors import ArgumentError
+from sareloc.losses import LOSSES, SARE, Angular, Contrastive, Lifted, NPair, Ratio, Triplet, make_loss
+
+SHAPES = {
+    "positive of another dim": ((4, 8), (4, 7), (4, 10, 8)),
+    "negatives of another dim": ((4, 8), (4, 8), (4, 10, 7)),
+    "another batch": ((4, 8), (4, 8), (3, 10, 8)),
+    "one tuple for many": ((1, 8), (4, 8), (4, 10, 8)),
+    "query without a batch": ((8,), (8,), (10, 8)),
+    "no negatives": ((4, 8), (4, 8), (4, 0, 8)),
+    "no dimensions": ((4, 0), (4, 0), (4, 10, 0)),
+}
+
+
+def test_the_table_holds_the_losses_of_the_paper():
+    names = {"triplet", "contrastive", "sare-ind", "sare-joint", "n-pair", "angular", "lifted", "ratio"}
+    assert set(LOSSES) == names
+
+
+def test_public_names_exist():
+    assert sareloc.losses.__all__ == sorted(sareloc.losses.__all__, key=lambda n: (n.upper() != n, n.lower() == n, n))
+    assert all(hasattr(sareloc.losses, name) for name in sareloc.losses.__all__)
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(
+        ArgumentError, match=r"unknown loss 'sare': known are angular, .*, sare-ind, sare-joint, triplet"
+    ):
+        make_loss("sare")
+
+
+@pytest.mark.parametrize(
+    ("name", "knobs", "message"),
+    [
+        ("triplet", {"margn": 0.1}, "loss 'triplet' has no knob 'margn': its knobs are margin (default 0.1)"),
+        (
+            "sare-ind",
+            {"margin": 0.1},
+            "loss 'sare-ind' has no knob 'margin': its knobs are kernel (default 'gaussian')",
+        ),
+        ("n-pair", {"margin": 0.1}, "loss 'n-pair' has no knob 'margin': its knobs are none"),
+        ("angular", {"query": 1}, "loss 'angular' has no knob 'query': its knobs are angle_deg (default 45.0)"),
+        ("sare-joint", {"kernel": "laplace"}, "unknown kernel 'laplace': known are cauchy, exponential, gaussian"),
+        ("triplet", {"margin": -0.1}, "margin must be a finite number of at least 0, found -0.1"),
+        ("contrastive", {"margin": float("nan")}, "margin must be a finite number of at least 0, found nan"),
+        ("lifted", {"margin": float("inf")}, "margin must be a finite number of at least 0, found inf"),
+        ("lifted", {"margin": "1"}, "margin must be a finite number of at least 0, found '1'"),
+        ("triplet", {"margin": True}, "margin must be a finite number of at least 0, found True"),
+        ("angular", {"angle_deg": 90}, "angle_deg must be between 0 and 90 degrees (the paper's is 45), found 90"),
+        ("angular", {"angle_deg": 0.0}, "angle_deg must be between 0 and 90 degrees (the paper's is 45), found 0.0"),
+    ],
+)
+def test_a_wrong_knob_is_told_when_the_loss_is_made(name, knobs, message):
+    with pytest.raises(ArgumentError, match=re.escape(message)):
+        make_loss(name, **knobs)
+
+
+@pytest.mark.parametrize("case", SHAPES)
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_wrong_shape_is_told_and_never_broadcast(name, case):
+    query, positive, negatives = SHAPES[case]
+    found = f"found query {query}, positive {positive}, negatives {negatives}"
+    with pytest.raises(ArgumentError, match=re.escape(found)):
+        make_loss(name)(torch.rand(query), torch.rand(positive), torch.rand(negatives))
+
+
+def test_flat_negatives_are_told_how_to_be_reshaped():
+    with pytest.raises(ArgumentError, match=r"negatives \(40, 8\): reshape the negatives, negatives.view\(B, N, D\)"):
+        make_loss("sare-ind")(torch.rand(4, 8), torch.rand(4, 8), torch.rand(40, 8))
+
+
+@pytest.mark.parametrize(("found", "kind"), [(torch.zeros(4, 8, dtype=torch.uint8), "torch.uint8"), ([[0.0]], "list")])
+def test_descriptors_must_be_floating_point_tensors(found, kind):
+    with pytest.raises(ArgumentError, match=f"positive must be a tensor of floating-point descriptors, found {kind}"):
+        make_loss("sare-ind")(torch.rand(4, 8), found, torch.rand(4, 10, 8))
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "knobs"),
+    [
+        (SARE(), "sare-ind", {"kernel": "gaussian"}),
+        (SARE(joint=True), "sare-joint", {"kernel": "gaussian"}),
+        (SARE(kernel="cauchy", joint=True), "sare-joint", {"kernel": "cauchy"}),
+        (SARE("exponential"), "sare-ind", {"kernel": "exponential"}),
+        (Triplet(margin=0.3), "triplet", {"margin": 0.3}),
+        (Contrastive(margin=0.9), "contrastive", {"margin": 0.9}),
+        (NPair(), "n-pair", {}),
+        (Angular(angle_deg=30.0), "angular", {"angle_deg": 30.0}),
+        (Lifted(margin=0.5), "lifted", {"margin": 0.5}),
+        (Ratio(), "ratio", {}),
+    ],
+    ids=repr,
+)
+def test_a_module_is_its_function(module, name, knobs):
+    tuples = random_tuples(0)
+    assert torch.equal(module(*tuples), make_loss(name, **knobs)(*tuples))
+    assert torch.equal(copy.deepcopy(module)(*tuples), module(*tuples))
+    assert list(module.state_dict()) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(Triplet, "triplet"), (Contrastive, "contrastive"), (Angular, "angular"), (Lifted, "lifted"), (SARE, "sare-ind")],
+)
+def test_modules_and_functions_share_their_defaults(module, name):
+    tuples = random_tuples(0)
+    assert torch.equal(module()(*tuples), make_loss(name)(*tuples))
+
+
+def test_a_module_says_what_it_is_and_refuses_wrong_knobs():
+    assert repr(SARE(kernel="cauchy", joint=True)) == "SARE('sare-joint', kernel='cauchy')"
+    with pytest.raises(ArgumentError, match="unknown kernel 'rbf'"):
+        SARE(kernel="rbf")
+    with pytest.raises(ArgumentError, match="margin must be"):
+        Triplet(margin=-1)
