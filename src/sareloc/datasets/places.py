@@ -2,17 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Literal, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from sareloc.geo import Positions
+from sareloc.errors import DatasetError
+from sareloc.geo import Positions, within_radius
 
 Ints = npt.NDArray[np.int64]
 Protocol = Literal["radius", "panorama", "time", "place-id", "average-precision"]
+
+
+@dataclass(frozen=True, eq=False)
+class IdLists(Sequence[tuple[int, ...]]):
+    """N short lists of numbers in two arrays, read like a tuple of tuples: a million rows take 16 MB, not 100.
+
+    Row i is `ids[starts[i]:starts[i + 1]]`; `starts` (N + 1,) begins with 0 and ends with `len(ids)`.
+    """
+
+    ids: Ints
+    starts: Ints
+
+    @staticmethod
+    def of(rows: Iterable[Iterable[int]]) -> IdLists:
+        """From any rows of numbers."""
+        lists = [list(row) for row in rows]
+        starts = np.zeros(len(lists) + 1, dtype=np.int64)
+        np.cumsum([len(row) for row in lists], out=starts[1:])
+        return IdLists(np.array([number for row in lists for number in row], dtype=np.int64), starts)
+
+    @staticmethod
+    def one_each(ids: npt.ArrayLike) -> IdLists:
+        """From (N,) numbers, one in each row."""
+        numbers = np.asarray(ids, dtype=np.int64)
+        return IdLists(numbers, np.arange(len(numbers) + 1, dtype=np.int64))
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @overload
+    def __getitem__(self, row: int) -> tuple[int, ...]: ...
+    @overload
+    def __getitem__(self, row: slice) -> tuple[tuple[int, ...], ...]: ...
+    def __getitem__(self, row: int | slice) -> tuple[int, ...] | tuple[tuple[int, ...], ...]:
+        if isinstance(row, slice):
+            return tuple(self[i] for i in range(*row.indices(len(self))))
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"row {row} of {len(self)}")
+        first = row % len(self)
+        return tuple(self.ids[self.starts[first] : self.starts[first + 1]].tolist())
+
+    def __iter__(self) -> Iterator[tuple[int, ...]]:
+        ids = self.ids.tolist()
+        return (tuple(ids[start:end]) for start, end in pairwise(self.starts.tolist()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,11 +72,13 @@ class PhotoSet:
     """File names relative to `folder`, with forward slashes."""
     positions: Positions | None = None
     times: npt.NDArray[np.float64] | None = None
-    """Time stamps: seconds since 1970 where the dataset gives moments, else numbers of which only equality counts."""
+    """Time stamps: seconds since 1970 where the dataset gives moments, else numbers of which only equality counts;
+    NaN where unknown."""
     headings_deg: npt.NDArray[np.float64] | None = None
     """Compass direction of the optical axis, clockwise from north; NaN where unknown."""
-    place_ids: tuple[tuple[int, ...], ...] | None = None
-    """For each photo the ids of the places (buildings, landmarks) that it shows; may be empty."""
+    place_ids: Sequence[tuple[int, ...]] | None = None
+    """For each photo the ids of the places (buildings, landmarks) that it shows; may be empty. A tuple of tuples or
+    the compact `IdLists`: rely on `len`, `[row]` and iteration only."""
 
     def __len__(self) -> int:
         return len(self.files)
@@ -47,7 +96,7 @@ class PhotoSet:
             None if self.positions is None else self.positions[index],
             None if self.times is None else self.times[index],
             None if self.headings_deg is None else self.headings_deg[index],
-            None if self.place_ids is None else tuple(self.place_ids[i] for i in index),
+            None if self.place_ids is None else tuple(self.place_ids[i] for i in index.tolist()),
         )
 
 
@@ -65,6 +114,7 @@ class Places:
 
     name: str
     split: str
+    """The split asked for; "all" where the dataset has no splits."""
     database: PhotoSet
     queries: PhotoSet
     protocol: Protocol = "radius"
@@ -79,3 +129,53 @@ class Places:
     """(queries, 4) x0, y0, x1, y1 in pixels: the part of each query photo to ask with, where the dataset gives one."""
     precision_at: int | None = None
     """Average precision over the first so many results (Landmarks: 100); None: over the whole ranking."""
+    left_out: tuple[str, ...] = field(default=())
+    """Photos that were found and not used because nothing says where they were taken."""
+
+
+def find_positives(places: Places) -> list[Ints]:
+    """For each query the sorted database rows that count as right under the dataset's own rule; may be empty.
+
+    Under "time", a photo with the query's own time stamp is not right: it is dropped before judging. (Mining asks
+    for narrower positives, see `sareloc.mining`.)
+    """
+    if places.protocol == "average-precision":
+        return [np.sort(rows) for rows in places.relevant]
+    if places.protocol == "place-id":
+        return _sharing_a_place(places)
+    database, queries = places.database, places.queries
+    if not len(queries):
+        return []
+    if database.positions is None or queries.positions is None:
+        raise DatasetError(f"{places.name} is judged by distance and its photos have no positions")
+    if database.positions.frame != queries.positions.frame or database.positions.epsg != queries.positions.epsg:
+        raise DatasetError(f"{places.name}: the positions of database and queries are in different frames")
+    near = within_radius(database.positions.metres, queries.positions.metres, places.hit_radius_m)
+    if places.protocol != "time" or database.times is None or queries.times is None:
+        return near
+    return [rows[database.times[rows] != time] for rows, time in zip(near, queries.times, strict=True)]
+
+
+def _sharing_a_place(places: Places) -> list[Ints]:
+    if places.database.place_ids is None or places.queries.place_ids is None:
+        raise DatasetError(f"{places.name} is judged by place id and its photos have none")
+    showing: dict[int, list[int]] = {place: [] for ids in places.queries.place_ids for place in ids}
+    for row, ids in enumerate(places.database.place_ids):
+        for place in ids:
+            if place in showing:
+                showing[place].append(row)
+    return [
+        np.array(sorted({row for place in ids for row in showing[place]}), dtype=np.int64)
+        for ids in places.queries.place_ids
+    ]
+
+
+def photo_paths(places: Places) -> list[Path]:
+    """Every file of the dataset once, the database's first."""
+    paths = (photos.path(row) for photos in (places.database, places.queries) for row in range(len(photos)))
+    return list(dict.fromkeys(paths))
+
+
+def missing_photos(places: Places) -> list[Path]:
+    """The files that the dataset names and that are not there."""
+    return [path for path in photo_paths(places) if not path.is_file()]
