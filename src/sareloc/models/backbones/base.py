@@ -1,0 +1,89 @@
+"""What every backbone is: a frozen lower part, a trained upper part, and a cut above which nothing is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from sareloc.errors import ArgumentError, look_up
+from sareloc.models.preprocess import IMAGENET_MEAN, IMAGENET_STD, MIN_SIDE_PX, check_size
+
+NOTHING = "nothing"
+
+
+class Backbone(nn.Module):
+    """A convolutional network from pixels to a feature map: (B, 3, H, W) normalised floats -> (B, channels, h, w).
+
+    Its parameters carry the names of the published weights, so that those load unchanged.
+
+    `cut` names the layer whose output is the feature map; `channels` is its depth and `stride` the pixels between
+    neighbouring locations. `train_from` names the lowest trained part (see `part_names`; "nothing" freezes all): the
+    parameters below it ask for no gradient, and their batch norms keep the stored statistics even in training.
+    `pixel_mean` and `pixel_std` are the statistics of pixels in [0, 1] that the published weights expect.
+    """
+
+    minimum_size = MIN_SIDE_PX
+    pixel_mean = IMAGENET_MEAN
+    pixel_std = IMAGENET_STD
+    #: Starts of the names that published files hold beyond the feature map (classifiers), which are not loaded.
+    beyond_the_map: tuple[str, ...] = ()
+
+    def __init__(self, name: str, *, cut: str, channels: int, stride: int) -> None:
+        super().__init__()
+        self.name = name
+        self.cut = cut
+        self.channels = channels
+        self.stride = stride
+        self.train_from = NOTHING
+
+    def parts(self) -> Mapping[str, tuple[nn.Module, ...]]:
+        """The parts that can be frozen, from the pixels up, by name; their modules hold every parameter once."""
+        raise NotImplementedError
+
+    def compute(self, images: Tensor) -> Tensor:
+        """The feature map of images whose shape has been checked."""
+        raise NotImplementedError
+
+    def part_names(self) -> tuple[str, ...]:
+        """What `train_from` may say: the parts from the pixels up, then "nothing"."""
+        return (*self.parts(), NOTHING)
+
+    def freeze_below(self, train_from: str) -> None:
+        """Train the part `train_from` and those above it, freeze those below; "nothing" freezes all."""
+        names = self.part_names()
+        first = look_up({n: i for i, n in enumerate(names)}, train_from, f"part of {self.name}")
+        for i, modules in enumerate(self.parts().values()):
+            for module in modules:
+                module.requires_grad_(i >= first)
+        self.train_from = train_from
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Backbone:
+        """Set training mode; frozen parts stay in evaluation mode, so that their statistics stay as they were."""
+        super().train(mode)
+        for name, modules in self.parts().items():
+            if name == self.train_from:
+                break
+            for module in modules:
+                module.eval()
+        return self
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) normalised floats, H and W at least `minimum_size` -> (B, channels, h, w)."""
+        # A compiler or an exporter would turn the check into a guard on the size.
+        if not torch.compiler.is_compiling():
+            if images.ndim != 4 or images.shape[1] != 3:
+                raise ArgumentError(f"{self.name} wants images (B, 3, H, W), got {tuple(images.shape)}")
+            check_size(images.shape[2], images.shape[3])
+        return self.compute(images)
+
+
+def draw_weights(backbone: Backbone, rng: torch.Generator | None) -> None:
+    """Random weights that keep the signal's size from layer to layer (He et al. 2015, fan-in), zero biases."""
+    for module in backbone.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, nonlinearity="relu", generator=rng)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)

