@@ -7,6 +7,8 @@ float32, whatever precision the backbone ran in: a softmax with NetVLAD's sharpn
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import ClassVar
 
 import torch
@@ -22,11 +24,11 @@ Knob = int | float | bool
 
 
 class Aggregation(nn.Module):
-    """Feature maps (B, channels, h, w) -> unit vectors (B, dim)."""
+    """Feature maps (B, channels, h, w) -> unit vectors (B, dim); `rng` draws the random weights, if there are any."""
 
     name: ClassVar[str]
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, *, rng: torch.Generator | None = None) -> None:
         super().__init__()
         self.channels = channels
 
@@ -79,7 +81,7 @@ class GeM(Aggregation):
 
     name = "gem"
 
-    def __init__(self, channels: int, p: float = 3.0) -> None:
+    def __init__(self, channels: int, p: float = 3.0, *, rng: torch.Generator | None = None) -> None:
         super().__init__(channels)
         if not p > 0:
             raise ArgumentError(f"gem wants p > 0, got {p}")
@@ -104,12 +106,14 @@ class NetVLAD(Aggregation):
 
     name = "netvlad"
 
-    def __init__(self, channels: int, clusters: int = 64, bias: bool = False) -> None:
+    def __init__(
+        self, channels: int, clusters: int = 64, bias: bool = False, *, rng: torch.Generator | None = None
+    ) -> None:
         super().__init__(channels)
         if clusters < 1:
             raise ArgumentError(f"{self.name} wants at least one cluster, got {clusters}")
         self.clusters = clusters
-        centres = F.normalize(torch.randn(clusters, channels), dim=1)
+        centres = F.normalize(torch.randn(clusters, channels, generator=rng), dim=1)
         self.assign = nn.Parameter(RANDOM_SHARPNESS * centres)
         self.bias = nn.Parameter(torch.zeros(clusters)) if bias else None
         self.centres = nn.Parameter(centres.clone())
@@ -155,14 +159,17 @@ class CRN(NetVLAD):
 
     name = "crn"
 
-    def __init__(self, channels: int, clusters: int = 64, bias: bool = False) -> None:
-        super().__init__(channels, clusters, bias)
+    def __init__(
+        self, channels: int, clusters: int = 64, bias: bool = False, *, rng: torch.Generator | None = None
+    ) -> None:
+        super().__init__(channels, clusters, bias, rng=rng)
         convolutions = [
             nn.Conv2d(channels, filters, size, padding=size // 2) for filters, size in ((32, 3), (32, 5), (20, 7))
         ]
         for conv in convolutions:
             assert conv.bias is not None
-            nn.init.kaiming_uniform_(conv.weight, nonlinearity="linear")  # Caffe's "xavier": variance 1 / fan-in
+            # the authors' start, Caffe's "xavier": variance 1 / fan-in
+            nn.init.kaiming_uniform_(conv.weight, nonlinearity="linear", generator=rng)
             nn.init.zeros_(conv.bias)
         self.context = nn.ModuleList(convolutions)
         self.context_bias = nn.Parameter(torch.zeros(1))
@@ -177,17 +184,23 @@ class CRN(NetVLAD):
         return F.interpolate(mask, size=(h, w), mode="bilinear", align_corners=False).flatten(2)
 
 
-AGGREGATIONS: dict[str, type[Aggregation]] = {c.name: c for c in (NetVLAD, CRN, GeM, Average, Maximum)}
+AGGREGATIONS: dict[str, Callable[..., Aggregation]] = {c.name: c for c in (NetVLAD, CRN, GeM, Average, Maximum)}
 
 
-def make_aggregation(name: str, channels: int, **knobs: Knob) -> Aggregation:
-    """The aggregation of this name for feature maps of so many channels, with random weights.
+def make_aggregation(
+    name: str,
+    channels: int,
+    knobs: Mapping[str, Knob] = MappingProxyType({}),
+    *,
+    rng: torch.Generator | None = None,
+) -> Aggregation:
+    """The aggregation of this name for feature maps of so many channels, with random weights drawn from `rng`.
 
     Knobs: `clusters` and `bias` (netvlad, crn), `p` (gem). An unknown one is an error that lists the known ones.
     """
     kind = look_up(AGGREGATIONS, name, "aggregation")
-    known = [k for k in inspect.signature(kind).parameters if k != "channels"]
+    known = [k for k in inspect.signature(kind).parameters if k not in ("channels", "rng")]
     for knob in knobs:
         if knob not in known:
             raise ArgumentError(f"{name} has no knob {knob!r}: known are {', '.join(known) or 'none'}")
-    return kind(channels, **knobs)
+    return kind(channels, **knobs, rng=rng)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from PIL import Image as Pillow
+from PIL import ImageOps
+from PIL.ExifTags import Base
 from torch import Tensor
 
 from sareloc.errors import ArgumentError
 
+Image = npt.NDArray[np.uint8] | Pillow.Image
+Resize = tuple[int, int] | int | None
 MIN_SIDE_PX = 64
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -31,7 +39,7 @@ class Preprocess:
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
     scale: float = 1.0
-    resize: tuple[int, int] | int | None = (480, 640)
+    resize: Resize = (480, 640)
 
     def __post_init__(self) -> None:
         if len(self.mean) != 3 or len(self.std) != 3 or not min(self.std) > 0 or not self.scale > 0:
@@ -63,11 +71,55 @@ class Preprocess:
             raise ArgumentError(f"images want the shape (B, 3, H, W), got {tuple(images.shape)}")
         if images.dtype != torch.uint8 and not images.is_floating_point():
             raise ArgumentError(f"images want uint8, or floats in [0, 1], got {images.dtype}")
-        check_size(images.shape[2], images.shape[3])
         bright = self.scale / 255 if images.dtype == torch.uint8 else self.scale
         floats = images.to(torch.promote_types(images.dtype, torch.float32))
         std = floats.new_tensor(self.std).view(3, 1, 1)
         return torch.addcmul(floats.new_tensor(self.mean).view(3, 1, 1) / -std, floats, bright / std)
+
+    def batches(self, images: Tensor | Sequence[Image], batch: int) -> Iterator[tuple[list[int], Tensor]]:
+        """Images as uint8 tensors (at most `batch`, 3, H, W) of one size each, with the rows they came from.
+
+        Arrays and PIL images are brought to this model's size; a tensor (N, 3, H, W) is taken as it is.
+        """
+        if batch < 1:
+            raise ArgumentError(f"batch wants at least 1 image, got {batch}")
+        if isinstance(images, Tensor):
+            if images.dtype != torch.uint8:
+                raise ArgumentError(f"images want uint8, 0 to 255, got {images.dtype}")
+            for start in range(0, len(images), batch):
+                part = images[start : start + batch]
+                yield list(range(start, start + len(part))), part
+            return
+        groups: dict[tuple[int, int], list[int]] = {}
+        for row, image in enumerate(images):
+            groups.setdefault(self.size(*_height_width(image)), []).append(row)
+        for size, rows in groups.items():
+            for start in range(0, len(rows), batch):
+                part = rows[start : start + batch]
+                pixels = np.stack([_resized(images[row], size) for row in part])
+                yield part, torch.from_numpy(pixels).permute(0, 3, 1, 2)
+
+
+def _height_width(image: Image) -> tuple[int, int]:
+    """Of the upright image."""
+    if isinstance(image, Pillow.Image):
+        sideways = image.getexif().get(Base.Orientation, 1) >= 5
+        return image.size if sideways else image.size[::-1]
+    if not isinstance(image, np.ndarray) or image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
+        found = f"{image.dtype} {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
+        raise ArgumentError(f"an image wants to be a uint8 array (H, W, 3) or a PIL image, got {found}")
+    return image.shape[0], image.shape[1]
+
+
+def _resized(image: Image, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
+    """The upright RGB image at this (height, width), antialiased."""
+    if isinstance(image, np.ndarray):
+        if image.shape[:2] == size:
+            return image
+        upright = Pillow.fromarray(image)
+    else:
+        upright = ImageOps.exif_transpose(image).convert("RGB")
+    return np.asarray(upright.resize(size[::-1], Pillow.Resampling.BILINEAR))
 
 
 def check_size(height: int, width: int) -> None:

@@ -40,6 +40,8 @@ class Whitening(nn.Module):
 
     def forward(self, descriptors: Tensor, dim: int | None = None) -> Tensor:
         """Descriptors (B, D) -> unit rows (B, dim); a smaller `dim` keeps the first coordinates."""
+        if descriptors.ndim != 2 or descriptors.shape[1] != len(self.mean):
+            raise ArgumentError(f"this whitening wants (B, {len(self.mean)}), got {tuple(descriptors.shape)}")
         if dim is not None and not 1 <= dim <= self.dim:
             raise ArgumentError(f"this whitening gives 1 to {self.dim} dimensions, {dim} were asked for")
         with torch.autocast(descriptors.device.type, enabled=False):
@@ -63,7 +65,7 @@ def fit_whitening(descriptors: Tensor | npt.NDArray[np.floating], dim: int) -> W
             f"{n} descriptors of {d} dimensions can be whitened to at most {max(0, min(n - 1, d))}, not {dim}: "
             f"ask for fewer dimensions or give more descriptors"
         )
-    mean = torch.stack([part.double().sum(dim=0) for part in x.split(CHUNK)]).sum(dim=0) / n
+    mean = torch.stack([part.double().sum(dim=0) for part in torch.split(x, CHUNK)]).sum(dim=0) / n
     if not mean.isfinite().all():
         raise ArgumentError("whitening is fitted on finite numbers: some descriptors hold NaN or infinity")
     projection = (_from_gram if d > n else _from_covariance)(x, mean, dim)
@@ -75,7 +77,7 @@ def _from_covariance(x: Tensor, mean: Tensor, dim: int) -> Tensor:
     """The projection (dim, D), float32, by the D x D covariance."""
     n, d = x.shape
     covariance = torch.zeros(d, d, dtype=torch.float64, device=x.device)
-    for rows in x.split(CHUNK):
+    for rows in torch.split(x, CHUNK):
         centred = rows.double() - mean
         covariance.addmm_(centred.T, centred)
     eigenvalues, vectors = _strongest(covariance / (n - 1), dim, n)  # (dim,), (D, dim)
@@ -86,7 +88,7 @@ def _from_gram(x: Tensor, mean: Tensor, dim: int) -> Tensor:
     """The same by the n x n Gram matrix: an eigenvector v of it gives the covariance's `X^T v / sqrt((n-1) lambda)`."""
     n, d = x.shape
     gram = torch.zeros(n, n, dtype=torch.float64, device=x.device)
-    for columns, centre in zip(x.split(CHUNK, dim=1), mean.split(CHUNK), strict=True):
+    for columns, centre in zip(torch.split(x, CHUNK, dim=1), torch.split(mean, CHUNK), strict=True):
         centred = columns.double() - centre
         gram.addmm_(centred, centred.T)
     eigenvalues, vectors = _strongest(gram.div_(n - 1), dim, n)  # (dim,), (n, dim)

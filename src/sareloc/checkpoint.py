@@ -1,0 +1,215 @@
+"""A model on disk: its spec as JSON, its weights as safetensors, how it was trained as JSON. Never pickle.
+
+A checkpoint is a folder (`spec.json`, `weights.safetensors`, and `training.json` where there is something to tell), or
+a single `.safetensors` file that carries the same JSON in its metadata. Both give their format version, how the weights
+are stored, and the fingerprint of the model they open to, by which damage is noticed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from sareloc.errors import ArgumentError, WeightsError
+from sareloc.models.place_model import ModelSpec, PlaceModel, fingerprint, model_of_spec
+from sareloc.models.storage import Storage, pack, unpack
+
+FORMAT = "sareloc-checkpoint"
+VERSION = 1
+SPEC, WEIGHTS, TRAINING = "spec.json", "weights.safetensors", "training.json"
+SINGLE_FILE = ".safetensors"
+PICKLES = (".pth", ".pt", ".tar", ".ckpt", ".pkl", ".pickle", ".bin")
+
+PACKAGED: dict[str, Path] = {}
+"""Models that come with the package, by name."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint says about itself."""
+
+    spec: ModelSpec
+    storage: str
+    fingerprint: str
+    training: Any
+    """What `save_checkpoint` was told about the training; None: nothing."""
+
+
+def save_checkpoint(
+    model: PlaceModel,
+    path: str | Path,
+    *,
+    storage: Storage = "float32",
+    training: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a model: a path that ends in .safetensors becomes a single file, any other a folder.
+
+    storage: "float32" keeps every bit, "float16" halves the file, "int8" quarters it (see `pack`). training: anything
+    that JSON can hold. A checkpoint that stands there already is replaced once the new one is complete.
+    """
+    path = Path(path)
+    packed = pack(model.state_dict(), storage)
+    about: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "storage": storage,
+        "fingerprint": fingerprint(model.spec(), unpack(packed)),
+        "spec": json.loads(model.spec().to_json()),
+    }
+    told = {} if training is None else {"training": dict(training)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        if path.suffix == SINGLE_FILE:
+            _refuse_to_replace(path, unless=not path.is_dir())
+            save_file(packed, beside, {"sareloc": json.dumps(about | told)})
+            os.replace(beside, path)
+        else:
+            _refuse_to_replace(path, unless=not path.exists() or (path / SPEC).is_file())
+            beside.mkdir()
+            save_file(packed, beside / WEIGHTS)
+            for name, content in {SPEC: about, **({TRAINING: told["training"]} if told else {})}.items():
+                (beside / name).write_text(json.dumps(content, indent=2) + "\n")
+            _replace_folder(beside, path)
+    finally:
+        if beside.is_dir():
+            shutil.rmtree(beside)
+        beside.unlink(missing_ok=True)
+
+
+def _refuse_to_replace(path: Path, *, unless: bool) -> None:
+    if not unless:
+        raise WeightsError(
+            f"{path} exists and is not a checkpoint of this kind, it stays as it is: choose another path"
+        )
+
+
+def _replace_folder(new: Path, path: Path) -> None:
+    """A folder cannot be renamed onto a full one: the old one steps aside first."""
+    old = new.with_name(f"{new.name}.old")
+    if path.exists():
+        os.replace(path, old)
+    os.replace(new, path)
+    if old.exists():
+        shutil.rmtree(old)
+
+
+def open_checkpoint(path: str | Path) -> PlaceModel:
+    """The model that `save_checkpoint` wrote, on the CPU, in evaluation mode.
+
+    Whatever cannot be used is a WeightsError that says why: no checkpoint, a pickle, a newer format, a missing,
+    unexpected or misshapen tensor, damage.
+    """
+    path = Path(path)
+    manifest = read_manifest(path)
+    file = path / WEIGHTS if path.is_dir() else path
+    _refuse_unsafe(file)
+    try:
+        weights = unpack(load_file(file))
+        model = model_of_spec(manifest.spec)
+    except SafetensorError as wrong:
+        raise WeightsError(f"{file} is damaged or cut short ({wrong}): get the checkpoint again") from wrong
+    except ArgumentError as wrong:
+        raise WeightsError(f"{path} describes a model that this sareloc cannot assemble: {wrong}") from wrong
+    _check_tensors(path, weights, model.state_dict())
+    model.load_state_dict(weights)
+    if (found := model.fingerprint()) != manifest.fingerprint:
+        raise WeightsError(
+            f"{path} is damaged: it should open to model {manifest.fingerprint}, it opens to {found}; "
+            f"get the checkpoint again"
+        )
+    return model
+
+
+def _check_tensors(path: Path, given: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    for trouble, names in (
+        ("misses", wanted.keys() - given.keys()),
+        ("holds unexpected", given.keys() - wanted.keys()),
+    ):
+        if names:
+            raise WeightsError(f"{path} {trouble} tensors: {', '.join(sorted(names))}; it does not fit its own {SPEC}")
+    for name, tensor in wanted.items():
+        if given[name].shape != tensor.shape:
+            raise WeightsError(
+                f"{path}: tensor {name} has shape {tuple(given[name].shape)}, the model wants {tuple(tensor.shape)}"
+            )
+
+
+def load_model(name_or_path: str | Path, device: torch.device | str = "cpu") -> PlaceModel:
+    """A model by the path of its checkpoint, or by the name of one that comes with the package."""
+    path = Path(name_or_path)
+    if not path.exists():
+        if str(name_or_path) not in PACKAGED:
+            raise WeightsError(
+                f"no model {str(name_or_path)!r}: there is no checkpoint at that path, and the names of models "
+                f"that come with sareloc are: {', '.join(sorted(PACKAGED)) or '(none yet)'}"
+            )
+        path = PACKAGED[str(name_or_path)]
+    return open_checkpoint(path).to(device)
+
+
+def read_manifest(path: str | Path) -> Manifest:
+    """What a checkpoint says about itself, without reading its weights."""
+    path = Path(path)
+    try:
+        about = _read_description(path)
+        if about.get("format") != FORMAT:
+            raise WeightsError(f"{path} is not a checkpoint: its format is {about.get('format')!r}, not {FORMAT!r}")
+        if about["version"] > VERSION:
+            raise WeightsError(
+                f"{path} has format version {about['version']}, this sareloc reads up to {VERSION}: "
+                f"pip install --upgrade sareloc"
+            )
+        spec = ModelSpec.from_json(json.dumps(about["spec"]))
+        return Manifest(spec, about["storage"], about["fingerprint"], about.get("training"))
+    except (ValueError, KeyError, TypeError, AttributeError) as wrong:
+        raise WeightsError(f"{path}: its description is damaged ({wrong!r}): get the checkpoint again") from wrong
+
+
+def _read_description(path: Path) -> Any:
+    """The JSON of a checkpoint, "training" included."""
+    if path.is_dir():
+        if not (path / SPEC).is_file():
+            raise WeightsError(f"{path} is not a checkpoint: the folder has no {SPEC}")
+        about = json.loads((path / SPEC).read_text())
+        if (path / TRAINING).is_file():
+            about["training"] = json.loads((path / TRAINING).read_text())
+        return about
+    _refuse_unsafe(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+    except SafetensorError as wrong:
+        raise WeightsError(f"{path} is not a checkpoint, or damaged ({wrong})") from wrong
+    if "sareloc" not in metadata:
+        raise WeightsError(
+            f"{path} is not a checkpoint but a safetensors file without sareloc's description: "
+            f"weights alone go into a backbone by load_backbone_weights"
+        )
+    return json.loads(metadata["sareloc"])
+
+
+def _refuse_unsafe(file: Path) -> None:
+    """Missing files and pickles, by content rather than by name where the two disagree."""
+    if not file.is_file():
+        raise WeightsError(f"no file {file}")
+    with file.open("rb") as opened:
+        head = opened.read(9)
+    # a safetensors file has its JSON's "{" after eight bytes of length
+    pickled = head[8:] != b"{" and (head[:2] == b"PK" or head[:1] == b"\x80" or file.suffix in PICKLES)
+    if pickled:
+        raise WeightsError(
+            f"{file} is a pickle, which can run any program when it is opened, and is refused: "
+            f"published weights are read by load_published and load_backbone_weights"
+        )
