@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -118,3 +119,10 @@ def test_classification_is_finite_for_large_scores(dtype):
     assert losses[1] > 1e5
     torch.testing.assert_close(losses[2], F.softplus(torch.tensor(0.0)))
     assert gradients(losses, scores)[0].isfinite().all()
+
+
+def test_a_wide_gap_keeps_its_last_digits_in_float64():
+    """log(1 + exp(21)) is 21 + 7.6e-10; a softplus that switches to the identity above 20 loses that."""
+    q, p, n = torch.zeros(1, 1), torch.tensor([[math.sqrt(21)]], dtype=torch.float64), torch.zeros(1, 1, 1)
+    for name in ("sare-ind", "sare-joint"):
+        assert make_loss(name)(q, p, n).item() - 21 == pytest.approx(math.exp(-21), rel=1e-4)
