@@ -336,3 +336,21 @@ def test_unknown_names_list_the_known_ones(arguments: dict[str, str], message: s
 def test_images_of_the_wrong_shape_are_refused(shape: tuple[int, ...], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         make_backbone("alexnet")(torch.zeros(shape))
+
+
+@pytest.mark.parametrize(("name", "cut"), CASES)
+def test_lower_and_upper_parts_together_are_the_whole(name: str, cut: str) -> None:
+    backbone = copy.deepcopy(untouched(name, cut))
+    images = torch.randn(1, 3, 64, 96)
+    with torch.no_grad():
+        whole = backbone(images)
+        for part in backbone.part_names():
+            backbone.freeze_below(part)
+            features = backbone.lower(images)
+            assert (features is images) == (part == backbone.part_names()[0])
+            assert (backbone.upper(features) is features) == (part == "nothing")
+            torch.testing.assert_close(backbone.upper(features), whole)
+
+
+def test_what_is_frozen_in_vgg16_by_default_ends_with_the_fourth_pooling() -> None:
+    assert untouched("vgg16", "conv5_3").lower(torch.zeros(1, 3, 64, 96)).shape == (1, 512, 4, 6)

@@ -39,11 +39,10 @@ class Backbone(nn.Module):
         self.train_from = NOTHING
 
     def parts(self) -> Mapping[str, tuple[nn.Module, ...]]:
-        """The parts that can be frozen, from the pixels up, by name; their modules hold every parameter once."""
-        raise NotImplementedError
+        """The computation from the pixels up: named parts of modules that are applied one after the other.
 
-    def compute(self, images: Tensor) -> Tensor:
-        """The feature map of images whose shape has been checked."""
+        Freezing goes by parts; together they hold every parameter once.
+        """
         raise NotImplementedError
 
     def part_names(self) -> tuple[str, ...]:
@@ -77,7 +76,25 @@ class Backbone(nn.Module):
             if images.ndim != 4 or images.shape[1] != 3:
                 raise ArgumentError(f"{self.name} wants images (B, 3, H, W), got {tuple(images.shape)}")
             check_size(images.shape[2], images.shape[3])
-        return self.compute(images)
+        return self.upper(self.lower(images))
+
+    def lower(self, images: Tensor) -> Tensor:
+        """What the parts below `train_from` make of the images: the same in every epoch of a training."""
+        for name, modules in self.parts().items():
+            if name == self.train_from:
+                break
+            for module in modules:
+                images = module(images)
+        return images
+
+    def upper(self, features: Tensor) -> Tensor:
+        """The feature map, from what `lower` gave."""
+        trained = False
+        for name, modules in self.parts().items():
+            trained = trained or name == self.train_from
+            for module in modules if trained else ():
+                features = module(features)
+        return features
 
 
 def draw_weights(backbone: Backbone, rng: torch.Generator | None) -> None:

@@ -93,21 +93,12 @@ class EfficientNetLite0(Backbone):
         self.relu6 = nn.ReLU6(inplace=True)
 
     def parts(self) -> Mapping[str, tuple[nn.Module, ...]]:
-        """stem, block0 ... up to the cut, head."""
-        parts: dict[str, tuple[nn.Module, ...]] = {"stem": (self._conv_stem, self._bn0)}
+        """stem, block0 ... up to the cut (no activation follows the last block), head."""
+        parts: dict[str, tuple[nn.Module, ...]] = {"stem": (self._conv_stem, self._bn0, self.relu6)}
         parts |= {f"block{i}": (block,) for i, block in enumerate(self._blocks)}
         if self.has_head:
-            parts["head"] = (self._conv_head, self._bn1)
+            parts["head"] = (self._conv_head, self._bn1, self.relu6)
         return parts
-
-    def compute(self, images: Tensor) -> Tensor:
-        """The last block kept (no activation follows it), or the head after its ReLU6."""
-        x: Tensor = self.relu6(self._bn0(self._conv_stem(images)))
-        for block in self._blocks:
-            x = block(x)
-        if self.has_head:
-            x = self.relu6(self._bn1(self._conv_head(x)))
-        return x
 
 
 def _all_blocks() -> list[nn.Module]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torch import Tensor, nn
+from torch import nn
 
 from sareloc.models.backbones.base import Backbone
 
@@ -12,7 +12,7 @@ VGG16_BLOCKS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 51
 
 
 class PlainBackbone(Backbone):
-    """One sequence of layers under torchvision's name `features`; its parts are the convolutions."""
+    """One sequence of layers under torchvision's name `features`; its parts are the convolutions, each with what follows it."""
 
     beyond_the_map = ("classifier.",)
 
@@ -24,14 +24,13 @@ class PlainBackbone(Backbone):
         self._conv_names = conv_names
 
     def parts(self) -> Mapping[str, tuple[nn.Module, ...]]:
-        """The convolutions by their name in the paper: conv1_1 ... conv5_3, or conv1 ... conv5."""
-        convs = [(layer,) for layer in self.features if isinstance(layer, nn.Conv2d)]
-        return dict(zip(self._conv_names, convs, strict=True))
-
-    def compute(self, images: Tensor) -> Tensor:
-        """The last convolution's output, before its ReLU."""
-        features: Tensor = self.features(images)
-        return features
+        """Each convolution by its name in the paper (conv1_1 ... conv5_3, or conv1 ... conv5), with what follows it."""
+        lots: list[list[nn.Module]] = []
+        for layer in self.features:
+            if isinstance(layer, nn.Conv2d):
+                lots.append([])
+            lots[-1].append(layer)
+        return dict(zip(self._conv_names, map(tuple, lots), strict=True))
 
 
 def vgg16(cut: str) -> PlainBackbone:

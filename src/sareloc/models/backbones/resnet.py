@@ -91,14 +91,7 @@ class ResNet(Backbone):
     def parts(self) -> Mapping[str, tuple[nn.Module, ...]]:
         """stem, layer1, layer2, layer3 and, where the cut is there, layer4."""
         layers = {name: (self.get_submodule(name),) for name in self._layer_names}
-        return {"stem": (self.conv1, self.bn1), **layers}
-
-    def compute(self, images: Tensor) -> Tensor:
-        """The output of the last layer kept."""
-        x: Tensor = self.maxpool(self.relu(self.bn1(self.conv1(images))))
-        for name in self._layer_names:
-            x = self.get_submodule(name)(x)
-        return x
+        return {"stem": (self.conv1, self.bn1, self.relu, self.maxpool), **layers}
 
 
 def resnet18(cut: str) -> ResNet:
