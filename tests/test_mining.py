@@ -100,6 +100,7 @@ def test_mining_agrees_with_plain_loops(margin: float | None, at_once: int, monk
         rows, q[rows], d, near, no_memory(len(q), 10), pool=10_000, negatives=10,
         seed=0, margin=margin,
     )  # fmt: skip
+    tuples = tuples.usable()
     ours = {
         int(query): (int(positive), [int(n) for n in negatives if n >= 0])
         for query, positive, negatives in zip(tuples.queries, tuples.positives, tuples.negatives, strict=True)

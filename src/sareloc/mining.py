@@ -8,18 +8,16 @@ a pure function of arrays; randomness comes in by argument.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from sareloc.datasets.places import Places, find_positives
 from sareloc.errors import ArgumentError, DatasetError
 from sareloc.geo import within_radius
 
-if TYPE_CHECKING:
-    from sareloc.datasets.places import Places
 
 Ints = npt.NDArray[np.int64]
 SIMILARITIES_AT_ONCE = 1 << 26  # query x database numbers held at a time: 256 MiB of float32
@@ -59,6 +57,10 @@ class Tuples:
         """The tuples of these rows."""
         return Tuples(self.queries[rows], self.positives[rows], self.negatives[rows])
 
+    def usable(self) -> Tuples:
+        """Those with at least one negative; the others teach nothing."""
+        return self.take(np.flatnonzero((self.negatives >= 0).any(axis=1)))
+
 
 def find_neighbourhoods(
     places: Places,
@@ -75,7 +77,8 @@ def find_neighbourhoods(
     shares a place with the query and a negative shares none.
     """
     if places.protocol == "place-id":
-        return _by_place_id(places)
+        same_place = find_positives(places)
+        return Neighbourhoods(same_place, same_place)
     if places.database.positions is None or places.queries.positions is None:
         raise DatasetError(
             f"{places.name}: tuples are mined by position, and its photos have none: give lat and lon, or place_id"
@@ -89,20 +92,6 @@ def find_neighbourhoods(
     if places.protocol == "time" and times[0] is not None and times[1] is not None:
         positives = [rows[times[0][rows] != times[1][q]] for q, rows in enumerate(positives)]
     return Neighbourhoods(positives, near)
-
-
-def _by_place_id(places: Places) -> Neighbourhoods:
-    if places.database.place_ids is None or places.queries.place_ids is None:
-        raise DatasetError(f"{places.name}: its protocol is place-id and its photos have no place ids")
-    rows_of: dict[int, list[int]] = {}
-    for row, ids in enumerate(places.database.place_ids):
-        for place in ids:
-            rows_of.setdefault(place, []).append(row)
-    same = [
-        np.unique(np.array([row for place in ids for row in rows_of.get(place, ())], dtype=np.int64))
-        for ids in places.queries.place_ids
-    ]
-    return Neighbourhoods(same, same)
 
 
 def check_minable(places: Places, neighbourhoods: Neighbourhoods, negatives: int) -> None:
@@ -143,8 +132,8 @@ def mine(
     `queries` (T,) rows among all Q queries, all trainable. `query_descriptors` (T, D) theirs, `database_descriptors`
     (N, D), unit, on one device in any precision (cached: as of the last refresh). The negatives come from `pool` random
     database photos that geography allows, joined with the query's remembered ones; the nearest `negatives` are taken.
-    With `margin` (NetVLAD's triplet) only those with d_n^2 < d_p^2 + margin are kept, and a query that keeps none
-    gives no tuple; SARE prunes nothing. A query's pool depends on `seed` and on the query alone, so it is the same on
+    With `margin` (NetVLAD's triplet) only those with d_n^2 < d_p^2 + margin are kept, perhaps none; SARE prunes
+    nothing. A query's pool depends on `seed` and on the query alone, so it is the same on
     every device and however the queries are shared out. Returns the tuples and the new memory (Q, R): the R hardest of
     each query just mined.
     """
@@ -195,9 +184,7 @@ def _mine_block(
     remembered = _filled(row, memory.shape[1])
     if margin is not None:  # unit vectors: d^2 = 2 - 2 s, so d_n^2 < d_p^2 + margin says s_n > s_p - margin / 2
         row = row.masked_fill(value <= best[:, None] - margin / 2, -1)
-    hardest = _filled(row, negatives)
-    some = (hardest >= 0).any(axis=1)
-    return Tuples(block[some], positive_row.cpu().numpy()[some], hardest[some]), remembered
+    return Tuples(block, positive_row.cpu().numpy(), _filled(row, negatives)), remembered
 
 
 def _filled(rows: Tensor, width: int) -> Ints:

@@ -7,7 +7,7 @@ import torch
 from tests.losses.tuples import gradients, random_tuples
 
 from sareloc.errors import ArgumentError
-from sareloc.losses import make_loss, mean_over_pairs, mean_over_tuples
+from sareloc.losses import DIVISORS, make_loss, mean_over_pairs, mean_over_tuples
 
 
 def test_the_authors_divide_the_papers_batch_by_forty():
@@ -57,3 +57,10 @@ def test_losses_must_be_one_value_per_tuple(shape):
     for reduce in (mean_over_tuples, lambda losses: mean_over_pairs(losses, 10)):
         with pytest.raises(ArgumentError, match=r"losses must be one value per tuple, \(B,\) with B at least 1; found"):
             reduce(torch.ones(shape))
+
+
+def test_the_divisors_of_a_step_are_those_of_the_named_reductions() -> None:
+    losses = torch.tensor([10.0, 20.0, 30.0, 20.0])
+    assert losses.sum() / DIVISORS["pairs"]([10] * 4) == mean_over_pairs(losses, 10)
+    assert losses.sum() / DIVISORS["tuples"]([10] * 4) == mean_over_tuples(losses)
+    assert DIVISORS["pairs"]([10, 3, 0, 1]) == 14  # pruned negatives are no pairs

@@ -15,10 +15,11 @@ from sareloc.losses.classic import angular, contrastive, lifted, n_pair, ratio, 
 from sareloc.losses.geo_classification import GeoCells, geo_classification, make_cells, make_classifier
 from sareloc.losses.modules import SARE, Angular, Contrastive, Lifted, NPair, Ratio, Triplet
 from sareloc.losses.named import LOSSES, TupleLoss, make_loss
-from sareloc.losses.reduction import mean_over_pairs, mean_over_tuples
+from sareloc.losses.reduction import DIVISORS, mean_over_pairs, mean_over_tuples
 from sareloc.losses.sare import LOG_AFFINITY, sare_ind, sare_joint
 
 __all__ = [
+    "DIVISORS",
     "LOG_AFFINITY",
     "LOSSES",
     "SARE",

@@ -6,9 +6,17 @@ larger, so the same learning rate takes steps 10 times longer: whoever compares 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from torch import Tensor
 
 from sareloc.errors import ArgumentError
+
+DIVISORS: dict[str, Callable[[Sequence[int]], int]] = {"pairs": sum, "tuples": len}
+"""By what a step's summed losses are divided, from the number of negatives of each of its tuples.
+
+Training computes a step in parts and over several processes: each part's sum is divided by the whole step's number.
+"""
 
 
 def mean_over_pairs(losses: Tensor, negatives_per_tuple: int) -> Tensor:

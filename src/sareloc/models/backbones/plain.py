@@ -12,7 +12,7 @@ VGG16_BLOCKS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 51
 
 
 class PlainBackbone(Backbone):
-    """One sequence of layers under torchvision's name `features`; its parts are the convolutions, each with what follows it."""
+    """One sequence of layers under torchvision's name `features`; a part is a convolution with what follows it."""
 
     beyond_the_map = ("classifier.",)
 
