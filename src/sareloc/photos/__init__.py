@@ -1,0 +1,27 @@
+"""Photos on disk: find them, read and write their geotags, decode them upright and safely."""
+
+from sareloc.photos.decoding import MAX_PIXELS, SizeRule, decode
+from sareloc.photos.exif import read_exif_geotag
+from sareloc.photos.finding import GeotaggedPhotos, find_geotagged, find_photos, read_geotag
+from sareloc.photos.geotag import Geotag
+from sareloc.photos.geotagging import exif_bytes, write_geotag
+from sareloc.photos.names import UtmName, make_utm_name, parse_utm_name
+from sareloc.photos.tables import read_geotag_table
+
+__all__ = [
+    "MAX_PIXELS",
+    "Geotag",
+    "GeotaggedPhotos",
+    "SizeRule",
+    "UtmName",
+    "decode",
+    "exif_bytes",
+    "find_geotagged",
+    "find_photos",
+    "make_utm_name",
+    "parse_utm_name",
+    "read_exif_geotag",
+    "read_geotag",
+    "read_geotag_table",
+    "write_geotag",
+]

@@ -1,0 +1,220 @@
+"""Pixels from a photo: safe, upright, RGB. Whatever is wrong with a file, the answer is a PhotoError that names it."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+from PIL import ExifTags, Image, UnidentifiedImageError
+
+from sareloc.errors import ArgumentError, PhotoError, SarelocError, need
+
+Source = str | Path | bytes | BinaryIO
+SizeRule = Callable[[int, int], tuple[int, int]]
+
+MAX_PIXELS = 200_000_000
+"""The largest phone sensors have 200 megapixels; a file that claims more is refused before it is decoded."""
+
+FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "TIFF")  # no others: each decoder is a door to whoever sends photos
+HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
+DRAFT_GAP = 2  # a JPEG is unpacked at 1/2, 1/4 or 1/8 while that leaves at least twice the target's size
+REDUCING_GAP = 3.0  # beyond 6 times the target's size a box filter goes first; Pillow calls 3 indistinguishable
+BACKGROUND = "white"  # what shows through transparent pixels, as on a page
+
+Turn = Image.Transpose
+TURNS = {  # EXIF orientation -> what makes the image upright
+    2: Turn.FLIP_LEFT_RIGHT,
+    3: Turn.ROTATE_180,
+    4: Turn.FLIP_TOP_BOTTOM,
+    5: Turn.TRANSPOSE,
+    6: Turn.ROTATE_270,
+    7: Turn.TRANSVERSE,
+    8: Turn.ROTATE_90,
+}
+SIDEWAYS = {Turn.TRANSPOSE, Turn.ROTATE_270, Turn.TRANSVERSE, Turn.ROTATE_90}
+
+
+def decode(
+    source: Source, *, size: SizeRule | None = None, name: str | None = None, max_pixels: int = MAX_PIXELS
+) -> npt.NDArray[np.uint8]:
+    """The photo's image (H, W, 3), upright, RGB, uint8; resized to `size(height, width)` where that is given.
+
+    JPEG, PNG, WebP, AVIF, TIFF and (with the extra "heic") HEIC, recognised by content, not by name. Orientation
+    tags are obeyed; of an animation the first frame counts; 16-bit pixels are scaled to 8; transparent pixels show
+    white; colour profiles are ignored. Resizing is bilinear and antialiased, as the field's models were trained:
+    unlike bicubic it makes no brightness that the photo does not have.
+
+    Raises PhotoError, and nothing else, for a file that is missing, no photo, damaged, truncated, larger than
+    `max_pixels`, or refused by `size` with an ArgumentError. `name` is what errors call a photo without a path.
+    """
+    label = name or _name_of(source)
+    with open_photo(source, name=label, max_pixels=max_pixels) as image:
+        with pillow_errors(label):
+            is_jpeg = image.format in ("JPEG", "MPO")
+            if not is_jpeg:
+                image.load()  # a TIFF turns itself upright on the way, a PNG may hold its EXIF behind the pixels
+            turn = _turn(image)
+            sideways = turn in SIDEWAYS
+            height, width = image.size if sideways else image.size[::-1]
+        target = None if size is None else target_size(size, height, width, label)
+        with pillow_errors(label):
+            box = None
+            if target is not None:
+                stored = target if sideways else target[::-1]  # (width, height) as the file has them
+                if is_jpeg and (draft := image.draft(None, (DRAFT_GAP * stored[0], DRAFT_GAP * stored[1]))):
+                    box = draft[1]
+            rgb = _rgb(image, label)
+            if target is not None:
+                rgb = rgb.resize(stored, Image.Resampling.BILINEAR, box=box, reducing_gap=REDUCING_GAP)
+            return np.array(rgb if turn is None else rgb.transpose(turn))
+
+
+@contextmanager
+def open_photo(source: Source, *, name: str | None = None, max_pixels: int = MAX_PIXELS) -> Iterator[Image.Image]:
+    """The photo with its header read and its pixels not yet; what is done to it belongs inside `pillow_errors`."""
+    label = name or _name_of(source)
+    with pillow_errors(label):
+        stream = _stream(source, label)
+    try:
+        with pillow_errors(label):
+            image = _image(stream, label)
+            width, height = image.size
+            if width * height > max_pixels:
+                raise PhotoError(
+                    label,
+                    f"{width} x {height} px is more than the limit of {max_pixels / 1e6:g} megapixels "
+                    "(a decompression bomb, or raise max_pixels)",
+                )
+        yield image
+    finally:
+        if stream is not source:
+            stream.close()
+
+
+@contextmanager
+def pillow_errors(photo: str) -> Iterator[None]:
+    """Keep Pillow quiet, and turn whatever it raises on a damaged file (a dozen types) into a PhotoError."""
+    with _QUIET:
+        try:
+            yield
+        except PhotoError:
+            raise
+        except SarelocError as refused:
+            raise PhotoError(photo, str(refused)) from refused
+        except UnidentifiedImageError as unknown:
+            raise PhotoError(photo, "not a JPEG, PNG, WebP, AVIF, TIFF or HEIC photo, or damaged") from unknown
+        except Exception as broken:
+            why = str(broken) or type(broken).__name__
+            raise PhotoError(photo, f"cannot be decoded: {why}") from broken
+
+
+def target_size(size: SizeRule, height: int, width: int, photo: str) -> tuple[int, int]:
+    """What the size rule makes of a photo: a PhotoError where it refuses, two whole numbers otherwise."""
+    try:
+        target = size(height, width)
+    except ArgumentError as refused:
+        raise PhotoError(photo, str(refused)) from refused
+    if not (len(target) == 2 and all(isinstance(side, int) and side > 0 for side in target)):
+        raise ArgumentError(f"the size rule made {target} of {height} x {width} px: it must give two whole numbers")
+    return target
+
+
+class _QuietPillow:
+    """No warnings and no pixel limit of Pillow's own (ours is checked instead), while anybody is inside.
+
+    Both are switches of the whole process. Threads that decode side by side overlap in any order, so the first one
+    in sets them and the last one out restores them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._warnings = warnings.catch_warnings()
+                self._warnings.__enter__()
+                warnings.simplefilter("ignore")
+                self._limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+            self._inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                Image.MAX_IMAGE_PIXELS = self._limit
+                self._warnings.__exit__(None, None, None)
+
+
+_QUIET = _QuietPillow()
+
+
+def _name_of(source: Source) -> str:
+    if isinstance(source, str | Path):
+        return str(source)
+    given = getattr(source, "name", None)
+    return given if isinstance(given, str) else "photo without a name"
+
+
+def _stream(source: Source, label: str) -> BinaryIO:
+    if isinstance(source, bytes):
+        return io.BytesIO(source)
+    if not isinstance(source, str | Path):
+        return source if source.seekable() else io.BytesIO(source.read())
+    try:
+        kind = os.stat(source).st_mode
+        if stat.S_ISDIR(kind):
+            raise PhotoError(label, "is a folder, not a photo")
+        if not stat.S_ISREG(kind):
+            raise PhotoError(label, "is not a regular file")  # opening a pipe would wait for ever
+        return open(source, "rb")
+    except FileNotFoundError:
+        raise PhotoError(label, "no such file") from None
+    except PermissionError:
+        raise PhotoError(label, "permission denied: it cannot be read by this user") from None
+
+
+def _image(stream: BinaryIO, label: str) -> Image.Image:
+    stream.seek(0)
+    head = stream.read(12)
+    if not head:
+        raise PhotoError(label, "the file is empty (0 bytes)")
+    try:
+        return Image.open(stream, formats=FORMATS)
+    except UnidentifiedImageError:
+        # "mif1" is both AVIF's and HEIC's, so AVIF was tried first.
+        if head[4:8] != b"ftyp" or head[8:12] not in HEIC_BRANDS:
+            raise
+    stream.seek(0)
+    heic: Image.Image = need("pillow_heif", "heic").HeifImageFile(stream)
+    return heic
+
+
+def _turn(image: Image.Image) -> Turn | None:
+    try:
+        return TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:  # damaged EXIF beside good pixels: as they are
+        return None
+
+
+def _rgb(image: Image.Image, label: str) -> Image.Image:
+    image.load()
+    if image.mode.startswith("I;16"):
+        # The high byte, as Pillow does for 16-bit colour: it undoes multiplying 8-bit values by 257.
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+    if image.mode in ("I", "F"):
+        raise PhotoError(label, "32-bit pixels have no agreed white: save it with 8 or 16 bits")
+    if image.has_transparency_data:
+        seen = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", seen.size, BACKGROUND), seen).convert("RGB")
+    return image.convert("RGB")

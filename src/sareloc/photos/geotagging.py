@@ -1,0 +1,163 @@
+"""Writing a geotag into a JPEG without touching its pixels: only the EXIF segment of the file changes.
+
+The other EXIF fields stay byte for byte where they were, offsets that camera makers hide in their own notes
+included: the new GPS directory, and a first directory that points to it, are appended to the block.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+from datetime import timedelta
+from pathlib import Path
+
+from PIL.ExifTags import GPS, IFD
+
+from sareloc.errors import PhotoError
+from sareloc.photos.geotag import EPOCH, Geotag
+
+EXIF = b"Exif\0\0"
+NO_TAGS = b"II*\0" + struct.pack("<IHI", 8, 0, 0)
+BYTE, ASCII, LONG, RATIONAL = 1, 2, 4, 5
+ITEM_BYTES = {BYTE: 1, ASCII: 1, LONG: 4, RATIONAL: 8}
+SECOND_PARTS = 10_000_000  # of an arc second: 3 micrometres on the ground, and 60 seconds still fit 32 bits
+LARGEST_SEGMENT = 0xFFFF - 2
+START, SCAN, APP0, APP1 = b"\xff\xd8", 0xDA, 0xE0, 0xE1
+
+Field = tuple[int, bytes]
+"""An EXIF type and the value's bytes."""
+
+
+def exif_bytes(geotag: Geotag) -> bytes:
+    """An EXIF block with the geotag alone, as Pillow's `save(..., exif=...)` takes it."""
+    return EXIF + with_gps(NO_TAGS, geotag)
+
+
+def write_geotag(photo: str | Path, target: str | Path, geotag: Geotag) -> None:
+    """Copy a JPEG to `target` (which may be the same file) with this geotag in its EXIF.
+
+    Pixels and all other metadata stay as they are; GPS fields that the geotag does not know stay too. Raises
+    PhotoError where the photo is no JPEG or its EXIF is damaged or full.
+    """
+    try:
+        jpeg = Path(photo).read_bytes()
+    except OSError as unreadable:
+        raise PhotoError(photo, unreadable.strerror or "cannot be read") from unreadable
+    if not jpeg.startswith(START):
+        raise PhotoError(photo, "only a JPEG takes a geotag unharmed: list other photos in a geotags.csv beside them")
+    try:
+        tagged = jpeg_with_geotag(jpeg, geotag)
+    except (ValueError, struct.error) as damaged:
+        raise PhotoError(photo, f"cannot take a geotag: {damaged}") from damaged
+    beside = Path(f"{target}.part")
+    beside.write_bytes(tagged)
+    shutil.copymode(photo, beside)
+    os.replace(beside, target)
+
+
+def jpeg_with_geotag(jpeg: bytes, geotag: Geotag) -> bytes:
+    """The bytes of a JPEG with this geotag in its EXIF segment and everything else as it was."""
+    segments = _segments(jpeg)
+    ours = [(at, end) for marker, at, end in segments if marker == APP1 and jpeg[at + 4 : end].startswith(EXIF)]
+    old = b"".join(jpeg[at + 4 + len(EXIF) : end] for at, end in ours)
+    payload = EXIF + with_gps(old or NO_TAGS, geotag)
+    if len(payload) > LARGEST_SEGMENT:
+        raise ValueError(f"its EXIF would grow to {len(payload)} bytes, {LARGEST_SEGMENT} is the most a JPEG holds")
+    # Without EXIF the new segment follows JFIF's, which must come first.
+    start = ours[0][0] if ours else next((end for marker, _, end in segments[:1] if marker == APP0), len(START))
+    result, kept_to = jpeg[:start] + struct.pack(">BBH", 0xFF, APP1, len(payload) + 2) + payload, start
+    for at, end in ours:
+        result += jpeg[kept_to:at]
+        kept_to = end
+    return result + jpeg[kept_to:]
+
+
+def with_gps(tiff: bytes, geotag: Geotag) -> bytes:
+    """An EXIF block (a TIFF header with directories) with the geotag's fields in its GPS directory."""
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
+    if order is None:
+        raise ValueError("its EXIF is damaged (no TIFF header)")
+    first, following = _read_directory(tiff, order, struct.unpack_from(order + "I", tiff, 4)[0])
+    gps: dict[int, bytes] = {}
+    if IFD.GPSInfo in first:
+        gps, _ = _read_directory(tiff, order, struct.unpack_from(order + "I", first[IFD.GPSInfo], 8)[0])
+    grown = tiff + b"\0" * (len(tiff) % 2)  # directories start at even offsets
+    pointer = struct.pack(order + "I", len(grown))
+    grown += _directory(order, len(grown), gps, _gps_fields(geotag, order), 0)
+    start = struct.pack(order + "I", len(grown))
+    grown += _directory(order, len(grown), first, {IFD.GPSInfo: (LONG, pointer)}, following)
+    return grown[:4] + start + grown[8:]
+
+
+def _gps_fields(geotag: Geotag, order: str) -> dict[int, Field]:
+    def rationals(*pairs: tuple[int, int]) -> Field:
+        return RATIONAL, b"".join(struct.pack(order + "II", *pair) for pair in pairs)
+
+    def angle(degrees: float) -> Field:
+        minutes, seconds = divmod(round(abs(degrees) * 3600 * SECOND_PARTS), 60 * SECOND_PARTS)
+        return rationals((minutes // 60, 1), (minutes % 60, 1), (seconds, SECOND_PARTS))
+
+    latitude, longitude = geotag.latlon
+    fields: dict[int, Field] = {
+        GPS.GPSVersionID: (BYTE, bytes([2, 3, 0, 0])),
+        GPS.GPSLatitudeRef: (ASCII, b"N\0" if latitude >= 0 else b"S\0"),
+        GPS.GPSLatitude: angle(latitude),
+        GPS.GPSLongitudeRef: (ASCII, b"E\0" if longitude >= 0 else b"W\0"),
+        GPS.GPSLongitude: angle(longitude),
+        GPS.GPSMapDatum: (ASCII, b"WGS-84\0"),
+    }
+    if geotag.heading_deg is not None:
+        fields[GPS.GPSImgDirectionRef] = (ASCII, b"T\0")
+        fields[GPS.GPSImgDirection] = rationals((round(geotag.heading_deg * 10**6), 10**6))
+    if geotag.time is not None:
+        moment = EPOCH + timedelta(seconds=geotag.time)
+        seconds = (moment.second * 10**6 + moment.microsecond, 10**6)
+        fields[GPS.GPSTimeStamp] = rationals((moment.hour, 1), (moment.minute, 1), seconds)
+        fields[GPS.GPSDateStamp] = (ASCII, b"%04d:%02d:%02d\0" % (moment.year, moment.month, moment.day))
+    return fields
+
+
+def _read_directory(tiff: bytes, order: str, start: int) -> tuple[dict[int, bytes], int]:
+    """The 12-byte entries of a directory by tag, and the offset of the directory that follows (0: none)."""
+    (count,) = struct.unpack_from(order + "H", tiff, start)
+    end = start + 2 + 12 * count
+    (following,) = struct.unpack_from(order + "I", tiff, end)
+    entries = [tiff[at : at + 12] for at in range(start + 2, end, 12)]
+    return {struct.unpack_from(order + "H", entry)[0]: entry for entry in entries}, following
+
+
+def _directory(order: str, start: int, kept: dict[int, bytes], new: dict[int, Field], following: int) -> bytes:
+    """A directory at offset `start`: entries kept as they are, new fields in place of those with the same tag."""
+    tags = sorted({*kept, *new})
+    values_at = start + 2 + 12 * len(tags) + 4
+    entries, values = b"", b""
+    for tag in tags:
+        if tag not in new:
+            entries += kept[tag]
+            continue
+        kind, value = new[tag]
+        held = value.ljust(4, b"\0")
+        if len(value) > 4:
+            held = struct.pack(order + "I", values_at + len(values))
+            values += value + b"\0" * (len(value) % 2)
+        entries += struct.pack(order + "HHI", tag, kind, len(value) // ITEM_BYTES[kind]) + held
+    return struct.pack(order + "H", len(tags)) + entries + struct.pack(order + "I", following) + values
+
+
+def _segments(jpeg: bytes) -> list[tuple[int, int, int]]:
+    """Marker, start and end of each segment before the pixels."""
+    found: list[tuple[int, int, int]] = []
+    at = len(START)
+    while True:
+        if jpeg[at : at + 1] != b"\xff":
+            raise ValueError("damaged before its pixels begin")
+        marker = jpeg[at + 1]
+        if marker == 0xFF:  # a fill byte
+            at += 1
+            continue
+        if marker == SCAN:
+            return found
+        (length,) = struct.unpack_from(">H", jpeg, at + 2)
+        found.append((marker, at, at + 2 + length))
+        at += 2 + length
