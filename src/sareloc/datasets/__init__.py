@@ -1,1 +1,133 @@
-"""datasets."""
+"""Datasets: the table of published sets, and the formats that a folder or a CSV file is recognised by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from sareloc.datasets.dbstruct import STRUCT_SETS, load_dbstruct
+from sareloc.datasets.folders import find_splits, load_photo_folder, load_split_folder
+from sareloc.datasets.landmarks import LAYOUT as LANDMARKS_LAYOUT
+from sareloc.datasets.landmarks import load_landmarks
+from sareloc.datasets.places import IdLists, PhotoSet, Places, find_positives, missing_photos, photo_paths
+from sareloc.datasets.retrieval import (
+    HOLIDAYS_LAYOUT,
+    OXFORD_LAYOUT,
+    PARIS_LAYOUT,
+    load_holidays,
+    load_oxford,
+    load_paris,
+)
+from sareloc.datasets.san_francisco import LAYOUT as SAN_FRANCISCO_LAYOUT
+from sareloc.datasets.san_francisco import load_san_francisco
+from sareloc.datasets.tables import load_table
+from sareloc.errors import ArgumentError, DatasetError, look_up
+from sareloc.photos import find_photos
+
+__all__ = [
+    "DATASETS",
+    "IdLists",
+    "NamedSet",
+    "PhotoSet",
+    "Places",
+    "find_positives",
+    "load_dataset",
+    "load_table",
+    "missing_photos",
+    "photo_paths",
+]
+
+FORMATS = """\
+  images/{train,val,test}/{database,queries}/@...@.jpg, or the same without images/ (VPR-datasets-downloader's format)
+  database/ and queries/                                without splits
+  a CSV file, or a folder with one (or with meta.csv)   columns file, and lat, lon or x_m, y_m or place_id
+  a folder of photos with EXIF positions                all of them the database"""
+
+GEOTAG_TABLE = "geotags.csv"  # belongs to the photos beside it and is read with them
+
+
+@dataclass(frozen=True)
+class NamedSet:
+    """A published set: how it is loaded and laid out, and its splits with their published sizes."""
+
+    load: Callable[[Path, str], Places]
+    layout: str
+    splits: Mapping[str, tuple[int, int] | None]
+    """Of each split the number of database photos and of queries, where one number is agreed on."""
+
+
+def _struct_set(name: str, splits: Mapping[str, tuple[int, int] | None]) -> NamedSet:
+    return NamedSet(partial(load_dbstruct, name), STRUCT_SETS[name].layout, splits)
+
+
+DATASETS: Mapping[str, NamedSet] = {
+    "pitts30k": _struct_set("pitts30k", {"train": (10000, 7416), "val": (10000, 7608), "test": (10000, 6816)}),
+    "pitts250k": _struct_set("pitts250k", {"train": (91464, 7824), "val": (78648, 7608), "test": (83952, 8280)}),
+    "tokyoTM": _struct_set("tokyoTM", {"train": (49104, 7277), "val": (49056, 7186)}),
+    "tokyo247": _struct_set("tokyo247", {"test": (75984, 315)}),
+    "sf0": NamedSet(load_san_francisco, SAN_FRANCISCO_LAYOUT, {"test": (1062468, 803)}),
+    "oxford5k": NamedSet(load_oxford, OXFORD_LAYOUT, {"test": (5063, 55)}),
+    "paris6k": NamedSet(load_paris, PARIS_LAYOUT, {"test": (6412, 55)}),
+    "holidays": NamedSet(load_holidays, HOLIDAYS_LAYOUT, {"test": (1491, 500)}),
+    "landmarks": NamedSet(load_landmarks, LANDMARKS_LAYOUT, {"train": None, "val": None, "test": None}),
+}
+
+
+def load_dataset(name_or_folder: str | Path, root: str | Path | None = None, split: str = "test") -> Places:
+    """One split of a published set (a key of DATASETS, `root` the folder that holds it), of a folder or of a CSV file.
+
+    A folder's format is recognised by itself (FORMATS); one that is called like a published set is given as a Path or
+    as "./pitts30k". Photos need not be there for a set whose ground truth lists
+    them: `missing_photos` says which are absent. For a CSV file, `root` is the folder that its file names are relative
+    to, its own by default. A set without splits gives all its photos whatever split is asked for, as split "all".
+    """
+    if isinstance(name_or_folder, str) and name_or_folder in DATASETS:
+        return _load_named(name_or_folder, root, split)
+    path = Path(name_or_folder)
+    table = _find_table(path)
+    if table is not None:
+        return load_table(table, split, photo_folder=root)
+    if not path.is_dir():
+        raise ArgumentError(
+            f"unknown dataset {str(name_or_folder)!r}: it is no folder, no CSV file, and no published set. "
+            f"Those are {', '.join(sorted(DATASETS))}"
+        )
+    if root is not None:
+        raise ArgumentError(f"{path} holds its photos itself: root is for published sets and CSV files")
+    if find_splits(path):
+        return load_split_folder(path, split)
+    if find_photos(path):
+        return load_photo_folder(path)
+    raise DatasetError(
+        f"{path} is in no known format. Known are\n{FORMATS}\n"
+        f"and the published sets {', '.join(sorted(DATASETS))} (give the name, and this folder as root)"
+    )
+
+
+def _load_named(name: str, root: str | Path | None, split: str) -> Places:
+    named = DATASETS[name]
+    look_up(named.splits, split, f"split of {name}")
+    if root is None:
+        raise ArgumentError(f"{name} is a published set: give its folder as root. It is laid out so:\n{named.layout}")
+    return named.load(Path(root), split)
+
+
+def _find_table(path: Path) -> Path | None:
+    """The CSV file that a path means: itself, or the folder's meta.csv or only one; None where it means none."""
+    if path.suffix.lower() == ".csv":
+        if not path.is_file():
+            raise ArgumentError(f"no such file: {path}")
+        return path
+    if not path.is_dir() or find_splits(path):
+        return None
+    if (path / "meta.csv").is_file():
+        return path / "meta.csv"
+    tables = sorted(table for table in path.glob("*.csv") if table.name != GEOTAG_TABLE)
+    if len(tables) > 1:
+        raise DatasetError(
+            f"{path} holds {len(tables)} CSV files ({', '.join(table.name for table in tables[:5])}): give the one "
+            "that lists the photos, or the name of the published set with this folder as root"
+        )
+    return tables[0] if tables else None

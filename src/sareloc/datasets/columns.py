@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TextIO
 
 from sareloc.errors import DatasetError
 
@@ -39,7 +40,7 @@ def read_columns(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, tupl
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(LONGEST_VALUE)
     with path.open(newline="", encoding="utf-8-sig") as lines:  # spreadsheets begin with a byte-order mark
-        reader = csv.reader(lines)
+        reader = csv.reader(lines, delimiter=_separator(lines, path))
         try:
             for row in reader:
                 if any(row):
@@ -48,3 +49,13 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
             raise DatasetError(
                 f"{path} after line {reader.line_num}: not readable as CSV in UTF-8 ({broken})"
             ) from broken
+
+
+def _separator(lines: TextIO, path: Path) -> str:
+    """A comma, or what spreadsheets of other countries write: whichever the first line has most of."""
+    try:
+        first = lines.readline()
+    except UnicodeDecodeError as broken:
+        raise DatasetError(f"{path} is not text in UTF-8 ({broken})") from broken
+    lines.seek(0)
+    return max(",;\t", key=first.count)

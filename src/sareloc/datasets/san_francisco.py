@@ -24,7 +24,7 @@ LAYOUT = f"""\
   ROOT/{QUERY_FOLDER}/0000.jpg ... 0802.jpg
   ROOT/**/PCI_sp_11841_37.789727_-122.386935_937762214_0_727224067_246.264_-37.8198.jpg ...
       the database, unpacked anywhere below ROOT: panorama, latitude, longitude, -, view, building id, heading, pitch
-  ROOT/{DATABASE_IDS}                        building ids of the 1,062,468 database photos, used where there are no photos
+  ROOT/{DATABASE_IDS}    building ids of the 1,062,468 database photos, used where there are no photos
 The photos come from purl.stanford.edu/vn158kj2087, the ids from Chen et al. (CVPR 2011) by way of Kim et al. (CRN)."""
 
 

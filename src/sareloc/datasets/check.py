@@ -1,0 +1,149 @@
+"""Looking a dataset over before a long run: counts, extent, answerable queries, missing and unreadable files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sareloc.datasets.places import Places, find_positives, photo_paths
+from sareloc.errors import PhotoError
+from sareloc.geo import Floats, Positions, distance_m
+from sareloc.photos import decode as decode_photo
+from sareloc.photos.decoding import open_photo
+
+FILES_AT_ONCE = 8  # reading waits for the disk, and decoding lets other threads run
+ABSENT = "no such file"
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How far the positions reach: metres from west to east and from south to north, and where that is on Earth.
+
+    `west` > `east` where the dataset lies across the antimeridian; the degrees are None in a local frame.
+    """
+
+    east_west_m: float
+    south_north_m: float
+    south: float | None = None
+    west: float | None = None
+    north: float | None = None
+    east: float | None = None
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was found. `photos` counts distinct files: queries that are in the database too count once."""
+
+    name: str
+    split: str
+    protocol: str
+    hit_radius_m: float
+    database: int
+    queries: int
+    photos: int
+    extent: Extent | None
+    queries_with_positive: int
+    missing: tuple[str, ...]
+    unreadable: tuple[tuple[str, str], ...]
+    """(file, reason) of each file that is there and cannot be read."""
+    left_out: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+
+def check_places(places: Places, *, decode: bool = False, progress: bool = False) -> Check:
+    """Look a dataset over: every file's header is read, or with `decode` the whole file."""
+    paths = photo_paths(places)
+    missing, unreadable = _faults(paths, _decode if decode else _read_header, progress)
+    return Check(
+        places.name,
+        places.split,
+        places.protocol,
+        places.hit_radius_m,
+        len(places.database),
+        len(places.queries),
+        len(paths),
+        find_extent(places),
+        sum(len(rows) > 0 for rows in find_positives(places)),
+        missing,
+        unreadable,
+        places.left_out,
+    )
+
+
+def find_extent(places: Places) -> Extent | None:
+    """Of database and queries together; None where no photo has a position."""
+    known = [p for p in (places.database.positions, places.queries.positions) if p is not None and len(p)]
+    if not known:
+        return None
+    if known[0].frame == "local":
+        low, high = _box(np.concatenate([positions.metres for positions in known]))
+        return Extent(*(high - low).tolist())
+    latlon = unwrapped_latlon(known)
+    (south, west), (north, east) = _box(latlon)
+    middle = (south + north) / 2
+    corners = [[middle, west], [middle, east], [south, west], [north, west]]
+    corners_on_earth = [[latitude, _wrapped(longitude)] for latitude, longitude in corners]
+    east_west, south_north = distance_m(corners_on_earth[::2], corners_on_earth[1::2]).tolist()
+    return Extent(east_west, south_north, float(south), _wrapped(west), float(north), _wrapped(east))
+
+
+def unwrapped_latlon(known: Iterable[Positions]) -> Floats:
+    """(N, 2) degrees with longitudes that run on over 180 where the photos lie across the antimeridian."""
+    latlon = np.concatenate([positions.latlon() for positions in known])
+    longitude = np.radians(latlon[:, 1])
+    centre = np.degrees(np.arctan2(np.sin(longitude).mean(), np.cos(longitude).mean()))
+    latlon[:, 1] = centre + (latlon[:, 1] - centre + 180) % 360 - 180
+    return latlon
+
+
+def _wrapped(longitude: float) -> float:
+    return float((longitude + 180) % 360 - 180)
+
+
+def _box(rows: Floats) -> tuple[Floats, Floats]:
+    return rows.min(axis=0), rows.max(axis=0)
+
+
+def _faults(
+    paths: list[Path], read: Callable[[Path], None], progress: bool
+) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    from tqdm import tqdm
+
+    missing, unreadable = [], []
+    with ThreadPoolExecutor(FILES_AT_ONCE) as threads:
+        answers = threads.map(lambda path: _fault(path, read), paths)
+        shown = tqdm(answers, total=len(paths), unit="photo", disable=None if progress else True)
+        for path, fault in zip(paths, shown, strict=True):
+            if fault == ABSENT:
+                missing.append(str(path))
+            elif fault:
+                unreadable.append((str(path), fault))
+    return tuple(missing), tuple(unreadable)
+
+
+def _fault(path: Path, read: Callable[[Path], None]) -> str:
+    """What is wrong with a file; empty where nothing is."""
+    if not path.is_file():
+        return ABSENT
+    try:
+        read(path)
+    except PhotoError as error:
+        return error.reason
+    return ""
+
+
+def _read_header(path: Path) -> None:
+    with open_photo(path):
+        pass
+
+
+def _decode(path: Path) -> None:
+    decode_photo(path)
