@@ -76,9 +76,7 @@ class Positions:
             return wgs84_from_ecef(self.metres)
         if self.frame == "utm" and self.epsg is not None:
             return wgs84_from_utm(self.metres, self.epsg)
-        raise PositionError(
-            "these positions are local metres without a place on Earth: give lat and lon instead"
-        )
+        raise PositionError("these positions are local metres without a place on Earth: give lat and lon instead")
 
 
 def ecef_from_wgs84(latlon: npt.ArrayLike) -> Floats:
@@ -120,10 +118,12 @@ def utm_epsg(latlon: npt.ArrayLike) -> int:
     Norway's and Svalbard's wider zones included. Beyond 84° N and 80° S, where the standard stops, the zone's
     projection still serves and is given.
     """
-    mean = ecef_from_wgs84(np.asarray(latlon, dtype=np.float64).reshape(-1, 2)).mean(axis=0, keepdims=True)
-    if not np.isfinite(mean).all():
+    degrees = _checked_degrees(latlon)
+    if not len(degrees):
         raise PositionError("no positions were given, so there is no UTM zone to choose")
-    latitude, longitude = wgs84_from_ecef(mean)[0]
+    if len(degrees) > 1:
+        degrees = wgs84_from_ecef(ecef_from_wgs84(degrees).mean(axis=0))
+    latitude, longitude = degrees[0]
     zone = int((longitude + 180) // 6) % 60 + 1
     if 56 <= latitude < 64 and 3 <= longitude < 12:
         zone = 32
@@ -184,8 +184,11 @@ def distance_m(a: npt.ArrayLike, b: npt.ArrayLike) -> Floats:
     """Metres along the ellipsoid between (..., 2) and (..., 2) degrees, broadcast: one for each pair of rows."""
     from pyproj import Geod
 
-    first, second = np.broadcast_arrays(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64))
-    start, end = _checked_degrees(first.reshape(-1, first.shape[-1])), _checked_degrees(second.reshape(-1, 2))
+    first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    if first.shape[-1:] != (2,) or second.shape[-1:] != (2,):
+        raise PositionError(f"positions must be rows of latitude, longitude: found {first.shape} and {second.shape}")
+    first, second = np.broadcast_arrays(first, second)
+    start, end = _checked_degrees(first.reshape(-1, 2)), _checked_degrees(second.reshape(-1, 2))
     metres = Geod(ellps="WGS84").inv(start[:, 1], start[:, 0], end[:, 1], end[:, 0])[2]
     return np.asarray(metres, dtype=np.float64).reshape(first.shape[:-1])
 
@@ -264,9 +267,7 @@ def _utm(epsg: int, backwards: bool = False) -> Transformer:
     from pyproj import Transformer
 
     if not (32601 <= epsg <= 32660 or 32701 <= epsg <= 32760):
-        raise ArgumentError(
-            f"EPSG code {epsg} is no UTM zone: they are 32601..32660 (north) and 32701..32760 (south)"
-        )
+        raise ArgumentError(f"EPSG code {epsg} is no UTM zone: they are 32601..32660 (north) and 32701..32760 (south)")
     ends = (f"EPSG:{epsg}", "EPSG:4326") if backwards else ("EPSG:4326", f"EPSG:{epsg}")
     return Transformer.from_crs(*ends, always_xy=True)
 
@@ -275,7 +276,5 @@ def _projected(transformer: Transformer, x: Floats, y: Floats, epsg: int) -> Flo
     result = np.stack(transformer.transform(x, y), axis=1)
     lost = np.flatnonzero(~np.isfinite(result).all(axis=1))
     if len(lost):
-        raise PositionError(
-            f"row {lost[0]} ({x[lost[0]]}, {y[lost[0]]}) lies too far from the UTM zone EPSG:{epsg}"
-        )
+        raise PositionError(f"row {lost[0]} ({x[lost[0]]}, {y[lost[0]]}) lies too far from the UTM zone EPSG:{epsg}")
     return result
