@@ -124,7 +124,7 @@ def _list_photos(root: Path, folders: tuple[str, ...], layout: str) -> PhotoSet:
     folder = next((root / f for f in folders if (root / f).is_dir()), root)
     paths = find_photos(folder) if folder.is_dir() else []
     if not paths:
-        raise not_found(root, f"photos in {' or '.join(folders)}", layout)
+        raise not_found(root, f"photos, also not in {', '.join(folders[:-1])}", layout)
     return PhotoSet(folder, tuple(path.relative_to(folder).as_posix() for path in paths))
 
 
