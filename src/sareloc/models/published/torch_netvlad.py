@@ -1,0 +1,78 @@
+"""The PyTorch ports of NetVLAD: OpenIBL's and pytorch-NetVlad's weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sareloc.errors import WeightsError, need
+from sareloc.models.place_model import PlaceModel
+from sareloc.models.preprocess import Preprocess
+from sareloc.models.published.assembling import assemble, whitening_of_layer
+from sareloc.models.published.reading import need_file, read_tensors, take
+from sareloc.models.whitening import Whitening
+
+# OpenIBL starts from MatConvNet's VGG16, whose pixels are 0..255 minus this.
+MATCONVNET_MEAN = (123.68, 116.779, 103.939)
+
+
+def load_openibl(path: str | Path, pca: str | Path | None = None) -> PlaceModel:
+    """VGG16-NetVLAD as OpenIBL stores it: its `vgg16_netvlad.pth`, or a checkpoint of its training.
+
+    Tensors: `base_model.base.N.*`, `net_vlad.conv.weight` (K, D, 1, 1), `net_vlad.centroids` (K, D) and, in the
+    released file, `pca_layer.weight` (dim, K D, 1, 1) with its bias. A training checkpoint has no whitening; OpenIBL's
+    test writes one beside it, a file `pca_params_*.h5` (U, lams, mu): give its path as `pca`.
+    """
+    tensors = read_tensors(path)
+    whitening = None
+    if pca is not None:
+        whitening = _whitening_of_h5(need_file(pca))
+    elif "pca_layer.weight" in tensors:
+        weight = tensors["pca_layer.weight"].flatten(1).float()
+        whitening = whitening_of_layer(weight, take(tensors, "pca_layer.bias", path), path)
+    convolutions = _renamed(tensors, "base_model.base.")
+    vlad = _vlad(tensors, "net_vlad.", path)
+    preprocess = Preprocess(mean=MATCONVNET_MEAN, std=(1.0, 1.0, 1.0), scale=255.0)
+    return assemble("vgg16-netvlad-openibl", preprocess, "vgg16", convolutions, vlad, whitening, path)
+
+
+def load_pytorch_netvlad(path: str | Path) -> PlaceModel:
+    """VGG16- or AlexNet-NetVLAD as pytorch-NetVlad stores it: `checkpoint.pth.tar`, `model_best.pth.tar`.
+
+    Tensors: `encoder.N.*`, `pool.conv.weight` (K, D, 1, 1), `pool.centroids` (K, D) and, if trained with --vladv2,
+    `pool.conv.bias` (K). Pixels have ImageNet's statistics; there is no whitening.
+    """
+    tensors = read_tensors(path)
+    first = take(tensors, "encoder.0.weight", path)
+    backbone = "alexnet" if first.shape[-1] == 11 else "vgg16"
+    convolutions, vlad = _renamed(tensors, "encoder."), _vlad(tensors, "pool.", path)
+    return assemble(f"{backbone}-netvlad-pytorch", Preprocess(), backbone, convolutions, vlad, None, path)
+
+
+def _renamed(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {f"features.{k.removeprefix(prefix)}": v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def _vlad(tensors: Mapping[str, Tensor], prefix: str, path: str | Path) -> dict[str, Tensor]:
+    assign = take(tensors, f"{prefix}conv.weight", path).flatten(1)  # (K, D, 1, 1) -> (K, D)
+    vlad = {"assign": assign, "centres": take(tensors, f"{prefix}centroids", path)}
+    if f"{prefix}conv.bias" in tensors:
+        vlad["bias"] = tensors[f"{prefix}conv.bias"]
+    return vlad
+
+
+def _whitening_of_h5(path: Path) -> Whitening:
+    """U (D, n), its columns the directions, lams (n,) their variances, mu (D, 1); strongest first."""
+    h5py = need("h5py", "hdf5")
+    try:
+        with h5py.File(path, "r") as file:
+            u, variances, mean = (np.asarray(file[name], dtype=np.float32) for name in ("U", "lams", "mu"))
+    except (OSError, KeyError) as wrong:
+        raise WeightsError(f"{path} is not OpenIBL's file of PCA parameters (U, lams, mu in HDF5): {wrong}") from wrong
+    strongest = np.argsort(-variances, kind="stable")
+    rows = np.ascontiguousarray((u / np.sqrt(variances)).T[strongest])
+    return Whitening(torch.from_numpy(mean.ravel()), torch.from_numpy(rows))

@@ -1,0 +1,326 @@
+"""Published weights: files of the same structure made here, and what the originals compute, computed from them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sareloc.errors import ArgumentError, WeightsError
+from sareloc.models.place_model import PlaceModel
+from sareloc.models.published import load_published
+from sareloc.models.published.assembling import whitening_of_layer
+
+VGG16 = {0: (64, 3), 2: (64, 64), 5: (128, 64), 7: (128, 128), 10: (256, 128), 12: (256, 256), 14: (256, 256),
+         17: (512, 256), 19: (512, 512), 21: (512, 512), 24: (512, 512), 26: (512, 512), 28: (512, 512)}  # fmt: skip
+ALEXNET = {0: (64, 3, 11), 3: (192, 64, 5), 6: (384, 192, 3), 8: (256, 384, 3), 10: (256, 256, 3)}
+CLUSTERS, DIM = 3, 8
+State = dict[str, Tensor]
+
+
+@pytest.fixture(scope="module")
+def vgg() -> State:
+    """VGG16's convolutions as `N.weight`, `N.bias`, of a size that keeps the signal alive."""
+    state = {}
+    for i, (width, depth) in VGG16.items():
+        state[f"{i}.weight"] = torch.randn(width, depth, 3, 3) * (2 / (9 * depth)) ** 0.5
+        state[f"{i}.bias"] = 0.1 * torch.randn(width)
+    return state
+
+
+@pytest.fixture(scope="module")
+def images() -> Tensor:
+    return torch.randint(0, 256, (2, 3, 70, 84), dtype=torch.uint8, generator=torch.Generator().manual_seed(5))
+
+
+def prefixed(state: State, prefix: str) -> State:
+    return {prefix + name: v for name, v in state.items()}
+
+
+def netvlad_arrays(depth: int = 512) -> tuple[Tensor, Tensor, Tensor]:
+    """Assignment weights (K, D), a bias (K,) and centres (K, D), unrelated, so that a mix-up shows."""
+    return 20 * F.normalize(torch.randn(CLUSTERS, depth)), torch.randn(CLUSTERS), 0.05 * torch.randn(CLUSTERS, depth)
+
+
+# --- what the originals compute, by plain loops ---------------------------------------------------------------------
+
+
+def conv_map(state: State, pixels: Tensor, pools: tuple[int, ...] = (2, 7, 14, 21)) -> Tensor:
+    x = pixels
+    numbers = sorted({int(name.split(".")[0]) for name in state})
+    alexnet = state["0.weight"].shape[-1] == 11
+    for i in numbers:
+        kernel = state[f"{i}.weight"]
+        margin = 2 if alexnet and i in (0, 3) else 1
+        x = F.conv2d(x, kernel, state[f"{i}.bias"], stride=4 if alexnet and i == 0 else 1, padding=margin)
+        x = x if i == numbers[-1] else F.relu(x)
+        x = F.max_pool2d(x, 3 if alexnet else 2, stride=2) if i in pools else x
+    return x
+
+
+def residual_netvlad(features: Tensor, assign: Tensor, bias: Tensor, centres: Tensor) -> Tensor:
+    """(B, D, h, w) -> (B, K, D), every cluster of unit length: one residual at a time."""
+    found = []
+    for image in features:
+        local = [v / v.norm() for v in image.flatten(1).T]
+        sums = torch.zeros_like(centres)
+        for v in local:
+            soft = torch.softmax(assign @ v + bias, dim=0)
+            for k in range(len(centres)):
+                sums[k] += soft[k] * (v - centres[k])
+        found.append(torch.stack([s / s.norm() for s in sums]))
+    return torch.stack(found)
+
+
+def unit(x: Tensor) -> Tensor:
+    return x / x.norm(dim=1, keepdim=True)
+
+
+def assert_computes(model: PlaceModel, images: Tensor, expected: Tensor) -> None:
+    with torch.no_grad():
+        found = model(images)
+    assert found.shape == expected.shape
+    torch.testing.assert_close(found, expected, rtol=0, atol=2e-6)
+    # The two images differ enough for the comparison to mean something.
+    assert (expected[0] - expected[1]).norm() > 1e-3
+
+
+# --- NetVLAD's own MatConvNet release -------------------------------------------------------------------------------
+
+
+def matconvnet_file(path: Path, vgg: State, vlad: list[np.ndarray], white: list[np.ndarray], mean: np.ndarray) -> Path:
+    """The published structure: a cell array of layer structs, some without weights, and the mean image."""
+    savemat = pytest.importorskip("scipy.io").savemat
+    layers: list[dict[str, Any]] = []
+    for i in VGG16:
+        kernel = vgg[f"{i}.weight"].numpy().transpose(2, 3, 1, 0)  # height, width, in, out
+        layers.append({"type": "conv", "name": f"conv{i}", "weights": cell(kernel, vgg[f"{i}.bias"].numpy()[None])})
+        layers.append({"type": "relu", "name": f"relu{i}", "leak": 0.0})
+        if i in (2, 7, 14, 21):
+            layers.append({"type": "pool", "name": f"pool{i}", "weights": cell()})
+    layers[-1] = {"type": "normalize", "name": "preL2"}
+    layers.append({"type": "custom", "name": "vlad:core", "weights": cell(*vlad)})
+    layers.append({"type": "normalize", "name": "vlad:intranorm"})
+    layers.append({"type": "custom", "name": "postL2"})
+    if white:
+        layers.append({"type": "conv", "name": "WPCA", "weights": cell(*white)})
+        layers.append({"type": "custom", "name": "finalL2"})
+    meta = {"normalization": {"averageImage": mean}, "netID": "vd16"}
+    savemat(path, {"net": {"layers": cell(*layers), "meta": meta}})
+    return path
+
+
+def cell(*entries: Any) -> np.ndarray:
+    """A MATLAB cell array of one row."""
+    array = np.empty((1, len(entries)), dtype=object)
+    for i, entry in enumerate(entries):
+        array[0, i] = entry
+    return array
+
+
+def as_matlab(weights: Tensor) -> np.ndarray:
+    """(K, D) as MatConvNet's 1 x 1 x D x K."""
+    return weights.T.numpy()[None, None]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("whitened", [True, False])
+def test_matconvnet_computes_what_the_matlab_release_computes(
+    version: int, whitened: bool, vgg: State, images: Tensor, tmp_path: Path
+) -> None:
+    assign, bias, centres = netvlad_arrays()
+    mean = np.array([123.7, 116.8, 103.9], dtype=np.float32)
+    mean_image = np.tile(mean, (224, 224, 1))
+    mean_image[1:] += 9  # only the first pixel counts
+    weight = torch.randn(512 * CLUSTERS, DIM)
+    shift = torch.randn(DIM)
+    vlad = [as_matlab(assign), as_matlab(-centres)]
+    if version == 2:
+        vlad.insert(1, bias.numpy()[None])
+    white = [weight.numpy()[None, None], shift.numpy()[:, None]] if whitened else []
+    path = matconvnet_file(tmp_path / "Pitts30K_struct.mat", vgg, vlad, white, mean_image)
+
+    pixels = images.float() - torch.from_numpy(mean)[:, None, None]
+    clusters = residual_netvlad(conv_map(vgg, pixels), assign, bias if version == 2 else 0 * bias, centres)
+    if whitened:
+        matlab_order = unit(clusters.transpose(1, 2).flatten(1))  # a K x D array in column order: clusters fastest
+        expected = unit(matlab_order @ weight + shift)
+    else:
+        expected = unit(clusters.flatten(1))
+    model = load_published(path)
+    assert not model.training
+    assert model.dim == (DIM if whitened else 512 * CLUSTERS)
+    assert_computes(model, images, expected)
+
+
+def test_a_mat_file_of_another_structure_is_explained(vgg: State, tmp_path: Path) -> None:
+    savemat = pytest.importorskip("scipy.io").savemat
+    savemat(tmp_path / "a.mat", {"layers": 3})
+    with pytest.raises(WeightsError, match=r"a.mat has no network: no struct 'net' with 'layers'"):
+        load_published(tmp_path / "a.mat")
+    short = {i: v for i, v in vgg.items() if not i.startswith("28.")}
+    layers = [{"weights": cell(short[f"{i}.weight"].numpy(), short[f"{i}.bias"].numpy())} for i in (0, 2)]
+    savemat(tmp_path / "b.mat", {"net": {"layers": cell(*layers)}})
+    with pytest.raises(WeightsError, match=r"b.mat is not VGG16-NetVLAD: 13 convolutions .* its layers have \[2, 2\]"):
+        load_published(tmp_path / "b.mat")
+    (tmp_path / "c.mat").write_bytes(b"not MATLAB at all, not even long enough" * 10)
+    with pytest.raises(WeightsError, match=r"c.mat is not a MATLAB file, or damaged"):
+        load_published(tmp_path / "c.mat")
+
+
+def test_a_matlab_73_file_is_told_from_damage(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "new.mat", "w", userblock_size=512) as file:
+        file["net"] = 1
+    with (tmp_path / "new.mat").open("r+b") as file:
+        file.write(b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM")
+    with pytest.raises(WeightsError, match=r"new.mat is a MATLAB 7.3 file: the readable form has plain structs"):
+        load_published(tmp_path / "new.mat")
+
+
+# --- OpenIBL --------------------------------------------------------------------------------------------------------
+
+OPENIBL_MEAN = torch.tensor([0.48501960784313836, 0.4579568627450961, 0.4076039215686255])
+OPENIBL_STD = 0.00392156862745098
+
+
+def openibl_pixels(images: Tensor) -> Tensor:
+    return (images.float() / 255 - OPENIBL_MEAN[:, None, None]) / OPENIBL_STD
+
+
+def openibl_state(vgg: State, assign: Tensor, centres: Tensor) -> State:
+    return prefixed(vgg, "base_model.base.") | {
+        "net_vlad.conv.weight": assign[:, :, None, None],
+        "net_vlad.centroids": centres,
+    }
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_openibl_computes_what_openibl_computes(wrapped: bool, vgg: State, images: Tensor, tmp_path: Path) -> None:
+    assign, bias, centres = netvlad_arrays()
+    weight, shift = torch.randn(DIM, 512 * CLUSTERS), torch.randn(DIM)
+    state = openibl_state(vgg, assign, centres)
+    state |= {"pca_layer.weight": weight[:, :, None, None], "pca_layer.bias": shift}
+    record = {"state_dict": prefixed(state, "module."), "epoch": 4, "best_recall5": 0.9} if wrapped else state
+    torch.save(record, tmp_path / "vgg16_netvlad.pth")
+    clusters = residual_netvlad(conv_map(vgg, openibl_pixels(images)), assign, 0 * bias, centres)
+    expected = unit(unit(clusters.flatten(1)) @ weight.T + shift)
+    assert_computes(load_published(tmp_path / "vgg16_netvlad.pth"), images, expected)
+
+
+def test_openibl_takes_its_pca_from_a_separate_file(vgg: State, images: Tensor, tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    assign, bias, centres = netvlad_arrays()
+    torch.save(openibl_state(vgg, assign, centres), tmp_path / "model_best.pth.tar")
+    directions = torch.linalg.qr(torch.randn(512 * CLUSTERS, DIM)).Q
+    variances, mean = torch.rand(DIM) + 0.1, 0.02 * torch.randn(512 * CLUSTERS, 1)
+    with h5py.File(tmp_path / "pca_params_model_best.h5", "w") as file:
+        file["U"], file["lams"], file["mu"] = directions.numpy(), variances.numpy(), mean.numpy()
+        file["Utmu"] = (directions.T @ mean).numpy()
+    clusters = residual_netvlad(conv_map(vgg, openibl_pixels(images)), assign, 0 * bias, centres)
+    centred = unit(clusters.flatten(1)) - mean.T
+    whitened = torch.stack([centred @ directions[:, i] / variances[i].sqrt() for i in range(DIM)], dim=1)
+    strongest_first = unit(whitened)[:, variances.argsort(descending=True)]
+
+    plain = load_published(tmp_path / "model_best.pth.tar")
+    assert plain.whitening is None
+    assert_computes(plain, images, unit(clusters.flatten(1)))
+    model = load_published(tmp_path / "model_best.pth.tar", pca=tmp_path / "pca_params_model_best.h5")
+    assert_computes(model, images, strongest_first)
+    with pytest.raises(ArgumentError, match="pca is a file of OpenIBL's, these are weights of the kind matconvnet"):
+        load_published(tmp_path / "x.mat", pca=tmp_path / "pca_params_model_best.h5")
+    with pytest.raises(WeightsError, match=r"model_best.pth.tar is not OpenIBL's file of PCA parameters"):
+        load_published(tmp_path / "model_best.pth.tar", pca=tmp_path / "model_best.pth.tar")
+
+
+# --- pytorch-NetVlad ------------------------------------------------------------------------------------------------
+
+
+def imagenet_pixels(images: Tensor) -> Tensor:
+    mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    return (images.float() / 255 - mean[:, None, None]) / std[:, None, None]
+
+
+def training_record(state: State) -> dict[str, Any]:
+    """All that pytorch-NetVlad stores: recalls as numpy numbers, the optimizer's state, flags."""
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+    weight.sum().backward()
+    optimizer.step()
+    recalls = {n: np.float64(0.5 + n / 100) for n in (1, 5, 10, 20)}
+    return {
+        "epoch": 7,
+        "state_dict": state,
+        "recalls": recalls,
+        "best_score": recalls[5],
+        "optimizer": optimizer.state_dict(),
+        "parallel": False,
+    }
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+@pytest.mark.parametrize("vladv2", [True, False])
+def test_pytorch_netvlad_computes_what_pytorch_netvlad_computes(
+    vladv2: bool, zipped: bool, vgg: State, images: Tensor, tmp_path: Path
+) -> None:
+    assign, bias, centres = netvlad_arrays()
+    state = prefixed(vgg, "encoder.module." if vladv2 else "encoder.")
+    pool = "pool.module." if vladv2 else "pool."
+    state |= {f"{pool}conv.weight": assign[:, :, None, None], f"{pool}centroids": centres}
+    if vladv2:
+        state[f"{pool}conv.bias"] = bias
+    path = tmp_path / "checkpoint.pth.tar"
+    torch.save(training_record(state), path, _use_new_zipfile_serialization=zipped)
+    features = conv_map(vgg, imagenet_pixels(images))
+    expected = unit(residual_netvlad(features, assign, bias if vladv2 else 0 * bias, centres).flatten(1))
+    assert_computes(load_published(path), images, expected)
+
+
+def test_pytorch_netvlad_with_alexnet(images: Tensor, tmp_path: Path) -> None:
+    convs = {}
+    for i, (width, depth, size) in ALEXNET.items():
+        convs[f"{i}.weight"] = torch.randn(width, depth, size, size) * (2 / (size * size * depth)) ** 0.5
+        convs[f"{i}.bias"] = 0.1 * torch.randn(width)
+    assign, bias, centres = netvlad_arrays(256)
+    state = prefixed(convs, "encoder.") | {"pool.conv.weight": assign[:, :, None, None], "pool.centroids": centres}
+    torch.save({"state_dict": state}, tmp_path / "checkpoint.pth.tar")
+    features = conv_map(convs, imagenet_pixels(images), pools=(0, 3))
+    expected = unit(residual_netvlad(features, assign, 0 * bias, centres).flatten(1))
+    assert_computes(load_published(tmp_path / "checkpoint.pth.tar", "pytorch-netvlad"), images, expected)
+
+
+@pytest.mark.parametrize("lost", ["pool.centroids", "pool.conv.weight", "encoder.0.weight", "encoder.26.bias"])
+def test_a_missing_tensor_is_named(lost: str, vgg: State, tmp_path: Path) -> None:
+    assign, _, centres = netvlad_arrays()
+    state = prefixed(vgg, "encoder.") | {"pool.conv.weight": assign[:, :, None, None], "pool.centroids": centres}
+    del state[lost]
+    torch.save({"state_dict": state}, tmp_path / "w.pth.tar")
+    with pytest.raises(WeightsError, match=re.escape(lost.replace("encoder.26", "features.26"))):
+        load_published(tmp_path / "w.pth.tar", kind="pytorch-netvlad")
+
+
+# --- a stored whitening layer ---------------------------------------------------------------------------------------
+
+
+def test_a_whitening_layer_becomes_mean_and_projection() -> None:
+    directions = torch.linalg.qr(torch.randn(60, 9)).Q.T / (torch.rand(9, 1) + 0.01)
+    for weight in (directions, torch.randn(9, 60), torch.randn(300, 400)):
+        bias = torch.randn(len(weight))
+        whitening = whitening_of_layer(weight, bias, "layer")
+        x = torch.randn(5, weight.shape[1])
+        torch.testing.assert_close(whitening(x), unit(x @ weight.T + bias), rtol=0, atol=1e-5)
+    assert whitening_of_layer(weight, 0 * bias, "layer").mean.abs().max() == 0
+
+
+def test_a_whitening_layer_that_no_mean_can_give_is_refused() -> None:
+    weight = torch.randn(1, 6).repeat(2, 1)
+    with pytest.raises(WeightsError, match="rows depend on each other"):
+        whitening_of_layer(weight, torch.tensor([1.0, -1.0]), "layer")
+    with pytest.raises(WeightsError, match=r"2 rows but a bias of shape \(3,\)"):
+        whitening_of_layer(weight, torch.ones(3), "layer")
