@@ -1,0 +1,59 @@
+"""An index on disk, beside what it was made from: a cache that can be thrown away and made again.
+
+The file is faiss's own, so that its vectors are mapped rather than read, followed by the ids of its rows, a line of
+JSON that says what it belongs to, and the lengths of both. It is written beside and renamed: a file that is there is
+whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sareloc.engines.contract import Ints
+from sareloc.engines.exact import load_faiss
+
+MAGIC = b"sareloc index 1\n"
+END = struct.Struct("<QQ16s")  # bytes of ids, bytes of JSON, magic
+
+
+def save_index(path: Path, index: Any, ids: Ints, about: dict[str, Any]) -> None:
+    """Write an index, the ids of its rows and what it belongs to."""
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        load_faiss().write_index(index, str(beside))
+        names, told = ids.astype("<i8").tobytes(), json.dumps(about).encode()
+        with beside.open("ab") as file:
+            file.write(names + told + END.pack(len(names), len(told), MAGIC))
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def open_index(path: Path, about: dict[str, Any]) -> tuple[Any, Ints] | None:
+    """The index and the ids of its rows; None where there is none, or one that belongs to something else."""
+    faiss = load_faiss()
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            file.seek(size - END.size)
+            ids_length, told_length, magic = END.unpack(file.read())
+            if magic != MAGIC:
+                return None
+            file.seek(size - END.size - told_length - ids_length)
+            ids = np.frombuffer(file.read(ids_length), dtype="<i8").astype(np.int64)
+            told = json.loads(file.read(told_length))
+    except (OSError, ValueError, struct.error):
+        return None
+    if told != about:
+        return None
+    try:
+        return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC), ids
+    except RuntimeError:  # made by a version of faiss that this one does not read
+        return None
