@@ -1,8 +1,6 @@
-"""The metrics against slow plain-loop twins, cases on paper, and a published recall curve."""
+"""The metrics against slow plain-loop twins and cases on paper."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -121,43 +119,6 @@ def test_keep_only_moves_left_in_order(case: tuple) -> None:
 def test_keep_only_fills_distances_with_infinity() -> None:
     distances = metrics.keep_only(np.array([[0.1, 0.2, 0.3]]), np.array([[False, True, False]]), np.inf)
     assert distances.tolist() == [[0.2, np.inf, np.inf]]
-
-
-# place ids
-
-
-def test_rows_sharing_an_id_agree_with_loops() -> None:
-    rng = np.random.default_rng(3)
-    database = [tuple(rng.integers(0, 9, rng.integers(0, 4)).tolist()) for _ in range(50)]
-    queries = [*(tuple(rng.integers(0, 12, rng.integers(0, 4)).tolist()) for _ in range(20)), ()]
-    found = metrics.rows_sharing_an_id(queries, database)
-    for wanted, rows in zip(queries, found, strict=True):
-        assert rows.tolist() == [r for r, ids in enumerate(database) if set(ids) & set(wanted)]
-
-
-def test_one_id_per_photo_may_be_an_array() -> None:
-    found = metrics.rows_sharing_an_id([(7, 8), (1,)], np.array([8, 5, 7, 8]))
-    assert [rows.tolist() for rows in found] == [[0, 2, 3], []]
-
-
-@pytest.mark.data
-def test_the_published_san_francisco_curve_is_reproduced(shared_data: Path) -> None:
-    """The CRN authors' own list of results gives the 100 numbers of hits that they stored."""
-    h5py = pytest.importorskip("h5py")
-    scipy_io = pytest.importorskip("scipy.io")
-    folder = shared_data / "sf0"
-    lines = (folder / "cartoid_groundTruth_2014_04.txt").read_text().splitlines()
-    query_ids = [tuple(int(i) for i in line.split()[1:]) for line in lines if line.strip()]
-    cells = scipy_io.loadmat(folder / "sv_cartoid.mat")["sv_cartoid"].ravel()
-    database_ids = np.array([int(cell.item()) if cell.item().isdigit() else -1 for cell in cells])
-    published = scipy_io.loadmat(folder / "crn_vgg_recall_curve.mat")["plot_res"].ravel()
-    with h5py.File(folder / "crn_vgg_top1000.mat") as file:
-        rankings = file["ret_bidx"][:, :100].astype(np.int64) - 1
-
-    right = metrics.right_results(rankings, metrics.rows_sharing_an_id(query_ids, database_ids))
-    recall = metrics.recall_at(right, range(1, 101))
-    assert [round(100 * recall[n], 2) for n in (1, 5, 10)] == [83.19, 85.80, 86.30]
-    np.testing.assert_array_equal([round(recall[n] * len(query_ids)) for n in range(1, 101)], published)
 
 
 # average precision

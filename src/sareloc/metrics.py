@@ -45,27 +45,6 @@ def recall_at(right: Bools, ns: Sequence[int]) -> dict[int, float]:
     return {n: float(right[:, :n].any(axis=1).mean()) if len(right) else 0.0 for n in ns}
 
 
-def rows_sharing_an_id(query_ids: Sequence[Sequence[int]], database_ids: Sequence[Sequence[int]] | Ints) -> list[Ints]:
-    """Positives by place id (San Francisco): for each query the sorted database rows that share an id with it.
-
-    A photo may have any number of ids; one without ids shares none. `database_ids` may also be an (n,) array, one id
-    for each photo.
-    """
-    if isinstance(database_ids, np.ndarray):
-        ids, rows = database_ids, np.arange(len(database_ids))
-    else:
-        ids = np.array([i for photo in database_ids for i in photo], dtype=np.int64)
-        rows = np.repeat(np.arange(len(database_ids)), [len(photo) for photo in database_ids])
-    order = np.argsort(ids, kind="stable")
-    ids, rows = ids[order], rows[order]
-    found = []
-    for wanted in query_ids:
-        first, past = (np.searchsorted(ids, np.asarray(wanted, dtype=np.int64), side) for side in ("left", "right"))
-        parts = [rows[a:b] for a, b in zip(first, past, strict=True)]
-        found.append(np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *parts])))
-    return found
-
-
 def one_per_panorama(rankings: Ints, panoramas: Ints) -> Bools:
     """Keep the first photo of each panorama (Tokyo 24/7): mask (Q, K).
 
