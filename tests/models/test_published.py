@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sareloc.checkpoint import open_checkpoint, save_checkpoint
 from sareloc.errors import ArgumentError, WeightsError
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.published import load_published
@@ -282,7 +283,7 @@ def test_pytorch_netvlad_computes_what_pytorch_netvlad_computes(
     assert_computes(load_published(path), images, expected)
 
 
-def test_pytorch_netvlad_with_alexnet(images: Tensor, tmp_path: Path) -> None:
+def test_pytorch_netvlad_with_alexnet_also_as_our_own_checkpoint(images: Tensor, tmp_path: Path) -> None:
     convs = {}
     for i, (width, depth, size) in ALEXNET.items():
         convs[f"{i}.weight"] = torch.randn(width, depth, size, size) * (2 / (size * size * depth)) ** 0.5
@@ -292,7 +293,10 @@ def test_pytorch_netvlad_with_alexnet(images: Tensor, tmp_path: Path) -> None:
     torch.save({"state_dict": state}, tmp_path / "checkpoint.pth.tar")
     features = conv_map(convs, imagenet_pixels(images), pools=(0, 3))
     expected = unit(residual_netvlad(features, assign, 0 * bias, centres).flatten(1))
-    assert_computes(load_published(tmp_path / "checkpoint.pth.tar", "pytorch-netvlad"), images, expected)
+    model = load_published(tmp_path / "checkpoint.pth.tar", "pytorch-netvlad")
+    assert_computes(model, images, expected)
+    save_checkpoint(model, tmp_path / "ours")
+    assert_computes(open_checkpoint(tmp_path / "ours"), images, expected)
 
 
 @pytest.mark.parametrize("lost", ["pool.centroids", "pool.conv.weight", "encoder.0.weight", "encoder.26.bias"])
