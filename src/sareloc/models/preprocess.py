@@ -47,8 +47,8 @@ class Preprocess:
                 f"pixel statistics want three means, three positive deviations and a positive scale, "
                 f"got mean={self.mean}, std={self.std}, scale={self.scale}"
             )
-        sides = self.resize if isinstance(self.resize, tuple) else (self.resize or MIN_SIDE_PX,)
-        if len(sides) > 2 or min(sides) < MIN_SIDE_PX:
+        sides = self.resize if isinstance(self.resize, tuple) else (self.resize,) * 2
+        if len(sides) != 2 or any(side is not None and side < MIN_SIDE_PX for side in sides):
             raise ArgumentError(
                 f"resize wants (height, width), a longest side or None, no side below {MIN_SIDE_PX} px, "
                 f"got {self.resize}"
