@@ -1,0 +1,85 @@
+"""`sareloc data check`: what it prints and how it ends."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from cyclopts import App
+from PIL import Image
+
+from sareloc.cli.data import check
+from sareloc.errors import ArgumentError
+
+
+@pytest.fixture
+def table(tmp_path):
+    rows = ["a.jpg,48.8566,2.3522,db", "b.jpg,48.8580,2.3540,db", "c.jpg,48.8566,2.3523,query", "d.jpg,48.8,2.3,query"]
+    (tmp_path / "meta.csv").write_text("file,lat,lon,role\n" + "\n".join(rows) + "\n")
+    for name in "abcd":
+        Image.new("RGB", (8, 8)).save(tmp_path / f"{name}.jpg")
+    return tmp_path
+
+
+def run(*words: object) -> int:
+    """The command as it is typed, by way of the parser."""
+    app = App(result_action="return_value")
+    app.command(check)
+    return app(["check", *map(str, words)])
+
+
+def test_a_sound_dataset(table, capsys):
+    assert run(table, "--decode") == 0
+    printed = capsys.readouterr().out
+    assert "database    2 photos\n" in printed
+    assert "queries     2, of which 1 (50.0 %) have a positive within 25 m\n" in printed
+    assert "latitude 48.80000 to 48.85800, longitude 2.30000 to 2.35400\n" in printed
+    assert "files       4 of 4 decoded\n" in printed
+    assert "missing" not in printed
+
+
+def test_faults_are_listed_and_end_with_status_1(table, capsys):
+    (table / "a.jpg").unlink()
+    (table / "b.jpg").write_bytes(b"no photo")
+    assert run(table) == 1
+    printed = capsys.readouterr().out
+    assert "files       2 of 4 opened" in printed
+    assert f"missing     1\n            {table / 'a.jpg'}\n" in printed
+    assert f"unreadable  1\n            {table / 'b.jpg'}: not a JPEG" in printed
+
+
+def test_long_lists_are_cut(tmp_path, capsys):
+    rows = "".join(f"{row}.jpg,1,2\n" for row in range(9))
+    (tmp_path / "meta.csv").write_text("file,lat,lon\n" + rows)
+    assert run(tmp_path) == 1
+    printed = capsys.readouterr().out
+    assert "queries     none: it can be mapped, not evaluated\n" in printed
+    assert "4.jpg\n            and 4 more (--json lists all)" in printed
+    assert "5.jpg" not in printed
+
+
+def test_json_and_figure(table, capsys):
+    assert run(table, "--json", "--figure", table / "map.png") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["database"], found["queries"], found["queries_with_positive"]) == (2, 2, 1)
+    assert found["missing"] == []
+    with Image.open(table / "map.png") as drawn:
+        assert drawn.format == "PNG"
+
+
+def test_split_and_root(table, tmp_path, capsys):
+    with pytest.raises(ArgumentError, match=r"unknown split of .* 'night': known are"):
+        run("tokyo247", "--root", tmp_path, "--split", "night")
+    (table / "elsewhere").mkdir()
+    assert run(table / "meta.csv", "--root", table / "elsewhere") == 1
+    assert "missing     4" in capsys.readouterr().out
+
+
+def test_a_part_of_a_published_set_says_so(tmp_path, capsys):
+    for name in ("100000", "100001"):
+        (tmp_path / "jpg").mkdir(exist_ok=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / "jpg" / f"{name}.jpg")
+    assert run("holidays", "--root", tmp_path) == 0
+    printed = capsys.readouterr().out
+    assert "(the published set has 1,491 database photos and 500 queries)" in printed
+    assert "queries     1, of which 1 (100.0 %) have a positive\n" in printed
