@@ -1,0 +1,104 @@
+"""`sareloc evaluate`: how well a model finds the places of a dataset."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+from cyclopts import Parameter
+
+from sareloc.checkpoint import load_model
+from sareloc.datasets import load_dataset
+from sareloc.datasets.places import Protocol
+from sareloc.evaluate import Report, evaluate
+
+
+def evaluate_command(
+    dataset: str,
+    *,
+    model: str,
+    root: Path | None = None,
+    split: str = "test",
+    protocol: Protocol | None = None,
+    dim: int | None = None,
+    boxes: Literal["crop", "full"] = "crop",
+    store: Path | None = None,
+    batch: int = 8,
+    workers: int = 2,
+    device: str | None = None,
+    as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
+) -> None:
+    """Describe a dataset's database and queries, search exactly, and judge by the dataset's own protocol.
+
+    Parameters
+    ----------
+    dataset
+        A dataset's name, or a folder of photos laid out as one.
+    model
+        A checkpoint, or the name of a model that comes with sareloc.
+    root
+        The folder that holds the dataset's files.
+    split
+        Which part of the dataset: train, val or test.
+    protocol
+        What counts as right, instead of the dataset's own rule: for Tokyo 24/7, radius counts every photo of a panorama.
+    dim
+        Use the first so many dimensions of the descriptors.
+    boxes
+        Where queries have boxes (Oxford, Paris): ask with the box or with the full photo.
+    store
+        Keep the descriptors in this folder; an interrupted run goes on from there.
+    batch
+        Photos described at once.
+    workers
+        Processes that decode photos.
+    device
+        Where the model runs: cpu, cuda, cuda:1. By default the GPU where there is one.
+    as_json
+        Print one JSON object instead of a table.
+    """
+    places = load_dataset(dataset, root, split)
+    report = evaluate(
+        load_model(model, device or ("cuda" if torch.cuda.is_available() else "cpu")),
+        places,
+        protocol=protocol,
+        dim=dim,
+        boxes=boxes,
+        store=store,
+        batch=batch,
+        workers=workers,
+    )
+    print(json.dumps(report.to_json()) if as_json else table(report))
+
+
+def table(report: Report) -> str:
+    """A report for people to read."""
+    low, high = report.recall_at_1_interval or (0.0, 0.0)
+    lines = [
+        ("dataset", f"{report.dataset} {report.split}: {report.database} database photos, {report.queries} queries"),
+        ("model", f"{report.model} {report.fingerprint}, {report.dim}-D"),
+        ("right", f"{report.meaning} (protocol {report.protocol})"),
+        *((f"recall@{n}", f"{percent:6.2f} %") for n, percent in report.recall.items()),
+        ("95 % interval", f"{low:.2f} to {high:.2f} % for recall@1"),
+    ]
+    if report.plain_recall is not None:
+        plain = ", ".join(f"@{n} {percent:.2f} %" for n, percent in report.plain_recall.items())
+        lines.append(("plain recall", f"{plain} (protocol radius, for comparison with tools that use it)"))
+    if report.mean_average_precision is not None:
+        asked = "" if report.boxes is None else f" ({report.boxes} queries)"
+        lines.append(("mAP", f"{report.mean_average_precision:6.2f} %{asked}"))
+    if report.error_quantiles_m is not None:
+        spread = ", ".join(f"{_metres(m)} for {share:.0%}" for share, m in report.error_quantiles_m.items())
+        lines.append(("error", f"at most {spread} of the queries"))
+    if report.queries_without_positives:
+        lines.append(("unanswerable", f"{report.queries_without_positives} queries have no right photo: missed"))
+    for role, outcome in (("database", "left out"), ("queries", "missed")):
+        lines += [(f"{role}: {outcome}", f"{photo}: {reason}") for photo, reason in report.failures[role]]
+    width = max(len(name) for name, _ in lines)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in lines)
+
+
+def _metres(metres: float | None) -> str:
+    return "(no answer)" if metres is None else f"{metres:.1f} m"
