@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,11 +55,11 @@ def find_photos(folder: str | Path) -> list[Path]:
             path = here / entry.name
             if entry.name.startswith("."):
                 continue
-            if entry.is_dir():
+            if _holds(entry.is_dir):
                 if _identity(path) not in seen:
                     seen.add(_identity(path))
                     waiting.append(path)
-            elif path.suffix.lower() in EXTENSIONS and entry.is_file():
+            elif path.suffix.lower() in EXTENSIONS and _holds(entry.is_file):
                 found.append(path)
     return sorted(found)
 
@@ -100,3 +101,10 @@ def find_geotagged(folder: str | Path, table: str | Path | None = None) -> Geota
 def _identity(folder: Path) -> tuple[int, int]:
     status = folder.stat()
     return status.st_dev, status.st_ino
+
+
+def _holds(question: Callable[[], bool]) -> bool:
+    try:
+        return question()
+    except OSError:  # a link to itself is neither file nor folder
+        return False

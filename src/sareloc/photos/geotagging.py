@@ -48,7 +48,7 @@ def write_geotag(photo: str | Path, target: str | Path, geotag: Geotag) -> None:
         raise PhotoError(photo, "only a JPEG takes a geotag unharmed: list other photos in a geotags.csv beside them")
     try:
         tagged = jpeg_with_geotag(jpeg, geotag)
-    except (ValueError, struct.error) as damaged:
+    except ValueError as damaged:
         raise PhotoError(photo, f"cannot take a geotag: {damaged}") from damaged
     beside = Path(f"{target}.part")
     beside.write_bytes(tagged)
@@ -57,7 +57,7 @@ def write_geotag(photo: str | Path, target: str | Path, geotag: Geotag) -> None:
 
 
 def jpeg_with_geotag(jpeg: bytes, geotag: Geotag) -> bytes:
-    """The bytes of a JPEG with this geotag in its EXIF segment and everything else as it was."""
+    """The bytes of a JPEG with this geotag in its EXIF segment and everything else as it was; else a ValueError."""
     segments = _segments(jpeg)
     ours = [(at, end) for marker, at, end in segments if marker == APP1 and jpeg[at + 4 : end].startswith(EXIF)]
     old = b"".join(jpeg[at + 4 + len(EXIF) : end] for at, end in ours)
@@ -76,7 +76,7 @@ def jpeg_with_geotag(jpeg: bytes, geotag: Geotag) -> bytes:
 def with_gps(tiff: bytes, geotag: Geotag) -> bytes:
     """An EXIF block (a TIFF header with directories) with the geotag's fields in its GPS directory."""
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
-    if order is None:
+    if order is None or len(tiff) < 8:
         raise ValueError("its EXIF is damaged (no TIFF header)")
     first, following = _read_directory(tiff, order, struct.unpack_from(order + "I", tiff, 4)[0])
     gps: dict[int, bytes] = {}
@@ -120,9 +120,12 @@ def _gps_fields(geotag: Geotag, order: str) -> dict[int, Field]:
 
 def _read_directory(tiff: bytes, order: str, start: int) -> tuple[dict[int, bytes], int]:
     """The 12-byte entries of a directory by tag, and the offset of the directory that follows (0: none)."""
-    (count,) = struct.unpack_from(order + "H", tiff, start)
-    end = start + 2 + 12 * count
-    (following,) = struct.unpack_from(order + "I", tiff, end)
+    try:
+        (count,) = struct.unpack_from(order + "H", tiff, start)
+        end = start + 2 + 12 * count
+        (following,) = struct.unpack_from(order + "I", tiff, end)
+    except struct.error:
+        raise ValueError("its EXIF is damaged (a directory lies outside of it)") from None
     entries = [tiff[at : at + 12] for at in range(start + 2, end, 12)]
     return {struct.unpack_from(order + "H", entry)[0]: entry for entry in entries}, following
 
@@ -149,15 +152,14 @@ def _segments(jpeg: bytes) -> list[tuple[int, int, int]]:
     """Marker, start and end of each segment before the pixels."""
     found: list[tuple[int, int, int]] = []
     at = len(START)
-    while True:
-        if jpeg[at : at + 1] != b"\xff":
-            raise ValueError("damaged before its pixels begin")
+    while jpeg[at : at + 1] == b"\xff" and at + 4 <= len(jpeg):
         marker = jpeg[at + 1]
+        if marker == SCAN:
+            return found
         if marker == 0xFF:  # a fill byte
             at += 1
             continue
-        if marker == SCAN:
-            return found
-        (length,) = struct.unpack_from(">H", jpeg, at + 2)
-        found.append((marker, at, at + 2 + length))
-        at += 2 + length
+        end = at + 2 + int.from_bytes(jpeg[at + 2 : at + 4], "big")
+        found.append((marker, at, end))
+        at = end
+    raise ValueError("it is damaged before its pixels begin")

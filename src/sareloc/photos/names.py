@@ -95,7 +95,7 @@ def make_utm_name(
     latitude, longitude = geotag.latlon
     epsg = utm_epsg(geotag.latlon)
     east, north = utm_from_wgs84([geotag.latlon], epsg)[0]
-    band = BANDS[min(max(int((latitude + 80) // 8), 0), len(BANDS) - 1)]
+    band = BANDS[min(max(int(latitude // 8) + 10, 0), len(BANDS) - 1)]
     heading = "" if geotag.heading_deg is None else f"{geotag.heading_deg:06.2f}"
     moment = "" if geotag.time is None else f"{EPOCH + timedelta(seconds=geotag.time):%Y%m%d_%H%M%S}"
     return (

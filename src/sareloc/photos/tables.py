@@ -35,7 +35,10 @@ def read_geotag_table(path: str | Path) -> dict[str, Geotag]:
         raise DatasetError(f"{table} cannot be read as UTF-8 text: {unreadable}") from unreadable
     geotags: dict[str, Geotag] = {}
     for where, row in readers[table.suffix.lower()](table, text):
-        file = PurePosixPath(str(row["file"]).strip().replace("\\", "/")).as_posix()
+        named = str(row["file"] or "").strip().replace("\\", "/")
+        if not named:
+            raise DatasetError(f"{table} {where}: no file is named")
+        file = PurePosixPath(named).as_posix()
         if file in geotags:
             raise DatasetError(f"{table} {where}: {file} is there twice")
         geotags[file] = _geotag(row, f"{table} {where} ({file})")
