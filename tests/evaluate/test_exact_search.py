@@ -41,6 +41,11 @@ def test_equal_products_are_ordered_by_row(k: int, parts: tuple[int, int], monke
         assert np.isinf(distance[len(right) :]).all()
 
 
+def test_minus_zero_is_zero() -> None:
+    database = np.array([[-0.0], [0.0], [1.0]], dtype=np.float32)
+    assert search(database, np.ones((1, 1), dtype=np.float32), 3)[0].tolist() == [[2, 0, 1]]
+
+
 def test_distances_are_those_of_unit_vectors() -> None:
     rng = np.random.default_rng(0)
     database, queries = unit(rng, 50, 16), unit(rng, 5, 16)

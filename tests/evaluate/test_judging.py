@@ -12,7 +12,7 @@ import pytest
 from sareloc.datasets import load_dataset
 from sareloc.datasets.places import PhotoSet, Places
 from sareloc.errors import ArgumentError, DatasetError
-from sareloc.evaluate import evaluate_rankings
+from sareloc.evaluate import PROTOCOLS, evaluate_rankings
 from sareloc.geo import Positions, ecef_from_wgs84
 
 
@@ -130,12 +130,23 @@ def test_rankings_without_a_single_result() -> None:
 
 
 def test_the_curve_uses_the_first_result_after_the_rule() -> None:
-    places = street(protocol="panorama", panoramas=np.array([0, 0, 0, 1, 1, 1]))
+    database = photos([0, 20, 40, 60, 80, 100], times=np.array([1.0, 2, 2, 2, 2, 1]))
+    places = Places("street", "val", database, photos([0, 25, 500], times=np.array([1.0, 1, 1])), "time")
     distances = np.tile(np.linspace(0.1, 0.6, 6), (3, 1)) + np.array([[0.0], [0.01], [0.02]])
     curve = evaluate_rankings(places, RANKINGS, distances).curve
-    assert [round(point.distance, 2) for point in curve] == [0.1, 0.11, 0.12]
-    assert [point.precision for point in curve] == pytest.approx([0, 50, 100 / 3])
-    assert [point.recall for point in curve] == pytest.approx([0, 100 / 3, 100 / 3])
+    # the first query's first result (photo 5) and the third's (photo 0) are of their own time
+    assert [round(point.distance, 2) for point in curve] == [0.11, 0.2, 0.22]
+    assert [point.precision for point in curve] == pytest.approx([100, 100, 200 / 3])
+    assert [point.recall for point in curve] == pytest.approx([100 / 3, 200 / 3, 200 / 3])
+
+
+def test_how_deep_each_protocol_searches() -> None:
+    places = street(panoramas=np.repeat(np.arange(3), [12, 12, 5]))
+    found = {name: PROTOCOLS[name].depth(places, 20) for name in ("radius", "panorama", "time", "place-id")}
+    assert found == {"radius": 20, "panorama": 240, "time": 200, "place-id": 20}
+    # junk may fill the ranking's first places
+    assert PROTOCOLS["average-precision"].depth(listed(), 20) == 6
+    assert PROTOCOLS["average-precision"].depth(listed(precision_at=100), 20) == 102
 
 
 def test_a_long_curve_is_thinned_to_its_ends() -> None:

@@ -59,7 +59,7 @@ def _highest(products: Tensor, rows: Tensor, k: int) -> Tensor:
 
 def _keys(products: Tensor, rows: Tensor | int) -> Tensor:
     """One int64 for each product and its row, in the order of results: by product, equal ones by the lower row."""
-    return (_in_order((products + 0.0).view(torch.int32)).long() << 32) | (LAST_ROW - rows)
+    return (_in_order(products.view(torch.int32)).long() << 32) | (LAST_ROW - rows)
 
 
 def _in_order(bits: Tensor) -> Tensor:
