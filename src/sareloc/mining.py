@@ -18,7 +18,6 @@ from sareloc.datasets.places import Places, find_positives
 from sareloc.errors import ArgumentError, DatasetError
 from sareloc.geo import within_radius
 
-
 Ints = npt.NDArray[np.int64]
 SIMILARITIES_AT_ONCE = 1 << 26  # query x database numbers held at a time: 256 MiB of float32
 
@@ -144,8 +143,8 @@ def mine(
     parts = []
     for start in range(0, len(queries), at_once):
         block = queries[start : start + at_once]
-        similarity = _similarity(query_descriptors[start : start + at_once], database_descriptors)
-        tuples, remembered = _mine_block(block, similarity, neighbourhoods, memory, pool, negatives, seed, margin)
+        similar = similarity(query_descriptors[start : start + at_once], database_descriptors)
+        tuples, remembered = _mine_block(block, similar, neighbourhoods, memory, pool, negatives, seed, margin)
         memory[block] = remembered
         parts.append(tuples)
     return join(parts, negatives), memory
@@ -195,7 +194,7 @@ def _filled(rows: Tensor, width: int) -> Ints:
     return out
 
 
-def _similarity(queries: Tensor, database: Tensor) -> Tensor:
+def similarity(queries: Tensor, database: Tensor) -> Tensor:
     """(T, N) dot products in float32; half-precision caches are multiplied as they are where that is fast (GPU)."""
     if queries.device.type == "cpu" and queries.dtype != torch.float32:
         rows = max(1, (1 << 28) // max(1, database.shape[1]))  # 1 GiB of float32 copies at a time

@@ -1,0 +1,199 @@
+"""What a training step eats: pixels decoded from files as they are needed, or tensors that stay in memory.
+
+The part of the network below the first trained layer computes the same features for a photo in every epoch. Kept in
+half precision they are about as large as the photo itself, and a step that starts from them skips nine tenths of
+VGG16's arithmetic: `keep_features` computes them once. Photos that cannot be decoded are found in the first pass and
+left out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from sareloc.errors import PhotoError
+from sareloc.loading import load_images
+from sareloc.models import PlaceModel
+from sareloc.models.precision import autocast
+
+Ints = npt.NDArray[np.int64]
+Stage = Literal["pixels", "features"]
+
+
+class Inputs(Protocol):
+    """N photos of one size, by row number, at one stage of the network."""
+
+    @property
+    def stage(self) -> Stage:
+        """What the rows are: pixels, or features of the frozen part."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def batches(self, rows: Iterable[Ints], device: torch.device) -> Iterator[Tensor]:
+        """For each array of row numbers the stacked inputs: uint8 pixels (n, 3, H, W) or features (n, C, h, w)."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class TensorInputs:
+    """Inputs in memory, of the host or of the GPU."""
+
+    tensor: Tensor
+    stage: Stage = "pixels"
+
+    def __len__(self) -> int:
+        return len(self.tensor)
+
+    def batches(self, rows: Iterable[Ints], device: torch.device) -> Iterator[Tensor]:
+        """The rows, gathered where they are and brought to `device`."""
+        for batch in rows:
+            index = torch.from_numpy(np.asarray(batch)).to(self.tensor.device)
+            yield self.tensor[index].to(device, non_blocking=True)
+
+
+@dataclass(frozen=True, eq=False)
+class FileInputs:
+    """Photos on disk, decoded by worker processes as they are needed and brought to one size."""
+
+    paths: Sequence[Path]
+    height: int
+    width: int
+    workers: int = 0
+    stage: Stage = "pixels"
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def batches(self, rows: Iterable[Ints], device: torch.device) -> Iterator[Tensor]:
+        """The rows, decoded ahead of the caller; a photo that cannot be decoded raises its PhotoError."""
+        lots = [np.asarray(batch) for batch in rows]
+        wanted = [self.paths[row] for lot in lots for row in lot]
+        images = load_images(wanted, lambda height, width: (self.height, self.width), workers=self.workers)
+        for lot in lots:
+            yield _stack([_image(next(images)[1]) for _ in lot]).to(device, non_blocking=True)
+
+
+def _stack(images: Sequence[npt.NDArray[np.uint8]]) -> Tensor:
+    return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
+
+
+def _image(loaded: npt.NDArray[np.uint8] | PhotoError) -> npt.NDArray[np.uint8]:
+    if isinstance(loaded, PhotoError):
+        raise loaded
+    return loaded
+
+
+Keep = Literal["auto", "features", "pixels", "nothing"]
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """Inputs of the photos that could be read, which rows of the list those are, and what is wrong with the others."""
+
+    inputs: Inputs
+    rows: Ints
+    failures: list[PhotoError]
+
+
+def open_inputs(
+    model: PlaceModel,
+    paths: Sequence[Path],
+    *,
+    height: int,
+    width: int,
+    keep: Keep,
+    workers: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    batch: int = 16,
+    progress: bool = True,
+) -> Opened:
+    """Read every photo once and keep what `keep` says in memory: frozen features, pixels, or nothing.
+
+    `auto` keeps features where they fit into half of what is free on the device or the host, else pixels where they
+    fit into half of the host's memory, else nothing. Features have the precision the network computes in.
+    """
+    files = FileInputs(paths, height, width, workers)
+    if keep == "auto":
+        keep = _choose(model, len(paths), height, width, dtype, device)
+    images = load_images(paths, lambda h, w: (height, width), workers=workers)
+    kept: Tensor | None = None
+    rows: list[int] = []
+    failures: list[PhotoError] = []
+    lot: list[npt.NDArray[np.uint8]] = []
+    for row, image in tqdm(images, total=len(paths), desc="reading photos", unit="photo", disable=not progress):
+        if isinstance(image, PhotoError):
+            failures.append(image)
+            continue
+        rows.append(row)
+        if keep != "nothing":
+            lot.append(image)
+        if len(lot) == batch:
+            kept = _keep(model, lot, kept, len(rows), len(paths), dtype if keep == "features" else None, device)
+            lot = []
+    if lot:
+        kept = _keep(model, lot, kept, len(rows), len(paths), dtype if keep == "features" else None, device)
+    if kept is not None:
+        return Opened(
+            TensorInputs(kept[: len(rows)], "features" if keep == "features" else "pixels"), np.array(rows), failures
+        )
+    return Opened(
+        FileInputs([files.paths[r] for r in rows], height, width, workers), np.array(rows, np.int64), failures
+    )
+
+
+def _keep(
+    model: PlaceModel,
+    images: Sequence[npt.NDArray[np.uint8]],
+    kept: Tensor | None,
+    done: int,
+    total: int,
+    features_dtype: torch.dtype | None,
+    device: torch.device,
+) -> Tensor:
+    """Put these images, the last of `done`, into the tensor of all `total`, which the first ones give its shape."""
+    tensor = _stack(images)
+    if features_dtype is not None:
+        tensor = frozen_features(model, tensor.to(device), features_dtype)
+    if kept is None:
+        on_device = features_dtype is not None and free_bytes(device) > 2 * total * tensor[0].nbytes
+        kept = tensor.new_empty((total, *tensor.shape[1:]), device=device if on_device else "cpu")
+    kept[done - len(images) : done] = tensor
+    return kept
+
+
+@torch.no_grad()
+def frozen_features(model: PlaceModel, pixels: Tensor, dtype: torch.dtype) -> Tensor:
+    """What the part of the network below the first trained layer makes of uint8 pixels (n, 3, H, W)."""
+    with autocast(pixels.device, dtype):
+        return model.lower(pixels.contiguous(memory_format=torch.channels_last))
+
+
+def keep_features(model: PlaceModel, pixels: Tensor, dtype: torch.dtype, *, batch: int = 16) -> TensorInputs:
+    """The frozen features of pixels (N, 3, H, W) that are in memory already, on the same device."""
+    lots = [frozen_features(model, lot, dtype) for lot in torch.split(pixels, batch)]
+    return TensorInputs(torch.cat(lots), "features")
+
+
+def _choose(model: PlaceModel, count: int, height: int, width: int, dtype: torch.dtype, device: torch.device) -> Keep:
+    probe = frozen_features(model, torch.zeros(1, 3, height, width, dtype=torch.uint8, device=device), dtype)
+    if 2 * count * probe.nbytes < max(free_bytes(device), free_bytes(torch.device("cpu"))):
+        return "features"
+    return "pixels" if 2 * count * 3 * height * width < free_bytes(torch.device("cpu")) else "nothing"
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that is free on a device, in bytes."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

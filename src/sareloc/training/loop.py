@@ -1,0 +1,213 @@
+"""The training loop, on one page.
+
+An epoch visits every query that has a potential positive, in random order. Before each block of `refresh_every`
+queries all photos are described anew and the block's tuples are mined from those descriptors; then the tuples are
+learned, `tuples_per_step` at a time. After each epoch the validation set is judged and the run is saved, so that a
+stopped run goes on from there to the same numbers. What is random is drawn from (seed, epoch, block) alone.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from sareloc.checkpoint import save_checkpoint
+from sareloc.datasets.places import Places
+from sareloc.errors import SarelocError
+from sareloc.mining import check_minable, find_neighbourhoods
+from sareloc.models import PlaceModel, fit_whitening
+from sareloc.models.precision import best_dtype
+from sareloc.training.learning import CellLearner, Learner, TupleLearner
+from sareloc.training.network import Network, describe
+from sareloc.training.ranks import Ranks, local_device, start_ranks
+from sareloc.training.recipes import GEO_CLASSIFICATION, Training
+from sareloc.training.run_folder import EpochRecord, RunFolder, RunState, optimizer_tensors, restore_optimizer
+from sareloc.training.town import Town, open_town
+from sareloc.training.validation import recall_of_descriptors
+
+LOOK_EVERY = 20  # steps between two looks at the loss: each look waits for the GPU
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A finished training: the model of the best epoch, whitened if that was asked for, and every epoch's record."""
+
+    model: PlaceModel
+    history: tuple[EpochRecord, ...]
+
+    @property
+    def best(self) -> EpochRecord:
+        """The epoch that was kept."""
+        return best_epoch(self.history)
+
+
+def train(
+    model: PlaceModel,
+    places: Places | Town,
+    knobs: Training | None = None,
+    *,
+    validation: Places | Town | None = None,
+    out: Path | str | None = None,
+    resume: bool = False,
+    progress: bool = True,
+) -> Run:
+    """Train `model` on `places` and keep the epoch with the best recall@5 on `validation` (without it: the last).
+
+    The model is changed in place and ends with the best epoch's weights; its whitening is fitted on database photos
+    (`knobs.dim`). `out` is a folder that the run is saved to after every epoch; `resume` goes on from what is there,
+    to the same numbers as an uninterrupted run. Under `torchrun` the processes
+    share the work, and the result is that of one process.
+    """
+    knobs = knobs or Training()
+    device = local_device()
+    ranks = start_ranks(device)
+    progress = progress and ranks.first
+    dtype = best_dtype(device) if knobs.precision == "auto" else getattr(torch, knobs.precision)
+    folder = RunFolder(Path(out)) if out is not None else None
+    state = folder.start(asdict(knobs), resume=resume) if folder else None
+
+    model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model.whitening = None  # the descriptors that are learned are the aggregation's
+    if knobs.train_from is not None:
+        model.backbone.freeze_below(knobs.train_from)
+    town, exam = (
+        open_town(model, p, knobs, dtype, device, progress=progress) if isinstance(p, Places) else p
+        for p in (places, validation)
+    )
+    assert town is not None
+    learner = make_learner(Network(model, town.inputs.stage, dtype), town, knobs, ranks)
+    optimizer = make_optimizer(learner, knobs)
+    history, best = _restore(state, model, learner, optimizer)
+
+    while len(history) < knobs.epochs and not _patience_is_over(history, knobs.patience):
+        epoch = len(history)
+        record = _learn_epoch(epoch, learner, optimizer, knobs, progress=progress)
+        if exam is not None:
+            described = describe(Network(model, exam.inputs.stage, dtype), exam.inputs, knobs.batch, ranks)
+            record = record.judged(recall_of_descriptors(exam.places, described))
+        history = (*history, record)
+        if progress:
+            tqdm.write(record.line())
+        if best_epoch(history) is record:
+            best = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+            if folder and ranks.first:
+                save_checkpoint(model, folder.best, training=asdict(knobs) | {"epoch": record.epoch})
+        if folder and ranks.first:
+            tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+            tensors |= {f"best.{name}": tensor for name, tensor in best.items()}
+            tensors |= learner.tensors() | optimizer_tensors(optimizer)
+            folder.save(RunState(tensors, history), asdict(knobs))
+
+    model.load_state_dict(best or model.state_dict())
+    model.eval()
+    if knobs.dim:
+        whiten(Network(model, town.inputs.stage, dtype), town, knobs, ranks)
+    if folder and ranks.first:
+        save_checkpoint(model, folder.model, training=asdict(knobs) | {"history": [asdict(r) for r in history]})
+    return Run(model, history)
+
+
+def make_learner(network: Network, town: Town, knobs: Training, ranks: Ranks) -> Learner:
+    """Geo-classification learns from cells, every other loss from tuples; a town without tuples is refused here."""
+    if knobs.loss == GEO_CLASSIFICATION:
+        return CellLearner(network, town.places, town.inputs, knobs, ranks)
+    near = find_neighbourhoods(
+        town.places,
+        positive_min_m=knobs.positive_min_m,
+        positive_radius_m=knobs.positive_radius_m,
+        negative_radius_m=knobs.negative_radius_m,
+    )
+    check_minable(town.places, near, knobs.negatives)
+    skipped = len(near.positives) - len(near.trainable)
+    if skipped and ranks.first:
+        tqdm.write(f"{skipped} of {len(near.positives)} queries have no potential positive and are skipped")
+    return TupleLearner(network, near, town.inputs, len(town.places.database), knobs, ranks)
+
+
+def make_optimizer(learner: Learner, knobs: Training) -> torch.optim.Optimizer:
+    """SGD with momentum, as in the paper, or AdamW."""
+    if knobs.optimizer == "adamw":
+        return torch.optim.AdamW(learner.parameters(), lr=knobs.lr, weight_decay=knobs.weight_decay)
+    return torch.optim.SGD(learner.parameters(), lr=knobs.lr, momentum=knobs.momentum, weight_decay=knobs.weight_decay)
+
+
+def learning_rate(knobs: Training, epoch: int) -> float:
+    """The learning rate of this epoch (from 0)."""
+    if knobs.schedule == "cosine":
+        return knobs.lr * 0.5 * (1 + math.cos(math.pi * epoch / knobs.epochs))
+    return float(knobs.lr * 0.5 ** knobs.halvings(epoch))
+
+
+def best_epoch(history: tuple[EpochRecord, ...]) -> EpochRecord:
+    """The first epoch with the highest recall@5 on validation; where none was judged, the last."""
+    judged = [record for record in history if not math.isnan(record.recall_5)]
+    return max(judged, key=lambda record: record.recall_5) if judged else history[-1]
+
+
+def whiten(network: Network, town: Town, knobs: Training, ranks: Ranks) -> None:
+    """Fit the whitening on random database photos: to `knobs.dim` dimensions, or as many as these photos allow."""
+    database = len(town.places.database)
+    count = min(database, knobs.whitening_photos)
+    rows = np.sort(np.random.default_rng(knobs.seed).choice(database, count, replace=False))
+    raw = describe(network, town.inputs, knobs.batch, ranks, rows=rows).float()
+    dim = min(knobs.dim, count - 1, raw.shape[1])
+    if dim < knobs.dim and ranks.first:
+        tqdm.write(f"{count} database photos allow {dim} dimensions after whitening, not {knobs.dim}")
+    network.model.whitening = fit_whitening(raw, dim).to(network.device)
+
+
+def _learn_epoch(
+    epoch: int, learner: Learner, optimizer: torch.optim.Optimizer, knobs: Training, *, progress: bool
+) -> EpochRecord:
+    lr = learning_rate(knobs, epoch)
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+    began = time.perf_counter()
+    losses: list[Tensor] = []
+    tuples = images = 0
+    bar = tqdm(total=learner.steps(epoch), desc=f"epoch {epoch + 1}", unit="step", disable=not progress)
+    for step in learner.epoch(epoch, optimizer):
+        losses.append(step.loss)
+        tuples, images = tuples + step.tuples, images + step.images
+        bar.update()
+        if len(losses) % LOOK_EVERY == 0:
+            rate = images / (time.perf_counter() - began)
+            bar.set_postfix_str(f"loss {_finite(losses[-LOOK_EVERY:], epoch):.4f}, {rate:.0f} images/s")
+    bar.close()
+    mean = _finite(losses, epoch)
+    return EpochRecord(epoch + 1, mean, lr, tuples, images, time.perf_counter() - began)
+
+
+def _finite(losses: list[Tensor], epoch: int) -> float:
+    """The mean of some losses; a loss that is not a number stops the run before it spoils what was learned."""
+    mean = float(torch.stack(losses).mean()) if losses else 0.0
+    if not math.isfinite(mean):
+        raise SarelocError(
+            f"the loss became {mean} in epoch {epoch + 1}: lower lr or use precision float32; the run can be resumed "
+            "from the epoch before"
+        )
+    return mean
+
+
+def _restore(
+    state: RunState | None, model: PlaceModel, learner: Learner, optimizer: torch.optim.Optimizer
+) -> tuple[tuple[EpochRecord, ...], Mapping[str, Tensor]]:
+    """Put model, learner and optimizer where the state says; the history and the best weights so far."""
+    if state is None:
+        return (), {}
+    model.load_state_dict(state.part("model"))
+    learner.restore(state.tensors)
+    restore_optimizer(optimizer, state.tensors)
+    return state.history, state.part("best")
+
+
+def _patience_is_over(history: tuple[EpochRecord, ...], patience: int | None) -> bool:
+    return bool(history) and patience is not None and len(history) - best_epoch(history).epoch >= patience

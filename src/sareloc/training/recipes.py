@@ -1,0 +1,144 @@
+"""Recipes: every knob of training with the paper's value, and the named sets of knobs of the paper's tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from sareloc.errors import ArgumentError, look_up
+from sareloc.losses import make_loss
+
+GEO_CLASSIFICATION = "geo-classification"
+
+
+@dataclass(frozen=True)
+class Training:
+    """Every knob of training. The defaults are the paper's for Pitts30k; modern options are off."""
+
+    loss: str = "sare-ind"
+    """sare-ind, sare-joint, triplet, contrastive, n-pair, angular, lifted, ratio or geo-classification."""
+    kernel: Literal["gaussian", "cauchy", "exponential"] | None = None
+    """Kernel of a SARE loss; by default gaussian."""
+    margin: float | None = None
+    """Margin of triplet (0.1), contrastive (0.7) or lifted (1); by default the loss's own."""
+    reduction: Literal["pairs", "tuples"] = "pairs"
+    """Divide a step's loss by its (tuple, negative) pairs, as the authors do, or by its tuples: 10 times the step."""
+
+    negatives: int = 10
+    """Negatives of a tuple."""
+    tuples_per_step: int = 4
+    """Tuples of a step, over all processes together."""
+    tuples_at_once: int = 4
+    """Tuples that go through the network together; 1 fits a small GPU, and the step is the same."""
+    positive_min_m: float = 1.0
+    """A potential positive is farther than this, in metres: the query's own panorama is none."""
+    positive_radius_m: float = 10.0
+    """A potential positive is at most this far, in metres."""
+    negative_radius_m: float = 25.0
+    """A negative is farther than this, in metres."""
+    pool: int = 1000
+    """Random database photos among which a query's hard negatives are looked for."""
+    remembered: int = 10
+    """Hard negatives that a query remembers from its last visit and that join its pool."""
+    refresh_every: int = 1000
+    """Queries between two descriptions of all photos; doubles whenever the learning rate halves."""
+
+    epochs: int = 30
+    """Epochs at most."""
+    patience: int | None = None
+    """Stop after so many epochs without a better recall@5 on validation; by default never."""
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    lr: float = 0.001
+    """Learning rate: 0.001 for Pitts30k, 0.0001 for Pitts250k."""
+    momentum: float = 0.9
+    weight_decay: float = 0.001
+    schedule: Literal["halving", "cosine"] = "halving"
+    """Halve the learning rate every `halve_every` epochs, or let it fall along a cosine to zero."""
+    halve_every: int = 5
+    """Epochs between two halvings."""
+    train_from: str | None = None
+    """The lowest trained part of the backbone; by default the model's own (VGG16: conv5_1, as in the paper)."""
+    cell_m: float = 25.0
+    """Side of the cells of geo-classification, in metres."""
+
+    augment: bool = False
+    """Random crops and colours; the frozen part is then computed anew in every step."""
+    height: int | None = None
+    """Height of the training images in pixels; by default the model's own size."""
+    width: int | None = None
+    """Width of the training images in pixels; by default the model's own size."""
+    keep: Literal["auto", "features", "pixels", "nothing"] = "auto"
+    """What stays in memory: the frozen part's features, pixels, or nothing (photos are decoded when needed)."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Arithmetic of the network; auto: bfloat16 where the processor has it."""
+    compile: bool = False
+    """Compile the trained part with torch.compile."""
+    workers: int = 0
+    """Processes that decode photos; 0: this one."""
+    batch: int = 16
+    """Photos described at once."""
+    seed: int = 0
+
+    dim: int = 4096
+    """Dimensions after whitening, at most; 0: no whitening."""
+    whitening_photos: int = 10_000
+    """Database photos that the whitening is fitted on, at most."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and value < 0:
+                raise ArgumentError(f"{field.name} must not be negative, got {value}")
+        for name in ("negatives", "tuples_per_step", "tuples_at_once", "pool", "refresh_every", "halve_every", "batch"):
+            if getattr(self, name) < 1:
+                raise ArgumentError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not self.positive_min_m < self.positive_radius_m <= self.negative_radius_m:
+            raise ArgumentError(
+                "the radii must rise: positive_min_m < positive_radius_m <= negative_radius_m, got "
+                f"{self.positive_min_m}, {self.positive_radius_m}, {self.negative_radius_m}"
+            )
+        if self.augment and self.keep == "features":
+            raise ArgumentError("augmented images have no features to keep: use keep=auto, or augment=False")
+        if (self.height is None) != (self.width is None):
+            raise ArgumentError(f"give height and width together, got {self.height} and {self.width}")
+        if self.loss != GEO_CLASSIFICATION:
+            make_loss(self.loss, **self.loss_knobs())
+
+    def loss_knobs(self) -> dict[str, Any]:
+        """The knobs that were set for the loss."""
+        return {k: v for k, v in (("kernel", self.kernel), ("margin", self.margin)) if v is not None}
+
+    @property
+    def mining_margin(self) -> float | None:
+        """NetVLAD's triplet takes only negatives that violate its margin; the other losses take the nearest."""
+        if self.loss != "triplet":
+            return None
+        return 0.1 if self.margin is None else self.margin
+
+    def halvings(self, epoch: int) -> int:
+        """How often the learning rate has halved, and the refresh interval doubled, by this epoch (from 0)."""
+        return epoch // self.halve_every if self.schedule == "halving" else 0
+
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "sare-ind": {"loss": "sare-ind"},
+    "sare-joint": {"loss": "sare-joint"},
+    "sare-ind-cauchy": {"loss": "sare-ind", "kernel": "cauchy"},
+    "sare-joint-cauchy": {"loss": "sare-joint", "kernel": "cauchy"},
+    "sare-ind-exponential": {"loss": "sare-ind", "kernel": "exponential"},
+    "sare-joint-exponential": {"loss": "sare-joint", "kernel": "exponential"},
+    "netvlad": {"loss": "triplet"},
+    "crn": {"loss": "triplet"},
+    "contrastive": {"loss": "contrastive"},
+    "n-pair": {"loss": "n-pair"},
+    "angular": {"loss": "angular"},
+    "lifted": {"loss": "lifted"},
+    "ratio": {"loss": "ratio"},
+    "geo-classification": {"loss": GEO_CLASSIFICATION},
+}
+"""The rows of the paper's tables. "crn" wants a model that aggregates by crn, started from what "netvlad" trained."""
+
+
+def recipe(name: str, **knobs: Any) -> Training:
+    """The training of this row of the paper's tables, with these knobs changed."""
+    return replace(Training(**look_up(RECIPES, name, "recipe")), **knobs)

@@ -1,0 +1,260 @@
+"""The loop learns, keeps the best epoch, resumes to the same numbers, and says what is wrong."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tests.training.tiny_town import PLACES, tiny_model, tiny_places, tiny_town, write_town
+
+from sareloc.checkpoint import open_checkpoint
+from sareloc.errors import ArgumentError, DatasetError, SarelocError
+from sareloc.models import PlaceModel
+from sareloc.training import RECIPES, Training, recipe, train
+from sareloc.training.inputs import TensorInputs, keep_features
+from sareloc.training.loop import best_epoch, learning_rate
+from sareloc.training.network import Network, describe
+from sareloc.training.ranks import Ranks
+from sareloc.training.run_folder import EpochRecord
+from sareloc.training.town import Town
+from sareloc.training.validation import recall_of_descriptors
+
+QUICK = Training(epochs=3, lr=0.05, negatives=5, pool=10, remembered=5, refresh_every=20, precision="float32", dim=0)
+
+
+def weights(model: PlaceModel) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def recall_1(model: PlaceModel, town: Town) -> float:
+    network = Network(model, town.inputs.stage, torch.float32)
+    return recall_of_descriptors(town.places, describe(network, town.inputs, 16, Ranks()))[1]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_of_the_paper_learns(name: str) -> None:
+    model = tiny_model("crn" if name == "crn" else "netvlad")
+    before, frozen = weights(model), model.backbone.conv1.weight.clone()
+    lr = 1.0 if name == "geo-classification" else 0.05
+    knobs = recipe(name, epochs=6, lr=lr, negatives=5, pool=10, remembered=0, refresh_every=20, precision="float32")
+    run = train(model, tiny_town(), replace(knobs, dim=0), progress=False)
+    assert run.history[-1].loss < run.history[0].loss
+    assert torch.equal(model.backbone.conv1.weight, frozen)
+    assert not torch.equal(model.backbone.conv3.weight, before["backbone.conv3.weight"])
+
+
+@pytest.mark.parametrize("name", ["netvlad", "sare-ind", "sare-joint"])
+def test_what_was_learned_is_found_again(name: str) -> None:
+    model, town = tiny_model(), tiny_town()
+    before = recall_1(model, town)
+    knobs = recipe(name, epochs=12, lr=0.02, negatives=5, pool=10, remembered=0, refresh_every=20, precision="float32")
+    run = train(model, town, replace(knobs, dim=0), validation=town, progress=False)
+    assert recall_1(model, town) == pytest.approx(run.best.recall_1)
+    assert run.best.recall_1 > before + 0.2
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_does_not() -> None:
+    def trained(seed: int) -> dict[str, torch.Tensor]:
+        model = tiny_model()
+        train(model, tiny_town(), replace(QUICK, seed=seed, epochs=1), progress=False)
+        return weights(model)
+
+    assert same(trained(1), trained(1))
+    assert not same(trained(1), trained(2))
+
+
+@pytest.mark.parametrize("loss", ["sare-ind", "triplet", "geo-classification"])
+def test_one_tuple_at_a_time_gives_the_same_step(loss: str) -> None:
+    def trained(at_once: int) -> dict[str, torch.Tensor]:
+        model = tiny_model()
+        knobs = replace(QUICK, loss=loss, tuples_at_once=at_once, epochs=1)
+        train(model, tiny_town(), knobs, progress=False)
+        return weights(model)
+
+    together, apart = trained(4), trained(1)
+    for name in together:
+        torch.testing.assert_close(together[name], apart[name], atol=2e-5, rtol=1e-4)
+
+
+def test_kept_features_teach_what_pixels_teach() -> None:
+    def trained(features: bool) -> dict[str, torch.Tensor]:
+        model, town = tiny_model(), tiny_town()
+        if features:
+            assert isinstance(town.inputs, TensorInputs)
+            town = Town(town.places, keep_features(model, town.inputs.tensor, torch.float32))
+        train(model, town, replace(QUICK, epochs=1), progress=False)
+        return weights(model)
+
+    pixels, features = trained(False), trained(True)
+    for name in pixels:
+        torch.testing.assert_close(pixels[name], features[name], atol=1e-5, rtol=1e-4)
+
+
+def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path) -> None:
+    straight = tiny_model()
+    whole = train(straight, tiny_town(), QUICK, validation=tiny_town(9), out=tmp_path / "straight", progress=False)
+    first = tiny_model()
+    train(
+        first, tiny_town(), replace(QUICK, epochs=2), validation=tiny_town(9), out=tmp_path / "halved", progress=False
+    )
+    second = tiny_model(seed=5)  # other weights: everything must come from the folder
+    rest = train(
+        second, tiny_town(), QUICK, validation=tiny_town(9), out=tmp_path / "halved", resume=True, progress=False
+    )
+    assert same(weights(straight), weights(second))
+    assert [replace(r, seconds=0) for r in rest.history] == [replace(r, seconds=0) for r in whole.history]
+    assert (tmp_path / "straight/history.csv").read_text().count("\n") == 4
+
+
+def test_adamw_resumes_too(tmp_path: Path) -> None:
+    knobs = replace(QUICK, optimizer="adamw", lr=0.01, schedule="cosine")
+    straight = tiny_model()
+    train(straight, tiny_town(), replace(knobs, epochs=2), out=tmp_path / "a", progress=False)
+    again = tiny_model()
+    halved = replace(knobs, epochs=2)
+    train(again, tiny_town(), replace(halved, patience=0), out=tmp_path / "b", progress=False)
+    train(again, tiny_town(), halved, out=tmp_path / "b", resume=True, progress=False)
+    assert same(weights(straight), weights(again))
+
+
+def test_geo_classification_resumes_too(tmp_path: Path) -> None:
+    knobs = replace(QUICK, loss="geo-classification", epochs=2)
+    straight = tiny_model()
+    train(straight, tiny_town(), knobs, out=tmp_path / "a", progress=False)
+    again = tiny_model()
+    train(again, tiny_town(), replace(knobs, patience=0), out=tmp_path / "b", progress=False)
+    train(again, tiny_town(), knobs, out=tmp_path / "b", resume=True, progress=False)
+    assert same(weights(straight), weights(again))
+
+
+def test_a_run_folder_is_not_written_over_by_accident(tmp_path: Path) -> None:
+    train(tiny_model(), tiny_town(), replace(QUICK, epochs=1), out=tmp_path, progress=False)
+    with pytest.raises(ArgumentError, match="holds a run already: resume it with --resume"):
+        train(tiny_model(), tiny_town(), QUICK, out=tmp_path, progress=False)
+    with pytest.raises(ArgumentError, match=r"other knobs \(lr was 0.05, is 0.2\)"):
+        train(tiny_model(), tiny_town(), replace(QUICK, lr=0.2), out=tmp_path, resume=True, progress=False)
+
+
+def test_the_saved_model_opens_and_is_whitened(tmp_path: Path) -> None:
+    run = train(tiny_model(), tiny_town(), replace(QUICK, epochs=1, dim=16), out=tmp_path, progress=False)
+    assert run.model.dim == 16
+    with pytest.raises(SarelocError):  # the tiny backbone lives in the tests: a checkpoint names only packaged ones
+        open_checkpoint(tmp_path / "model.safetensors")
+    descriptors = run.model.encode(tiny_town().inputs.tensor[:4])  # type: ignore[attr-defined]
+    torch.testing.assert_close(descriptors.norm(dim=1), torch.ones(4))
+
+
+def test_whitening_takes_what_the_photos_allow(capsys: pytest.CaptureFixture[str]) -> None:
+    run = train(tiny_model(), tiny_town(), replace(QUICK, epochs=1, dim=4096), progress=False)
+    assert run.model.dim == 4 * 16
+    assert "80 database photos allow 64 dimensions after whitening, not 4096" in capsys.readouterr().out
+
+
+def test_history_says_what_each_epoch_gave(tmp_path: Path) -> None:
+    run = train(tiny_model(), tiny_town(), QUICK, validation=tiny_town(9), out=tmp_path, progress=False)
+    with (tmp_path / "history.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(r["epoch"]) for r in rows] == [1, 2, 3]
+    assert [float(r["recall_5"]) for r in rows] == [r.recall_5 for r in run.history]
+    assert all(r.tuples == PLACES and r.images == PLACES * 7 for r in run.history)
+
+
+def test_the_best_epoch_by_recall_at_5_is_kept() -> None:
+    def record(epoch: int, recall: float) -> EpochRecord:
+        return EpochRecord(epoch, 0.1, 0.1, 1, 1, 1.0, recall_5=recall)
+
+    assert best_epoch((record(1, 0.5), record(2, 0.7), record(3, 0.7), record(4, 0.6))).epoch == 2
+    assert best_epoch((record(1, math.nan), record(2, math.nan))).epoch == 2
+
+
+def test_patience_stops_a_run_that_no_longer_improves() -> None:
+    run = train(
+        tiny_model(),
+        tiny_town(),
+        replace(QUICK, epochs=30, lr=1e-7, patience=2),
+        validation=tiny_town(9),
+        progress=False,
+    )
+    assert len(run.history) == 3
+
+
+def test_learning_rate_halves_and_the_refresh_interval_doubles() -> None:
+    knobs = Training()
+    assert [learning_rate(knobs, e) for e in (0, 4, 5, 10)] == [0.001, 0.001, 0.0005, 0.00025]
+    assert [knobs.refresh_every << knobs.halvings(e) for e in (0, 5, 10)] == [1000, 2000, 4000]
+    cosine = Training(schedule="cosine", epochs=10)
+    assert learning_rate(cosine, 5) == pytest.approx(0.0005)
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run() -> None:
+    model = tiny_model()
+    with torch.no_grad():
+        model.backbone.conv3.bias.fill_(math.nan)
+    with pytest.raises(SarelocError, match="the loss became nan in epoch 1: lower lr"):
+        train(model, tiny_town(), QUICK, progress=False)
+
+
+def test_a_town_where_nothing_can_be_mined_says_so_before_the_first_step() -> None:
+    with pytest.raises(DatasetError, match="none of its 40 queries has a potential positive"):
+        train(tiny_model(), tiny_town(), replace(QUICK, positive_radius_m=2.0), progress=False)
+
+
+@pytest.mark.parametrize("keep", ["auto", "features", "pixels", "nothing"])
+def test_from_files_as_from_memory_and_unreadable_photos_are_left_out(
+    keep: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = write_town(tmp_path)
+    broken = places.database.path(3)
+    broken.write_bytes(broken.read_bytes()[:100])
+    run = train(tiny_model(), places, replace(QUICK, epochs=1, keep=keep), progress=False)
+    assert "1 photos cannot be read and are left out" in capsys.readouterr().out
+    assert run.history[0].tuples == PLACES
+
+
+def test_files_and_memory_teach_the_same(tmp_path: Path) -> None:
+    places = write_town(tmp_path)
+    models = tiny_model(), tiny_model()
+    train(models[0], places, replace(QUICK, epochs=1, keep="nothing"), progress=False)
+    train(models[1], tiny_town(), replace(QUICK, epochs=1), progress=False)
+    assert same(weights(models[0]), weights(models[1]))
+
+
+def test_knobs_are_checked() -> None:
+    with pytest.raises(ArgumentError, match="radii must rise"):
+        Training(positive_radius_m=30)
+    with pytest.raises(ArgumentError, match="negatives must be at least 1"):
+        Training(negatives=0)
+    with pytest.raises(ArgumentError, match="lr must not be negative"):
+        Training(lr=-1)
+    with pytest.raises(ArgumentError, match="unknown loss 'sare'"):
+        Training(loss="sare")
+    with pytest.raises(ArgumentError, match="unknown recipe 'sare'"):
+        recipe("sare")
+    with pytest.raises(ArgumentError, match="no knob 'kernel'"):
+        Training(loss="triplet", kernel="cauchy")
+
+
+def test_the_papers_values_are_the_defaults() -> None:
+    knobs = Training()
+    assert (knobs.tuples_per_step, knobs.negatives, knobs.pool, knobs.remembered) == (4, 10, 1000, 10)
+    assert (knobs.positive_min_m, knobs.positive_radius_m, knobs.negative_radius_m) == (1, 10, 25)
+    assert (knobs.optimizer, knobs.lr, knobs.momentum, knobs.weight_decay) == ("sgd", 0.001, 0.9, 0.001)
+    assert (knobs.refresh_every, knobs.halve_every, knobs.epochs, knobs.reduction) == (1000, 5, 30, "pairs")
+
+
+def test_only_the_triplet_prunes_by_its_margin() -> None:
+    assert recipe("netvlad").mining_margin == 0.1
+    assert recipe("netvlad", margin=0.3).mining_margin == 0.3
+    assert all(recipe(n).mining_margin is None for n in RECIPES if n not in {"netvlad", "crn"})
+
+
+def test_tiny_places_are_what_the_tests_think() -> None:
+    assert len(tiny_places().database) == 2 * PLACES
