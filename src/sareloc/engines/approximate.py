@@ -111,9 +111,12 @@ class ApproximateEngine:
         return True
 
     def save(self, path: Path, about: dict[str, Any]) -> None:
-        """Write the index to a file; what came or went since it was made is not in it."""
+        """Write the index to a file and go on with it from there, out of memory.
+
+        What came or went since the index was made is not in the file.
+        """
         if self._index is not None:
-            save_index(path, self._index, self._ids, about)
+            self._use(save_index(path, self._index, self._ids, about))
 
     def load(self, path: Path, about: dict[str, Any]) -> Ints:
         """Take the index from a file that is `about` the same; returns its ids, none where there is no such file."""
@@ -123,10 +126,13 @@ class ApproximateEngine:
         return self._ids
 
     def _set_index(self, index: Any, ids: Ints) -> None:
-        self._index = index
-        self._vectors = None if index is None else load_faiss().downcast_index(index.refine_index)
+        self._use(index)
         self._ids = ids
         self._gone = np.zeros(len(ids), dtype=bool)
+
+    def _use(self, index: Any) -> None:
+        self._index = index
+        self._vectors = None if index is None else load_faiss().downcast_index(index.refine_index)
 
     def _drop_indexed(self, ids: Ints) -> None:
         rows, found = find_rows(self._ids, ids)

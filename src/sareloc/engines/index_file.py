@@ -23,15 +23,18 @@ MAGIC = b"sareloc index 1\n"
 END = struct.Struct("<QQ16s")  # bytes of ids, bytes of JSON, magic
 
 
-def save_index(path: Path, index: Any, ids: Ints, about: dict[str, Any]) -> None:
-    """Write an index, the ids of its rows and what it belongs to."""
+def save_index(path: Path, index: Any, ids: Ints, about: dict[str, Any]) -> Any:
+    """Write an index, the ids of its rows and what it belongs to; returns the same index, mapped from the file."""
+    faiss = load_faiss()
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
-        load_faiss().write_index(index, str(beside))
+        faiss.write_index(index, str(beside))
         names, told = ids.astype("<i8").tobytes(), json.dumps(about).encode()
         with beside.open("ab") as file:
             file.write(names + told + END.pack(len(names), len(told), MAGIC))
+        mapped = faiss.read_index(str(beside), faiss.IO_FLAG_MMAP_IFC)  # before another process can replace it
         os.replace(beside, path)
+        return mapped
     finally:
         beside.unlink(missing_ok=True)
 
@@ -39,6 +42,21 @@ def save_index(path: Path, index: Any, ids: Ints, about: dict[str, Any]) -> None
 def open_index(path: Path, about: dict[str, Any]) -> tuple[Any, Ints] | None:
     """The index and the ids of its rows; None where there is none, or one that belongs to something else."""
     faiss = load_faiss()
+    try:
+        before = path.stat()
+        ids = read_index_ids(path, about)
+        if ids is None:
+            return None
+        index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+        after = path.stat()
+    except (OSError, RuntimeError):  # not there, or made by a version of faiss that this one does not read
+        return None
+    replaced = (before.st_ino, before.st_mtime_ns) != (after.st_ino, after.st_mtime_ns)
+    return None if replaced or index.ntotal != len(ids) else (index, ids)
+
+
+def read_index_ids(path: Path, about: dict[str, Any]) -> Ints | None:
+    """The ids of an index's rows, without the index; None as for `open_index`."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -48,12 +66,6 @@ def open_index(path: Path, about: dict[str, Any]) -> tuple[Any, Ints] | None:
                 return None
             file.seek(size - END.size - told_length - ids_length)
             ids = np.frombuffer(file.read(ids_length), dtype="<i8").astype(np.int64)
-            told = json.loads(file.read(told_length))
+            return ids if json.loads(file.read(told_length)) == about else None
     except (OSError, ValueError, struct.error):
-        return None
-    if told != about:
-        return None
-    try:
-        return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC), ids
-    except RuntimeError:  # made by a version of faiss that this one does not read
         return None

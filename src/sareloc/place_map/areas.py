@@ -1,0 +1,72 @@
+"""Parts of the Earth to search in: a box, or a circle around a position."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sareloc.errors import PositionError
+from sareloc.geo import Positions, distance_m, ecef_from_wgs84
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+ROUNDING_M = 1e-6
+SHORTEST_DEGREE_M = 110_500.0  # of latitude, at the equator
+SMALLEST_RADIUS_M = 6.3e6  # of the Earth's curvature
+
+
+@dataclass(frozen=True)
+class Box:
+    """Between two latitudes and two longitudes, in degrees, borders included.
+
+    A `west` greater than `east` means the box that crosses the antimeridian.
+    """
+
+    south: float
+    west: float
+    north: float
+    east: float
+
+    def __post_init__(self) -> None:
+        if not (-90 <= self.south <= self.north <= 90 and abs(self.west) <= 180 and abs(self.east) <= 180):
+            raise PositionError(
+                f"a box is south, west, north, east in degrees with south <= north: found "
+                f"{self.south}, {self.west}, {self.north}, {self.east}"
+            )
+
+    def rows(self, latlon: Floats) -> Ints:
+        """The rows of (N, 2) latitudes and longitudes that lie inside, rising."""
+        latitude, longitude = latlon.T
+        inside = (self.west <= longitude, longitude <= self.east)
+        between = inside[0] & inside[1] if self.west <= self.east else inside[0] | inside[1]
+        return np.flatnonzero(between & (self.south <= latitude) & (latitude <= self.north))
+
+
+@dataclass(frozen=True)
+class Circle:
+    """Within `radius_m` metres of a position, along the ground, border included."""
+
+    latlon: tuple[float, float]
+    radius_m: float
+
+    def __post_init__(self) -> None:
+        Positions.from_wgs84(self.latlon)  # a position that is none says so
+        if not self.radius_m >= 0:
+            raise PositionError(f"a radius in metres cannot be {self.radius_m}")
+
+    def rows(self, latlon: Floats) -> Ints:
+        """The rows of (N, 2) latitudes and longitudes that lie inside, rising."""
+        limit = self.radius_m + ROUNDING_M
+        band = np.flatnonzero(np.abs(latlon[:, 0] - self.latlon[0]) * SHORTEST_DEGREE_M <= limit)
+        chords = np.linalg.norm(ecef_from_wgs84(latlon[band]) - ecef_from_wgs84(self.latlon), axis=1)
+        # straight through the Earth is shorter than along the ground, by a known part at most
+        inside = chords * (1 + (chords / SMALLEST_RADIUS_M) ** 2 / 20) <= limit
+        unclear = np.flatnonzero((chords <= limit) & ~inside)
+        inside[unclear] = distance_m(latlon[band[unclear]], self.latlon) <= limit
+        rows: Ints = band[inside]
+        return rows
+
+
+Area = Box | Circle

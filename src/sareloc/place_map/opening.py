@@ -1,0 +1,112 @@
+"""Making a map file and opening one, with an answer to everything that is not a map."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import uuid
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+from sareloc.errors import MapError, look_up
+from sareloc.place_map import gpkg
+from sareloc.place_map.map_file import FORMAT, WAIT_S, Manifest, MapFile, map_errors
+from sareloc.place_map.storage import PACKINGS
+
+PAGE_BYTES = 16_384  # 15 descriptors of 512 dimensions fill such a page; a usual one of 4096 would be a quarter empty
+
+_PHOTOS = """
+  file TEXT NOT NULL, time DATETIME, heading_deg DOUBLE, width INTEGER, height INTEGER,
+  sha256 BLOB NOT NULL UNIQUE, size_bytes INTEGER NOT NULL, modified_ns INTEGER NOT NULL"""
+_FORGET = """
+  CREATE TRIGGER photos_forget AFTER DELETE ON photos BEGIN DELETE FROM descriptors WHERE fid = OLD.fid; END"""
+
+
+def create_map_file(path: Path, manifest: Manifest) -> None:
+    """Make an empty map; one that is there is an error. It is made beside and renamed: there is never half a map."""
+    look_up(PACKINGS, manifest.storage, "storage")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        with map_errors(path):
+            _write_empty(beside, replace(manifest, map_id=uuid.uuid4().hex))
+        os.link(beside, path)  # unlike a rename it never replaces what another process has made meanwhile
+    except FileExistsError:
+        raise MapError(f"{path} is there already: add to it, or give another name") from None
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def open_map_file(path: Path, *, write: bool = False) -> MapFile:
+    """Open a map for reading, or for writing too; a file that is no map of ours is a MapError that says what it is."""
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "does not exist"
+        raise MapError(f'map {path} {what}: make one with "sareloc map build PHOTOS --out {path.name}"')
+    where = f"{path.resolve().as_uri()}?mode=rw"  # readers too: a file left by a killed writer wants mending
+    with map_errors(path):
+        connection = sqlite3.connect(where, uri=True, timeout=WAIT_S, isolation_level=None, check_same_thread=False)
+    try:
+        with map_errors(path):
+            manifest = _read_manifest(path, connection)
+            if write:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = NORMAL")  # a power cut may cost the last batches, not the file
+                gpkg.allow_spatial_index(connection)
+            else:
+                connection.execute("PRAGMA query_only = ON")
+    except BaseException:
+        connection.close()
+        raise
+    return MapFile(path, connection, manifest)
+
+
+def _write_empty(path: Path, manifest: Manifest) -> None:
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        connection.execute("BEGIN")
+        gpkg.make_geopackage(connection)
+        gpkg.make_point_layer(connection, "photos", _PHOTOS, "photos of the map, where they were taken")
+        gpkg.make_attributes(
+            connection,
+            "descriptors",
+            "fid INTEGER PRIMARY KEY, descriptor BLOB NOT NULL",
+            f"descriptor of the photo with the same fid: {manifest.dim} numbers, {manifest.storage}, little-endian",
+        )
+        gpkg.make_attributes(
+            connection,
+            "manifest",
+            "id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, value TEXT NOT NULL",
+            "what made this map",
+        )
+        connection.execute(_FORGET)
+        rows = [(key, str(value)) for key, value in asdict(manifest).items()]
+        connection.executemany("INSERT INTO manifest (key, value) VALUES (?, ?)", rows)
+        connection.execute("COMMIT")
+    finally:
+        connection.close()
+
+
+def _read_manifest(path: Path, connection: sqlite3.Connection) -> Manifest:
+    if not gpkg.is_geopackage(connection):
+        raise MapError(f"{path} is an SQLite file but no map: maps are GeoPackages (.gpkg)")
+    tables = {name for (name,) in connection.execute("SELECT table_name FROM gpkg_contents")}
+    if not {"photos", "descriptors", "manifest"} <= tables:
+        raise MapError(
+            f"{path} is a GeoPackage but no map of sareloc's: its layers are {', '.join(sorted(tables)) or 'none'}"
+        )
+    values: dict[str, Any] = dict(connection.execute("SELECT key, value FROM manifest"))
+    made_by = values.get("made_by", "an unknown program")
+    if not values.get("format", "").isdigit() or int(values["format"]) > FORMAT:
+        raise MapError(
+            f"map {path} has format {values.get('format')} (made by {made_by}), this sareloc reads format {FORMAT}: "
+            "install a newer sareloc, or build the map again"
+        )
+    try:
+        known = {field.name: values[field.name] for field in fields(Manifest)}
+        known |= {"dim": int(known["dim"]), "format": int(known["format"])}
+    except (KeyError, ValueError) as missing:
+        raise MapError(f"map {path} is damaged: its manifest lacks or garbles {missing}. Build it again") from missing
+    look_up(PACKINGS, known["storage"], "storage")
+    return Manifest(**known)

@@ -1,0 +1,126 @@
+"""Looking after a map: what is in it, whether it is whole, and giving back the space of removed photos."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sareloc.engines.approximate import EXACT_BELOW, ApproximateEngine
+from sareloc.engines.index_file import read_index_ids
+from sareloc.place_map.areas import Box
+from sareloc.place_map.map_file import Manifest, MapFile
+from sareloc.place_map.opening import open_map_file
+from sareloc.place_map.place_map import index_key, index_path
+from sareloc.place_map.storage import PACKINGS
+
+HALF = 1e-3  # rounding to half precision moves a coordinate of a unit vector by less
+SAMPLE = 1000
+UNIT = 1e-2  # how far from 1 the length of a stored descriptor may be: 8-bit storage brings it to 0.005
+
+
+@dataclass(frozen=True)
+class MapInfo:
+    """What a map holds."""
+
+    manifest: Manifest
+    photos: int
+    extent: Box | None
+    """The box that holds all photos; None where there are none."""
+    first: str | None
+    """The time of the oldest photo, as 2024-05-31T12:00:00.000Z; None where no time is known."""
+    last: str | None
+    file_bytes: int
+    index: str
+    """The state of the index: "none needed", "fresh", "absent", or how many photos came and went since."""
+
+
+def map_info(path: str | Path) -> MapInfo:
+    """What a map holds."""
+    with open_map_file(Path(path)) as file:
+        ids, latlon, _ = file.photos()
+        first, last = file.query("SELECT min(time), max(time) FROM photos")[0]
+        extent = Box(*latlon.min(axis=0), *latlon.max(axis=0)) if len(ids) else None
+        return MapInfo(file.manifest, len(ids), extent, first, last, file.path.stat().st_size, _index_state(file))
+
+
+def verify_map(path: str | Path) -> list[str]:
+    """What is wrong with a map, one sentence each; nothing where it is whole. Reads every byte of it.
+
+    From the file itself up to the index: the first thing that is wrong ends it, as the next rest on it.
+    """
+    with open_map_file(Path(path)) as file, file.snapshot():
+        for check in (_damage, _lost, _bad_positions, _bad_descriptors, _bad_index):
+            if problems := check(file):
+                return problems
+    return []
+
+
+def compact_map(path: str | Path) -> tuple[int, int]:
+    """Give the space of removed photos back to the disk; returns the file's bytes before and after.
+
+    Needs as much free space as the map takes, and nobody else who reads or writes it.
+    """
+    where = Path(path)
+    before = where.stat().st_size if where.is_file() else 0
+    with open_map_file(where, write=True) as file:
+        file.compact()
+    return before, where.stat().st_size
+
+
+def _index_state(file: MapFile) -> str:
+    ids = file.photos()[0]
+    held = read_index_ids(index_path(file.path), index_key(file.manifest))
+    if held is None:
+        return "none needed" if len(ids) <= EXACT_BELOW else "absent: made when the map is opened"
+    came, went = len(np.setdiff1d(ids, held)), len(np.setdiff1d(held, ids))
+    return f"{came} photos came and {went} went since it was made" if came or went else "fresh"
+
+
+def _damage(file: MapFile) -> list[str]:
+    return [f"SQLite: {said}" for (said,) in file.query("PRAGMA integrity_check") if said != "ok"]
+
+
+def _lost(file: MapFile) -> list[str]:
+    pairs = (
+        ("photos", "descriptors", "photo {} has no descriptor"),
+        ("descriptors", "photos", "descriptor {} has no photo"),
+    )
+    return [
+        said.format(fid)
+        for one, other, said in pairs
+        for (fid,) in file.query(f"SELECT fid FROM {one} WHERE fid NOT IN (SELECT fid FROM {other})")
+    ]
+
+
+def _bad_positions(file: MapFile) -> list[str]:
+    ids, latlon, files = file.photos()
+    wrong = ~(np.abs(latlon) <= [90, 180]).all(axis=1)
+    return [f"photo {ids[row]} ({files[row]}) stands nowhere on Earth: {latlon[row]}" for row in np.flatnonzero(wrong)]
+
+
+def _bad_descriptors(file: MapFile) -> list[str]:
+    size = PACKINGS[file.manifest.storage].size(file.manifest.dim)
+    short = file.query("SELECT fid, length(descriptor) FROM descriptors WHERE length(descriptor) != ?", (size,))
+    if short:
+        return [f"descriptor {fid} has {length} bytes, not {size}" for fid, length in short]
+    wrong: list[str] = []
+    for ids, vectors in file.descriptors(file.photos()[0]):
+        lengths = np.linalg.norm(vectors, axis=1)
+        bad = np.flatnonzero(~(np.abs(lengths - 1) <= UNIT))
+        wrong += [f"descriptor {ids[row]} has length {lengths[row]:.3f}, not 1" for row in bad]
+    return wrong
+
+
+def _bad_index(file: MapFile) -> list[str]:
+    """A sample of the index's vectors, held against the map's."""
+    where = index_path(file.path)
+    engine = ApproximateEngine(file.manifest.dim)
+    both = np.intersect1d(engine.load(where, index_key(file.manifest)), file.photos()[0])
+    sample = both[:: max(1, len(both) // SAMPLE)]
+    for ids, vectors in file.descriptors(sample):
+        far = np.abs(engine.fetch(ids) - vectors).max(axis=1) > HALF
+        if far.any():
+            return [f"the index has another descriptor of photo {ids[far][0]} than the map: delete {where}"]
+    return []

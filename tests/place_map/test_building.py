@@ -1,0 +1,253 @@
+"""Building a map: every photo once, nothing twice, what cannot go in is listed, and what was stopped goes on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.place_map.small_town import geotag_of, tiny_model, write_photo, write_town
+
+from sareloc.errors import ArgumentError, MapError, PhotoError
+from sareloc.models.place_model import PlaceModel
+from sareloc.photos import decode, make_utm_name
+from sareloc.place_map import Box, Circle, PlaceMap, open_map_file
+from sareloc.place_map.building import add_photos, build_map, remove_photos
+
+
+@pytest.fixture(scope="module")
+def model() -> PlaceModel:
+    return tiny_model()
+
+
+def contents(path: Path) -> dict[str, tuple[bytes, bytes]]:
+    """For each file its content hash and the bytes of its descriptor."""
+    with open_map_file(path) as file:
+        rows = file.query("SELECT file, sha256, descriptor FROM photos JOIN descriptors USING (fid)")
+        assert len(rows) == len(file.photos()[0])
+    return {name: (digest, descriptor) for name, digest, descriptor in rows}
+
+
+def count_described(model: PlaceModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    sizes: list[int] = []
+    encode = model.encode
+
+    def counted(images: torch.Tensor, **knobs: object) -> torch.Tensor:
+        sizes.append(len(images))
+        return encode(images, **knobs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(model, "encode", counted)
+    return sizes
+
+
+def test_every_photo_is_found_again_where_it_was_taken(model: PlaceModel, tmp_path: Path) -> None:
+    paths = write_town(tmp_path / "photos", 11)
+    report = build_map(model, tmp_path / "photos", tmp_path / "town.gpkg", batch=4)
+    assert (report.added, report.already, report.untagged, report.unreadable) == (11, 0, (), ())
+    town = PlaceMap(tmp_path / "town.gpkg")
+    town.check_model(model)
+    matches = town.search(model.encode([decode(path) for path in paths]).numpy(), 1)
+    assert [town.photo_path(files[0]) for files in matches.files] == paths
+    np.testing.assert_allclose(matches.latlon[:, 0], [geotag_of(number).latlon for number in range(11)], atol=1e-9)
+    assert (matches.distances < 0.01).all()
+    with open_map_file(town.path) as file:
+        assert file.query("SELECT time, heading_deg, width, height FROM photos WHERE file LIKE '%0002.jpg'") == [
+            ("2023-11-14T22:13:22.000Z", 2.0, 72, 64)
+        ]
+
+
+def test_the_same_command_again_does_nothing(
+    model: PlaceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_town(tmp_path / "photos", 6)
+    build_map(model, tmp_path / "photos", tmp_path / "town.gpkg")
+    before = contents(tmp_path / "town.gpkg")
+    sizes = count_described(model, monkeypatch)
+    report = build_map(model, tmp_path / "photos", tmp_path / "town.gpkg")
+    assert (report.added, report.already, sizes) == (0, 6, [])
+    write_photo(tmp_path / "photos" / "later.jpg", 77)
+    report = build_map(model, tmp_path / "photos", tmp_path / "town.gpkg")
+    assert (report.added, report.already, sizes) == (1, 6, [1])
+    assert contents(tmp_path / "town.gpkg").items() > before.items()
+
+
+def test_unchanged_files_are_not_even_read(model: PlaceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_town(tmp_path / "photos", 3)
+    build_map(model, tmp_path / "photos", tmp_path / "town.gpkg")
+    monkeypatch.setattr("sareloc.place_map.building.examine", None)
+    assert build_map(model, tmp_path / "photos", tmp_path / "town.gpkg").already == 3
+
+
+def test_photos_that_cannot_go_in_are_listed(model: PlaceModel, tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    paths = write_town(folder, 4)
+    untagged = write_photo(folder / "nowhere.jpg", 50, tagged=False)
+    broken = folder / "broken.jpg"
+    broken.write_bytes(b"no photo")
+    cut = write_photo(folder / "cut.jpg", 51)
+    cut.write_bytes(cut.read_bytes()[:-300])
+    for _ in range(2):  # the second run says the same
+        report = build_map(model, folder, tmp_path / "town.gpkg", batch=2)
+        assert report.untagged == (str(untagged),)
+        assert sorted(error.photo for error in report.unreadable) == [str(broken), str(cut)]
+        assert report.added + report.already == 4
+    assert set(contents(tmp_path / "town.gpkg")) == {f"photos/{path.name}" for path in paths}
+
+
+def test_the_same_photo_under_two_names_goes_in_once(model: PlaceModel, tmp_path: Path) -> None:
+    paths = write_town(tmp_path / "photos", 3)
+    shutil.copy(paths[1], tmp_path / "photos" / "copy.jpg")
+    report = build_map(model, tmp_path / "photos", tmp_path / "town.gpkg")
+    assert (report.added, report.already) == (3, 1)
+    shutil.copy(paths[2], tmp_path / "photos" / "another.jpg")
+    report = build_map(model, tmp_path / "photos", tmp_path / "town.gpkg")
+    assert (report.added, report.already) == (0, 5)
+    assert "photos/0002.jpg" in contents(tmp_path / "town.gpkg")
+
+
+def test_a_file_that_changed_replaces_its_photo(model: PlaceModel, tmp_path: Path) -> None:
+    paths = write_town(tmp_path / "photos", 3)
+    build_map(model, tmp_path / "photos", tmp_path / "town.gpkg")
+    before = contents(tmp_path / "town.gpkg")
+    write_photo(paths[1], 1234)
+    report = build_map(model, tmp_path / "photos", tmp_path / "town.gpkg")
+    assert (report.added, report.already) == (1, 2)
+    after = contents(tmp_path / "town.gpkg")
+    assert before["photos/0001.jpg"] != after["photos/0001.jpg"]
+    assert {**before, "photos/0001.jpg": after["photos/0001.jpg"]} == after
+
+
+def test_moved_and_renumbered_photos_are_known_by_their_content(
+    model: PlaceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = write_town(tmp_path / "old", 4)
+    build_map(model, tmp_path / "old", tmp_path / "town.gpkg")
+    before = contents(tmp_path / "town.gpkg")
+    (tmp_path / "old").rename(tmp_path / "new")
+    sizes = count_described(model, monkeypatch)
+    assert build_map(model, tmp_path / "new", tmp_path / "town.gpkg").already == 4
+    assert contents(tmp_path / "town.gpkg") == {name.replace("old", "new"): value for name, value in before.items()}
+    assert sizes == []
+    moved = [tmp_path / "new" / path.name for path in paths]
+    moved[3].unlink()
+    for number in (2, 1, 0):  # every photo gets the next number
+        moved[number].rename(moved[number + 1])
+    build_map(model, tmp_path / "new", tmp_path / "town.gpkg")
+    after = contents(tmp_path / "town.gpkg")
+    assert after == {f"new/{n + 1:04d}.jpg": before[f"old/{n:04d}.jpg"] for n in range(3)}
+
+
+def test_a_touched_file_is_the_same_photo(model: PlaceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = write_town(tmp_path / "photos", 2)
+    build_map(model, tmp_path / "photos", tmp_path / "town.gpkg")
+    os.utime(paths[0], ns=(5, 5))
+    assert build_map(model, tmp_path / "photos", tmp_path / "town.gpkg").already == 2
+    monkeypatch.setattr("sareloc.place_map.building.examine", None)
+    assert build_map(model, tmp_path / "photos", tmp_path / "town.gpkg").already == 2
+
+
+def test_positions_come_from_a_table_or_from_file_names(model: PlaceModel, tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    named = write_photo(folder / make_utm_name(geotag_of(5)), 5, tagged=False)
+    write_photo(folder / "a.jpg", 6, tagged=False)
+    write_photo(folder / "b.jpg", 7)
+    (folder / "geotags.csv").write_text("file,lat,lon,heading\na.jpg,10,20,90\nb.jpg,11,21,\n")
+    assert build_map(model, folder, tmp_path / "one.gpkg").added == 3
+    one = dict(zip(PlaceMap(tmp_path / "one.gpkg").files, PlaceMap(tmp_path / "one.gpkg").latlon.tolist(), strict=True))
+    assert one["photos/a.jpg"] == [10, 20]
+    assert one["photos/b.jpg"] == [11, 21]
+    np.testing.assert_allclose(one[f"photos/{named.name}"], geotag_of(5).latlon, atol=1e-6)
+    table = tmp_path / "elsewhere.csv"
+    table.write_text("file;lat;lon\nphotos/a.jpg;-1;-2\n")
+    assert build_map(model, folder / "a.jpg", tmp_path / "two.gpkg", geotags=table).added == 1
+    assert PlaceMap(tmp_path / "two.gpkg").latlon.tolist() == [[-1, -2]]
+
+
+def test_photos_outside_the_maps_folder_keep_their_whole_path(model: PlaceModel, tmp_path: Path) -> None:
+    paths = write_town(tmp_path / "photos", 2)
+    build_map(model, tmp_path / "photos", tmp_path / "maps" / "town.gpkg")
+    town = PlaceMap(tmp_path / "maps" / "town.gpkg")
+    assert town.files == tuple(path.as_posix() for path in paths)
+    assert town.photo_path(town.files[1]) == paths[1]
+
+
+def test_a_map_and_its_photos_travel_together(
+    model: PlaceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_town(tmp_path / "here" / "photos", 3)
+    monkeypatch.chdir(tmp_path)
+    build_map(model, "here/photos", "here/town.gpkg")
+    (tmp_path / "here").rename(tmp_path / "there")
+    monkeypatch.setattr("sareloc.place_map.building.examine", None)
+    monkeypatch.chdir(tmp_path / "there")
+    assert build_map(model, "photos", "town.gpkg").already == 3
+    assert PlaceMap("town.gpkg").photo_path("photos/0000.jpg").is_file()
+
+
+@pytest.mark.parametrize("storage", ["float32", "int8"])
+def test_other_storage(model: PlaceModel, tmp_path: Path, storage: str) -> None:
+    paths = write_town(tmp_path / "photos", 3)
+    build_map(model, paths, tmp_path / "town.gpkg", storage=storage)  # type: ignore[arg-type]
+    town = PlaceMap(tmp_path / "town.gpkg")
+    assert town.manifest.storage == storage
+    matches = town.search(model.encode([decode(path) for path in paths]).numpy(), 1)
+    assert [files[0] for files in matches.files] == [f"photos/{path.name}" for path in paths]
+    assert (matches.distances < 0.03).all()
+
+
+def test_add_takes_the_maps_own_settings(model: PlaceModel, tmp_path: Path) -> None:
+    write_town(tmp_path / "photos", 3)
+    build_map(model, tmp_path / "photos", tmp_path / "town.gpkg", storage="int8")
+    extra = write_photo(tmp_path / "more" / "x.jpg", 30)
+    report = add_photos(model, [extra, tmp_path / "photos"], tmp_path / "town.gpkg")
+    assert (report.added, report.already) == (1, 3)
+    with pytest.raises(MapError, match="does not exist: make one with"):
+        add_photos(model, extra, tmp_path / "absent.gpkg")
+
+
+def test_a_map_of_another_model_or_other_settings_is_not_added_to(model: PlaceModel, tmp_path: Path) -> None:
+    write_town(tmp_path / "photos", 2)
+    path = tmp_path / "town.gpkg"
+    build_map(model, tmp_path / "photos", path)
+    before = contents(path)
+    other = tiny_model(seed=2)
+    with pytest.raises(MapError, match=f"built by model {model.fingerprint()} .* this is model {other.fingerprint()}"):
+        build_map(other, tmp_path / "photos", path)
+    with pytest.raises(MapError, match="256 dimensions as float16, asked for are 256 as int8"):
+        build_map(model, tmp_path / "photos", path, storage="int8")
+    assert contents(path) == before
+
+
+def test_an_empty_folder_makes_no_map(model: PlaceModel, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(PhotoError, match="photos: holds no photos"):
+        build_map(model, tmp_path / "photos", tmp_path / "town.gpkg")
+    with pytest.raises(PhotoError, match="no such folder"):
+        build_map(model, tmp_path / "absent", tmp_path / "town.gpkg")
+    assert not (tmp_path / "town.gpkg").exists()
+
+
+def test_out_that_is_no_map_is_left_alone(model: PlaceModel, tmp_path: Path) -> None:
+    write_town(tmp_path / "photos", 1)
+    (tmp_path / "notes.gpkg").write_text("my notes" * 100)
+    with pytest.raises(MapError, match="it is no map"):
+        build_map(model, tmp_path / "photos", tmp_path / "notes.gpkg")
+    assert (tmp_path / "notes.gpkg").read_text() == "my notes" * 100
+
+
+def test_remove_by_name_pattern_and_area(model: PlaceModel, tmp_path: Path) -> None:
+    write_town(tmp_path / "photos", 20)
+    path = tmp_path / "town.gpkg"
+    build_map(model, tmp_path / "photos", path)
+    assert remove_photos(path, files=["0003.jpg"]) == 1
+    assert remove_photos(path, files=["0003.jpg", "nothing*"]) == 0
+    assert remove_photos(path, files=["photos/001?.jpg"]) == 10
+    assert remove_photos(path, area=Circle(geotag_of(0).latlon, 12)) == 2
+    box = Box(geotag_of(4).latlon[0] - 1e-6, -180, geotag_of(6).latlon[0] + 1e-6, 180)
+    assert remove_photos(path, area=box, files=["0005*", "0009*"]) == 1
+    assert PlaceMap(path).files == tuple(f"photos/000{n}.jpg" for n in (2, 4, 6, 7, 8, 9))
+    with pytest.raises(ArgumentError, match="say which photos to remove"):
+        remove_photos(path)

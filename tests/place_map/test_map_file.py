@@ -1,0 +1,304 @@
+"""The map on disk: what is in it, who may open it, and what everything else is told."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import threading
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyogrio
+import pytest
+from tests.engines.contract_suite import unit_vectors
+from tests.place_map.small_town import geotag_of
+
+from sareloc.errors import ArgumentError, MapError
+from sareloc.place_map import map_file, opening
+from sareloc.place_map.map_file import Manifest, Photo
+from sareloc.place_map.opening import create_map_file, open_map_file
+from sareloc.place_map.storage import PACKINGS
+
+DIM = 32
+TINY = Manifest("tiny", "0123456789abcdef", DIM)
+
+
+def photo(number: int) -> Photo:
+    return Photo(f"{number:04d}.jpg", geotag_of(number), 640, 480, number.to_bytes(32, "big"), 1000 + number, number)
+
+
+def make_map(path: Path, count: int = 0, manifest: Manifest = TINY) -> Path:
+    create_map_file(path, manifest)
+    with open_map_file(path, write=True) as file:
+        file.add([photo(number) for number in range(count)], unit_vectors(count, dim=manifest.dim) if count else EMPTY)
+    return path
+
+
+EMPTY = np.zeros((0, DIM), dtype=np.float32)
+
+
+def test_gdal_reads_the_map_without_a_warning(tmp_path: Path) -> None:
+    path = make_map(tmp_path / "town.gpkg", 5)
+    assert {tuple(row) for row in pyogrio.list_layers(path)} == {
+        ("photos", "Point"),
+        ("descriptors", None),
+        ("manifest", None),
+    }
+    meta, _, geometry, columns = pyogrio.raw.read(path, layer="photos")
+    table = dict(zip(meta["fields"], columns, strict=True))
+    assert list(table) == ["file", "time", "heading_deg", "width", "height", "sha256", "size_bytes", "modified_ns"]
+    assert table["file"].tolist() == [f"{number:04d}.jpg" for number in range(5)]
+    assert table["heading_deg"].tolist() == [0, 1, 2, 3, 4]
+    assert str(table["time"][0]).startswith("2023-11-14T22:13:20")
+    lonlat = np.array([np.frombuffer(wkb[5:], "<f8") for wkb in geometry])
+    np.testing.assert_array_equal(lonlat[:, ::-1], [geotag_of(number).latlon for number in range(5)])
+    descriptors = pyogrio.raw.read(path, layer="descriptors")[3][0]
+    np.testing.assert_allclose(np.frombuffer(descriptors[2], "<f2"), unit_vectors(5)[2], atol=1e-3)
+    manifest = pyogrio.raw.read(path, layer="manifest")[3]
+    assert dict(zip(*manifest, strict=True))["fingerprint"] == "0123456789abcdef"
+    extent = pyogrio.read_info(path, layer="photos", force_total_bounds=True)["total_bounds"]
+    np.testing.assert_allclose(extent, (*geotag_of(0).latlon[::-1], *geotag_of(4).latlon[::-1]))
+
+
+def test_a_photo_of_512_dimensions_takes_1400_bytes_and_its_name(tmp_path: Path) -> None:
+    path = make_map(tmp_path / "town.gpkg", 3000, replace(TINY, dim=512))
+    names = 3000 * len("0000.jpg")
+    fixed = make_map(tmp_path / "empty.gpkg", 0, replace(TINY, dim=512)).stat().st_size
+    assert (path.stat().st_size - names - fixed) / 3000 <= 1400
+
+
+@pytest.mark.parametrize("storage", ["float16", "float32", "int8"])
+def test_descriptors_come_back(tmp_path: Path, storage: str) -> None:
+    vectors = unit_vectors(50)
+    path = make_map(tmp_path / "town.gpkg", 50, replace(TINY, storage=storage))
+    with open_map_file(path) as file:
+        ids = file.photos()[0]
+        ((found_ids, found),) = file.descriptors(ids[10:40])
+    assert found_ids.tolist() == ids[10:40].tolist()
+    tolerance = {"float16": 2.5e-4, "float32": 0, "int8": np.abs(vectors).max() / 127}[storage]
+    np.testing.assert_allclose(found, vectors[10:40], atol=tolerance)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-3)
+
+
+@pytest.mark.parametrize("storage", sorted(PACKINGS))
+def test_packed_sizes_are_as_said_and_zeros_survive(storage: str) -> None:
+    packing = PACKINGS[storage]
+    vectors = np.concatenate([unit_vectors(3), np.zeros((1, DIM), dtype=np.float32)])
+    blobs = packing.pack(vectors)
+    assert [len(blob) for blob in blobs] == [packing.size(DIM)] * 4
+    assert (packing.unpack(blobs, DIM)[3] == 0).all()
+
+
+def test_more_rows_than_one_read_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(map_file, "PART", 7)
+    with open_map_file(make_map(tmp_path / "town.gpkg", 30)) as file:
+        ids = file.photos()[0]
+        parts = list(file.descriptors(ids))
+        assert [len(part) for part, _ in parts] == [7, 7, 7, 7, 2]
+        np.testing.assert_allclose(np.concatenate([rows for _, rows in parts]), unit_vectors(30), atol=1e-3)
+
+
+def test_the_same_content_is_taken_once_and_ids_never_come_back(tmp_path: Path) -> None:
+    path = make_map(tmp_path / "town.gpkg", 3)
+    with open_map_file(path, write=True) as file:
+        again = replace(photo(1), file="copy.jpg")
+        assert file.add([again, photo(3)], unit_vectors(2)) == 1
+        ids, _, files = file.photos()
+        assert files == ("0000.jpg", "0001.jpg", "0002.jpg", "0003.jpg")
+        assert file.remove(np.array([ids[3], ids[1], 99])) == 2
+        assert file.add([photo(7)], unit_vectors(1)) == 1
+        left, _, files = file.photos()
+        assert files == ("0000.jpg", "0002.jpg", "0007.jpg")
+        assert left[:2].tolist() == [ids[0], ids[2]]
+        assert left[2] > ids[3]
+        assert [fid for (fid,) in file.query("SELECT fid FROM descriptors")] == left.tolist()
+
+
+def test_a_photo_replaces_the_one_that_had_its_name(tmp_path: Path) -> None:
+    with open_map_file(make_map(tmp_path / "town.gpkg", 3), write=True) as file:
+        fresh = replace(photo(9), file="0001.jpg", replaces=2)
+        assert file.add([fresh], unit_vectors(1)) == 1
+        assert file.stamps() == {"0000.jpg": (1, 1000, 0), "0002.jpg": (3, 1002, 2), "0001.jpg": (4, 1009, 9)}
+        # the photo of 0002.jpg has moved to 0000.jpg, whose own has gone
+        file.rename(3, replace(photo(2), file="0000.jpg", replaces=1, modified_ns=77))
+        assert file.stamps() == {"0000.jpg": (3, 1002, 77), "0001.jpg": (4, 1009, 9)}
+        # "replaces" is out of date: id 3 has another name than this by now
+        file.rename(4, replace(photo(9), file="0003.jpg", replaces=3))
+        assert [row[0] for row in file.stamps().values()] == [3, 4]
+
+
+def test_points_deleted_in_qgis_take_their_descriptors_along(tmp_path: Path) -> None:
+    path = make_map(tmp_path / "town.gpkg", 3)
+    with closing(sqlite3.connect(path)) as qgis:
+        qgis.execute("DELETE FROM photos WHERE fid = 2")
+        qgis.commit()
+    with open_map_file(path) as file:
+        assert file.query("SELECT fid FROM descriptors") == [(1,), (3,)]
+
+
+def test_a_transaction_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    path = make_map(tmp_path / "town.gpkg", 1)
+    broken = replace(photo(6), width={})  # type: ignore[arg-type]
+    with open_map_file(path, write=True) as file:
+        with pytest.raises(MapError, match="cannot be used"):
+            file.add([photo(5), broken], unit_vectors(2))
+        assert file.photos()[0].tolist() == [1]
+        assert file.add([photo(5)], unit_vectors(1)) == 1
+
+
+def test_notes_travel_with_the_map(tmp_path: Path) -> None:
+    path = make_map(tmp_path / "town.gpkg")
+    with open_map_file(path, write=True) as file:
+        file.write_note("calibration", "first")
+        file.write_note("calibration", "second")
+        file.write_note("100%_other", "x")
+    with open_map_file(path) as file:
+        assert file.notes() == {"calibration": "second", "100%_other": "x"}
+        assert file.manifest.fingerprint == TINY.fingerprint
+
+
+def test_reading_while_another_writes(tmp_path: Path) -> None:
+    path = make_map(tmp_path / "town.gpkg", 3)
+    with open_map_file(path) as reader, open_map_file(path, write=True) as writer:
+        with reader.snapshot():
+            assert len(reader.photos()[0]) == 3
+            writer.add([photo(5)], unit_vectors(1))
+            assert len(reader.photos()[0]) == 3
+        assert len(reader.photos()[0]) == 4
+        assert len(list(tmp_path.iterdir())) == 3  # the write-ahead log and its index
+    assert [file.name for file in tmp_path.iterdir()] == ["town.gpkg"]
+    with closing(sqlite3.connect(path)) as plain:
+        assert plain.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+
+
+@pytest.mark.parametrize("last", ["reader", "writer"])
+def test_the_last_to_close_leaves_one_file(tmp_path: Path, last: str) -> None:
+    path = make_map(tmp_path / "town.gpkg", 1)
+    reader, writer = open_map_file(path), open_map_file(path, write=True)
+    writer.add([photo(5)], unit_vectors(1))
+    assert len(reader.photos()[0]) == 2
+    for file in (writer, reader) if last == "reader" else (reader, writer):
+        file.close()
+    assert [file.name for file in tmp_path.iterdir()] == ["town.gpkg"]
+    with open_map_file(path) as again:
+        assert len(again.photos()[0]) == 2
+
+
+def test_two_writers_take_turns(tmp_path: Path) -> None:
+    path = make_map(tmp_path / "town.gpkg")
+
+    def write(numbers: range) -> None:
+        with open_map_file(path, write=True) as file:
+            for number in numbers:
+                file.add([photo(number)], unit_vectors(1, seed=number))
+
+    writers = [threading.Thread(target=write, args=(numbers,)) for numbers in (range(40), range(20, 60))]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    with open_map_file(path) as file:
+        assert sorted(file.photos()[2]) == [f"{number:04d}.jpg" for number in range(60)]
+        assert len(file.query("SELECT fid FROM descriptors")) == 60
+
+
+def test_a_writer_that_waits_too_long_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make_map(tmp_path / "town.gpkg")
+    monkeypatch.setattr(opening, "WAIT_S", 0.05)
+    with open_map_file(path, write=True) as first, open_map_file(path, write=True) as second, first._transaction():  # noqa: SIM117
+        with pytest.raises(MapError, match="another process has been writing it"):
+            second.add([photo(1)], unit_vectors(1))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_map_in_a_folder_that_may_not_be_written_to_can_be_read(tmp_path: Path) -> None:
+    path = make_map(tmp_path / "folder" / "town.gpkg", 2)
+    path.chmod(0o444)
+    path.parent.chmod(0o555)
+    try:
+        with open_map_file(path) as file:
+            assert len(file.photos()[0]) == 2
+    finally:
+        path.parent.chmod(0o755)
+
+
+def test_readers_cannot_write(tmp_path: Path) -> None:
+    with open_map_file(make_map(tmp_path / "town.gpkg")) as file, pytest.raises(MapError, match="readonly"):
+        file.add([photo(1)], unit_vectors(1))
+
+
+def test_a_new_map_never_replaces_one_that_is_there(tmp_path: Path) -> None:
+    path = make_map(tmp_path / "town.gpkg", 2)
+    before = path.read_bytes()
+    with pytest.raises(MapError, match="is there already: add to it"):
+        create_map_file(path, TINY)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["town.gpkg"]
+
+
+def test_unknown_storage_lists_the_known(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="unknown storage 'float8': known are float16, float32, int8"):
+        create_map_file(tmp_path / "town.gpkg", replace(TINY, storage="float8"))
+    assert os.listdir(tmp_path) == []
+
+
+def break_map(path: Path, sql: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(sql)
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        (
+            "UPDATE manifest SET value = '2' WHERE key = 'format'",
+            r"has format 2 \(made by sareloc .*\), this sareloc reads",
+        ),
+        ("DELETE FROM manifest WHERE key = 'format'", "has format None"),
+        ("DELETE FROM manifest WHERE key = 'dim'", "its manifest lacks or garbles 'dim'"),
+        ("UPDATE manifest SET value = 'many' WHERE key = 'dim'", "lacks or garbles .*'many'"),
+        ("UPDATE manifest SET value = 'float8' WHERE key = 'storage'", "unknown storage 'float8'"),
+        ("DELETE FROM gpkg_contents WHERE table_name != 'photos'", "no map of sareloc's: its layers are photos"),
+        ("PRAGMA application_id = 7", "an SQLite file but no map"),
+    ],
+)
+def test_what_is_almost_a_map_is_told_so(tmp_path: Path, sql: str, said: str) -> None:
+    path = make_map(tmp_path / "town.gpkg", 1)
+    break_map(path, sql)
+    with pytest.raises((MapError, ArgumentError), match=said):
+        open_map_file(path)
+
+
+def test_what_is_no_map_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(
+        MapError, match=r'town\.gpkg does not exist: make one with "sareloc map build PHOTOS --out town.gpkg"'
+    ):
+        open_map_file(tmp_path / "town.gpkg")
+    with pytest.raises(MapError, match="is a folder"):
+        open_map_file(tmp_path)
+    text = tmp_path / "notes.txt"
+    text.write_text("not a database, but long enough to be looked at closely" * 20)
+    with pytest.raises(MapError, match="it is no map: maps are GeoPackages"):
+        open_map_file(text)
+    text.write_text("")
+    with pytest.raises(MapError, match="no map: maps are GeoPackages"):
+        open_map_file(text)
+
+
+def test_a_truncated_map_is_told_so(tmp_path: Path) -> None:
+    path = make_map(tmp_path / "town.gpkg", 500)
+    cut = tmp_path / "cut.gpkg"
+    shutil.copy(path, cut)
+    os.truncate(cut, path.stat().st_size // 3)
+    with pytest.raises(MapError, match="damaged"), open_map_file(cut) as file:
+        list(file.descriptors(file.photos()[0]))
+
+
+def test_a_photo_without_descriptor_is_named(tmp_path: Path) -> None:
+    path = make_map(tmp_path / "town.gpkg", 3)
+    break_map(path, "DELETE FROM descriptors WHERE fid = 2")
+    with open_map_file(path) as file, pytest.raises(MapError, match="photo 2 has no whole descriptor"):
+        list(file.descriptors(file.photos()[0]))

@@ -1,0 +1,121 @@
+"""Looking after a map: what it says of itself, every kind of damage found, space given back."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.engines.contract_suite import unit_vectors
+from tests.place_map.small_town import geotag_of
+from tests.place_map.test_map_file import TINY, make_map, photo
+
+from sareloc.engines import approximate
+from sareloc.errors import MapError
+from sareloc.place_map import Box, PlaceMap, open_map_file, upkeep
+from sareloc.place_map.place_map import index_path
+from sareloc.place_map.upkeep import compact_map, map_info, verify_map
+
+
+@pytest.fixture
+def city(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A map with an index."""
+    monkeypatch.setattr(
+        approximate.ApproximateEngine.__init__, "__kwdefaults__", {"exact_below": 500, "clustered_from": 10**9}
+    )
+    monkeypatch.setattr(upkeep, "EXACT_BELOW", 500)
+    path = make_map(tmp_path / "city.gpkg", 1000)
+    PlaceMap(path)
+    return path
+
+
+def test_info(tmp_path: Path) -> None:
+    path = make_map(tmp_path / "town.gpkg", 10)
+    info = map_info(path)
+    assert (info.photos, info.index, info.file_bytes) == (10, "none needed", path.stat().st_size)
+    assert info.extent == Box(*geotag_of(0).latlon, *geotag_of(9).latlon)
+    assert (info.first, info.last) == ("2023-11-14T22:13:20.000Z", "2023-11-14T22:13:29.000Z")
+    assert (info.manifest.model, info.manifest.fingerprint, info.manifest.dim) == (
+        TINY.model,
+        TINY.fingerprint,
+        TINY.dim,
+    )
+    empty = map_info(make_map(tmp_path / "empty.gpkg"))
+    assert (empty.photos, empty.extent, empty.first) == (0, None, None)
+
+
+def test_info_says_how_old_the_index_is(city: Path) -> None:
+    assert map_info(city).index == "fresh"
+    with open_map_file(city, write=True) as file:
+        file.add([photo(5000), photo(5001)], unit_vectors(2, seed=8))
+        file.remove(np.array([1]))
+    assert map_info(city).index == "2 photos came and 1 went since it was made"
+    index_path(city).unlink()
+    assert map_info(city).index == "absent: made when the map is opened"
+
+
+def test_a_whole_map_has_nothing_wrong(city: Path, tmp_path: Path) -> None:
+    assert verify_map(city) == []
+    assert verify_map(make_map(tmp_path / "empty.gpkg")) == []
+    for storage in ("float32", "int8"):
+        whole = make_map(tmp_path / f"{storage}.gpkg", 5, TINY.__class__("tiny", "0" * 16, 32, storage))  # type: ignore[arg-type]
+        assert verify_map(whole) == []
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("DELETE FROM descriptors WHERE fid = 7", "photo 7 has no descriptor"),
+        (
+            "INSERT INTO descriptors SELECT 5000, descriptor FROM descriptors WHERE fid = 7",
+            "descriptor 5000 has no photo",
+        ),
+        ("UPDATE descriptors SET descriptor = x'0000' WHERE fid = 7", "descriptor 7 has 2 bytes, not 64"),
+        ("UPDATE descriptors SET descriptor = zeroblob(64) WHERE fid = 7", "descriptor 7 has length 0.000, not 1"),
+        (f"UPDATE descriptors SET descriptor = x'{'007e' * 32}' WHERE fid = 7", "descriptor 7 has length nan, not 1"),
+        (
+            "UPDATE photos SET geom = x'47500001e61000000101000000000000000000f03f0000000000c05840' WHERE fid = 7",
+            r"photo 7 \(0006.jpg\) stands nowhere on Earth: \[99. +1.\]",
+        ),
+        (
+            "UPDATE descriptors SET descriptor = (SELECT descriptor FROM descriptors WHERE fid = 8) WHERE fid = 7",
+            "the index has another descriptor of photo 7 than the map: delete .*index",
+        ),
+    ],
+)
+def test_every_kind_of_damage_is_found(city: Path, sql: str, said: str) -> None:
+    with closing(sqlite3.connect(city)) as connection:
+        connection.execute(sql)
+        connection.commit()
+    problems = verify_map(city)
+    assert len(problems) >= 1
+    assert any(re.search(said, problem) for problem in problems), problems
+
+
+def test_bytes_that_were_flipped_are_found(tmp_path: Path) -> None:
+    path = make_map(tmp_path / "town.gpkg", 500)
+    content = bytearray(path.read_bytes())
+    for start in range(len(content) // 2, len(content), 16_384):
+        content[start : start + 8] = b"\xff" * 8
+    path.write_bytes(content)
+    assert verify_map(path)[0].startswith("SQLite: ")
+
+
+def test_compacting_gives_space_back_and_keeps_the_rest(tmp_path: Path) -> None:
+    path = make_map(tmp_path / "town.gpkg", 2000)
+    with open_map_file(path, write=True) as file:
+        file.remove(np.arange(1, 1900))
+    full = path.stat().st_size
+    before, after = compact_map(path)
+    assert before == full
+    assert after == path.stat().st_size < full / 2
+    assert verify_map(path) == []
+    assert PlaceMap(path).files == tuple(f"{number:04d}.jpg" for number in range(1899, 2000))
+    with open_map_file(path, write=True) as file:
+        file.add([photo(1)], unit_vectors(1))
+        assert file.photos()[0][-1] == 2001  # ids still never come back
+    with pytest.raises(MapError, match="does not exist"):
+        compact_map(tmp_path / "absent.gpkg")
