@@ -16,14 +16,9 @@ import torch
 from PIL import Image
 
 from sareloc.checkpoint import save_checkpoint
-from sareloc.descriptors import (
-    WINDOW_BATCHES,
-    decode_box,
-    describe,
-    describe_all,
-    describe_boxes,
-    receptive_field_px,
-)
+from sareloc.descriptors import describe, describe_all, describe_boxes, receptive_field_px
+from sareloc.descriptors.boxes import decode_box
+from sareloc.descriptors.describing import WINDOW_BATCHES
 from sareloc.errors import ArgumentError
 from sareloc.models.backbones import BACKBONES, make_backbone
 from sareloc.models.place_model import PlaceModel, make_model
@@ -135,8 +130,9 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from sareloc.checkpoint import load_model
-from sareloc.descriptors import describe_all
+from sareloc.descriptors import describe_all, store
 
+store.MARK_EVERY_S = 0.0
 folder = Path(sys.argv[1])
 model = load_model(folder / "model")
 encode, calls = model.encode, []
@@ -191,13 +187,16 @@ def test_a_photo_that_changed_or_failed_is_described_again(
     np.testing.assert_allclose(found.vectors, one_by_one(model, paths), atol=2e-3)
 
 
-def test_a_photo_that_went_bad_loses_its_descriptor(model: PlaceModel, tmp_path: Path) -> None:
+def test_a_photo_that_goes_away_and_comes_back(model: PlaceModel, tmp_path: Path) -> None:
+    """As when a disk is not mounted for once: the file that returns is the same, its descriptor was forgotten."""
     paths = write_photos(tmp_path, [(64, 64)] * 2)
-    describe_all(model, paths, store=tmp_path / "store")
-    paths[1].unlink()
+    first = describe_all(model, paths, store=tmp_path / "store").vectors.copy()
+    away = paths[1].rename(tmp_path / "away.png")
     found = describe_all(model, paths, store=tmp_path / "store")
     assert list(found.failures) == [1]
     assert found.vectors.any(axis=1).tolist() == [True, False]
+    away.rename(paths[1])
+    np.testing.assert_allclose(describe_all(model, paths, store=tmp_path / "store").vectors, first, atol=2e-3)
 
 
 def test_a_store_of_another_model_or_list_is_refused(model: PlaceModel, tmp_path: Path) -> None:

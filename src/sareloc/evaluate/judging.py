@@ -61,7 +61,7 @@ def _average_precision_depth(places: Places, n: int) -> int:
 
 
 PROTOCOLS: Mapping[str, Rule] = {
-    "radius": Rule("within {radius:g} m, every photo counted (the plain protocol)", lambda _, n: n),
+    "radius": Rule("within {radius:g} m, every photo counted", lambda _, n: n),
     "panorama": Rule(
         "within {radius:g} m, one photo of each panorama counted",
         _panorama_depth,

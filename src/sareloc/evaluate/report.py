@@ -16,15 +16,21 @@ class CurvePoint:
     recall: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """What an evaluation found. Shares are percentages of all queries; errors are metres to the first result."""
 
     dataset: str
     split: str
+    model: str = ""
+    fingerprint: str = ""
+    """Of the model; both are empty for rankings that came from elsewhere."""
+    dim: int | None = None
     protocol: str
     meaning: str
     """What counts as right, in words."""
+    boxes: Literal["crop", "full"] | None = None
+    """Whether queries were cropped to their boxes, where the dataset has boxes."""
     database: int
     queries: int
     queries_without_positives: int
@@ -34,18 +40,14 @@ class Report:
     recall_at_1_interval: tuple[float, float] | None
     """Where recall@1 lies in 95 % of resamples of the queries; None without queries."""
     plain_recall: Mapping[int, float] | None
-    """Recall@N when the protocol's treatment of the ranking is left out, as some tools do; None where there is none."""
+    """Recall@N by the protocol "radius", beside that of Tokyo's own rules, which other tools leave out."""
     mean_average_precision: float | None
     median_error_m: float | None
     """None where positions are unknown, or half of the queries have no answer."""
     error_quantiles_m: Mapping[float, float | None] | None
-    curve: tuple[CurvePoint, ...] = ()
+    """By share of the queries."""
+    curve: tuple[CurvePoint, ...]
     """Precision and recall over a threshold on the distance; empty where a ranking came without distances."""
-    model: str = ""
-    fingerprint: str = ""
-    dim: int | None = None
-    boxes: Literal["crop", "full"] | None = None
-    """Whether queries were cropped to their boxes, where the dataset has boxes."""
     failures: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=lambda: {"database": (), "queries": ()})
     """Photos that could not be decoded, with reasons: a database photo is left out, a query counts as missed."""
 
