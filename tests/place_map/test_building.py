@@ -15,7 +15,8 @@ from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import decode, make_utm_name
 from sareloc.place_map import Box, Circle, PlaceMap, open_map_file
-from sareloc.place_map.building import add_photos, build_map, remove_photos
+from sareloc.place_map.building import add_photos, build_map
+from sareloc.place_map.upkeep import remove_photos
 
 
 @pytest.fixture(scope="module")

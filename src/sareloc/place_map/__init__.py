@@ -1,6 +1,6 @@
 """The map: photos with known positions in one GeoPackage, searched by descriptor.
 
-`PlaceMap` opens one; `building` makes one, adds to it and removes from it; `upkeep` looks after it.
+`PlaceMap` opens one; `building` makes one and adds to it; `upkeep` looks after it and removes from it.
 """
 
 from sareloc.place_map.areas import Area, Box, Circle

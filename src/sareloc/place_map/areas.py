@@ -61,8 +61,9 @@ class Circle:
         limit = self.radius_m + ROUNDING_M
         band = np.flatnonzero(np.abs(latlon[:, 0] - self.latlon[0]) * SHORTEST_DEGREE_M <= limit)
         chords = np.linalg.norm(ecef_from_wgs84(latlon[band]) - ecef_from_wgs84(self.latlon), axis=1)
-        # straight through the Earth is shorter than along the ground, by a known part at most
-        inside = chords * (1 + (chords / SMALLEST_RADIUS_M) ** 2 / 20) <= limit
+        # along the ground is farther than straight through, though not farther than on a smaller Earth
+        smaller = np.minimum(chords / (2 * SMALLEST_RADIUS_M), 1)
+        inside = (smaller < 0.5) & (2 * SMALLEST_RADIUS_M * np.arcsin(smaller) <= limit)
         unclear = np.flatnonzero((chords <= limit) & ~inside)
         inside[unclear] = distance_m(latlon[band[unclear]], self.latlon) <= limit
         rows: Ints = band[inside]

@@ -1,4 +1,4 @@
-"""From geotagged photos to a map: build, add, remove. Stopped at any moment, the same call goes on where it was."""
+"""From geotagged photos to a map: build one, add to one. Stopped at any moment, the same call goes on where it was."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatch
 from itertools import compress, repeat
 from pathlib import Path
 
-import numpy as np
 from tqdm import tqdm
 
 from sareloc.descriptors import describe
-from sareloc.errors import ArgumentError, MapError, PhotoError
+from sareloc.errors import MapError, PhotoError
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Geotag
-from sareloc.place_map.areas import Area
 from sareloc.place_map.examining import Given, examine, list_photos, name_in_map, read_tables, stamp
 from sareloc.place_map.map_file import Manifest, MapFile, Photo
 from sareloc.place_map.opening import create_map_file, open_map_file
@@ -104,25 +101,6 @@ def add_photos(
         report = _add(model, listed, read_tables(photos, geotags), file, batch, workers, progress)
     PlaceMap(path)
     return report
-
-
-def remove_photos(path: str | Path, *, files: Sequence[str] = (), area: Area | None = None) -> int:
-    """Remove photos from a map; returns how many.
-
-    `files`: names or patterns like "2019/*.jpg" (a pattern without a slash is held against the file's own name).
-    `area`: those inside. Given both, photos must fit both.
-    """
-    if not files and area is None:
-        raise ArgumentError("say which photos to remove: files or an area")
-    with open_map_file(Path(path), write=True) as file:
-        ids, latlon, names = file.photos()
-        rows = np.arange(len(ids)) if area is None else area.rows(latlon)
-        chosen = [row for row in rows if not files or any(_fits(names[row], pattern) for pattern in files)]
-        return file.remove(ids[chosen])
-
-
-def _fits(file: str, pattern: str) -> bool:
-    return fnmatch(file if "/" in pattern else file.rpartition("/")[2], pattern)
 
 
 def _check_same(file: MapFile, model: PlaceModel, dim: int, storage: Storage) -> None:

@@ -1,15 +1,18 @@
-"""Looking after a map: what is in it, whether it is whole, and giving back the space of removed photos."""
+"""Looking after a map: what is in it, whether it is whole, removing photos and giving back their space."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 import numpy as np
 
 from sareloc.engines.approximate import EXACT_BELOW, ApproximateEngine
 from sareloc.engines.index_file import read_index_ids
-from sareloc.place_map.areas import Box
+from sareloc.errors import ArgumentError
+from sareloc.place_map.areas import Area, Box
 from sareloc.place_map.map_file import Manifest, MapFile
 from sareloc.place_map.opening import open_map_file
 from sareloc.place_map.place_map import index_key, index_path
@@ -45,6 +48,21 @@ def map_info(path: str | Path) -> MapInfo:
         return MapInfo(file.manifest, len(ids), extent, first, last, file.path.stat().st_size, _index_state(file))
 
 
+def remove_photos(path: str | Path, *, files: Sequence[str] = (), area: Area | None = None) -> int:
+    """Remove photos from a map; returns how many.
+
+    `files`: names or patterns like "2019/*.jpg" (a pattern without a slash is held against the file's own name).
+    `area`: those inside. Given both, photos must fit both.
+    """
+    if not files and area is None:
+        raise ArgumentError("say which photos to remove: files or an area")
+    with open_map_file(Path(path), write=True) as file:
+        ids, latlon, names = file.photos()
+        rows = np.arange(len(ids)) if area is None else area.rows(latlon)
+        chosen = [row for row in rows if not files or any(_fits(names[row], pattern) for pattern in files)]
+        return file.remove(ids[chosen])
+
+
 def verify_map(path: str | Path) -> list[str]:
     """What is wrong with a map, one sentence each; nothing where it is whole. Reads every byte of it.
 
@@ -67,6 +85,10 @@ def compact_map(path: str | Path) -> tuple[int, int]:
     with open_map_file(where, write=True) as file:
         file.compact()
     return before, where.stat().st_size
+
+
+def _fits(file: str, pattern: str) -> bool:
+    return fnmatch(file if "/" in pattern else file.rpartition("/")[2], pattern)
 
 
 def _index_state(file: MapFile) -> str:

@@ -1,0 +1,230 @@
+"""`sareloc map`: build, add, remove, info, verify, compact."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from sareloc.errors import ArgumentError
+from sareloc.place_map import Box
+from sareloc.place_map.upkeep import MapInfo, compact_map, map_info, remove_photos, verify_map
+
+if TYPE_CHECKING:
+    from sareloc.models.place_model import PlaceModel
+    from sareloc.place_map.building import BuildReport
+
+LISTED = 10
+Json = Annotated[bool, Parameter(name="--json", negative=())]
+
+
+def build(
+    photos: Annotated[list[Path], Parameter(negative=())],
+    *,
+    out: Path,
+    model: str,
+    geotags: Path | None = None,
+    dim: int | None = None,
+    storage: Literal["float16", "float32", "int8"] = "float16",
+    batch: int = 8,
+    workers: int = 2,
+    device: str | None = None,
+    as_json: Json = False,
+) -> int:
+    """Make a map of geotagged photos. Stopped at any moment, the same command goes on where it was.
+
+    The exit status is 1 where no photo has a position.
+
+    Parameters
+    ----------
+    photos
+        Folders of photos, with their subfolders, or photos.
+    out
+        The map: a GeoPackage (.gpkg), which QGIS opens too.
+    model
+        A checkpoint, or the name of a model that comes with sareloc.
+    geotags
+        A CSV (file, lat, lon, heading, time) or GeoJSON with the photos' positions, instead of EXIF and file names.
+    dim
+        Keep the first so many dimensions of the descriptors.
+    storage
+        How each number of a descriptor is kept.
+    batch
+        Photos described at once, and written at once.
+    workers
+        Processes that decode photos.
+    device
+        Where the model runs: cpu, cuda, cuda:1. By default the GPU where there is one.
+    as_json
+        Print one JSON object.
+    """
+    from sareloc.place_map.building import build_map
+
+    report = build_map(
+        _load(model, device),
+        photos,
+        out,
+        geotags=geotags,
+        dim=dim,
+        storage=storage,
+        batch=batch,
+        workers=workers,
+    )
+    return _tell(report, out, as_json)
+
+
+def add(
+    city: Path,
+    photos: Annotated[list[Path], Parameter(negative=())],
+    *,
+    model: str,
+    geotags: Path | None = None,
+    batch: int = 8,
+    workers: int = 2,
+    device: str | None = None,
+    as_json: Json = False,
+) -> int:
+    """Add photos to a map; those that are in it are passed over, also under other names.
+
+    The exit status is 1 where no photo has a position.
+
+    Parameters
+    ----------
+    city
+        The map.
+    photos
+        Folders of photos, with their subfolders, or photos.
+    model
+        The model that the map was built with.
+    geotags
+        A CSV (file, lat, lon, heading, time) or GeoJSON with the photos' positions, instead of EXIF and file names.
+    batch
+        Photos described at once, and written at once.
+    workers
+        Processes that decode photos.
+    device
+        Where the model runs: cpu, cuda, cuda:1. By default the GPU where there is one.
+    as_json
+        Print one JSON object.
+    """
+    from sareloc.place_map.building import add_photos
+
+    report = add_photos(_load(model, device), photos, city, geotags=geotags, batch=batch, workers=workers)
+    return _tell(report, city, as_json)
+
+
+def remove(
+    city: Path,
+    files: Annotated[list[str] | None, Parameter(negative=())] = None,
+    *,
+    box: tuple[float, float, float, float] | None = None,
+) -> None:
+    """Remove photos from a map, by name, by box, or by both: then those that fit both.
+
+    Parameters
+    ----------
+    city
+        The map.
+    files
+        File names or patterns, such as "2019/*.jpg".
+    box
+        South, west, north and east in degrees.
+    """
+    if not files and box is None:
+        raise ArgumentError("say which photos to remove: file names, or --box SOUTH WEST NORTH EAST")
+    removed = remove_photos(city, files=files or (), area=None if box is None else Box(*box))
+    print(f"removed {removed:,} photos from {city}")
+
+
+def info(city: Path, *, as_json: Json = False) -> None:
+    """Say what a map holds: photos, extent, times, model, bytes.
+
+    Parameters
+    ----------
+    city
+        The map.
+    as_json
+        Print one JSON object.
+    """
+    found = map_info(city)
+    print(json.dumps(asdict(found)) if as_json else table(found))
+
+
+def verify(city: Path) -> int:
+    """Read every byte of a map and say what is wrong with it. The exit status is 1 where something is.
+
+    Parameters
+    ----------
+    city
+        The map.
+    """
+    problems = verify_map(city)
+    print("\n".join(_listed(problems)) if problems else f"{city} is whole")
+    return 1 if problems else 0
+
+
+def compact(city: Path) -> None:
+    """Give the space of removed photos back to the disk.
+
+    Parameters
+    ----------
+    city
+        The map.
+    """
+    before, after = compact_map(city)
+    print(f"{city}: {before / 1e6:,.1f} MB before, {after / 1e6:,.1f} MB after")
+
+
+def table(found: MapInfo) -> str:
+    """A map's info for people to read."""
+    made = found.manifest
+    lines = [
+        ("photos", f"{found.photos:,}"),
+        ("model", f"{made.model} {made.fingerprint}"),
+        ("descriptors", f"{made.dim} dimensions, {made.storage}"),
+        ("file", f"{found.file_bytes / 1e6:,.1f} MB, {found.file_bytes / max(found.photos, 1):,.0f} bytes a photo"),
+        ("index", found.index),
+        ("made by", f"{made.made_by}, format {made.format}"),
+    ]
+    if found.extent is not None:
+        e = found.extent
+        lines.append(("latitude", f"{e.south:.5f} to {e.north:.5f}"))
+        lines.append(("longitude", f"{e.west:.5f} to {e.east:.5f}"))
+    if found.first is not None:
+        lines.append(("taken", f"{found.first} to {found.last}"))
+    return "\n".join(f"{name:<12}{value}" for name, value in lines)
+
+
+def _load(model: str, device: str | None) -> PlaceModel:
+    import torch
+
+    from sareloc.checkpoint import load_model
+
+    return load_model(model, device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def _tell(report: BuildReport, city: Path, as_json: bool) -> int:
+    unreadable = [str(error) for error in report.unreadable]
+    if as_json:
+        told: dict[str, Any] = asdict(report) | {"unreadable": unreadable, "map": str(city)}
+        print(json.dumps(told))
+    else:
+        print(
+            f"{city}: added {report.added:,} photos in {report.seconds:,.1f} s, {report.already:,} were in it already"
+        )
+        for name, photos in (("have no position", report.untagged), ("cannot be read", unreadable)):
+            if photos:
+                print(f"{len(photos):,} photos {name}:", *(f"  {line}" for line in _listed(photos)), sep="\n")
+        if report.untagged and not report.added + report.already:
+            print("no photo has a position: give a table with --geotags (file, lat, lon)")
+    return 0 if report.added + report.already else 1
+
+
+def _listed(lines: Iterable[str]) -> list[str]:
+    known = list(lines)
+    more = len(known) - LISTED
+    return known[:LISTED] + ([f"... and {more:,} more"] if more > 0 else [])

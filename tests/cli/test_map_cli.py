@@ -1,0 +1,111 @@
+"""`sareloc map`, from its arguments to what it prints."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cyclopts import App
+from tests.place_map.small_town import tiny_model, write_photo, write_town
+
+import sareloc.cli.map as commands
+from sareloc.checkpoint import save_checkpoint
+from sareloc.errors import ArgumentError, MapError
+from sareloc.place_map import PlaceMap
+
+
+@pytest.fixture
+def town(tmp_path: Path) -> Path:
+    """A folder with photos, a model and an app's worth of surroundings."""
+    write_town(tmp_path / "photos", 6)
+    save_checkpoint(tiny_model(), tmp_path / "model")
+    return tmp_path
+
+
+def run(*words: str | Path) -> Any:
+    app = App(name="map")
+    for name in ("build", "add", "remove", "info", "verify", "compact"):
+        app.command(getattr(commands, name), name=name)
+    return app([*map(str, words)], result_action="return_value", exit_on_error=False)
+
+
+def build(town: Path, *words: str | Path) -> Any:
+    model = ("--model", town / "model", "--device", "cpu", "--workers", "0")
+    return run("build", town / "photos", "--out", town / "town.gpkg", *model, *words)
+
+
+def test_build_add_info_verify_remove_compact(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = town / "town.gpkg"
+    assert build(town) == 0
+    assert "added 6 photos in" in capsys.readouterr().out
+    extra = write_photo(town / "more" / "x.jpg", 50)
+    arguments = ("--model", town / "model", "--device", "cpu", "--workers", "0", "--json")
+    assert run("add", path, extra, town / "photos", *arguments) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["added"], report["already"], report["untagged"], report["unreadable"]) == (1, 6, [], [])
+    run("info", path)
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert lines["photos"] == "7"
+    assert lines["model"] == f"tiny {tiny_model().fingerprint()}"
+    assert lines["latitude"] == "48.85840 to 48.86340"
+    run("info", path, "--json")
+    info = json.loads(capsys.readouterr().out)
+    assert (info["photos"], info["manifest"]["dim"], info["extent"]["west"]) == (7, 256, pytest.approx(2.2945))
+    assert run("verify", path) == 0
+    assert "is whole" in capsys.readouterr().out
+    run("remove", path, "0001.jpg", "more/*")
+    run("remove", path, "--box", "48.8583", "2.29", "48.85841", "2.3")
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["2", "1"]
+    assert PlaceMap(path).files == tuple(f"photos/000{number}.jpg" for number in (2, 3, 4, 5))
+    run("compact", path)
+    assert "MB after" in capsys.readouterr().out
+
+
+def test_photos_left_out_are_told(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(12):
+        write_photo(town / "photos" / f"nowhere{number:02d}.jpg", 60 + number, tagged=False)
+    (town / "photos" / "broken.jpg").write_bytes(b"?")
+    assert build(town) == 0
+    out = capsys.readouterr().out
+    assert "12 photos have no position:" in out
+    assert "nowhere09.jpg" in out
+    assert "nowhere10.jpg" not in out
+    assert "... and 2 more" in out
+    assert "1 photos cannot be read:" in out
+    assert "broken.jpg: not a JPEG" in out
+
+
+def test_no_position_at_all_is_a_failure_that_says_what_to_do(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for photo in (town / "photos").iterdir():
+        write_photo(photo, 3, tagged=False)
+    assert build(town) == 1
+    assert "no photo has a position: give a table with --geotags" in capsys.readouterr().out
+
+
+def test_a_damaged_map_is_a_failure(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import sqlite3
+    from contextlib import closing
+
+    build(town)
+    with closing(sqlite3.connect(town / "town.gpkg")) as connection:
+        connection.execute("DELETE FROM descriptors WHERE fid = 2")
+        connection.commit()
+    capsys.readouterr()
+    assert run("verify", town / "town.gpkg") == 1
+    assert capsys.readouterr().out == "photo 2 has no descriptor\n"
+
+
+def test_remove_wants_to_know_what(town: Path) -> None:
+    with pytest.raises(ArgumentError, match="--box SOUTH WEST NORTH EAST"):
+        run("remove", town / "town.gpkg")
+    with pytest.raises(MapError, match="does not exist"):
+        run("remove", town / "town.gpkg", "x")
+
+
+def test_commands_that_need_no_model_do_not_import_torch() -> None:
+    code = "import sys, sareloc.cli.map; assert 'torch' not in sys.modules and 'faiss' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
