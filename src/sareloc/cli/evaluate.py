@@ -43,7 +43,7 @@ def evaluate_command(
     split
         Which part of the dataset: train, val or test.
     protocol
-        What counts as right, instead of the dataset's own rule: for Tokyo 24/7, radius counts every photo of a panorama.
+        What counts as right, instead of the dataset's own rule: radius lets Tokyo 24/7 count every photo of a panorama.
     dim
         Use the first so many dimensions of the descriptors.
     boxes
