@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyproj import Geod, Transformer
 
@@ -143,6 +143,8 @@ def test_utm_agrees_with_the_textbook_series(latitude: float, longitude: float, 
 
 @settings(max_examples=100, deadline=None)
 @given(st.floats(-80, 84), st.floats(-180, 180))
+@example(0.0, 180.0)
+@example(10.0, -180.0)
 def test_utm_round_trip(latitude: float, longitude: float) -> None:
     epsg = utm_epsg((latitude, longitude))
     back = wgs84_from_utm(utm_from_wgs84([[latitude, longitude]], epsg), epsg)

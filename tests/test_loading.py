@@ -187,10 +187,10 @@ def test_workers_that_cannot_start_say_so(photos: list[Path], monkeypatch: pytes
 
 
 SCRIPT = """
-import sys, time
+import signal, sys, time
 from sareloc.loading import load_images
 print("script runs", flush=True)
-for row, image in load_images([sys.argv[1]] * 1000, lambda height, width: (height, width), workers=2):
+for row, image in load_images([sys.argv[1]] * 100, lambda height, width: (height, width), workers=2):
     if row == 3:
         print("loading", flush=True)
         {then}
@@ -242,6 +242,20 @@ def test_ctrl_c_ends_caller_and_workers_quietly(photos: list[Path], tmp_path: Pa
     assert err.count("Traceback") == 1
     assert err.strip().endswith("KeyboardInterrupt")
     assert group_ends(process.pid)
+
+
+def test_ctrl_c_is_the_callers_to_answer(photos: list[Path], tmp_path: Path) -> None:
+    """A caller that goes on after Ctrl-C, as one that saves its work first, still has its workers."""
+    process = start(
+        "signal.signal(signal.SIGINT, lambda *_: print('heard', flush=True)); print('deaf', flush=True); time.sleep(1)",
+        photos[0],
+        tmp_path,
+    )
+    wait_for(process, "deaf")
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert out.split() == ["heard", "end"]
+    assert err == ""
 
 
 def test_workers_do_not_outlive_a_killed_caller(photos: list[Path], tmp_path: Path) -> None:

@@ -142,7 +142,8 @@ def wgs84_from_utm(east_north: npt.ArrayLike, epsg: int) -> Floats:
     """Degrees (N, 2) from (N, 2) east, north in metres of the UTM zone `epsg`."""
     east, north = _rows(east_north, "east, north").T
     longitude_latitude = _projected(_utm(epsg, backwards=True), east, north, epsg)
-    return longitude_latitude[:, ::-1].copy()
+    # On the antimeridian PROJ's last bit may lie beyond it.
+    return np.clip(longitude_latitude[:, ::-1], (-90, -180), (90, 180))
 
 
 def enu_from_wgs84(latlon: npt.ArrayLike, origin: npt.ArrayLike) -> Floats:

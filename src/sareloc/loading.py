@@ -12,6 +12,7 @@ rule. One thread for each worker asks it for one photo after another, and answer
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -69,7 +70,7 @@ def _load_with_workers(
     paths: Iterable[str | Path], size: SizeRule | None, workers: int
 ) -> Iterator[tuple[int, Loaded]]:
     crew = [_Worker() for _ in range(workers)]
-    idle: queue.LifoQueue[_Worker] = queue.LifoQueue()  # the last one used first, so that few photos start few workers
+    idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
     for worker in crew:
         idle.put(worker)
 
@@ -142,9 +143,11 @@ class _Worker:
             return "not started"
         process, self._process = self._process, None
         process.kill()
-        with process:  # closes the pipes and waits
-            pass
-        status = process.returncode
+        for pipe in (process.stdin, process.stdout):
+            with contextlib.suppress(BrokenPipeError):  # what it was not sent before it died
+                assert pipe is not None
+                pipe.close()
+        status = process.wait()
         return f"signal {-status}" if status < 0 else f"exit status {status}"
 
     def _converse(self, path: str, size: SizeRule | None) -> Loaded:

@@ -400,6 +400,17 @@ def test_heic_without_its_extra_names_the_pip_line(monkeypatch: pytest.MonkeyPat
         decode(content, name="IMG_1.HEIC")
 
 
+def test_pillow_stays_quiet_until_the_last_one_is_out() -> None:
+    with decoding.pillow_errors("first"):
+        with decoding.pillow_errors("second"):
+            pass
+        warnings.warn("still not heard", stacklevel=1)
+        assert Image.MAX_IMAGE_PIXELS is None
+    with pytest.warns(UserWarning, match="heard again"):
+        warnings.warn("heard again", stacklevel=1)
+    assert Image.MAX_IMAGE_PIXELS is not None
+
+
 def test_threads_side_by_side_leave_the_process_as_it_was() -> None:
     contents = [encoded(scene(), format) for format in FORMATS] * 4
     filters, limit = list(warnings.filters), Image.MAX_IMAGE_PIXELS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from datetime import datetime, timedelta
 from typing import Any
@@ -91,11 +90,11 @@ def _satellite_clock(gps: dict[int, Any]) -> float | None:
 
 
 def _number(value: Any) -> float | None:
+    """The value as a number, NaN for Pillow's 0/0: every use of it asks for a range, which NaN is never in."""
     try:
-        number = float(value)
+        return float(value)
     except (TypeError, ValueError, ZeroDivisionError, OverflowError):
         return None
-    return number if math.isfinite(number) else None
 
 
 def _text(value: Any) -> str:
