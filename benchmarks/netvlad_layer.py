@@ -7,7 +7,7 @@ The other two differ from ours in how the sum of residuals is written, and in no
   training, OpenIBL, hloc);
 - loop: the same for one cluster after the other (pytorch-NetVlad's slower, smaller variant).
 
-Each form runs in a process of its own. Time: the median of the repeats. Memory: on the CPU, how much the process grew
+Each form runs in a process of its own. Time: the fastest of the repeats. Memory: on the CPU, how much the process grew
 at its peak (resident set, after a small warm-up); on CUDA, the peak of what torch allocated beyond inputs and weights.
 """
 
@@ -17,7 +17,6 @@ import argparse
 import json
 import platform
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -103,7 +102,7 @@ def measure(args: argparse.Namespace) -> None:
         step(args.form, layer, features)
         synchronise(args.device)
         times.append(time.perf_counter() - start)
-    print(json.dumps({"ms": 1e3 * statistics.median(times), "mib": memory / MIB}))
+    print(json.dumps({"ms": 1e3 * min(times), "mib": memory / MIB}))
 
 
 def machine(device: str) -> str:

@@ -266,6 +266,7 @@ def test_best_precision_of_a_device() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_the_gpu_gives_the_descriptors_of_the_cpu() -> None:
     model = tiny()
     images = [photo(96, 128, s) for s in range(3)]

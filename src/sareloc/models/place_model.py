@@ -142,7 +142,7 @@ class PlaceModel(nn.Module):
         `images`: a sequence of uint8 arrays (H, W, 3) or PIL images of any sizes from 64 px up, brought to the
         model's own size, or a uint8 tensor (N, 3, H, W), taken as it is. At most `batch` images are in work at a time;
         images of equal size share a batch. `precision`: the format of the convolutions; None: bfloat16 where the
-        device is fast in it (`best_dtype`), torch.float32: full precision.
+        device is fast in it (`best_dtype`), torch.float32: torch's own float32 (TF32 on CUDA, unless that is off).
         """
         found = torch.empty(len(images), self.dim if dim is None else dim)
         with evaluating(self, precision):

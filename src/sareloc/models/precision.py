@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 FAST_BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")  # x86 servers of 2020 and later; ARM
@@ -17,8 +19,8 @@ def best_dtype(device: torch.device | str) -> torch.dtype:
         # compute capability 8.0, Ampere, brought bfloat16 to the hardware
         return torch.bfloat16 if torch.cuda.get_device_capability(device) >= (8, 0) else torch.float32
     if kind == "cpu":
-        # releases of torch before 2.11 cannot say
-        capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+        # older releases of torch cannot say
+        capabilities: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
         return torch.bfloat16 if any(capabilities.get(c) for c in FAST_BFLOAT16) else torch.float32
     return torch.float32
 

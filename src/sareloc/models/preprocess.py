@@ -95,9 +95,9 @@ class Preprocess:
             groups.setdefault(self.size(*_height_width(image)), []).append(row)
         for size, rows in groups.items():
             for start in range(0, len(rows), batch):
-                part = rows[start : start + batch]
-                pixels = np.stack([_resized(images[row], size) for row in part])
-                yield part, torch.from_numpy(pixels).permute(0, 3, 1, 2)
+                chosen = rows[start : start + batch]
+                pixels = np.stack([_resized(images[row], size) for row in chosen])
+                yield chosen, torch.from_numpy(pixels).permute(0, 3, 1, 2)
 
 
 def _height_width(image: Image) -> tuple[int, int]:

@@ -101,8 +101,9 @@ def k_means(points: Tensor, clusters: int, rng: np.random.Generator, *, rounds: 
         counts = member.sum(dim=0)
         centres = (member.T @ points) / counts.clamp(min=1)[:, None]
         empty = (counts == 0).nonzero().flatten()
-        lonely = (distance + points.square().sum(dim=1)).argsort(descending=True)
-        centres[empty] = points[lonely[: len(empty)]]
+        if len(empty):
+            lonely = (distance + points.square().sum(dim=1)).topk(len(empty)).indices
+            centres[empty] = points[lonely]
     return centres
 
 
