@@ -39,6 +39,11 @@ def test_ecef_round_trip_is_exact(degrees: np.ndarray) -> None:
     np.testing.assert_allclose(wgs84_from_ecef(ecef_from_wgs84(degrees)), degrees, atol=1e-13, rtol=1e-15)
 
 
+@pytest.mark.parametrize("pole", [90, -90])
+def test_a_pole_has_one_longitude(pole: float) -> None:
+    np.testing.assert_array_equal(wgs84_from_ecef(ecef_from_wgs84([[pole, 77], [pole, -180]])), [[pole, 0], [pole, 0]])
+
+
 @pytest.mark.parametrize("height_m", [-10_000.0, 9_000.0])
 def test_a_point_off_the_ellipsoid_gives_the_place_below_or_above_it(height_m: float) -> None:
     proj = Transformer.from_crs("EPSG:4979", "EPSG:4978", always_xy=True)
