@@ -137,7 +137,7 @@ class NetVLAD(Aggregation):
         # x / |x| is never stored: both products below are linear in x, so its scale moves onto the (K, S) side
         scale = torch.linalg.vector_norm(x, dim=1, keepdim=True).square().add(NORM_EPS).rsqrt()  # (B, 1, S)
         # one (K, D) matrix per image, though the same: a plain product would copy the feature map to merge the batch
-        logits = (self.assign.expand(len(x), -1, -1) @ x) * scale  # (B, K, S)
+        logits = (self.assign.expand(x.shape[0], -1, -1) @ x) * scale  # (B, K, S)
         if self.bias is not None:
             logits = logits + self.bias[:, None]
         assigned = logits.softmax(dim=1)
