@@ -100,6 +100,7 @@ def test_tagged_and_untagged_photos(mixed: Path) -> None:
     assert result.geotags[0].heading_deg == 45
     assert result.positions().latlon()[1] == pytest.approx((55.7, 13.19), abs=1e-6)
     assert [photo.name for photo in result.untagged] == ["broken.jpg", "none.jpg"]
+    assert [error.photo for error in result.unreadable] == [str(mixed / "broken.jpg")]
     assert result.missing == ()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sareloc.errors import PhotoError
 from sareloc.geo import Positions
+from sareloc.photos.decoding import open_photo
 from sareloc.photos.exif import read_exif_geotag
 from sareloc.photos.geotag import Geotag
 from sareloc.photos.names import parse_utm_name
@@ -25,7 +26,9 @@ class GeotaggedPhotos:
     photos: tuple[Path, ...]
     geotags: tuple[Geotag, ...]
     untagged: tuple[Path, ...] = ()
-    """Photos without a geotag."""
+    """Photos for which no geotag was found."""
+    unreadable: tuple[PhotoError, ...] = ()
+    """Why some of `untagged` could not even be opened: damaged, or HEIC without its extra."""
     missing: tuple[str, ...] = ()
     """Files that the table names and the folder does not hold."""
 
@@ -90,12 +93,22 @@ def find_geotagged(folder: str | Path, table: str | Path | None = None) -> Geota
         for photo in tqdm(listed, desc="geotags", unit="photo", disable=None, leave=False)
     }
     tagged = [(photo, tag) for photo, tag in tags.items() if tag is not None]
+    untagged = tuple(photo for photo, tag in tags.items() if tag is None)
     return GeotaggedPhotos(
         tuple(photo for photo, _ in tagged),
         tuple(tag for _, tag in tagged),
-        tuple(photo for photo, tag in tags.items() if tag is None),
+        untagged,
+        tuple(error for error in map(_why_unreadable, untagged) if error is not None),
         tuple(str(path.relative_to(source.parent)) for path in rows if source and not path.is_file()),
     )
+
+
+def _why_unreadable(photo: Path) -> PhotoError | None:
+    try:
+        with open_photo(photo):
+            return None
+    except PhotoError as error:
+        return error
 
 
 def _identity(folder: Path) -> tuple[int, int]:

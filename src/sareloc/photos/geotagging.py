@@ -51,9 +51,13 @@ def write_geotag(photo: str | Path, target: str | Path, geotag: Geotag) -> None:
     except ValueError as damaged:
         raise PhotoError(photo, f"cannot take a geotag: {damaged}") from damaged
     beside = Path(f"{target}.part")
-    beside.write_bytes(tagged)
-    shutil.copymode(photo, beside)
-    os.replace(beside, target)
+    try:
+        beside.write_bytes(tagged)
+        shutil.copymode(photo, beside)
+        os.replace(beside, target)
+    except OSError as refused:
+        beside.unlink(missing_ok=True)
+        raise PhotoError(target, f"cannot be written: {refused.strerror}") from refused
 
 
 def jpeg_with_geotag(jpeg: bytes, geotag: Geotag) -> bytes:
