@@ -55,8 +55,8 @@ def test_every_recipe_of_the_paper_learns(name: str) -> None:
 def test_what_was_learned_is_found_again(name: str) -> None:
     model, town = tiny_model(), tiny_town()
     before = recall_1(model, town)
-    knobs = recipe(name, epochs=12, lr=0.02, negatives=5, pool=10, remembered=0, refresh_every=20, precision="float32")
-    run = train(model, town, replace(knobs, dim=0), validation=town, progress=False)
+    knobs = recipe(name, epochs=16, lr=0.02, halve_every=99, negatives=5, pool=10, remembered=0, refresh_every=20)
+    run = train(model, town, replace(knobs, dim=0, precision="float32"), validation=town, progress=False)
     assert recall_1(model, town) == pytest.approx(run.best.recall_1)
     assert run.best.recall_1 > before + 0.2
 

@@ -15,6 +15,13 @@ from sareloc.errors import SarelocError
 
 app = App(name="sareloc", help="Say where a photo was taken: learn, map, localize.", version=__version__)
 
+data = App(name="data", help="Datasets: check one, or draw a city.")
+data.command("sareloc.cli.data:check", name="check", help="Counts, extent, positives, missing and unreadable files.")
+data.command("sareloc.cli.draw:draw", name="draw", help="Draw a city and write it as a dataset.")
+app.command(data)
+app.command("sareloc.cli.train:train_command", name="train", help="Train a model on a dataset.")
+app.command("sareloc.cli.evaluate:evaluate_command", name="evaluate", help="How well a model finds a dataset's places.")
+
 
 def main() -> None:
     """Run the command line; an error of ours is one line on standard error and exit status 1."""
