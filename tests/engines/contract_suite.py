@@ -159,13 +159,14 @@ class EngineContract:
     def test_among_is_kept_to_exactly(self, share: float) -> None:
         engine = self.make()
         ids, vectors = self.fill(engine)
+        engine.search(vectors[:1], 1)
         engine.delete(ids[:3])
-        allowed = np.random.default_rng(6).choice(ids, int(share * len(ids)), replace=False)
-        queries = unit_vectors(5, seed=7)
+        allowed = np.union1d(np.random.default_rng(6).choice(ids, int(share * len(ids)), replace=False), ids[:3])
+        queries = np.concatenate([unit_vectors(5, seed=7), vectors[:3]])
         hits = engine.search(queries, 6, among=np.concatenate([allowed, [10**9]]))
         here = np.isin(ids, allowed) & ~np.isin(ids, ids[:3])
         truth, far = plain_search(ids[here], vectors[here], queries, 6)
-        assert hits.ids.shape == (5, min(6, here.sum()))
+        assert hits.ids.shape == (8, min(6, here.sum()))
         np.testing.assert_allclose(hits.distances, far, atol=HALF)
         assert [set(row) for row in hits.ids.tolist()] == [set(row) for row in truth]
 

@@ -2,8 +2,10 @@
 
     python kill_builds.py PHOTOS MAP KILLS SEED
 
-Each process writes a byte to a pipe after every transaction: so many photos are acknowledged. Prints for each process
-that was killed how many photos were acknowledged and how many the map then held, as JSON.
+Every other process is killed from outside after a random time, the others kill themselves before a random SQL
+statement, as the time between those is short. Each process writes a byte to a pipe after every transaction: so many
+photos are acknowledged. Prints for each process that was killed how many photos were acknowledged and how many the map
+then held, as JSON.
 """
 
 from __future__ import annotations
@@ -12,9 +14,11 @@ import json
 import os
 import random
 import signal
+import sqlite3
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from tests.place_map.small_town import tiny_model
@@ -25,6 +29,23 @@ from sareloc.place_map.building import build_map
 from sareloc.place_map.map_file import MapFile
 
 BATCH = 4
+
+
+def die_before_statement(number: int) -> None:
+    """This process kills itself before its SQL statement of that number, not counting those that only read."""
+    connect, left = sqlite3.connect, [number]
+
+    def count(statement: str) -> None:
+        left[0] -= not statement.startswith("SELECT")
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def connect_and_count(*arguments: Any, **knobs: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*arguments, **knobs)
+        connection.set_trace_callback(count)
+        return connection
+
+    sqlite3.connect = connect_and_count  # type: ignore[assignment]
 
 
 def build_and_acknowledge(model: PlaceModel, photos: Path, out: Path, pipe: int) -> None:
@@ -39,22 +60,29 @@ def build_and_acknowledge(model: PlaceModel, photos: Path, out: Path, pipe: int)
     build_map(model, photos, out, batch=BATCH, progress=False)
 
 
-def build_and_kill(model: PlaceModel, photos: Path, out: Path, rng: random.Random) -> tuple[bool, int]:
+def build_and_kill(
+    model: PlaceModel, photos: Path, out: Path, rng: random.Random, from_outside: bool
+) -> tuple[bool, int]:
     """Whether the process was killed before it ended, and how many photos it had acknowledged."""
     read, write = os.pipe()
+    statement, batches, seconds = rng.randrange(1, 60), rng.randrange(3), rng.uniform(0, 0.03)
     child = os.fork()
     if child == 0:
         try:
+            if not from_outside:
+                die_before_statement(statement)
             build_and_acknowledge(model, photos, out, write)
         finally:
             os._exit(0)
     os.close(write)
-    acknowledged = sum(sum(os.read(read, 1)) for _ in range(rng.randrange(3)))
-    time.sleep(rng.uniform(0, 0.03))
-    os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
+    acknowledged = 0
+    if from_outside:
+        acknowledged = sum(sum(os.read(read, 1)) for _ in range(batches))
+        time.sleep(seconds)
+        os.kill(child, signal.SIGKILL)
     while rest := os.read(read, 100):
         acknowledged += sum(rest)
+    _, status = os.waitpid(child, 0)
     os.close(read)
     return os.WIFSIGNALED(status), acknowledged
 
@@ -64,7 +92,7 @@ def main(photos: Path, out: Path, kills: int, seed: int) -> None:
     model, rng = tiny_model(), random.Random(seed)
     total, log = 0, []
     while len(log) < kills:
-        killed, acknowledged = build_and_kill(model, photos, out, rng)
+        killed, acknowledged = build_and_kill(model, photos, out, rng, from_outside=len(log) % 2 == 0)
         total += acknowledged
         if not killed:
             break

@@ -128,10 +128,12 @@ def test_moved_and_renumbered_photos_are_known_by_their_content(
     build_map(model, tmp_path / "old", tmp_path / "town.gpkg")
     before = contents(tmp_path / "town.gpkg")
     (tmp_path / "old").rename(tmp_path / "new")
+    twin = shutil.copy(tmp_path / "new" / "0000.jpg", tmp_path / "new" / "twin.jpg")
     sizes = count_described(model, monkeypatch)
-    assert build_map(model, tmp_path / "new", tmp_path / "town.gpkg").already == 4
+    assert build_map(model, tmp_path / "new", tmp_path / "town.gpkg").already == 5
     assert contents(tmp_path / "town.gpkg") == {name.replace("old", "new"): value for name, value in before.items()}
     assert sizes == []
+    twin.unlink()
     moved = [tmp_path / "new" / path.name for path in paths]
     moved[3].unlink()
     for number in (2, 1, 0):  # every photo gets the next number

@@ -27,7 +27,7 @@ from sareloc.engines.contract import (
     in_batches,
     nearest_of,
 )
-from sareloc.engines.exact import ExactEngine, find_rows, half_precision, load_faiss, scan, take
+from sareloc.engines.exact import ExactEngine, find_rows, half_precision, load_faiss, scan, search_index, take
 from sareloc.engines.index_file import open_index, save_index
 
 EXACT_BELOW = 20_000
@@ -146,7 +146,7 @@ class ApproximateEngine:
         if candidates > len(self._ids) // 4 or k == 0:
             return self._scan_indexed(queries, k)
         parameters = load_faiss().IndexRefineSearchParameters(k_factor=candidates / asked)
-        squared, rows = self._index.search(queries, asked, params=parameters)
+        squared, rows = search_index(self._index, queries, asked, parameters)
         distances = np.sqrt(squared)
         distances[(rows < 0) | self._gone[rows]] = np.inf
         hits = nearest_of(k, Hits(self._ids[rows], distances))

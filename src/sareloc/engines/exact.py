@@ -91,8 +91,25 @@ def scan(vectors: Any, ids: Ints, queries: Vectors, k: int, rows: Ints | None = 
         chosen[rows] = True
         bits = np.packbits(chosen, bitorder="little")
         parameters = faiss.SearchParameters(sel=faiss.IDSelectorBitmap(bits))
-    squared, found = vectors.search(queries, k, params=parameters)
+    squared, found = search_index(vectors, queries, k, parameters)
     return nearest_of(k, Hits(ids[found], np.sqrt(squared)))
+
+
+def search_index(index: Any, queries: Vectors, k: int, parameters: Any) -> tuple[Vectors, Ints]:
+    """Squared distances and rows, from faiss; one query alone by one thread.
+
+    For one query faiss would wake all threads and wait for the last, which on a busy machine takes far longer than
+    the search.
+    """
+    faiss = load_faiss()
+    threads = faiss.omp_get_max_threads()
+    if len(queries) == 1:
+        faiss.omp_set_num_threads(1)
+    try:
+        squared, rows = index.search(queries, k, params=parameters)
+    finally:
+        faiss.omp_set_num_threads(threads)
+    return squared, rows
 
 
 def take(vectors: Any, rows: Ints) -> Vectors:
