@@ -1,0 +1,82 @@
+"""Draw views of a town: the door to the renderer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sareloc.datasets.city.camera import Poses, axes, focal_px
+from sareloc.datasets.city.moment import Moment
+from sareloc.datasets.city.raster import Grid, make_grid
+from sareloc.datasets.city.render import View, draw_views
+from sareloc.datasets.city.scene import Scene, make_scene
+from sareloc.datasets.city.town import Town
+from sareloc.errors import ArgumentError
+
+DENSE_BATCH = 32
+"""Views drawn at once on a GPU; always so many, so that a view's pixels do not depend on how many were asked for."""
+
+
+def draw(
+    town: Town, poses: Poses, moments: Sequence[Moment], height: int, width: int, device: torch.device | str = "cpu"
+) -> Tensor:
+    """Images (N, 3, height, width) uint8 on `device`: what each pose sees at its moment of the list.
+
+    On one machine and kind of device the same arguments give the same bytes, whatever else is drawn with them.
+    """
+    used, row = np.unique(poses.moment, return_inverse=True)
+    if len(used) and not 0 <= used[0] <= used[-1] < len(moments):
+        raise ArgumentError(f"the poses count moments up to {used[-1]}, but there are {len(moments)}")
+    scene = make_scene(town, [moments[m] for m in used], device)
+    columns = {f.name: getattr(poses, f.name) for f in fields(Poses)}
+    return draw_scene(scene, Poses(**{**columns, "moment": row.reshape(-1)}), height, width)
+
+
+def draw_scene(scene: Scene, poses: Poses, height: int, width: int) -> Tensor:
+    """Images (N, 3, height, width) uint8 on the scene's device; the poses' moments count in the scene's."""
+    if min(height, width) < 8:
+        raise ArgumentError(f"an image is at least 8 pixels high and wide, found {height} x {width}")
+    if not len(poses):
+        return torch.empty(0, 3, height, width, dtype=torch.uint8, device=scene.device)
+    grid = make_grid(height, width, scene.device)
+    step = DENSE_BATCH if scene.dense else 1
+    shader = _compiled() if scene.device.type == "cuda" else draw_views
+    rows = np.arange(-(-len(poses) // step) * step) % len(poses)
+    view = _view(poses.take(rows), height, width, scene.device)
+    parts = []
+    with torch.inference_mode():
+        for i in range(0, len(rows), step):
+            part = View(*(getattr(view, f.name)[i : i + step] for f in fields(View)))
+            parts.append(shader(scene, part, grid))
+    return torch.cat(parts)[: len(poses)]
+
+
+@lru_cache(maxsize=1)
+def _compiled() -> Callable[[Scene, View, Grid], Tensor]:
+    return torch.compile(draw_views, fullgraph=True, dynamic=False)
+
+
+def _view(poses: Poses, height: int, width: int, device: torch.device) -> View:
+    frame, f = axes(poses), focal_px(poses, width)
+    right, down = frame[:, 1] / f[:, None], -frame[:, 2] / f[:, None]
+    start = frame[:, 0] - 0.5 * width * right - 0.5 * height * down
+    screen = np.zeros((len(poses), 3, 3))
+    screen[:, 0, 1], screen[:, 1, 2], screen[:, 2, 0] = f, -f, 1
+    screen[:, 0, 0], screen[:, 1, 0] = width / 2, height / 2
+
+    def put(array: np.typing.NDArray[np.generic], kind: torch.dtype) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(kind).to(device)
+
+    return View(
+        put(poses.eye, torch.float32),
+        put(np.stack([start, right, down], axis=1), torch.float32),
+        put(screen @ frame, torch.float32),
+        put(poses.moment, torch.int64),
+        put(poses.seed, torch.int64),
+        put(1 / f, torch.float32),
+    )

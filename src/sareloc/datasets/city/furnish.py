@@ -1,0 +1,189 @@
+"""What stands along the streets of a town whatever the day: trees, lamps, signs, benches; and where cars may park."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from sareloc.datasets.city.atlas import Atlas
+from sareloc.datasets.city.sprites import TREES
+from sareloc.datasets.city.streets import PARK, PLAZA, Streets
+from sareloc.datasets.city.styles import SIGN_COLOURS, linear
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Sprites:
+    """N flat drawings that turn to the camera."""
+
+    foot: Floats
+    """(N, 3) where each stands."""
+    size: Floats
+    """(N, 2) width and height in metres."""
+    page: Floats
+    """(N, 2) the page in summer and the page without leaves; equal for all but trees."""
+    colours: Floats
+    """(N, 9) three linear colours."""
+    glow: Floats
+    """(N,) how far the second colour shines at night."""
+    leafy: Floats
+    """(N,) 1 where the second colour is that of the season's leaves."""
+
+    def __len__(self) -> int:
+        return len(self.foot)
+
+
+def make_sprite(
+    foot: tuple[float, float],
+    size: tuple[float, float],
+    page: int,
+    colours: npt.ArrayLike,
+    *,
+    bare: int | None = None,
+    glow: float = 0.0,
+    leafy: bool = False,
+) -> Sprites:
+    """One drawing that stands on the ground."""
+    return Sprites(
+        np.array([[*foot, 0.0]]),
+        np.array([size], dtype=np.float64),
+        np.array([[page, page if bare is None else bare]], dtype=np.float64),
+        np.asarray(colours, dtype=np.float64).reshape(1, 9),
+        np.array([glow]),
+        np.array([float(leafy)]),
+    )
+
+
+def join_sprites(parts: list[Sprites]) -> Sprites:
+    """All drawings of `parts` in order."""
+    return Sprites(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Sprites)))
+
+
+@dataclass(frozen=True, eq=False)
+class Kerb:
+    """One side of one stretch of street between two junctions: the line that things stand along."""
+
+    start: Floats
+    along: Floats
+    out: Floats
+    """Unit vectors along the street and from its middle towards the houses."""
+    length: float
+    road: float
+    pave: float
+
+    def at(self, s: float, beyond_kerb: float) -> tuple[float, float]:
+        """The point `s` metres along and so far beyond the kerb (negative: on the road)."""
+        p = self.start + s * self.along + (self.road + beyond_kerb) * self.out
+        return float(p[0]), float(p[1])
+
+
+def make_kerbs(streets: Streets) -> list[Kerb]:
+    """Both sides of every stretch, clear of the junctions."""
+    kerbs: list[Kerb] = []
+    rows = len(streets.long_y) - 1
+    for j, y in enumerate(streets.long_y):
+        for side, row in ((-1, j - 1), (1, j)):
+            nearest = min(max(row, 0), rows - 1)
+            x, edge = streets.cross_x[nearest], streets.cross_road[nearest] + 2.0
+            if not 0 <= row < rows:
+                x, edge = x[[0, -1]], edge[[0, -1]]
+            kerbs += [
+                Kerb(np.array([x[i] + edge[i], y]), np.array([1.0, 0.0]), np.array([0.0, side]),
+                     float(x[i + 1] - edge[i + 1] - x[i] - edge[i]), float(streets.long_road[j]),
+                     float(streets.long_pave[j]))
+                for i in range(len(x) - 1)
+            ]  # fmt: skip
+    for r in range(rows):
+        low = streets.long_y[r] + streets.long_road[r] + 2.0
+        high = streets.long_y[r + 1] - streets.long_road[r + 1] - 2.0
+        for i, x0 in enumerate(streets.cross_x[r]):
+            kerbs += [
+                Kerb(np.array([x0, low]), np.array([0.0, 1.0]), np.array([side, 0.0]), float(high - low),
+                     float(streets.cross_road[r, i]), float(streets.cross_pave[r, i]))
+                for side in (-1.0, 1.0)
+            ]  # fmt: skip
+    return kerbs
+
+
+def furnish(rng: np.random.Generator, streets: Streets, kerbs: list[Kerb], atlas: Atlas) -> tuple[Sprites, Floats]:
+    """Everything that stands along the streets, and the feet of the lamps (L, 2)."""
+    parts: list[Sprites] = []
+    lamps: list[tuple[float, float]] = []
+    iron = linear(str(rng.choice(["2b3035", "3d4a3f", "55595c"])))
+    for n, kerb in enumerate(kerbs):
+        for s in np.arange(6.0 + 9.0 * (n % 2), kerb.length, 21.0):
+            foot = kerb.at(float(s), 0.45)
+            lamps.append(foot)
+            parts.append(make_sprite(foot, (1.9, 6.6), atlas.names["lamp"], [iron, [1.0, 0.72, 0.38], iron], glow=6.0))
+        if kerb.pave >= 3.4:
+            parts += [
+                _tree(rng, kerb.at(float(s) + rng.uniform(-0.8, 0.8), 0.9), atlas)
+                for s in np.arange(3.0, kerb.length, 9.0)
+                if rng.random() < 0.85
+            ]
+        parts += _litter(rng, kerb, iron, atlas)
+    for row, column in np.argwhere(streets.block_kind != 0):
+        parts += _open_block(rng, streets.block(row, column), int(streets.block_kind[row, column]), atlas)
+    return join_sprites(parts), np.array(lamps)
+
+
+def _tree(rng: np.random.Generator, foot: tuple[float, float], atlas: Atlas) -> Sprites:
+    kind = int(rng.integers(TREES))
+    height = float(rng.uniform(6.5, 9.5))
+    bark, leaves = linear("4a3f35"), np.array([0.9, 1.0, 0.9]) * rng.uniform(0.75, 1.2)
+    return make_sprite(
+        foot, (height * 0.95, height), atlas.names[f"tree {kind}"], [bark, leaves, bark],
+        bare=atlas.names[f"bare {kind}"], leafy=True,
+    )  # fmt: skip
+
+
+def _litter(rng: np.random.Generator, kerb: Kerb, iron: Floats, atlas: Atlas) -> list[Sprites]:
+    """Signs, bins, bollards, benches, bicycles: one every dozen metres."""
+    parts = []
+    red, white, blue, wood = (linear(c) for c in ("b3191f", "f2f2ee", "1f4e9c", "7a5a38"))
+    bright = [linear(str(c)) for c in rng.choice(SIGN_COLOURS, 2)]
+    things = {
+        "traffic light": ((0.55, 3.2), [iron, red, blue], 3.0),
+        "round sign": ((0.75, 2.9), [iron, red, white] if rng.random() < 0.5 else [iron, blue, white], 0.0),
+        "bin": ((0.6, 1.0), [iron, bright[0], iron], 0.0),
+        "bollard": ((0.4, 0.95), [iron, white, iron], 0.0),
+        "bench": ((1.7, 0.85), [iron, wood, wood], 0.0),
+        "bike": ((1.75, 1.0), [iron, bright[1], iron], 0.0),
+        "column": ((1.4, 3.3), [linear("3c5a46"), *bright], 0.3),
+    }
+    chances = [0.0, 0.3, 0.15, 0.2, 0.12, 0.18, 0.05]
+    for s in np.arange(2.0, kerb.length - 2.0, 11.0):
+        name = str(rng.choice(list(things), p=chances))
+        if name == "column" and kerb.pave < 2.5:
+            name = "bollard"
+        size, colours, glow = things[name]
+        parts.append(
+            make_sprite(kerb.at(float(s + rng.uniform(0, 8)), 0.6), size, atlas.names[name], colours, glow=glow)
+        )
+    if kerb.road >= 5 and kerb.length > 10:
+        size, colours, glow = things["traffic light"]
+        parts.append(make_sprite(kerb.at(-0.6, 0.4), size, atlas.names["traffic light"], colours, glow=glow))
+    return parts
+
+
+def _open_block(
+    rng: np.random.Generator, block: tuple[float, float, float, float], kind: int, atlas: Atlas
+) -> list[Sprites]:
+    x0, y0, x1, y1 = block
+    parts = []
+    step = {PARK: 7.5, PLAZA: 14.0}[kind]
+    for x in np.arange(x0 + 3, x1 - 2, step):
+        for y in np.arange(y0 + 3, y1 - 2, step):
+            if rng.random() < 0.75:
+                parts.append(_tree(rng, (x + rng.uniform(-1.5, 1.5), y + rng.uniform(-1.5, 1.5)), atlas))
+    if kind == PARK:
+        green = [linear("4a3f35"), np.array([0.7, 0.9, 0.7]), linear("4a3f35")]
+        for y in (y0 + 0.5, y1 - 0.5):
+            parts += [
+                make_sprite((x, y), (4.2, 1.1), atlas.names["hedge"], green, leafy=True)
+                for x in np.arange(x0 + 3, x1 - 3, 4.0)
+            ]
+    return parts

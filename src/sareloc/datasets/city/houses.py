@@ -1,0 +1,195 @@
+"""Houses on the blocks of a town: rows of lots along every street, terraces of one style, gaps, corners."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sareloc.datasets.city.streets import BUILT, Streets
+from sareloc.datasets.city.styles import STYLES, Style
+
+DEPTH_M = 12.0
+SOUTH, EAST, NORTH, WEST = range(4)
+NORMALS = ((0.0, -1.0), (1.0, 0.0), (0.0, 1.0), (-1.0, 0.0))
+"""Outward directions of a house's four sides."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a house: a facade towards a street, or a blank wall seen above the neighbour from `above_m` up."""
+
+    direction: int
+    facade: bool
+    above_m: float
+
+
+@dataclass(frozen=True)
+class House:
+    """A box on the plan (x0, y0, x1, y1), its style and the sides that can be seen."""
+
+    box: tuple[float, float, float, float]
+    front: int
+    style: Style
+    floors: int
+    ground_m: float
+    """Height of the ground floor."""
+    shop: bool
+    gable: bool
+    colours: tuple[str, str, str, str]
+    """Wall, trim, accent, roof."""
+    sides: tuple[Side, ...]
+    seed: int
+
+    @property
+    def height_m(self) -> float:
+        """Height of the walls: floors and parapet."""
+        return self.ground_m + (self.floors - 1) * self.style.floor + 0.35 + self.style.cornice
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A strip of lots: the corner it starts from, its direction along the street, the side it fronts, its ends."""
+
+    origin: tuple[float, float]
+    along: tuple[float, float]
+    length: float
+    depth: float
+    front: int
+    corners: tuple[bool, bool]
+
+
+def make_houses(rng: np.random.Generator, streets: Streets) -> list[House]:
+    """The houses of every built block, and of the ring that closes the town."""
+    names = rng.permutation(sorted(STYLES))[:7]
+    styles = [STYLES[str(name)] for name in names]
+    houses: list[House] = []
+    rows, columns = streets.block_kind.shape
+    for row in range(rows):
+        for column in range(columns):
+            if streets.block_kind[row, column] == BUILT:
+                district = rng.choice(len(styles), 3)
+                for strip in _perimeter(streets.block(row, column)):
+                    houses += _fill(rng, strip, [styles[i] for i in district])
+    for strip in _ring(streets):
+        houses += _fill(rng, strip, styles)
+    return houses
+
+
+def _perimeter(block: tuple[float, float, float, float]) -> list[_Row]:
+    x0, y0, x1, y1 = block
+    depth = min(DEPTH_M, (y1 - y0) / 2)
+    strips = [
+        _Row((x0, y0), (1, 0), x1 - x0, depth, SOUTH, (True, True)),
+        _Row((x1, y1), (-1, 0), x1 - x0, depth, NORTH, (True, True)),
+    ]
+    gap = y1 - y0 - 2 * depth
+    if gap > 8:
+        side = min(DEPTH_M, (x1 - x0) / 2 - 1)
+        strips += [
+            _Row((x0, y1 - depth), (0, -1), gap, side, WEST, (False, False)),
+            _Row((x1, y0 + depth), (0, 1), gap, side, EAST, (False, False)),
+        ]
+    return strips
+
+
+def _ring(streets: Streets) -> list[_Row]:
+    width, height = streets.extent
+    edge = streets.long_road + streets.long_pave
+    side = streets.cross_road[0] + streets.cross_pave[0]
+    x0, x1, y0, y1 = -side[0], width + side[-1], -edge[0], height + edge[-1]
+    reach = DEPTH_M
+    return [
+        _Row((x1 + reach, y0), (-1, 0), x1 - x0 + 2 * reach, reach, NORTH, (False, False)),
+        _Row((x0 - reach, y1), (1, 0), x1 - x0 + 2 * reach, reach, SOUTH, (False, False)),
+        _Row((x0, y0), (0, 1), y1 - y0, reach, EAST, (False, False)),
+        _Row((x1, y1), (0, -1), y1 - y0, reach, WEST, (False, False)),
+    ]
+
+
+def _fill(rng: np.random.Generator, strip: _Row, styles: list[Style]) -> list[House]:
+    """Lots along a strip: runs of like houses (terraces), now and then a gap between two."""
+    lots: list[tuple[float, float, Style, tuple[str, str, str, str], int, bool]] = []
+    at = 0.0
+    while strip.length - at > 3.5:
+        style = styles[int(rng.integers(len(styles)))]
+        floors = int(rng.integers(style.floors[0], style.floors[1] + 1))
+        width = style.bay * int(rng.integers(2, 6)) + 0.6
+        colours = _colours(rng, style)
+        shop = bool(rng.random() < style.shop)
+        for _ in range(int(rng.choice([1, 1, 2, 3, 4]))):
+            if strip.length - at < width + 3.5:
+                width = min(width + 3.4, strip.length - at)
+            lots.append((at, width, style, colours, floors, shop))
+            at += width
+            if strip.length - at <= 3.5:
+                break
+            if rng.random() < 0.3:
+                colours = _colours(rng, style)
+        if rng.random() < 0.08 and strip.length - at > 12:
+            at += float(rng.uniform(2.0, 4.5))
+    made = [_house(rng, strip, lot, last=i == len(lots) - 1, first=i == 0) for i, lot in enumerate(lots)]
+    return [_with_sides(house, i, made, lots, strip) for i, house in enumerate(made)]
+
+
+def _colours(rng: np.random.Generator, style: Style) -> tuple[str, str, str, str]:
+    wall, trim, accent, roof = (
+        str(rng.choice(palette)) for palette in (style.walls, style.trims, style.accents, style.roofs)
+    )
+    return wall, trim, accent, roof
+
+
+def _house(
+    rng: np.random.Generator,
+    strip: _Row,
+    lot: tuple[float, float, Style, tuple[str, str, str, str], int, bool],
+    *,
+    first: bool,
+    last: bool,
+) -> House:
+    at, width, style, colours, floors, shop = lot
+    nx, ny = NORMALS[strip.front]
+    recess = 0.0 if (first or last) else float(rng.choice([0.0, 0.0, 0.15, 0.4]))
+    near = np.array(strip.origin) + at * np.array(strip.along) - recess * np.array([nx, ny])
+    far = near + width * np.array(strip.along) - (strip.depth - recess) * np.array([nx, ny])
+    low, high = np.minimum(near, far), np.maximum(near, far)
+    return House(
+        box=(float(low[0]), float(low[1]), float(high[0]), float(high[1])),
+        front=strip.front,
+        style=style,
+        floors=floors,
+        ground_m=4.0 if shop else max(3.3, style.floor + 0.3),
+        shop=shop,
+        gable=bool(rng.random() < style.gable) and width < 10,
+        colours=colours,
+        sides=(),
+        seed=int(rng.integers(1 << 24)),
+    )
+
+
+def _with_sides(
+    house: House,
+    i: int,
+    row: list[House],
+    lots: list[tuple[float, float, Style, tuple[str, str, str, str], int, bool]],
+    strip: _Row,
+) -> House:
+    sides = [Side(house.front, True, 0.0)]
+    before = next(d for d, n in enumerate(NORMALS) if n == tuple(-v + 0.0 for v in strip.along))
+    after = next(d for d, n in enumerate(NORMALS) if n == tuple(v + 0.0 for v in strip.along))
+    for direction, j, corner in ((before, i - 1, strip.corners[0]), (after, i + 1, strip.corners[1])):
+        if not 0 <= j < len(row):
+            sides.append(Side(direction, corner, 0.0))
+            continue
+        gap = lots[max(i, j)][0] - lots[min(i, j)][0] - lots[min(i, j)][1]
+        # A house that stands further out shows a sliver of its side beside its neighbour.
+        covered = 0.0 if gap > 0.5 or _stands_out(house, row[j]) else row[j].height_m
+        if covered < house.height_m - 0.3:
+            sides.append(Side(direction, False, min(covered, house.height_m)))
+    return House(**{**vars(house), "sides": tuple(sides)})
+
+
+def _stands_out(house: House, neighbour: House) -> bool:
+    nx, ny = NORMALS[house.front]
+    reach = [max(nx * h.box[0], nx * h.box[2]) + max(ny * h.box[1], ny * h.box[3]) for h in (house, neighbour)]
+    return reach[0] > reach[1] + 0.01

@@ -1,0 +1,131 @@
+"""The few styles that a town's houses come in; colours are sRGB hex, turned into linear light where they are used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True)
+class Style:
+    """How the houses of one style look; lengths in metres."""
+
+    walls: tuple[str, ...]
+    trims: tuple[str, ...]
+    accents: tuple[str, ...]
+    roofs: tuple[str, ...]
+    bay: float
+    """Distance between two windows of a floor."""
+    floor: float
+    floors: tuple[int, int]
+    window: float
+    """Half the width of a window's opening."""
+    sill: float
+    head: float
+    """Heights of the opening's lower and upper edge above its floor."""
+    arch: float = 0.0
+    """How far the corners of the opening are rounded off."""
+    panes: tuple[int, int] = (2, 2)
+    surround: float = 0.0
+    shutter: float = 0.0
+    band: float = 0.0
+    """Height of the string course that marks each floor."""
+    pilaster: float = 0.0
+    brick: float = 0.0
+    ashlar: float = 0.0
+    """How far the wall shows bricks, or the joints of cut stone; the rest is plaster."""
+    balcony: float = 0.0
+    """The share of floors with a balcony rail before their windows; negative: solid balustrades."""
+    cornice: float = 0.4
+    pitch: float = 0.0
+    """Slope of the roof seen from the street; 0 is a flat roof behind a parapet."""
+    gable: float = 0.0
+    """The share of houses that turn a gable to the street."""
+    shop: float = 0.5
+    """The share of houses with shops on the ground floor."""
+
+
+STYLES: dict[str, Style] = {
+    "boulevard": Style(
+        ("d9cdb4", "cfc1a4", "e2d8c3"), ("efe7d6",), ("3a3f45", "54483c"), ("5b6570", "4c535c"),
+        bay=2.5, floor=3.2, floors=(4, 6), window=0.56, sill=0.25, head=2.55, panes=(2, 3), surround=0.14, band=0.16,
+        ashlar=0.8, balcony=0.45, cornice=0.5, pitch=1.1, shop=0.85,
+    ),
+    "brick terrace": Style(
+        ("8a4b3a", "9a5a45", "7b4638"), ("e8e2d5", "d9d2c4"), ("24382f", "5c1f23", "1f2d4a"), ("3f3a3c",),
+        bay=2.7, floor=3.0, floors=(2, 4), window=0.55, sill=0.8, head=2.4, panes=(2, 2), surround=0.1, brick=1.0,
+        cornice=0.55, shop=0.3,
+    ),
+    "plaster": Style(
+        ("e4c68a", "d98f6c", "b9c7a3", "e8d9c0", "c9a7a0"), ("f2ede2",), ("4f6b4a", "5a4632", "3f5f7a"),
+        ("9c4f36", "a85c3f"),
+        bay=2.9, floor=3.0, floors=(2, 4), window=0.5, sill=0.75, head=2.3, panes=(2, 3), surround=0.08, shutter=0.42,
+        cornice=0.25, pitch=0.62, gable=0.15, shop=0.45,
+    ),
+    "concrete": Style(
+        ("a8a59d", "b6b2a8", "93918c"), ("c9c6bd",), ("6a7f8c", "a05a3c", "b8a13f"), ("6d6d6b",),
+        bay=3.6, floor=2.9, floors=(4, 7), window=1.35, sill=0.9, head=2.35, panes=(3, 1), band=0.3, balcony=-0.4,
+        cornice=0.15, shop=0.5,
+    ),
+    "office": Style(
+        ("4b5660", "39424b", "6b7680"), ("9aa5ad",), ("2c343b",), ("55585a",),
+        bay=1.6, floor=3.5, floors=(4, 7), window=0.72, sill=0.12, head=3.3, panes=(1, 2), band=0.1, cornice=0.2,
+        shop=0.7,
+    ),
+    "warehouse": Style(
+        ("7c4a38", "6e4234", "93604a"), ("b7a48c",), ("2d3133", "37443a"), ("4a4644",),
+        bay=3.4, floor=3.8, floors=(2, 4), window=1.05, sill=0.7, head=3.0, arch=0.45, panes=(4, 4), pilaster=0.3,
+        brick=1.0, cornice=0.6, shop=0.4,
+    ),
+    "render": Style(
+        ("e9e6df", "d8d9d6", "efe9dc"), ("c4c2bb", "8f9294"), ("33383c", "7d3b30"), ("77736d",),
+        bay=3.2, floor=3.0, floors=(3, 5), window=0.95, sill=0.55, head=2.4, panes=(3, 1), balcony=0.5, cornice=0.2,
+        shop=0.4,
+    ),
+    "timber": Style(
+        ("ece3cf", "e6d6b8", "dcc9a6"), ("4a3426", "3d2b20"), ("5b2c22", "35503c"), ("8b4a35", "7a4334"),
+        bay=1.9, floor=2.7, floors=(2, 3), window=0.42, sill=0.85, head=2.1, panes=(2, 3), band=0.18, pilaster=0.09,
+        cornice=0.15, pitch=0.9, gable=0.6, shop=0.55,
+    ),
+    "sandstone": Style(
+        ("b59a72", "a88b66", "c2a983"), ("cbb48d",), ("33261f", "26384a"), ("565453",),
+        bay=2.6, floor=3.3, floors=(3, 4), window=0.6, sill=0.65, head=2.6, arch=0.25, panes=(1, 2), surround=0.2,
+        band=0.22, ashlar=1.0, cornice=0.7, shop=0.5,
+    ),
+    "new brick": Style(
+        ("a9a29a", "b58d70", "5f5a58"), ("3a3d40",), ("2e3236", "8a8f8c"), ("5c5c5c",),
+        bay=3.0, floor=2.9, floors=(4, 6), window=0.7, sill=0.2, head=2.45, panes=(2, 1), brick=0.9, balcony=0.6,
+        cornice=0.1, shop=0.35,
+    ),
+}  # fmt: skip
+
+SIGN_COLOURS = ("1d3557", "9b2226", "0b6e4f", "f2cc3f", "101010", "f4f1ea", "6a4c93", "e76f51", "2a9d8f", "5c3d2e")
+CAR_COLOURS = ("e8e8e8", "101214", "5c6166", "9ea3a8", "7a1519", "16325c", "2f4a3a", "c9b98a", "b5501b", "d9dde0")
+CLOTHES = ("20242a", "3b4c6b", "7a2e2e", "c8c2b4", "4d5a40", "b08a2e", "6d5a7a", "e6e2da", "2b2b2b", "8c6b4f")
+
+
+def linear(colour: str) -> npt.NDArray[np.float64]:
+    """Linear red, green, blue in [0, 1] of an sRGB colour such as "8a4b3a"."""
+    srgb = np.array([int(colour[i : i + 2], 16) for i in (0, 2, 4)]) / 255
+    return np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+
+
+PALETTE: dict[str, tuple[float, float, float]] = {
+    "lamplight": (1.0, 0.66, 0.34),
+    "warm room": (1.0, 0.62, 0.28),
+    "cold room": (0.85, 0.92, 1.0),
+    "dark room": (0.05, 0.048, 0.045),
+    "curtain": (0.55, 0.53, 0.48),
+    "iron": (0.02, 0.021, 0.024),
+    "car window": (0.015, 0.016, 0.018),
+    "asphalt": (0.085, 0.087, 0.09),
+    "paving": (0.3, 0.285, 0.265),
+    "kerb": (0.36, 0.35, 0.34),
+    "road paint": (0.6, 0.59, 0.56),
+    "grass": (0.075, 0.13, 0.035),
+    "dry grass": (0.17, 0.15, 0.07),
+    "snow": (0.8, 0.82, 0.86),
+}
+"""Colours that are the same in every town, linear."""

@@ -1,0 +1,86 @@
+"""Write a drawn city to disk, in the folder format that the field's tools read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from tqdm import tqdm
+
+from sareloc.datasets.city.places import CityPlaces, city_places, draw_in_turn
+from sareloc.datasets.city.town import SIZES, SPLITS
+from sareloc.errors import ArgumentError, look_up
+from sareloc.geo import wgs84_from_enu
+from sareloc.photos import Geotag, exif_bytes, make_utm_name
+
+QUALITY = 90
+
+
+def draw_places(
+    out: str | Path,
+    seed: int = 0,
+    size: str = "small",
+    *,
+    splits: Sequence[str] = SPLITS,
+    photo_size: tuple[int, int] | None = None,
+    device: torch.device | str = "cpu",
+    progress: bool = False,
+) -> int:
+    """Write OUT/images/{train,val,test}/{database,queries}/@...@.jpg, with EXIF position, heading and time in each.
+
+    `photo_size` is height and width; None: the size's own. Photos that are there already are left alone, so that an
+    interrupted run goes on where it stopped. Returns how many were written.
+    """
+    height, width = photo_size or look_up(SIZES, size, "size of town").photo
+    folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise ArgumentError(f"{folder} is a file: give a folder to write the photos to")
+    written = 0
+    for split in splits:
+        city = city_places(seed, size, split)
+        tags = geotags(city)
+        paths = [folder / "images" / split / name for name in photo_names(city, tags)]
+        for path in {path.parent for path in paths}:
+            path.mkdir(parents=True, exist_ok=True)
+        missing = np.array([i for i, path in enumerate(paths) if not path.exists()], dtype=np.int64)
+        bar = tqdm(total=len(paths), initial=len(paths) - len(missing), desc=split, unit="photo", disable=not progress)
+        for where, images in draw_in_turn(city, missing, height, width, device):
+            pixels = images.permute(0, 2, 3, 1).cpu().numpy()
+            for row, image in zip(missing[where], pixels, strict=True):
+                _save(image, paths[row], tags[row])
+                bar.update()
+        bar.close()
+        written += len(missing)
+    return written
+
+
+def geotags(city: CityPlaces) -> list[Geotag]:
+    """Where, in which direction and when each photo is taken: of the database, then of the queries."""
+    latlon = wgs84_from_enu(city.town.enu(city.poses.eye), city.town.origin)
+    headings = city.town.heading_deg(city.poses.yaw)
+    times = [city.views.moments[m].time for m in city.poses.moment]
+    return [
+        Geotag((float(lat), float(lon)), float(heading), time)
+        for (lat, lon), heading, time in zip(latlon, headings, times, strict=True)
+    ]
+
+
+def photo_names(city: CityPlaces, tags: list[Geotag]) -> list[str]:
+    """Role and file name of each photo, such as `database/@...@.jpg`."""
+    cut = [(f"{pano:05d}", int(tile)) for pano, tile in zip(city.views.panoramas, city.views.tiles, strict=True)]
+    asked = [(f"q{i:05d}", 0) for i in range(len(city.views.queries))]
+    roles = ["database"] * len(cut) + ["queries"] * len(asked)
+    return [
+        f"{role}/{make_utm_name(tag, pano_id=pano, tile=tile)}"
+        for role, tag, (pano, tile) in zip(roles, tags, cut + asked, strict=True)
+    ]
+
+
+def _save(image: np.typing.NDArray[np.uint8], path: Path, tag: Geotag) -> None:
+    beside = path.with_name(f"{path.name}.part")
+    Image.fromarray(image).save(beside, format="JPEG", quality=QUALITY, exif=exif_bytes(tag))
+    os.replace(beside, path)
