@@ -1,0 +1,85 @@
+"""`sareloc map calibrate`: how sure a map's fixes are, measured on photos whose positions are known."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from sareloc.localize import Search, open_localizer
+from sareloc.localize.calibrating import CalibrationReport, calibrate
+from sareloc.photos import read_geotag
+from sareloc.place_map.examining import list_photos, read_tables
+
+LISTED = 5
+
+
+def calibrate_command(
+    city: Path,
+    photos: Annotated[list[Path], Parameter(negative=())],
+    *,
+    geotags: Path | None = None,
+    model: str | None = None,
+    search: Annotated[Search | None, Parameter(name="*")] = None,
+    batch: int = 8,
+    workers: int = 2,
+    device: str | None = None,
+    as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
+) -> None:
+    """Fit the confidence and the radius of a map's fixes on photos with positions, and keep them in the map.
+
+    The photos must not be in the map, and should be like those that will be asked about. A calibration belongs to the
+    way of searching: give the options here that localize will be given.
+
+    Parameters
+    ----------
+    city
+        The map.
+    photos
+        Folders of photos, with their subfolders, or photos.
+    geotags
+        A CSV (file, lat, lon) or GeoJSON with the photos' positions, instead of EXIF and file names.
+    model
+        The checkpoint that the map was built with; by itself the packaged model that the map names.
+    batch
+        Photos described at once.
+    workers
+        Processes that decode photos.
+    device
+        Where the model runs: cpu, cuda, cuda:1. By default the GPU where there is one.
+    as_json
+        Print one JSON object.
+    """
+    table = read_tables(photos, geotags)
+    tags = {photo: table.get(os.path.abspath(photo)) or read_geotag(photo) for photo in list_photos(photos)}
+    tagged = {photo: tag.latlon for photo, tag in tags.items() if tag is not None}
+    localizer = open_localizer(city, model, search, device=device, batch=batch, workers=workers)
+    report = calibrate(localizer, list(tagged), list(tagged.values()))
+    untagged = [str(photo) for photo, tag in tags.items() if tag is None]
+    if as_json:
+        unreadable = [str(error) for error in report.unreadable]
+        print(json.dumps(asdict(report) | {"unreadable": unreadable, "untagged": untagged}))
+    else:
+        print(describe(report, untagged))
+
+
+def describe(report: CalibrationReport, untagged: list[str]) -> str:
+    """A calibration's report for people to read."""
+    lines = [
+        f"calibrated on {report.calibration.photos:,} photos, {report.right:.1%} of them found within 25 m",
+        f"expected calibration error {report.error_before:.3f} before, {report.error_after:.3f} after",
+    ]
+    for name, photos in (
+        ("are in the map themselves", report.in_map),
+        ("have no position", untagged),
+        ("cannot be read", [str(error) for error in report.unreadable]),
+    ):
+        if photos:
+            lines.append(f"{len(photos):,} photos {name} and were left out:")
+            lines += [f"  {photo}" for photo in photos[:LISTED]]
+            lines += ["  ..."] if len(photos) > LISTED else []
+    return "\n".join(lines)

@@ -1,0 +1,132 @@
+"""`sareloc geotag`: write the positions that were found into copies of photos, or into a table beside them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from sareloc.cli.localize import ask, tell_unreadable
+from sareloc.errors import ArgumentError, PhotoError
+from sareloc.localize import Fix, Search, open_localizer
+from sareloc.localize.formats import geotags_csv, gpx
+from sareloc.photos import Geotag, find_photos, read_geotag, write_geotag
+
+Flag = Annotated[bool, Parameter(negative=())]
+SIDECARS = {"csv": ("geotags.csv", geotags_csv), "gpx": ("geotags.gpx", gpx)}
+
+
+def geotag_command(
+    photos: Annotated[list[Path], Parameter(negative=())],
+    *,
+    city: Annotated[Path, Parameter(name="--map")],
+    out: Path = Path("geotagged"),
+    sidecar: Literal["csv", "gpx"] | None = None,
+    min_confidence: float = 0.8,
+    retag: Flag = False,
+    replace: Flag = False,
+    model: str | None = None,
+    search: Annotated[Search | None, Parameter(name="*")] = None,
+    batch: int = 8,
+    workers: int = 2,
+    device: str | None = None,
+) -> int:
+    """Find where photos were taken and write that into the EXIF of copies. The originals stay as they are.
+
+    Photos that have a position already are passed over. The exit status is 1 where no position was written.
+
+    Parameters
+    ----------
+    photos
+        Folders of photos, with their subfolders, or photos.
+    city
+        The map.
+    out
+        The folder that the copies, or the sidecar, go to; subfolders are kept.
+    sidecar
+        Instead of copies write one file of positions: geotags.csv, which map build reads, or geotags.gpx.
+    min_confidence
+        Write only positions that are at least so sure.
+    retag
+        Look for photos that have a position already, too.
+    replace
+        Replace files of the same name in the folder.
+    model
+        The checkpoint that the map was built with; by itself the packaged model that the map names.
+    batch
+        Photos described at once.
+    workers
+        Processes that decode photos.
+    device
+        Where the model runs: cpu, cuda, cuda:1. By default the GPU where there is one.
+    """
+    targets = dict(copies(photos, out))
+    if not targets:
+        raise ArgumentError(f"no photos in {', '.join(map(str, photos))}" if photos else "no photos given: name some")
+    _refuse_originals(targets)
+    if sidecar is not None and (out / SIDECARS[sidecar][0]).exists() and not replace:
+        raise ArgumentError(f"{out / SIDECARS[sidecar][0]} is there already: give another --out, or --replace")
+    asked = [photo for photo in targets if retag or read_geotag(photo) is None]
+    if len(asked) < len(targets):
+        print(f"{len(targets) - len(asked):,} photos have a position already (--retag looks for them too)")
+    if not asked:
+        return 1
+    localizer = open_localizer(
+        city, model, search, min_confidence=min_confidence, device=device, batch=batch, workers=workers
+    )
+    found = [(Path(photo), fix) for photo, fix in tell_unreadable(ask(localizer, asked))]
+    sure = [(photo, fix) for photo, fix in found if fix.found]
+    if sidecar is not None:
+        written = _write_sidecar(sure, out, sidecar)
+    else:
+        written = sum(_write_copy(photo, targets[photo], fix, replace) for photo, fix in sure)
+    unsure = len(found) - len(sure)
+    print(f"{written:,} of {len(asked):,} photos geotagged in {out}, {unsure:,} below confidence {min_confidence:g}")
+    return 0 if written else 1
+
+
+def copies(given: Sequence[Path], out: Path) -> Iterator[tuple[Path, Path]]:
+    """Each photo, and where its copy goes."""
+    for one in given:
+        if one.is_dir():
+            yield from ((photo, out / photo.relative_to(one)) for photo in find_photos(one))
+        else:
+            yield one, out / one.name
+
+
+def _refuse_originals(targets: dict[Path, Path]) -> None:
+    originals = {os.path.realpath(photo) for photo in targets}
+    for photo, target in targets.items():
+        if os.path.realpath(target) in originals:
+            raise ArgumentError(
+                f"the copy of {photo} would replace the original {target}: give another folder as --out"
+            )
+
+
+def _write_copy(photo: Path, target: Path, fix: Fix, replace: bool) -> bool:
+    """Whether it was written; where it was not, standard error says why."""
+    assert fix.latlon is not None
+    try:
+        if target.exists() and not replace:
+            raise PhotoError(target, "is there already (--replace writes it anew)")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_geotag(photo, target, Geotag(fix.latlon))
+    except PhotoError as error:
+        print(f"sareloc: {error}", file=sys.stderr)
+        return False
+    return True
+
+
+def _write_sidecar(sure: Iterable[tuple[Path, Fix]], out: Path, kind: Literal["csv", "gpx"]) -> int:
+    name, written = SIDECARS[kind]
+    named = [(Path(os.path.relpath(photo, out)).as_posix(), fix) for photo, fix in sure]
+    if named:
+        out.mkdir(parents=True, exist_ok=True)
+        beside = out / f".{name}.part"
+        beside.write_text(written(named), encoding="utf-8")
+        os.replace(beside, out / name)
+    return len(named)

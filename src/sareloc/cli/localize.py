@@ -1,0 +1,140 @@
+"""`sareloc localize`: where photos were taken."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from tqdm import tqdm
+
+from sareloc.errors import ArgumentError, PhotoError
+from sareloc.localize import Fix, Localizer, Search, open_localizer
+from sareloc.localize.formats import csv_table, geojson, sentence
+from sareloc.photos import find_photos
+from sareloc.place_map import Area, Box, Circle
+
+AT_ONCE = 64
+Flag = Annotated[bool, Parameter(negative=())]
+
+
+def localize_command(
+    city: Path,
+    photos: Annotated[list[Path], Parameter(negative=())],
+    *,
+    model: str | None = None,
+    top: int = 5,
+    min_confidence: float = 0.5,
+    box: tuple[float, float, float, float] | None = None,
+    circle: tuple[float, float, float] | None = None,
+    walk_step_m: float | None = None,
+    search: Annotated[Search | None, Parameter(name="*")] = None,
+    as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
+    as_geojson: Annotated[bool, Parameter(name="--geojson", negative=())] = False,
+    as_csv: Annotated[bool, Parameter(name="--csv", negative=())] = False,
+    batch: int = 8,
+    workers: int = 2,
+    device: str | None = None,
+) -> int:
+    """Say where photos were taken, by the photos of a map that show the same place.
+
+    Photos that cannot be read are listed on standard error. The exit status is 1 where none could be.
+
+    Parameters
+    ----------
+    city
+        The map.
+    photos
+        Photos, or folders of them with their subfolders.
+    model
+        The checkpoint that the map was built with; by itself the packaged model that the map names.
+    top
+        How many matches to list for each photo; as many as there are where the map holds fewer.
+    min_confidence
+        Below it, a photo is not in this map.
+    box
+        Look only between these: south, west, north and east in degrees.
+    circle
+        Look only within a radius of a position: latitude, longitude in degrees, metres.
+    walk_step_m
+        The photos, in order, are of one walk, each at most so many metres from the last: they support one another.
+    as_json
+        Print one JSON object a line: photo, latlon, radius_m, confidence, matches.
+    as_geojson
+        Print one GeoJSON FeatureCollection.
+    as_csv
+        Print a CSV: photo, lat, lon, radius_m, confidence, match, distance.
+    batch
+        Photos described at once.
+    workers
+        Processes that decode photos.
+    device
+        Where the model runs: cpu, cuda, cuda:1. By default the GPU where there is one.
+    """
+    if as_json + as_geojson + as_csv > 1:
+        raise ArgumentError("choose one of --json, --geojson and --csv")
+    files = listed(photos)
+    localizer = open_localizer(
+        city, model, search, min_confidence=min_confidence, device=device, batch=batch, workers=workers
+    )
+    found = tell_unreadable(ask(localizer, files, near=area(box, circle), top=top, walk_step_m=walk_step_m))
+    count = 0
+    if as_geojson or as_csv:
+        answers = list(found)
+        count = len(answers)
+        print(geojson(answers) if as_geojson else csv_table(answers), end="\n" if as_geojson else "")
+    else:
+        for photo, fix in found:
+            count += 1
+            print(json.dumps(fix.to_json(photo)) if as_json else sentence(photo, fix), flush=True)
+    return 0 if count else 1
+
+
+def listed(given: Sequence[Path]) -> list[Path]:
+    """The photos given, those in folders included; a file that is not there is found out when it is read."""
+    files = [file for one in given for file in (find_photos(one) if one.is_dir() else [one])]
+    if not files:
+        raise ArgumentError(f"no photos in {', '.join(map(str, given))}" if given else "no photos given: name some")
+    return files
+
+
+def area(box: tuple[float, float, float, float] | None, circle: tuple[float, float, float] | None) -> Area | None:
+    """The part of the map to look in."""
+    if box is not None and circle is not None:
+        raise ArgumentError("choose one of --box and --circle")
+    if circle is not None:
+        return Circle(circle[:2], circle[2])
+    return None if box is None else Box(*box)
+
+
+def ask(
+    localizer: Localizer,
+    files: Sequence[Path],
+    *,
+    near: Area | None = None,
+    top: int = 5,
+    walk_step_m: float | None = None,
+) -> Iterator[tuple[str, Fix | PhotoError]]:
+    """Each photo with its fix, as soon as it is known, with a progress bar on standard error."""
+    with tqdm(total=len(files), desc="localize", unit="photo", disable=None) as bar:
+        at_once = AT_ONCE if walk_step_m is None else len(files)
+        for start in range(0, len(files), at_once):
+            part = files[start : start + at_once]
+            if walk_step_m is None:
+                fixes = localizer.localize_many(part, near=near, top=top)
+            else:
+                fixes = localizer.localize_walk(part, walk_step_m, near=near, top=top)
+            bar.update(len(part))
+            yield from zip(map(str, part), fixes, strict=True)
+
+
+def tell_unreadable(found: Iterator[tuple[str, Fix | PhotoError]]) -> Iterator[tuple[str, Fix]]:
+    """The photos that have an answer; the others go to standard error."""
+    for photo, fix in found:
+        if isinstance(fix, PhotoError):
+            tqdm.write(f"sareloc: {fix}", file=sys.stderr)
+        else:
+            yield photo, fix

@@ -1,0 +1,111 @@
+"""Calibrating a map on photos whose positions are known."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from sareloc.errors import ArgumentError, PhotoError
+from sareloc.geo import ecef_from_wgs84
+from sareloc.localize.calibration import Calibration
+from sareloc.localize.localizer import AT_ONCE, Localizer
+from sareloc.localize.self_calibration import deep_enough
+from sareloc.localize.trials import Trial, calibration_error, fit_trials, judge, make_trials
+from sareloc.place_map import open_map_file
+from sareloc.place_map.map_file import MapFile
+
+Floats = npt.NDArray[np.float64]
+
+FEWEST = 10
+
+
+@dataclass(frozen=True)
+class CalibrationReport:
+    """What a calibration was made of, and how well it does."""
+
+    calibration: Calibration
+    right: float
+    """The share of the photos whose place was found within 25 m, whatever the confidence."""
+    error_before: float
+    """Expected calibration error of the map's calibration until now, over the photos as they are and the photos as if
+    the map did not show them."""
+    error_after: float
+    """The same of the new one: each half of the photos is judged by a calibration of the other half."""
+    in_map: tuple[str, ...]
+    """Photos that are in the map themselves and were left out."""
+    unreadable: tuple[PhotoError, ...]
+
+
+def calibrate(localizer: Localizer, photos: Sequence[Path], latlon: npt.ArrayLike) -> CalibrationReport:
+    """Fit confidence and radius on photos taken at `latlon` (N, 2) degrees, and store them in the map.
+
+    The photos must not be in the map (those that are, are left out) and should be like those that will be asked about,
+    from all over the map: at least ten, some hundred are better. It does not matter how many are found: that is what
+    is measured. The calibration belongs to the localizer's way of searching; one for it that is there is replaced.
+    """
+    truth_m = ecef_from_wgs84(latlon)
+    if len(photos) != len(truth_m):
+        raise ArgumentError(f"{len(photos)} photos need as many positions, found {len(truth_m)}")
+    with open_map_file(localizer.place_map.path) as file:
+        known = [_holds(file, photo) for photo in photos]
+    asked = [row for row, held in enumerate(known) if not held]
+    trials, unreadable = _ask(localizer, [photos[row] for row in asked], truth_m[asked])
+    shown = [trial for trial in trials if not trial.absent]
+    if len(shown) < FEWEST:
+        raise ArgumentError(
+            f"a calibration needs {FEWEST} photos or more that are not in the map and can be read: found {len(shown)} "
+            f"({sum(known)} of {len(photos)} are in the map, {len(unreadable)} cannot be read)"
+        )
+    fitted = fit_trials(trials, "photos")
+    report = CalibrationReport(
+        fitted,
+        float(np.mean([outcome.right for outcome in judge(shown, fitted.temperature)])),
+        calibration_error(trials, localizer.calibration),
+        _error_of_halves(trials),
+        tuple(str(photo) for photo, held in zip(photos, known, strict=True) if held),
+        tuple(unreadable),
+    )
+    with open_map_file(localizer.place_map.path, write=True) as file:
+        file.write_note(localizer.note, fitted.to_json())
+    return report
+
+
+def _holds(file: MapFile, photo: Path) -> bool:
+    try:
+        with photo.open("rb") as content:
+            return file.find(hashlib.file_digest(content, "sha256").digest()) is not None
+    except OSError:
+        return False  # decoding it will say what is wrong
+
+
+def _ask(localizer: Localizer, photos: Sequence[Path], truth_m: Floats) -> tuple[list[Trial], list[PhotoError]]:
+    trials: list[Trial] = []
+    unreadable: list[PhotoError] = []
+    k = deep_enough(localizer.searcher, truth_m)
+    with tqdm(total=len(photos), desc="calibrate", unit="photo", disable=None) as bar:
+        for start in range(0, len(photos), AT_ONCE):
+            loaded = list(localizer.load(photos[start : start + AT_ONCE]))
+            unreadable += [image for image in loaded if isinstance(image, PhotoError)]
+            read = [row for row, image in enumerate(loaded) if not isinstance(image, PhotoError)]
+            if read:
+                matches = localizer.find_matches([image for image in loaded if not isinstance(image, PhotoError)], k)
+                there = truth_m[[start + row for row in read]]
+                trials += make_trials(matches, there, localizer.search.candidates)
+            bar.update(len(loaded))
+    return trials, unreadable
+
+
+def _error_of_halves(trials: Sequence[Trial]) -> float:
+    """The calibration error when each half of the photos is judged by what the other half has taught."""
+    halves = [[trial for i, trial in enumerate(trials) if i // 2 % 2 == half] for half in (0, 1)]
+    errors = [
+        calibration_error(judged, fit_trials(taught, "photos")) * len(judged)
+        for judged, taught in (halves, halves[::-1])
+    ]
+    return sum(errors) / len(trials)

@@ -1,0 +1,48 @@
+"""The answer: a fix, and the matches it rests on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+LatLon = tuple[float, float]
+"""Latitude, longitude in degrees, WGS84."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """A photo of the map that looks like the query."""
+
+    photo: str
+    """Its file, as the map names it."""
+    latlon: LatLon
+    distance: float
+    """Between the descriptors, 0 to 2; shorter where re-ranking found that the photos also agree in detail."""
+
+
+@dataclass(frozen=True)
+class Fix:
+    """Where a photo was taken, or that the map does not show it."""
+
+    latlon: LatLon | None
+    """None: the photo is not in this map, as far as can be told."""
+    radius_m: float | None
+    """Where the place is right, the photo was taken within so many metres in 9 of 10 cases. None without a position."""
+    confidence: float
+    """The probability that the position, or the best guess where none is given, is within 25 m of the truth."""
+    matches: tuple[Match, ...]
+    """The most alike first."""
+    reason: str | None = None
+    """Why there is no position."""
+
+    @property
+    def found(self) -> bool:
+        """Whether there is a position."""
+        return self.latlon is not None
+
+    def to_json(self, photo: str) -> dict[str, Any]:
+        """A JSON object: photo, latlon, radius_m, confidence, matches; and the reason where latlon is null."""
+        told: dict[str, Any] = {"photo": photo, **asdict(self)}
+        if self.reason is None:
+            del told["reason"]
+        return told

@@ -1,0 +1,85 @@
+"""Fixes as text that other programs read: GeoJSON, CSV, GPX, and a line for people. Pure functions."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+from xml.etree import ElementTree
+
+from sareloc.localize.fix import Fix
+
+Answer = tuple[str, Fix]
+"""A photo's name and its fix."""
+
+CSV_COLUMNS = ("photo", "lat", "lon", "radius_m", "confidence", "match", "distance")
+GPX = "http://www.topografix.com/GPX/1/1"
+DIGITS = 7  # of a degree: a centimetre
+
+
+def sentence(photo: str, fix: Fix) -> str:
+    """One line for people."""
+    if fix.latlon is None:
+        return f"{photo}: {fix.reason}"
+    latitude, longitude = fix.latlon
+    best = f", most like {fix.matches[0].photo}" if fix.matches else ""
+    return (
+        f"{photo}: {latitude:.6f}, {longitude:.6f} within {fix.radius_m:.0f} m, confidence {fix.confidence:.2f}{best}"
+    )
+
+
+def geojson(answers: Iterable[Answer]) -> str:
+    """A FeatureCollection of Points; one without a position has the geometry null."""
+    features = [_feature(photo, fix) for photo, fix in answers]
+    return json.dumps({"type": "FeatureCollection", "features": features})
+
+
+def csv_table(answers: Iterable[Answer]) -> str:
+    """A CSV with the columns of `CSV_COLUMNS`: the position (empty where there is none) and the first match."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(CSV_COLUMNS)
+    for photo, fix in answers:
+        latitude, longitude = ("", "") if fix.latlon is None else (round(degree, DIGITS) for degree in fix.latlon)
+        radius = "" if fix.radius_m is None else round(fix.radius_m, 1)
+        first = (fix.matches[0].photo, round(fix.matches[0].distance, 4)) if fix.matches else ("", "")
+        table.writerow((photo, latitude, longitude, radius, round(fix.confidence, 4), *first))
+    return text.getvalue()
+
+
+def geotags_csv(answers: Iterable[Answer]) -> str:
+    """A table of geotags as `sareloc map build` reads it beside photos: file, lat, lon; and how sure each is."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(("file", "lat", "lon", "radius_m", "confidence"))
+    for photo, fix in answers:
+        if fix.latlon is not None and fix.radius_m is not None:
+            latlon = (round(degree, DIGITS) for degree in fix.latlon)
+            table.writerow((photo, *latlon, round(fix.radius_m, 1), round(fix.confidence, 4)))
+    return text.getvalue()
+
+
+def gpx(answers: Sequence[Answer]) -> str:
+    """A GPX 1.1 file with a waypoint for each photo that has a position."""
+    ElementTree.register_namespace("", GPX)
+    root = ElementTree.Element(f"{{{GPX}}}gpx", version="1.1", creator="sareloc")
+    for photo, fix in answers:
+        if fix.latlon is not None:
+            latitude, longitude = (f"{degree:.{DIGITS}f}" for degree in fix.latlon)
+            point = ElementTree.SubElement(root, f"{{{GPX}}}wpt", lat=latitude, lon=longitude)
+            ElementTree.SubElement(point, f"{{{GPX}}}name").text = photo
+            said = f"within {fix.radius_m:.0f} m, confidence {fix.confidence:.2f}"
+            ElementTree.SubElement(point, f"{{{GPX}}}desc").text = said
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _feature(photo: str, fix: Fix) -> dict[str, Any]:
+    told = fix.to_json(photo)
+    del told["latlon"]
+    geometry = None
+    if fix.latlon is not None:
+        geometry = {"type": "Point", "coordinates": [fix.latlon[1], fix.latlon[0]]}
+    return {"type": "Feature", "geometry": geometry, "properties": told}

@@ -1,0 +1,109 @@
+"""Re-ranking: the first matches in a new order, by how far the photos agree in detail."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sareloc.errors import MapError, PhotoError
+from sareloc.loading import load_images
+from sareloc.localize.agreement import LocalFeatures, agreement, local_features
+from sareloc.models.place_model import PlaceModel, evaluating
+from sareloc.models.preprocess import Image
+from sareloc.place_map import Matches, PlaceMap
+
+GAIN = 10.0
+CACHE_BYTES = 256 * 2**20
+
+
+class Reranker:
+    """Compares photos by the local features of the model's own backbone.
+
+    A map keeps descriptors alone: the feature maps of its photos are computed from their files when they are needed,
+    and the last 256 MiB of them kept.
+    """
+
+    def __init__(self, model: PlaceModel, place_map: PlaceMap, *, batch: int = 8, workers: int = 0) -> None:
+        self.model = model
+        self.place_map = place_map
+        self.batch = batch
+        self.workers = workers
+        self._cache: OrderedDict[str, LocalFeatures] = OrderedDict()
+        self._cached_bytes = 0
+
+    def rerank(self, images: Sequence[Image], matches: Matches, first: int) -> Matches:
+        """The matches (Q, K) of Q images in a new order: the `first` ones of each are looked at again.
+
+        One whose photo agrees with the query to a share f (see `agreement`) gets the distance
+        `d (1 + 10 f_m) / (1 + 10 f)`, with f_m the median over those looked at: the run of the mill stays where it was,
+        and distances go on meaning what they meant. Equal distances keep their order.
+        """
+        shares = np.zeros((len(images), min(first, matches.ids.shape[1])))
+        for row, query in enumerate(self._of_images(images)):
+            files = matches.files[row][:first]
+            seen = self._of_files(files)
+            shares[row] = [agreement(query, seen[file]) for file in files]
+        distances = matches.distances.copy()
+        distances[:, :first] = shorten(distances[:, :first], shares)
+        return _reorder(matches, distances)
+
+    def _of_images(self, images: Sequence[Image]) -> list[LocalFeatures]:
+        found: dict[int, LocalFeatures] = {}
+        with evaluating(self.model):
+            for rows, pixels in self.model.preprocess.batches(images, self.batch):
+                maps = self.model.feature_map(pixels.to(self.model.device)).cpu()
+                found |= {row: local_features(one) for row, one in zip(rows, maps, strict=True)}
+        return [found[row] for row in range(len(images))]
+
+    def _of_files(self, files: Sequence[str]) -> dict[str, LocalFeatures]:
+        here = {file: self._cache[file] for file in files if file in self._cache}
+        new = [file for file in dict.fromkeys(files) if file not in here]
+        here |= zip(new, self._of_images(self._load(new)), strict=True)
+        for file in files:
+            self._keep(file, here[file])
+        return here
+
+    def _load(self, files: Sequence[str]) -> list[npt.NDArray[np.uint8]]:
+        paths = [self.place_map.photo_path(file) for file in files]
+        images = [image for _, image in load_images(paths, self.model.preprocess.size, workers=self.workers)]
+        lost = [image for image in images if isinstance(image, PhotoError)]
+        if lost:
+            raise MapError(
+                f"re-ranking looks at the photos of map {self.place_map.path.name} again, and {lost[0]} "
+                f"({len(lost)} of {len(files)} cannot be read): put them back where they were, or do without re-ranking"
+            )
+        return [image for image in images if not isinstance(image, PhotoError)]
+
+    def _keep(self, file: str, features: LocalFeatures) -> None:
+        if file not in self._cache:
+            self._cached_bytes += _bytes(features)
+        self._cache[file] = features
+        self._cache.move_to_end(file)
+        while self._cached_bytes > CACHE_BYTES:
+            self._cached_bytes -= _bytes(self._cache.popitem(last=False)[1])
+
+
+def shorten(distances: npt.NDArray[np.float32], shares: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    """Descriptor distances (Q, K), shorter where the share of agreement (Q, K) is above the query's median."""
+    if not distances.size:
+        return distances
+    usual = np.median(shares, axis=1, keepdims=True)
+    return np.minimum(2.0, distances * (1 + GAIN * usual) / (1 + GAIN * shares)).astype(np.float32)
+
+
+def _reorder(matches: Matches, distances: npt.NDArray[np.float32]) -> Matches:
+    """The same matches with these distances (Q, K), the shortest first."""
+    order = np.argsort(distances, axis=1, kind="stable")
+    return Matches(
+        np.take_along_axis(matches.ids, order, axis=1),
+        np.take_along_axis(distances, order, axis=1),
+        np.take_along_axis(matches.latlon, order[..., None], axis=1),
+        tuple(tuple(files[i] for i in line) for files, line in zip(matches.files, order, strict=True)),
+    )
+
+
+def _bytes(features: LocalFeatures) -> int:
+    return features.vectors.numel() * features.vectors.element_size() + features.cells.nbytes

@@ -1,0 +1,76 @@
+"""A walk's photos support one another: candidates count by what the photos before and after say. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sareloc.errors import ArgumentError
+from sareloc.localize.fusion import PLACE_M
+
+Floats = npt.NDArray[np.float64]
+
+JUMP = 0.01
+"""How well two positions out of each other's reach go together, against 1 for two within it: GPS errs, cuts happen."""
+LOST = 0.1
+"""How well a position goes together with a neighbour that shows none of its candidates."""
+
+
+@dataclass(frozen=True, eq=False)
+class Belief:
+    """What one photo says by itself: the probability of each of its candidates; the rest is "none of them"."""
+
+    points_m: Floats
+    """(K, 3) earth-centred metres; K may be 0."""
+    chances: Floats
+    """(K,) summing to at most 1."""
+
+    @property
+    def none(self) -> float:
+        """The probability that the photo shows none of the candidates."""
+        return max(0.0, 1.0 - float(self.chances.sum()))
+
+
+def support(beliefs: Sequence[Belief], reach_m: float | npt.ArrayLike) -> list[Floats]:
+    """The probability (K,) of each candidate of each photo, given all photos of the walk.
+
+    `reach_m`: how far apart two neighbouring photos can have been taken, one number or one for each of the T - 1 steps
+    (a speed in m/s times the seconds between them). A hidden Markov chain, by the forward-backward algorithm: states
+    are a photo's candidates and "none"; neighbouring candidates at distance r go together by 1 within reach, by
+    `exp(-(r - reach)^2 / (2 * 25 m^2))` beyond, at least `JUMP`; a candidate and "none" by `LOST`; "none" twice by 1.
+    One photo alone keeps its chances.
+    """
+    steps = np.broadcast_to(np.asarray(reach_m, dtype=np.float64), max(len(beliefs) - 1, 0))
+    if not (steps >= 0).all():
+        raise ArgumentError(f"the way between two photos is 0 m or more: found {reach_m!r}")
+    links = [
+        _link(a.points_m, b.points_m, float(reach))
+        for a, b, reach in zip(beliefs[:-1], beliefs[1:], steps, strict=True)
+    ]
+    alone = [np.append(belief.chances, belief.none) for belief in beliefs]
+    ahead = _pass(alone, links)
+    back = _pass(alone[::-1], [link.T for link in links[::-1]])[::-1]
+    together = [f * own * b for f, own, b in zip(ahead, alone, back, strict=True)]
+    return [(joint / joint.sum())[:-1] for joint in together]
+
+
+def _pass(alone: list[Floats], links: list[Floats]) -> list[Floats]:
+    """For each photo what those before it say of its states."""
+    said = [np.ones(len(states)) for states in alone[:1]]
+    for own, link in zip(alone[:-1], links, strict=True):
+        heard = (said[-1] * own) @ link
+        said.append(heard / heard.sum())
+    return said
+
+
+def _link(a: Floats, b: Floats, reach_m: float) -> Floats:
+    """How well the states of two neighbours go together: (K + 1, L + 1), the last being "none"."""
+    apart = np.linalg.norm(a[:, None] - b[None], axis=2)
+    beyond = np.maximum(0.0, apart - reach_m)
+    table = np.full((len(a) + 1, len(b) + 1), LOST)
+    table[:-1, :-1] = np.maximum(JUMP, np.exp(-(beyond**2) / (2 * PLACE_M**2)))
+    table[-1, -1] = 1.0
+    return table
