@@ -2,9 +2,9 @@
 
     python benchmarks/city_difficulty.py --weights vgg16.safetensors --size medium
 
-ImageNet weights up to conv5_3, NetVLAD's k-means start on photos of the train town's database, no training, no whitening.
-A query is right where one of its first N database photos of the test town stands within 25 m; all queries count. Prints
-recall, recall by weather, and one JSON line.
+ImageNet weights up to conv5_3, NetVLAD's k-means start on photos of the train town's database, no training, no
+whitening. A query is right where one of its first N database photos of the test town stands within 25 m; all queries
+count. Prints recall by weather, and one JSON line.
 """
 
 from __future__ import annotations
@@ -42,10 +42,9 @@ def start_model(args: argparse.Namespace) -> PlaceModel:
 
 
 def describe(model: PlaceModel, city: CityPlaces, rows: np.ndarray, args: argparse.Namespace) -> torch.Tensor:
-    found = []
-    for part in tqdm(np.array_split(rows, max(1, len(rows) // 64)), desc="describe"):
-        found.append(model.encode(draw_pixels(city, *args.photo, args.device, part), batch=args.batch).half())
-    return torch.cat(found)
+    parts = tqdm(np.array_split(rows, max(1, len(rows) // 64)), desc="describe")
+    drawn = (draw_pixels(city, *args.photo, args.device, part) for part in parts)
+    return torch.cat([model.encode(pixels, batch=args.batch).half() for pixels in drawn])
 
 
 def area(city: CityPlaces, share: float) -> tuple[np.ndarray, np.ndarray]:

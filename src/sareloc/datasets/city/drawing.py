@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
-from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sareloc.datasets.city.camera import Poses, axes, focal_px
+from sareloc.datasets.city.grid import make_grid
 from sareloc.datasets.city.moment import Moment
-from sareloc.datasets.city.raster import Grid, make_grid
-from sareloc.datasets.city.render import View, draw_views
+from sareloc.datasets.city.render import draw_views
 from sareloc.datasets.city.scene import Scene, make_scene
+from sareloc.datasets.city.shaders import View
 from sareloc.datasets.city.town import Town
 from sareloc.errors import ArgumentError
 
@@ -45,20 +45,14 @@ def draw_scene(scene: Scene, poses: Poses, height: int, width: int) -> Tensor:
         return torch.empty(0, 3, height, width, dtype=torch.uint8, device=scene.device)
     grid = make_grid(height, width, scene.device)
     step = DENSE_BATCH if scene.dense else 1
-    shader = _compiled() if scene.device.type == "cuda" else draw_views
     rows = np.arange(-(-len(poses) // step) * step) % len(poses)
     view = _view(poses.take(rows), height, width, scene.device)
     parts = []
     with torch.inference_mode():
         for i in range(0, len(rows), step):
             part = View(*(getattr(view, f.name)[i : i + step] for f in fields(View)))
-            parts.append(shader(scene, part, grid))
+            parts.append(draw_views(scene, part, grid))
     return torch.cat(parts)[: len(poses)]
-
-
-@lru_cache(maxsize=1)
-def _compiled() -> Callable[[Scene, View, Grid], Tensor]:
-    return torch.compile(draw_views, fullgraph=True, dynamic=False)
 
 
 def _view(poses: Poses, height: int, width: int, device: torch.device) -> View:

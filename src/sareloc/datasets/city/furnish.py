@@ -40,7 +40,7 @@ def make_sprite(
     foot: tuple[float, float],
     size: tuple[float, float],
     page: int,
-    colours: npt.ArrayLike,
+    colours: list[Floats],
     *,
     bare: int | None = None,
     glow: float = 0.0,
@@ -51,7 +51,7 @@ def make_sprite(
         np.array([[*foot, 0.0]]),
         np.array([size], dtype=np.float64),
         np.array([[page, page if bare is None else bare]], dtype=np.float64),
-        np.asarray(colours, dtype=np.float64).reshape(1, 9),
+        np.stack(colours).reshape(1, 9),
         np.array([glow]),
         np.array([float(leafy)]),
     )
@@ -117,7 +117,9 @@ def furnish(rng: np.random.Generator, streets: Streets, kerbs: list[Kerb], atlas
         for s in np.arange(6.0 + 9.0 * (n % 2), kerb.length, 21.0):
             foot = kerb.at(float(s), 0.45)
             lamps.append(foot)
-            parts.append(make_sprite(foot, (1.9, 6.6), atlas.names["lamp"], [iron, [1.0, 0.72, 0.38], iron], glow=6.0))
+            parts.append(
+                make_sprite(foot, (1.9, 6.6), atlas.names["lamp"], [iron, np.array([1.0, 0.72, 0.38]), iron], glow=6.0)
+            )
         if kerb.pave >= 3.4:
             parts += [
                 _tree(rng, kerb.at(float(s) + rng.uniform(-0.8, 0.8), 0.9), atlas)
@@ -173,12 +175,13 @@ def _open_block(
     rng: np.random.Generator, block: tuple[float, float, float, float], kind: int, atlas: Atlas
 ) -> list[Sprites]:
     x0, y0, x1, y1 = block
-    parts = []
     step = {PARK: 7.5, PLAZA: 14.0}[kind]
-    for x in np.arange(x0 + 3, x1 - 2, step):
-        for y in np.arange(y0 + 3, y1 - 2, step):
-            if rng.random() < 0.75:
-                parts.append(_tree(rng, (x + rng.uniform(-1.5, 1.5), y + rng.uniform(-1.5, 1.5)), atlas))
+    parts = [
+        _tree(rng, (x + rng.uniform(-1.5, 1.5), y + rng.uniform(-1.5, 1.5)), atlas)
+        for x in np.arange(x0 + 3, x1 - 2, step)
+        for y in np.arange(y0 + 3, y1 - 2, step)
+        if rng.random() < 0.75
+    ]
     if kind == PARK:
         green = [linear("4a3f35"), np.array([0.7, 0.9, 0.7]), linear("4a3f35")]
         for y in (y0 + 0.5, y1 - 0.5):

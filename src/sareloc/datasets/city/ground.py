@@ -21,7 +21,7 @@ def _dashes(x: Tensor, period: float, share: float, soft: Tensor) -> Tensor:
 
 
 def shade_ground(air: Air, hit: Hit, light: Light, soft: Tensor, mirror: Tensor) -> Tensor:
-    """Colours (3, B, n) of points on the ground; `soft` is the pixel's size on it, `mirror` the colour seen in water."""
+    """Colours (3, B, n) of points on the ground; `soft` is the pixel's size there, `mirror` what water shows."""
     scene = air.scene
     long, cross, kind = _streets(scene.by_y, scene.by_xy, hit, scene.rows)
     (dy, long_road, long_pave), (dx, cross_road, cross_pave) = long, cross

@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from sareloc.datasets.city.streets import BUILT, Streets
 from sareloc.datasets.city.styles import STYLES, Style
+
+Floats = npt.NDArray[np.float64]
 
 DEPTH_M = 12.0
 SOUTH, EAST, NORTH, WEST = range(4)
 NORMALS = ((0.0, -1.0), (1.0, 0.0), (0.0, 1.0), (-1.0, 0.0))
 """Outward directions of a house's four sides."""
+UP = np.array([0.0, 0.0, 1.0])
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,17 @@ class House:
     def height_m(self) -> float:
         """Height of the walls: floors and parapet."""
         return self.ground_m + (self.floors - 1) * self.style.floor + 0.35 + self.style.cornice
+
+
+def side_frame(house: House, direction: int) -> tuple[Floats, Floats, Floats]:
+    """Lower left corner (seen from outside), the edge along the ground and the outward normal of a side."""
+    x0, y0, x1, y1 = house.box
+    nx, ny = NORMALS[direction]
+    normal, along = np.array([nx, ny, 0.0]), np.array([-ny, nx, 0.0])
+    half = np.array([x1 - x0, y1 - y0, 0.0]) / 2
+    centre = np.array([x0 + x1, y0 + y1, 0.0]) / 2
+    u = 2 * float(np.abs(half @ along)) * along
+    return centre + float(np.abs(half @ normal)) * normal - u / 2, u, normal
 
 
 @dataclass(frozen=True)

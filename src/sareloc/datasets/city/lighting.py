@@ -1,7 +1,7 @@
 """Fields on a town's plan: how high the shadows of houses reach, where trees and cars darken the ground, lamp light.
 
 One texel is CELL_M metres. The shadow field turns the question "does this point see the sun?" into one lookup: a point
-is lit where it lies above the field. For a sun at elevation e in direction s, S(p) = max over k of h(p + k s) - k tan e.
+is lit where it lies above the field. With the sun at elevation e in direction s, S(p) = max_k h(p + k s) - k tan e.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def height_field(shape: tuple[int, int], boxes: Floats, heights: Floats) -> Floa
     """Height of the houses over every cell; boxes (N, 4) x0, y0, x1, y1."""
     field = np.zeros(shape)
     for (x0, y0, x1, y1), height in zip(boxes, heights, strict=True):
-        i0, i1 = (int(round(float(_cell(v)))) for v in (y0, y1))
-        j0, j1 = (int(round(float(_cell(v)))) for v in (x0, x1))
+        i0, i1 = (round(float(_cell(v))) for v in (y0, y1))
+        j0, j1 = (round(float(_cell(v))) for v in (x0, x1))
         window = field[max(i0, 0) : max(i1, 0), max(j0, 0) : max(j1, 0)]
         np.maximum(window, height, out=window)
     return field

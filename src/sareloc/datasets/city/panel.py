@@ -1,4 +1,4 @@
-"""Pieces papered with a page of the atlas: roofs, cornices, signs, posters, awnings, cars; and what stands as a sprite."""
+"""Pieces papered with a page of the atlas: roofs, cornices, signs, posters, awnings, cars."""
 
 from __future__ import annotations
 
@@ -14,22 +14,18 @@ def shade_panel(
     air: Air, paint: Paint, hit: Hit, light: Light, a: Tensor, b: Tensor, soft_a: Tensor, soft_b: Tensor, facing: Tensor
 ) -> Tensor:
     """Colours (3, B, n) of points a, b of their piece; `soft_a`, `soft_b` are the pixel's size in shares of it."""
-    repeat_a, repeat_b = paint.ground, paint.floor
-    x, y = _keep_in(a, repeat_a), _keep_in(1 - b, repeat_b)
+    across, up = paint.repeat_u, paint.repeat_v
     shade, second, third, glass = air.scene.pages.fetch(
-        paint.bays.to(torch.int32), x, y, soft_a * repeat_a, soft_b * repeat_b
+        paint.page.to(torch.int32), _within(a, across), _within(1 - b, up), soft_a * across, soft_b * up
     )
-    rest = 1 - second - third - glass
-    colour = (paint.colour(0) * rest + paint.colour(1) * second + paint.colour(2) * third) * shade
+    colour = paint.colour(0) * (1 - second - third - glass) + paint.colour(1) * second + paint.colour(2) * third
     snow = air.snow * smooth((paint.normal_z - 0.25) * 3)
-    colour = mix(colour, air.palette("snow"), snow)
-    lit = colour * light.total
-    mirror = 0.12 + 0.6 * (1 - facing).clamp(0, 1) ** 4
+    colour = mix(colour * shade, air.palette("snow"), snow)
+    mirror = 0.12 + 0.6 * (1 - facing).clamp(0, 1).square().square()
     pane = air.palette("car window") + reflected(air, hit, torch.zeros_like(a)) * mirror
-    glow = paint.floors * air.night
-    return mix(lit, pane, glass * (1 - snow)) + colour * (0.5 * glow)
+    return mix(colour * light.total, pane, glass * (1 - snow)) + colour * (0.5 * paint.glow * air.night)
 
 
-def _keep_in(x: Tensor, repeat: Tensor) -> Tensor:
-    """Coordinates in pages; a page that does not repeat stops half a texel short of its edge."""
+def _within(x: Tensor, repeat: Tensor) -> Tensor:
+    """Coordinates in pages; a page that does not repeat stops short of its edge, where it would meet itself."""
     return torch.where(repeat > 1.5, x * repeat, x.clamp(0.01, 0.99))

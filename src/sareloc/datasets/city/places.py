@@ -66,7 +66,7 @@ def draw_pixels(
     device: torch.device | str = "cpu",
     rows: npt.ArrayLike | None = None,
 ) -> Tensor:
-    """Images (N, 3, height, width) uint8 on `device`: of the database, then of the queries, or of some of these rows."""
+    """Images (N, 3, height, width) uint8 on `device`: of database, then queries, or of some of these rows."""
     chosen = np.arange(len(city.poses)) if rows is None else np.asarray(rows, dtype=np.int64).reshape(-1)
     images = torch.empty(len(chosen), 3, height, width, dtype=torch.uint8, device=device)
     for where, drawn in draw_in_turn(city, chosen, height, width, device):

@@ -2,7 +2,7 @@
 
 A piece is the set of points corner + a U + b V with 0 <= b <= 1 and lean_left b <= a <= 1 - lean_right b: a
 parallelogram, or with leans a trapezoid or a triangle. Its front is where U x V points. `columns` says how it is
-painted; every kind reads its own meaning from the later ones.
+painted.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ FACADE, PANEL = 0.0, 1.0
 COLUMNS = (
     "kind", "width", "height", "normal_x", "normal_y", "normal_z",
     "r0", "g0", "b0", "r1", "g1", "b1", "r2", "g2", "b2",
-    # facades: the grid of windows; panels: page, repeats along U and V, glow at night
+    # a panel: its page of the atlas, how often that repeats along U and V, how far it shines at night
+    "page", "repeat_u", "repeat_v", "glow",
+    # a facade: its grid of windows, see `styles.Style`; cells and street_floor are those of the ground floor
     "bays", "ground", "floor", "floors", "window", "sill", "head", "arch", "panes_u", "panes_v",
     "surround", "shutter", "band", "pilaster", "brick", "ashlar", "balcony", "street_floor", "cells", "seed",
 )  # fmt: skip
 COLUMN = {name: i for i, name in enumerate(COLUMNS)}
-PAGE, REPEAT_U, REPEAT_V, GLOW, GLASS = (COLUMN[c] for c in ("bays", "ground", "floor", "floors", "window"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,24 +47,17 @@ class Quads:
 
 
 def make_quad(
-    corner: npt.ArrayLike,
-    u: npt.ArrayLike,
-    v: npt.ArrayLike,
-    colours: Floats,
-    *,
-    lean: tuple[float, float] = (0.0, 0.0),
-    **columns: float,
+    corner: Floats, u: Floats, v: Floats, colours: Floats, lean: tuple[float, float] = (0.0, 0.0), /, **columns: float
 ) -> Quads:
-    """One piece; `colours` is (3, 3) linear RGB, `columns` the rest by name."""
-    corner, u, v = (np.asarray(p, dtype=np.float64) for p in (corner, u, v))
+    """One piece; `colours` is (3, 3) linear RGB, `columns` the rest by name; a panel unless `kind` says otherwise."""
     normal = np.array([u[1] * v[2] - u[2] * v[1], u[2] * v[0] - u[0] * v[2], u[0] * v[1] - u[1] * v[0]])
     normal = normal / np.sqrt(normal @ normal)
     row = np.zeros(len(COLUMNS))
     row[COLUMN["kind"]] = PANEL
     row[COLUMN["width"]], row[COLUMN["height"]] = np.sqrt(u @ u), np.sqrt(v @ v)
     row[COLUMN["normal_x"] : COLUMN["normal_z"] + 1] = normal
-    row[COLUMN["r0"] : COLUMN["b2"] + 1] = np.asarray(colours).reshape(9)
-    row[[REPEAT_U, REPEAT_V]] = 1.0
+    row[COLUMN["r0"] : COLUMN["b2"] + 1] = colours.reshape(9)
+    row[COLUMN["repeat_u"] : COLUMN["repeat_v"] + 1] = 1.0
     for name, value in columns.items():
         row[COLUMN[name]] = value
     return Quads(corner[None], u[None], v[None], np.array([lean], dtype=np.float64), row[None])

@@ -16,54 +16,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sareloc.datasets.city.grid import Grid
+
 FAR = 1e9
 NEAR_M = 0.25
-
-
-@dataclass(frozen=True, eq=False)
-class Grid:
-    """The pixels of B views by tiles: `column`, `row` (B or 1, T, P) are pixel centres; tiles may be in any order."""
-
-    column: Tensor
-    row: Tensor
-    height: int
-    width: int
-    tile: int
-
-    @property
-    def across(self) -> int:
-        """Tiles in a row of tiles."""
-        return -(-self.width // self.tile)
-
-    @property
-    def down(self) -> int:
-        """Rows of tiles."""
-        return -(-self.height // self.tile)
-
-    def take(self, order: Tensor) -> Grid:
-        """The same pixels with the tiles in another order."""
-        return Grid(self.column[:, order], self.row[:, order], self.height, self.width, self.tile)
-
-
-def make_grid(height: int, width: int, device: torch.device) -> Grid:
-    """All pixels of an image; tiles are a twentieth of the width, at least 8 pixels."""
-    tile = max(8, -(-width // 20))
-    down, across = -(-height // tile), -(-width // tile)
-    local = torch.arange(tile, device=device, dtype=torch.float32) + 0.5
-    left = torch.arange(across, device=device, dtype=torch.float32) * tile
-    top = torch.arange(down, device=device, dtype=torch.float32) * tile
-    column = (left[None, :, None, None] + local[None, None, None, :]).expand(down, across, tile, tile)
-    row = (top[:, None, None, None] + local[None, None, :, None]).expand(down, across, tile, tile)
-    flat = (1, down * across, tile * tile)
-    return Grid(column.reshape(flat), row.reshape(flat), height, width, tile)
-
-
-def assemble(pixels: Tensor, grid: Grid) -> Tensor:
-    """(C, B, T * P) in the grid's first order of tiles -> (B, C, height, width)."""
-    c, b = pixels.shape[:2]
-    t = grid.tile
-    image = pixels.reshape(c, b, grid.down, grid.across, t, t).permute(1, 0, 2, 4, 3, 5)
-    return image.reshape(b, c, grid.down * t, grid.across * t)[:, :, : grid.height, : grid.width]
 
 
 def cross(p: Tensor, q: Tensor) -> Tensor:
@@ -76,8 +32,8 @@ def cross(p: Tensor, q: Tensor) -> Tensor:
 def piece_coefficients(corner: Tensor, u: Tensor, v: Tensor, view: Tensor, eye: Tensor) -> tuple[Tensor, Tensor]:
     """The nine numbers (B, N, 3, 3) of each piece in each view, and whether its front is seen (B, N).
 
-    The three rows are the numerators of 1/t, a/t and b/t; the three columns their constant, per column of pixels and per
-    row of pixels. `view` (B, 3, 3) has d = view[0] + column view[1] + row view[2].
+    The three rows are 1/t, a/t and b/t; the three columns their constant, and their change per column and per row of
+    pixels. `view` (B, 3, 3) has d = view[0] + column view[1] + row view[2].
     """
     w = corner - eye[:, None]
     n = cross(u, v)
@@ -119,7 +75,7 @@ class Candidates:
         rows = chosen[..., None]
         flat = torch.gather(self.coefficients.flatten(2), 1, rows.expand(-1, -1, 9))
         return Candidates(
-            flat.unflatten(2, (3, 3)),
+            flat.view(*chosen.shape, 3, 3),
             torch.gather(self.seen, 1, chosen),
             torch.gather(self.nearest, 1, chosen),
             torch.gather(self.box, 1, rows.expand(-1, -1, 4)),
@@ -129,15 +85,20 @@ class Candidates:
 def make_candidates(corner: Tensor, u: Tensor, v: Tensor, rays: Tensor, unproject: Tensor, eye: Tensor) -> Candidates:
     """All pieces in all views; `unproject` (B, 3, 3) takes an offset from the eye to column t, row t and t."""
     coefficients, seen = piece_coefficients(corner, u, v, rays, eye)
-    turn = lambda x: (x[..., None, :] * unproject[:, None]).sum(-1)
-    first, along, over = turn(corner - eye[:, None]), turn(u), turn(v)
+    first, along, over = ((x[..., None, :] * unproject[:, None]).sum(-1) for x in (corner - eye[:, None], u, v))
     corners = torch.stack([first, first + along, first + along + over, first + over], dim=2)
     column, row, depth = _clipped(corners, corners.roll(-1, 2)).unbind(-1)
     front = depth >= NEAR_M
     inverse = 1 / depth.clamp(min=NEAR_M)
-    low = lambda x: torch.where(front, x * inverse, FAR).amin(-1)
-    high = lambda x: torch.where(front, x * inverse, -FAR).amax(-1)
-    box = torch.stack([low(column), high(column), low(row), high(row)], -1)
+    box = torch.stack(
+        [
+            torch.where(front, column * inverse, FAR).amin(-1),
+            torch.where(front, column * inverse, -FAR).amax(-1),
+            torch.where(front, row * inverse, FAR).amin(-1),
+            torch.where(front, row * inverse, -FAR).amax(-1),
+        ],
+        dim=-1,
+    )
     return Candidates(coefficients, seen, torch.where(front, inverse, 0.0).amax(-1), box)
 
 
@@ -152,7 +113,7 @@ def _clipped(start: Tensor, end: Tensor) -> Tensor:
 
 
 def nearest_pieces(candidates: Candidates, reach_m: Tensor, grid: Grid, keep: int) -> Tensor:
-    """(B, keep) the pieces that may be seen in the image, nearest first; `reach_m` (B or 1, N) is their longest side."""
+    """(B, keep) the pieces that may show in the image, nearest first; `reach_m` (B or 1, N) is their longest side."""
     half = (grid.width / 2 + 1.0, grid.height / 2 + 1.0)
     shows, _, nearness, _ = _overlap(candidates, half[0] - 1.0, half[1] - 1.0, half)
     # What is smaller than a pixel at its nearest is left out.
@@ -200,60 +161,3 @@ def tile_lists(
     order = torch.where(shows, nearness, -1.0).transpose(1, 2)
     best = torch.topk(order, min(keep, order.shape[2]), dim=2)
     return best.indices, (best.values > 0).sum(-1), wall
-
-
-def surface_point(c: list[Tensor], column: Tensor, row: Tensor) -> tuple[Tensor, ...]:
-    """t, a, b of pixels on pieces and how much a and b change over one pixel; `c` holds the nine numbers."""
-    inverse = c[0] + c[1] * column + c[2] * row
-    t = 1 / inverse.clamp(min=1e-6)
-    a = (c[3] + c[4] * column + c[5] * row) * t
-    b = (c[6] + c[7] * column + c[8] * row) * t
-    fa = ((c[4] - a * c[1]).abs() + (c[5] - a * c[2]).abs()) * t
-    fb = ((c[7] - b * c[1]).abs() + (c[8] - b * c[2]).abs()) * t
-    return t, a, b, fa, fb
-
-
-def covered(a: Tensor, b: Tensor, fa: Tensor, fb: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """The share of each pixel that lies on its piece, 0 to 1."""
-    along = torch.minimum(a + 0.5 * fa, 1 - right * b) - torch.maximum(a - 0.5 * fa, left * b)
-    over = (b + 0.5 * fb).clamp(max=1.0) - (b - 0.5 * fb).clamp(min=0.0)
-    return (along / fa.clamp(min=1e-9)).clamp(0, 1) * (over / fb.clamp(min=1e-9)).clamp(0, 1)
-
-
-def two_nearest(
-    coefficients: Tensor, lean: Tensor, lists: Tensor, counts: Tensor, grid: Grid, dense: bool
-) -> tuple[Tensor, Tensor]:
-    """For every pixel the nearest piece and the next behind it: two (B, T, P) int64, K where there is none.
-
-    Unless `dense`, the tiles come sorted by `counts`, most first, and each further slot visits only those that use it.
-    """
-    b, tiles, keep = lists.shape
-    k, pixels = coefficients.shape[1], grid.column.shape[2]
-    near = torch.full((b, tiles, pixels), FAR, device=lists.device)
-    next_near = near.clone()
-    first = torch.full((b, tiles, pixels), k, device=lists.device, dtype=torch.int64)
-    second = first.clone()
-    for slot in range(keep):
-        n = tiles if dense else int((counts > slot).sum())
-        if n == 0:
-            break
-        index = lists[:, :n, slot]
-        rows = torch.gather(torch.cat([coefficients.flatten(2), lean], -1), 1, index[..., None].expand(-1, -1, 11))
-        c = [x[..., None] for x in rows.unbind(-1)]
-        t, pa, pb, fa, fb = surface_point(c, grid.column[:, :n], grid.row[:, :n])
-        inside = torch.minimum(
-            torch.minimum(pa - c[9] * pb, 1 - pa - c[10] * pb) + 0.5 * fa,
-            (0.5 - (pb - 0.5).abs() + 0.5 * fb),
-        )
-        valid = (inside > 0) & (c[0] + c[1] * grid.column[:, :n] + c[2] * grid.row[:, :n] > 1e-6)
-        t = torch.where(valid & (counts[:, :n, None] > slot), t, FAR)
-        this = index[..., None]
-        before, closer = first[:, :n], t < near[:, :n]
-        behind = torch.where(closer, before, torch.where(t < next_near[:, :n], this, second[:, :n]))
-        next_t = torch.minimum(next_near[:, :n], torch.maximum(near[:, :n], t))
-        front, t = torch.where(closer, this, before), torch.minimum(near[:, :n], t)
-        if dense:
-            near, next_near, first, second = t, next_t, front, behind
-        else:
-            near[:, :n], next_near[:, :n], first[:, :n], second[:, :n] = t, next_t, front, behind
-    return first, second

@@ -43,7 +43,7 @@ class Scene:
     """(S, 18) foot, size, pages, colours, glow, leafy."""
     moving_sprites: Tensor
     """(V, Q, 18)"""
-    fields: tuple[Tensor, Tensor, Tensor, Tensor]
+    fields: tuple[Tensor, ...]
     """Shadow height, shade of trees, lamp light, share of the sky: each (V * rows * columns,)."""
     field_shape: tuple[int, int]
     moments: Tensor
@@ -80,7 +80,10 @@ def make_scene(
     fields = [_fields(town, m, centres) for m, (_, centres, _) in zip(moments, traffic, strict=True)]
     away = np.full((len(town.quads), 2), NOWHERE[0])
     by_y, by_xy = ground_tables(town.streets)
-    put = lambda array: torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32)).to(device)
+
+    def put(array: Floats) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32)).to(device)
+
     return Scene(
         device=device,
         pages=Pages.on(atlas, device),
@@ -90,8 +93,8 @@ def make_scene(
         columns=put(np.concatenate([town.quads.columns, columns.reshape(-1, columns.shape[-1])]).T),
         fixed_sprites=put(_sprite_rows(town.sprites)),
         moving_sprites=put(walkers),
-        fields=tuple(put(np.stack([f[i] for f in fields]).reshape(-1)) for i in range(4)),  # type: ignore[arg-type]
-        field_shape=town.heights.shape,  # type: ignore[arg-type]
+        fields=tuple(put(np.stack(field).reshape(-1)) for field in zip(*fields, strict=True)),
+        field_shape=(town.heights.shape[0], town.heights.shape[1]),
         moments=put(np.stack([m.row() for m in moments])),
         by_y=put(by_y.T),
         by_xy=put(by_xy.reshape(-1, 4).T),

@@ -1,8 +1,8 @@
 """Flat drawings that always face the camera: trees in leaf and bare, lamps, people, things on the pavement.
 
-A page is (h, w, 4): shade, weight of the second colour, weight of the third colour, opacity; row 0 is the top. The first
-colour of a tree is its bark and the second its leaves; of a person the skin, the coat and the trousers; of a lamp the
-iron, then the light.
+A page is (h, w, 4): shade, weight of the second colour, weight of the third colour, opacity; row 0 is the top. The
+first colour of a tree is its bark and the second its leaves; of a person the skin, the coat and the trousers; of a lamp
+the iron, then the light.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Sheet:
 
     def page(self) -> Page:
         stack = np.stack([np.asarray(image, dtype=np.float64) / 255 for image in self.images], axis=-1)
-        return stack.reshape(self.h // SCALE, SCALE, self.w // SCALE, SCALE, 4).mean((1, 3))
+        return np.asarray(stack.reshape(self.h // SCALE, SCALE, self.w // SCALE, SCALE, 4).mean((1, 3)))
 
 
 def make_sprites() -> dict[str, Page]:
@@ -65,44 +65,40 @@ def make_sprites() -> dict[str, Page]:
 
 
 def _tree(i: int, *, leaves: bool) -> Page:
+    """A tree that fills its page: branches that fork, and leaves about their ends."""
     rng = np.random.default_rng([21, i])
+    branches = np.array(_branches(rng, 0.5, 1.0, angle=0.0, length=0.25 + 0.04 * (i % 2), width=0.03))
+    high = max(1.0 - branches[:, [1, 3]].min(), 1e-6)
+    wide = max(np.abs(branches[:, [0, 2]] - 0.5).max(), 1e-6)
+    branches[:, [0, 2]] = 0.5 + (branches[:, [0, 2]] - 0.5) * (0.44 / wide)
+    branches[:, [1, 3]] = 1.0 - (1.0 - branches[:, [1, 3]]) * (0.94 / high)
     sheet = _Sheet(256, 256)
-    tips: list[tuple[float, float]] = []
-    _branch(rng, sheet, (0.5, 1.0), angle=0.0, length=0.25 + 0.04 * (i % 2), width=0.03, tips=tips)
+    for x0, y0, x1, y1, width in branches:
+        sheet.put("line", [(x0, y0), (x1, y1)], 0.5 + 0.3 * rng.random(), width=width)
     if leaves:
-        spread = np.array(tips)[rng.integers(len(tips), size=LEAVES)] + rng.normal(0, 0.035, (LEAVES, 2))
+        tips = branches[branches[:, 4] < 0.018, 2:4]
+        spread = tips[rng.integers(len(tips), size=LEAVES)] + rng.normal(0, 0.035, (LEAVES, 2))
+        spread = np.clip(spread, 0.02, 0.98)
         light = 0.62 - 0.5 * (spread[:, 1] - 0.4) - 0.18 * (spread[:, 0] - 0.5) + rng.normal(0, 0.13, LEAVES)
         order = np.argsort(light + rng.normal(0, 0.12, LEAVES))
         for (x, y), shade in zip(spread[order], np.clip(light[order], 0.16, 1.0), strict=True):
             r = rng.uniform(0.005, 0.016)
-            box = [(x - r, y - r * 0.8), (x + r, y + r * 0.8)]
-            sheet.put("ellipse", box, shade, second=1.0)
+            sheet.put("ellipse", [(x - r, y - r * 0.8), (x + r, y + r * 0.8)], shade, second=1.0)
     return sheet.page()
 
 
-def _branch(
-    rng: np.random.Generator,
-    sheet: _Sheet,
-    start: tuple[float, float],
-    *,
-    angle: float,
-    length: float,
-    width: float,
-    tips: list[tuple[float, float]],
-) -> None:
-    end = (start[0] + length * np.sin(angle), start[1] - length * np.cos(angle))
-    sheet.put("line", [start, end], 0.5 + 0.3 * rng.random(), width=width)
-    if width < 0.018:
-        tips.append(end)
+def _branches(
+    rng: np.random.Generator, x: float, y: float, *, angle: float, length: float, width: float
+) -> list[tuple[float, float, float, float, float]]:
+    """From x, y upwards: start, end and width of every branch, shares of the page."""
+    x1, y1 = x + length * np.sin(angle), y - length * np.cos(angle)
+    found = [(x, y, x1, y1, width)]
     if length < 0.035 or width < 0.0016:
-        return
+        return found
     for turn in (-0.5, 0.45, rng.uniform(-0.2, 0.2)):
-        _branch(
-            rng, sheet, end,
-            angle=angle + turn * rng.uniform(0.7, 1.5) + 0.02 * rng.normal(),
-            length=length * rng.uniform(0.6, 0.82),
-            width=width * 0.58, tips=tips,
-        )  # fmt: skip
+        bend = angle + turn * rng.uniform(0.7, 1.5) + 0.02 * rng.normal()
+        found += _branches(rng, x1, y1, angle=bend, length=length * rng.uniform(0.6, 0.82), width=width * 0.58)
+    return found
 
 
 def _person(i: int) -> Page:

@@ -1,4 +1,7 @@
-"""What a shader knows about its pixels: where they are, how large, how lit, and what the moment is."""
+"""What a shader knows about its pixels: where they are, how they are painted and lit, and what the moment is.
+
+Numbers of pixels are (B, n), colours (3, B, n); numbers of a view are (B, 1) and (3, B, 1).
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,16 @@ from sareloc.datasets.city.scene import Scene
 from sareloc.datasets.city.streets import MARGIN_M
 from sareloc.datasets.city.texture import field_at, mix, pick
 
+Vector = tuple[Tensor, Tensor, Tensor]
+
 
 @dataclass(frozen=True, eq=False)
 class Air:
-    """The moments of B views, and what every shader asks of them; rows (B,) are their numbers in the scene."""
+    """The moments of B views: every number of `Moment` is an attribute."""
 
     scene: Scene
     rows: Tensor
+    """(B,) which of the scene's moments."""
 
     def __getattr__(self, name: str) -> Tensor:
         return self.scene.moment(name, self.rows)
@@ -31,19 +37,18 @@ class Air:
 
 @dataclass(frozen=True, eq=False)
 class Hit:
-    """Points that pixels see: world position x, y, z (B, n), ray d (three of (B, n)), metres per pixel at that distance."""
+    """Points that pixels see: where they are, along which ray, and how far from the eye in metres."""
 
     x: Tensor
     y: Tensor
     z: Tensor
-    ray: tuple[Tensor, Tensor, Tensor]
+    ray: Vector
     away: Tensor
-    """Distance from the eye."""
 
 
 @dataclass(frozen=True, eq=False)
 class Paint:
-    """The columns of the pieces that pixels see."""
+    """The columns of the pieces that pixels see: every name of `COLUMNS` is an attribute."""
 
     table: Tensor
     piece: Tensor
@@ -52,13 +57,13 @@ class Paint:
         return pick(self.table[COLUMN[name]], self.piece)
 
     def colour(self, which: int) -> Tensor:
-        """(3, B, n) the first, second or third colour."""
-        return torch.stack([pick(self.table[COLUMN[f"{c}{which}"]], self.piece) for c in "rgb"])
+        """The first, second or third colour."""
+        return torch.stack([pick(self.table[COLUMN[f"{channel}{which}"]], self.piece) for channel in "rgb"])
 
 
 @dataclass(frozen=True, eq=False)
 class Light:
-    """Light on a surface: from the sun (already times the cosine), from everywhere else, and the share of sun seen."""
+    """Light on a surface: from the sun (times the cosine, 0 in the shade), and from everywhere else."""
 
     sun: Tensor
     rest: Tensor
@@ -69,27 +74,34 @@ class Light:
         return self.sun + self.rest
 
 
-def light_on(air: Air, hit: Hit, normal: tuple[Tensor, Tensor, Tensor]) -> Light:
+def length(v: Vector) -> Tensor:
+    """Of a vector."""
+    return (v[0] * v[0] + v[1] * v[1] + v[2] * v[2]).sqrt()
+
+
+def fields_at(air: Air, x: Tensor, y: Tensor) -> list[Tensor]:
+    """The scene's fields (shadow height, shade of trees, lamp light, share of the sky) over points of the plan."""
+    scene = air.scene
+    column, row = (x + MARGIN_M) / CELL_M, (y + MARGIN_M) / CELL_M
+    return field_at(list(scene.fields), scene.field_shape, air.rows[:, None], column, row)
+
+
+def light_on(air: Air, hit: Hit, normal: Vector) -> Light:
     """Light at points of surfaces with these normals; shadows of houses are soft by a metre or so."""
     nx, ny, nz = normal
-    scene = air.scene
     # Walls ask a little in front of themselves, so that a house does not shade its own facade.
-    x = (hit.x + 1.6 * nx + MARGIN_M) / CELL_M
-    y = (hit.y + 1.6 * ny + MARGIN_M) / CELL_M
-    shadow, trees, lamps, open_sky = field_at(list(scene.fields), scene.field_shape, air.rows[:, None], x, y)
+    shadow, trees, lamps, open_sky = fields_at(air, hit.x + 1.6 * nx, hit.y + 1.6 * ny)
     sx, sy, sz = air.sun_direction
     facing = (nx * sx + ny * sy + nz * sz).clamp(min=0)
     seen = ((hit.z - shadow) * 1.1 + 1).clamp(0, 1)
-    low = (1 - (hit.z - 4.0) / 4.0).clamp(0, 1)
-    sun = air.sun * (facing * seen * (1 - trees * low))
-    high = (hit.z / 18.0).clamp(0, 1)
-    sky = mix(open_sky, torch.ones_like(open_sky), high) * (0.72 + 0.28 * nz)
-    bounce = (air.ambient + 0.5 * air.sun) * 0.1
+    under_crowns = (2 - hit.z / 4).clamp(0, 1)
+    sky = mix(open_sky, torch.ones_like(open_sky), (hit.z / 18.0).clamp(0, 1)) * (0.72 + 0.28 * nz)
+    bounce = (air.ambient + 0.5 * air.sun) * (0.1 - 0.05 * nz)
     glow = torch.exp(-(hit.z * hit.z) / 40.0) * lamps * air.night * (0.6 + 0.4 * nz)
-    return Light(sun, air.ambient * sky + bounce * (1 - 0.5 * nz) + air.palette("lamplight") * (0.22 * glow))
+    rest = air.ambient * sky + bounce + air.palette("lamplight") * (0.22 * glow)
+    return Light(air.sun * (facing * seen * (1 - trees * under_crowns)), rest)
 
 
 def through_air(air: Air, colour: Tensor, away: Tensor) -> Tensor:
     """A colour seen through so many metres of haze."""
-    clear = torch.exp(-away * air.fog_per_m)
-    return mix(air.horizon, colour, clear)
+    return mix(air.horizon, colour, torch.exp(-away * air.fog_per_m))

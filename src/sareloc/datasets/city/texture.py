@@ -1,4 +1,4 @@
-"""Lookups that a pixel makes: hashes, pages of the atlas, fields on the plan. Pixel arrays are (B, n), colours (3, B, n)."""
+"""Lookups that a pixel makes: hashes, pages of the atlas, fields on the plan."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def _car(rng: np.random.Generator, centre: tuple[float, float], heading: Floats,
     body_pages = [name["van side" if van else "car side"]] * 2 + [name["car end"]] * 2 + [name["plain"]]
     cabin_pages = [name["cabin side"]] * 2 + [name["windscreen"]] * 2 + [name["plain"]]
     return [
-        make_quad(*geometry, colours, lean=lean, bays=page)
+        make_quad(*geometry, colours, lean, page=page)
         for (geometry, lean), page in zip(body + cabin, body_pages + cabin_pages, strict=True)
     ]
 
