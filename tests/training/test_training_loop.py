@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import csv
 import math
+import os
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tests.training.tiny_town import PLACES, tiny_model, tiny_places, tiny_town, write_town
 
 from sareloc.checkpoint import open_checkpoint
@@ -165,6 +171,36 @@ def test_history_says_what_each_epoch_gave(tmp_path: Path) -> None:
     assert [int(r["epoch"]) for r in rows] == [1, 2, 3]
     assert [float(r["recall_5"]) for r in rows] == [r.recall_5 for r in run.history]
     assert all(r.tuples == PLACES and r.images == PLACES * 7 for r in run.history)
+
+
+def test_tensorboard_gets_the_same_numbers(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = train(tiny_model(), tiny_town(), replace(QUICK, epochs=2, tensorboard=True), out=tmp_path, progress=False)
+    events = EventAccumulator(str(tmp_path)).Reload()
+    losses = {event.step: event.value for event in events.Scalars("loss")}
+    assert losses == pytest.approx({record.epoch: record.loss for record in run.history})
+    assert "recall_5" not in events.Tags()["scalars"]  # nothing was judged
+
+
+def test_a_run_killed_at_any_moment_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    script = [sys.executable, "-m", "tests.training.killed_run", str(tmp_path / "killed")]
+    root = Path(__file__).resolve().parents[2]
+    for epochs_before_the_kill in (0, 1):  # in the first epoch, and in the second after resuming
+        running = subprocess.Popen(script, cwd=root, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        history = tmp_path / "killed/history.csv"
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and running.poll() is None:
+            if (tmp_path / "killed").exists() and (not epochs_before_the_kill or history.exists()):
+                break
+            time.sleep(0.01)
+        running.send_signal(signal.SIGKILL)
+        running.wait()
+    subprocess.run(script, cwd=root, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True, timeout=120)
+    straight = tiny_model()
+    train(straight, tiny_town(), replace(QUICK, epochs=3), progress=False)
+    killed = load_file(tmp_path / "killed/model.safetensors")
+    assert all(torch.equal(killed[name], tensor) for name, tensor in straight.state_dict().items())
 
 
 def test_the_best_epoch_by_recall_at_5_is_kept() -> None:

@@ -105,6 +105,8 @@ def train(
             tensors |= {f"best.{name}": tensor for name, tensor in best.items()}
             tensors |= learner.tensors() | optimizer_tensors(optimizer)
             folder.save(RunState(tensors, history), asdict(knobs))
+            if knobs.tensorboard:
+                folder.log(record)
 
     model.load_state_dict(best or model.state_dict())
     model.eval()

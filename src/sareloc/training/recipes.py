@@ -78,6 +78,8 @@ class Training:
     batch: int = 16
     """Photos described at once."""
     seed: int = 0
+    tensorboard: bool = False
+    """Also write the history as TensorBoard events into the run's folder."""
 
     dim: int = 4096
     """Dimensions after whitening, at most; 0: no whitening."""

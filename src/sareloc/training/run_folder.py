@@ -4,7 +4,7 @@
       state.safetensors   weights, optimizer, memory of hard negatives, history: everything a resumed run needs
       best.safetensors    checkpoint of the epoch with the best recall@5 on validation
       model.safetensors   checkpoint of that epoch with its whitening, written when training ends
-      history.csv         one line per epoch
+      history.csv         one line per epoch; with `tensorboard`, the same as event files
 
 Each file is written beside its place and renamed, `state` last: what it says is always on disk already.
 """
@@ -26,7 +26,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from sareloc.errors import ArgumentError, WeightsError
+from sareloc.errors import ArgumentError, WeightsError, need
 
 STATE_VERSION = 1
 
@@ -120,6 +120,17 @@ class RunFolder:
         save_file(tensors, beside, metadata={"sareloc_run": json.dumps(about)})
         os.replace(beside, self.path / "state.safetensors")
 
+    def log(self, record: EpochRecord) -> None:
+        """Add the epoch's numbers to TensorBoard's event files in this folder (extra `tensorboard`)."""
+        need("tensorboard", "tensorboard")
+        from torch.utils.tensorboard import SummaryWriter
+
+        writer = SummaryWriter(str(self.path))
+        for name, value in asdict(record).items():
+            if name != "epoch" and not math.isnan(value):
+                writer.add_scalar(name, value, record.epoch)
+        writer.close()
+
 
 def _open_state(file: Path, knobs: dict[str, Any]) -> RunState:
     try:
@@ -130,7 +141,11 @@ def _open_state(file: Path, knobs: dict[str, Any]) -> RunState:
         raise WeightsError(f"{file} is not the state of a run ({broken}): remove it to start anew") from broken
     if not isinstance(about, dict) or about.get("version") != STATE_VERSION:
         raise WeightsError(f"{file} is not a state that this version can go on from: start a new run")
-    changed = [k for k in knobs if about["knobs"].get(k) != knobs[k] and k not in {"epochs", "patience", "workers"}]
+    changed = [
+        k
+        for k in knobs
+        if about["knobs"].get(k) != knobs[k] and k not in {"epochs", "patience", "workers", "tensorboard"}
+    ]
     if changed:
         was = ", ".join(f"{k} was {about['knobs'].get(k)!r}, is {knobs[k]!r}" for k in changed)
         raise ArgumentError(f"{file.parent} was begun with other knobs ({was}): resume with those, or start a new run")

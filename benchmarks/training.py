@@ -1,0 +1,195 @@
+"""Images per second of training, ours and as other projects do it, in one run.
+
+    python benchmarks/training.py                        # H200: 480x640, 600 database photos, 200 queries
+    python benchmarks/training.py --height 96 --width 128 --database 60 --queries 12 --pool 20   # a CPU's size
+
+An epoch is: describe every photo, mine, learn every query's tuple (1 + 1 + 10 photos, 4 tuples a step). "Other
+projects" is what their public code does: float32, NCHW, every photo through all of VGG16 in every pass, the residual
+tensor in NetVLAD, one query at a time in mining. Ours is `sareloc.training` as it stands: once with the features of the
+frozen part kept (their one-off computation counted into the first epoch and shown apart), once from pixels. Photos are
+random pixels in memory: decoding is not measured. The numbers are ratios to the other way, in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sareloc.datasets import PhotoSet, Places
+from sareloc.geo import Positions
+from sareloc.losses import make_loss
+from sareloc.mining import Neighbourhoods, find_neighbourhoods
+from sareloc.models import PlaceModel, make_model
+from sareloc.models.precision import best_dtype
+from sareloc.training import Training
+from sareloc.training.inputs import TensorInputs, keep_features
+from sareloc.training.learning import TupleLearner
+from sareloc.training.loop import make_optimizer
+from sareloc.training.network import Network
+from sareloc.training.ranks import Ranks, local_device
+
+
+def make_places(database: int, queries: int) -> Places:
+    """Queries along a street every 30 m, three database photos near each, the rest far away."""
+    at = np.zeros((database, 2))
+    at[:, 0] = np.where(
+        np.arange(database) < 3 * queries, np.arange(database) // 3 * 30 + np.arange(database) % 3 + 3, 0
+    )
+    at[3 * queries :, 1] = 1000 + 30 * np.arange(database - min(database, 3 * queries))
+    asked = np.stack([30.0 * np.arange(queries), np.zeros(queries)], axis=1)
+    sets = [PhotoSet(".", tuple(map(str, range(len(xy)))), Positions.from_local(xy)) for xy in (at, asked)]  # type: ignore[arg-type]
+    return Places("street", "train", *sets)
+
+
+# --- the other way -------------------------------------------------------------------------------------------------
+
+
+class ResidualNetVLAD(nn.Module):
+    """NetVLAD as it is usually written: the residuals of all locations to all centres in one tensor."""
+
+    def __init__(self, model: PlaceModel) -> None:
+        super().__init__()
+        self.assign = nn.Parameter(model.aggregation.assign.detach().clone())  # type: ignore[operator, union-attr]
+        self.centres = nn.Parameter(model.aggregation.centres.detach().clone())  # type: ignore[operator, union-attr]
+
+    def forward(self, features: Tensor) -> Tensor:
+        x = F.normalize(features, dim=1).flatten(2)  # (B, D, S)
+        a = (self.assign @ x).softmax(dim=1)  # (B, K, S)
+        residual = x[:, None] - self.centres[None, :, :, None]  # (B, K, D, S)
+        vlad = (residual * a[:, :, None]).sum(dim=-1)
+        return F.normalize(F.normalize(vlad, dim=2).flatten(1), dim=1)
+
+
+class OtherWay:
+    """One epoch in float32 and NCHW, mining query by query."""
+
+    def __init__(self, model: PlaceModel, pixels: Tensor, near: Neighbourhoods, database: int, knobs: Training) -> None:
+        self.pixels, self.near, self.database, self.knobs = pixels, near, database, knobs
+        self.model = model.float().to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+        self.pool = ResidualNetVLAD(model).to(pixels.device)
+        trained = [*(p for p in self.model.backbone.parameters() if p.requires_grad), *self.pool.parameters()]
+        self.optimizer = torch.optim.SGD(trained, lr=knobs.lr, momentum=0.9, weight_decay=0.001)
+        self.loss = make_loss(knobs.loss)
+
+    def describe(self, rows: Tensor) -> Tensor:
+        floats = self.model.preprocess.normalise(self.pixels[rows])
+        return self.pool(self.model.backbone(floats))
+
+    def epoch(self) -> Iterator[None]:
+        with torch.no_grad():
+            cache = torch.cat([self.describe(rows) for rows in torch.arange(len(self.pixels)).split(24)])
+        tuples = []
+        rng = np.random.default_rng(0)
+        for q in self.near.trainable:
+            allowed = np.setdiff1d(np.arange(self.database), self.near.near[q])
+            pool = torch.from_numpy(rng.choice(allowed, min(self.knobs.pool, len(allowed)), replace=False))
+            here = torch.from_numpy(self.near.positives[q])
+            asked = cache[self.database + q]
+            positive = here[((cache[here] - asked) ** 2).sum(1).argmin().cpu()]
+            hardest = pool[((cache[pool] - asked) ** 2).sum(1).topk(self.knobs.negatives, largest=False).indices.cpu()]
+            tuples.append(torch.cat([torch.tensor([self.database + q, int(positive)]), hardest]))
+        for start in range(0, len(tuples), self.knobs.tuples_per_step):
+            self.step(tuples[start : start + self.knobs.tuples_per_step])
+            yield
+
+    def step(self, tuples: list[Tensor]) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        d = self.describe(torch.cat(tuples)).view(len(tuples), 2 + self.knobs.negatives, -1)
+        (self.loss(d[:, 0], d[:, 1], d[:, 2:]).sum() / (len(tuples) * self.knobs.negatives)).backward()
+        self.optimizer.step()
+
+
+# --- measuring -----------------------------------------------------------------------------------------------------
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Wall time of one call, the GPU's part included."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    began = time.perf_counter()
+    work()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def drain(steps: Iterator[object]) -> None:
+    for _ in steps:
+        pass
+
+
+def step_seconds(learner: TupleLearner, optimizer: torch.optim.Optimizer) -> float:
+    """The fastest of three rounds of learning the same block of mined tuples, per step."""
+    tuples = learner._mine(learner.near.trainable, seed=0)
+    steps = -(-len(tuples) // learner.knobs.tuples_per_step)
+    rng = torch.Generator()
+    return min(seconds(lambda: drain(learner._learn(tuples, optimizer, rng))) for _ in range(3)) / steps
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--height", type=int, default=480)
+    parser.add_argument("--width", type=int, default=640)
+    parser.add_argument("--database", type=int, default=600)
+    parser.add_argument("--queries", type=int, default=200)
+    parser.add_argument("--pool", type=int, default=200)
+    parser.add_argument("--compile", action="store_true", help="torch.compile for our way")
+    args = parser.parse_args()
+    device, dtype = local_device(), best_dtype(local_device())
+    knobs = Training(pool=args.pool, batch=32, compile=args.compile)
+    places = make_places(args.database, args.queries)
+    near = find_neighbourhoods(places)
+    shape = (args.database + args.queries, 3, args.height, args.width)
+    pixels = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0)).to(device)
+    learned = 12 * len(near.trainable)
+
+    def ours(stage: str) -> dict[str, float]:
+        model = make_model(size=(args.height, args.width), rng=torch.Generator().manual_seed(0)).to(device)
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        held: dict[str, TensorInputs] = {"pixels": TensorInputs(pixels)}
+        once = 0.0
+        if stage == "features":
+            keep_features(model, pixels[:64], dtype, batch=32)
+            once = seconds(lambda: held.update(features=keep_features(model, pixels, dtype, batch=32)))
+        learner = TupleLearner(
+            Network(model, held[stage].stage, dtype), near, held[stage], args.database, knobs, Ranks()
+        )
+        optimizer = make_optimizer(learner, knobs)
+        drain(learner.epoch(0, optimizer))  # warm: kernels chosen, graphs compiled
+        epoch = seconds(lambda: drain(learner.epoch(1, optimizer)))
+        step = step_seconds(learner, optimizer)
+        return {"once_s": once, "epoch_s": epoch, "epoch_images_s": learned / epoch, "step_images_s": 48 / step}
+
+    found: dict[str, object] = {"kept features": ours("features"), "from pixels": ours("pixels")}
+    model = make_model(size=(args.height, args.width), rng=torch.Generator().manual_seed(0)).to(device)
+    other = OtherWay(model, pixels, near, args.database, knobs)
+    rows = [torch.arange(12) for _ in range(4)]
+    other.step(rows)
+    step = min(seconds(lambda: other.step(rows)) for _ in range(3))
+    epoch = seconds(lambda: drain(other.epoch()))
+    found["other projects"] = {"epoch_s": epoch, "epoch_images_s": learned / epoch, "step_images_s": 48 / step}
+    print(f"{learned} photos learned an epoch, {shape[0]} described, {args.height}x{args.width}")
+    for name in ("kept features", "from pixels", "other projects"):
+        row = found[name]
+        assert isinstance(row, dict)
+        print(
+            f"{name:15s} epoch {row['epoch_s']:7.2f} s = {row['epoch_images_s']:7.0f} images/s "
+            f"({epoch / row['epoch_s']:5.1f} x), a step {row['step_images_s']:7.0f} images/s "
+            f"({row['step_images_s'] * step / 48:5.1f} x)"
+            + (f", once {row['once_s']:.2f} s" if row.get("once_s") else "")
+        )
+    machine = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
+    print(json.dumps({"command": sys.argv, "machine": machine, "torch": torch.__version__, **found}))
+
+
+if __name__ == "__main__":
+    main()
