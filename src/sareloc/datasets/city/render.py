@@ -47,7 +47,7 @@ def draw_views(scene: Scene, view: View, grid: Grid) -> Tensor:
     first, second = (x.reshape(b, -1) for x in two_nearest(numbers, lists, counts, here, scene.dense))
     column, row = (x.expand(b, -1, -1).reshape(b, -1) for x in (here.column, here.row))
     pixels = _Pixels(air, view, column, row)
-    table = _Table(ids, numbers)
+    table = _Table.of(ids, numbers)
     colour, alpha, depth = pixels.pieces(table, first, first < numbers.shape[1])
     rest = 1 - alpha
     behind, alpha2, _ = pixels.pieces(table, second, (second < numbers.shape[1]) & (rest > 0))
@@ -83,16 +83,29 @@ class _Table:
     """The candidates of B views, as pixels read them; after those of each view comes one that covers nothing."""
 
     ids: Tensor
+    """(B * (K + 1),) their rows in the scene's columns."""
     numbers: Tensor
+    """(11, B * (K + 1))"""
+    size: int
+    """K + 1."""
 
-    def read(self, piece: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Row in the scene's columns, and the eleven numbers, of candidates `piece` (B, n)."""
-        b, k, _ = self.numbers.shape
-        nothing = self.numbers.new_tensor([1.0, 0, 0, -9.0, 1e-3, 1e-3, -9.0, 1e-3, 1e-3, 0, 0]).expand(b, 1, -1)
-        numbers = torch.cat([self.numbers, nothing], 1).reshape(b * (k + 1), -1).t().contiguous()
-        ids = torch.cat([self.ids, torch.zeros_like(self.ids[:, :1])], 1).reshape(-1).to(torch.int32)
-        at = piece + torch.arange(b, device=piece.device, dtype=torch.int32)[:, None] * (k + 1)
-        return pick(ids, at), [pick(row, at) for row in numbers]
+    @staticmethod
+    def of(ids: Tensor, numbers: Tensor) -> _Table:
+        """From (B, K) and (B, K, 11)."""
+        b, k, _ = numbers.shape
+        nothing = numbers.new_tensor([1.0, 0, 0, -9.0, 1e-3, 1e-3, -9.0, 1e-3, 1e-3, 0, 0]).expand(b, 1, -1)
+        flat = torch.cat([numbers, nothing], 1).reshape(b * (k + 1), -1).t().contiguous()
+        return _Table(torch.cat([ids, torch.zeros_like(ids[:, :1])], 1).reshape(-1).to(torch.int32), flat, k + 1)
+
+
+def _resolve(table: _Table, piece: Tensor, column: Tensor, row: Tensor) -> tuple[Tensor, ...]:
+    """Of candidates `piece` (B, n) in pixels: their rows in the scene's columns, t, a, b, the pixel's size in a and b,
+    and the share of it that they cover."""
+    views = torch.arange(len(piece), device=piece.device, dtype=torch.int32)[:, None]
+    at = piece + views * table.size
+    c = [pick(numbers, at) for numbers in table.numbers]
+    t, a, b, fa, fb = surface_point(c[:9], column, row)
+    return pick(table.ids, at), t, a, b, fa, fb, covered(a, b, fa, fb, c[9], c[10])
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,9 +131,8 @@ class _Pixels:
 
     def pieces(self, table: _Table, piece: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Colour, covered share and depth of candidates `piece` (B, n) where they are wanted."""
-        number, c = table.read(piece)
-        t, a, b, fa, fb = surface_point(c[:9], self.column, self.row)
-        alpha = covered(a, b, fa, fb, c[9], c[10]) * wanted
+        number, t, a, b, fa, fb, share = fused(_resolve)(table, piece, self.column, self.row)
+        alpha = share * wanted
         facade = pick(self.air.scene.columns[COLUMN["kind"]], number) == FACADE
         colour = self.shade(wanted & facade, facade_pixels, number, t, a, fa, fb)
         colour = colour + self.shade(wanted & ~facade, panel_pixels, number, t, a, b, fa, fb)

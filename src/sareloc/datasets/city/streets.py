@@ -65,9 +65,12 @@ def make_streets(rng: np.random.Generator, wanted_m: float) -> Streets:
     """Streets of about `wanted_m` metres in all."""
     rows = max(1, round((wanted_m / 124.0) ** 0.5 - 0.5))
     columns = min(range(1, 99), key=lambda c: abs(_rough_length(rows, c) - wanted_m))
-    long_y = np.concatenate([[0], np.cumsum(rng.integers(50, 72, rows))]).astype(np.float64)
-    spans = rng.integers(48, 78, (rows, columns)).astype(np.float64)
-    width = max(44.0 * columns, np.round(spans.sum(1).mean()))
+    depths = rng.uniform(50, 72, rows)
+    spans = rng.uniform(48, 78, (rows, columns))
+    width = float(spans.sum(1).mean())
+    # Everything is scaled to the wanted length, and put on whole metres.
+    scale = wanted_m / ((rows + 1) * width + depths.sum() * (columns + 1))
+    width, long_y = round(width * scale), np.round(np.concatenate([[0], np.cumsum(depths)]) * scale)
     inner = np.round(np.cumsum(spans, axis=1) * (width / spans.sum(1, keepdims=True)))
     cross_x = np.concatenate([np.zeros((rows, 1)), inner], axis=1)
     cross_x[:, -1] = width
@@ -76,6 +79,7 @@ def make_streets(rng: np.random.Generator, wanted_m: float) -> Streets:
     for border in (0, -1):
         cross_road[:, border], cross_pave[:, border] = cross_road[0, border], cross_pave[0, border]
     kind = rng.choice([BUILT, PARK, PLAZA], size=(rows, columns), p=[0.88, 0.07, 0.05])
+    kind[0, 0] = BUILT  # a town of one block has houses on it
     return Streets(long_y, long_road, long_pave, cross_x, cross_road, cross_pave, kind.astype(np.int64))
 
 

@@ -39,7 +39,7 @@ SIZES: dict[str, Size] = {
     "large": Size(417, 12, (4.0, 20.0), 7000, (480, 640)),
 }
 SPLITS = ("train", "val", "test")
-METRES_PER_PANORAMA = 10.0
+METRES_PER_PANORAMA = 11.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,6 @@
 """Who photographs a town: a car that drives every street once, and people who come back at other times.
 
-The car takes a panorama every ten metres or so, cut into views evenly around; each street is driven on one of a few
+The car takes a panorama every eleven metres or so, cut into views evenly around; each street is driven on one of a few
 days. People stand within a few metres of where the car drove, turned to anywhere, on days of any
 weather.
 """
