@@ -64,7 +64,9 @@ def fuse(latlon: npt.ArrayLike, distances: npt.ArrayLike, weights: npt.ArrayLike
         raise ArgumentError(
             f"a place is fused from one match or more: found {len(degrees)} positions, {len(alike)} distances"
         )
-    order = np.lexsort((degrees[:, 1], degrees[:, 0], alike))  # so that not even the rounding depends on the order given
+    order = np.lexsort(
+        (degrees[:, 1], degrees[:, 0], alike)
+    )  # so that not even the rounding depends on the order given
     degrees, alike = degrees[order], alike[order]
     heavy = weigh(alike) if weights is None else np.asarray(weights, dtype=np.float64)[order]
     heavy = heavy / heavy.sum()

@@ -43,9 +43,12 @@ def support(beliefs: Sequence[Belief], reach_m: float | npt.ArrayLike) -> list[F
     `exp(-(r - reach)^2 / (2 * 25 m^2))` beyond, at least `JUMP`; a candidate and "none" by `LOST`; "none" twice by 1.
     One photo alone keeps its chances.
     """
-    steps = np.broadcast_to(np.asarray(reach_m, dtype=np.float64), max(len(beliefs) - 1, 0))
-    if not (steps >= 0).all():
-        raise ArgumentError(f"the way between two photos is 0 m or more: found {reach_m!r}")
+    given, count = np.asarray(reach_m, dtype=np.float64), max(len(beliefs) - 1, 0)
+    if given.ndim > 1 or (given.ndim == 1 and len(given) != count) or not (given >= 0).all():
+        raise ArgumentError(
+            f"a walk of {len(beliefs)} photos has {count} steps, each of 0 m or more: found a reach of {given.tolist()}"
+        )
+    steps = np.broadcast_to(given, count)
     links = [
         _link(a.points_m, b.points_m, float(reach))
         for a, b, reach in zip(beliefs[:-1], beliefs[1:], steps, strict=True)

@@ -1,0 +1,138 @@
+"""Confidence: the regression against a plain optimiser, the calibration error on paper, and what a fit must do."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from sareloc.errors import ArgumentError, MapError
+from sareloc.localize.calibration import (
+    GRAIN_M,
+    PRIOR,
+    PRIOR_SPREAD,
+    Calibration,
+    Outcome,
+    expected_calibration_error,
+    features,
+    fit_calibration,
+    fit_logistic,
+    sigmoid,
+)
+from sareloc.localize.fusion import Place
+
+
+def place(nearest: float = 1.0, other: float = 1.2, share: float = 0.8, scatter_m: float = 5.0) -> Place:
+    return Place((0.0, 0.0), scatter_m, share, nearest, other)
+
+
+def drawn_outcomes(rng: np.random.Generator, count: int) -> list[Outcome]:
+    """Photos whose chance of being right is a known function of their matches; absent ones look like wrong ones."""
+    outcomes = []
+    for _ in range(count):
+        nearest, lead, share = rng.uniform(0.8, 1.3), rng.uniform(0, 0.2), rng.uniform(0.3, 1)
+        shown = place(nearest, nearest / (1 - lead), share)
+        chance = sigmoid(4.0 - 6 * nearest + 20 * lead + 3 * share)
+        right = rng.random() < chance
+        outcomes.append(Outcome(shown, rng.uniform(0, 20) if right else rng.choice([300.0, math.inf])))
+    return outcomes
+
+
+def test_features_on_paper() -> None:
+    assert features(place(0.9, 1.2, 0.7)) == pytest.approx([1, 0.9, 0.25, 0.7])
+    assert features(place(1.2, 0.9, 0.7))[2] == pytest.approx(1 - 1.2 / 0.9)
+    assert features(place(0.0, 0.0))[2] == 0  # two photos equal to the query: nothing tells them apart
+    assert features(place(0.5, 0.0))[2] == -1
+    assert features(place(2.0, 0.1))[2] == -1
+
+
+def test_the_regression_finds_the_minimum_that_scipy_finds() -> None:
+    rng = np.random.default_rng(0)
+    x = np.column_stack([np.ones(200), rng.uniform(0.8, 1.3, 200), rng.uniform(0, 0.3, 200), rng.uniform(0, 1, 200)])
+    right = rng.random(200) < sigmoid(x @ np.array([2.0, -4.0, 10.0, 2.0]))
+    importance = rng.uniform(0.2, 2, 200)
+
+    def loss(w: np.ndarray) -> float:
+        total = sum((w[j] - PRIOR[j]) ** 2 / (2 * PRIOR_SPREAD[j] ** 2) for j in range(4))
+        for row, truth, weight in zip(x, right, importance, strict=True):
+            total += weight * math.log1p(math.exp(-(1 if truth else -1) * float(row @ w)))
+        return total
+
+    slow = minimize(loss, PRIOR, method="BFGS", options={"gtol": 1e-6})
+    assert fit_logistic(x, right, importance) == pytest.approx(slow.x, abs=1e-3)
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_outcomes_that_all_agree_have_a_finite_fit(right: bool) -> None:
+    x = np.tile(features(place()), (50, 1))
+    weights = fit_logistic(x, np.full(50, right), np.ones(50))
+    assert np.isfinite(weights).all()
+    assert (sigmoid(x[0] @ weights) > 0.9) == right
+
+
+def test_nothing_to_fit_gives_the_numbers_to_start_from() -> None:
+    assert fit_calibration([], "map") == Calibration()
+    assert Calibration().origin == "nothing"
+
+
+def test_without_a_calibration_a_lone_photo_is_not_believed_unless_it_is_the_same() -> None:
+    """A map of one photo: nothing to compare with, so that only near identity is a place."""
+    assert Calibration().confidence(place(1.1, 1.1, 1.0)) < 0.5 < Calibration().confidence(place(0.0, 0.0, 1.0))
+
+
+def test_fitting_lowers_the_calibration_error_on_other_photos() -> None:
+    rng = np.random.default_rng(1)
+    taught, asked = drawn_outcomes(rng, 400), drawn_outcomes(rng, 2000)
+    absent = np.mean([math.isinf(outcome.error_m) for outcome in taught])
+    fitted = fit_calibration(taught, "photos", absent_share=float(absent))
+    errors = [
+        expected_calibration_error([c.confidence(o.place) for o in asked], [o.right for o in asked])
+        for c in (Calibration(), fitted)
+    ]
+    assert errors[1] < 0.05 < errors[0]
+
+
+def test_absent_photos_count_for_their_share_however_many_were_tried() -> None:
+    rng = np.random.default_rng(2)
+    taught = drawn_outcomes(rng, 300)
+    absent = [outcome for outcome in taught if math.isinf(outcome.error_m)]
+    once, thrice = fit_calibration(taught, "map"), fit_calibration(taught + 2 * absent, "map")
+    cautious = fit_calibration(taught, "map", absent_share=0.9)
+    assert once.confidence(place()) == pytest.approx(thrice.confidence(place()), abs=0.05)
+    assert cautious.confidence(place()) < once.confidence(place())
+    with pytest.raises(ArgumentError, match="0 <= share < 1"):
+        fit_calibration(taught, "map", absent_share=1)
+
+
+def test_the_radius_holds_nine_of_ten_right_photos() -> None:
+    rng = np.random.default_rng(3)
+    scatters = rng.uniform(0, 12, 500)
+    errors = np.minimum(25, np.abs(rng.normal(0, 0.8, 500)) * np.hypot(scatters, GRAIN_M))
+    outcomes = [Outcome(place(scatter_m=s), e) for s, e in zip(scatters, errors, strict=True)]
+    fitted = fit_calibration([*outcomes, Outcome(place(), 4000.0)], "photos")
+    held = np.mean([o.error_m <= fitted.radius_m(o.place) for o in outcomes])
+    assert held == pytest.approx(0.9, abs=0.01)
+
+
+def test_calibration_error_on_paper() -> None:
+    # two bins: (0.9, 0.9 | one right) off by |1.8 - 1| = 0.8, (0.1 | wrong) off by 0.1; over 3 answers
+    assert expected_calibration_error([0.9, 0.9, 0.1], [True, False, False]) == pytest.approx(0.3)
+    assert expected_calibration_error([1.0, 0.0], [True, False]) == 0
+    assert expected_calibration_error([1.0], [False]) == 1
+    assert expected_calibration_error([], []) == 0
+
+
+def test_json_brings_back_every_bit() -> None:
+    calibration = Calibration((0.1, -7.3, 1 / 3, 2.0), 2.7, 0.041, 55, "photos")
+    assert Calibration.from_json(calibration.to_json()) == calibration
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"format": 9}', '{"format": 1, "weights": [1, 2]}', '{"format": 1, "weights": [1,2,3,"x"]}'],
+)
+def test_a_damaged_calibration_says_what_to_do(text: str) -> None:
+    with pytest.raises(MapError, match='cannot be read .* "sareloc map calibrate"'):
+        Calibration.from_json(text)

@@ -1,0 +1,141 @@
+"""Agreement in detail: pairs, movements, and photos put in a new order."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from sareloc.errors import MapError
+from sareloc.localize import Localizer, Search
+from sareloc.localize.agreement import LocalFeatures, agreement, local_features, moved_alike, mutual_pairs
+from sareloc.localize.reranking import GAIN, Reranker, shorten
+from sareloc.place_map import PlaceMap
+from tests.localize.street import street_model, view, write_queries
+
+
+def test_mutual_pairs_by_a_loop() -> None:
+    a, b = F.normalize(torch.randn(20, 6), dim=1), F.normalize(torch.randn(15, 6), dim=1)
+    cosines = (a @ b.T).numpy()
+    slow = [
+        (i, j)
+        for i in range(20)
+        for j in range(15)
+        if cosines[i].argmax() == j and cosines[:, j].argmax() == i
+    ]  # fmt: skip
+    assert list(zip(*mutual_pairs(a, b), strict=True)) == slow
+
+
+def grid(rows: int, columns: int) -> np.ndarray:
+    return np.array([(x, y) for y in range(rows) for x in range(columns)], dtype=np.float64)
+
+
+@pytest.mark.parametrize(("scale", "shift"), [(1.0, (3, -2)), (0.5, (1, 1)), (2.0, (-4, 0)), (1.19, (0.5, 2.5))])
+def test_a_common_movement_is_found_among_chance_pairs(scale: float, shift: tuple[float, float]) -> None:
+    rng = np.random.default_rng(0)
+    a = grid(8, 10)
+    b = scale * a + shift
+    b[::2] = rng.uniform(-20, 40, b[::2].shape)
+    alike = moved_alike(a, b)
+    assert alike[1::2].all()
+    assert alike[::2].mean() < 0.15
+
+
+def test_refining_finds_what_a_scale_and_a_shift_do_not_explain() -> None:
+    """A view from the side: columns drawn together and slanted, as no single scale does."""
+    a = grid(12, 16)
+    b = a @ np.array([[0.8, 0.12], [0.05, 1.1]]) + (2, 1)
+    assert moved_alike(a, b).mean() > 0.95
+
+
+def test_chance_pairs_hardly_agree() -> None:
+    rng = np.random.default_rng(1)
+    assert moved_alike(rng.uniform(0, 30, (80, 2)), rng.uniform(0, 30, (80, 2))).sum() < 12
+    assert len(moved_alike(np.zeros((0, 2)), np.zeros((0, 2)))) == 0
+    assert moved_alike(np.zeros((1, 2)), np.ones((1, 2))).all()
+
+
+def test_a_photo_agrees_with_itself_and_with_itself_moved() -> None:
+    features = torch.randn(16, 9, 12)
+    whole = local_features(features)
+    assert agreement(whole, whole) == 1
+    moved = local_features(features.roll((0, 3), dims=(1, 2)))
+    assert agreement(whole, moved) == pytest.approx(0.75, abs=0.05)
+    assert agreement(whole, local_features(torch.randn(16, 9, 12))) < 0.2
+
+
+def test_locations_are_rows_of_unit_length() -> None:
+    found = local_features(torch.arange(24.0).reshape(2, 3, 4) + 1)
+    assert isinstance(found, LocalFeatures)
+    assert found.vectors[5].float().numpy() == pytest.approx(np.array([6, 18]) / np.hypot(6, 18), abs=1e-3)
+    assert found.cells[5].tolist() == [1, 1]
+
+
+def test_distances_shorten_by_more_than_usual_agreement_alone() -> None:
+    distances = np.array([[1.0, 1.1, 1.2]], dtype=np.float32)
+    assert shorten(distances, np.full((1, 3), 0.3))[0] == pytest.approx([1.0, 1.1, 1.2])
+    better = shorten(distances, np.array([[0.1, 0.1, 0.6]]))[0]
+    assert better == pytest.approx([1.0, 1.1, 1.2 * (1 + GAIN * 0.1) / (1 + GAIN * 0.6)])
+    assert shorten(distances[:, :0], np.zeros((1, 0))).shape == (1, 0)
+
+
+def test_the_photo_that_agrees_comes_first(street: PlaceMap) -> None:
+    """Matches in the order of the map: the three of place 11 must rise to the top of all ninety."""
+    model = street_model()
+    matches = street.search(model.encode([view(11, 99)]).numpy(), 1000)
+    shuffled = type(matches)(
+        matches.ids[:, ::-1], np.full_like(matches.distances, 1.0), matches.latlon[:, ::-1], (matches.files[0][::-1],)
+    )
+    first = Reranker(model, street).rerank([view(11, 99)], shuffled, 1000).files[0][:3]
+    assert {file[:9] for file in first} == {"photos/11"}
+
+
+def test_only_the_first_matches_are_looked_at_again(street: PlaceMap) -> None:
+    model = street_model()
+    matches = street.search(model.encode([view(11, 99)]).numpy(), 30)
+    found = Reranker(model, street).rerank([view(11, 99)], matches, 5)
+    assert set(found.ids[0]) == set(matches.ids[0])
+    kept = {i: d for i, d in zip(matches.ids[0][5:], matches.distances[0][5:], strict=True)}
+    assert {i: d for i, d in zip(found.ids[0], found.distances[0], strict=True) if i in kept} == kept
+    assert (np.diff(found.distances[0]) >= 0).all()
+
+
+def test_feature_maps_are_computed_once(street: PlaceMap, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = street_model()
+    reranker = Reranker(model, street)
+    matches = street.search(model.encode([view(3, 99)]).numpy(), 6)
+    first = reranker.rerank([view(3, 99)], matches, 6)
+    loaded: list[object] = []
+    monkeypatch.setattr(reranker, "_load", lambda files: loaded.extend(files) or [])
+    again = reranker.rerank([view(3, 99)], matches, 6)
+    assert loaded == []
+    assert np.array_equal(first.distances, again.distances)
+
+
+def test_the_cache_forgets_what_was_used_longest_ago(street: PlaceMap, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = street_model()
+    monkeypatch.setattr("sareloc.localize.reranking.CACHE_BYTES", 1)
+    reranker = Reranker(model, street)
+    matches = street.search(model.encode([view(3, 99)]).numpy(), 4)
+    reranker.rerank([view(3, 99)], matches, 4)
+    assert len(reranker._cache) == 0
+    assert reranker._cached_bytes == 0
+
+
+def test_a_localizer_reranks(street: PlaceMap, tmp_path: Path) -> None:
+    localizer = Localizer(street_model(), street, Search(rerank=10), min_confidence=0)
+    fixes = localizer.localize_many(write_queries(tmp_path)[:4])
+    assert [fix.matches[0].photo[:9] for fix in fixes] == [f"photos/0{i}" for i in range(4)]  # type: ignore[union-attr]
+
+
+def test_photos_that_are_gone_are_named(street_folder: Path, tmp_path: Path) -> None:
+    shutil.copy(street_folder / "street.gpkg", tmp_path / "moved.gpkg")
+    localizer = Localizer(street_model(), PlaceMap(tmp_path / "moved.gpkg"), Search(rerank=10))
+    with pytest.raises(
+        MapError, match=r"photos of map moved\.gpkg again, and .*jpg.* \(10 of 10 cannot be read\).*put"
+    ):
+        localizer.localize(view(0, 99))
