@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 from tests.figures.little_town import colour
 
 from sareloc.errors import ArgumentError
 from sareloc.figures import Answers, draw_matches, heat_picture
 from sareloc.figures.matches import match_words
+from sareloc.figures.style import RIGHT, WRONG
 from sareloc.models import PlaceModel
 
 
@@ -32,8 +34,8 @@ def test_borders_and_words_tell_right_from_wrong(answers: Answers) -> None:
     query, wrong, right = map(border, tiles)
     assert query is None
     assert (wrong.get_gid(), right.get_gid()) == ("wrong match", "right match")
-    assert wrong.get_edgecolor() != right.get_edgecolor()
-    assert (wrong.get_linestyle(), right.get_linestyle()) != ("-", "-")
+    assert (to_hex(wrong.get_edgecolor()), to_hex(right.get_edgecolor())) == (WRONG, RIGHT)
+    assert (wrong.get_linestyle() != "-", right.get_linestyle()) == (True, "-")  # told apart in grey
     assert [axes.get_title() for axes in tiles[1:]] == ["1 ✗ 200 m off", "2 ✓ 0 m off"]
 
 

@@ -42,7 +42,13 @@ def test_an_unknown_suffix_is_refused_and_names_the_known(tmp_path: Path) -> Non
 def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save_figure(a_figure(), tmp_path / "a.svg")
     before = path.read_bytes()
-    monkeypatch.setattr(Path, "write_bytes", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+
+    def half(self: Path, content: bytes) -> None:
+        with self.open("wb") as file:
+            file.write(content[:100])
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Path, "write_bytes", half)
     with pytest.raises(OSError, match="disk full"):
         save_figure(a_figure(), path)
     assert path.read_bytes() == before

@@ -14,6 +14,7 @@ from sareloc.evaluate import Report
 from sareloc.figures.style import Floats, drawn, finite, look_of, new_figure
 from sareloc.metrics import precision_recall
 from sareloc.training import EpochRecord
+from sareloc.training.loop import best_epoch
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -131,8 +132,8 @@ def draw_training(runs: Mapping[str, Sequence[EpochRecord]]) -> Figure:
             continue
         recall = 100 * finite([record.recall_5 for record in history], f"recall@5 of {name!r}")
         panels[1].plot(epochs, recall, label=name, **style)
-        best = int(np.argmax(recall))
-        panels[1].plot(epochs[best], recall[best], **_RING, color=look.colour)
+        best = best_epoch(tuple(history))
+        panels[1].plot(best.epoch, 100 * best.recall_5, **_RING, color=look.colour)
         panels[1].plot(epochs, [100 * r.recall_1 for r in history], alpha=0.45, **{**style, "marker": ""})
     panels[0].set(ylabel="loss")
     panels[0].set_title("Loss")
