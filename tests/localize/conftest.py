@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.localize.street import build_street
 
 from sareloc.place_map import PlaceMap
-from tests.localize.street import build_street
 
 
 @pytest.fixture(scope="session")

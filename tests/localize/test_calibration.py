@@ -134,5 +134,5 @@ def test_json_brings_back_every_bit() -> None:
     ["", "[]", "{}", '{"format": 9}', '{"format": 1, "weights": [1, 2]}', '{"format": 1, "weights": [1,2,3,"x"]}'],
 )
 def test_a_damaged_calibration_says_what_to_do(text: str) -> None:
-    with pytest.raises(MapError, match='cannot be read .* "sareloc map calibrate"'):
+    with pytest.raises(MapError, match=r'cannot be read .* "sareloc map calibrate"'):
         Calibration.from_json(text)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.localize.street import position, street_model, write_queries
 
 from sareloc.geo import distance_m
 from sareloc.localize import Localizer, Search
 from sareloc.localize.expansion import AveragedMap, blend, expand_queries
 from sareloc.place_map import Circle, PlaceMap
-from tests.localize.street import position, street_model, write_queries
 
 
 def unit(rng: np.random.Generator, *shape: int) -> np.ndarray:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from tests.localize.street import PLACES, SPACING_M, position, street_model, view, write_queries, write_view
 
 from sareloc.checkpoint import PACKAGED, save_checkpoint
 from sareloc.errors import ArgumentError, MapError, PhotoError, WeightsError
@@ -17,7 +18,6 @@ from sareloc.localize.calibrating import calibrate
 from sareloc.place_map import Box, Circle, PlaceMap
 from sareloc.place_map.map_file import Manifest
 from sareloc.place_map.opening import create_map_file
-from tests.localize.street import PLACES, SPACING_M, position, street_model, view, write_queries, write_view
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +182,7 @@ def test_wrong_arguments_say_so(localizer: Localizer, street: PlaceMap, queries:
         localizer.localize(queries[0], top=0)
     with pytest.raises(ArgumentError, match="put it in a list"):
         localizer.localize_many(str(queries[0]))
-    with pytest.raises(ArgumentError, match="0 to 1: found 1.5"):
+    with pytest.raises(ArgumentError, match=r"0 to 1: found 1\.5"):
         Localizer(street_model(), street, min_confidence=1.5)
     with pytest.raises(ArgumentError, match="rerank must be 0 or more, found -1"):
         Search(rerank=-1)

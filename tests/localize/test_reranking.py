@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.localize.street import street_model, view, write_queries
 
 from sareloc.errors import MapError
 from sareloc.localize import Localizer, Search
 from sareloc.localize.agreement import LocalFeatures, agreement, local_features, moved_alike, mutual_pairs
 from sareloc.localize.reranking import GAIN, Reranker, shorten
 from sareloc.place_map import PlaceMap
-from tests.localize.street import street_model, view, write_queries
 
 
 def test_mutual_pairs_by_a_loop() -> None:
@@ -99,7 +99,7 @@ def test_only_the_first_matches_are_looked_at_again(street: PlaceMap) -> None:
     matches = street.search(model.encode([view(11, 99)]).numpy(), 30)
     found = Reranker(model, street).rerank([view(11, 99)], matches, 5)
     assert set(found.ids[0]) == set(matches.ids[0])
-    kept = {i: d for i, d in zip(matches.ids[0][5:], matches.distances[0][5:], strict=True)}
+    kept = dict(zip(matches.ids[0][5:], matches.distances[0][5:], strict=True))
     assert {i: d for i, d in zip(found.ids[0], found.distances[0], strict=True) if i in kept} == kept
     assert (np.diff(found.distances[0]) >= 0).all()
 

@@ -1,0 +1,142 @@
+"""`sareloc geotag`: positions into copies, never into originals, and only sure ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from cyclopts import App
+from PIL import Image
+from tests.localize.street import build_street, position, street_model, view, write_queries, write_view
+
+from sareloc.checkpoint import save_checkpoint
+from sareloc.cli.geotag import geotag_command
+from sareloc.errors import ArgumentError
+from sareloc.geo import distance_m
+from sareloc.photos import find_geotagged, read_geotag, read_geotag_table
+
+
+@pytest.fixture(scope="module")
+def town(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("town")
+    build_street(folder)
+    save_checkpoint(street_model(), folder / "model.safetensors")
+    return folder
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Thirty photos in a subfolder, one of another town, one with a position, one no photo, one PNG."""
+    folder = tmp_path / "photos"
+    write_queries(folder / "day 1")
+    write_view(folder / "elsewhere.jpg", view(2, 99, town=5), None)
+    write_view(folder / "tagged.jpg", view(6, 55), (1.0, 2.0))
+    (folder / "broken.jpg").write_bytes(b"no photo")
+    Image.fromarray(view(7, 99)).save(folder / "screen.png")
+    return folder
+
+
+def run(town: Path, *words: str | Path) -> int:
+    app = App(name="sareloc")
+    app.command(geotag_command, name="geotag")
+    named = ["--map", town / "street.gpkg", "--model", town / "model.safetensors", "--workers", "0", "--device", "cpu"]
+    return int(app(["geotag", *map(str, [*words, *named])], result_action="return_value", exit_on_error=False) or 0)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_copies_get_positions_and_originals_stay(
+    town: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = contents(photos)
+    assert run(town, photos, "--out", tmp_path / "out") == 0
+    assert contents(photos) == before
+    told = capsys.readouterr()
+    written = find_geotagged(tmp_path / "out")
+    names = {str(path.relative_to(tmp_path / "out")) for path in written.photos}
+    assert "day 1/q05.jpg" in names
+    assert len(names) >= 20
+    assert not names & {"elsewhere.jpg", "tagged.jpg", "broken.jpg", "screen.png"}
+    truth = [position(int(path.stem[1:]), 3.0) for path in written.photos]
+    assert max(distance_m([tag.latlon for tag in written.geotags], truth)) < 25
+    assert "1 photos have a position already" in told.out
+    assert f"{len(names)} of 33 photos geotagged in {tmp_path / 'out'}" in told.out
+    assert "broken.jpg" in told.err
+    assert "screen.png: only a JPEG takes a geotag unharmed" in told.err
+
+
+def test_pixels_of_a_copy_are_the_originals(town: Path, photos: Path, tmp_path: Path) -> None:
+    run(town, photos / "day 1" / "q05.jpg", "--out", tmp_path / "out")
+    copy, original = (np.asarray(Image.open(folder / "q05.jpg")) for folder in (tmp_path / "out", photos / "day 1"))
+    assert np.array_equal(copy, original)
+
+
+def test_only_sure_positions_are_written(town: Path, photos: Path, tmp_path: Path) -> None:
+    assert run(town, photos / "elsewhere.jpg", "--out", tmp_path / "out") == 1
+    assert not (tmp_path / "out").exists()
+    assert run(town, photos / "elsewhere.jpg", "--out", tmp_path / "out", "--min-confidence", "0") == 0
+    assert read_geotag(tmp_path / "out" / "elsewhere.jpg") is not None
+
+
+def test_photos_with_positions_are_asked_about_on_request(town: Path, photos: Path, tmp_path: Path) -> None:
+    assert run(town, photos / "tagged.jpg", "--out", tmp_path / "out") == 1
+    assert run(town, photos / "tagged.jpg", "--out", tmp_path / "out", "--retag") == 0
+    assert distance_m(read_geotag(tmp_path / "out" / "tagged.jpg").latlon, position(6)) < 25
+
+
+def test_a_table_that_map_build_reads(town: Path, photos: Path, tmp_path: Path) -> None:
+    assert run(town, photos, "--out", tmp_path / "out", "--sidecar", "csv") == 0
+    table = tmp_path / "out" / "geotags.csv"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["geotags.csv"]
+    tags = read_geotag_table(table)
+    assert distance_m(tags["../photos/day 1/q05.jpg"].latlon, position(5, 3.0)) < 25
+    assert "../photos/screen.png" in tags  # what takes no EXIF can still stand in a table
+    assert "../photos/elsewhere.jpg" not in tags
+
+
+def test_waypoints_that_gpx_programs_read(town: Path, photos: Path, tmp_path: Path) -> None:
+    assert run(town, photos, "--out", tmp_path / "out", "--sidecar", "gpx") == 0
+    root = ElementTree.parse(tmp_path / "out" / "geotags.gpx").getroot()
+    space = {"gpx": "http://www.topografix.com/GPX/1/1"}
+    assert root.tag == "{http://www.topografix.com/GPX/1/1}gpx"
+    assert root.get("version") == "1.1"
+    points = {point.findtext("gpx:name", None, space): point for point in root.findall("gpx:wpt", space)}
+    point = points["../photos/day 1/q05.jpg"]
+    assert distance_m((float(point.get("lat")), float(point.get("lon"))), position(5, 3.0)) < 25
+    assert "confidence" in point.findtext("gpx:desc", None, space)
+
+
+def test_nothing_that_is_there_is_replaced_unasked(
+    town: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "q05.jpg").write_bytes(b"precious")
+    (out / "geotags.csv").write_text("precious")
+    photo = photos / "day 1" / "q05.jpg"
+    assert run(town, photo, "--out", out) == 1
+    assert "q05.jpg: is there already" in capsys.readouterr().err
+    with pytest.raises(ArgumentError, match=r"geotags\.csv is there already"):
+        run(town, photo, "--out", out, "--sidecar", "csv")
+    assert (out / "q05.jpg").read_bytes() == b"precious"
+    assert (out / "geotags.csv").read_text() == "precious"
+    assert run(town, photo, "--out", out, "--replace") == 0
+    assert read_geotag(out / "q05.jpg") is not None
+
+
+@pytest.mark.parametrize("out", [".", "day 1/.."])
+def test_a_copy_never_replaces_an_original(town: Path, photos: Path, out: str) -> None:
+    before = contents(photos)
+    with pytest.raises(ArgumentError, match="would replace the original .* give another folder as --out"):
+        run(town, photos, "--out", photos / out, "--replace")
+    assert contents(photos) == before
+
+
+def test_no_photos_are_an_error(town: Path, tmp_path: Path) -> None:
+    (tmp_path / "bare").mkdir()
+    with pytest.raises(ArgumentError, match="no photos in .*bare"):
+        run(town, tmp_path / "bare")

@@ -1,0 +1,167 @@
+"""`sareloc localize` and `sareloc map calibrate`, from their arguments to what they print."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from cyclopts import App
+from tests.localize.street import build_street, position, street_model, view, write_queries, write_view
+
+from sareloc.checkpoint import save_checkpoint
+from sareloc.cli.calibrate import calibrate_command
+from sareloc.cli.localize import localize_command
+from sareloc.errors import ArgumentError, MapError
+from sareloc.geo import distance_m
+from sareloc.place_map import PlaceMap
+
+
+@pytest.fixture(scope="module")
+def town(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """street.gpkg, its model, a folder of queries, and one photo of another town."""
+    folder = tmp_path_factory.mktemp("town")
+    build_street(folder)
+    save_checkpoint(street_model(), folder / "model.safetensors")
+    write_queries(folder / "queries")
+    write_view(folder / "elsewhere.jpg", view(2, 99, town=5), None)
+    return folder
+
+
+def run(name: str, *words: str | Path) -> int:
+    app = App(name="sareloc")
+    app.command(localize_command, name="localize")
+    app.command(calibrate_command, name="calibrate")
+    quick = ["--workers", "0", "--device", "cpu"]
+    status = app([name, *map(str, words), *quick], result_action="return_value", exit_on_error=False)
+    return int(status or 0)
+
+
+def localize(town: Path, *words: str | Path) -> int:
+    return run("localize", town / "street.gpkg", *words, "--model", town / "model.safetensors")
+
+
+def test_json_is_one_object_a_line(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert localize(town, town / "queries" / "q05.jpg", town / "elsewhere.jpg", "--json", "--top", "3") == 0
+    found, lost = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert list(found) == ["photo", "latlon", "radius_m", "confidence", "matches"]
+    assert found["photo"] == str(town / "queries" / "q05.jpg")
+    assert distance_m(found["latlon"], position(5, 3.0)) < 25
+    assert len(found["matches"]) == 3
+    assert list(found["matches"][0]) == ["photo", "latlon", "distance"]
+    assert lost["latlon"] is None
+    assert lost["reason"].startswith("not in this map")
+
+
+def test_people_get_a_line_for_each_photo(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert localize(town, town / "queries" / "q05.jpg", town / "elsewhere.jpg") == 0
+    first, second = capsys.readouterr().out.splitlines()
+    latitude, longitude = position(5, 3.0)
+    assert f"q05.jpg: {latitude:.3f}" in first
+    assert f"{longitude:.2f}" in first
+    assert "confidence" in first
+    assert "most like photos/05_" in first
+    assert "elsewhere.jpg: not in this map" in second
+
+
+def test_geojson_is_one_collection(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert localize(town, town / "queries" / "q05.jpg", town / "elsewhere.jpg", "--geojson") == 0
+    told = json.loads(capsys.readouterr().out)
+    found, lost = told["features"]
+    assert told["type"] == "FeatureCollection"
+    longitude, latitude = found["geometry"]["coordinates"]
+    assert distance_m((latitude, longitude), position(5, 3.0)) < 25
+    assert found["properties"]["confidence"] > 0.5
+    assert lost["geometry"] is None
+
+
+def test_csv_is_a_table(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert localize(town, town / "queries", "--csv") == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert list(rows[0]) == ["photo", "lat", "lon", "radius_m", "confidence", "match", "distance"]
+    assert len(rows) == 30
+    assert distance_m((float(rows[5]["lat"]), float(rows[5]["lon"])), position(5, 3.0)) < 25
+    assert rows[5]["match"].startswith("photos/05_")
+
+
+def test_unreadable_photos_go_to_standard_error(town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = tmp_path / "broken.jpg"
+    broken.write_bytes(b"no photo")
+    assert localize(town, broken, tmp_path / "absent.jpg", town / "queries" / "q02.jpg", "--json") == 0
+    told = capsys.readouterr()
+    assert [json.loads(line)["photo"] for line in told.out.splitlines()] == [str(town / "queries" / "q02.jpg")]
+    assert "broken.jpg: not a JPEG" in told.err
+    assert "absent.jpg" in told.err
+    assert localize(town, broken, "--json") == 1
+    assert capsys.readouterr().out == ""
+
+
+def test_where_to_look(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    latitude, longitude = position(20)
+    asked = [town / "queries" / "q02.jpg", "--json"]
+    localize(town, *asked, "--circle", str(latitude), str(longitude), "100")
+    localize(town, *asked, "--box", "0", "0", "1", "1")
+    inside, nothing = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert all(distance_m(match["latlon"], (latitude, longitude)) <= 100 for match in inside["matches"])
+    assert nothing["matches"] == []
+    with pytest.raises(ArgumentError, match="choose one of --box and --circle"):
+        localize(town, *asked, "--box", "0", "0", "1", "1", "--circle", "0", "0", "5")
+
+
+def test_a_walk_and_the_other_options(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    walk = [town / "queries" / f"q{place:02d}.jpg" for place in range(3, 10)]
+    assert localize(town, *walk, "--json", "--walk-step-m", "90", "--expand", "1", "--rerank", "5") == 0
+    found = [json.loads(line)["latlon"] for line in capsys.readouterr().out.splitlines()]
+    assert max(distance_m(found, [position(place, 3.0) for place in range(3, 10)])) < 25
+
+
+def test_wrong_calls_say_so(town: Path, tmp_path: Path) -> None:
+    photo = town / "queries" / "q00.jpg"
+    with pytest.raises(ArgumentError, match="choose one of --json, --geojson and --csv"):
+        localize(town, photo, "--json", "--csv")
+    (tmp_path / "bare").mkdir()
+    with pytest.raises(ArgumentError, match="no photos in .*bare"):
+        localize(town, tmp_path / "bare")
+    with pytest.raises(ArgumentError, match="no photos given"):
+        localize_command(town / "street.gpkg", [])
+    with pytest.raises(MapError, match="built by model 'street' .* give its checkpoint as the model"):
+        run("localize", town / "street.gpkg", photo)
+    save_checkpoint(street_model(seed=2), tmp_path / "other")
+    with pytest.raises(MapError, match="was built by model"):
+        run("localize", town / "street.gpkg", photo, "--model", tmp_path / "other")
+    with pytest.raises(MapError, match=r"absent\.gpkg does not exist: make one"):
+        run("localize", tmp_path / "absent.gpkg", photo, "--model", town / "model.safetensors")
+
+
+def test_calibrating_is_told_and_kept(town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    city = tmp_path / "street.gpkg"
+    shutil.copy(town / "street.gpkg", city)
+    write_queries(tmp_path / "known", tagged=True)
+    write_view(tmp_path / "known" / "untagged.jpg", view(1, 55), None)
+    words = (city, tmp_path / "known", "--model", town / "model.safetensors")
+    run("calibrate", *words)
+    told = capsys.readouterr().out
+    assert "calibrated on 30 photos" in told
+    assert "expected calibration error" in told
+    assert "1 photos have no position and were left out:\n" in told
+    assert PlaceMap(city).notes.keys() == {"calibration plain"}
+    run("calibrate", *words, "--expand", "2", "--json")
+    report = json.loads(capsys.readouterr().out)
+    assert report["calibration"]["origin"] == "photos"
+    assert report["untagged"] == [str(tmp_path / "known" / "untagged.jpg")]
+    assert PlaceMap(city).notes.keys() == {"calibration plain", "calibration expand=2"}
+
+
+def test_a_table_gives_positions(town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    city = tmp_path / "street.gpkg"
+    shutil.copy(town / "street.gpkg", city)
+    rows = [
+        f"q{place:02d}.jpg,{latitude},{longitude}" for place in range(30) for latitude, longitude in [position(place)]
+    ]
+    shutil.copytree(town / "queries", tmp_path / "queries")
+    (tmp_path / "queries" / "geotags.csv").write_text("\n".join(["file,lat,lon", *rows]))
+    run("calibrate", city, tmp_path / "queries", "--model", town / "model.safetensors", "--json")
+    assert json.loads(capsys.readouterr().out)["calibration"]["photos"] == 30
