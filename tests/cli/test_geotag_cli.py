@@ -131,12 +131,12 @@ def test_nothing_that_is_there_is_replaced_unasked(
 @pytest.mark.parametrize("out", [".", "day 1/.."])
 def test_a_copy_never_replaces_an_original(town: Path, photos: Path, out: str) -> None:
     before = contents(photos)
-    with pytest.raises(ArgumentError, match="would replace the original .* give another folder as --out"):
+    with pytest.raises(ArgumentError, match=r"would replace the original .* give another folder as --out"):
         run(town, photos, "--out", photos / out, "--replace")
     assert contents(photos) == before
 
 
 def test_no_photos_are_an_error(town: Path, tmp_path: Path) -> None:
     (tmp_path / "bare").mkdir()
-    with pytest.raises(ArgumentError, match="no photos in .*bare"):
+    with pytest.raises(ArgumentError, match=r"no photos in .*bare"):
         run(town, tmp_path / "bare")
