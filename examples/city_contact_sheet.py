@@ -1,6 +1,6 @@
 """Twelve views of the drawn city on one sheet: three places, each at four visits.
 
-    python examples/city_contact_sheet.py city.png
+python examples/city_contact_sheet.py city.png
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ VISITS = (
     ("low sun", "fog", "clear", "dusk"),
     ("clear", "rain", "low sun", "wet night"),
 )
-PLACES = (40, 1201, 2130)
+PLACES = (704, 1429, 2587)
 """Rows of the medium test town's database."""
 
 

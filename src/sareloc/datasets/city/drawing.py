@@ -29,8 +29,10 @@ def draw(
 
     On one machine and kind of device the same arguments give the same bytes, whatever else is drawn with them.
     """
+    if not len(poses):
+        return torch.empty(0, 3, height, width, dtype=torch.uint8, device=device)
     used, row = np.unique(poses.moment, return_inverse=True)
-    if len(used) and not 0 <= used[0] <= used[-1] < len(moments):
+    if not 0 <= used[0] <= used[-1] < len(moments):
         raise ArgumentError(f"the poses count moments up to {used[-1]}, but there are {len(moments)}")
     scene = make_scene(town, [moments[m] for m in used], device)
     columns = {f.name: getattr(poses, f.name) for f in fields(Poses)}
@@ -41,8 +43,6 @@ def draw_scene(scene: Scene, poses: Poses, height: int, width: int) -> Tensor:
     """Images (N, 3, height, width) uint8 on the scene's device; the poses' moments count in the scene's."""
     if min(height, width) < 8:
         raise ArgumentError(f"an image is at least 8 pixels high and wide, found {height} x {width}")
-    if not len(poses):
-        return torch.empty(0, 3, height, width, dtype=torch.uint8, device=scene.device)
     grid = make_grid(height, width, scene.device)
     step = DENSE_BATCH if scene.dense else 1
     rows = np.arange(-(-len(poses) // step) * step) % len(poses)

@@ -17,6 +17,7 @@ Ints = npt.NDArray[np.int64]
 
 MARGIN_M = 48
 """The plan's tables reach so many metres beyond the outermost street lines."""
+SMALLEST_M = 220.0
 BUILT, PARK, PLAZA = 0, 1, 2
 
 
@@ -62,7 +63,8 @@ class Streets:
 
 
 def make_streets(rng: np.random.Generator, wanted_m: float) -> Streets:
-    """Streets of about `wanted_m` metres in all."""
+    """Streets of about `wanted_m` metres in all, at least around one block."""
+    wanted_m = max(wanted_m, SMALLEST_M)
     rows = max(1, round((wanted_m / 124.0) ** 0.5 - 0.5))
     columns = min(range(1, 99), key=lambda c: abs(_rough_length(rows, c) - wanted_m))
     depths = rng.uniform(50, 72, rows)
