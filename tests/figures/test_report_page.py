@@ -16,7 +16,7 @@ from tests.figures.little_town import colour, make_answers, make_report, make_to
 
 from sareloc import __version__
 from sareloc.errors import ArgumentError
-from sareloc.figures import Answers, write_report
+from sareloc.figures import Answers, SurenessCurve, write_report
 from sareloc.models import PlaceModel
 from sareloc.training import EpochRecord
 
@@ -163,6 +163,13 @@ def test_a_ranking_without_failures_says_so(tmp_path: Path, answers: Answers) ->
 def test_only_a_history_is_enough(tmp_path: Path) -> None:
     shown = read(write_report(tmp_path / "r.html", histories={"run": HISTORY}))
     assert shown.headings == ["How well places are found", "Training", "How this page was made"]
+
+
+def test_the_confidence_and_its_operating_point(tmp_path: Path) -> None:
+    curve = SurenessCurve.of_confidence(np.array([0.9, 0.8, 0.3]), [True, True, False])
+    shown = read(write_report(tmp_path / "r.html", sureness={"fixes": curve}, at=0.5))
+    assert "How sure" in shown.headings
+    assert {"ringed: confidence ≥ 0.5", "fixes: 100.0 % right, 66.7 % found"} <= set(shown.words)
 
 
 def test_unreadable_photos_are_mentioned(tmp_path: Path) -> None:

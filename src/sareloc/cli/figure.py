@@ -34,6 +34,7 @@ from sareloc.figures import (
     load_thumbnail,
     occlusion_map,
     places_of,
+    put_by_fixes,
     read_history,
     read_report,
     save_figure,
@@ -41,6 +42,7 @@ from sareloc.figures import (
     write_geojson,
 )
 from sareloc.figures.thumbnails import longest_side
+from sareloc.localize import open_localizer
 from sareloc.models import PlaceModel
 from sareloc.photos import decode
 
@@ -245,8 +247,13 @@ def matches(
     print(save_figure(draw_matches(answers, rows, heats=heats), out))
 
 
-def map_figure(asked: Annotated[Asked, Parameter(name="*")], *, out: Path) -> None:
-    """Queries on the ground: where they were taken, where their first match was, and the error as a line.
+def map_figure(
+    asked: Annotated[Asked, Parameter(name="*")],
+    *,
+    out: Path,
+    city: Annotated[Path | None, Parameter(name="--map")] = None,
+) -> None:
+    """Queries on the ground: where they were taken, where they were put, and the error as a line.
 
     A GeoJSON file of the same name goes beside the figure, where the dataset has a place on Earth.
 
@@ -254,8 +261,17 @@ def map_figure(asked: Annotated[Asked, Parameter(name="*")], *, out: Path) -> No
     ----------
     out
         The file to write: .png or .svg.
+    city
+        A map that the model has built: queries are put where its fixes are. By itself, where their first match is.
     """
-    put = asked.answers(open_model(asked.model)).put()
+    model = open_model(asked.model)
+    if city is None:
+        put = asked.answers(model).put()
+    else:
+        places = load_dataset(asked.dataset, asked.root, asked.split)
+        paths = [places.queries.path(row) for row in range(len(places.queries))]
+        fixes = open_localizer(city, model, workers=asked.workers).localize_many(paths)
+        put = put_by_fixes(fixes, places.queries, hit_radius_m=places.hit_radius_m, database=places.database.positions)
     print(save_figure(draw_map(put), out))
     if put.true.frame != "local":
         print(write_geojson(out.with_suffix(".geojson"), errors_geojson(put)))

@@ -11,7 +11,7 @@ from sareloc.figures.curves import SurenessCurve, draw_precision_recall, draw_re
 from sareloc.figures.embedding import draw_embedding, embed, places_of
 from sareloc.figures.embedding_page import write_embedding_page
 from sareloc.figures.gradients import draw_gradient_decay, draw_gradients, gradient_magnitudes, paper_losses
-from sareloc.figures.ground import Put, draw_map, errors_geojson, write_geojson
+from sareloc.figures.ground import Put, draw_map, errors_geojson, put_by_fixes, write_geojson
 from sareloc.figures.heatmap import draw_heatmaps, occlusion_map, overlay
 from sareloc.figures.matches import draw_matches, heat_picture
 from sareloc.figures.reading import read_history, read_report
@@ -42,6 +42,7 @@ __all__ = [
     "overlay",
     "paper_losses",
     "places_of",
+    "put_by_fixes",
     "read_history",
     "read_report",
     "save_figure",

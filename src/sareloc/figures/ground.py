@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from sareloc.errors import ArgumentError, need
+from sareloc.datasets.places import PhotoSet
+from sareloc.errors import ArgumentError, PhotoError, need
 from sareloc.figures.style import RIGHT, WRONG, Floats, drawn, finite, new_figure, write_beside
-from sareloc.geo import Positions, enu_from_wgs84
+from sareloc.geo import Positions, distance_m, enu_from_wgs84
+from sareloc.localize import Fix
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,6 +51,33 @@ class Put:
             )
         if not counts[0]:
             raise ArgumentError("there is nothing to draw: no query has both an answer and a known position")
+
+
+def put_by_fixes(
+    fixes: Sequence[Fix | PhotoError],
+    queries: PhotoSet,
+    *,
+    hit_radius_m: float = 25.0,
+    database: Positions | None = None,
+) -> Put:
+    """Where fixes put queries, a fix for each query; those without a position, or not decoded, are left out.
+
+    Right: within `hit_radius_m` of where the query was taken.
+    """
+    if queries.positions is None:
+        raise ArgumentError("the queries have no positions: nothing says how far off their fixes are")
+    if len(fixes) != len(queries):
+        raise ArgumentError(f"there must be a fix for each query: found {len(fixes)} for {len(queries)}")
+    placed = [(row, fix.latlon) for row, fix in enumerate(fixes) if isinstance(fix, Fix) and fix.latlon is not None]
+    rows = np.array([row for row, _ in placed], dtype=np.int64)
+    true, found = queries.positions[rows].latlon(), np.array([latlon for _, latlon in placed]).reshape(-1, 2)
+    return Put(
+        Positions.from_wgs84(true),
+        Positions.from_wgs84(found),
+        distance_m(true, found) <= hit_radius_m,
+        tuple(queries.files[row] for row in rows),
+        database,
+    )
 
 
 @drawn

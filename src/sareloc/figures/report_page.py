@@ -31,6 +31,8 @@ def write_report(
     histories: Mapping[str, Sequence[EpochRecord]] | None = None,
     answers: Answers | None = None,
     put: Put | None = None,
+    sureness: Mapping[str, SurenessCurve] | None = None,
+    at: float | None = None,
     model: PlaceModel | None = None,
     failures: int = 6,
     title: str = "How well places are found",
@@ -41,16 +43,20 @@ def write_report(
 
     reports: by the names shown; the first one's numbers stand on top. histories: the epochs of training runs. answers:
     gives the map (unless `put` does, as with fixes) and the `failures` surest wrong answers with their matches, and
-    with `model` a heat map of each. command: how the page was made, by default the command line of this process.
+    with `model` a heat map of each. sureness: precision and recall over a confidence, with its operating point `at`.
+    command: how the page was made, by default the command line of this process.
     """
     reports, histories = reports or {}, histories or {}
-    if not (reports or histories or answers or put):
+    if not (reports or histories or sureness or answers or put):
         raise ArgumentError("there is nothing to report: give reports, training histories, answers or positions")
     sections = []
     if reports:
         sections += [_headline(next(iter(reports.values()))), _results(reports)]
     if histories:
         sections.append(section("Training", drawing(draw_training(histories), "Loss and validation recall by epoch")))
+    if sureness:
+        words = "Precision and recall when only answers of at least some confidence are given"
+        sections.append(section("How sure", drawing(draw_precision_recall(sureness, at), words)))
     if put is None and answers is not None and answers.places.queries.positions and answers.places.database.positions:
         put = answers.put()
     if put is not None:
