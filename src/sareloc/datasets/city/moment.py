@@ -37,7 +37,7 @@ class Weather:
 
 
 WEATHER: dict[str, Weather] = {
-    "clear": Weather((9.5, 15.5)),
+    "clear": Weather((9.5, 15.5), months=tuple(range(3, 11))),
     "low sun": Weather((7.6, 16.8), months=(3, 4, 5, 6, 7, 8, 9), cloud=(0.1, 0.4)),
     "overcast": Weather((9, 16), cloud=(0.9, 1.0), sun=0.06, fog_m=(350, 900)),
     "rain": Weather((9, 16), cloud=(0.95, 1.0), sun=0.03, fog_m=(160, 400), wet=1.0, people=(0.02, 0.1)),
@@ -152,7 +152,7 @@ def make_moment(rng: np.random.Generator, kind: str, latitude_deg: float, rotati
         litter=litter,
         cars=float(rng.uniform(*weather.cars)),
         people=float(rng.uniform(*weather.people)),
-        exposure=0.62 / mean_light**0.9 * float(2 ** rng.normal(0, 0.22)),
+        exposure=0.72 / mean_light**0.9 * float(2 ** rng.normal(0, 0.22)),
         balance=_colour(np.exp(rng.normal(0, 0.05, 3) * [1, 0.3, 1])),
         grain=float(rng.uniform(0.004, 0.012) + 0.02 * night),
         vignette=float(rng.uniform(0.0, 0.35)),

@@ -97,7 +97,8 @@ def ground_pixels(air: Air, view: View, column: Tensor, row: Tensor) -> Tensor:
     down = (-z * t / hit.away).clamp(min=1e-3)
     # A pixel on the ground is longer than it is wide; somewhat more than the geometric mean keeps lines without noise.
     soft = (hit.away * view.pixel[:, None] / down.sqrt() * 1.3).clamp(min=2e-3)
-    mirror = reflected(air, replace(hit, ray=(hit.ray[0], hit.ray[1], -z)), zero)
+    # Wet streets mirror the sky that they lead to, lower than a window would.
+    mirror = reflected(air, replace(hit, ray=(hit.ray[0], hit.ray[1], -z)), zero + 0.15)
     return through_air(air, shade_ground(air, hit, light, soft, mirror), hit.away)
 
 
