@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import torch
@@ -31,12 +31,16 @@ def draw(
     """
     if not len(poses):
         return torch.empty(0, 3, height, width, dtype=torch.uint8, device=device)
+    scene, poses = scene_of(town, poses, moments, device)
+    return draw_scene(scene, poses, height, width)
+
+
+def scene_of(town: Town, poses: Poses, moments: Sequence[Moment], device: torch.device | str) -> tuple[Scene, Poses]:
+    """A scene of just the moments that these poses use, and the poses counting in it."""
     used, row = np.unique(poses.moment, return_inverse=True)
     if not 0 <= used[0] <= used[-1] < len(moments):
         raise ArgumentError(f"the poses count moments up to {used[-1]}, but there are {len(moments)}")
-    scene = make_scene(town, [moments[m] for m in used], device)
-    columns = {f.name: getattr(poses, f.name) for f in fields(Poses)}
-    return draw_scene(scene, Poses(**{**columns, "moment": row.reshape(-1)}), height, width)
+    return make_scene(town, [moments[m] for m in used], device), replace(poses, moment=row.reshape(-1))
 
 
 def draw_scene(scene: Scene, poses: Poses, height: int, width: int) -> Tensor:

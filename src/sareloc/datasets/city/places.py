@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sareloc.datasets.city.camera import Poses, join_poses
-from sareloc.datasets.city.drawing import draw
+from sareloc.datasets.city.drawing import draw_scene, scene_of
 from sareloc.datasets.city.town import Town, make_town, split_seed
 from sareloc.datasets.city.views import Views, make_views
 from sareloc.datasets.places import PhotoSet, Places
@@ -78,8 +78,10 @@ def draw_in_turn(
     city: CityPlaces, rows: npt.NDArray[np.int64], height: int, width: int, device: torch.device | str
 ) -> Iterator[tuple[npt.NDArray[np.int64], Tensor]]:
     """Draw poses `rows` some hundred at a time, moment by moment: pairs of places in `rows` and images."""
-    poses = city.poses.take(rows)
+    if not len(rows):
+        return
+    scene, poses = scene_of(city.town, city.poses.take(rows), city.views.moments, device)
     order = np.argsort(poses.moment, kind="stable")
     for start in range(0, len(order), DRAWN_AT_ONCE):
         where = order[start : start + DRAWN_AT_ONCE]
-        yield where, draw(city.town, poses.take(where), city.views.moments, height, width, device)
+        yield where, draw_scene(scene, poses.take(where), height, width)

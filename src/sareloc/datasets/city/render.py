@@ -51,8 +51,10 @@ def draw_views(scene: Scene, view: View, grid: Grid) -> Tensor:
     colour, alpha, depth = pixels.pieces(table, first, first < numbers.shape[1])
     rest = 1 - alpha
     behind, alpha2, _ = pixels.pieces(table, second, (second < numbers.shape[1]) & (rest > 0))
-    left = rest * (1 - alpha2)
-    colour = colour * alpha + behind * (rest * alpha2) + pixels.backdrop(left > 0) * left
+    # What abuts fills the rest of the pixel, and so does what is behind.
+    filled = torch.minimum(rest, alpha2)
+    left = rest - filled
+    colour = colour * alpha + behind * filled + pixels.backdrop(left > 0) * left
     colour = lay_sprites(air, view, here, wall, colour, depth)
     values = fused(expose)(air, view, colour, column, row, grid.height, grid.width)
     if order is not None:

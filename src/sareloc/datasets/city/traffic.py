@@ -67,7 +67,7 @@ def _car(rng: np.random.Generator, centre: tuple[float, float], heading: Floats,
     back, nose, side = (0.02, 0.02, 0.02) if van else (0.12 * length, 0.26 * length, 0.16)
     shift = 0.0 if van else -0.06 * length
     cabin = _box(middle + front * shift, front * length * 0.92 if not van else front * length, right * width,
-                 waist, top, inset=(back, nose, side))  # fmt: skip
+                 waist - 0.05, top, inset=(back, nose, side))  # fmt: skip
     name = atlas.names
     body_pages = [name["van side" if van else "car side"]] * 2 + [name["car end"]] * 2 + [name["plain"]]
     cabin_pages = [name["cabin side"]] * 2 + [name["windscreen"]] * 2 + [name["plain"]]
