@@ -1,9 +1,14 @@
-"""Drawn descriptors that are as hard to search as real ones: places seen several times, streets that look alike.
+"""Drawn descriptors that are as hard to search as real ones, in any number.
 
-A descriptor is the unit vector of a sum of three parts: what its district looks like, what its place looks like, and
-what this view of it looks like. Each part is Gaussian with a variance that falls with the dimension's number i as
-i^-decay: whitened descriptors have none (0), others have much (1). Views per place are geometric, so that half of the
-places are seen a few times and some often. A query is one more view of a place.
+Photos are taken along a walk. A descriptor is the unit vector of a sum of Gaussian parts: what all photos have in
+common, what the walk passes by (each part changes slowly, over some photos, some dozens or some hundreds), and what
+this view alone shows. The variance of what is passed by falls as i^-structure_decay with the number i of the dimension,
+so that places far apart look alike, too. A query is one more view of a place.
+
+The defaults were fitted to real descriptors, whitened 512-D VGG16-NetVLAD of 3,700 photos of one town's streets, and
+are a little harder. There the mean distances to the 1st, 5th, 10th and 100th neighbour and the median one are 0.96,
+1.08, 1.11, 1.21, 1.36 (drawn: 0.95, 1.07, 1.11, 1.20, 1.36), and visiting 2, 4, 8, 16 and 32 of 64 clusters finds 67,
+80, 90, 96 and 99 % of the ten nearest (drawn: 62, 77, 88, 96, 99 %).
 """
 
 from __future__ import annotations
@@ -18,38 +23,60 @@ BLOCK = 50_000
 
 
 @dataclass(frozen=True)
-class Town:
-    """How descriptors are drawn."""
+class Walk:
+    """How descriptors are drawn. Shares are of the variance; with those of the view and in common they add up to 1."""
 
     dim: int = 512
-    decay: float = 0.5
-    views: float = 6.0
-    """Mean number of photos of a place."""
-    districts: int = 200
-    district_share: float = 0.5
-    """Share of a place's variance that its district has in common."""
-    view_noise: float = 0.8
-    """Size of a view's part, where the place's is 1."""
+    view_share: float = 0.36
+    common_share: float = 0.06
+    structure_shares: tuple[float, ...] = (0.33, 0.12, 0.13)
+    structure_photos: tuple[float, ...] = (2.5, 12.0, 100.0)
+    """Over so many photos each part of the structure changes."""
+    structure_decay: float = 1.0
+    view_decay: float = 0.25
 
 
-def draw(town: Town, photos: int, queries: int, rng: np.random.Generator) -> tuple[Vectors, Vectors]:
-    """Unit descriptors (photos, dim) and (queries, dim)."""
-    scale = np.arange(1, town.dim + 1) ** (-town.decay / 2)
-    scale = (scale / np.linalg.norm(scale)).astype(np.float32)
+WHITE = Walk(
+    view_share=0.5, common_share=0.0, structure_shares=(0.5,), structure_photos=(3.0,), structure_decay=0, view_decay=0
+)
+"""No structure but places and no dimension more important than another: the hardest there is for an index."""
+
+
+def draw(walk: Walk, photos: int, queries: int, rng: np.random.Generator) -> tuple[Vectors, Vectors]:
+    """Unit descriptors (photos, dim) along a walk, and (queries, dim) of more views of places on it."""
+    structure, view = _spectrum(walk.dim, walk.structure_decay), _spectrum(walk.dim, walk.view_decay)
 
     def gaussians(count: int) -> Vectors:
-        return rng.standard_normal((count, town.dim), dtype=np.float32) * scale
+        return rng.standard_normal((count, walk.dim), dtype=np.float32)
 
-    def views_of(places: npt.NDArray[np.int64]) -> Vectors:
-        views = centres[places] + town.view_noise * gaussians(len(places))
-        return (views / np.linalg.norm(views, axis=1, keepdims=True)).astype(np.float32)
+    def views_of(places: Vectors) -> Vectors:
+        seen = places + np.float32(np.sqrt(walk.view_share)) * gaussians(len(places)) * view
+        return (seen / np.linalg.norm(seen, axis=1, keepdims=True)).astype(np.float32)
 
-    counts = rng.geometric(1 / town.views, photos)  # more than are needed
-    places = np.repeat(np.arange(photos), counts)[:photos]
-    district = rng.integers(0, town.districts, places[-1] + 1)
-    centres = np.sqrt(town.district_share) * gaussians(town.districts)[district]
-    centres += np.sqrt(1 - town.district_share) * gaussians(len(district))
-    database = np.empty((photos, town.dim), dtype=np.float32)
+    common = np.sqrt(walk.common_share) * gaussians(1) * structure
+    parts = [
+        (np.float32(np.sqrt(share)), np.float32(np.exp(-1 / n)))
+        for share, n in zip(walk.structure_shares, walk.structure_photos, strict=True)
+    ]
+    states = [gaussians(1)[0] * structure for _ in parts]
+    asked = np.sort(rng.integers(0, photos, queries))
+    database = np.empty((photos, walk.dim), dtype=np.float32)
+    questions: list[Vectors] = []
     for start in range(0, photos, BLOCK):
-        database[start : start + BLOCK] = views_of(places[start : start + BLOCK])
-    return database, views_of(rng.integers(0, len(centres), queries))
+        rows = slice(start, min(start + BLOCK, photos))
+        places = np.repeat(common, rows.stop - rows.start, axis=0).astype(np.float32)
+        for i, (size, kept) in enumerate(parts):
+            passed = np.float32(np.sqrt(1 - kept**2)) * gaussians(len(places)) * structure
+            for step in passed:
+                step += kept * states[i]
+                states[i] = step
+            states[i] = states[i].copy()
+            places += size * passed
+        database[rows] = views_of(places)
+        questions.append(views_of(places[asked[(asked >= rows.start) & (asked < rows.stop)] - start]))
+    return database, rng.permutation(np.concatenate(questions))
+
+
+def _spectrum(dim: int, decay: float) -> Vectors:
+    scale = np.arange(1, dim + 1) ** (-decay / 2)
+    return (scale / np.linalg.norm(scale)).astype(np.float32)

@@ -1,12 +1,12 @@
 """How fast a map is built, opened and searched, how large it is, and how much the index misses.
 
     python -m benchmarks.map                  # 10,000, 100,000 and 1,000,000 photos: 5 GB of disk and of memory
-    python -m benchmarks.map --photos 100000 --town whitened
+    python -m benchmarks.map --photos 100000 --walk white
 
-Descriptors are drawn (see drawn_descriptors.py) as 512 numbers: "town" has districts that look alike, "whitened" has
-nothing but places, which is the hardest there is for an index. Each map is a real file, opened by a process of its own
-that makes the index, then by another that finds it and searches. Recall@10 is held against comparing every query with
-every drawn descriptor at full precision.
+Descriptors of 512 dimensions are drawn (see drawn_descriptors.py): "streets" are like those of real street photos,
+"white" ones have nothing to hold on to, which is the hardest there is for an index. Each map is a real file, opened by
+a process of its own that makes the index, then by another that finds it and searches. Recall@10 is held against
+comparing every query with every drawn descriptor at full precision.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 import torch
-from benchmarks.drawn_descriptors import Town, draw
+from benchmarks.drawn_descriptors import WHITE, Walk, draw
 from PIL import Image
 
 from sareloc.models.place_model import make_model
@@ -37,16 +37,16 @@ from sareloc.place_map.map_file import Photo
 from sareloc.place_map.opening import create_map_file
 from sareloc.place_map.place_map import index_path
 
-TOWNS = {"town": Town(), "whitened": Town(decay=0.0, district_share=0.0, view_noise=1.0, views=4.0)}
+WALKS = {"streets": Walk(), "white": WHITE}
 QUERIES, HITS = 500, 10
 CITY, SIZE_DEG = (48.86, 2.35), 0.2  # about 20 km
 BATCH = 4096
 
 
-def make(folder: Path, photos: int, town: str) -> dict[str, Any]:
+def make(folder: Path, photos: int, walk: str) -> dict[str, Any]:
     """Draw descriptors, write them as a map, and find the truth."""
     rng = np.random.default_rng(0)
-    database, queries = draw(TOWNS[town], photos, QUERIES, rng)
+    database, queries = draw(WALKS[walk], photos, QUERIES, rng)
     latlon = CITY + rng.uniform(0, SIZE_DEG, (photos, 2))
     path = folder / "city.gpkg"
     create_map_file(path, Manifest("drawn", "0" * 16, database.shape[1]))
@@ -163,7 +163,7 @@ def machine() -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--photos", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
-    parser.add_argument("--town", nargs="+", choices=TOWNS, default=list(TOWNS))
+    parser.add_argument("--walk", nargs="+", choices=WALKS, default=list(WALKS))
     parser.add_argument("--folder", type=Path, help="where the maps are written; a temporary folder by default")
     parser.add_argument("--stage", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -177,9 +177,9 @@ def main() -> None:
     print(f"build: {built['photos_per_s']} photos/s; again: {built['skipped_per_s_when_run_again']} skipped/s")
     results = []
     for photos in args.photos:
-        for town in args.town:
+        for walk in args.walk:
             with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-                row = {"town": town, **in_a_process("make", folder, photos, town)}
+                row = {"walk": walk, **in_a_process("make", folder, photos, walk)}
                 row |= in_a_process("first_open", folder) | in_a_process("search", folder)
             results.append(row)
             print(json.dumps(row), flush=True)

@@ -7,7 +7,7 @@ from abc import abstractmethod
 import numpy as np
 import numpy.typing as npt
 import pytest
-from benchmarks.drawn_descriptors import Town, draw
+from benchmarks.drawn_descriptors import Walk, draw
 
 from sareloc.engines.contract import Engine, Ints, Vectors
 from sareloc.errors import ArgumentError
@@ -17,7 +17,7 @@ HALF = 1e-3  # engines may keep vectors at half precision
 
 
 def unit_vectors(count: int, seed: int = 0, dim: int = DIM) -> Vectors:
-    return draw(Town(dim=dim, districts=20), count, 1, np.random.default_rng(seed))[0]
+    return draw(Walk(dim=dim), count, 1, np.random.default_rng(seed))[0]
 
 
 def plain_search(

@@ -26,9 +26,7 @@ def town(tmp_path: Path) -> PlaceMap:
 @pytest.fixture
 def indexed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Maps of some thousand photos get an index, as those of a city do."""
-    monkeypatch.setattr(
-        approximate.ApproximateEngine.__init__, "__kwdefaults__", {"exact_below": 500, "clustered_from": 10**9}
-    )
+    monkeypatch.setattr(approximate, "EXACT_NUMBERS", 500 * DIM)
 
 
 def test_matches_say_where_and_which_file(town: PlaceMap) -> None:

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from tests.engines.contract_suite import unit_vectors
 from tests.place_map.small_town import geotag_of
-from tests.place_map.test_map_file import TINY, make_map, photo
+from tests.place_map.test_map_file import DIM, TINY, make_map, photo
 
 from sareloc.engines import approximate
 from sareloc.errors import MapError
-from sareloc.place_map import Box, PlaceMap, open_map_file, upkeep
+from sareloc.place_map import Box, PlaceMap, open_map_file
 from sareloc.place_map.place_map import index_path
 from sareloc.place_map.upkeep import compact_map, map_info, verify_map
 
@@ -23,10 +23,7 @@ from sareloc.place_map.upkeep import compact_map, map_info, verify_map
 @pytest.fixture
 def city(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A map with an index."""
-    monkeypatch.setattr(
-        approximate.ApproximateEngine.__init__, "__kwdefaults__", {"exact_below": 500, "clustered_from": 10**9}
-    )
-    monkeypatch.setattr(upkeep, "EXACT_BELOW", 500)
+    monkeypatch.setattr(approximate, "EXACT_NUMBERS", 500 * DIM)
     path = make_map(tmp_path / "city.gpkg", 1000)
     PlaceMap(path)
     return path

@@ -2,7 +2,7 @@
 
 The codes have 4 bits for every two dimensions (product quantisation after a random rotation), a quarter of the bytes of
 the vectors, and are compared 32 at a time in registers. All codes are read as long as that takes a millisecond: such
-a scan does not depend on how the descriptors cluster. From `CLUSTERED_FROM` vectors on they are also sorted into
+a scan does not depend on how the descriptors cluster. From `CLUSTERED_NUMBERS` on they are also sorted into
 clusters, of which a query visits the nearest ones; how many is measured on the vectors themselves when the index is
 made, so that descriptors without clusters cost time and not recall.
 """
@@ -30,20 +30,24 @@ from sareloc.engines.contract import (
 from sareloc.engines.exact import ExactEngine, find_rows, half_precision, load_faiss, scan, search_index, take
 from sareloc.engines.index_file import open_index, save_index
 
-EXACT_BELOW = 20_000
-"""So many vectors of 512 dimensions are compared exactly in about a millisecond: an index would not pay."""
-CLUSTERED_FROM = 250_000
+EXACT_NUMBERS = 20_000 * 512
+"""So many numbers, of however many vectors, are compared in about a millisecond: an index would not pay."""
+CLUSTERED_NUMBERS = 250_000 * 512
+"""From so many numbers on, reading all codes takes longer than a millisecond or two: clusters pay."""
 LATE_SHARE = 0.1  # a tenth of the vectors may have come or gone since the index was made, before it is made anew
 SPARE_HITS = 100  # asked for beyond k, in place of hits that were deleted after the index was made
+
+
+def exact_below(dim: int) -> int:
+    """Up to so many vectors are searched without an index."""
+    return EXACT_NUMBERS // dim
 
 
 class ApproximateEngine:
     """Vectors under an index; those that came after it was made are compared exactly until it is made anew."""
 
-    def __init__(self, dim: int, *, exact_below: int = EXACT_BELOW, clustered_from: int = CLUSTERED_FROM) -> None:
+    def __init__(self, dim: int) -> None:
         self.dim = dim
-        self.exact_below = exact_below
-        self.clustered_from = clustered_from
         self._late = ExactEngine(dim)
         self._set_index(None, np.zeros(0, dtype=np.int64))
 
@@ -97,7 +101,7 @@ class ApproximateEngine:
     def settle(self) -> bool:
         """Make the index, or make it anew, where enough vectors came or went since; says whether it did."""
         changed = len(self._late.ids) + int(self._gone.sum())
-        if changed <= max(self.exact_below if self._index is None else 0, LATE_SHARE * len(self._ids)):
+        if changed <= max(exact_below(self.dim) if self._index is None else 0, LATE_SHARE * len(self._ids)):
             return False
         ids, everything = self._late.ids, self._late.vectors
         if len(self._ids) or (np.diff(ids) < 0).any():
@@ -106,7 +110,7 @@ class ApproximateEngine:
             for _, vectors in self.iterate():
                 everything.add(vectors)
         self._late = ExactEngine(self.dim)
-        index = make_index(everything, clustered=len(ids) >= self.clustered_from) if len(ids) else None
+        index = make_index(everything, clustered=len(ids) * self.dim >= CLUSTERED_NUMBERS) if len(ids) else None
         self._set_index(index, ids)
         return True
 

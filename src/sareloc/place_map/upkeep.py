@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sareloc.engines.approximate import EXACT_BELOW, ApproximateEngine
+from sareloc.engines.approximate import ApproximateEngine, exact_below
 from sareloc.engines.index_file import read_index_ids
 from sareloc.errors import ArgumentError
 from sareloc.place_map.areas import Area, Box
@@ -95,7 +95,7 @@ def _index_state(file: MapFile) -> str:
     ids = file.photos()[0]
     held = read_index_ids(index_path(file.path), index_key(file.manifest))
     if held is None:
-        return "none needed" if len(ids) <= EXACT_BELOW else "absent: made when the map is opened"
+        return "none needed" if len(ids) <= exact_below(file.manifest.dim) else "absent: made when the map is opened"
     came, went = len(np.setdiff1d(ids, held)), len(np.setdiff1d(held, ids))
     return f"{came} photos came and {went} went since it was made" if came or went else "fresh"
 
