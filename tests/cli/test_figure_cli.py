@@ -13,7 +13,7 @@ from PIL import Image
 from tests.figures.little_town import make_report
 
 from sareloc.checkpoint import save_checkpoint
-from sareloc.cli import figure
+from sareloc.cli import figure, figure_dataset
 from sareloc.errors import ArgumentError
 from sareloc.models import make_model
 from sareloc.training import EpochRecord
@@ -38,7 +38,8 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(command: str, *words: str | Path) -> None:
     app = App(name="figure")
-    app.command(getattr(figure, command), name=command)
+    home = figure if hasattr(figure, command) else figure_dataset
+    app.command(getattr(home, command), name=command)
     app([command, *map(str, words)], result_action="return_value", exit_on_error=False)
 
 
