@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from sareloc.datasets.city import WEATHER, draw, draw_scene, make_moment, make_scene, make_views
+from sareloc.datasets.city import (
+    WEATHER,
+    billboards,
+    draw,
+    draw_scene,
+    layers,
+    make_moment,
+    make_scene,
+    make_views,
+    render,
+)
 from sareloc.datasets.city.atlas import make_atlas
 from sareloc.datasets.city.drawing import _view
 from sareloc.datasets.city.grid import make_grid
@@ -51,6 +62,7 @@ def test_sparse_and_dense_drawing_agree(town, views, some):
     assert torch.equal(sparse, dense)
 
 
+@pytest.mark.slow  # two threads wait for each other on a busy machine
 def test_threads_do_not_change_pixels(town, views, some):
     threads = torch.get_num_threads()
     try:
@@ -61,6 +73,39 @@ def test_threads_do_not_change_pixels(town, views, some):
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(*images)
+
+
+@pytest.mark.slow
+def test_every_pixel_function_can_be_compiled_whole(town, views, some, monkeypatch):
+    """As on a GPU, but only captured: a graph break or an operation that cannot be traced fails here."""
+    poses, moments = replace(some[1], moment=np.arange(4)), [views.moments[m] for m in some[1].moment]
+    scene = make_scene(town, moments, dense=True)
+    plain = draw_scene(scene, poses, HEIGHT, WIDTH)
+    captured = set()
+
+    @functools.cache
+    def capture(function):
+        captured.add(function.__name__)
+        return torch.compile(function, fullgraph=True, backend="eager")
+
+    for module in (render, layers, billboards):
+        monkeypatch.setattr(module, "fused", capture)
+    assert torch.equal(draw_scene(scene, poses, HEIGHT, WIDTH), plain)
+    assert captured == {
+        "facade_pixels", "panel_pixels", "ground_pixels", "sky_pixels", "expose", "_resolve", "_one_more", "_lay"
+    }  # fmt: skip
+
+
+@pytest.mark.gpu
+def test_a_gpu_draws_what_the_cpu_draws(town, views):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device here")
+    poses = views.queries.take(range(40))
+    here, there = (draw(town, poses, views.moments, 240, 320, device).cpu().int() for device in ("cpu", "cuda"))
+    apart = (here - there).abs().amax(1)
+    assert (apart > 2).float().mean() < 1e-4
+    again = draw(town, poses.take([7, 3]), views.moments, 240, 320, "cuda").cpu().int()
+    assert torch.equal(again, there[[7, 3]])
 
 
 def test_moments_change_the_light_and_not_the_place(town, views, noon):

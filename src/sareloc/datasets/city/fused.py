@@ -26,4 +26,5 @@ def fused(function: Callable[P, R]) -> Callable[P, R]:
 
 @cache
 def _compiled(function: Callable[P, R]) -> Callable[P, R]:
-    return torch.compile(function, fullgraph=True)
+    # Not fullgraph: after many towns of different shapes torch stops compiling anew, and then plain steps must do.
+    return torch.compile(function)
