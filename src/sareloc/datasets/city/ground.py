@@ -32,7 +32,7 @@ def shade_ground(air: Air, hit: Hit, light: Light, soft: Tensor, mirror: Tensor)
     noise = torch.full_like(hit.x, scene.page["noise"], dtype=torch.int32)
     broad, patch, middle = scene.pages.fetch(noise, hit.x / 23.0, hit.y / 23.0, soft / 23.0, soft / 23.0, (0, 1, 2))
     (fine,) = scene.pages.fetch(noise, hit.x / 2.7 + 0.3, hit.y / 2.7, soft / 2.7, soft / 2.7, (3,))
-    asphalt = air.palette("asphalt") * (0.7 + 0.5 * broad + 0.5 * (fine - 0.5) + 0.25 * (patch > 0.62))
+    asphalt = air.palette("asphalt") * (0.7 + 0.5 * broad + 0.5 * (fine - 0.5) + 0.25 * smooth((patch - 0.6) * 25))
     slabs = torch.maximum(_joints(hit.x, 0.6, soft), _joints(hit.y, 0.45, soft))
     slab = unit(hashed((hit.x / 0.6).floor(), (hit.y / 0.45).floor())) * (1 - smooth(soft * 2.2 - 0.2)) - 0.5 * smooth(
         1 - soft * 3
