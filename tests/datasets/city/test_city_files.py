@@ -112,3 +112,25 @@ def test_a_file_in_the_way_is_named(tmp_path):
         draw_places(tmp_path / "out")
     with pytest.raises(ArgumentError, match="unknown size of town 'tiny': known are large, medium, small"):
         draw_places(tmp_path, size="tiny")
+
+
+def test_two_cities_are_not_mixed(tiny, tmp_path):
+    draw_places(tmp_path, 3, tiny, splits=["val"])
+    for other in ({"seed": 4}, {"seed": 3, "photo_size": (32, 32)}):
+        with pytest.raises(ArgumentError, match=r'holds another city \(.*"seed": 3.*into a folder of its own'):
+            draw_places(tmp_path, size=tiny, splits=["val"], **other)
+    assert len(find_photos(tmp_path)) == 11
+    (tmp_path / "city.json").write_text("{")
+    with pytest.raises(ArgumentError, match=r"city\.json is not JSON"):
+        draw_places(tmp_path, 3, tiny)
+
+
+def test_a_seed_below_zero_is_refused():
+    with pytest.raises(ArgumentError, match="a seed is a whole number from 0 up, found -"):
+        city_places(-1, "small")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_missing_gpu_is_named(tiny):
+    with pytest.raises(ArgumentError, match="no CUDA device here: draw on cpu"):
+        draw_pixels(city_places(3, tiny), 24, 32, "cuda", rows=[0])

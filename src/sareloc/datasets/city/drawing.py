@@ -13,7 +13,7 @@ from sareloc.datasets.city.camera import Poses, axes, focal_px
 from sareloc.datasets.city.grid import make_grid
 from sareloc.datasets.city.moment import Moment
 from sareloc.datasets.city.render import draw_views
-from sareloc.datasets.city.scene import Scene, make_scene
+from sareloc.datasets.city.scene import Scene, make_scene, usable
 from sareloc.datasets.city.shaders import View
 from sareloc.datasets.city.town import Town
 from sareloc.errors import ArgumentError
@@ -30,7 +30,7 @@ def draw(
     On one machine and kind of device the same arguments give the same bytes, whatever else is drawn with them.
     """
     if not len(poses):
-        return torch.empty(0, 3, height, width, dtype=torch.uint8, device=device)
+        return torch.empty(0, 3, height, width, dtype=torch.uint8, device=usable(device))
     scene, poses = scene_of(town, poses, moments, device)
     return draw_scene(scene, poses, height, width)
 

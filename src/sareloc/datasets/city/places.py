@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sareloc.datasets.city.camera import Poses, join_poses
 from sareloc.datasets.city.drawing import draw_scene, scene_of
+from sareloc.datasets.city.scene import usable
 from sareloc.datasets.city.town import Town, make_town, split_seed
 from sareloc.datasets.city.views import Views, make_views
 from sareloc.datasets.places import PhotoSet, Places
@@ -68,7 +69,7 @@ def draw_pixels(
 ) -> Tensor:
     """Images (N, 3, height, width) uint8 on `device`: of database, then queries, or of some of these rows."""
     chosen = np.arange(len(city.poses)) if rows is None else np.asarray(rows, dtype=np.int64).reshape(-1)
-    images = torch.empty(len(chosen), 3, height, width, dtype=torch.uint8, device=device)
+    images = torch.empty(len(chosen), 3, height, width, dtype=torch.uint8, device=usable(device))
     for where, drawn in draw_in_turn(city, chosen, height, width, device):
         images[torch.from_numpy(where).to(images.device)] = drawn
     return images

@@ -20,6 +20,7 @@ from sareloc.datasets.city.styles import PALETTE
 from sareloc.datasets.city.texture import Pages
 from sareloc.datasets.city.town import Town
 from sareloc.datasets.city.traffic import make_traffic
+from sareloc.errors import ArgumentError
 
 Floats = npt.NDArray[np.float64]
 NOWHERE = (-1e4, -1e4)
@@ -69,7 +70,7 @@ def make_scene(
     town: Town, moments: Sequence[Moment], device: torch.device | str = "cpu", *, dense: bool | None = None
 ) -> Scene:
     """Put a town at these moments on a device; `dense` (see `Scene`) is chosen by the device."""
-    device = torch.device(device)
+    device = usable(device)
     atlas = make_atlas()
     traffic = [
         make_traffic(np.random.default_rng([41, m.seed]), list(town.kerbs), m.cars, m.people, atlas) for m in moments
@@ -102,6 +103,14 @@ def make_scene(
         palette={name: put(np.array(colour)[:, None, None]) for name, colour in PALETTE.items()},
         dense=device.type != "cpu" if dense is None else dense,
     )
+
+
+def usable(device: torch.device | str) -> torch.device:
+    """The device, if it is there to draw on."""
+    device = torch.device(device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ArgumentError("torch finds no CUDA device here: draw on cpu")
+    return device
 
 
 def _piece_rows(quads: Quads, centres: Floats) -> Floats:

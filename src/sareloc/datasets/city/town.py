@@ -15,7 +15,7 @@ from sareloc.datasets.city.houses import make_houses
 from sareloc.datasets.city.lighting import grid_shape, height_field, openness, splat
 from sareloc.datasets.city.quads import Quads
 from sareloc.datasets.city.streets import Streets, make_streets
-from sareloc.errors import look_up
+from sareloc.errors import ArgumentError, look_up
 
 Floats = npt.NDArray[np.float64]
 
@@ -80,6 +80,8 @@ class Town:
 def make_town(seed: int, size: str = "small") -> Town:
     """The town of this seed, of a size in `SIZES`."""
     wanted = look_up(SIZES, size, "size of town")
+    if seed < 0:
+        raise ArgumentError(f"a seed is a whole number from 0 up, found {seed}")
     rng = np.random.default_rng([31, seed])
     atlas = make_atlas()
     streets = make_streets(rng, wanted.panoramas * METRES_PER_PANORAMA)

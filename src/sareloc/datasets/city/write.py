@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,12 +35,14 @@ def draw_places(
     """Write OUT/images/{train,val,test}/{database,queries}/@...@.jpg, with EXIF position, heading and time in each.
 
     `photo_size` is height and width; None: the size's own. Photos that are there already are left alone, so that an
-    interrupted run goes on where it stopped. Returns how many were written.
+    interrupted run goes on where it stopped; OUT/city.json says which city that was, and no other is mixed into it.
+    Returns how many were written.
     """
     height, width = photo_size or look_up(SIZES, size, "size of town").photo
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise ArgumentError(f"{folder} is a file: give a folder to write the photos to")
+    _claim(folder, {"format": 1, "seed": seed, "size": size, "photo": [height, width]})
     written = 0
     for split in splits:
         city = city_places(seed, size, split)
@@ -56,6 +60,23 @@ def draw_places(
         bar.close()
         written += len(missing)
     return written
+
+
+def _claim(folder: Path, city: dict[str, Any]) -> None:
+    """Note in the folder which city it holds; another one's folder is an ArgumentError."""
+    note = folder / "city.json"
+    if not note.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        beside = note.with_name(f"{note.name}.part")
+        beside.write_text(json.dumps(city) + "\n")
+        os.replace(beside, note)
+        return
+    try:
+        held = json.loads(note.read_text())
+    except ValueError as damaged:
+        raise ArgumentError(f"{note} is not JSON ({damaged}): delete it, or draw into another folder") from damaged
+    if held != city:
+        raise ArgumentError(f"{folder} holds another city ({json.dumps(held)}): draw this one into a folder of its own")
 
 
 def geotags(city: CityPlaces) -> list[Geotag]:
