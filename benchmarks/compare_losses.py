@@ -85,7 +85,8 @@ def prepare(args: argparse.Namespace) -> None:
         if not (args.out / f"{name}.npy").exists():
             np.save(args.out / f"{name}.npy", read_pixels(load(), args.height, args.width, args.workers))
     for name, draw in city_splits(args).items() if args.city != "none" else ():
-        np.save(args.out / f"{name}.npy", draw()[1].cpu().numpy())
+        if not (args.out / f"{name}.npy").exists():
+            np.save(args.out / f"{name}.npy", draw()[1].cpu().numpy())
 
 
 class Sets:

@@ -16,7 +16,7 @@ LAYERS = [
     ["loading", "datasets", "models"],
     ["checkpoint", "mining"],
     ["descriptors", "engines"],
-    ["place_map", "evaluate"],
+    ["place_map", "evaluation"],
     ["localize", "training"],
     ["figures"],
     ["cli", "web"],

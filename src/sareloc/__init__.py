@@ -10,14 +10,46 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sareloc.checkpoint import load_model as load_model
+    from sareloc.checkpoint import save_checkpoint as save_checkpoint
+    from sareloc.datasets import load_dataset as load_dataset
+    from sareloc.datasets.places import Places as Places
     from sareloc.errors import SarelocError as SarelocError
+    from sareloc.evaluation import Report as Report
+    from sareloc.evaluation import evaluate as evaluate
+    from sareloc.localize import Fix as Fix
+    from sareloc.localize import Localizer as Localizer
+    from sareloc.losses import SARE as SARE
+    from sareloc.losses import make_loss as make_loss
+    from sareloc.models import PlaceModel as PlaceModel
+    from sareloc.models import make_model as make_model
+    from sareloc.place_map import PlaceMap as PlaceMap
+    from sareloc.place_map.building import build_map as build_map
+    from sareloc.training import Training as Training
+    from sareloc.training import train as train
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "Fix": "sareloc.localize",
+    "Localizer": "sareloc.localize",
+    "PlaceMap": "sareloc.place_map",
+    "PlaceModel": "sareloc.models",
+    "Places": "sareloc.datasets.places",
+    "Report": "sareloc.evaluation",
+    "SARE": "sareloc.losses",
     "SarelocError": "sareloc.errors",
+    "Training": "sareloc.training",
+    "build_map": "sareloc.place_map.building",
+    "evaluate": "sareloc.evaluation",
+    "load_dataset": "sareloc.datasets",
+    "load_model": "sareloc.checkpoint",
+    "make_loss": "sareloc.losses",
+    "make_model": "sareloc.models",
+    "save_checkpoint": "sareloc.checkpoint",
+    "train": "sareloc.training",
 }
-__all__ = ["__version__", *sorted(_HOME)]  # noqa: PLE0604
+__all__ = ["__version__", *sorted(_HOME)]
 
 
 def __getattr__(name: str) -> Any:

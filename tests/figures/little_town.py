@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from sareloc.datasets.places import PhotoSet, Places
-from sareloc.evaluate import CurvePoint, Report
+from sareloc.evaluation import CurvePoint, Report
 from sareloc.figures import Answers
 from sareloc.figures.answers import judge
 from sareloc.geo import Positions

@@ -11,7 +11,7 @@ from PIL import Image
 
 from sareloc.datasets.places import PhotoSet, Places
 from sareloc.errors import ArgumentError
-from sareloc.evaluate import evaluate
+from sareloc.evaluation import evaluate
 from sareloc.figures import Answers, find_answers
 from sareloc.geo import Positions
 from sareloc.models import PlaceModel

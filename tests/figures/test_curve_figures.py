@@ -11,7 +11,7 @@ import pytest
 from tests.figures.little_town import make_report
 
 from sareloc.errors import ArgumentError
-from sareloc.evaluate import CurvePoint
+from sareloc.evaluation import CurvePoint
 from sareloc.figures import (
     SurenessCurve,
     draw_precision_recall,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from sareloc.datasets.places import PhotoSet
 from sareloc.errors import ArgumentError, MissingExtraError
 from sareloc.figures import draw_embedding, embed, places_of, write_embedding_page
 from sareloc.figures.embedding import ZOOMS, fitting_zooms, place_colour
+from sareloc.figures.embedding_page import THUMBNAIL
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +125,21 @@ def test_the_page_holds_every_photo_and_needs_no_network(tmp_path: Path) -> None
     assert "A &lt;title&gt;" in page
     assert "3 photos, 2 places" in page
     assert not re.search(r'(src|href)="(?!data:)|url\(|https?://', page)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs a browser: chromium is not installed")
+def test_a_browser_shows_thumbnails_where_they_fit_and_more_of_them_on_zooming_in(tmp_path: Path) -> None:
+    points = np.random.default_rng(3).random((60, 2))
+    images = [np.full((40, 60, 3), colour(row % 6), np.uint8) for row in range(60)]
+    path = write_embedding_page(tmp_path / "view.html", points, np.arange(60), images, [str(row) for row in range(60)])
+    zoomed = tmp_path / "zoomed.html"
+    zoomed.write_text(path.read_text().replace("\nshow();\n</script>", "\nzoomBy(3);\n</script>"))
+    for page, zoom in ((path, 1), (zoomed, 3)):
+        command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        done = subprocess.run([*command, "--dump-dom", page.as_uri()], check=True, capture_output=True, text=True)
+        assert done.stdout.count('class="photo fits"') == (fitting_zooms(points, THUMBNAIL) <= zoom).sum()
+        assert done.stdout.count('class="photo') == 60
 
 
 def test_rows_that_do_not_agree_are_refused(tmp_path: Path) -> None:

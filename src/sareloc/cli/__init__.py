@@ -15,12 +15,39 @@ from sareloc.errors import SarelocError
 
 app = App(name="sareloc", help="Say where a photo was taken: learn, map, localize.", version=__version__)
 
+maps = App(name="map", help="Maps of geotagged photos: build, look after, calibrate.")
+maps.command("sareloc.cli.map:build", name="build", help="Make a map of geotagged photos.")
+maps.command("sareloc.cli.map:add", name="add", help="Add photos to a map.")
+maps.command("sareloc.cli.map:remove", name="remove", help="Remove photos from a map.")
+maps.command("sareloc.cli.map:info", name="info", help="What a map holds.")
+maps.command("sareloc.cli.map:verify", name="verify", help="Whether a map is whole.")
+maps.command("sareloc.cli.map:compact", name="compact", help="Give back the space of removed photos.")
+maps.command(
+    "sareloc.cli.calibrate:calibrate_command", name="calibrate", help="Fit the confidence on photos with positions."
+)
+app.command(maps)
+app.command("sareloc.cli.localize:localize_command", name="localize", help="Say where photos were taken.")
+app.command("sareloc.cli.geotag:geotag_command", name="geotag", help="Write found positions into copies of photos.")
+
 data = App(name="data", help="Datasets: check one, or draw a city.")
 data.command("sareloc.cli.data:check", name="check", help="Counts, extent, positives, missing and unreadable files.")
 data.command("sareloc.cli.draw:draw", name="draw", help="Draw a city and write it as a dataset.")
 app.command(data)
 app.command("sareloc.cli.train:train_command", name="train", help="Train a model on a dataset.")
 app.command("sareloc.cli.evaluate:evaluate_command", name="evaluate", help="How well a model finds a dataset's places.")
+
+figure = App(name="figure", help="The paper's figures, and views of what a model does, as PNG or SVG.")
+figure.command("sareloc.cli.figure:gradients", name="gradients", help="Gradients over the distances of a triplet.")
+figure.command("sareloc.cli.figure:gradient_decay", name="gradient-decay", help="How losses let go of far negatives.")
+figure.command("sareloc.cli.figure:recall", name="recall", help="Recall@N of several reports.")
+figure.command("sareloc.cli.figure:precision_recall", name="precision-recall", help="Precision over recall.")
+figure.command("sareloc.cli.figure:heatmap", name="heatmap", help="What in a photo mattered to one or two models.")
+figure.command("sareloc.cli.figure_dataset:embedding", name="embedding", help="Photos at their t-SNE positions.")
+figure.command("sareloc.cli.figure_dataset:matches", name="matches", help="Queries with their first matches.")
+figure.command("sareloc.cli.figure_dataset:map_figure", name="map", help="Queries and errors on the ground.")
+figure.command("sareloc.cli.figure:training", name="training", help="Loss and validation recall of training runs.")
+app.command(figure)
+app.command("sareloc.cli.report:report_command", name="report", help="One page about runs, evaluations and failures.")
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from sareloc.checkpoint import load_model
 from sareloc.datasets import load_dataset
 from sareloc.datasets.places import Protocol
-from sareloc.evaluate import Report, evaluate
+from sareloc.evaluation import Report, evaluate
 
 
 def evaluate_command(

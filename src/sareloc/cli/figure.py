@@ -8,7 +8,7 @@ import torch
 
 from sareloc.checkpoint import load_model
 from sareloc.errors import ArgumentError
-from sareloc.evaluate import Report
+from sareloc.evaluation import Report
 from sareloc.figures import (
     SurenessCurve,
     draw_gradient_decay,

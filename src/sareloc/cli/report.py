@@ -8,7 +8,7 @@ from pathlib import Path
 from sareloc.cli.figure import named_reports, open_model
 from sareloc.datasets import load_dataset
 from sareloc.errors import ArgumentError
-from sareloc.evaluate import evaluate
+from sareloc.evaluation import evaluate
 from sareloc.figures import find_answers, read_history, write_report
 
 FINISHED = "model.safetensors"

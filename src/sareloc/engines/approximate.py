@@ -93,14 +93,14 @@ class ApproximateEngine:
 
     def info(self) -> EngineInfo:
         """See `Engine`."""
-        count = len(self._ids) - int(self._gone.sum()) + len(self._late.ids)
+        count = len(self._ids) - self._gone_count + len(self._late.ids)
         codes = self.dim // 4 * len(self._ids)
         kind = "approximate" if self._index is not None else "exact"
         return EngineInfo(kind, count, self.dim, codes + 2 * self.dim * (len(self._ids) + len(self._late.ids)))
 
     def settle(self) -> bool:
         """Make the index, or make it anew, where enough vectors came or went since; says whether it did."""
-        changed = len(self._late.ids) + int(self._gone.sum())
+        changed = len(self._late.ids) + self._gone_count
         if changed <= max(exact_below(self.dim) if self._index is None else 0, LATE_SHARE * len(self._ids)):
             return False
         ids, everything = self._late.ids, self._late.vectors
@@ -133,6 +133,7 @@ class ApproximateEngine:
         self._use(index)
         self._ids = ids
         self._gone = np.zeros(len(ids), dtype=bool)
+        self._gone_count = 0
 
     def _use(self, index: Any) -> None:
         self._index = index
@@ -141,11 +142,11 @@ class ApproximateEngine:
     def _drop_indexed(self, ids: Ints) -> None:
         rows, found = find_rows(self._ids, ids)
         self._gone[rows[found]] = True
+        self._gone_count = int(self._gone.sum())
 
     def _search_indexed(self, queries: Vectors, k: int) -> Hits:
-        lost = int(self._gone.sum())
-        k = min(k, len(self._ids) - lost)
-        asked = k + min(lost, SPARE_HITS)
+        k = min(k, len(self._ids) - self._gone_count)
+        asked = k + min(self._gone_count, SPARE_HITS)
         candidates = max(CANDIDATES, CANDIDATES_PER_HIT * asked)
         if candidates > len(self._ids) // 4 or k == 0:
             return self._scan_indexed(queries, k)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from sareloc.datasets.places import Places, find_positives, photo_paths
 from sareloc.descriptors import describe_all
 from sareloc.errors import ArgumentError, look_up
-from sareloc.evaluate import PROTOCOLS, search
+from sareloc.evaluation import PROTOCOLS, search
 from sareloc.figures.ground import Put
 from sareloc.metrics import keep_only, right_results
 from sareloc.models.place_model import PlaceModel

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from sareloc.errors import ArgumentError
-from sareloc.evaluate import Report
+from sareloc.evaluation import Report
 from sareloc.figures.style import Floats, drawn, finite, look_of, new_figure
 from sareloc.metrics import precision_recall
 from sareloc.training import EpochRecord

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sareloc.errors import ArgumentError
-from sareloc.evaluate import CurvePoint, Report
+from sareloc.evaluation import CurvePoint, Report
 from sareloc.training import EpochRecord
 
 HISTORY = "history.csv"

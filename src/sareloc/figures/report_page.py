@@ -9,7 +9,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from sareloc.errors import ArgumentError
-from sareloc.evaluate import Report
+from sareloc.evaluation import Report
 from sareloc.figures.answers import Answers
 from sareloc.figures.curves import SurenessCurve, draw_precision_recall, draw_recall, draw_training
 from sareloc.figures.ground import Put, draw_map

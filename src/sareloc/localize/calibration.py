@@ -18,8 +18,9 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 FORMAT = 1
-PRIOR = (-3.0, -3.0, 30.0, 4.0)
-PRIOR_SPREAD = (4.0, 8.0, 20.0, 4.0)
+PRIOR = (0.0, -3.0, 16.0, 3.0)
+"""What whitened descriptors of street photos gave, in a drawn town and in a real one, rounded."""
+PRIOR_SPREAD = (3.0, 4.0, 10.0, 2.0)
 RADIUS_SHARE = 0.9
 ABSENT_SHARE = 0.5
 GRAIN_M = 5.0

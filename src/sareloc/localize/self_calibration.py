@@ -13,21 +13,34 @@ from sareloc.localize.trials import ELSEWHERE_M, fit_trials, make_trials
 SAMPLE = 256
 SAME_SPOT_M = 1.0  # views cut from one panorama overlap: too easy a question
 DEEPEST = 2000
+MOST_DISTURBED = 1.5
+
+Vectors = npt.NDArray[np.float32]
 
 
 def calibrate_by_map(searcher: Searcher) -> Calibration:
     """A calibration from the map alone, on up to 256 of its photos, always the same ones.
 
     Each is looked for twice: among the photos that were not taken on the same spot, and among those more than 50 m
-    away, as a photo that the map does not show. Photos of one drive look more alike than those of another year: real
-    queries are met with caution. A map too small to say anything gives the numbers to start from.
+    away, as a photo that the map does not show. Photos of one drive look more alike than those of another night or
+    year, so that descriptors are disturbed first, in random directions, some not at all and some by 1.5 times the usual
+    distance to the most alike photo. A map too small to say anything gives the numbers to start from.
     """
-    place_map = searcher.place_map
-    rows = np.sort(np.random.default_rng(0).permutation(len(place_map))[:SAMPLE])
-    truth_m = place_map.positions.metres[rows]
-    matches = searcher.find(place_map.descriptors(place_map.ids[rows]), deep_enough(searcher, truth_m))
-    trials = make_trials(matches, truth_m, searcher.search.candidates, same_spot_m=SAME_SPOT_M)
-    return fit_trials(trials, "map")
+    place_map, rng = searcher.place_map, np.random.default_rng(0)
+    rows = rng.permutation(len(place_map))[:SAMPLE]
+    truth_m, vectors = place_map.positions.metres[rows], place_map.descriptors(place_map.ids[rows])
+    k, candidates = deep_enough(searcher, truth_m), searcher.search.candidates
+    plain = make_trials(place_map.search(vectors, k), truth_m, 1, same_spot_m=SAME_SPOT_M)
+    usual = np.median([trial.distances[0] for trial in plain if not trial.absent]) if plain else 0.0
+    asked = _disturbed(vectors, usual * np.linspace(0, MOST_DISTURBED, len(rows)), rng)
+    return fit_trials(make_trials(searcher.find(asked, k), truth_m, candidates, same_spot_m=SAME_SPOT_M), "map")
+
+
+def _disturbed(vectors: Vectors, lengths: npt.NDArray[np.float64], rng: np.random.Generator) -> Vectors:
+    """Unit vectors (n, dim), moved by so much (n,) each in a random direction, and scaled to unit length again."""
+    directions = rng.normal(size=vectors.shape)
+    moved = vectors + (lengths / np.linalg.norm(directions, axis=1))[:, None] * directions
+    return np.asarray(moved / np.linalg.norm(moved, axis=1, keepdims=True), dtype=np.float32)
 
 
 def deep_enough(searcher: Searcher, truth_m: npt.NDArray[np.float64]) -> int:

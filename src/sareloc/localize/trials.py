@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 
 ELSEWHERE_M = 2 * PLACE_M
 """Without the photos so near to it, a map does not show a place."""
-TEMPERATURE_SHARE = 0.1
+TEMPERATURE_SHARE = 0.25
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +59,7 @@ def _without(matches: Matches, row: int, truth: Floats, beyond_m: float, k: int)
 def fit_trials(trials: Sequence[Trial], origin: str) -> Calibration:
     """The calibration of these trials, see `fit_calibration`.
 
-    The temperature of the weights is a tenth of the usual difference of squared distances between a photo's first match
+    The temperature of the weights is a quarter of the usual difference of squared distances between a photo's first match
     and its last, so that models with near and with far descriptors are weighed alike.
     """
     spreads = [trial.distances[-1] ** 2 - trial.distances[0] ** 2 for trial in trials if not trial.absent]

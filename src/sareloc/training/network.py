@@ -36,7 +36,8 @@ class Network(nn.Module):
         """(n, ...) -> (n, D)."""
         with autocast(inputs.device, self.dtype):
             features = inputs if self.stage == "features" else self.model.lower(inputs)
-            return self.model.upper(features)
+            # rows gathered from a tensor come out NCHW, and convolutions in half precision want NHWC
+            return self.model.upper(features.contiguous(memory_format=torch.channels_last))
 
 
 def in_parallel(network: nn.Module, ranks: Ranks, *, compiled: bool) -> Any:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sareloc.datasets.places import Places
-from sareloc.evaluate.judging import PROTOCOLS, evaluate_rankings
+from sareloc.evaluation.judging import PROTOCOLS, evaluate_rankings
 from sareloc.mining import similarity
 
 QUERIES_AT_ONCE = 1024

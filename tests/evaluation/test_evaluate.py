@@ -13,7 +13,7 @@ from PIL import Image
 from sareloc.datasets import load_dataset
 from sareloc.datasets.places import PhotoSet, Places
 from sareloc.errors import DatasetError
-from sareloc.evaluate import evaluate, evaluate_rankings, search
+from sareloc.evaluation import evaluate, evaluate_rankings, search
 from sareloc.geo import Positions
 from sareloc.models.place_model import PlaceModel, make_model
 

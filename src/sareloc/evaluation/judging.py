@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from sareloc.datasets.places import Places, Protocol, find_positives
 from sareloc.errors import ArgumentError, DatasetError, look_up
-from sareloc.evaluate.report import CurvePoint, Report
+from sareloc.evaluation.report import CurvePoint, Report
 from sareloc.metrics import (
     average_precision,
     average_precision_at,

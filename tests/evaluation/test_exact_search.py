@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sareloc.evaluate import exact_search, search
+from sareloc.evaluation import exact_search, search
 
 
 def sorted_in_loops(database: np.ndarray, queries: np.ndarray, k: int, absent: set[int]) -> list[list[int]]:

@@ -13,9 +13,9 @@ from sareloc.datasets import DATASETS
 from sareloc.datasets.places import Places, Protocol, photo_paths
 from sareloc.descriptors import Descriptors, describe_all, describe_boxes
 from sareloc.errors import DatasetError, PhotoError, look_up
-from sareloc.evaluate.exact_search import search
-from sareloc.evaluate.judging import NS, PROTOCOLS, Rule, evaluate_rankings
-from sareloc.evaluate.report import CurvePoint, Report
+from sareloc.evaluation.exact_search import search
+from sareloc.evaluation.judging import NS, PROTOCOLS, Rule, evaluate_rankings
+from sareloc.evaluation.report import CurvePoint, Report
 from sareloc.models.place_model import PlaceModel
 
 __all__ = ["PROTOCOLS", "CurvePoint", "Report", "Rule", "evaluate", "evaluate_rankings", "search"]

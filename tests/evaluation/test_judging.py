@@ -12,7 +12,7 @@ import pytest
 from sareloc.datasets import load_dataset
 from sareloc.datasets.places import PhotoSet, Places
 from sareloc.errors import ArgumentError, DatasetError
-from sareloc.evaluate import PROTOCOLS, evaluate_rankings
+from sareloc.evaluation import PROTOCOLS, evaluate_rankings
 from sareloc.geo import Positions, ecef_from_wgs84
 
 

@@ -1,0 +1,70 @@
+"""What a user imports and types is there, and importing it costs nothing."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cyclopts import App
+
+import sareloc
+from sareloc.cli import app
+
+EXTRAS = ["torch", "faiss", "pyproj", "scipy", "matplotlib", "openTSNE", "h5py", "tensorboard", "pillow_heif"]
+
+
+def test_every_public_name_is_where_the_table_says() -> None:
+    for name in sareloc.__all__:
+        assert getattr(sareloc, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'localise': it has __version__, Fix"):
+        sareloc.localise  # noqa: B018
+
+
+def test_a_public_name_is_not_hidden_by_a_module() -> None:
+    for name in sareloc.__all__:
+        assert not (Path(sareloc.__file__).parent / name).exists(), f"{name} is a package and a public name"
+        assert not (Path(sareloc.__file__).parent / f"{name}.py").exists()
+
+
+def test_importing_and_asking_for_help_loads_neither_torch_nor_any_extra() -> None:
+    code = "import sys, sareloc, sareloc.cli; sareloc.cli.app(['--help'], result_action='return_value')"
+    code += f"; print([m for m in {EXTRAS} if m in sys.modules])"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.endswith("[]\n")
+
+
+def commands(of: App, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    found: list[tuple[str, ...]] = []
+    for name in of:
+        if name.startswith("-"):
+            continue
+        inner = of[name]
+        found += commands(inner, (*path, name)) or [(*path, name)]
+    return found
+
+
+@pytest.mark.parametrize("path", commands(app), ids=" ".join)
+def test_every_command_of_the_table_loads_and_explains_itself(
+    path: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    app([*path, "--help"], result_action="return_value")
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"Usage: sareloc {' '.join(path)}")
+
+
+def test_an_error_of_ours_is_one_line_and_status_1() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "sareloc", "data", "check", "no-such-folder"], capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert re.fullmatch(r"sareloc: .*no-such-folder[^\n]*(\n[^\n]+)*\n", done.stderr), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_version_is_that_of_the_package() -> None:
+    assert importlib.metadata.version("sareloc") == sareloc.__version__
