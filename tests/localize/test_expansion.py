@@ -24,14 +24,14 @@ def test_blend_on_paper() -> None:
     neighbours = np.array([[[0.6, 0.8], [-1.0, 0.0]]], dtype=np.float32)
     distances = np.linalg.norm(neighbours - vectors[:, None], axis=2)  # cosines 0.6 and -1
     mixed = np.array([1.0, 0.0]) + 0.6**3 * np.array([0.6, 0.8])
-    assert blend(vectors, neighbours, distances)[0] == pytest.approx(mixed / np.linalg.norm(mixed), abs=1e-6)
+    assert blend(vectors, neighbours, distances, 3.0)[0] == pytest.approx(mixed / np.linalg.norm(mixed), abs=1e-6)
 
 
 def test_neighbours_that_do_not_count_change_nothing() -> None:
     rng = np.random.default_rng(0)
     vectors, neighbours = unit(rng, 4, 8), unit(rng, 4, 3, 8)
-    assert blend(vectors, neighbours, np.full((4, 3), np.inf)) == pytest.approx(vectors, abs=1e-6)
-    assert blend(vectors, neighbours[:, :0], np.zeros((4, 0))) == pytest.approx(vectors, abs=1e-6)
+    assert blend(vectors, neighbours, np.full((4, 3), np.inf), 1.0) == pytest.approx(vectors, abs=1e-6)
+    assert blend(vectors, neighbours[:, :0], np.zeros((4, 0)), 1.0) == pytest.approx(vectors, abs=1e-6)
 
 
 def test_expanded_queries_are_what_a_loop_makes_of_the_matches(street: PlaceMap) -> None:
@@ -66,7 +66,7 @@ def test_a_map_is_averaged_with_neighbours_that_stand_near(street: PlaceMap) -> 
         mixed = everything[row].astype(np.float64)
         for other in np.argsort(distances, kind="stable")[:7]:
             if other != row and distance_m(street.latlon[other], street.latlon[row]) <= 25:
-                mixed = mixed + max(0.0, 1 - distances[other] ** 2 / 2) ** 3 * everything[other]
+                mixed = mixed + max(0.0, 1 - distances[other] ** 2 / 2) * everything[other]
         assert ours[row] == pytest.approx(mixed / np.linalg.norm(mixed), abs=2e-3)
 
 

@@ -87,7 +87,7 @@ def _holds(file: MapFile, photo: Path) -> bool:
 def _ask(localizer: Localizer, photos: Sequence[Path], truth_m: Floats) -> tuple[list[Trial], list[PhotoError]]:
     trials: list[Trial] = []
     unreadable: list[PhotoError] = []
-    k = deep_enough(localizer.searcher, truth_m)
+    k = deep_enough(localizer.place_map, truth_m, localizer.search.candidates)
     with tqdm(total=len(photos), desc="calibrate", unit="photo", disable=None) as bar:
         for start in range(0, len(photos), AT_ONCE):
             loaded = list(localizer.load(photos[start : start + AT_ONCE]))

@@ -13,11 +13,12 @@ from sareloc.place_map import Area, Matches, PlaceMap
 
 Vectors = npt.NDArray[np.float32]
 
-ALPHA = 3.0
+EXPANSION_ALPHA = 3.0  # cautious: a match may show another place
+AVERAGING_ALPHA = 1.0  # bold: neighbours are known to stand near
 BATCH = 1024
 
 
-def blend(vectors: Vectors, neighbours: Vectors, distances: npt.ArrayLike, alpha: float = ALPHA) -> Vectors:
+def blend(vectors: Vectors, neighbours: Vectors, distances: npt.ArrayLike, alpha: float) -> Vectors:
     """Unit vectors (Q, D), each added to its neighbours (Q, K, D) and scaled to unit length again.
 
     A neighbour at distance d counts `max(0, s)^alpha` with the cosine `s = 1 - d^2 / 2`, the vector itself 1: alpha
@@ -31,7 +32,7 @@ def blend(vectors: Vectors, neighbours: Vectors, distances: npt.ArrayLike, alpha
 def expand_queries(descriptors: Vectors, place_map: PlaceMap, count: int, near: Area | None = None) -> Vectors:
     """Queries (Q, dim), blended with the `count` photos of the map that are most like each."""
     matches = place_map.search(descriptors, count, near)
-    return blend(descriptors, _fetch(place_map, matches), matches.distances)
+    return blend(descriptors, _fetch(place_map, matches), matches.distances, EXPANSION_ALPHA)
 
 
 class AveragedMap(PlaceMap):
@@ -62,7 +63,7 @@ def _averaged(place_map: PlaceMap, count: int) -> Engine:
             away_m = np.linalg.norm(there - points[start : start + BATCH, None], axis=2)
             barred = (away_m > PLACE_M) | (matches.ids == ids[:, None])
             distances = np.where(barred, np.inf, matches.distances)
-            engine.upsert(ids, blend(vectors, _fetch(place_map, matches), distances))
+            engine.upsert(ids, blend(vectors, _fetch(place_map, matches), distances, AVERAGING_ALPHA))
             bar.update(len(ids))
     return engine
 

@@ -32,8 +32,8 @@ class Localizer:
     """Says where photos were taken, by the map that `model` has built.
 
     search: how matches are looked for. calibration: by default the one stored in the map for this search, else one
-    from the map itself. min_confidence: a fix that is less sure is none. batch: photos described at once. workers:
-    processes that decode photos.
+    that the map gives by itself for a plain search. min_confidence: a fix that is less sure is none. batch: photos
+    described at once. workers: processes that decode photos.
     """
 
     def __init__(
@@ -66,7 +66,9 @@ class Localizer:
         if self._given is not None:
             return self._given
         stored = self.place_map.notes.get(self.note)
-        return calibrate_by_map(self.searcher) if stored is None else Calibration.from_json(stored)
+        if stored is None:
+            return calibrate_by_map(self.place_map, self.search.candidates)
+        return Calibration.from_json(stored)
 
     @property
     def note(self) -> str:

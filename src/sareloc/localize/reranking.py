@@ -15,7 +15,7 @@ from sareloc.models.place_model import PlaceModel, evaluating
 from sareloc.models.preprocess import Image
 from sareloc.place_map import Matches, PlaceMap
 
-GAIN = 10.0
+GAIN = 3.0
 CACHE_BYTES = 256 * 2**20
 
 
@@ -38,7 +38,7 @@ class Reranker:
         """The matches (Q, K) of Q images in a new order: the `first` ones of each are looked at again.
 
         One whose photo agrees with the query to a share f (see `agreement`) gets the distance
-        `d (1 + 10 f_m) / (1 + 10 f)`, with f_m the median over those looked at: the run of the mill stays where it was,
+        `d (1 + 3 f_m) / (1 + 3 f)`, with f_m the median over those looked at: the run of the mill stays where it was,
         and distances go on meaning what they meant. Equal distances keep their order.
         """
         shares = np.zeros((len(images), min(first, matches.ids.shape[1])))

@@ -7,8 +7,8 @@ import numpy.typing as npt
 
 from sareloc.geo import within_radius
 from sareloc.localize.calibration import Calibration
-from sareloc.localize.searching import Searcher
 from sareloc.localize.trials import ELSEWHERE_M, fit_trials, make_trials
+from sareloc.place_map import PlaceMap
 
 SAMPLE = 256
 SAME_SPOT_M = 1.0  # views cut from one panorama overlap: too easy a question
@@ -18,22 +18,22 @@ MOST_DISTURBED = 1.5
 Vectors = npt.NDArray[np.float32]
 
 
-def calibrate_by_map(searcher: Searcher) -> Calibration:
-    """A calibration from the map alone, on up to 256 of its photos, always the same ones.
+def calibrate_by_map(place_map: PlaceMap, candidates: int) -> Calibration:
+    """A calibration of a plain search from the map alone, on up to 256 of its photos, always the same ones.
 
     Each is looked for twice: among the photos that were not taken on the same spot, and among those more than 50 m
     away, as a photo that the map does not show. Photos of one drive look more alike than those of another night or
     year, so that descriptors are disturbed first, in random directions, some not at all and some by 1.5 times the usual
     distance to the most alike photo. A map too small to say anything gives the numbers to start from.
     """
-    place_map, rng = searcher.place_map, np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     rows = rng.permutation(len(place_map))[:SAMPLE]
     truth_m, vectors = place_map.positions.metres[rows], place_map.descriptors(place_map.ids[rows])
-    k, candidates = deep_enough(searcher, truth_m), searcher.search.candidates
+    k = deep_enough(place_map, truth_m, candidates)
     plain = make_trials(place_map.search(vectors, k), truth_m, 1, same_spot_m=SAME_SPOT_M)
     usual = np.median([trial.distances[0] for trial in plain if not trial.absent]) if plain else 0.0
     asked = _disturbed(vectors, usual * np.linspace(0, MOST_DISTURBED, len(rows)), rng)
-    return fit_trials(make_trials(searcher.find(asked, k), truth_m, candidates, same_spot_m=SAME_SPOT_M), "map")
+    return fit_trials(make_trials(place_map.search(asked, k), truth_m, candidates, same_spot_m=SAME_SPOT_M), "map")
 
 
 def _disturbed(vectors: Vectors, lengths: npt.NDArray[np.float64], rng: np.random.Generator) -> Vectors:
@@ -43,8 +43,7 @@ def _disturbed(vectors: Vectors, lengths: npt.NDArray[np.float64], rng: np.rando
     return np.asarray(moved / np.linalg.norm(moved, axis=1, keepdims=True), dtype=np.float32)
 
 
-def deep_enough(searcher: Searcher, truth_m: npt.NDArray[np.float64]) -> int:
-    """How many matches to look for, so that enough are left without those around the true positions (Q, 3)."""
-    around = within_radius(searcher.place_map.positions.metres, truth_m, ELSEWHERE_M)
-    crowd = max((len(rows) for rows in around), default=0)
-    return min(searcher.search.candidates + crowd, DEEPEST)
+def deep_enough(place_map: PlaceMap, truth_m: npt.NDArray[np.float64], candidates: int) -> int:
+    """How many matches to look for, so that so many are left without those around the true positions (Q, 3)."""
+    around = within_radius(place_map.positions.metres, truth_m, ELSEWHERE_M)
+    return min(candidates + max((len(rows) for rows in around), default=0), DEEPEST)

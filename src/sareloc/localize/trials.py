@@ -59,8 +59,8 @@ def _without(matches: Matches, row: int, truth: Floats, beyond_m: float, k: int)
 def fit_trials(trials: Sequence[Trial], origin: str) -> Calibration:
     """The calibration of these trials, see `fit_calibration`.
 
-    The temperature of the weights is a quarter of the usual difference of squared distances between a photo's first match
-    and its last, so that models with near and with far descriptors are weighed alike.
+    The temperature of the weights is a quarter of the usual difference of squared distances between a photo's first
+    match and its last, so that models with near and with far descriptors are weighed alike.
     """
     spreads = [trial.distances[-1] ** 2 - trial.distances[0] ** 2 for trial in trials if not trial.absent]
     usual = float(np.median(spreads)) if spreads else 0.0

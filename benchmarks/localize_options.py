@@ -1,0 +1,234 @@
+"""What each option of localizing gains and costs, on a drawn town.
+
+    python benchmarks/localize_options.py --work /tmp/town [--town medium] [--model CHECKPOINT]
+
+Draws the town, builds its map, asks about its queries (other days, nights and weathers) and about as many photos of
+another town, and prints for each option: recall@1 (the first match within 25 m), the share of fixes within 25 m and
+their median error, both whatever the confidence; how many photos of the other town are told to be not in this map and
+how many right fixes are kept at confidence 0.5; milliseconds for a photo. Then walks, photo by photo and as walks; and
+the expected calibration error before and after calibrating on half of the queries. Last comes one line of JSON.
+
+The work folder keeps photos, model and map for the next run. Without a model: ImageNet's EfficientNet-lite0 with
+NetVLAD and whitening fitted on the train town (extra `lite`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sareloc.checkpoint import open_checkpoint, save_checkpoint
+from sareloc.datasets.city import Poses, Town, city_places, draw, draw_pixels, draw_places
+from sareloc.datasets.city.views import DRIVES, make_tracks
+from sareloc.geo import distance_m, wgs84_from_enu
+from sareloc.localize import Fix, Localizer, Search
+from sareloc.localize.calibrating import calibrate
+from sareloc.localize.calibration import expected_calibration_error
+from sareloc.models import PlaceModel
+from sareloc.models.off_the_shelf import off_the_shelf
+from sareloc.photos import decode, find_photos, read_geotag
+from sareloc.place_map import PlaceMap
+from sareloc.place_map.building import build_map
+
+HIT_M, SURE = 25.0, 0.5
+STEP_M, STEPS = 8.0, 10
+OPTIONS = {
+    "plain": Search(),
+    "one match": Search(candidates=1),
+    "expand 1": Search(expand=1),
+    "expand 3": Search(expand=3),
+    "expand 10": Search(expand=10),
+    "average 5": Search(average=5),
+    "average 20": Search(average=20),
+    "expand 3, average 20": Search(expand=3, average=20),
+    "rerank 50": Search(rerank=50),
+    "rerank 50, average 20": Search(rerank=50, average=20),
+}
+
+
+def make_model(args: argparse.Namespace, work: Path) -> PlaceModel:
+    path = Path(args.model) if args.model else work / "model.safetensors"
+    if not path.exists():
+        city = city_places(args.seed, args.town, "train")
+        rows = np.random.default_rng(0).permutation(len(city.views.database))[:400]
+        images = draw_pixels(city, *args.photo, rows=rows).permute(0, 2, 3, 1).numpy()
+        save_checkpoint(off_the_shelf(list(images), np.random.default_rng(0), dim=args.dim, size=args.photo), path)
+    return open_checkpoint(path)
+
+
+def other_town(args: argparse.Namespace, count: int) -> list[np.ndarray]:
+    city = city_places(args.seed, args.town, "val")
+    first = len(city.views.database)
+    rows = np.arange(first, min(first + count, len(city.poses)))
+    return list(draw_pixels(city, *args.photo, rows=rows).permute(0, 2, 3, 1).numpy())
+
+
+def make_walk(town: Town, rng: np.random.Generator, moments: int) -> Poses | None:
+    """Some steps along the pavement of one street, at one moment, looking ahead and to the houses."""
+    tracks = [track for track in make_tracks(town.streets) if track.length >= STEP_M * STEPS]
+    if not tracks:
+        return None
+    track = tracks[rng.integers(len(tracks))]
+    along = rng.uniform(0, track.length - STEP_M * (STEPS - 1)) + STEP_M * np.arange(STEPS)
+    across = np.array([-track.along[1], track.along[0]])
+    side = rng.choice([-1.0, 1.0])
+    eye = np.zeros((STEPS, 3))
+    eye[:, :2] = track.start + along[:, None] * track.along + side * (track.road + 0.5) * across
+    eye[:, 2] = rng.uniform(1.45, 1.8)
+    ahead = np.arctan2(track.along[1], track.along[0])
+    return Poses(
+        eye=eye,
+        yaw=ahead - side * np.deg2rad(rng.uniform(10, 60, STEPS)),  # over the street, to the other side
+        pitch=np.deg2rad(rng.normal(7, 4, STEPS)),
+        roll=np.deg2rad(rng.normal(0, 1.5, STEPS)),
+        width_angle=np.full(STEPS, np.deg2rad(rng.uniform(52, 70))),
+        moment=np.full(STEPS, rng.integers(len(DRIVES), moments)),
+        seed=rng.integers(1 << 30, size=STEPS),
+    )
+
+
+def judge(fixes: list[Fix], truth: np.ndarray) -> dict[str, float]:
+    """Of fixes that were made with no lower limit to their confidence."""
+    first = distance_m([fix.matches[0].latlon for fix in fixes], truth)
+    errors = distance_m([fix.latlon for fix in fixes], truth)
+    sure = np.array([fix.confidence >= SURE for fix in fixes])
+    right = errors <= HIT_M
+    return {
+        "recall@1": 100 * float((first <= HIT_M).mean()),
+        "first_match_median_m": float(np.median(first)),
+        "fix_right": 100 * float(right.mean()),
+        "fix_median_m": float(np.median(errors)),
+        "right_kept": 100 * float(sure[right].mean()),
+        "sure_right": 100 * float(right[sure].mean()) if sure.any() else float("nan"),
+    }
+
+
+def measure(localizer: Localizer, images: list[np.ndarray], truth: np.ndarray, others: list[np.ndarray]) -> dict:
+    localizer.localize(images[0])  # averages, calibration and the cache of features are made
+    start = time.perf_counter()
+    fixes = localizer.localize_many(images, top=1)
+    seconds = time.perf_counter() - start
+    strangers = localizer.localize_many(others, top=1)
+    rejected = 100 * float(np.mean([fix.confidence < SURE for fix in strangers]))
+    return judge(fixes, truth) | {"others_rejected": rejected, "ms_a_photo": 1000 * seconds / len(images)}
+
+
+def measure_walks(localizer: Localizer, town: Town, moments: tuple, args: argparse.Namespace) -> dict[str, dict] | None:
+    rng = np.random.default_rng(1)
+    walks = [make_walk(town, rng, len(moments)) for _ in range(args.walks)]
+    alone, together, truth = [], [], []
+    for poses in walks:
+        if poses is None:
+            return None
+        images = list(draw(town, poses, moments, *args.photo).permute(0, 2, 3, 1).numpy())
+        truth.append(wgs84_from_enu(town.enu(poses.eye), town.origin))
+        alone += localizer.localize_many(images, top=1)
+        together += localizer.localize_walk(images, 1.5 * STEP_M, top=1)
+    latlon = np.concatenate(truth)
+    return {
+        name: judge(fixes, latlon) | {"ece": error_of(fixes, latlon)}
+        for name, fixes in (("photo by photo", alone), ("as a walk", together))
+    }
+
+
+def error_of(fixes: list[Fix], truth: np.ndarray) -> float:
+    right = distance_m([fix.latlon for fix in fixes], truth) <= HIT_M
+    return expected_calibration_error([fix.confidence for fix in fixes], right)
+
+
+def measure_calibration(
+    model: PlaceModel, path: Path, photos: list[Path], truth: np.ndarray, others: list[np.ndarray]
+) -> dict[str, float]:
+    """Calibrate a copy of the map on every other query; judge on the rest and as many photos of the other town."""
+    copy = path.with_name("calibrated.gpkg")
+    shutil.copy(path, copy)
+    calibrate(Localizer(model, PlaceMap(copy)), photos[::2], truth[::2])
+    found = {}
+    for name, city in (("before", path), ("after", copy)):
+        localizer = Localizer(model, PlaceMap(city), min_confidence=0)
+        fixes = localizer.localize_many(photos[1::2], top=1)
+        strangers = localizer.localize_many(others[: len(fixes)], top=1)
+        right = distance_m([fix.latlon for fix in fixes], truth[1::2]) <= HIT_M
+        confidence = [fix.confidence for fix in [*fixes, *strangers]]
+        found[f"ece_{name}"] = expected_calibration_error(confidence, [*right, *[False] * len(strangers)])
+        found[f"right_kept_{name}"] = judge(fixes, truth[1::2])["right_kept"]
+        found[f"sure_right_{name}"] = judge(fixes, truth[1::2])["sure_right"]
+        found[f"others_rejected_{name}"] = 100 * float(np.mean([fix.confidence < SURE for fix in strangers]))
+        inside = distance_m([fix.latlon for fix in fixes], truth[1::2]) <= [fix.radius_m for fix in fixes]
+        found[f"inside_radius_{name}"] = 100 * float(inside[right].mean())
+    return found
+
+
+def print_table(rows: dict[str, dict[str, float]]) -> None:
+    columns = list(next(iter(rows.values())))
+    print("| " + " | ".join(["option", *columns]) + " |")
+    print("|" + "---|" * (len(columns) + 1))
+    for name, row in rows.items():
+        print("| " + " | ".join([name, *(f"{row[column]:.3g}" for column in columns)]) + " |")
+    print(flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--town", default="medium")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--photo", default="240x320", help="height x width")
+    parser.add_argument("--model", help="a checkpoint; by itself ImageNet's features")
+    parser.add_argument("--dim", type=int, default=256, help="of the model without a checkpoint")
+    parser.add_argument("--queries", type=int, default=1000, help="at most")
+    parser.add_argument("--walks", type=int, default=30)
+    parser.add_argument("--only", nargs="*", default=list(OPTIONS), help="options by name")
+    args = parser.parse_args()
+    args.photo = tuple(map(int, args.photo.split("x")))
+
+    draw_places(args.work, args.seed, args.town, splits=("test",), photo_size=args.photo, progress=True)
+    model = make_model(args, args.work)
+    path = args.work / f"town-{model.fingerprint()}.gpkg"
+    build_map(model, args.work / "images" / "test" / "database", path)
+    photos = find_photos(args.work / "images" / "test" / "queries")
+    photos = [photos[i] for i in np.random.default_rng(0).permutation(len(photos))[: args.queries]]
+    truth = np.array([tag.latlon for tag in map(read_geotag, photos) if tag is not None])
+    images = [decode(photo) for photo in photos]
+    others = other_town(args, len(photos))
+    place_map = PlaceMap(path)
+    city = city_places(args.seed, args.town, "test")
+
+    options = {}
+    for name in args.only:
+        localizer = Localizer(model, place_map, OPTIONS[name], min_confidence=0)
+        options[name] = measure(localizer, images, truth, others)
+        print_table({name: options[name]})
+    plain = Localizer(model, place_map, min_confidence=0)
+    walks = measure_walks(plain, city.town, city.views.moments, args) if args.walks else None
+    calibration = measure_calibration(model, path, photos, truth, others)
+    print_table(options)
+    if walks:
+        print_table(walks)
+    print(json.dumps(calibration, indent=2))
+    told = {
+        "benchmark": "localize_options",
+        "town": {"size": args.town, "seed": args.seed, "photos": len(place_map), "queries": len(photos)},
+        "others": len(others),
+        "model": model.name,
+        "dim": model.dim,
+        "options": options,
+        "walks": walks,
+        "calibration": calibration,
+        "machine": {"processor": platform.processor() or platform.machine(), "threads": torch.get_num_threads()},
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
+        "command": " ".join(sys.argv),
+    }
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""The main job, end to end: draw a town, map it, ask where photos were taken, and see how well that went.
+
+    python examples/demo.py [FOLDER]
+
+Everything goes to FOLDER (by default ./demo): the photos, the map (town.gpkg, which QGIS opens), the fixes
+(fixes.geojson) and a page with the results (report.html). A second run goes on from what is there.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from sareloc.checkpoint import PACKAGED, load_model
+from sareloc.datasets import load_dataset
+from sareloc.datasets.city import draw_places
+from sareloc.errors import PhotoError
+from sareloc.evaluation import evaluate
+from sareloc.figures import Put, find_answers, write_report
+from sareloc.geo import Positions, distance_m
+from sareloc.localize import Fix, Localizer
+from sareloc.localize.formats import geojson, sentence
+from sareloc.models import PlaceModel
+from sareloc.models.off_the_shelf import off_the_shelf
+from sareloc.photos import decode, find_photos, read_geotag
+from sareloc.place_map import PlaceMap
+from sareloc.place_map.building import build_map
+
+HIT_M = 25.0
+
+
+def main(folder: Path) -> None:
+    start = time.monotonic()
+
+    def say(words: str) -> None:
+        print(f"{time.monotonic() - start:6.1f} s  {words}", flush=True)
+
+    drawn = draw_places(folder, seed=0, size="small", splits=("train", "test"), progress=True)
+    say(f"drew {drawn} photos of two towns into {folder / 'images'}")
+
+    model = make_model(folder)
+    say(f"model {model.name}: descriptors of {model.dim} dimensions")
+
+    path = folder / "town.gpkg"
+    path.unlink(missing_ok=True)  # a map belongs to its model, which may be another one this time
+    built = build_map(model, folder / "images" / "test" / "database", path)
+    say(f"mapped {built.added} photos of the test town into {path}")
+
+    photos = find_photos(folder / "images" / "test" / "queries")
+    fixes = ask(Localizer(model, PlaceMap(path)), photos)
+    for photo, fix in list(zip(photos, fixes, strict=True))[:3]:
+        print(f"          {sentence(photo.name, fix)}")
+    say(f"asked where {len(photos)} photos of other days and nights were taken")
+    (folder / "fixes.geojson").write_text(geojson((photo.name, fix) for photo, fix in zip(photos, fixes, strict=True)))
+    put = judge(photos, fixes, PlaceMap(path))
+
+    places = load_dataset(str(folder), split="test")
+    report = evaluate(model, places, store=folder / "descriptors" / model.fingerprint(), progress=False)
+    answers = find_answers(model, places, store=folder / "descriptors" / model.fingerprint(), progress=False)
+    recall = ", ".join(f"{percent:.0f} % @{n}" for n, percent in report.recall.items())
+    print(f"          recall of the plain ranking: {recall}; median error {report.median_error_m:.1f} m")
+    page = write_report(folder / "report.html", reports={model.name: report}, answers=answers, put=put, failures=4)
+    say(f"wrote {page}: open it in a browser")
+
+
+def make_model(folder: Path) -> PlaceModel:
+    """The model that comes with the package; where none does, ImageNet features fitted on the train town."""
+    if "default" in PACKAGED:
+        return load_model("default")
+    images = [decode(photo) for photo in find_photos(folder / "images" / "train")]
+    return off_the_shelf(images, np.random.default_rng(0), dim=128)
+
+
+def ask(localizer: Localizer, photos: list[Path]) -> list[Fix]:
+    answers = localizer.localize_many(photos)
+    return [answer for answer in answers if not isinstance(answer, PhotoError)]
+
+
+def judge(photos: list[Path], fixes: list[Fix], place_map: PlaceMap) -> Put | None:
+    """Hold the fixes against the truth, print that, and return what the report's map shows: those with a position."""
+    tags = [read_geotag(photo) for photo in photos]
+    truth = np.array([tag.latlon for tag in tags if tag is not None])
+    found = [row for row, fix in enumerate(fixes) if fix.found]
+    print(f"          {len(found)} of {len(photos)} have a fix, the others are told to be not in this map")
+    if not found:
+        return None
+    latlon = np.array([fixes[row].latlon for row in found])
+    errors = distance_m(latlon, truth[found])
+    right = errors <= HIT_M
+    print(f"          {right.mean():.0%} of the fixes are within {HIT_M:g} m, median error {np.median(errors):.1f} m")
+    names = tuple(photos[row].name for row in found)
+    return Put(Positions.from_wgs84(truth[found]), Positions.from_wgs84(latlon), right, names, place_map.positions)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "demo"))
