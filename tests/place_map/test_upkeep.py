@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -50,7 +51,7 @@ def test_info_says_how_old_the_index_is(city: Path) -> None:
         file.add([photo(5000), photo(5001)], unit_vectors(2, seed=8))
         file.remove(np.array([1]))
     assert map_info(city).index == "2 photos came and 1 went since it was made"
-    index_path(city).unlink()
+    shutil.rmtree(index_path(city))
     assert map_info(city).index == "absent: made when the map is opened"
 
 

@@ -1,8 +1,8 @@
-"""An index on disk, beside what it was made from: a cache that can be thrown away and made again.
+"""Parts of an index on disk: files that can be thrown away and made again.
 
-The file is faiss's own, so that its vectors are mapped rather than read, followed by the ids of its rows, a line of
-JSON that says what it belongs to, and the lengths of both. It is written beside and renamed: a file that is there is
-whole.
+A file is faiss's own, so that its vectors are mapped rather than read, followed by the ids of its rows, a line of JSON
+that says what it belongs to, and the lengths of both. It is written beside and renamed, and never changed: a file that
+is there is whole.
 """
 
 from __future__ import annotations
@@ -19,22 +19,24 @@ import numpy as np
 from sareloc.engines.contract import Ints
 from sareloc.engines.exact import load_faiss
 
+SUFFIX = ".part"
 MAGIC = b"sareloc index 1\n"
 END = struct.Struct("<QQ16s")  # bytes of ids, bytes of JSON, magic
 
 
-def save_index(path: Path, index: Any, ids: Ints, about: dict[str, Any]) -> Any:
-    """Write an index, the ids of its rows and what it belongs to; returns the same index, mapped from the file."""
+def save_index(folder: Path, index: Any, ids: Ints, about: dict[str, Any]) -> tuple[Path, Any]:
+    """Write an index, the ids of its rows and what it belongs to; returns the file, and the index mapped from it."""
     faiss = load_faiss()
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    path = folder / f"{uuid.uuid4().hex}{SUFFIX}"
+    beside = path.with_suffix(".new")
     try:
         faiss.write_index(index, str(beside))
         names, told = ids.astype("<i8").tobytes(), json.dumps(about).encode()
         with beside.open("ab") as file:
             file.write(names + told + END.pack(len(names), len(told), MAGIC))
-        mapped = faiss.read_index(str(beside), faiss.IO_FLAG_MMAP_IFC)  # before another process can replace it
+        mapped = faiss.read_index(str(beside), faiss.IO_FLAG_MMAP_IFC)
         os.replace(beside, path)
-        return mapped
+        return path, mapped
     finally:
         beside.unlink(missing_ok=True)
 
@@ -42,17 +44,14 @@ def save_index(path: Path, index: Any, ids: Ints, about: dict[str, Any]) -> Any:
 def open_index(path: Path, about: dict[str, Any]) -> tuple[Any, Ints] | None:
     """The index and the ids of its rows; None where there is none, or one that belongs to something else."""
     faiss = load_faiss()
-    try:
-        before = path.stat()
-        ids = read_index_ids(path, about)
-        if ids is None:
-            return None
-        index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
-        after = path.stat()
-    except (OSError, RuntimeError):  # not there, or made by a version of faiss that this one does not read
+    ids = read_index_ids(path, about)
+    if ids is None:
         return None
-    replaced = (before.st_ino, before.st_mtime_ns) != (after.st_ino, after.st_mtime_ns)
-    return None if replaced or index.ntotal != len(ids) else (index, ids)
+    try:
+        index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+    except RuntimeError:  # gone meanwhile, or made by a version of faiss that this one does not read
+        return None
+    return (index, ids) if index.ntotal == len(ids) else None
 
 
 def read_index_ids(path: Path, about: dict[str, Any]) -> Ints | None:

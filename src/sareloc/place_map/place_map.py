@@ -136,7 +136,7 @@ class PlaceMap:
 
 
 def index_path(path: Path) -> Path:
-    """Where the index of a map is kept: a cache that may be deleted."""
+    """The folder where the index of a map is kept: a cache that may be deleted."""
     return path.with_name(f"{path.name}.index")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from sareloc.engines.approximate import ApproximateEngine, exact_below
-from sareloc.engines.index_file import read_index_ids
+from sareloc.engines.index_file import SUFFIX, read_index_ids
 from sareloc.errors import ArgumentError
 from sareloc.place_map.areas import Area, Box
 from sareloc.place_map.map_file import Manifest, MapFile
@@ -92,10 +92,12 @@ def _fits(file: str, pattern: str) -> bool:
 
 
 def _index_state(file: MapFile) -> str:
-    ids = file.photos()[0]
-    held = read_index_ids(index_path(file.path), index_key(file.manifest))
-    if held is None:
+    ids, key = file.photos()[0], index_key(file.manifest)
+    parts = [read_index_ids(part, key) for part in index_path(file.path).glob(f"*{SUFFIX}")]
+    known = [part for part in parts if part is not None]
+    if not known:
         return "none needed" if len(ids) <= exact_below(file.manifest.dim) else "absent: made when the map is opened"
+    held = np.unique(np.concatenate(known))
     came, went = len(np.setdiff1d(ids, held)), len(np.setdiff1d(held, ids))
     return f"{came} photos came and {went} went since it was made" if came or went else "fresh"
 
