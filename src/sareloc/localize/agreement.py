@@ -66,8 +66,7 @@ def moved_alike(a: Floats, b: Floats) -> Bools:
         return np.zeros(0, dtype=np.bool_)
     best = np.zeros(len(a), dtype=np.bool_)
     for scale in sorted(SCALES, key=lambda s: abs(np.log(s))):
-        shifts = b - scale * a  # (M, 2)
-        alike = ((shifts[:, None] - shifts) ** 2).sum(axis=2) <= TOLERANCE**2  # (M, M)
+        alike = _close((b - scale * a).astype(np.float32))
         counts = alike.sum(axis=1)
         if counts.max() > best.sum():
             best = alike[int(counts.argmax())]
@@ -77,3 +76,12 @@ def moved_alike(a: Floats, b: Floats) -> Bools:
         fits = ((flat @ affine - b) ** 2).sum(axis=1) <= TOLERANCE**2
         best = fits if fits.sum() > best.sum() else best
     return best
+
+
+def _close(points: npt.NDArray[np.float32]) -> Bools:
+    """Which of M points (M, 2) lie within 1.5 of each other: (M, M). Column by column, which is many times faster."""
+    x, y = (np.subtract.outer(column, column) for column in points.T)
+    np.square(x, out=x)
+    np.square(y, out=y)
+    x += y
+    return np.asarray(x <= TOLERANCE**2)
