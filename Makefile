@@ -14,7 +14,7 @@ demo: .venv/ready          ## the main job, end to end
 	$(BIN)/python examples/demo.py
 
 test: .venv/ready          ## the default tests: under five minutes on two cores
-	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
 
 test-all: .venv/ready      ## also the slow, gpu and data-hungry ones
 	$(BIN)/python -m pytest
