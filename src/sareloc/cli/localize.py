@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -17,9 +17,6 @@ from sareloc.localize.formats import csv_table, geojson, sentence
 from sareloc.photos import find_photos
 from sareloc.place_map import Area, Box, Circle
 
-AT_ONCE = 64
-Flag = Annotated[bool, Parameter(negative=())]
-
 
 def localize_command(
     city: Path,
@@ -28,8 +25,8 @@ def localize_command(
     model: str | None = None,
     top: int = 5,
     min_confidence: float = 0.5,
-    box: tuple[float, float, float, float] | None = None,
-    circle: tuple[float, float, float] | None = None,
+    box: Annotated[tuple[float, float, float, float] | None, Parameter(negative=())] = None,
+    circle: Annotated[tuple[float, float, float] | None, Parameter(negative=())] = None,
     walk_step_m: float | None = None,
     search: Annotated[Search | None, Parameter(name="*")] = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
@@ -119,16 +116,13 @@ def ask(
     walk_step_m: float | None = None,
 ) -> Iterator[tuple[str, Fix | PhotoError]]:
     """Each photo with its fix, as soon as it is known, with a progress bar on standard error."""
-    with tqdm(total=len(files), desc="localize", unit="photo", disable=None) as bar:
-        at_once = AT_ONCE if walk_step_m is None else len(files)
-        for start in range(0, len(files), at_once):
-            part = files[start : start + at_once]
-            if walk_step_m is None:
-                fixes = localizer.localize_many(part, near=near, top=top)
-            else:
-                fixes = localizer.localize_walk(part, walk_step_m, near=near, top=top)
-            bar.update(len(part))
-            yield from zip(map(str, part), fixes, strict=True)
+    fixes: Iterable[Fix | PhotoError]
+    if walk_step_m is None:
+        fixes = localizer.localize_each(files, near=near, top=top)
+    else:
+        fixes = localizer.localize_walk(files, walk_step_m, near=near, top=top)
+    bar = tqdm(fixes, total=len(files), desc="localize", unit="photo", disable=None)
+    yield from zip(map(str, files), bar, strict=True)
 
 
 def tell_unreadable(found: Iterator[tuple[str, Fix | PhotoError]]) -> Iterator[tuple[str, Fix]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -66,8 +67,8 @@ def calibrate(localizer: Localizer, photos: Sequence[Path], latlon: npt.ArrayLik
     report = CalibrationReport(
         fitted,
         float(np.mean([outcome.right for outcome in judge(shown, fitted.temperature)])),
-        calibration_error(trials, localizer.calibration),
-        _error_of_halves(trials),
+        calibration_error([(trials, localizer.calibration)]),
+        calibration_error(_halves(trials)),
         tuple(str(photo) for photo, held in zip(photos, known, strict=True) if held),
         tuple(unreadable),
     )
@@ -88,24 +89,21 @@ def _ask(localizer: Localizer, photos: Sequence[Path], truth_m: Floats) -> tuple
     trials: list[Trial] = []
     unreadable: list[PhotoError] = []
     k = deep_enough(localizer.place_map, truth_m, localizer.search.candidates)
+    waiting = zip(truth_m, localizer.load(photos), strict=True)
     with tqdm(total=len(photos), desc="calibrate", unit="photo", disable=None) as bar:
-        for start in range(0, len(photos), AT_ONCE):
-            loaded = list(localizer.load(photos[start : start + AT_ONCE]))
-            unreadable += [image for image in loaded if isinstance(image, PhotoError)]
-            read = [row for row, image in enumerate(loaded) if not isinstance(image, PhotoError)]
+        while loaded := list(islice(waiting, AT_ONCE)):
+            unreadable += [image for _, image in loaded if isinstance(image, PhotoError)]
+            read = [(truth, image) for truth, image in loaded if not isinstance(image, PhotoError)]
             if read:
-                matches = localizer.find_matches([image for image in loaded if not isinstance(image, PhotoError)], k)
-                there = truth_m[[start + row for row in read]]
-                trials += make_trials(matches, there, localizer.search.candidates)
+                matches = localizer.find_matches([image for _, image in read], k)
+                trials += make_trials(matches, np.stack([truth for truth, _ in read]), localizer.search.candidates)
             bar.update(len(loaded))
     return trials, unreadable
 
 
-def _error_of_halves(trials: Sequence[Trial]) -> float:
-    """The calibration error when each half of the photos is judged by what the other half has taught."""
-    halves = [[trial for i, trial in enumerate(trials) if i // 2 % 2 == half] for half in (0, 1)]
-    errors = [
-        calibration_error(judged, fit_trials(taught, "photos")) * len(judged)
-        for judged, taught in (halves, halves[::-1])
-    ]
-    return sum(errors) / len(trials)
+def _halves(trials: Sequence[Trial]) -> list[tuple[Sequence[Trial], Calibration]]:
+    """Each half of the photos with the calibration that the other half teaches; photos of one spot stay together."""
+    spots = dict.fromkeys(trial.truth_m.tobytes() for trial in trials)
+    half_of = {spot: number % 2 for number, spot in enumerate(spots)}
+    halves = [[trial for trial in trials if half_of[trial.truth_m.tobytes()] == half] for half in (0, 1)]
+    return [(judged, fit_trials(taught, "photos")) for judged, taught in (halves, halves[::-1])]

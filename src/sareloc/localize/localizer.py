@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 from sareloc.errors import ArgumentError, MapError, PhotoError
@@ -25,7 +26,8 @@ Photo = str | Path | bytes | Image
 Near = Area | Fix | None
 
 AROUND_M = 500.0
-AT_ONCE = 64  # photos decoded before they are described
+AT_ONCE = 32  # photos decoded before they are described
+FEW = 8
 
 
 class Localizer:
@@ -97,9 +99,18 @@ class Localizer:
 
     def localize_many(self, photos: Sequence[Photo], *, near: Near = None, top: int = 5) -> list[Fix | PhotoError]:
         """Where each photo was taken, in order; for one that cannot be decoded, the error that says why."""
+        return list(self.localize_each(photos, near=near, top=top))
+
+    def localize_each(self, photos: Sequence[Photo], *, near: Near = None, top: int = 5) -> Iterator[Fix | PhotoError]:
+        """As `localize_many`, each answer as soon as it is known, in memory that does not grow with their number."""
         _check(photos, top)
-        found = list(self._search(photos, _area(near), top))
-        return [one if isinstance(one, PhotoError) else self._fix(one, top) for one in found]
+        for found in self._search(photos, _area(near), top):
+            if isinstance(found, PhotoError):
+                yield found
+                continue
+            fused = found[: self.search.candidates]
+            fix = estimate(fused, self.calibration, min_confidence=self.min_confidence)
+            yield replace(fix, matches=found[:top])
 
     def localize_walk(
         self, photos: Sequence[Photo], reach_m: float | Sequence[float], *, near: Near = None, top: int = 5
@@ -132,7 +143,8 @@ class Localizer:
         """Pixels of photos, in order, at the model's size, or why there are none."""
         files = [photo for photo in photos if isinstance(photo, str | Path)]
         size = self.model.preprocess.size
-        decoded = load_images(files, size, workers=self.workers)
+        # a worker takes longer to start than to decode a few photos
+        decoded = load_images(files, size, workers=self.workers if len(files) > FEW else 0)
         for row, photo in enumerate(photos):
             if isinstance(photo, str | Path):
                 yield next(decoded)[1]
@@ -144,14 +156,9 @@ class Localizer:
             else:
                 yield photo
 
-    def _fix(self, matches: tuple[Match, ...], top: int) -> Fix:
-        fused = matches[: self.search.candidates]
-        fix = estimate(fused, self.calibration, min_confidence=self.min_confidence)
-        return replace(fix, matches=matches[:top])
-
     def _search(self, photos: Sequence[Photo], near: Area | None, top: int) -> Iterator[tuple[Match, ...] | PhotoError]:
-        for start in range(0, len(photos), AT_ONCE):
-            loaded = list(self.load(photos[start : start + AT_ONCE]))
+        waiting = self.load(photos)
+        while loaded := list(islice(waiting, AT_ONCE)):
             images = [image for image in loaded if not isinstance(image, PhotoError)]
             found = iter(_lists(self.find_matches(images, max(top, self.search.candidates), near)) if images else ())
             for image in loaded:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,7 @@ class Reranker:
         self.place_map = place_map
         self.batch = batch
         self.workers = workers
+        self._lock = Lock()  # localizers are asked from several threads
         self._cache: OrderedDict[str, LocalFeatures] = OrderedDict()
         self._cached_bytes = 0
 
@@ -59,11 +61,12 @@ class Reranker:
         return [found[row] for row in range(len(images))]
 
     def _of_files(self, files: Sequence[str]) -> dict[str, LocalFeatures]:
-        here = {file: self._cache[file] for file in files if file in self._cache}
-        new = [file for file in dict.fromkeys(files) if file not in here]
-        here |= zip(new, self._of_images(self._load(new)), strict=True)
-        for file in files:
-            self._keep(file, here[file])
+        with self._lock:
+            here = {file: self._cache[file] for file in files if file in self._cache}
+            new = [file for file in dict.fromkeys(files) if file not in here]
+            here |= zip(new, self._of_images(self._load(new)), strict=True)
+            for file in files:
+                self._keep(file, here[file])
         return here
 
     def _load(self, files: Sequence[str]) -> list[npt.NDArray[np.uint8]]:

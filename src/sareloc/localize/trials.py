@@ -78,8 +78,12 @@ def judge(trials: Sequence[Trial], temperature: float) -> list[Outcome]:
     return outcomes
 
 
-def calibration_error(trials: Sequence[Trial], calibration: Calibration) -> float:
-    """How far confidence is from being right over these trials (expected calibration error)."""
-    outcomes = judge(trials, calibration.temperature)
-    confidence = [calibration.confidence(outcome.place) for outcome in outcomes]
-    return expected_calibration_error(confidence, [outcome.right for outcome in outcomes])
+def calibration_error(judged: Sequence[tuple[Sequence[Trial], Calibration]]) -> float:
+    """How far confidence is from being right (expected calibration error) over trials, each judged by a calibration."""
+    confidence: list[float] = []
+    right: list[bool] = []
+    for trials, calibration in judged:
+        outcomes = judge(trials, calibration.temperature)
+        confidence += [calibration.confidence(outcome.place) for outcome in outcomes]
+        right += [outcome.right for outcome in outcomes]
+    return expected_calibration_error(confidence, right)

