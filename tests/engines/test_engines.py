@@ -10,7 +10,7 @@ import pytest
 from benchmarks.drawn_descriptors import WHITE, Walk, draw
 from tests.engines.contract_suite import DIM, EngineContract, unit_vectors
 
-from sareloc.engines import approximate
+from sareloc.engines import approximate, part
 from sareloc.engines.approximate import ApproximateEngine
 from sareloc.engines.contract import Engine, Hits
 from sareloc.engines.exact import ExactEngine
@@ -207,3 +207,16 @@ def test_odd_dimensions_work() -> None:
     engine.upsert(np.arange(3000), vectors)
     assert engine.search(vectors[:100], 1).ids[:, 0].tolist() == list(range(100))
     assert engine.info().kind == "approximate"
+
+
+@pytest.mark.usefixtures("one_part")
+@pytest.mark.parametrize(("candidates", "together"), [(500, 3), (20, 2)])
+def test_codes_are_as_short_as_the_vectors_allow(
+    monkeypatch: pytest.MonkeyPatch, candidates: int, together: int
+) -> None:
+    monkeypatch.setattr(part, "CANDIDATES", candidates)
+    engine = ApproximateEngine(96)
+    engine.upsert(np.arange(4000), unit_vectors(4000, dim=96))
+    assert engine.settle()
+    two_codes_to_a_byte = engine._parts[0].index.base_index.sa_code_size()
+    assert 96 / together == 2 * two_codes_to_a_byte

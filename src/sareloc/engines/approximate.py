@@ -21,13 +21,14 @@ from sareloc.engines.contract import (
     in_batches,
     nearest_of,
 )
-from sareloc.engines.exact import ExactEngine, half_precision
+from sareloc.engines.exact import ExactEngine, half_precision, load_faiss
 from sareloc.engines.index_file import SUFFIX, open_index, save_index
 from sareloc.engines.part import BLOCK, Part, make_index
 
 EXACT_NUMBERS = 20_000 * 512
 """So many numbers, of however many vectors, are compared in about a millisecond: an index would not pay."""
 PART_VECTORS = 2**18
+HANDFUL = 4  # queries that one thread searches at a time
 LATER = 4  # vectors beside parts may take this part of the time
 GONE_SHARE = 0.1  # a part of which more was deleted is made anew
 
@@ -40,14 +41,16 @@ def exact_below(dim: int) -> int:
 class ApproximateEngine:
     """Vectors in parts with an index each; those that came later are compared exactly until they fill a part.
 
-    One query searches the parts in several threads. Searching is safe from several threads of the caller's, too.
+    Searching is safe from several threads at once; changing is not.
     """
 
     def __init__(self, dim: int) -> None:
         self.dim = dim
         self._parts: list[Part] = []
         self._late = ExactEngine(dim)
-        self._threads = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="sareloc-search")
+        self._threads = ThreadPoolExecutor(
+            os.cpu_count() or 1, "sareloc-search", initializer=lambda: load_faiss().omp_set_num_threads(1)
+        )
 
     def upsert(self, ids: Ints, vectors: Vectors) -> None:
         """See `Engine`."""
@@ -68,15 +71,24 @@ class ApproximateEngine:
         """See `Engine`. Without `among` a hit may be missed (recall@10 above 0.99); with it the search is exact."""
         self.settle()
         asked, k = checked_vectors(queries, self.dim), checked_k(k)
-        hits = [self._late.search(asked, k, among)]
-        if among is not None:
-            allowed = np.unique(np.asarray(among, dtype=np.int64))
-            hits += [part.scan(asked, k, allowed) for part in self._parts]
-        elif len(asked) == 1 and len(self._parts) > 1:
-            hits += self._threads.map(lambda part: part.search(asked, k), self._parts)
+        late = self._late.search(asked, k, among)
+        if among is None:
+            return nearest_of(k, late, *self._search_parts(asked, k))
+        allowed = np.unique(np.asarray(among, dtype=np.int64))
+        return nearest_of(k, late, *(part.scan(asked, k, allowed) for part in self._parts))
+
+    def _search_parts(self, queries: Vectors, k: int) -> list[Hits]:
+        """One hit list for each part; parts, and queries by the handful, are searched side by side."""
+        pieces = np.array_split(queries, max(1, -(-len(queries) // HANDFUL)))
+        jobs = [(part, piece) for part in self._parts for piece in pieces]
+        if len(jobs) > 1:
+            found = list(self._threads.map(lambda job: job[0].search(job[1], k), jobs))
         else:
-            hits += [part.search(asked, k) for part in self._parts]
-        return nearest_of(k, *hits)
+            found = [part.search(piece, k) for part, piece in jobs]
+        return [
+            Hits(np.concatenate([hits.ids for hits in hit_list]), np.concatenate([hits.distances for hits in hit_list]))
+            for hit_list in (found[i : i + len(pieces)] for i in range(0, len(found), len(pieces)))
+        ]
 
     def fetch(self, ids: Ints) -> Vectors:
         """See `Engine`."""
@@ -94,9 +106,8 @@ class ApproximateEngine:
 
     def info(self) -> EngineInfo:
         """See `Engine`."""
-        indexed = sum(len(part.ids) for part in self._parts)
         count = sum(map(len, self._parts)) + len(self._late.ids)
-        used = (2 * self.dim + self.dim // 4) * indexed + 2 * self.dim * len(self._late.ids)
+        used = sum(part.bytes() for part in self._parts) + self._late.info().index_bytes
         return EngineInfo("approximate" if self._parts else "exact", count, self.dim, used)
 
     def settle(self) -> bool:

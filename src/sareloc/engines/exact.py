@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -96,20 +97,25 @@ def scan(vectors: Any, ids: Ints, queries: Vectors, k: int, rows: Ints | None = 
 
 
 def search_index(index: Any, queries: Vectors, k: int, parameters: Any) -> tuple[Vectors, Ints]:
-    """Squared distances and rows, from faiss; one query alone by one thread.
+    """Squared distances and rows, from faiss; one query alone by one thread."""
+    with one_thread() if len(queries) == 1 else nullcontext():
+        squared, rows = index.search(queries, k, params=parameters)
+    return squared, rows
 
-    For one query faiss would wake all threads and wait for the last, which on a busy machine takes far longer than
-    the search.
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """What faiss is called for from this thread, it does in this thread.
+
+    For small work it would wake all threads and wait for the last, which on a busy machine takes far longer.
     """
     faiss = load_faiss()
     threads = faiss.omp_get_max_threads()
-    if len(queries) == 1:
-        faiss.omp_set_num_threads(1)
+    faiss.omp_set_num_threads(1)
     try:
-        squared, rows = index.search(queries, k, params=parameters)
+        yield
     finally:
         faiss.omp_set_num_threads(threads)
-    return squared, rows
 
 
 def take(vectors: Any, rows: Ints) -> Vectors:

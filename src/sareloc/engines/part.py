@@ -1,9 +1,9 @@
 """A part of an index: short codes of up to a quarter of a million vectors, and the vectors at half precision.
 
-The codes have 4 bits for every two dimensions (product quantisation after a random rotation), an eighth of the bytes of
-the vectors, and are compared 32 at a time in registers. All of them are read for each query and the best candidates are
-put in order by their vectors. Graphs and clusters would read fewer, but find neighbours only as far as descriptors
-cluster, and whitened ones hardly do: of 64 clusters of real ones half must be visited to find 99 %.
+A code has 4 bits for every three or two dimensions (product quantisation after a random rotation), a twelfth or an
+eighth of the bytes of the vectors; 32 are compared at a time, in registers. All of them are read for each query and the
+best candidates are put in order by their vectors. Graphs and clusters would read fewer, but find neighbours only as far
+as descriptors cluster, and whitened ones hardly do: of 64 clusters of real ones half must be visited to find 99 %.
 """
 
 from __future__ import annotations
@@ -14,30 +14,53 @@ from typing import Any
 import numpy as np
 
 from sareloc.engines.contract import Hits, Ints, Vectors, nearest_of
-from sareloc.engines.exact import find_rows, load_faiss, scan, search_index, take
+from sareloc.engines.exact import find_rows, load_faiss, one_thread, scan, search_index, take
 
 TRAINING_VECTORS = 50_000
 CANDIDATES, CANDIDATES_PER_HIT = 500, 10
 SPARE_HITS = 100  # asked for beyond k, in place of hits that were deleted after the part was made
 BLOCK = 16_384  # vectors expanded to full precision at a time
+TRIALS, TRIAL_HITS, TRIAL_RECALL = 200, 10, 0.995
 
 
-def make_index(vectors: Any, *, seed: int = 0) -> Any:
+def make_index(vectors: Any) -> Any:
     """A faiss index that finds candidates by their codes and puts them in order by `vectors`, which it keeps.
 
-    `vectors`: a filled index of `half_precision`. The rotation spreads the variance evenly over the codes.
+    `vectors`: a filled index of `half_precision`. Codes take three dimensions together where that is good enough for
+    these vectors to find their own neighbours, else two.
     """
+    rng = np.random.default_rng(0)
+    codes = _make_codes(vectors, 3, rng)
+    if _recall_of_own(codes, vectors, rng) < TRIAL_RECALL:
+        codes = _make_codes(vectors, 2, rng)
+    return load_faiss().IndexRefine(codes, vectors)
+
+
+def _make_codes(vectors: Any, together: int, rng: np.random.Generator) -> Any:
     faiss = load_faiss()
-    count, dim = vectors.ntotal, vectors.d
-    even = dim + dim % 2
-    codes = faiss.index_factory(dim, f"RR{even},PQ{even // 2}x4fs", faiss.METRIC_L2)
-    rows = np.arange(count)
-    if count > TRAINING_VECTORS:
-        rows = np.sort(np.random.default_rng(seed).choice(count, TRAINING_VECTORS, replace=False))
-    codes.train(take(vectors, rows))
-    for start in range(0, count, BLOCK):
-        codes.add(take(vectors, np.arange(start, min(start + BLOCK, count))))
-    return faiss.IndexRefine(codes, vectors)
+    per_vector = -(-vectors.d // together)
+    # the rotation spreads the variance evenly over the codes
+    codes = faiss.index_factory(vectors.d, f"RR{per_vector * together},PQ{per_vector}x4fs", faiss.METRIC_L2)
+    with one_thread():  # hundreds of small problems
+        codes.train(take(vectors, _some_rows(rng, vectors.ntotal, TRAINING_VECTORS)))
+    for start in range(0, vectors.ntotal, BLOCK):
+        codes.add(take(vectors, np.arange(start, min(start + BLOCK, vectors.ntotal))))
+    return codes
+
+
+def _recall_of_own(codes: Any, vectors: Any, rng: np.random.Generator) -> float:
+    """The share of the nearest neighbours of some of the vectors that are among their candidates."""
+    rows = _some_rows(rng, vectors.ntotal, TRIALS)
+    queries = take(vectors, rows)
+    nearest = scan(vectors, np.arange(vectors.ntotal), queries, TRIAL_HITS + 1).ids
+    candidates = codes.search(queries, min(CANDIDATES, vectors.ntotal))[1]
+    others = (truth[truth != own] for truth, own in zip(nearest, rows, strict=True))
+    return float(np.mean([np.isin(truth, found).mean() for truth, found in zip(others, candidates, strict=True)]))
+
+
+def _some_rows(rng: np.random.Generator, count: int, wanted: int) -> Ints:
+    """So many different rows, in rising order; all where there are no more."""
+    return np.arange(count) if wanted >= count else np.sort(rng.choice(count, wanted, replace=False))
 
 
 class Part:
@@ -58,6 +81,11 @@ class Part:
 
     def __len__(self) -> int:
         return len(self.ids) - self.gone_count
+
+    def bytes(self) -> int:
+        """What codes and vectors take, in memory or mapped."""
+        each: int = self.index.base_index.sa_code_size() + self._vectors.sa_code_size()
+        return each * len(self.ids)
 
     def alive(self) -> Ints:
         """The ids that are left, rising."""
