@@ -1,0 +1,106 @@
+"""Trials of photos whose position is known, and what a map says of itself by them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.localize.street import PLACES, START, position, street_model, view, write_view
+
+from sareloc.geo import ecef_from_wgs84, wgs84_from_enu
+from sareloc.localize import Calibration
+from sareloc.localize.fusion import TEMPERATURE
+from sareloc.localize.self_calibration import calibrate_by_map, deep_enough
+from sareloc.localize.trials import Trial, calibration_error, fit_trials, judge, make_trials
+from sareloc.place_map import Matches, PlaceMap
+from sareloc.place_map.building import build_map
+
+
+def found(*rows: tuple[float, float]) -> Matches:
+    """Matches of one photo: metres east of the start, and descriptor distance."""
+    latlon = wgs84_from_enu([(east, 0.0) for east, _ in rows], START)
+    distances = np.array([[distance for _, distance in rows]], dtype=np.float32)
+    return Matches(np.arange(len(rows))[None], distances, latlon[None], (tuple(map(str, range(len(rows)))),))
+
+
+TRUTH = ecef_from_wgs84([START])
+LIST = found((0.5, 0.5), (3, 0.8), (40, 0.9), (60, 1.0), (200, 1.1), (300, 1.2))
+
+
+def test_a_photo_is_tried_as_it_is_and_as_if_the_map_did_not_show_it() -> None:
+    shown, absent = make_trials(LIST, TRUTH, 3)
+    assert (shown.absent, absent.absent) == (False, True)
+    assert shown.distances == pytest.approx([0.5, 0.8, 0.9])
+    assert absent.distances == pytest.approx([1.0, 1.1, 1.2])
+    without_itself = make_trials(LIST, TRUTH, 3, same_spot_m=1.0)[0]
+    assert without_itself.distances == pytest.approx([0.8, 0.9, 1.0])
+
+
+def test_a_trial_without_matches_is_none() -> None:
+    (only,) = make_trials(found((0.5, 0.5), (3, 0.8)), TRUTH, 3)
+    assert not only.absent
+    assert make_trials(found((0.5, 0.5)), TRUTH, 3, same_spot_m=1.0) == []
+
+
+def test_outcomes_tell_how_far_off_the_place_is() -> None:
+    shown, absent = judge(make_trials(found((10, 0.5), (300, 1.4)), TRUTH, 3), 0.05)
+    assert shown.error_m == pytest.approx(10, abs=0.01)
+    assert shown.right
+    assert absent.error_m == np.inf
+    assert not absent.right
+
+
+def test_the_temperature_follows_the_spread_of_distances() -> None:
+    spread = LIST.distances[0, 2] ** 2 - LIST.distances[0, 0] ** 2
+    assert fit_trials(make_trials(LIST, TRUTH, 3), "photos").temperature == pytest.approx(0.25 * spread, rel=1e-5)
+    assert fit_trials([], "map") == Calibration()
+    lone = Trial(np.array([START]), np.array([0.5]), TRUTH[0], False)
+    assert fit_trials([lone], "map").temperature == TEMPERATURE
+
+
+def test_the_calibration_error_is_over_all_trials_together() -> None:
+    trials = make_trials(LIST, TRUTH, 3)
+    sure, doubtful = Calibration(weights=(50.0, 0, 0, 0)), Calibration(weights=(-50.0, 0, 0, 0))
+    assert calibration_error([(trials, sure)]) == pytest.approx(0.5)  # the absent one cannot be right
+    assert calibration_error([(trials[:1], sure), (trials[1:], doubtful)]) == pytest.approx(0)
+
+
+def test_a_map_knows_its_own_places_from_others(street: PlaceMap) -> None:
+    calibration = calibrate_by_map(street, 20)
+    assert calibration.origin == "map"
+    assert calibration.photos == 3 * PLACES
+    matches = street.search(street.descriptors(street.ids), deep_enough(street, street.positions.metres, 20))
+    trials = make_trials(matches, street.positions.metres, 20, same_spot_m=1.0)
+    confidence = [calibration.confidence(outcome.place) for outcome in judge(trials, calibration.temperature)]
+    shown = np.array([not trial.absent for trial in trials])
+    assert np.median(np.array(confidence)[shown]) > 0.9
+    assert np.median(np.array(confidence)[~shown]) < 0.2
+    assert calibrate_by_map(street, 20) == calibration
+
+
+def test_photos_of_another_day_are_expected(street: PlaceMap, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its descriptors disturbed, a map asks for less likeness than its own photos have."""
+    expected = calibrate_by_map(street, 20)
+    monkeypatch.setattr("sareloc.localize.self_calibration.MOST_DISTURBED", 0.0)
+    strict = calibrate_by_map(street, 20)
+    query = street_model().encode([view(5, 99)]).numpy()
+    matches = street.search(query, 20)
+    confidence = [
+        c.confidence(judge(make_trials(matches, ecef_from_wgs84([position(5)]), 20)[:1], c.temperature)[0].place)
+        for c in (expected, strict)
+    ]
+    assert expected.weights != strict.weights
+    assert expected.temperature < strict.temperature  # noise brings right and wrong matches nearer to each other
+    assert min(confidence) > 0.5
+
+
+def test_enough_matches_are_asked_for(street: PlaceMap) -> None:
+    assert deep_enough(street, street.positions.metres, 20) == 23  # three photos stand at each place
+    assert deep_enough(street, street.positions.metres[:0], 20) == 20
+
+
+def test_a_map_of_one_photo_and_one_of_a_single_place_say_nothing(tmp_path: Path) -> None:
+    write_view(tmp_path / "photos" / "a.jpg", view(0, 0), position(0))
+    build_map(street_model(), tmp_path / "photos", tmp_path / "one.gpkg", progress=False)
+    assert calibrate_by_map(PlaceMap(tmp_path / "one.gpkg"), 20) == Calibration()
