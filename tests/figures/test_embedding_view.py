@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -95,6 +96,12 @@ def test_a_figure_has_a_thumbnail_or_a_dot_for_every_photo() -> None:
 def test_places_by_position(tmp_path: Path) -> None:
     near_and_far = photos(tmp_path / "a", [0, 0, 3, 0, 3, 5])
     assert places_of(near_and_far).tolist() == [0, 0, 1, 0, 1, 2]
+
+
+def test_photos_that_look_another_way_show_another_place(tmp_path: Path) -> None:
+    around = photos(tmp_path / "a", [0, 0, 0, 0, 3])
+    around = replace(around, headings_deg=np.array([350.0, 30.0, 90.0, np.nan, 350.0]))
+    assert places_of(around).tolist() == [0, 0, 1, 0, 2]
 
 
 def test_places_by_id_come_first(tmp_path: Path) -> None:

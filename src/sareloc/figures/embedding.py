@@ -46,11 +46,12 @@ def embed(descriptors: npt.ArrayLike, *, seed: int = 0, perplexity: float = PERP
     return middled
 
 
-def places_of(photos: PhotoSet, radius_m: float = 25.0) -> Ints:
+def places_of(photos: PhotoSet, radius_m: float = 25.0, turn_deg: float = 45.0) -> Ints:
     """A place number (N,), from 0, for each photo: photos of one number are of one place.
 
     By the first place id where the dataset has ids. Else by position: each photo that is in no place yet opens one, and
-    those within `radius_m` that are in none join it. Where there are neither, the error says so.
+    those within `radius_m` that are in none join it, if they look the same way within `turn_deg` (or if it is not known
+    which way). Where there are neither ids nor positions, the error says so.
     """
     if photos.place_ids is not None:
         numbers: dict[int, int] = {}
@@ -58,11 +59,13 @@ def places_of(photos: PhotoSet, radius_m: float = 25.0) -> Ints:
         return np.array([numbers.setdefault(first, len(numbers)) for first in firsts], dtype=np.int64)
     if photos.positions is None:
         raise ArgumentError("these photos have neither place ids nor positions: nothing says which show one place")
+    headings = np.full(len(photos), np.nan) if photos.headings_deg is None else photos.headings_deg
     places = np.full(len(photos), -1, dtype=np.int64)
     count = 0
     for row, near in enumerate(within_radius(photos.positions.metres, photos.positions.metres, radius_m)):
         if places[row] < 0:
-            places[near[places[near] < 0]] = count
+            turned = np.abs((headings[near] - headings[row] + 180) % 360 - 180) > turn_deg  # never where unknown
+            places[near[(places[near] < 0) & ~turned]] = count
             count += 1
     return places
 

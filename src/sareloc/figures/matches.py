@@ -41,11 +41,13 @@ def draw_matches(
     matches = min(matches, answers.rankings.shape[1])
     heats = heats or {}
     lead = 2 if heats else 1
-    figure = new_figure(TILE_INCHES * (lead + matches) + 0.2, TILE_INCHES * 0.98 * len(queries) + 0.25)
+    asked = [load_thumbnail(answers.places.queries.path(query), SHOWN_PX) for query in queries]
+    tallest = max([image.shape[0] / image.shape[1] for image in asked if image is not None], default=1.0)
+    row_inches = TILE_INCHES * min(max(tallest, 0.5), 1.5) + 0.3
+    figure = new_figure(TILE_INCHES * (lead + matches) + 0.2, row_inches * len(queries) + 0.1)
     panels = figure.subplots(len(queries), lead + matches, squeeze=False)
-    for tiles, query in zip(panels, queries, strict=True):
-        photos = answers.places.queries
-        _tile(tiles[0], load_thumbnail(photos.path(query), SHOWN_PX), f"query {query}")
+    for tiles, query, image in zip(panels, queries, asked, strict=True):
+        _tile(tiles[0], image, f"query {query}")
         if heats:
             _tile(tiles[1], heats.get(query), "what mattered")
         for place, axes in enumerate(tiles[lead:]):

@@ -70,7 +70,8 @@ def write_report(
 
 
 def _headline(report: Report) -> str:
-    shown = [(f"{percent:.1f} %", f"recall@{n}") for n, percent in list(report.recall.items())[:3]]
+    usual = [n for n in (1, 5, 10) if n in report.recall] or sorted(report.recall)[:3]
+    shown = [(f"{report.recall[n]:.1f} %", f"recall@{n}") for n in usual]
     if report.mean_average_precision is not None:
         shown.append((f"{report.mean_average_precision:.1f} %", "mean average precision"))
     if report.median_error_m is not None:
@@ -90,7 +91,7 @@ def _results(reports: Mapping[str, Report]) -> str:
         "dataset",
         "queries",
         *(f"recall@{n}" for n in ns),
-        "95 % of recall@1",
+        "95 % interval of recall@1",
         "median error",
         "mAP",
         "dims",
