@@ -14,7 +14,7 @@ from tests.figures.little_town import photos
 
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.figures import Answers, Put, draw_map, errors_geojson, put_by_fixes, write_geojson
-from sareloc.figures.style import RIGHT, WRONG, png_bytes
+from sareloc.figures.style import RIGHT, WRONG, png_bytes, svg_bytes
 from sareloc.geo import Positions, distance_m
 from sareloc.localize import Fix
 
@@ -66,6 +66,14 @@ def test_one_query_put_exactly_right_still_has_ground_around_it() -> None:
     (axes,) = draw_map(local([(5, 5)], [(5, 5)], [True])).axes
     assert np.diff(axes.get_xlim())[0] >= 20
     assert np.diff(axes.get_ylim())[0] >= 20
+
+
+def test_thousands_of_queries_are_pixels_inside_an_svg_not_elements() -> None:
+    rng = np.random.default_rng(0)
+    points = rng.random((5000, 2)) * 1000
+    put = local(points, points + rng.normal(0, 5, (5000, 2)), [True] * 5000, database=Positions.from_local(points))
+    assert svg_bytes(draw_map(put)).count(b"<use") < 50
+    assert svg_bytes(draw_map(local(points[:9], points[9:18], [True] * 9))).count(b"<image") == 0
 
 
 def test_geojson_has_two_points_and_a_line_for_each_query(answers: Answers, tmp_path: Path) -> None:

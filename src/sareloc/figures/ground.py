@@ -25,6 +25,7 @@ Bools = npt.NDArray[np.bool_]
 
 MOST_INCHES, LEAST_INCHES = 6.5, 2.2
 SMALLEST_VIEW_M = 20.0
+MANY = 2000  # so many points or lines become pixels inside an SVG, which would be megabytes otherwise
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,17 +93,19 @@ def draw_map(put: Put) -> Figure:
     figure, axes = _ground(np.concatenate(planes))
     if put.database is not None:
         label = f"database ({len(put.database)} photos)"
-        axes.plot(*planes[2].T, ".", color="#8c959f", markersize=2.5, zorder=1, label=label)
+        many = len(put.database) > MANY
+        axes.plot(*planes[2].T, ".", color="#8c959f", markersize=3, zorder=1, label=label, rasterized=many)
     lines = need("matplotlib.collections", "plot").LineCollection
     errors = np.linalg.norm(planes[0] - planes[1], axis=1)
     for mask, colour, line, word in ((put.right, RIGHT, "-", "right"), (~put.right, WRONG, (0, (4, 2)), "wrong")):
         if not mask.any():
             continue
-        starts, ends = planes[0][mask], planes[1][mask]
-        axes.add_collection(lines(np.stack([starts, ends], axis=1), colors=colour, linestyles=[line], linewidths=1.1))
-        axes.plot(*starts.T, "o", color=colour, markerfacecolor="white", markersize=4.5, zorder=3,
+        starts, ends, many = planes[0][mask], planes[1][mask], len(mask) > MANY
+        segments = np.stack([starts, ends], axis=1)
+        axes.add_collection(lines(segments, colors=colour, linestyles=[line], linewidths=1.1, rasterized=many))
+        axes.plot(*starts.T, "o", color=colour, markerfacecolor="white", markersize=4.5, zorder=3, rasterized=many,
                   label=f"{word}: taken here ({mask.sum()} of {len(mask)})")  # fmt: skip
-        axes.plot(*ends.T, "x", color=colour, markersize=4.5, markeredgewidth=1.4, zorder=4,
+        axes.plot(*ends.T, "x", color=colour, markersize=4.5, markeredgewidth=1.4, zorder=4, rasterized=many,
                   label=f"{word}: put here, median {np.median(errors[mask]):.1f} m off")  # fmt: skip
     figure.legend(loc="outside lower center", ncols=2, markerscale=1.4, handlelength=1.2)
     return figure

@@ -125,7 +125,7 @@ def png_bytes(figure: Figure, dots_per_inch: int = DOTS_PER_INCH) -> bytes:
 def svg_bytes(figure: Figure, *, transparent: bool = False) -> bytes:
     """The figure as an SVG file, its text as text; `transparent`: without its own background."""
     about = {"Date": None, "Creator": "sareloc"}  # no date: the same figure gives the same bytes
-    return _rendered(figure, format="svg", transparent=transparent, metadata=about)
+    return _rendered(figure, format="svg", dpi=DOTS_PER_INCH, transparent=transparent, metadata=about)
 
 
 def _rendered(figure: Figure, **how: Any) -> bytes:
