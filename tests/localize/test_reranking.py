@@ -78,8 +78,9 @@ def test_locations_are_rows_of_unit_length() -> None:
 def test_distances_shorten_by_more_than_usual_agreement_alone() -> None:
     distances = np.array([[1.0, 1.1, 1.2]], dtype=np.float32)
     assert shorten(distances, np.full((1, 3), 0.3))[0] == pytest.approx([1.0, 1.1, 1.2])
-    better = shorten(distances, np.array([[0.1, 0.1, 0.6]]))[0]
-    assert better == pytest.approx([1.0, 1.1, 1.2 * (1 + GAIN * 0.1) / (1 + GAIN * 0.6)])
+    five = np.array([[1.0, 1.1, 1.2, 1.3, 1.4]], dtype=np.float32)
+    better = shorten(five, np.array([[0.1, 0.0, 0.1, 0.1, 0.6]]))[0]  # upper quartile 0.1
+    assert better == pytest.approx([1.0, 1.1 * (1 + GAIN * 0.1), 1.2, 1.3, 1.4 * (1 + GAIN * 0.1) / (1 + GAIN * 0.6)])
     assert shorten(distances[:, :0], np.zeros((1, 0))).shape == (1, 0)
 
 

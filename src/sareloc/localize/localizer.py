@@ -13,7 +13,7 @@ from sareloc.loading import load_images
 from sareloc.localize.calibration import Calibration
 from sareloc.localize.estimate import MIN_CONFIDENCE, estimate, estimate_walk
 from sareloc.localize.fix import Fix, Match
-from sareloc.localize.reranking import Reranker
+from sareloc.localize.reranking import SPREAD, Reranker
 from sareloc.localize.searching import Search, Searcher
 from sareloc.localize.self_calibration import calibrate_by_map
 from sareloc.models.place_model import PlaceModel
@@ -68,9 +68,10 @@ class Localizer:
         if self._given is not None:
             return self._given
         stored = self.place_map.notes.get(self.note)
-        if stored is None:
-            return calibrate_by_map(self.place_map, self.search.candidates)
-        return Calibration.from_json(stored)
+        if stored is not None:
+            return Calibration.from_json(stored)
+        plain = calibrate_by_map(self.place_map, self.search.candidates)
+        return replace(plain, temperature=SPREAD * plain.temperature) if self.search.rerank else plain
 
     @property
     def note(self) -> str:
