@@ -43,7 +43,7 @@ class Reranker:
         """The matches (Q, K) of Q images in a new order: the `first` ones of each are looked at again.
 
         One whose photo agrees with the query to a share f (see `agreement`) gets the distance
-        `d (1 + 3 f') / (1 + 3 f)`, with f' the upper quartile over those looked at: by chance alone little comes nearer,
+        `d (1 + 3 f') / (1 + 3 f)`, with f' the upper quartile over those looked at: chance alone brings little nearer,
         and distances go on meaning what they meant. Equal distances keep their order.
         """
         shares = np.zeros((len(images), min(first, matches.ids.shape[1])))
