@@ -69,7 +69,7 @@ def test_recall_of_the_approximate_engine_is_98_percent_of_the_exact_one(
     walk: Walk, index: str, request: pytest.FixtureRequest
 ) -> None:
     request.getfixturevalue(index)
-    vectors, queries = draw(walk, 12_000, 200, np.random.default_rng(0))
+    vectors, queries = draw(walk, 8_000, 200, np.random.default_rng(0))
     exact, approximate = ExactEngine(64), ApproximateEngine(64)
     for engine in (exact, approximate):
         engine.upsert(np.arange(len(vectors)), vectors)

@@ -129,7 +129,8 @@ def test_the_index_is_kept_beside_the_map_and_opened_again(tmp_path: Path, monke
     np.testing.assert_array_equal(again.search(queries, 10).ids, first.search(queries, 10).ids)
     exact = PlaceMap(path, exact=True)
     assert exact.engine_info().kind == "exact"
-    assert np.mean(exact.search(queries, 10).ids == first.search(queries, 10).ids) > 0.98
+    truth, found = exact.search(queries, 10).ids, first.search(queries, 10).ids
+    assert np.mean([np.isin(a, b).mean() for a, b in zip(truth, found, strict=True)]) >= 0.98
 
 
 @pytest.mark.usefixtures("indexed")

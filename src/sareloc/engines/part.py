@@ -17,10 +17,10 @@ from sareloc.engines.contract import Hits, Ints, Vectors, nearest_of
 from sareloc.engines.exact import find_rows, load_faiss, one_thread, scan, search_index, take
 
 TRAINING_VECTORS = 50_000
-CANDIDATES, CANDIDATES_PER_HIT = 500, 10
+CANDIDATES, CANDIDATES_PER_HIT = 300, 10
 SPARE_HITS = 100  # asked for beyond k, in place of hits that were deleted after the part was made
 BLOCK = 16_384  # vectors expanded to full precision at a time
-TRIALS, TRIAL_HITS, TRIAL_RECALL = 200, 10, 0.995
+TRIALS, TRIAL_HITS, TRIAL_RECALL = 400, 10, 0.99
 
 
 def make_index(vectors: Any) -> Any:

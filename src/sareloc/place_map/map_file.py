@@ -125,8 +125,8 @@ class MapFile:
     def photos(self) -> tuple[Ints, Floats, tuple[str, ...]]:
         """The ids of all photos, rising, their latitudes and longitudes (N, 2), and their files."""
         rows = self.query("SELECT fid, geom, file FROM photos ORDER BY fid")
-        ids, blobs, files = zip(*rows, strict=True) if rows else ((), (), ())
-        return np.array(ids, dtype=np.int64), gpkg.latlon_of_blobs(blobs), files
+        ids = np.array([fid for fid, _, _ in rows], dtype=np.int64)
+        return ids, gpkg.latlon_of_blobs([blob for _, blob, _ in rows]), tuple([file for _, _, file in rows])
 
     def find(self, sha256: bytes) -> tuple[int, str] | None:
         """The id and the file of the photo with this content."""
