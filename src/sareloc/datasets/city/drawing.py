@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 
 import numpy as np
@@ -51,12 +52,29 @@ def draw_scene(scene: Scene, poses: Poses, height: int, width: int) -> Tensor:
     step = DENSE_BATCH if scene.dense else 1
     rows = np.arange(-(-len(poses) // step) * step) % len(poses)
     view = _view(poses.take(rows), height, width, scene.device)
-    parts = []
-    with torch.inference_mode():
-        for i in range(0, len(rows), step):
-            part = View(*(getattr(view, f.name)[i : i + step] for f in fields(View)))
-            parts.append(draw_views(scene, part, grid))
-    return torch.cat(parts)[: len(poses)]
+
+    def part(start: int) -> Tensor:
+        with torch.inference_mode():
+            some = View(*(getattr(view, f.name)[start : start + step] for f in fields(View)))
+            return draw_views(scene, some, grid)
+
+    starts = range(0, len(rows), step)
+    return torch.cat(list(map(part, starts)) if scene.dense else _side_by_side(part, starts))[: len(poses)]
+
+
+def _side_by_side(part: Callable[[int], Tensor], starts: range) -> list[Tensor]:
+    """Draw each view in one thread, as many at a time as torch has threads: the thousands of small steps of a view are
+    not worth sharing out, and on a busy machine threads that wait for each other stand still."""
+    workers = min(torch.get_num_threads(), len(starts))
+    if workers == 1:
+        return [part(start) for start in starts]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(workers) as pool:
+            return list(pool.map(part, starts))
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _view(poses: Poses, height: int, width: int, device: torch.device) -> View:
