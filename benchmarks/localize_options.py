@@ -95,7 +95,7 @@ def make_walk(town: Town, rng: np.random.Generator, moments: int) -> Poses | Non
     )
 
 
-def judge(fixes: list[Fix], truth: np.ndarray) -> dict[str, float]:
+def judge(fixes: list[Fix], truth: np.ndarray) -> dict[str, float | None]:
     """Of fixes that were made with no lower limit to their confidence."""
     first = distance_m([fix.matches[0].latlon for fix in fixes], truth)
     errors = distance_m([fix.latlon for fix in fixes], truth)
@@ -107,7 +107,7 @@ def judge(fixes: list[Fix], truth: np.ndarray) -> dict[str, float]:
         "fix_right": 100 * float(right.mean()),
         "fix_median_m": float(np.median(errors)),
         "right_kept": 100 * float(sure[right].mean()),
-        "sure_right": 100 * float(right[sure].mean()) if sure.any() else float("nan"),
+        "sure_right": 100 * float(right[sure].mean()) if sure.any() else None,
     }
 
 
@@ -121,49 +121,61 @@ def measure(localizer: Localizer, images: list[np.ndarray], truth: np.ndarray, o
     return judge(fixes, truth) | {"others_rejected": rejected, "ms_a_photo": 1000 * seconds / len(images)}
 
 
-def measure_walks(localizer: Localizer, town: Town, moments: tuple, args: argparse.Namespace) -> dict[str, dict] | None:
-    rng = np.random.default_rng(1)
-    walks = [make_walk(town, rng, len(moments)) for _ in range(args.walks)]
-    alone, together, truth = [], [], []
-    for poses in walks:
-        if poses is None:
-            return None
-        images = list(draw(town, poses, moments, *args.photo).permute(0, 2, 3, 1).numpy())
-        truth.append(wgs84_from_enu(town.enu(poses.eye), town.origin))
-        alone += localizer.localize_many(images, top=1)
-        together += localizer.localize_walk(images, 1.5 * STEP_M, top=1)
-    latlon = np.concatenate(truth)
-    return {
-        name: judge(fixes, latlon) | {"ece": error_of(fixes, latlon)}
-        for name, fixes in (("photo by photo", alone), ("as a walk", together))
-    }
+def measure_walks(model: PlaceModel, place_map: PlaceMap, args: argparse.Namespace) -> dict[str, dict] | None:
+    """Walks through the town, and through the other town, photo by photo and as walks."""
+    rows = {}
+    for name, search in (("", Search()), (", rerank 50", Search(rerank=50))):
+        localizer = Localizer(model, place_map, search, min_confidence=0)
+        answers: dict[str, list[list[Fix]]] = {"test": [[], []], "val": [[], []]}
+        truth = []
+        for split, (alone, together) in answers.items():
+            city = city_places(args.seed, args.town, split)
+            rng = np.random.default_rng(1)
+            for _ in range(args.walks):
+                poses = make_walk(city.town, rng, len(city.views.moments))
+                if poses is None:
+                    return None
+                images = list(draw(city.town, poses, city.views.moments, *args.photo).permute(0, 2, 3, 1).numpy())
+                truth.append(wgs84_from_enu(city.town.enu(poses.eye), city.town.origin))
+                alone += localizer.localize_many(images, top=1)
+                together += localizer.localize_walk(images, 1.5 * STEP_M, top=1)
+        latlon = np.concatenate(truth[: args.walks])
+        for way, fixes, strangers in zip(("photo by photo", "as a walk"), answers["test"], answers["val"], strict=True):
+            rejected = 100 * float(np.mean([fix.confidence < SURE for fix in strangers]))
+            rows[way + name] = judge(fixes, latlon) | {
+                "others_rejected": rejected,
+                "ece": error_of(fixes, latlon, strangers),
+            }
+    return rows
 
 
-def error_of(fixes: list[Fix], truth: np.ndarray) -> float:
+def error_of(fixes: list[Fix], truth: np.ndarray, strangers: list[Fix]) -> float:
+    """Expected calibration error over fixes and as many photos of the other town, of which none can be right."""
     right = distance_m([fix.latlon for fix in fixes], truth) <= HIT_M
-    return expected_calibration_error([fix.confidence for fix in fixes], right)
+    strangers = strangers[: len(fixes)]
+    confidence = [fix.confidence for fix in [*fixes, *strangers]]
+    return expected_calibration_error(confidence, [*right, *[False] * len(strangers)])
 
 
 def measure_calibration(
-    model: PlaceModel, path: Path, photos: list[Path], truth: np.ndarray, others: list[np.ndarray]
-) -> dict[str, float]:
+    model: PlaceModel, path: Path, photos: list[Path], truth: np.ndarray, others: list[np.ndarray], search: Search
+) -> dict[str, dict]:
     """Calibrate a copy of the map on every other query; judge on the rest and as many photos of the other town."""
     copy = path.with_name("calibrated.gpkg")
     shutil.copy(path, copy)
-    calibrate(Localizer(model, PlaceMap(copy)), photos[::2], truth[::2])
+    calibrate(Localizer(model, PlaceMap(copy), search), photos[::2], truth[::2])
     found = {}
-    for name, city in (("before", path), ("after", copy)):
-        localizer = Localizer(model, PlaceMap(city), min_confidence=0)
+    for name, city in (("by the map itself", path), (f"by {len(photos[::2])} photos", copy)):
+        localizer = Localizer(model, PlaceMap(city), search, min_confidence=0)
         fixes = localizer.localize_many(photos[1::2], top=1)
         strangers = localizer.localize_many(others[: len(fixes)], top=1)
-        right = distance_m([fix.latlon for fix in fixes], truth[1::2]) <= HIT_M
-        confidence = [fix.confidence for fix in [*fixes, *strangers]]
-        found[f"ece_{name}"] = expected_calibration_error(confidence, [*right, *[False] * len(strangers)])
-        found[f"right_kept_{name}"] = judge(fixes, truth[1::2])["right_kept"]
-        found[f"sure_right_{name}"] = judge(fixes, truth[1::2])["sure_right"]
-        found[f"others_rejected_{name}"] = 100 * float(np.mean([fix.confidence < SURE for fix in strangers]))
-        inside = distance_m([fix.latlon for fix in fixes], truth[1::2]) <= [fix.radius_m for fix in fixes]
-        found[f"inside_radius_{name}"] = 100 * float(inside[right].mean())
+        errors = distance_m([fix.latlon for fix in fixes], truth[1::2])
+        right = errors <= HIT_M
+        found[f"{search.name}, calibrated {name}"] = judge(fixes, truth[1::2]) | {
+            "others_rejected": 100 * float(np.mean([fix.confidence < SURE for fix in strangers])),
+            "right_in_radius": 100 * float((errors <= [fix.radius_m for fix in fixes])[right].mean()),
+            "ece": error_of(fixes, truth[1::2], strangers),
+        }
     return found
 
 
@@ -172,7 +184,8 @@ def print_table(rows: dict[str, dict[str, float]]) -> None:
     print("| " + " | ".join(["option", *columns]) + " |")
     print("|" + "---|" * (len(columns) + 1))
     for name, row in rows.items():
-        print("| " + " | ".join([name, *(f"{row[column]:.3g}" for column in columns)]) + " |")
+        numbers = ("-" if row[column] is None else f"{row[column]:.3g}" for column in columns)
+        print("| " + " | ".join([name, *numbers]) + " |")
     print(flush=True)
 
 
@@ -200,20 +213,19 @@ def main() -> None:
     images = [decode(photo) for photo in photos]
     others = other_town(args, len(photos))
     place_map = PlaceMap(path)
-    city = city_places(args.seed, args.town, "test")
 
     options = {}
     for name in args.only:
         localizer = Localizer(model, place_map, OPTIONS[name], min_confidence=0)
         options[name] = measure(localizer, images, truth, others)
         print_table({name: options[name]})
-    plain = Localizer(model, place_map, min_confidence=0)
-    walks = measure_walks(plain, city.town, city.views.moments, args) if args.walks else None
-    calibration = measure_calibration(model, path, photos, truth, others)
-    print_table(options)
-    if walks:
-        print_table(walks)
-    print(json.dumps(calibration, indent=2))
+    walks = measure_walks(model, place_map, args) if args.walks else None
+    calibration = {}
+    for search in (Search(), Search(rerank=50)):
+        calibration |= measure_calibration(model, path, photos, truth, others, search)
+    for table in (options, walks, calibration):
+        if table:
+            print_table(table)
     told = {
         "benchmark": "localize_options",
         "town": {"size": args.town, "seed": args.seed, "photos": len(place_map), "queries": len(photos)},

@@ -11,7 +11,7 @@ from tests.localize.street import PLACES, START, position, street_model, view, w
 from sareloc.geo import ecef_from_wgs84, wgs84_from_enu
 from sareloc.localize import Calibration
 from sareloc.localize.fusion import TEMPERATURE
-from sareloc.localize.self_calibration import calibrate_by_map, deep_enough
+from sareloc.localize.self_calibration import calibrate_by_map, chance_of_reach, deep_enough
 from sareloc.localize.trials import Trial, calibration_error, fit_trials, judge, make_trials
 from sareloc.place_map import Matches, PlaceMap
 from sareloc.place_map.building import build_map
@@ -93,6 +93,13 @@ def test_photos_of_another_day_are_expected(street: PlaceMap, monkeypatch: pytes
     assert expected.weights != strict.weights
     assert expected.temperature < strict.temperature  # noise brings right and wrong matches nearer to each other
     assert min(confidence) > 0.5
+
+
+def test_the_chance_of_standing_within_reach_is_counted(street: PlaceMap) -> None:
+    metres = street.positions.metres
+    apart = np.linalg.norm(metres[:, None] - metres, axis=2)
+    assert chance_of_reach(street, 70.0) == pytest.approx((apart <= 95).mean())
+    assert chance_of_reach(street, 1e6) == 1
 
 
 def test_enough_matches_are_asked_for(street: PlaceMap) -> None:

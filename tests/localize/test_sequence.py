@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sareloc.errors import ArgumentError
-from sareloc.localize.sequence import JUMP, LOST, Belief, support
+from sareloc.localize.sequence import JUMP, LOST, TRUST, Belief, support
 
 
 def belief(points: list[float], chances: list[float]) -> Belief:
@@ -16,14 +16,14 @@ def belief(points: list[float], chances: list[float]) -> Belief:
     return Belief(np.array([[x, 0.0, 0.0] for x in points]).reshape(-1, 3), np.array(chances, dtype=np.float64))
 
 
-def all_paths(beliefs: list[Belief], reach: list[float]) -> list[np.ndarray]:
+def all_paths(beliefs: list[Belief], reach: list[float], chance: float) -> list[np.ndarray]:
     """Every way of choosing a state for each photo, weighed and summed: the slow twin."""
 
     def fit(a: Belief, i: int, b: Belief, j: int, reach_m: float) -> float:
         if i == len(a.chances) or j == len(b.chances):
             return 1.0 if i == len(a.chances) and j == len(b.chances) else LOST
         beyond = max(0.0, float(abs(a.points_m[i, 0] - b.points_m[j, 0])) - reach_m)
-        return max(JUMP, float(np.exp(-(beyond**2) / (2 * 25.0**2))))
+        return max(JUMP, chance**-TRUST * float(np.exp(-(beyond**2) / (2 * 25.0**2))))
 
     found = [np.zeros(len(b.chances) + 1) for b in beliefs]
     for path in product(*(range(len(b.chances) + 1) for b in beliefs)):
@@ -44,7 +44,7 @@ def test_agrees_with_summing_over_all_paths() -> None:
         for count in (3, 4, 1, 2, 3)
     ]
     reach = [10.0, 80.0, 0.0, 40.0]
-    for ours, slow in zip(support(beliefs, reach), all_paths(beliefs, reach), strict=True):
+    for ours, slow in zip(support(beliefs, reach, chance=0.03), all_paths(beliefs, reach, 0.03), strict=True):
         assert ours == pytest.approx(slow, rel=1e-9)
 
 
@@ -84,3 +84,11 @@ def test_steps_must_be_metres() -> None:
         support([belief([0], [1.0])] * 2, -1)
     with pytest.raises(ArgumentError, match="3 photos has 2 steps"):
         support([belief([0], [1.0])] * 3, [1.0, 2.0, 3.0])
+    with pytest.raises(ArgumentError, match="0 < chance <= 1: found 0"):
+        support([belief([0], [1.0])], 5, chance=0)
+
+
+def test_standing_together_means_more_where_it_is_rare() -> None:
+    walk = [belief([0, 900], [0.2, 0.1]), belief([10, 4000], [0.2, 0.1])]
+    rare, common = (support(walk, 20, chance=chance)[0][0] for chance in (0.001, 1.0))
+    assert rare > 0.5 > common

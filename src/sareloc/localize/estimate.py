@@ -11,7 +11,7 @@ from sareloc.geo import ecef_from_wgs84
 from sareloc.localize.calibration import Calibration
 from sareloc.localize.fix import Fix, Match
 from sareloc.localize.fusion import Place, fuse, weigh
-from sareloc.localize.sequence import Belief, support
+from sareloc.localize.sequence import CHANCE, Belief, support
 
 Floats = npt.NDArray[np.float64]
 
@@ -41,19 +41,20 @@ def estimate_walk(
     reach_m: float | npt.ArrayLike,
     calibration: Calibration | None = None,
     *,
+    chance: float = CHANCE,
     min_confidence: float = MIN_CONFIDENCE,
 ) -> list[Fix]:
     """The fixes of a walk's photos, in order, each from the matches of all.
 
     A photo whose own fix has confidence c, with a share s of the weight, believes in each of its matches by
     `weight * min(1, c / s)` and by the rest in none of them; `support` makes the chances of all photos agree with steps
-    of at most `reach_m`. Positions are fused by these chances, and the confidence is their sum within 25 m. A photo
-    without matches has no position. A walk of one photo is `estimate`.
+    of at most `reach_m` (`chance`: see there). Positions are fused by these chances, and the confidence is their sum
+    within 25 m. A photo without matches has no position. A walk of one photo is `estimate`.
     """
     known = calibration or Calibration()
     beliefs = [_belief(matches, known) for matches in walk]
     fixes = []
-    for matches, chances in zip(walk, support(beliefs, reach_m), strict=True):
+    for matches, chances in zip(walk, support(beliefs, reach_m, chance=chance), strict=True):
         if not matches or not chances.sum() > 0:
             fixes.append(estimate(matches, known, min_confidence=min_confidence))
             continue

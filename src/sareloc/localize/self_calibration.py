@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from sareloc.geo import within_radius
 from sareloc.localize.calibration import Calibration
+from sareloc.localize.fusion import PLACE_M
 from sareloc.localize.trials import ELSEWHERE_M, fit_trials, make_trials
 from sareloc.place_map import PlaceMap
 
@@ -47,3 +48,11 @@ def deep_enough(place_map: PlaceMap, truth_m: npt.NDArray[np.float64], candidate
     """How many matches to look for, so that so many are left without those around the true positions (Q, 3)."""
     around = within_radius(place_map.positions.metres, truth_m, ELSEWHERE_M)
     return min(candidates + max((len(rows) for rows in around), default=0), DEEPEST)
+
+
+def chance_of_reach(place_map: PlaceMap, reach_m: float) -> float:
+    """How probable it is that two photos of the map, drawn at random, show places within reach of each other."""
+    points = place_map.positions.metres
+    some = points[np.random.default_rng(0).permutation(len(points))[:SAMPLE]]
+    within = within_radius(points, some, reach_m + PLACE_M)
+    return float(np.mean([len(rows) for rows in within])) / len(points)
