@@ -17,7 +17,7 @@ test: .venv/ready          ## the default tests: under five minutes on two cores
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
 
 test-all: .venv/ready      ## also the slow, gpu and data-hungry ones
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --hypothesis-profile=new
 
 check: .venv/ready         ## lint, format, types
 	$(BIN)/ruff check .

@@ -74,9 +74,9 @@ def test_rays_meet_pieces_where_a_linear_solver_says(make_poses_seed):
     t, a, b = np.linalg.solve(np.stack([ray, -u, -v], axis=1), corner - eye)
     if not 0.2 < t < 200:
         return
-    here, there = torch.tensor(column), torch.tensor(row)
+    here, there = torch.tensor([column, row], dtype=torch.float64)
     found = surface_point(list(c[0, 0].flatten()), here, there)
-    assert [float(x) for x in found[:3]] == pytest.approx([t, a, b], rel=1e-6, abs=1e-6)
+    assert [float(x) for x in found[:3]] == pytest.approx([t, a, b], rel=1e-8, abs=1e-8)
     step = 1e-4
     moved = [surface_point(list(c[0, 0].flatten()), here + dx, there + dy) for dx, dy in ((step, 0), (0, step))]
     slope = sum(abs(float(m[1] - found[1])) for m in moved) / step
