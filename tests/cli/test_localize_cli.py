@@ -52,7 +52,7 @@ def test_json_is_one_object_a_line(town: Path, capsys: pytest.CaptureFixture[str
     assert found["photo"] == str(town / "queries" / "q05.jpg")
     assert distance_m(found["latlon"], position(5, 3.0)) < 25
     assert len(found["matches"]) == 3
-    assert list(found["matches"][0]) == ["photo", "latlon", "distance"]
+    assert list(found["matches"][0]) == ["id", "photo", "latlon", "distance"]
     assert lost["latlon"] is None
     assert lost["reason"].startswith("not in this map")
 

@@ -18,7 +18,9 @@ SURE = Calibration()
 def matches(*rows: tuple[float, float, float]) -> list[Match]:
     """East, north in metres and the descriptor distance of each."""
     latlon = wgs84_from_enu([row[:2] for row in rows], HERE)
-    return [Match(f"{i}.jpg", (lat, lon), row[2]) for i, ((lat, lon), row) in enumerate(zip(latlon, rows, strict=True))]
+    return [
+        Match(i, f"{i}.jpg", (lat, lon), row[2]) for i, ((lat, lon), row) in enumerate(zip(latlon, rows, strict=True))
+    ]
 
 
 GOOD = matches((0, 0, 0.8), (6, 0, 0.85), (-5, 2, 0.9), (900, 0, 1.2), (0, 700, 1.21))
@@ -76,7 +78,7 @@ def test_json_has_exactly_the_promised_keys() -> None:
     told = json.loads(json.dumps(estimate(GOOD).to_json("walk/a.jpg")))
     assert list(told) == ["photo", "latlon", "radius_m", "confidence", "matches"]
     assert told["photo"] == "walk/a.jpg"
-    assert list(told["matches"][0]) == ["photo", "latlon", "distance"]
+    assert list(told["matches"][0]) == ["id", "photo", "latlon", "distance"]
     lost = estimate(LOST).to_json("b.jpg")
     assert list(lost) == ["photo", "latlon", "radius_m", "confidence", "matches", "reason"]
     assert lost["latlon"] is None

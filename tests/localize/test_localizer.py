@@ -49,6 +49,8 @@ def test_the_fix_lists_the_photos_of_the_place(localizer: Localizer, queries: li
     fix = localizer.localize(queries[7])
     assert {match.photo for match in fix.matches[:3]} == {f"photos/07_{i}.jpg" for i in range(3)}
     assert [m.distance for m in fix.matches] == sorted(m.distance for m in fix.matches)
+    held = dict(zip(localizer.place_map.ids.tolist(), localizer.place_map.files, strict=True))
+    assert [held[m.id] for m in fix.matches] == [m.photo for m in fix.matches]
     assert distance_m(fix.latlon, position(7, 3.0)) <= fix.radius_m
 
 

@@ -13,6 +13,8 @@ LatLon = tuple[float, float]
 class Match:
     """A photo of the map that looks like the query."""
 
+    id: int
+    """Under which the map holds it; never given to another photo."""
     photo: str
     """Its file, as the map names it."""
     latlon: LatLon

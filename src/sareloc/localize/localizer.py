@@ -187,8 +187,10 @@ def _area(near: Near) -> Area | None:
 def _lists(matches: Matches) -> list[tuple[Match, ...]]:
     return [
         tuple(
-            Match(file, (float(lat), float(lon)), float(distance))
-            for file, (lat, lon), distance in zip(files, latlon, distances, strict=True)
+            Match(int(photo_id), file, (float(lat), float(lon)), float(distance))
+            for photo_id, file, (lat, lon), distance in zip(ids, files, latlon, distances, strict=True)
         )
-        for files, latlon, distances in zip(matches.files, matches.latlon, matches.distances, strict=True)
+        for ids, files, latlon, distances in zip(
+            matches.ids, matches.files, matches.latlon, matches.distances, strict=True
+        )
     ]
