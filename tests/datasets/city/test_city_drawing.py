@@ -12,12 +12,14 @@ import torch
 from sareloc.datasets.city import (
     WEATHER,
     billboards,
+    city_places,
     draw,
     draw_scene,
     layers,
     make_moment,
     make_scene,
     make_views,
+    raster,
     render,
 )
 from sareloc.datasets.city.atlas import make_atlas
@@ -75,6 +77,32 @@ def test_threads_do_not_change_pixels(town, views, some):
     assert torch.equal(*images)
 
 
+def test_rounding_decides_nothing_that_can_be_seen(monkeypatch):
+    """Another machine rounds otherwise: with every depth and place on a piece off by half a step, the same is drawn.
+
+    Row houses stand in one plane, so that equal depths are everywhere.
+    """
+    city = city_places(0, "small", "test")
+    scene, poses = make_scene(city.town, city.views.moments), city.poses.take([30, 42, 54, 114, 132])
+    still = draw_scene(scene, poses, 240, 320).int()
+    rng = torch.Generator().manual_seed(0)
+
+    def disturbed(function):
+        def other_machine(*args):
+            return tuple(
+                x * (1 + 2.0**-24 * (2 * torch.rand(x.shape, generator=rng) - 1)) if x.is_floating_point() else x
+                for x in function(*args)
+            )
+
+        return other_machine
+
+    for module, name in ((layers, "surface_point"), (raster, "piece_coefficients"), (raster, "_overlap")):
+        monkeypatch.setattr(module, name, disturbed(getattr(module, name)))
+    apart = (draw_scene(scene, poses, 240, 320).int() - still).abs()
+    assert int(apart.max()) <= 2
+    assert int(apart.max()) > 0  # it was disturbed
+
+
 @pytest.mark.slow
 def test_every_pixel_function_can_be_compiled_whole(town, views, some, monkeypatch):
     """As on a GPU, but only captured: a graph break or an operation that cannot be traced fails here."""
@@ -103,7 +131,7 @@ def test_a_gpu_draws_what_the_cpu_draws(town, views):
     poses = views.queries.take(range(40))
     here, there = (draw(town, poses, views.moments, 240, 320, device).cpu().int() for device in ("cpu", "cuda"))
     apart = (here - there).abs().amax(1)
-    assert (apart > 2).float().mean() < 1e-4
+    assert (apart > 2).float().mean() < 1e-5
     again = draw(town, poses.take([7, 3]), views.moments, 240, 320, "cuda").cpu().int()
     assert torch.equal(again, there[[7, 3]])
 

@@ -11,6 +11,9 @@ from sareloc.datasets.city.raster import FAR
 
 NUMBERS = 11
 """Of a piece in a view: nine coefficients (see `raster`) and two leans."""
+TIE = 2e-5
+"""Of the depth. Row houses share a plane: depths nearer than this are equal, and the piece of the smaller number comes
+first. Which of two equal depths is smaller would be for each machine's rounding to say."""
 
 
 def surface_point(c: list[Tensor], column: Tensor, row: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -70,10 +73,18 @@ def _one_more(
     inside = torch.minimum(along, 0.5 - (b - 0.5).abs() + 0.5 * fb)
     ahead = c[0] + c[1] * column + c[2] * row > 1e-6
     t = torch.where((inside > 0) & ahead & used[..., None], t, FAR)
-    this, closer = index[..., None], t < near
+    this = index[..., None]
+    before_first, before_second = _before(t, this, near, first), _before(t, this, next_near, second)
     return (
-        torch.minimum(near, t),
-        torch.minimum(next_near, torch.maximum(near, t)),
-        torch.where(closer, this, first),
-        torch.where(closer, first, torch.where(t < next_near, this, second)),
+        torch.where(before_first, t, near),
+        torch.where(before_first, near, torch.where(before_second, t, next_near)),
+        torch.where(before_first, this, first),
+        torch.where(before_first, first, torch.where(before_second, this, second)),
     )
+
+
+def _before(t: Tensor, piece: Tensor, other_t: Tensor, other: Tensor) -> Tensor:
+    """Whether a piece at depth t comes before another one."""
+    apart = t - other_t
+    tie = TIE * other_t
+    return (apart < -tie) | ((apart <= tie) & (piece < other))

@@ -113,13 +113,14 @@ def _clipped(start: Tensor, end: Tensor) -> Tensor:
 
 
 def nearest_pieces(candidates: Candidates, reach_m: Tensor, grid: Grid, keep: int) -> Tensor:
-    """(B, keep) the pieces that may show in the image, nearest first; `reach_m` (B or 1, N) is their longest side."""
+    """(B, keep) the nearest pieces that may show in the image, in rising order: numbered so, they are ranked alike by
+    every machine where their depths are equal. `reach_m` (B or 1, N) is their longest side."""
     half = (grid.width / 2 + 1.0, grid.height / 2 + 1.0)
     shows, _, nearness, _ = _overlap(candidates, half[0] - 1.0, half[1] - 1.0, half)
     # What is smaller than a pixel at its nearest is left out.
     shows = shows & (nearness * reach_m * grid.width > 1.0)
     order = torch.where(shows, nearness, -1.0)
-    return torch.topk(order, min(keep, order.shape[1]), dim=1).indices
+    return torch.topk(order, min(keep, order.shape[1]), dim=1).indices.sort(dim=1).values
 
 
 def _overlap(
@@ -158,6 +159,16 @@ def tile_lists(
     if hidden_behind is not None:
         wall = torch.maximum(wall, hidden_behind)
     shows = shows & (nearness >= wall[:, None])
-    order = torch.where(shows, nearness, -1.0).transpose(1, 2)
+    order = torch.where(shows, _ranked(nearness), -1).transpose(1, 2)
     best = torch.topk(order, min(keep, order.shape[2]), dim=2)
-    return best.indices, (best.values > 0).sum(-1), wall
+    return best.indices, (best.values >= 0).sum(-1), wall
+
+
+def _ranked(nearness: Tensor) -> Tensor:
+    """(B, K, T) int32, no two of a tile alike: by nearness to a two-thousandth, then by number, the smaller first.
+
+    Pieces that share a corner are equally near; which of them a full list leaves out must not hang on rounding.
+    """
+    numbers = torch.arange(nearness.shape[1] - 1, -1, -1, device=nearness.device, dtype=torch.int32)
+    rough = nearness.clamp(min=0.0).view(torch.int32) >> 12  # the exponent and 11 bits of a float32
+    return (rough << 10) + numbers[:, None]
