@@ -1,0 +1,124 @@
+"""The connection to Milvus: asked again while the server is away, and errors of ours in place of pymilvus's."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sareloc.engines.milvus_address import MilvusAddress
+from sareloc.errors import MapError, MissingExtraError, need
+
+T = TypeVar("T")
+
+CONNECT_S = 10.0
+"""A server that does not answer by then is not there."""
+PATIENCE_S = 60.0
+"""How long a server that was there may be away before its caller gives up."""
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
+
+_AWAY = {2, 503, 901, 902}  # connecting failed or service unavailable; channel not available; node gone
+_STARTING = ("not ready", "not available", "not loaded", "no available", "initializing", "rate limit")
+
+
+class Connection:
+    """pymilvus's client for one address. Safe from several threads."""
+
+    def __init__(self, address: MilvusAddress) -> None:
+        self.address = address
+        self._milvus = need("pymilvus", "milvus")
+        for name in ("pymilvus", "milvus_lite"):  # what they log, with its traceback, they raise as well
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        if address.local:
+            _make_room(Path(address.uri))
+        try:
+            self._client = self._milvus.MilvusClient(uri=address.uri, timeout=CONNECT_S)
+        except self._errors as error:
+            raise MapError(self._not_there(error)) from error
+
+    @property
+    def _errors(self) -> tuple[type[Exception], ...]:
+        import grpc
+
+        return self._milvus.MilvusException, grpc.RpcError
+
+    @property
+    def types(self) -> Any:
+        """Milvus's types of fields."""
+        return self._milvus.DataType
+
+    def make_schema(self) -> Any:
+        """An empty schema."""
+        return self._client.create_schema(auto_id=False, enable_dynamic_field=False)
+
+    def make_index_parameters(self) -> Any:
+        """An empty list of indexes."""
+        return self._client.prepare_index_params()
+
+    def close(self) -> None:
+        """Let the server go."""
+        self._client.close()
+
+    def ask(self, method: str, **arguments: Any) -> Any:
+        """Call a method of pymilvus's client, see `patiently`."""
+        return self.patiently(getattr(self._client, method), timeout=PATIENCE_S, **arguments)
+
+    def patiently(self, call: Callable[..., T], **arguments: Any) -> T:
+        """Call something that asks the server; while that is away, again and again, ever less often.
+
+        What is asked for may so be done twice: it must come to the same. After `PATIENCE_S` of silence, or when the
+        server refuses, a MapError says what happened.
+        """
+        start, wait = time.monotonic(), FIRST_WAIT_S
+        while True:
+            try:
+                return call(**arguments)
+            except self._errors as error:
+                if not _passes(error):
+                    raise MapError(f"Milvus at {self.address} refused to {call.__name__}: {_said(error)}") from error
+                waited = time.monotonic() - start
+                if waited + wait > PATIENCE_S:
+                    raise MapError(
+                        f"Milvus at {self.address.where} was lost and has not come back within {PATIENCE_S:.0f} s "
+                        f"({_said(error)}). What it had acknowledged is kept: when it is there again, give the same "
+                        "command, and it goes on where it was"
+                    ) from error
+            time.sleep(wait)
+            wait = min(2 * wait, LONGEST_WAIT_S)
+
+    def _not_there(self, error: Exception) -> str:
+        if self.address.local:
+            return (
+                f"{self.address.where} cannot be opened ({_said(error)}): is another process using it? milvus-lite "
+                "serves one at a time; a server serves many"
+            )
+        return (
+            f"no Milvus answers at {self.address.where} ({_said(error)}): start the server, or correct the host and "
+            "the port"
+        )
+
+
+def _make_room(file: Path) -> None:
+    """Milvus-lite wants to be installed, and a folder for its file."""
+    try:
+        need("milvus_lite", "milvus")
+    except MissingExtraError as missing:
+        raise MissingExtraError(f"{missing.__cause__}: pip install milvus-lite") from missing
+    file.parent.mkdir(parents=True, exist_ok=True)
+
+
+def _passes(error: Exception) -> bool:
+    """Whether an error is one of a server that is away, starting or overloaded."""
+    import grpc
+
+    code = error.code() if isinstance(error, grpc.RpcError) else getattr(error, "code", None)
+    if isinstance(code, grpc.StatusCode):
+        return code in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
+    return code in _AWAY or any(word in str(error).lower() for word in _STARTING)
+
+
+def _said(error: Exception) -> str:
+    text = getattr(error, "message", "") or getattr(error, "details", lambda: "")() or str(error)
+    return " ".join(str(text).split())[:300]
