@@ -27,6 +27,7 @@ maps.command(
 )
 app.command(maps)
 app.command("sareloc.cli.localize:localize_command", name="localize", help="Say where photos were taken.")
+app.command("sareloc.cli.serve:serve_command", name="serve", help="Answer over HTTP, with a page for people.")
 app.command("sareloc.cli.geotag:geotag_command", name="geotag", help="Write found positions into copies of photos.")
 
 data = App(name="data", help="Datasets: check one, or draw a city.")

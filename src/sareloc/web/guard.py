@@ -1,0 +1,148 @@
+"""What stands before every request: size and time limits, headers that keep browsers safe, counting, errors."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sareloc.web.limits import Limits
+from sareloc.web.metrics import Metrics
+from sareloc.web.problems import Problem, busy, problem_response
+
+log = logging.getLogger("sareloc.web")
+
+LINGER_S = 2.0
+"""How long to go on reading, and dropping, what a client sends after its answer is out: who is cut off while sending
+never sees the answer."""
+METHODS = {"GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH"}
+
+
+class Guard:
+    """ASGI middleware around the whole app."""
+
+    def __init__(
+        self, app: ASGIApp, limits: Limits, metrics: Metrics, headers: Mapping[str, str], hosts: Sequence[str]
+    ) -> None:
+        self.app = app
+        self.limits = limits
+        self.metrics = metrics
+        self.headers = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+        self.hosts = {host.lower() for host in hosts}
+        self.held_bytes = 0
+        """Of all requests in work."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through, within its limits."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        start = time.monotonic()
+        exchange = _Exchange(self, scope, receive, send)
+        try:
+            await exchange.run()
+        finally:
+            self.held_bytes -= exchange.received
+            route = getattr(scope.get("route"), "path", None) or "other"  # names that clients make up are not counted
+            method = scope["method"] if scope["method"] in METHODS else "other"
+            self.metrics.requests.add(method, route, str(exchange.status or "none"))
+            self.metrics.seconds.observe(time.monotonic() - start, route)
+
+
+class _Exchange:
+    """One request and its answer."""
+
+    def __init__(self, guard: Guard, scope: Scope, receive: Receive, send: Send) -> None:
+        self.guard = guard
+        self.scope = scope
+        self._receive = receive
+        self._send = send
+        self.received = 0
+        self.status: int | None = None
+        headers = dict(scope["headers"])
+        self.host = headers.get(b"host", b"").decode("latin-1").lower()
+        self.declared = headers.get(b"content-length", b"0")
+        self.complete = b"transfer-encoding" not in headers and self.declared == b"0"
+        """Whether the whole body has come."""
+
+    async def run(self) -> None:
+        try:
+            async with asyncio.timeout(self.guard.limits.request_s):
+                self._check_head()
+                await self.guard.app(self.scope, self.receive, self.send)
+        except ClientDisconnect:
+            return
+        except TimeoutError:
+            await self._answer(self._too_late())
+        except Problem as problem:
+            await self._answer(problem)
+        except Exception:
+            log.exception("%s %s failed", self.scope["method"], self.scope["path"])
+            await self._answer(Problem(500, "the service made a mistake: its log says which"))
+
+    def _check_head(self) -> None:
+        name = self.host if self.host.endswith("]") else self.host.rpartition(":")[0] or self.host
+        if self.guard.hosts and name not in self.guard.hosts:
+            # a page elsewhere whose name was made to point here must not read this map
+            raise Problem(421, f"this service does not answer to the name {self.host!r}")
+        if self.declared.isdigit() and int(self.declared) > self.guard.limits.max_bytes:
+            raise self._too_large()
+
+    def _too_large(self) -> Problem:
+        return Problem(413, f"a request may have {self.guard.limits.max_bytes:,} bytes at most: send fewer photos")
+
+    def _too_late(self) -> Problem:
+        limit = f"{self.guard.limits.request_s:g} s"
+        if not self.complete:
+            return Problem(408, f"the photo did not arrive within {limit}")
+        return busy(f"there was no answer within {limit}: try again later", 10)
+
+    async def _answer(self, problem: Problem) -> None:
+        if self.status is None:  # else an answer has begun, and only cutting it short tells the client
+            response = problem_response(problem.status, problem.detail, problem.headers)
+            await response(self.scope, self.receive, self.send)
+
+    async def receive(self) -> Message:
+        """As the server's, within the limits."""
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self.complete = not message.get("more_body", False)
+            size = len(message.get("body", b""))
+            self.received += size
+            self.guard.held_bytes += size
+            if self.received > self.guard.limits.max_bytes:
+                raise self._too_large()
+            if self.guard.held_bytes > self.guard.limits.held_bytes:
+                raise busy("the service is receiving as many photos as it can hold")
+        return message
+
+    async def send(self, message: Message) -> None:
+        """As the server's, with our headers; before the end, what the client is still sending is let run out."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            given = {name for name, _ in message.get("headers", ())}
+            ours = [(name, value) for name, value in self.guard.headers if name not in given]
+            closing = [] if self.complete else [(b"connection", b"close")]
+            message = {**message, "headers": [*message.get("headers", ()), *ours, *closing]}
+        elif not self.complete and not message.get("more_body", False):
+            await self._send({**message, "more_body": True})
+            await self._linger()
+            message = {"type": "http.response.body", "body": b"", "more_body": False}
+        await self._send(message)
+
+    async def _linger(self) -> None:
+        dropped = 0
+        try:
+            async with asyncio.timeout(LINGER_S):
+                while not self.complete and dropped <= self.guard.limits.max_bytes:
+                    message = await self._receive()
+                    if message["type"] != "http.request":
+                        return
+                    dropped += len(message.get("body", b""))
+                    self.complete = not message.get("more_body", False)
+        except TimeoutError:
+            return

@@ -1,0 +1,102 @@
+"""The photos of a map as a page shows them: where they stand, as GeoJSON, and which file each is."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sareloc.place_map import Area, open_map_file
+from sareloc.web.live_map import MapWatch
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+DETAILS = "SELECT fid, heading_deg, time FROM photos WHERE fid IN (SELECT value FROM json_each(?))"
+
+
+@dataclass(frozen=True, eq=False)
+class Listing:
+    """The photos of a map at one moment."""
+
+    ids: Ints
+    """(N,) rising."""
+    latlon: Floats
+    """(N, 2) degrees, WGS84."""
+    files: tuple[str, ...]
+
+    def file_of(self, photo_id: int) -> str | None:
+        """What the map calls the file of a photo; None for an id that is not in the map."""
+        row = int(np.searchsorted(self.ids, photo_id))
+        return self.files[row] if row < len(self.ids) and self.ids[row] == photo_id else None
+
+    def bbox(self) -> list[float] | None:
+        """West, south, east, north in degrees; west is greater than east where the shorter way leads over 180 degrees.
+
+        None where there are no photos.
+        """
+        if not len(self.ids):
+            return None
+        (south, _), (north, _) = self.latlon.min(axis=0), self.latlon.max(axis=0)
+        longitudes = np.unique(self.latlon[:, 1])
+        widest = int(np.argmax(np.diff(longitudes, append=longitudes[0] + 360)))  # the gap that the box leaves out
+        west, east = longitudes[(widest + 1) % len(longitudes)], longitudes[widest]
+        return [float(west), float(south), float(east), float(north)]
+
+
+class Catalogue:
+    """The listing of a map, kept as the file is. Safe from several threads."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._watch = MapWatch(path)
+        self._lock = threading.Lock()
+        self._seen: tuple[int, ...] | None = None
+        self._listing = Listing(np.zeros(0, dtype=np.int64), np.zeros((0, 2)), ())
+
+    def current(self) -> Listing:
+        """The photos that are in the map now."""
+        with self._lock:
+            version = self._watch.version()
+            if version != self._seen:
+                with open_map_file(self.path) as file:
+                    self._listing = Listing(*file.photos())
+                self._seen = version
+            return self._listing
+
+    def geojson(self, area: Area | None, limit: int) -> dict[str, Any]:
+        """A FeatureCollection of the photos in an area; of more than `limit`, every n-th in the order of ids."""
+        listing = self.current()
+        inside = np.arange(len(listing.ids)) if area is None else area.rows(listing.latlon)
+        shown = inside if len(inside) <= limit else inside[np.arange(limit) * len(inside) // limit]
+        with open_map_file(self.path) as file:
+            rows = file.query(DETAILS, (json.dumps(listing.ids[shown].tolist()),))
+        details = {fid: rest for fid, *rest in rows}
+        told: dict[str, Any] = {"type": "FeatureCollection"}
+        if (bbox := listing.bbox()) is not None:
+            told["bbox"] = bbox
+        told |= {"total": len(listing.ids), "inside": len(inside)}
+        # a photo without details was removed a moment ago
+        told["features"] = [
+            _feature(listing, row, *details[fid]) for row in shown.tolist() if (fid := int(listing.ids[row])) in details
+        ]
+        return told
+
+    def close(self) -> None:
+        """Let go of the map's file."""
+        self._watch.close()
+
+
+def _feature(listing: Listing, row: int, heading_deg: float | None, time: str | None) -> dict[str, Any]:
+    latitude, longitude = listing.latlon[row].tolist()
+    return {
+        "type": "Feature",
+        "id": int(listing.ids[row]),
+        "geometry": {"type": "Point", "coordinates": [longitude, latitude]},
+        "properties": {"photo": listing.files[row], "heading_deg": heading_deg, "time": time},
+    }

@@ -1,0 +1,183 @@
+"""The shapes of requests and answers, for the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from sareloc.web import problems
+
+
+class MatchAnswer(BaseModel):
+    """A photo of the map that looks like the query."""
+
+    id: int
+    photo: str
+    latlon: tuple[float, float]
+    distance: float = Field(description="Between the descriptors, 0 to 2.")
+
+
+class FixAnswer(BaseModel):
+    """Where a photo was taken, or that the map does not show it."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "photo": "photo",
+                    "latlon": [48.85841, 2.29453],
+                    "radius_m": 12.4,
+                    "confidence": 0.93,
+                    "matches": [{"id": 7, "photo": "photos/07.jpg", "latlon": [48.8584, 2.2945], "distance": 0.41}],
+                }
+            ]
+        }
+    )
+
+    photo: str
+    latlon: tuple[float, float] | None = Field(
+        description="Latitude, longitude in degrees, WGS84; null: not in this map."
+    )
+    radius_m: float | None = Field(
+        description="Where the place is right, the photo was taken within it in 9 of 10 cases."
+    )
+    confidence: float = Field(description="The probability that the position is within 25 m of the truth.")
+    matches: list[MatchAnswer]
+    reason: str = Field(default="", description="Why there is no position; absent where there is one.")
+
+
+class UnreadableAnswer(BaseModel):
+    """A photo that cannot be read."""
+
+    photo: str
+    error: str
+
+
+class FixesAnswer(BaseModel):
+    """One answer for each photo of a form, in order."""
+
+    fixes: list[FixAnswer | UnreadableAnswer]
+
+
+class AddedAnswer(BaseModel):
+    """A photo that the map holds from now on."""
+
+    photo: str
+    id: int
+
+
+class PhotosAnswer(BaseModel):
+    """What became of each photo of a form, in order."""
+
+    photos: list[AddedAnswer | UnreadableAnswer]
+
+
+class PointAnswer(BaseModel):
+    """A GeoJSON Point: longitude, latitude."""
+
+    type: Literal["Point"]
+    coordinates: tuple[float, float]
+
+
+class PhotoProperties(BaseModel):
+    """What the map knows of a photo."""
+
+    photo: str
+    heading_deg: float | None
+    time: str | None
+
+
+class FeatureAnswer(BaseModel):
+    """A photo of the map."""
+
+    type: Literal["Feature"]
+    id: int
+    geometry: PointAnswer
+    properties: PhotoProperties
+
+
+class MapAnswer(BaseModel):
+    """Photos of the map, as a GeoJSON FeatureCollection."""
+
+    type: Literal["FeatureCollection"]
+    bbox: tuple[float, float, float, float] = Field(
+        default=(0, 0, 0, 0), description="Of the whole map: west, south, east, north; absent where it is empty."
+    )
+    total: int = Field(description="Photos in the whole map.")
+    inside: int = Field(description="Photos in the box; where they are more than the limit, an even sample is shown.")
+    features: list[FeatureAnswer]
+
+
+class SettingsAnswer(BaseModel):
+    """What a page needs to know."""
+
+    name: str
+    tiles: str | None
+    attribution: str | None
+    max_bytes: int
+    max_files: int
+    adding: bool = Field(description="Whether photos can be added and removed, with a token.")
+    heatmap: bool
+
+
+class HealthAnswer(BaseModel):
+    """That the service is well, and what it serves."""
+
+    status: Literal["ok"]
+    photos: int
+    model: str
+    fingerprint: str
+    version: str
+
+
+class ProblemAnswer(BaseModel):
+    """What is wrong with a request (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+
+
+PROBLEMS = {
+    400: "The request cannot be read.",
+    401: "The token is missing or wrong.",
+    403: "Photos cannot be added or removed: the service was started without a token.",
+    404: "There is no such photo, or its file is gone.",
+    408: "The photo arrived too slowly.",
+    413: "The request is too large.",
+    415: "The body is not of a kind that is understood here.",
+    421: "The service does not answer to this name.",
+    422: "A photo or a parameter is not one that can be used.",
+    503: "The service is busy or the map cannot be read: try again after the time in Retry-After.",
+}
+
+
+def said(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The problems that a route may answer with."""
+    example = {"type": "about:blank", "title": "Unprocessable Content", "status": 422, "detail": "photo: ..."}
+    schema = {"$ref": "#/components/schemas/ProblemAnswer"}
+    return {
+        status: {
+            "description": PROBLEMS[status],
+            "content": {problems.MEDIA_TYPE: {"schema": schema, "example": example | {"status": status}}},
+        }
+        for status in sorted(statuses)
+    }
+
+
+PHOTO_TYPES = ("image/jpeg", "image/png", "image/webp", "image/avif", "image/tiff", "image/heic")
+_BYTES = {"type": "string", "format": "binary"}
+_FORM = {"type": "object", "properties": {"photos": {"type": "array", "items": _BYTES, "minItems": 1}}}
+
+
+def photo_body() -> dict[str, Any]:
+    """A request whose body is a photo."""
+    return {"required": True, "content": {kind: {"schema": _BYTES} for kind in PHOTO_TYPES}}
+
+
+def form_body(**fields: dict[str, Any]) -> dict[str, Any]:
+    """A request that is a form of photos, and these fields."""
+    schema = {**_FORM, "properties": {**_FORM["properties"], **fields}, "required": ["photos"]}  # type: ignore[dict-item]
+    return {"required": True, "content": {"multipart/form-data": {"schema": schema}}}

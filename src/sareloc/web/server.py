@@ -1,0 +1,97 @@
+"""Running the service: uvicorn on a socket, with time limits from the first byte to the last."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import socket
+from collections.abc import Callable
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from sareloc.errors import ArgumentError
+from sareloc.web.limits import Limits
+
+GRACE_S = 5.0
+"""Beyond the time that a request may take, before a shutdown gives up on it."""
+
+
+class PromptProtocol(H11Protocol):
+    """HTTP/1.1 that also ends connections whose request line and headers do not come within the time of a request."""
+
+    within_s: float = Limits.request_s
+    _patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """The time begins to run."""
+        super().connection_made(transport)
+        self._wait_for_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing left to wait for."""
+        super().connection_lost(exc)
+        if self._patience is not None:
+            self._patience.cancel()
+
+    def on_response_complete(self) -> None:
+        """The next request may come over the same connection, and has as much time."""
+        super().on_response_complete()
+        self._wait_for_request()
+
+    def _wait_for_request(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+        self._patience = self.loop.call_later(self.within_s, self._give_up)
+
+    def _give_up(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:  # else `Guard` looks at the clock
+            self.timeout_keep_alive_handler()
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket to listen on; port 0 takes one that is free."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+    except OSError as refused:
+        listening.close()
+        raise ArgumentError(
+            f"{host} port {port} cannot be listened on ({refused.strerror}): choose another --host or --port"
+        ) from refused
+    return listening
+
+
+def serve(
+    app: FastAPI, listening: socket.socket, limits: Limits, *, access_log: bool, ready: Callable[[], None]
+) -> None:
+    """Answer requests until SIGTERM or SIGINT, then finish those that were accepted.
+
+    `ready` is called when the service answers.
+    """
+    protocol = type("Protocol", (PromptProtocol,), {"within_s": limits.request_s})
+    config = uvicorn.Config(
+        app,
+        http=protocol,
+        ws="none",
+        lifespan="on",
+        log_level="info" if access_log else "warning",
+        access_log=access_log,
+        server_header=False,
+        timeout_graceful_shutdown=math.ceil(limits.request_s + GRACE_S),
+    )
+    _Server(config, ready).run(sockets=[listening])
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
