@@ -7,6 +7,7 @@ a pure function of arrays; randomness comes in by argument.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,6 +91,21 @@ def find_neighbourhoods(
     times = (places.database.times, places.queries.times)
     if places.protocol == "time" and times[0] is not None and times[1] is not None:
         positives = [rows[times[0][rows] != times[1][q]] for q, rows in enumerate(positives)]
+    return Neighbourhoods(positives, near)
+
+
+def join_neighbourhoods(parts: Sequence[tuple[Neighbourhoods, int]]) -> Neighbourhoods:
+    """Several towns as one: databases (whose sizes are given) one after the other, and so the queries.
+
+    A photo of another town is far from a query: it may be a negative.
+    """
+    positives: list[Ints] = []
+    near: list[Ints] = []
+    first = 0
+    for part, database in parts:
+        positives += [rows + first for rows in part.positives]
+        near += [rows + first for rows in part.near]
+        first += database
     return Neighbourhoods(positives, near)
 
 

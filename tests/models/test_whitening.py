@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sareloc.errors import ArgumentError
 from sareloc.models import whitening
-from sareloc.models.whitening import Whitening, _from_covariance, _from_gram, fit_whitening
+from sareloc.models.whitening import Whitening, _from_covariance, _from_gram, fit_whitening, in_order
 
 
 def correlated(n: int, d: int) -> Tensor:
@@ -26,12 +26,13 @@ def test_whitened_training_data_is_uncorrelated_with_variance_one(n: int, d: int
     torch.testing.assert_close(torch.cov(projected.T), torch.eye(20, dtype=torch.float64), atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("power", [1.0, 0.5, 0.0])
 @pytest.mark.parametrize(("n", "d"), [(40, 90), (90, 40), (50, 50)])
-def test_gram_form_equals_covariance_form(monkeypatch: pytest.MonkeyPatch, n: int, d: int) -> None:
+def test_gram_form_equals_covariance_form(monkeypatch: pytest.MonkeyPatch, n: int, d: int, power: float) -> None:
     monkeypatch.setattr(whitening, "CHUNK", 7)  # several parts, the last one smaller
     data = correlated(n, d)
     mean = data.double().mean(dim=0)
-    by_gram, by_covariance = _from_gram(data, mean, 30), _from_covariance(data, mean, 30)
+    by_gram, by_covariance = _from_gram(data, mean, 30, power), _from_covariance(data, mean, 30, power)
     signs = (by_gram * by_covariance).sum(dim=1, keepdim=True).sign()
     torch.testing.assert_close(by_gram * signs, by_covariance, atol=1e-4, rtol=1e-4)
 
@@ -44,6 +45,26 @@ def test_equals_numpy_on_the_definition() -> None:
     fitted = fit_whitening(data.numpy(), 5)
     np.testing.assert_allclose(fitted.projection.numpy(), expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(fitted.mean.numpy(), data.double().mean(dim=0).numpy(), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("power", [0.5, 0.0])
+def test_half_a_whitening_leaves_directions_half_of_their_weight(power: float) -> None:
+    data = correlated(400, 30)
+    fitted = fit_whitening(data, 20, power=power)
+    projected = (data - fitted.mean).double() @ fitted.projection.double().T
+    strongest = torch.linalg.eigvalsh(torch.cov(data.double().T)).flip(0)[:20]
+    torch.testing.assert_close(torch.cov(projected.T), torch.diag(strongest ** (1 - power)), atol=1e-4, rtol=1e-3)
+
+
+def test_in_order_keeps_every_distance_and_puts_the_most_into_the_first_coordinates() -> None:
+    data = correlated(300, 40)
+    learned = Whitening(data.mean(dim=0), torch.randn(12, 40, generator=torch.Generator().manual_seed(3)))
+    turned = in_order(learned, data)
+    before, after = learned(data), turned(data)
+    torch.testing.assert_close(torch.cdist(after, after), torch.cdist(before, before), atol=1e-3, rtol=0)
+    variance = after.var(dim=0)
+    assert (variance[:-1] >= variance[1:] - 1e-6).all()
+    assert variance[:6].sum() > before.var(dim=0)[:6].sum()
 
 
 def test_weak_directions_are_held_back_by_1e_9() -> None:

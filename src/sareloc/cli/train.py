@@ -17,7 +17,7 @@ from sareloc.training.start import start_model
 
 
 def train_command(
-    dataset: str,
+    datasets: Annotated[list[str], Parameter(negative=())],
     *,
     out: Path,
     root: Path | None = None,
@@ -29,12 +29,12 @@ def train_command(
     resume: bool = False,
     knobs: Annotated[Training, Parameter(name="*")] = Training(),  # noqa: B008
 ) -> None:
-    """Train a model on a dataset's train split and keep the epoch that does best on its val split.
+    """Train a model on the train split of one or several datasets; keep the epoch that does best on their val splits.
 
     Parameters
     ----------
-    dataset
-        A dataset's name, or a folder or CSV of your own.
+    datasets
+        Names of datasets, or folders or CSVs of your own. Several are learned from together.
     out
         The folder of the run: its state, history, best and finished model.
     root
@@ -54,14 +54,14 @@ def train_command(
     """
     if recipe is not None:
         knobs = replace(knobs, **look_up(RECIPES, recipe, "recipe"))
-    places, validation = (load_dataset(dataset, root, split) for split in ("train", "val"))
+    places, validation = ([load_dataset(name, root, split) for name in datasets] for split in ("train", "val"))
     size = (knobs.height or 480, knobs.width or 640)
     if model is not None:
         start = load_model(model)
     else:
         start = start_model(
-            places.database, backbone=backbone, aggregation=aggregation, weights=weights, size=size, seed=knobs.seed,
-            workers=knobs.workers,
+            [town.database for town in places], backbone=backbone, aggregation=aggregation, weights=weights, size=size,
+            seed=knobs.seed, workers=knobs.workers,
         )  # fmt: skip
     run = train(start, places, knobs, validation=validation, out=out, resume=resume)
     print(f"kept: {run.best.line()}")

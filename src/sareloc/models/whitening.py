@@ -17,11 +17,11 @@ CHUNK = 1024  # columns or rows that are in double precision at a time: 10,000 x
 class Whitening(nn.Module):
     """`y = L2(projection (x - mean))`; the first k coordinates, scaled to unit length again, are the k-D whitening.
 
-    Buffers: `mean` (D,) and `projection` (dim, D), rows ordered from the strongest direction to the weakest.
+    `mean` (D,) and `projection` (dim, D), rows ordered from the strongest direction to the weakest. The projection is
+    frozen unless its `requires_grad_` says otherwise.
     """
 
     mean: Tensor
-    projection: Tensor
 
     def __init__(self, mean: Tensor, projection: Tensor) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Whitening(nn.Module):
                 f"got {tuple(mean.shape)} and {tuple(projection.shape)}"
             )
         self.register_buffer("mean", mean)
-        self.register_buffer("projection", projection)
+        self.projection = nn.Parameter(projection, requires_grad=False)
 
     @property
     def dim(self) -> int:
@@ -48,11 +48,12 @@ class Whitening(nn.Module):
             return F.normalize(F.linear(descriptors - self.mean, self.projection[:dim]), dim=1)
 
 
-def fit_whitening(descriptors: Tensor | npt.NDArray[np.floating], dim: int) -> Whitening:
+def fit_whitening(descriptors: Tensor | npt.NDArray[np.floating], dim: int, *, power: float = 1.0) -> Whitening:
     """The whitening of these descriptors (n, D) to `dim` dimensions; randomness none, so equal input, equal answer.
 
     With U, lambda the eigenvectors and eigenvalues of the covariance (divided by n - 1, double precision), the rows of
-    the projection are `u_i / sqrt(lambda_i + 1e-9)`. Where D > n the eigenvectors come from the n x n Gram matrix
+    the projection are `u_i / (lambda_i + 1e-9)^(power / 2)`: with power 1 all directions weigh the same, with 0 they
+    keep their weights (PCA). Where D > n the eigenvectors come from the n x n Gram matrix
     instead of the D x D covariance: the same numbers, without the D x D matrix. An eigenvector's sign is free: its
     largest entry is made positive. n descriptors span at most n - 1 directions: asking for more is an error.
     """
@@ -68,12 +69,24 @@ def fit_whitening(descriptors: Tensor | npt.NDArray[np.floating], dim: int) -> W
     mean = torch.stack([part.double().sum(dim=0) for part in torch.split(x, CHUNK)]).sum(dim=0) / n
     if not mean.isfinite().all():
         raise ArgumentError("whitening is fitted on finite numbers: some descriptors hold NaN or infinity")
-    projection = (_from_gram if d > n else _from_covariance)(x, mean, dim)
+    projection = (_from_gram if d > n else _from_covariance)(x, mean, dim, power)
     signs = projection.gather(1, projection.abs().argmax(dim=1, keepdim=True)).sign()
     return Whitening(mean.float(), projection * signs)
 
 
-def _from_covariance(x: Tensor, mean: Tensor, dim: int) -> Tensor:
+def in_order(whitening: Whitening, descriptors: Tensor) -> Whitening:
+    """The same whitening with its coordinates turned so that the first ones hold the most of `descriptors` (n, D).
+
+    A rotation changes no distance; it makes the first k coordinates of a learned projection worth keeping by
+    themselves.
+    """
+    with torch.no_grad():
+        found = torch.cat([whitening(rows.float()).double() for rows in torch.split(descriptors, CHUNK)])
+    _, vectors = torch.linalg.eigh(torch.cov(found.T))
+    return Whitening(whitening.mean, (vectors.flip(1).T @ whitening.projection.double()).float())
+
+
+def _from_covariance(x: Tensor, mean: Tensor, dim: int, power: float) -> Tensor:
     """The projection (dim, D), float32, by the D x D covariance."""
     n, d = x.shape
     covariance = torch.zeros(d, d, dtype=torch.float64, device=x.device)
@@ -81,10 +94,10 @@ def _from_covariance(x: Tensor, mean: Tensor, dim: int) -> Tensor:
         centred = rows.double() - mean
         covariance.addmm_(centred.T, centred)
     eigenvalues, vectors = _strongest(covariance / (n - 1), dim, n)  # (dim,), (D, dim)
-    return (vectors / (eigenvalues + EIGENVALUE_EPS).sqrt()).T.float().contiguous()
+    return (vectors / (eigenvalues + EIGENVALUE_EPS) ** (power / 2)).T.float().contiguous()
 
 
-def _from_gram(x: Tensor, mean: Tensor, dim: int) -> Tensor:
+def _from_gram(x: Tensor, mean: Tensor, dim: int, power: float) -> Tensor:
     """The same by the n x n Gram matrix: an eigenvector v of it gives the covariance's `X^T v / sqrt((n-1) lambda)`."""
     n, d = x.shape
     gram = torch.zeros(n, n, dtype=torch.float64, device=x.device)
@@ -92,7 +105,7 @@ def _from_gram(x: Tensor, mean: Tensor, dim: int) -> Tensor:
         centred = columns.double() - centre
         gram.addmm_(centred, centred.T)
     eigenvalues, vectors = _strongest(gram.div_(n - 1), dim, n)  # (dim,), (n, dim)
-    vectors /= ((n - 1) * eigenvalues * (eigenvalues + EIGENVALUE_EPS)).sqrt()
+    vectors /= ((n - 1) * eigenvalues).sqrt() * (eigenvalues + EIGENVALUE_EPS) ** (power / 2)
     projection = torch.empty(dim, d, dtype=torch.float32, device=x.device)
     for start in range(0, d, CHUNK):
         part = slice(start, start + CHUNK)

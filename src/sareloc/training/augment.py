@@ -1,4 +1,4 @@
-"""Random crops and colours for training images, on whatever device they are on. Off in the paper's recipes."""
+"""Random crops, light and mirrors for training images, on whatever device they are on. Off in the paper's recipes."""
 
 from __future__ import annotations
 
@@ -6,34 +6,50 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SMALLEST_CROP = 0.7  # of each side
+# What happens at strength 1.
+CROPPED = 0.3  # a crop keeps at least 1 - this of each side
 COLOUR = 0.4  # brightness, contrast and saturation are scaled by a factor in 1 ± this
+TINT = 0.15  # each colour channel, likewise
+GAMMA = 0.7  # of the logarithm of the exponent: dusk and glare
+NOISE = 0.04  # of the range of a pixel, at most
 
 
-def augment(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Crop, mirror never (a mirrored street is another place), and recolour each image by itself.
+def augment(images: Tensor, generator: torch.Generator, strength: float, *, alike: Tensor | None = None) -> Tensor:
+    """Crop and relight each image by itself, and mirror half of the tuples.
 
-    `images` uint8 (B, 3, H, W) -> floats in [0, 1] of the same shape. `generator` is a CPU generator.
+    `images` uint8 (B, 3, H, W) -> floats in [0, 1] of the same shape. `generator` is a CPU generator. `alike`: how many
+    images in a row belong together, summing to B; all of them are mirrored or none, for a mirrored street is another
+    place. Without it nothing is mirrored.
     """
-    floats = images.float() / 255
-    draws = torch.rand(len(images), 6, generator=generator).to(images.device)
-    return _recolour(_crop(floats, draws[:, :3]), draws[:, 3:])
+    draws = torch.rand(len(images), 11, generator=generator)
+    noise = torch.Generator(images.device).manual_seed(int(torch.randint(2**62, (), generator=generator)))
+    mirrored = torch.zeros(len(images), dtype=torch.bool)
+    if alike is not None:
+        mirrored = (torch.rand(len(alike), generator=generator) < 0.5).repeat_interleave(alike)
+    signed = (2 * draws - 1).to(images.device)
+    floats = _crop(images.float() / 255, draws[:, :3].to(images.device), CROPPED * strength, mirrored.to(images.device))
+    return _relight(floats, signed[:, 3:], strength, noise)
 
 
-def _crop(images: Tensor, draws: Tensor) -> Tensor:
-    """A part of SMALLEST_CROP to 1 of each side, anywhere in the image, brought back to full size."""
-    scale = SMALLEST_CROP + (1 - SMALLEST_CROP) * draws[:, 0]
+def _crop(images: Tensor, draws: Tensor, most: float, mirrored: Tensor) -> Tensor:
+    """A part of 1 - `most` to 1 of each side, anywhere in the image, brought back to full size, perhaps mirrored."""
+    scale = 1 - most * draws[:, 0]
     shift = (1 - scale)[:, None] * (2 * draws[:, 1:] - 1)  # the crop stays inside: |shift| + scale <= 1
     zero = torch.zeros_like(scale)
-    rows = [torch.stack([scale, zero, shift[:, 0]], 1), torch.stack([zero, scale, shift[:, 1]], 1)]
+    across = torch.where(mirrored, -scale, scale)
+    rows = [torch.stack([across, zero, shift[:, 0]], 1), torch.stack([zero, scale, shift[:, 1]], 1)]
     grid = F.affine_grid(torch.stack(rows, 1), list(images.shape), align_corners=False)
     return F.grid_sample(images, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
 
 
-def _recolour(images: Tensor, draws: Tensor) -> Tensor:
-    brightness, contrast, saturation = (1 + COLOUR * (2 * draws - 1)).T[:, :, None, None, None]
-    images = images * brightness
+def _relight(images: Tensor, draws: Tensor, strength: float, noise: torch.Generator) -> Tensor:
+    """Saturation, gamma, tint, brightness and contrast by `draws` (B, 8) in ±1, and the noise of a camera."""
+    brightness, contrast, saturation, gamma, grain = draws[:, :5].T[:, :, None, None, None]
     grey = images.mean(dim=1, keepdim=True)
-    images = grey + (images - grey) * saturation
+    images = (grey + (images - grey) * (1 + COLOUR * strength * saturation)).clamp(0, 1)
+    images = images ** torch.exp(GAMMA * strength * gamma)
+    images = images * (1 + COLOUR * strength * brightness) * (1 + TINT * strength * draws[:, 5:, None, None])
     mean = images.mean(dim=(1, 2, 3), keepdim=True)
-    return torch.clamp(mean + (images - mean) * contrast, 0, 1)
+    images = mean + (images - mean) * (1 + COLOUR * strength * contrast)
+    grains = torch.randn(images.shape, generator=noise, device=images.device)
+    return torch.clamp(images + 0.5 * NOISE * strength * (1 + grain) * grains, 0, 1)

@@ -83,6 +83,39 @@ class FileInputs:
             yield _stack([_image(next(images)[1]) for _ in lot]).to(device, non_blocking=True)
 
 
+@dataclass(frozen=True, eq=False)
+class JoinedInputs:
+    """Rows of several inputs under new numbers: row i is row `rows[i]` of `parts[part[i]]`."""
+
+    parts: Sequence[Inputs]
+    part: Ints
+    rows: Ints
+
+    @property
+    def stage(self) -> Stage:
+        """That of all parts."""
+        return self.parts[0].stage
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batches(self, rows: Iterable[Ints], device: torch.device) -> Iterator[Tensor]:
+        """The rows, each from its part; a part is asked for its share of every batch, which may be empty."""
+        lots = [np.asarray(batch) for batch in rows]
+        places = [[np.flatnonzero(self.part[lot] == p) for lot in lots] for p in range(len(self.parts))]
+        asked = [
+            part.batches([self.rows[lot[at]] for lot, at in zip(lots, where, strict=True) if len(at)], device)
+            for part, where in zip(self.parts, places, strict=True)
+        ]
+        for number, lot in enumerate(lots):
+            present = [(where[number], part) for where, part in zip(places, asked, strict=True) if len(where[number])]
+            found = [(at, next(part)) for at, part in present]
+            joined = found[0][1].new_empty((len(lot), *found[0][1].shape[1:]))
+            for at, images in found:
+                joined[torch.from_numpy(at).to(joined.device)] = images
+            yield joined
+
+
 def _stack(images: Sequence[npt.NDArray[np.uint8]]) -> Tensor:
     return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
 
@@ -120,12 +153,11 @@ def open_inputs(
 ) -> Opened:
     """Read every photo once and keep what `keep` says in memory: frozen features, pixels, or nothing.
 
-    `auto` keeps features where they fit into half of what is free on the device or the host, else pixels where they
-    fit into half of the host's memory, else nothing. Features have the precision the network computes in.
+    `auto`: see `choose_keep`. Features have the precision the network computes in.
     """
     files = FileInputs(paths, height, width, workers)
     if keep == "auto":
-        keep = _choose(model, len(paths), height, width, dtype, device)
+        keep = choose_keep(model, len(paths), height, width, dtype, device)
     images = load_images(paths, lambda h, w: (height, width), workers=workers)
     kept: Tensor | None = None
     rows: list[int] = []
@@ -185,7 +217,11 @@ def keep_features(model: PlaceModel, pixels: Tensor, dtype: torch.dtype, *, batc
     return TensorInputs(torch.cat(lots), "features")
 
 
-def _choose(model: PlaceModel, count: int, height: int, width: int, dtype: torch.dtype, device: torch.device) -> Keep:
+def choose_keep(
+    model: PlaceModel, count: int, height: int, width: int, dtype: torch.dtype, device: torch.device
+) -> Keep:
+    """Features where those of `count` photos fit into half of what is free on the device or the host, else pixels where
+    they fit into half of the host's memory, else nothing."""
     probe = frozen_features(model, torch.zeros(1, 3, height, width, dtype=torch.uint8, device=device), dtype)
     if 2 * count * probe.nbytes < max(free_bytes(device), free_bytes(torch.device("cpu"))):
         return "features"

@@ -134,7 +134,8 @@ class TupleLearner:
             total = torch.zeros((), device=self.network.device)
             for i, (part, weight) in enumerate(share):
                 images = next(fetched)
-                images = augment(images, rng) if self.knobs.augment else images
+                if self.knobs.augment:
+                    images = augment(images, rng, self.knobs.augment, alike=torch.tensor(tuple_sizes(part)))
                 with sync_only(self._parallel, i == len(share) - 1):
                     loss = weight * tuple_losses(self.loss, self._parallel(images), part).sum() / divisor
                     backward(loss * self.ranks.world)  # the ranks' gradients are averaged, and a sum is meant
@@ -166,7 +167,7 @@ class CellLearner:
         cells = make_cells(metres, knobs.cell_m)
         self.labels = torch.from_numpy(cells.labels(metres))
         rng = torch.Generator().manual_seed(knobs.seed)
-        self.head = make_classifier(network.model.aggregation.dim, len(cells), rng=rng).to(network.device)
+        self.head = make_classifier(network.model.dim, len(cells), rng=rng).to(network.device)
         self._parallel = in_parallel(nn.Sequential(network, self.head), ranks, compiled=knobs.compile)
         self._photos_per_step = knobs.tuples_per_step * (2 + knobs.negatives)
 
@@ -191,7 +192,7 @@ class CellLearner:
             total = torch.zeros((), device=self.network.device)
             for i, (part, weight) in enumerate(share):
                 images = next(fetched)
-                images = augment(images, rng) if self.knobs.augment else images
+                images = augment(images, rng, self.knobs.augment) if self.knobs.augment else images
                 labels = self.labels[torch.from_numpy(part)].to(self.network.device)
                 with sync_only(self._parallel, i == len(share) - 1):
                     loss = weight * geo_classification(self._parallel(images), labels).sum() / len(step)
@@ -218,9 +219,14 @@ class CellLearner:
 
 def tuple_losses(loss: TupleLoss, descriptors: Tensor, tuples: Tuples) -> Tensor:
     """(T,) losses of tuples whose descriptors stand in a row: query, positive, negatives, the next query, ..."""
-    sizes = (2 + (tuples.negatives >= 0).sum(axis=1)).tolist()
-    lots = torch.split(descriptors, sizes)
+    lots = torch.split(descriptors, tuple_sizes(tuples))
     return torch.cat([loss(lot[:1], lot[1:2], lot[None, 2:]) for lot in lots])
+
+
+def tuple_sizes(tuples: Tuples) -> list[int]:
+    """How many photos each tuple has."""
+    sizes: list[int] = (2 + (tuples.negatives >= 0).sum(axis=1)).tolist()
+    return sizes
 
 
 def sync_only(network: Any, last: bool) -> AbstractContextManager[Any]:

@@ -10,28 +10,29 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from sareloc.checkpoint import save_checkpoint
 from sareloc.datasets.places import Places
-from sareloc.errors import SarelocError
-from sareloc.mining import check_minable, find_neighbourhoods
-from sareloc.models import PlaceModel, fit_whitening
+from sareloc.errors import ArgumentError, SarelocError
+from sareloc.mining import check_minable, find_neighbourhoods, join_neighbourhoods
+from sareloc.models import PlaceModel
 from sareloc.models.precision import best_dtype
+from sareloc.models.whitening import in_order
 from sareloc.training.learning import CellLearner, Learner, TupleLearner
-from sareloc.training.network import Network, describe
+from sareloc.training.network import Network
 from sareloc.training.ranks import Ranks, local_device, start_ranks
 from sareloc.training.recipes import GEO_CLASSIFICATION, Training
 from sareloc.training.run_folder import EpochRecord, RunFolder, RunState, optimizer_tensors, restore_optimizer
-from sareloc.training.town import Town, open_town
-from sareloc.training.validation import recall_of_descriptors
+from sareloc.training.town import Town, join_inputs, open_towns
+from sareloc.training.validation import mean_recall
+from sareloc.training.whitening import describe_database, fit_to_towns
 
 LOOK_EVERY = 20  # steps between two looks at the loss: each look waits for the GPU
 
@@ -51,20 +52,21 @@ class Run:
 
 def train(
     model: PlaceModel,
-    places: Places | Town,
+    places: Places | Town | Sequence[Places | Town],
     knobs: Training | None = None,
     *,
-    validation: Places | Town | None = None,
+    validation: Places | Town | Sequence[Places | Town] = (),
     out: Path | str | None = None,
     resume: bool = False,
     progress: bool = True,
 ) -> Run:
     """Train `model` on `places` and keep the epoch with the best recall@5 on `validation` (without it: the last).
 
+    Both may be several: a tuple's negatives then come from all towns, and recall is the mean over the validation sets.
     The model is changed in place and ends with the best epoch's weights; its whitening is fitted on database photos
-    (`knobs.dim`). `out` is a folder that the run is saved to after every epoch; `resume` goes on from what is there,
-    to the same numbers as an uninterrupted run. Under `torchrun` the processes
-    share the work, and the result is that of one process.
+    (`knobs.dim`), after training or, to be trained as well, before. `out` is a folder that the run is saved to after
+    every epoch; `resume` goes on from what is there, to the same numbers as an uninterrupted run. Under `torchrun` the
+    processes share the work, and the result is that of one process.
     """
     knobs = knobs or Training()
     device = local_device()
@@ -78,21 +80,26 @@ def train(
     model.whitening = None  # the descriptors that are learned are the aggregation's
     if knobs.train_from is not None:
         model.backbone.freeze_below(knobs.train_from)
-    town, exam = (
-        open_town(model, p, knobs, dtype, device, progress=progress) if isinstance(p, Places) else p
+    towns, exams = (
+        open_towns(model, [p] if isinstance(p, Places | Town) else p, knobs, dtype, device, progress=progress)
         for p in (places, validation)
     )
-    assert town is not None
-    learner = make_learner(Network(model, town.inputs.stage, dtype), town, knobs, ranks)
+    if not towns:
+        raise ArgumentError("no places to train on: give at least one dataset")
+    network = Network(model, towns[0].inputs.stage, dtype)
+    if knobs.whitening == "learned":
+        whitening = fit_to_towns(network, towns, knobs, ranks)
+        whitening.projection.requires_grad_(True)
+        model.whitening = whitening
+    learner = make_learner(network, towns, knobs, ranks)
     optimizer = make_optimizer(learner, knobs)
     history, best = _restore(state, model, learner, optimizer)
 
     while len(history) < knobs.epochs and not _patience_is_over(history, knobs.patience):
         epoch = len(history)
         record = _learn_epoch(epoch, learner, optimizer, knobs, progress=progress)
-        if exam is not None:
-            described = describe(Network(model, exam.inputs.stage, dtype), exam.inputs, knobs.batch, ranks)
-            record = record.judged(recall_of_descriptors(exam.places, described))
+        if exams:
+            record = record.judged(mean_recall(model, exams, knobs, dtype, ranks))
         history = (*history, record)
         if progress:
             tqdm.write(record.line())
@@ -110,28 +117,39 @@ def train(
 
     model.load_state_dict(best or model.state_dict())
     model.eval()
-    if knobs.dim:
-        whiten(Network(model, town.inputs.stage, dtype), town, knobs, ranks)
+    if model.whitening is not None:
+        model.whitening = in_order(model.whitening, describe_database(network, towns, knobs, ranks))
+    elif knobs.dim:
+        model.whitening = fit_to_towns(network, towns, knobs, ranks)
     if folder and ranks.first:
         save_checkpoint(model, folder.model, training=asdict(knobs) | {"history": [asdict(r) for r in history]})
     return Run(model, history)
 
 
-def make_learner(network: Network, town: Town, knobs: Training, ranks: Ranks) -> Learner:
-    """Geo-classification learns from cells, every other loss from tuples; a town without tuples is refused here."""
+def make_learner(network: Network, towns: Sequence[Town], knobs: Training, ranks: Ranks) -> Learner:
+    """Geo-classification learns from cells, every other loss from tuples; towns without tuples are refused here."""
     if knobs.loss == GEO_CLASSIFICATION:
-        return CellLearner(network, town.places, town.inputs, knobs, ranks)
-    near = find_neighbourhoods(
-        town.places,
-        positive_min_m=knobs.positive_min_m,
-        positive_radius_m=knobs.positive_radius_m,
-        negative_radius_m=knobs.negative_radius_m,
-    )
-    check_minable(town.places, near, knobs.negatives)
-    skipped = len(near.positives) - len(near.trainable)
-    if skipped and ranks.first:
-        tqdm.write(f"{skipped} of {len(near.positives)} queries have no potential positive and are skipped")
-    return TupleLearner(network, near, town.inputs, len(town.places.database), knobs, ranks)
+        if len(towns) > 1:
+            raise ArgumentError(f"geo-classification learns the cells of one town, found {len(towns)} towns")
+        return CellLearner(network, towns[0].places, towns[0].inputs, knobs, ranks)
+    found = []
+    for town in towns:
+        near = find_neighbourhoods(
+            town.places,
+            positive_min_m=knobs.positive_min_m,
+            positive_radius_m=knobs.positive_radius_m,
+            negative_radius_m=knobs.negative_radius_m,
+        )
+        check_minable(town.places, near, knobs.negatives)
+        skipped = len(near.positives) - len(near.trainable)
+        if skipped and ranks.first:
+            tqdm.write(
+                f"{town.places.name}: {skipped} of {len(near.positives)} queries have no potential positive and are "
+                "skipped"
+            )
+        found.append((near, len(town.places.database)))
+    inputs, database = join_inputs(towns)
+    return TupleLearner(network, join_neighbourhoods(found), inputs, database, knobs, ranks)
 
 
 def make_optimizer(learner: Learner, knobs: Training) -> torch.optim.Optimizer:
@@ -152,18 +170,6 @@ def best_epoch(history: tuple[EpochRecord, ...]) -> EpochRecord:
     """The first epoch with the highest recall@5 on validation; where none was judged, the last."""
     judged = [record for record in history if not math.isnan(record.recall_5)]
     return max(judged, key=lambda record: record.recall_5) if judged else history[-1]
-
-
-def whiten(network: Network, town: Town, knobs: Training, ranks: Ranks) -> None:
-    """Fit the whitening on random database photos: to `knobs.dim` dimensions, or as many as these photos allow."""
-    database = len(town.places.database)
-    count = min(database, knobs.whitening_photos)
-    rows = np.sort(np.random.default_rng(knobs.seed).choice(database, count, replace=False))
-    raw = describe(network, town.inputs, knobs.batch, ranks, rows=rows).float()
-    dim = min(knobs.dim, count - 1, raw.shape[1])
-    if dim < knobs.dim and ranks.first:
-        tqdm.write(f"{count} database photos allow {dim} dimensions after whitening, not {knobs.dim}")
-    network.model.whitening = fit_whitening(raw, dim).to(network.device)
 
 
 def _learn_epoch(

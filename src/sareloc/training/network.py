@@ -20,8 +20,8 @@ Ints = npt.NDArray[np.int64]
 
 
 class Network(nn.Module):
-    """Inputs at `stage` -> descriptors (n, D), unit, not whitened: pixels go through the whole model, features through
-    the part from the first trained layer up. `dtype` is the arithmetic of the convolutions."""
+    """Inputs at `stage` -> descriptors (n, D), unit: pixels go through the whole model, features through the part from
+    the first trained layer up. `dtype` is the arithmetic of the convolutions."""
 
     def __init__(self, model: PlaceModel, stage: Stage, dtype: torch.dtype) -> None:
         super().__init__()
@@ -37,7 +37,8 @@ class Network(nn.Module):
         with autocast(inputs.device, self.dtype):
             features = inputs if self.stage == "features" else self.model.lower(inputs)
             # rows gathered from a tensor come out NCHW, and convolutions in half precision want NHWC
-            return self.model.upper(features.contiguous(memory_format=torch.channels_last))
+            pooled = self.model.upper(features.contiguous(memory_format=torch.channels_last))
+        return pooled if self.model.whitening is None else self.model.whitening(pooled)
 
 
 def in_parallel(network: nn.Module, ranks: Ranks, *, compiled: bool) -> Any:
@@ -64,9 +65,9 @@ def describe(
     was_training = network.training
     network.eval()
     lots = [own[i : i + batch] for i in range(0, len(own), batch)]
-    fits = 8 * len(rows) * network.model.aggregation.dim < free_bytes(network.device)
+    fits = 8 * len(rows) * network.model.dim < free_bytes(network.device)
     store = network.device if fits else torch.device("cpu")
-    out = torch.empty(len(own), network.model.aggregation.dim, dtype=torch.float16, device=store)
+    out = torch.empty(len(own), network.model.dim, dtype=torch.float16, device=store)
     fetched = tqdm(inputs.batches(lots, network.device), total=len(lots), desc="describing", disable=not progress)
     for i, images in enumerate(fetched):
         out[i * batch : i * batch + len(images)] = network(images)

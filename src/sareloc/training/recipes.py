@@ -61,8 +61,9 @@ class Training:
     cell_m: float = 25.0
     """Side of the cells of geo-classification, in metres."""
 
-    augment: bool = False
-    """Random crops and colours; the frozen part is then computed anew in every step."""
+    augment: float = 0.0
+    """Strength of random crops and light, 0 (none) to 1; half of the tuples are mirrored then, and the frozen part is
+    computed anew in every step."""
     height: int | None = None
     """Height of the training images in pixels; by default the model's own size."""
     width: int | None = None
@@ -83,6 +84,10 @@ class Training:
 
     dim: int = 4096
     """Dimensions after whitening, at most; 0: no whitening."""
+    whitening: Literal["after", "learned"] = "after"
+    """Fit the whitening after training, as in the paper; or fit it to the start, and train it with the rest."""
+    whitening_power: float = 1.0
+    """How far the whitening evens out the directions: 1 all alike, as in the paper, 0 a plain PCA."""
     whitening_photos: int = 10_000
     """Database photos that the whitening is fitted on, at most."""
 
@@ -100,7 +105,11 @@ class Training:
                 f"{self.positive_min_m}, {self.positive_radius_m}, {self.negative_radius_m}"
             )
         if self.augment and self.keep == "features":
-            raise ArgumentError("augmented images have no features to keep: use keep=auto, or augment=False")
+            raise ArgumentError("augmented images have no features to keep: use keep=auto, or augment=0")
+        if self.augment > 1:
+            raise ArgumentError(f"augment is a strength, 0 to 1, got {self.augment}")
+        if self.whitening == "learned" and not self.dim:
+            raise ArgumentError("a learned whitening has dimensions: give dim, or whitening=after")
         if (self.height is None) != (self.width is None):
             raise ArgumentError(f"give height and width together, got {self.height} and {self.width}")
         if self.loss != GEO_CLASSIFICATION:

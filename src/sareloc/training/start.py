@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from sareloc.models.start import START_PHOTOS
 
 
 def start_model(
-    database: PhotoSet,
+    databases: Sequence[PhotoSet],
     *,
     backbone: str,
     aggregation: str,
@@ -26,7 +26,7 @@ def start_model(
     seed: int,
     workers: int = 0,
 ) -> PlaceModel:
-    """A new model: the backbone's published weights, NetVLAD's centres by k-means over random database photos."""
+    """A new model: the backbone's published weights, NetVLAD's centres by k-means over photos of these databases."""
     if weights is None:
         raise ArgumentError(
             f"a new {backbone} model starts from published weights: give them with --weights (torchvision's .pth or "
@@ -35,12 +35,13 @@ def start_model(
     model = make_model(backbone, aggregation, size=size)
     load_backbone_weights(model.backbone, weights)
     rng = np.random.default_rng(seed)
-    rows = rng.permutation(len(database))[:START_PHOTOS]
-    fit_start(model, _readable(database, rows.tolist(), model.preprocess, workers), rng)
+    photos = [database.path(row) for database in databases for row in range(len(database))]
+    chosen = [photos[i] for i in rng.permutation(len(photos))[:START_PHOTOS]]
+    fit_start(model, _readable(chosen, model.preprocess, workers), rng)
     return model
 
 
-def _readable(photos: PhotoSet, rows: list[int], preprocess: Preprocess, workers: int) -> Iterator[Image]:
-    for _, image in load_images([photos.path(row) for row in rows], preprocess.size, workers=workers):
+def _readable(photos: Sequence[Path], preprocess: Preprocess, workers: int) -> Iterator[Image]:
+    for _, image in load_images(photos, preprocess.size, workers=workers):
         if not isinstance(image, PhotoError):
             yield image

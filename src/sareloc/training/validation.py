@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from sareloc.datasets.places import Places
 from sareloc.evaluation.judging import PROTOCOLS, evaluate_rankings
 from sareloc.mining import similarity
+from sareloc.models import PlaceModel
+from sareloc.training.network import Network, describe
+from sareloc.training.ranks import Ranks
+from sareloc.training.recipes import Training
+from sareloc.training.town import Town
 
 QUERIES_AT_ONCE = 1024
 
@@ -25,3 +32,14 @@ def recall_of_descriptors(places: Places, descriptors: Tensor, ns: tuple[int, ..
     ]
     recall = evaluate_rankings(places, torch.cat(rankings).numpy(), ns=ns).recall
     return {n: recall[n] / 100 for n in ns}
+
+
+def mean_recall(
+    model: PlaceModel, exams: Sequence[Town], knobs: Training, dtype: torch.dtype, ranks: Ranks
+) -> dict[int, float]:
+    """Recall@N on each validation set by its own protocol, averaged."""
+    found = []
+    for exam in exams:
+        described = describe(Network(model, exam.inputs.stage, dtype), exam.inputs, knobs.batch, ranks)
+        found.append(recall_of_descriptors(exam.places, described))
+    return {n: sum(recall[n] for recall in found) / len(found) for n in found[0]}

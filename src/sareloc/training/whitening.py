@@ -1,0 +1,42 @@
+"""The whitening of a training: fitted on database photos of its towns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from sareloc.models.whitening import Whitening, fit_whitening
+from sareloc.training.network import Network, describe
+from sareloc.training.ranks import Ranks
+from sareloc.training.recipes import Training
+from sareloc.training.town import Town, join_inputs
+
+
+def fit_to_towns(network: Network, towns: Sequence[Town], knobs: Training, ranks: Ranks) -> Whitening:
+    """The whitening of random database photos: to `knobs.dim` dimensions, or as many as these photos allow.
+
+    It is scaled so that a photo's projection has length 1 on average: a descriptor does not depend on that, but the
+    size of a step along the projection does.
+    """
+    raw = describe_database(network, towns, knobs, ranks)
+    dim = min(knobs.dim, len(raw) - 1, raw.shape[1])
+    if dim < knobs.dim and ranks.first:
+        tqdm.write(f"{len(raw)} database photos allow {dim} dimensions after whitening, not {knobs.dim}")
+    fitted = fit_whitening(raw, dim, power=knobs.whitening_power)
+    length = torch.linalg.vector_norm((raw - fitted.mean) @ fitted.projection.T, dim=1).mean()
+    return Whitening(fitted.mean, fitted.projection / length).to(network.device)
+
+
+def describe_database(network: Network, towns: Sequence[Town], knobs: Training, ranks: Ranks) -> Tensor:
+    """(n, D) descriptors before whitening of `knobs.whitening_photos` random database photos, or all there are."""
+    inputs, database = join_inputs(towns)
+    count = min(database, knobs.whitening_photos)
+    rows = np.sort(np.random.default_rng(knobs.seed).choice(database, count, replace=False))
+    whitening, network.model.whitening = network.model.whitening, None
+    raw = describe(network, inputs, knobs.batch, ranks, rows=rows).float()
+    network.model.whitening = whitening
+    return raw

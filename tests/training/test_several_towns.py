@@ -1,0 +1,168 @@
+"""Training on several towns together, and learning the whitening with the rest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.training.tiny_town import tiny_model, tiny_pixels, tiny_places, tiny_town, write_town
+
+from sareloc.checkpoint import open_checkpoint
+from sareloc.errors import ArgumentError
+from sareloc.geo import Positions
+from sareloc.mining import find_neighbourhoods, join_neighbourhoods
+from sareloc.training import Training, recipe, train
+from sareloc.training.augment import augment
+from sareloc.training.inputs import FileInputs, JoinedInputs, TensorInputs, keep_features
+from sareloc.training.town import Town, join_inputs
+from sareloc.training.validation import recall_of_descriptors
+
+KNOBS = Training(epochs=2, pool=30, refresh_every=20, train_from="conv2", dim=0, precision="float32")
+
+
+def as_one(towns: list[Town]) -> Town:
+    """The twin: the same towns a thousand kilometres apart, as one set of places with one tensor."""
+    apart = [1e6 * i for i in range(len(towns))]
+
+    def together(role: str):
+        parts = [getattr(town.places, role) for town in towns]
+        metres = np.concatenate([part.positions.metres[:, :2] + [x, 0] for part, x in zip(parts, apart, strict=True)])
+        return replace(parts[0], files=tuple(f for p in parts for f in p.files), positions=Positions.from_local(metres))
+
+    count = len(towns[0].places.database)
+    pixels = [town.inputs.tensor for town in towns]
+    tensor = torch.cat([*(p[:count] for p in pixels), *(p[count:] for p in pixels)])
+    return Town(
+        replace(towns[0].places, database=together("database"), queries=together("queries")), TensorInputs(tensor)
+    )
+
+
+def test_two_towns_teach_what_one_town_of_both_teaches() -> None:
+    towns = [tiny_town(0), tiny_town(1)]
+    several, one = tiny_model(), tiny_model()
+    first = train(several, towns, KNOBS, progress=False)
+    second = train(one, as_one(towns), KNOBS, progress=False)
+    assert [r.loss for r in first.history] == [r.loss for r in second.history]
+    for name, tensor in one.state_dict().items():
+        assert torch.equal(tensor, several.state_dict()[name]), name
+
+
+def test_joined_neighbourhoods_count_on_through_the_databases() -> None:
+    near = find_neighbourhoods(tiny_places())
+    both = join_neighbourhoods([(near, 80), (near, 80)])
+    assert len(both.positives) == 80
+    assert both.positives[40 + 7].tolist() == [80 + row for row in near.positives[7]]
+    assert both.near[40 + 7].tolist() == [80 + row for row in near.near[7]]
+
+
+def test_joined_inputs_give_each_row_from_its_part(tmp_path: Path) -> None:
+    places = write_town(tmp_path)
+    photos = [places.database.path(i) for i in range(10)]
+    files, memory = FileInputs(photos, 64, 64), TensorInputs(tiny_pixels(1))
+    joined = JoinedInputs([files, memory], np.array([0, 1, 0, 1, 1]), np.array([3, 5, 0, 2, 99]))
+    cpu = torch.device("cpu")
+    found = list(joined.batches([np.array([4, 0, 1]), np.array([2]), np.array([3, 1])], cpu))
+    (three,) = files.batches([np.array([3])], cpu)
+    assert torch.equal(found[0], torch.stack([memory.tensor[99], three[0], memory.tensor[5]]))
+    assert torch.equal(found[1], next(files.batches([np.array([0])], cpu)))
+    assert torch.equal(found[2], memory.tensor[[2, 5]])
+    assert len(joined) == 5
+
+
+def test_databases_come_first() -> None:
+    inputs, database = join_inputs([tiny_town(0), tiny_town(1)])
+    (rows,) = inputs.batches([np.array([0, 80, 160, 200])], torch.device("cpu"))
+    a, b = tiny_pixels(0), tiny_pixels(1)
+    assert database == 160
+    assert torch.equal(rows, torch.stack([a[0], b[0], a[80], b[80]]))
+
+
+def test_the_best_epoch_is_that_of_the_mean_over_the_validation_sets() -> None:
+    model = tiny_model()
+    exams = [tiny_town(1), tiny_town(2)]
+    run = train(model, tiny_town(0), replace(KNOBS, epochs=1), validation=exams, progress=False)
+    found = [recall_of_descriptors(e.places, model.encode(e.inputs.tensor, precision=torch.float32)) for e in exams]
+    assert run.best.recall_1 == pytest.approx(sum(recall[1] for recall in found) / 2)
+    assert found[0][1] != found[1][1]
+
+
+def test_towns_of_different_stages_and_cells_of_two_towns_are_refused() -> None:
+    model = tiny_model()
+    features = Town(tiny_places(), keep_features(model, tiny_pixels(0), torch.float32))
+    with pytest.raises(ArgumentError, match="either pixels or features"):
+        train(model, [tiny_town(), features], KNOBS, progress=False)
+    with pytest.raises(ArgumentError, match="cells of one town, found 2"):
+        train(model, [tiny_town(0), tiny_town(1)], recipe("geo-classification", dim=0), progress=False)
+    with pytest.raises(ArgumentError, match="no places to train on"):
+        train(model, [], KNOBS, progress=False)
+
+
+def test_a_learned_whitening_starts_as_the_fitted_one_and_then_moves(tmp_path: Path) -> None:
+    town, knobs = tiny_town(), replace(KNOBS, dim=8, whitening="learned", lr=0.002, negatives=5, pool=10)
+    fitted, learned = tiny_model(), tiny_model()
+    train(fitted, town, replace(knobs, epochs=0, whitening="after"), progress=False)
+    run = train(learned, town, replace(knobs, epochs=12), out=tmp_path / "run", progress=False)
+    assert learned.dim == 8
+    assert run.history[-1].loss < run.history[0].loss
+    start, end = (m.encode(town.inputs.tensor, precision=torch.float32) for m in (fitted, learned))
+    assert recall_of_descriptors(town.places, end)[5] > recall_of_descriptors(town.places, start)[5] + 0.1
+    assert not learned.whitening.projection.requires_grad
+    variance = end[:80].var(dim=0)
+    assert (variance[:-1] >= variance[1:] - 1e-6).all()  # turned, so that a smaller dimension is its first coordinates
+    again = open_checkpoint(tmp_path / "run" / "model.safetensors")
+    assert torch.equal(again.encode(town.inputs.tensor, precision=torch.float32), end)
+
+
+def test_a_learned_whitening_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    knobs = replace(KNOBS, dim=8, whitening="learned", epochs=3)
+    straight = tiny_model()
+    train(straight, tiny_town(), knobs, progress=False)
+    train(tiny_model(), tiny_town(), replace(knobs, epochs=1), out=tmp_path, progress=False)
+    resumed = tiny_model()
+    train(resumed, tiny_town(), knobs, out=tmp_path, resume=True, progress=False)
+    for name, tensor in straight.state_dict().items():
+        assert torch.equal(tensor, resumed.state_dict()[name]), name
+
+
+def test_mirrors_take_whole_tuples_and_leave_half_of_them() -> None:
+    images = torch.zeros(600, 3, 64, 64, dtype=torch.uint8)
+    images[..., :32] = 200  # bright on the left
+    out = augment(images, torch.Generator().manual_seed(0), 1e-6, alike=torch.full((200,), 3))
+    mirrored = (out[:, 0, :, 40:].mean(dim=(1, 2)) > 0.5).view(200, 3)
+    assert (mirrored.all(dim=1) | ~mirrored.any(dim=1)).all()
+    assert 70 < int(mirrored[:, 0].sum()) < 130
+    alone = augment(images[:50], torch.Generator().manual_seed(0), 1e-6)
+    torch.testing.assert_close(alone, images[:50] / 255, atol=1e-3, rtol=0)
+
+
+def test_strength_says_how_far_images_move() -> None:
+    images = tiny_pixels(0)[:40]
+    moved = [
+        float((augment(images, torch.Generator().manual_seed(1), s) - images / 255).abs().mean()) for s in (0.1, 0.5, 1)
+    ]
+    assert 0 < moved[0] < moved[1] < moved[2]
+
+
+def test_augmented_images_stay_in_range_and_differ_from_one_another() -> None:
+    images = tiny_pixels(0)[:1].repeat(8, 1, 1, 1)
+    out = augment(images, torch.Generator().manual_seed(1), 1.0)
+    assert float(out.min()) >= 0
+    assert float(out.max()) <= 1
+    assert len({round(float(x.mean()), 5) for x in out}) == 8
+    assert torch.equal(out, augment(images, torch.Generator().manual_seed(1), 1.0))
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"augment": 1.5}, "augment is a strength, 0 to 1"),
+        ({"whitening": "learned", "dim": 0}, "a learned whitening has dimensions"),
+        ({"augment": 0.5, "keep": "features"}, "augmented images have no features to keep"),
+    ],
+)
+def test_new_knobs_are_checked(knobs: dict[str, object], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        Training(**knobs)
