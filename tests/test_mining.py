@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ def places_at(database_m: list[float], queries_m: list[float], **more: object) -
     def photos(x: list[float], key: str) -> PhotoSet:
         columns = {c: more.get(f"{key}_{c}") for c in ("times", "place_ids")}
         at = Positions.from_local(np.stack([x, np.zeros(len(x))], axis=1))
-        return PhotoSet(Path("."), tuple(f"{i}.jpg" for i in range(len(x))), at, **columns)  # type: ignore[arg-type]
+        return PhotoSet(Path("."), tuple(f"{key}/{i}.jpg" for i in range(len(x))), at, **columns)  # type: ignore[arg-type]
 
     protocol = more.get("protocol", "radius")
     return Places("line", "train", photos(database_m, "db"), photos(queries_m, "q"), protocol)  # type: ignore[arg-type]
@@ -49,6 +50,19 @@ def test_place_ids_decide_where_the_protocol_says_so() -> None:
     assert found.positives[0].tolist() == [1, 2]
     assert found.near[0].tolist() == [1, 2]
     assert found.trainable.tolist() == [0]
+
+
+def test_a_photo_that_asks_and_is_searched_is_not_its_own_positive() -> None:
+    by_place = places_at(
+        [0.0, 0.0, 0.0], [0.0], protocol="place-id", db_place_ids=((1,), (1,), (2,)), q_place_ids=((1,),)
+    )
+    by_place = replace(by_place, queries=by_place.database)
+    found = find_neighbourhoods(by_place)
+    assert [rows.tolist() for rows in found.positives] == [[1], [0], []]
+    assert [rows.tolist() for rows in found.near] == [[0, 1], [0, 1], [2]]
+    by_metres = places_at([0.0, 5.0], [0.0])
+    found = find_neighbourhoods(replace(by_metres, queries=by_metres.database), positive_min_m=0.0)
+    assert [rows.tolist() for rows in found.positives] == [[1], [0]]
 
 
 def test_a_town_without_positives_is_refused_before_the_first_step() -> None:

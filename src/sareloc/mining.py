@@ -74,11 +74,12 @@ def find_neighbourhoods(
     By position: positives lie at `positive_min_m` < d <= `positive_radius_m` (the lower bound keeps views of the
     query's own panorama out), negatives at d > `negative_radius_m`. Where both photos have a time stamp and the
     protocol is "time" (TokyoTM), a positive also has another time stamp. Under the protocol "place-id" a positive
-    shares a place with the query and a negative shares none.
+    shares a place with the query and a negative shares none. A photo that is both query and database is never its own
+    positive.
     """
     if places.protocol == "place-id":
         same_place = find_positives(places)
-        return Neighbourhoods(same_place, same_place)
+        return Neighbourhoods(_without_itself(places, same_place), same_place)
     if places.database.positions is None or places.queries.positions is None:
         raise DatasetError(
             f"{places.name}: tuples are mined by position, and its photos have none: give lat and lon, or place_id"
@@ -92,6 +93,12 @@ def find_neighbourhoods(
     if places.protocol == "time" and times[0] is not None and times[1] is not None:
         positives = [rows[times[0][rows] != times[1][q]] for q, rows in enumerate(positives)]
     return Neighbourhoods(positives, near)
+
+
+def _without_itself(places: Places, positives: list[Ints]) -> list[Ints]:
+    row_of = {places.database.path(row): row for row in range(len(places.database))}
+    own = [row_of.get(places.queries.path(query)) for query in range(len(places.queries))]
+    return [rows if row is None else rows[rows != row] for rows, row in zip(positives, own, strict=True)]
 
 
 def join_neighbourhoods(parts: Sequence[tuple[Neighbourhoods, int]]) -> Neighbourhoods:
