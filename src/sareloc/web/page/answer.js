@@ -1,0 +1,56 @@
+// The answer in the panel: verdict, position, the photo beside its matches, and what in it mattered.
+
+import { confidenceOf, degrees, fileName, metres, verdictOf } from "./words.js";
+
+const byId = (id) => document.getElementById(id);
+
+/** Fill the panel; `choose(number)` is called when a thumbnail is pressed or focused. */
+export function showAnswer(fix, away, choose) {
+  byId("verdict").textContent = verdictOf(fix);
+  byId("confidence").textContent = confidenceOf(fix);
+  byId("bar").style.width = `${fix.confidence * 100}%`;
+  byId("where").hidden = !fix.latlon;
+  document.body.dataset.found = fix.latlon ? "yes" : "no";
+  if (fix.latlon) {
+    byId("latlon").textContent = `${degrees(fix.latlon)} ± ${metres(fix.radius_m)}`;
+    byId("open").href = `geo:${degrees(fix.latlon, 6).replace(" ", "")}`;
+  }
+  byId("matches").replaceChildren(...fix.matches.map((match, i) => thumbnail(match, i + 1, away(match), choose)));
+}
+
+export function spokenAnswer(fix) {
+  const where = fix.latlon ? ` At ${degrees(fix.latlon)}, within ${metres(fix.radius_m)}.` : "";
+  return `${verdictOf(fix)}.${where} ${confidenceOf(fix)}`;
+}
+
+/** Put one match beside the photo. */
+export function showMatch(match, number, away) {
+  for (const [i, button] of byId("matches").querySelectorAll("button").entries()) {
+    button.setAttribute("aria-pressed", String(i + 1 === number));
+  }
+  const image = byId("match");
+  image.src = `photos/${match.id}/thumbnail?size=512`;
+  image.alt = `Match ${number}, ${fileName(match.photo)}`;
+  image.hidden = false;
+  byId("match-caption").textContent = `Match ${number}${away ? ` · ${away} away` : ""}`;
+}
+
+export function clearMatch() {
+  byId("match").hidden = true;
+  byId("match").removeAttribute("src");
+  byId("match-caption").textContent = "";
+}
+
+function thumbnail(match, number, away, choose) {
+  const item = document.createElement("li");
+  const button = Object.assign(document.createElement("button"), { type: "button" });
+  button.setAttribute("aria-label", `Match ${number}${away ? `, ${away} from the answer` : ""}`);
+  const image = Object.assign(new Image(), { src: `photos/${match.id}/thumbnail?size=192`, alt: "", loading: "lazy" });
+  const label = Object.assign(document.createElement("span"), { className: "number", textContent: number });
+  const caption = Object.assign(document.createElement("small"), { textContent: away });
+  button.append(image, label);
+  button.addEventListener("click", () => choose(number));
+  button.addEventListener("focus", () => choose(number));
+  item.append(button, caption);
+  return item;
+}

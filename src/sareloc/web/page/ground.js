@@ -1,0 +1,162 @@
+// The map on the screen: the photos, and after an answer the fix with its matches as numbered pins.
+
+import { PhotoDots } from "./dots.js";
+import { openPeek } from "./peek.js";
+import { spreadPins } from "./spread.js";
+import { metres } from "./words.js";
+
+const CLOSEST_ZOOM = 20;
+const ANSWER_ZOOM = 19;
+const NEAR_THE_FIX_M = 80;  // matches farther off than this may lie outside the view of a fix
+const PIN_PX = 28;
+const TOUCH_PX = 16;
+
+const calm = matchMedia("(prefers-reduced-motion: reduce)");
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+export class Ground {
+  /** panel: what may lie over the map and must not hide an answer. */
+  constructor(element, panel) {
+    const moving = !calm.matches;
+    this.panel = panel;
+    this.map = L.map(element, {
+      zoomControl: false, maxZoom: CLOSEST_ZOOM, zoomSnap: 0.5,
+      fadeAnimation: moving, zoomAnimation: moving, inertia: moving,
+    }).setView([20, 0], 2);
+    this.map.attributionControl.setPrefix('<a href="https://leafletjs.com">Leaflet</a>');
+    L.control.zoom({ position: "topright" }).addTo(this.map);
+    L.control.scale({ position: "bottomright", imperial: false }).addTo(this.map);
+    this.map.createPane("photos").style.zIndex = 250;  // above base tiles, below the answer
+    this.dots = new PhotoDots({ pane: "photos", maxZoom: CLOSEST_ZOOM }).addTo(this.map);
+    this.answer = L.layerGroup().addTo(this.map);
+    this.leaders = L.layerGroup().addTo(this.map);
+    this.pins = [];
+    this.map.on("zoomend", () => this.standPins());
+    this.map.on("click", (event) => this.peek(event.latlng, TOUCH_PX));
+    element.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && event.target === element) this.peek(this.map.getCenter(), Infinity);
+    });
+    dark.addEventListener("change", () => this.dots.redraw());
+    new ResizeObserver(() => this.map.invalidateSize({ animate: false })).observe(element);
+  }
+
+  /** Base tiles by an address such as https://tiles.example.org/{z}/{x}/{y}.png, and whose they are. */
+  setTiles(url, attribution) {
+    const text = document.createElement("span");
+    text.textContent = attribution ?? `Tiles: ${new URL(url.replace("{s}.", "")).hostname}`;  // Leaflet takes HTML
+    this.base?.remove();
+    const options = { attribution: text.innerHTML, maxZoom: CLOSEST_ZOOM, maxNativeZoom: 19, className: "base" };
+    this.base = L.tileLayer(url, options).addTo(this.map);
+    this.map.getContainer().classList.add("has-base");
+  }
+
+  showPhotos(photos) {
+    this.dots.show(photos);
+  }
+
+  /** box: [west, south, east, north], as in GeoJSON. */
+  viewBox([west, south, east, north]) {
+    const over180 = west > east ? 360 : 0;
+    this.fit(L.latLngBounds([south, west], [north, east + over180]), { animate: false });
+  }
+
+  /** Tell, after every move, which box [south, west, north, east] is in view. */
+  onMoved(tell) {
+    this.map.on("moveend", () => {
+      const [low, high] = [this.map.getBounds().getSouthWest(), this.map.getBounds().getNorthEast()];
+      const whole = high.lng - low.lng >= 360;
+      const [west, east] = whole ? [-180, 180] : [low.wrap().lng, high.wrap().lng];
+      tell([Math.max(low.lat, -90), west, Math.min(high.lat, 90), east]);
+    });
+  }
+
+  /** `choose(number)` is called when a pin is pressed; numbers start at 1. */
+  showFix(fix, choose) {
+    this.clear();
+    const seen = L.latLngBounds([]);
+    if (fix.latlon) {
+      const circle = L.circle(fix.latlon, { radius: fix.radius_m, className: "fix-circle", interactive: false });
+      seen.extend(circle.addTo(this.answer).getBounds());
+    }
+    this.middle = fix.latlon;
+    this.pins = fix.matches.map((match, i) => this.makePin(match, i + 1, fix, choose));
+    for (const { latlon } of fix.matches) {
+      if (!fix.latlon || this.map.distance(latlon, fix.latlon) <= NEAR_THE_FIX_M) seen.extend(latlon);
+    }
+    if (seen.isValid()) this.fit(seen);
+    this.standPins();
+  }
+
+  makePin({ latlon }, number, fix, choose) {
+    const away = fix.latlon ? `, ${metres(this.map.distance(latlon, fix.latlon))} from the answer` : "";
+    const title = `Match ${number}${away}`;
+    const pin = L.marker(latlon, { icon: pinIcon(number), title, riseOnHover: true });
+    pin.on("click", () => choose(number));
+    pin.addTo(this.answer);
+    pin.getElement().setAttribute("aria-label", title);
+    pin.getElement().addEventListener("focus", () => choose(number));  // Tab leads from one to the next
+    return pin;
+  }
+
+  /** Mark one pin as the chosen one. */
+  choosePin(number) {
+    this.chosen = number;
+    this.pins.forEach((pin, i) => {
+      pin.getElement()?.classList.toggle("chosen", i + 1 === number);
+      pin.getElement()?.setAttribute("aria-pressed", String(i + 1 === number));
+      pin.setZIndexOffset(i + 1 === number ? 1000 : -10 * i);
+    });
+    const chosen = this.pins[number - 1].getLatLng();
+    if (this.map.getBounds().contains(chosen)) return;
+    const seen = L.latLngBounds([chosen]);
+    this.fit(this.middle ? seen.extend(this.middle) : seen);
+  }
+
+  /** Pins keep clear of one another at every zoom; a thin line leads each to its photo. */
+  standPins() {
+    this.leaders.clearLayers();
+    const toPixels = (latlon) => {
+      const { x, y } = this.map.latLngToLayerPoint(latlon);
+      return [x, y];
+    };
+    const feet = this.pins.map((pin) => toPixels(pin.getLatLng()));
+    const heads = spreadPins(feet, PIN_PX + 2, this.middle ? [toPixels(this.middle)] : []);
+    this.pins.forEach((pin, i) => {
+      const offset = [heads[i][0] - feet[i][0], heads[i][1] - feet[i][1]];
+      const element = pin.getElement();
+      element.style.marginLeft = `${offset[0] - PIN_PX / 2}px`;
+      element.style.marginTop = `${offset[1] - PIN_PX / 2}px`;
+      const line = [feet[i], heads[i]].map((point) => this.map.layerPointToLatLng(point));
+      L.polyline(line, { className: "leader", interactive: false }).addTo(this.leaders);
+      L.circleMarker(line[0], { radius: 3, className: "leader-foot", interactive: false }).addTo(this.leaders);
+    });
+    if (!this.middle) return;
+    L.circleMarker(this.middle, { radius: 7, className: "fix-point", interactive: false }).addTo(this.leaders);
+  }
+
+  clear() {
+    this.answer.clearLayers();
+    this.leaders.clearLayers();
+    this.map.closePopup();
+    this.pins = [];
+    this.middle = null;
+  }
+
+  peek(latlng, withinPx) {
+    const photos = this.dots.near(latlng, withinPx);
+    if (photos.length) openPeek(this.map, photos);
+  }
+
+  fit(bounds, options) {
+    const [map, panel] = [this.map.getContainer(), this.panel].map((element) => element.getBoundingClientRect());
+    const covered = panel.right < map.right ? panel.right - map.left : 0;  // on a phone the panel is below
+    const padding = { paddingTopLeft: [covered + 40, 48], paddingBottomRight: [40, 40] };
+    this.map.fitBounds(bounds, { ...padding, maxZoom: ANSWER_ZOOM, animate: !calm.matches, ...options });
+  }
+}
+
+function pinIcon(number) {
+  const label = document.createElement("span");
+  label.textContent = number;
+  return L.divIcon({ className: "pin", html: label, iconSize: [PIN_PX, PIN_PX] });
+}

@@ -1,0 +1,102 @@
+"""Visiting the page as a person with a browser does."""
+
+from __future__ import annotations
+
+import base64
+import re
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+from playwright.sync_api import Browser, Page, expect
+
+PATIENCE_MS = 60_000.0
+# nothing moves unless a test wants it to: where a thing is, is then where it stays
+DESKTOP: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}, "reduced_motion": "reduce"}
+PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
+GIVEN_FILE = """([name, bytes]) => {
+  const given = new DataTransfer();
+  given.items.add(new File([Uint8Array.from(atob(bytes), (c) => c.charCodeAt(0))], name, { type: "image/jpeg" }));
+  return given;
+}"""
+
+expect.set_options(timeout=PATIENCE_MS)
+
+
+class Visit:
+    """A page in a window of its own. When it is closed, nothing may have gone wrong in it unseen.
+
+    errors: what the console said and what was thrown, failed requests excepted; foreign: requests to any other server;
+    failed: requests that were refused or lost, which a test has to expect.
+    """
+
+    def __init__(self, browser: Browser, url: str, **window: Any) -> None:
+        self.context = browser.new_context(**{**DESKTOP, **window})
+        self.context.set_default_timeout(PATIENCE_MS)
+        self.page: Page = self.context.new_page()
+        self.url = url
+        self.errors: list[str] = []
+        self.foreign: list[str] = []
+        self.failed: list[str] = []
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("console", lambda message: self._hear(message.type, message.text))
+        self.page.on("request", lambda request: self._ask(request.url))
+
+    def __enter__(self) -> Visit:
+        self.page.goto(self.url)
+        self.page.wait_for_selector("body[data-state]")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.context.close()
+        if kind is None:
+            assert self.errors == []
+            assert self.foreign == []
+
+    def _hear(self, kind: str, text: str) -> None:
+        if text.startswith("Failed to load resource"):
+            self.failed.append(text)
+        elif kind in {"error", "warning"}:
+            self.errors.append(text)
+
+    def _ask(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in {"blob", "data"} and parts.netloc != urlsplit(self.url).netloc:
+            self.foreign.append(url)
+
+
+def choose(page: Page, photo: Path) -> None:
+    """Give a photo by the button."""
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("button", name="Choose a photo").click()
+    chooser.value.set_files(photo)
+
+
+def given_file(photo: Path) -> tuple[str, list[str]]:
+    """Script and argument of what a browser hands over when a photo is dropped or pasted."""
+    return GIVEN_FILE, [photo.name, base64.b64encode(photo.read_bytes()).decode()]
+
+
+def drop(page: Page, photo: Path) -> None:
+    """Give a photo from a folder of the desktop."""
+    given = page.evaluate_handle(*given_file(photo))
+    page.dispatch_event("body", "dragenter", {"dataTransfer": given})
+    expect(page.get_by_text("Let go to see where it was taken")).to_be_visible()
+    page.dispatch_event("body", "drop", {"dataTransfer": given})
+    expect(page.get_by_text("Let go to see where it was taken")).to_be_hidden()
+
+
+def verdict(page: Page) -> str:
+    """What the page says as soon as it has an answer."""
+    page.wait_for_selector("body[data-state=answer]")
+    return page.locator("#verdict").inner_text()
+
+
+def shown_position(page: Page) -> tuple[float, float]:
+    """The position that the panel shows."""
+    found = re.match(r"(-?[\d.]+), (-?[\d.]+) ±", page.locator("#latlon").inner_text())
+    assert found is not None
+    return float(found[1]), float(found[2])
