@@ -33,9 +33,9 @@ from sareloc.models.place_model import make_model
 from sareloc.photos import Geotag, exif_bytes
 from sareloc.place_map import Circle, Manifest, PlaceMap, open_map_file
 from sareloc.place_map.building import build_map
-from sareloc.place_map.map_file import Photo
+from sareloc.place_map.file_photos import index_path
 from sareloc.place_map.opening import create_map_file
-from sareloc.place_map.place_map import index_path
+from sareloc.place_map.records import Photo
 
 WALKS = {"streets": Walk(), "white": WHITE}
 QUERIES, HITS = 500, 10

@@ -18,8 +18,9 @@ from tests.place_map.small_town import geotag_of
 
 from sareloc.errors import ArgumentError, MapError
 from sareloc.place_map import map_file, opening
-from sareloc.place_map.map_file import Manifest, Photo
+from sareloc.place_map.map_file import MapFile
 from sareloc.place_map.opening import create_map_file, open_map_file
+from sareloc.place_map.records import Manifest, Photo
 from sareloc.place_map.storage import PACKINGS
 
 DIM = 32
@@ -117,17 +118,21 @@ def test_the_same_content_is_taken_once_and_ids_never_come_back(tmp_path: Path) 
         assert [fid for (fid,) in file.query("SELECT fid FROM descriptors")] == left.tolist()
 
 
+def stamps(file: MapFile) -> dict[str, tuple[int, int, int]]:
+    return {name: (entry.photo_id, *entry.stamp) for name, entry in file.entries().items()}
+
+
 def test_a_photo_replaces_the_one_that_had_its_name(tmp_path: Path) -> None:
     with open_map_file(make_map(tmp_path / "town.gpkg", 3), write=True) as file:
         fresh = replace(photo(9), file="0001.jpg", replaces=2)
         assert file.add([fresh], unit_vectors(1)) == 1
-        assert file.stamps() == {"0000.jpg": (1, 1000, 0), "0002.jpg": (3, 1002, 2), "0001.jpg": (4, 1009, 9)}
+        assert stamps(file) == {"0000.jpg": (1, 1000, 0), "0002.jpg": (3, 1002, 2), "0001.jpg": (4, 1009, 9)}
         # the photo of 0002.jpg has moved to 0000.jpg, whose own has gone
         file.rename(3, replace(photo(2), file="0000.jpg", replaces=1, modified_ns=77))
-        assert file.stamps() == {"0000.jpg": (3, 1002, 77), "0001.jpg": (4, 1009, 9)}
+        assert stamps(file) == {"0000.jpg": (3, 1002, 77), "0001.jpg": (4, 1009, 9)}
         # "replaces" is out of date: id 3 has another name than this by now
         file.rename(4, replace(photo(9), file="0003.jpg", replaces=3))
-        assert [row[0] for row in file.stamps().values()] == [3, 4]
+        assert [row[0] for row in stamps(file).values()] == [3, 4]
 
 
 def test_points_deleted_in_qgis_take_their_descriptors_along(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from sareloc.engines import approximate
 from sareloc.errors import ArgumentError, MapError
 from sareloc.geo import distance_m
 from sareloc.place_map import Box, Circle, PlaceMap, open_map_file
-from sareloc.place_map.place_map import index_path
+from sareloc.place_map.file_photos import index_path
 
 
 @pytest.fixture

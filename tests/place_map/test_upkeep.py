@@ -17,7 +17,7 @@ from tests.place_map.test_map_file import DIM, TINY, make_map, photo
 from sareloc.engines import approximate
 from sareloc.errors import MapError
 from sareloc.place_map import Box, PlaceMap, open_map_file
-from sareloc.place_map.place_map import index_path
+from sareloc.place_map.file_photos import index_path
 from sareloc.place_map.upkeep import compact_map, map_info, verify_map
 
 

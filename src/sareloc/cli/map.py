@@ -186,10 +186,12 @@ def table(found: MapInfo) -> str:
         ("photos", f"{found.photos:,}"),
         ("model", f"{made.model} {made.fingerprint}"),
         ("descriptors", f"{made.dim} dimensions, {made.storage}"),
-        ("file", f"{found.file_bytes / 1e6:,.1f} MB, {found.file_bytes / max(found.photos, 1):,.0f} bytes a photo"),
         ("index", found.index),
         ("made by", f"{made.made_by}, format {made.format}"),
     ]
+    if found.file_bytes is not None:
+        each = found.file_bytes / max(found.photos, 1)
+        lines.insert(3, ("file", f"{found.file_bytes / 1e6:,.1f} MB, {each:,.0f} bytes a photo"))
     if found.extent is not None:
         e = found.extent
         lines.append(("latitude", f"{e.south:.5f} to {e.north:.5f}"))

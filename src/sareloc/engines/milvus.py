@@ -177,9 +177,7 @@ class MilvusEngine:
         """All that fit, with these fields, in rising order of id, some thousand at a time."""
         page = min(MOST_ROWS, max(1, NUMBERS_AT_ONCE // self.dim)) if "vector" in fields else MOST_ROWS
         names = ["id", *fields]
-        first = self._ask(
-            "query", filter=where, limit=page, output_fields=names, consistency_level=self.consistency
-        )
+        first = self._ask("query", filter=where, limit=page, output_fields=names, consistency_level=self.consistency)
         if len(first) < page:  # mostly: and an iterator takes a second to begin on older servers
             if first:
                 yield sorted(first, key=lambda row: int(row["id"]))
@@ -213,6 +211,11 @@ class MilvusEngine:
                 waiting = waiting[batch:]
         if waiting:
             yield _ids_and_vectors(waiting)
+
+    def any_value(self, column: str, where: str) -> float | None:
+        """What a column says of one of those that fit; None where there is none."""
+        rows = self._ask("query", filter=where, limit=1, output_fields=[column], consistency_level=self.consistency)
+        return float(rows[0][column]) if len(rows) else None
 
     def count(self, where: str = "") -> int:
         """How many fit; whatever was written before is counted."""

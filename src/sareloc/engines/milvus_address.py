@@ -1,8 +1,8 @@
 """Addresses of maps that live in Milvus, as they are written where a map's file could stand.
 
-    milvus://HOST[:PORT]/COLLECTION              a server; port 19530 by default
-    milvus-lite:FOLDER/FILE.db/COLLECTION        milvus-lite: the same without a server, in this process
-    ...?index=HNSW                               which index a collection gets when it is made, see `milvus_index`
+milvus://HOST[:PORT]/COLLECTION              a server; port 19530 by default
+milvus-lite:FOLDER/FILE.db/COLLECTION        milvus-lite: the same without a server, in this process
+...?index=HNSW                               which index a collection gets when it is made, see `milvus_index`
 """
 
 from __future__ import annotations
@@ -61,9 +61,10 @@ def read_milvus_address(given: str | Path) -> MilvusAddress:
         raise ArgumentError(
             f"{given} names no collection: {found['collection']!r} is not one word of letters, digits and underscores"
         )
-    if query and not (index := re.fullmatch(r"index=(\w+)", query)):
+    index = re.fullmatch(r"(?:index=(\w+))?", query)
+    if index is None:
         raise ArgumentError(f"{given} asks for {query!r}: only index=NAME may stand behind the question mark")
-    index_name = index[1].upper() if query else None
+    index_name = index[1] and index[1].upper()
     if address.startswith("milvus:"):
         server = f"{found['host']}:{found['port'] or PORT}"
         return MilvusAddress(f"milvus://{server}", f"http://{server}", found["collection"], index_name)

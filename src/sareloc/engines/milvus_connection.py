@@ -40,9 +40,7 @@ class Connection:
 
     @property
     def _errors(self) -> tuple[type[Exception], ...]:
-        import grpc
-
-        return self._milvus.MilvusException, grpc.RpcError
+        return self._milvus.MilvusException, need("grpc", "milvus").RpcError
 
     @property
     def types(self) -> Any:
@@ -111,8 +109,7 @@ def _make_room(file: Path) -> None:
 
 def _passes(error: Exception) -> bool:
     """Whether an error is one of a server that is away, starting or overloaded."""
-    import grpc
-
+    grpc = need("grpc", "milvus")
     code = error.code() if isinstance(error, grpc.RpcError) else getattr(error, "code", None)
     if isinstance(code, grpc.StatusCode):
         return code in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}

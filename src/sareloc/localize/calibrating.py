@@ -18,8 +18,7 @@ from sareloc.localize.calibration import Calibration
 from sareloc.localize.localizer import AT_ONCE, Localizer
 from sareloc.localize.self_calibration import deep_enough
 from sareloc.localize.trials import Trial, calibration_error, fit_trials, judge, make_trials
-from sareloc.place_map import open_map_file
-from sareloc.place_map.map_file import MapFile
+from sareloc.place_map import open_store
 
 Floats = npt.NDArray[np.float64]
 
@@ -53,8 +52,10 @@ def calibrate(localizer: Localizer, photos: Sequence[Path], latlon: npt.ArrayLik
     truth_m = ecef_from_wgs84(latlon)
     if len(photos) != len(truth_m):
         raise ArgumentError(f"{len(photos)} photos need as many positions, found {len(truth_m)}")
-    with open_map_file(localizer.place_map.path) as file:
-        known = [_holds(file, photo) for photo in photos]
+    digests = [_digest(photo) for photo in photos]
+    with open_store(localizer.place_map.path) as store:
+        there = store.known([digest for digest in digests if digest is not None])
+    known = [digest in there for digest in digests]
     asked = [row for row, held in enumerate(known) if not held]
     trials, unreadable = _ask(localizer, [photos[row] for row in asked], truth_m[asked])
     shown = [trial for trial in trials if not trial.absent]
@@ -72,17 +73,17 @@ def calibrate(localizer: Localizer, photos: Sequence[Path], latlon: npt.ArrayLik
         tuple(str(photo) for photo, held in zip(photos, known, strict=True) if held),
         tuple(unreadable),
     )
-    with open_map_file(localizer.place_map.path, write=True) as file:
-        file.write_note(localizer.note, fitted.to_json())
+    with open_store(localizer.place_map.path, write=True) as store:
+        store.write_note(localizer.note, fitted.to_json())
     return report
 
 
-def _holds(file: MapFile, photo: Path) -> bool:
+def _digest(photo: Path) -> bytes | None:
     try:
         with photo.open("rb") as content:
-            return file.find(hashlib.file_digest(content, "sha256").digest()) is not None
+            return hashlib.file_digest(content, "sha256").digest()
     except OSError:
-        return False  # decoding it will say what is wrong
+        return None  # decoding it will say what is wrong
 
 
 def _ask(localizer: Localizer, photos: Sequence[Path], truth_m: Floats) -> tuple[list[Trial], list[PhotoError]]:

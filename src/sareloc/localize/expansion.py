@@ -44,7 +44,7 @@ class AveragedMap(PlaceMap):
 
     def __init__(self, place_map: PlaceMap, count: int) -> None:
         vars(self).update(vars(place_map))
-        self._engine = _averaged(place_map, count)
+        self._photos = place_map.in_memory.searched_by(_averaged(place_map, count))
 
     def refresh(self) -> None:
         """Take in what has changed in the file."""

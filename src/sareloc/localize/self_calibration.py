@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from sareloc.geo import within_radius
+from sareloc.geo import ecef_from_wgs84
 from sareloc.localize.calibration import Calibration
 from sareloc.localize.fusion import PLACE_M
 from sareloc.localize.trials import ELSEWHERE_M, fit_trials, make_trials
@@ -28,12 +28,12 @@ def calibrate_by_map(place_map: PlaceMap, candidates: int) -> Calibration:
     distance to the most alike photo. A map too small to say anything gives the numbers to start from.
     """
     rng = np.random.default_rng(0)
-    rows = rng.permutation(len(place_map))[:SAMPLE]
-    truth_m, vectors = place_map.positions.metres[rows], place_map.descriptors(place_map.ids[rows])
+    ids, latlon = place_map.sample(SAMPLE, rng)
+    truth_m, vectors = ecef_from_wgs84(latlon), place_map.descriptors(ids)
     k = deep_enough(place_map, truth_m, candidates)
     plain = make_trials(place_map.search(vectors, k), truth_m, 1, same_spot_m=SAME_SPOT_M)
     usual = np.median([trial.distances[0] for trial in plain if not trial.absent]) if plain else 0.0
-    asked = _disturbed(vectors, usual * np.linspace(0, MOST_DISTURBED, len(rows)), rng)
+    asked = _disturbed(vectors, usual * np.linspace(0, MOST_DISTURBED, len(ids)), rng)
     return fit_trials(make_trials(place_map.search(asked, k), truth_m, candidates, same_spot_m=SAME_SPOT_M), "map")
 
 
@@ -46,13 +46,11 @@ def _disturbed(vectors: Vectors, lengths: npt.NDArray[np.float64], rng: np.rando
 
 def deep_enough(place_map: PlaceMap, truth_m: npt.NDArray[np.float64], candidates: int) -> int:
     """How many matches to look for, so that so many are left without those around the true positions (Q, 3)."""
-    around = within_radius(place_map.positions.metres, truth_m, ELSEWHERE_M)
-    return min(candidates + max((len(rows) for rows in around), default=0), DEEPEST)
+    around = place_map.count_around(truth_m, ELSEWHERE_M)
+    return min(candidates + int(around.max(initial=0)), DEEPEST)
 
 
 def chance_of_reach(place_map: PlaceMap, reach_m: float) -> float:
     """How probable it is that two photos of the map, drawn at random, show places within reach of each other."""
-    points = place_map.positions.metres
-    some = points[np.random.default_rng(0).permutation(len(points))[:SAMPLE]]
-    within = within_radius(points, some, reach_m + PLACE_M)
-    return float(np.mean([len(rows) for rows in within])) / len(points)
+    _, latlon = place_map.sample(SAMPLE, np.random.default_rng(0))
+    return float(place_map.count_around(ecef_from_wgs84(latlon), reach_m + PLACE_M).mean()) / len(place_map)

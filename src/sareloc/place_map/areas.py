@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,7 @@ from sareloc.geo import Positions, distance_m, ecef_from_wgs84
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 ROUNDING_M = 1e-6
+ROUNDING_DEG = 1e-9
 SHORTEST_DEGREE_M = 110_500.0  # of latitude, at the equator
 SMALLEST_RADIUS_M = 6.3e6  # of the Earth's curvature
 
@@ -36,6 +38,10 @@ class Box:
                 f"{self.south}, {self.west}, {self.north}, {self.east}"
             )
 
+    def bounds(self) -> Box:
+        """A box that holds the area: itself."""
+        return self
+
     def rows(self, latlon: Floats) -> Ints:
         """The rows of (N, 2) latitudes and longitudes that lie inside, rising."""
         latitude, longitude = latlon.T
@@ -55,6 +61,20 @@ class Circle:
         Positions.from_wgs84(self.latlon)  # a position that is none says so
         if not self.radius_m >= 0:
             raise PositionError(f"a radius in metres cannot be {self.radius_m}")
+
+    def bounds(self) -> Box:
+        """A box that holds the circle, hardly larger than it need be."""
+        latitude, longitude = self.latlon
+        angle = (self.radius_m + ROUNDING_M) / SMALLEST_RADIUS_M  # radians
+        tall = math.degrees(angle) + ROUNDING_DEG
+        south, north = max(latitude - tall, -90.0), min(latitude + tall, 90.0)
+        if south == -90 or north == 90 or angle >= math.pi / 2:
+            return Box(south, -180.0, north, 180.0)  # a pole is inside, and with it all longitudes
+        # on a sphere the circle is widest a little nearer to the pole than its centre
+        wide = math.degrees(math.asin(min(1.0, math.sin(angle) / math.cos(math.radians(latitude))))) + ROUNDING_DEG
+        if wide >= 180:
+            return Box(south, -180.0, north, 180.0)
+        return Box(south, (longitude - wide + 180) % 360 - 180, north, (longitude + wide + 180) % 360 - 180)
 
     def rows(self, latlon: Floats) -> Ints:
         """The rows of (N, 2) latitudes and longitudes that lie inside, rising."""

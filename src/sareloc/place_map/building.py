@@ -15,17 +15,14 @@ from sareloc.descriptors import describe
 from sareloc.errors import MapError, PhotoError
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Geotag
-from sareloc.place_map.examining import Given, examine, list_photos, name_in_map, read_tables, stamp
-from sareloc.place_map.map_file import Manifest, MapFile, Photo
-from sareloc.place_map.opening import create_map_file, open_map_file
+from sareloc.place_map.examining import Given, examine, list_photos, read_tables, stamp
 from sareloc.place_map.place_map import PlaceMap
+from sareloc.place_map.records import Entry, Manifest, Photo
 from sareloc.place_map.storage import Storage
+from sareloc.place_map.store import MapStore, open_or_create_store, open_store
 
 CHUNK = 2048  # photos examined before they are described; a resumed run must cut them the same way
 
-
-Stamps = dict[str, tuple[int, int, int]]
-NEVER = (0, -1, -1)
 Examined = tuple[Path, Photo | PhotoError | None]
 
 
@@ -69,18 +66,17 @@ def build_map(
 ) -> BuildReport:
     """Make a map of photos, or go on with one that was begun.
 
-    `photos`: a folder (with its subfolders), or folders and files. Positions come from the table `geotags` or one
-    named geotags.csv or geotags.geojson in the folder (see `read_geotag_table`), else from EXIF, else from file names;
-    photos without one are left out and listed. `dim`: cut descriptors to so many dimensions. `storage`: of each number
-    of a descriptor, float16, float32 or int8. `batch` photos are one transaction; `workers` processes decode.
+    `photos`: a folder (with its subfolders), or folders and files. `out`: a file, or an address of Milvus. Positions
+    come from the table `geotags` or one named geotags.csv or geotags.geojson in the folder (see `read_geotag_table`),
+    else from EXIF, else from file names; photos without one are left out and listed. `dim`: cut descriptors to so many
+    dimensions. `storage`: of each number of a descriptor in a file, float16, float32 or int8. `batch` photos are one
+    transaction; `workers` processes decode.
     """
-    listed, path = list_photos(photos), Path(out)
-    if not path.exists():
-        create_map_file(path, Manifest(model.name, model.fingerprint(), dim or model.dim, storage))
-    with open_map_file(path, write=True) as file:
-        _check_same(file, model, dim or model.dim, storage)
-        report = _add(model, listed, read_tables(photos, geotags), file, batch, workers, progress)
-    PlaceMap(path)  # makes the index, so that the first search need not
+    listed, manifest = list_photos(photos), Manifest(model.name, model.fingerprint(), dim or model.dim, storage)
+    with open_or_create_store(out, manifest) as store:
+        _check_same(store, model, manifest.dim, storage)
+        report = _add(model, listed, read_tables(photos, geotags), store, batch, workers, progress)
+    PlaceMap(out)  # makes the index, so that the first search need not
     return report
 
 
@@ -96,15 +92,15 @@ def add_photos(
 ) -> BuildReport:
     """Add photos to a map that is there; see `build_map`."""
     listed = list_photos(photos)
-    with open_map_file(Path(path), write=True) as file:
-        _check_same(file, model, file.manifest.dim, file.manifest.storage)
-        report = _add(model, listed, read_tables(photos, geotags), file, batch, workers, progress)
+    with open_store(path, write=True) as store:
+        _check_same(store, model, store.manifest.dim, store.manifest.storage)
+        report = _add(model, listed, read_tables(photos, geotags), store, batch, workers, progress)
     PlaceMap(path)
     return report
 
 
-def _check_same(file: MapFile, model: PlaceModel, dim: int, storage: Storage) -> None:
-    found, here = file.manifest, f"map {file.path.name}"
+def _check_same(store: MapStore, model: PlaceModel, dim: int, storage: Storage) -> None:
+    found, here = store.manifest, f"map {store.name}"
     if found.fingerprint != model.fingerprint():
         raise MapError(
             f"{here} was built by model {found.fingerprint} ({found.model}), this is model {model.fingerprint()} "
@@ -121,14 +117,15 @@ def _add(
     model: PlaceModel,
     paths: Sequence[Path],
     table: Mapping[str, Geotag],
-    file: MapFile,
+    store: MapStore,
     batch: int,
     workers: int,
     progress: bool,
 ) -> BuildReport:
-    start, tally, known = time.monotonic(), _Tally(), file.stamps()
-    named = [(path, name_in_map(path, file.path)) for path in paths]
-    changed = [known.get(name, NEVER)[1:] != stamp(path) for path, name in named]
+    start, tally = time.monotonic(), _Tally()
+    named = [(path, store.file_name(path)) for path in paths]
+    entries = store.entries([name for _, name in named])
+    changed = [name not in entries or entries[name].stamp != stamp(path) for path, name in named]
     tally.already = len(paths) - sum(changed)
     with (
         ThreadPoolExecutor(max(workers, 1)) as threads,
@@ -139,10 +136,10 @@ def _add(
         for first in range(0, len(paths), CHUNK):
             chunk = list(compress(named[first : first + CHUNK], changed[first : first + CHUNK]))
             found = threads.map(_examine, chunk, repeat(table))
-            new = _sort_out(found, file, known, tally)
+            new = _sort_out(found, store, entries, tally)
             files = [path for path, _ in new]
-            for part in describe(model, files, batch=batch, workers=workers, dim=file.manifest.dim, progress=False):
-                added = file.add([new[row][1] for row in part.rows], part.descriptors)
+            for part in describe(model, files, batch=batch, workers=workers, dim=store.manifest.dim, progress=False):
+                added = store.add([new[row][1] for row in part.rows], part.descriptors)
                 tally.added += added
                 tally.already += len(part.rows) - added  # another process was faster
                 tally.unreadable += part.errors.values()
@@ -161,31 +158,39 @@ def _examine(photo: tuple[Path, str], table: Mapping[str, Geotag]) -> Examined:
         return path, error
 
 
-def _sort_out(found: Iterable[Examined], file: MapFile, known: Stamps, tally: _Tally) -> list[tuple[Path, Photo]]:
+def _sort_out(
+    examined: Iterable[Examined], store: MapStore, entries: dict[str, Entry], tally: _Tally
+) -> list[tuple[Path, Photo]]:
     """The photos whose content is not in the map, each content once; the others are counted."""
-    new: dict[bytes, tuple[Path, Photo]] = {}
-    for path, photo in found:
+    found: list[tuple[Path, Photo]] = []
+    for path, photo in examined:
         if photo is None:
             tally.untagged.append(str(path))
-            continue
-        if isinstance(photo, PhotoError):
+        elif isinstance(photo, PhotoError):
             tally.unreadable.append(photo)
-            continue
-        photo = replace(photo, replaces=known[photo.file][0] if photo.file in known else None)
-        if photo.sha256 in new or _knows(file, photo, known):
+        else:
+            found.append((path, photo))
+    known = store.known([photo.sha256 for _, photo in found])
+    new: dict[bytes, tuple[Path, Photo]] = {}
+    for path, photo in found:
+        before = entries.get(photo.file)
+        photo = replace(photo, replaces=None if before is None else before.photo_id)
+        entry = known.get(photo.sha256)
+        if entry is not None:
+            _keep_up(store, photo, entry, known, entries)
+        if entry is not None or photo.sha256 in new:
             tally.already += 1
         else:
             new[photo.sha256] = path, photo
     return list(new.values())
 
 
-def _knows(file: MapFile, photo: Photo, known: Stamps) -> bool:
-    """Whether the map holds this content; one that was moved or renamed gets its new name there."""
-    found = file.find(photo.sha256)
-    if found is None:
-        return False
-    photo_id, name = found
-    if name == photo.file or known.get(name, NEVER)[1:] != stamp(file.path.parent / name):
-        file.rename(photo_id, photo)
-        known[photo.file] = photo_id, photo.size_bytes, photo.modified_ns
-    return True
+def _keep_up(store: MapStore, photo: Photo, entry: Entry, known: dict[bytes, Entry], entries: dict[str, Entry]) -> None:
+    """A photo that was moved or renamed gets its new name in the map, in place of what had that name before."""
+    if entry.file != photo.file and entry.stamp == stamp(store.photo_path(entry.file)):
+        return  # it is still there under its other name
+    store.rename(entry.photo_id, photo)
+    for digest, other in list(known.items()):
+        if other.photo_id == photo.replaces and other.photo_id != entry.photo_id and other.file == photo.file:
+            del known[digest]
+    known[photo.sha256] = entries[photo.file] = Entry(entry.photo_id, photo.file, (photo.size_bytes, photo.modified_ns))

@@ -11,7 +11,7 @@ from sareloc.errors import PhotoError
 from sareloc.photos import Geotag, find_photos, read_geotag, read_geotag_table
 from sareloc.photos.decoding import open_photo
 from sareloc.photos.finding import TABLES
-from sareloc.place_map.map_file import Photo
+from sareloc.place_map.records import Photo
 
 Given = str | Path | Sequence[str | Path]
 """A folder of photos or a photo, or several of them."""

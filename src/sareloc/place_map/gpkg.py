@@ -13,6 +13,8 @@ from datetime import datetime, timedelta
 import numpy as np
 import numpy.typing as npt
 
+from sareloc.photos.geotag import seconds_since_1970
+
 Floats = npt.NDArray[np.float64]
 
 APPLICATION_ID = int.from_bytes(b"GPKG", "big")
@@ -131,6 +133,11 @@ def time_text(seconds: float) -> str:
     """A DATETIME as the standard writes it, from seconds since 1970 in UTC."""
     moment = datetime(1970, 1, 1) + timedelta(seconds=seconds)
     return moment.isoformat(timespec="milliseconds") + "Z"
+
+
+def seconds_of(text: str) -> float:
+    """Seconds since 1970 in UTC, from a DATETIME."""
+    return seconds_since_1970(datetime.fromisoformat(text))
 
 
 def allow_spatial_index(connection: sqlite3.Connection) -> None:

@@ -14,69 +14,43 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from sareloc import __version__
 from sareloc.errors import MapError
 from sareloc.photos import Geotag
 from sareloc.place_map import gpkg
-from sareloc.place_map.storage import PACKINGS, Storage, Vectors
+from sareloc.place_map.areas import Area
+from sareloc.place_map.examining import name_in_map
+from sareloc.place_map.records import Entry, Manifest, Photo
+from sareloc.place_map.storage import PACKINGS, Vectors
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+T = TypeVar("T")
 
-FORMAT = 1
 PART = 4096  # rows read at a time
 WAIT_S = 30.0
 NOTE = "note "
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """What a map is, and which model its descriptors come from."""
-
-    model: str
-    fingerprint: str
-    dim: int
-    storage: Storage = "float16"
-    map_id: str = ""
-    """Drawn when the map is made: by it an index knows its map."""
-    made_by: str = f"sareloc {__version__}"
-    format: int = FORMAT
-
-
-@dataclass(frozen=True)
-class Photo:
-    """A photo as the map keeps it."""
-
-    file: str
-    """Its path: relative to the map's folder where it lies inside, else absolute; forward slashes."""
-    geotag: Geotag
-    width: int
-    """Pixels, as stored in the file."""
-    height: int
-    sha256: bytes
-    """Of the file's content: the same photo under another name is the same photo."""
-    size_bytes: int
-    modified_ns: int
-    """The file's time stamp when it was read: one that has not changed since need not be read again."""
-    replaces: int | None = None
-    """The id of the photo that had this file name before."""
+_ENTRY = "fid, file, size_bytes, modified_ns"
 
 
 class MapFile:
-    """An open map, from `open_map_file` or `create_map_file`; `close` it, or use it in a `with`."""
+    """An open map, from `open_map_file`: the `MapStore` of one file. `close` it, or use it in a `with`."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, manifest: Manifest) -> None:
         self.path = path
         self.manifest = manifest
         self._connection = connection
         self._packing = PACKINGS[manifest.storage]
+
+    @property
+    def name(self) -> str:
+        """See `MapStore`."""
+        return str(self.path)
 
     def __enter__(self) -> MapFile:
         return self
@@ -128,21 +102,56 @@ class MapFile:
         ids = np.array([fid for fid, _, _ in rows], dtype=np.int64)
         return ids, gpkg.latlon_of_blobs([blob for _, blob, _ in rows]), tuple([file for _, _, file in rows])
 
+    def pages(self, area: Area | None = None) -> Iterator[tuple[Ints, Floats, tuple[str, ...]]]:
+        """See `MapStore`; all at once."""
+        ids, latlon, files = self.photos()
+        rows = np.arange(len(ids)) if area is None else area.rows(latlon)
+        yield ids[rows], latlon[rows], tuple(files[row] for row in rows)
+
+    def count(self) -> int:
+        """See `MapStore`."""
+        return int(self.query("SELECT count(*) FROM photos")[0][0])
+
     def find(self, sha256: bytes) -> tuple[int, str] | None:
         """The id and the file of the photo with this content."""
-        rows = self.query("SELECT fid, file FROM photos WHERE sha256 = ?", (sha256,))
-        return rows[0] if rows else None
+        found = self.known([sha256]).get(sha256)
+        return None if found is None else (found.photo_id, found.file)
 
-    def stamps(self) -> dict[str, tuple[int, int, int]]:
-        """For each file its id, and its size and time stamp when it was read."""
+    def known(self, digests: Sequence[bytes]) -> dict[bytes, Entry]:
+        """See `MapStore`."""
         return {
-            file: tuple(rest) for file, *rest in self.query("SELECT file, fid, size_bytes, modified_ns FROM photos")
+            digest: _entry(rest)
+            for part in _parts(digests)
+            for digest, *rest in self.query(
+                f"SELECT sha256, {_ENTRY} FROM photos WHERE sha256 IN ({_marks(part)})", part
+            )
         }
+
+    def entries(self, files: Sequence[str] = ()) -> dict[str, Entry]:
+        """See `MapStore`; all of them, whichever are asked for: one look at the table is less than one for each."""
+        return {entry.file: entry for entry in map(_entry, self.query(f"SELECT {_ENTRY} FROM photos"))}
+
+    def records(self) -> Iterator[tuple[list[Photo], Vectors]]:
+        """See `MapStore`; of one moment."""
+        columns = "geom, file, time, heading_deg, width, height, sha256, size_bytes, modified_ns"
+        with self.snapshot():
+            for ids, vectors in self.descriptors(self.photos()[0]):
+                part = ids.tolist()
+                rows = self.query(f"SELECT {columns} FROM photos WHERE fid IN ({_marks(part)}) ORDER BY fid", part)
+                yield [_photo(row) for row in rows], vectors
+
+    def file_name(self, photo: Path) -> str:
+        """See `name_in_map`."""
+        return name_in_map(photo, self.path)
+
+    def photo_path(self, file: str) -> Path:
+        """See `MapStore`."""
+        return self.path.parent / file
 
     def descriptors(self, ids: Ints) -> Iterator[tuple[Ints, Vectors]]:
         """These rising ids, some thousand at a time, with their descriptors; an id without one is a MapError."""
         dim, size = self.manifest.dim, self._packing.size(self.manifest.dim)
-        for part in _parts(ids):
+        for part in _parts(ids.tolist()):
             rows = self.query(
                 f"SELECT fid, descriptor FROM descriptors WHERE fid IN ({_marks(part)}) ORDER BY fid", part
             )
@@ -225,9 +234,21 @@ def _columns(photo: Photo) -> tuple[Any, ...]:
     )
 
 
-def _parts(ids: Ints) -> Iterator[list[int]]:
-    for start in range(0, len(ids), PART):
-        yield ids[start : start + PART].tolist()
+def _photo(row: Sequence[Any]) -> Photo:
+    geom, file, time, heading, width, height, sha256, size, modified = row
+    (latlon,) = gpkg.latlon_of_blobs([geom]).tolist()
+    tag = Geotag((latlon[0], latlon[1]), heading, None if time is None else gpkg.seconds_of(time))
+    return Photo(file, tag, width, height, sha256, size, modified)
+
+
+def _entry(row: Sequence[Any]) -> Entry:
+    photo_id, file, size_bytes, modified_ns = row
+    return Entry(photo_id, file, (size_bytes, modified_ns))
+
+
+def _parts(values: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(values), PART):
+        yield values[start : start + PART]
 
 
 def _marks(values: Sequence[Any]) -> str:

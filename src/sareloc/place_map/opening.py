@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sqlite3
 import uuid
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from sareloc.errors import MapError, look_up
 from sareloc.place_map import gpkg
-from sareloc.place_map.map_file import FORMAT, WAIT_S, Manifest, MapFile, map_errors
+from sareloc.place_map.map_file import WAIT_S, MapFile, map_errors
+from sareloc.place_map.records import Manifest, read_manifest
 from sareloc.place_map.storage import PACKINGS
 
 PAGE_BYTES = 16_384  # 15 descriptors of 512 dimensions fill such a page; a usual one of 4096 would be a quarter empty
@@ -96,17 +96,4 @@ def _read_manifest(path: Path, connection: sqlite3.Connection) -> Manifest:
         raise MapError(
             f"{path} is a GeoPackage but no map of sareloc's: its layers are {', '.join(sorted(tables)) or 'none'}"
         )
-    values: dict[str, Any] = dict(connection.execute("SELECT key, value FROM manifest"))
-    made_by = values.get("made_by", "an unknown program")
-    if not values.get("format", "").isdigit() or int(values["format"]) > FORMAT:
-        raise MapError(
-            f"map {path} has format {values.get('format')} (made by {made_by}), this sareloc reads format {FORMAT}: "
-            "install a newer sareloc, or build the map again"
-        )
-    try:
-        known = {field.name: values[field.name] for field in fields(Manifest)}
-        known |= {"dim": int(known["dim"]), "format": int(known["format"])}
-    except (KeyError, ValueError) as missing:
-        raise MapError(f"map {path} is damaged: its manifest lacks or garbles {missing}. Build it again") from missing
-    look_up(PACKINGS, known["storage"], "storage")
-    return Manifest(**known)
+    return read_manifest(dict(connection.execute("SELECT key, value FROM manifest")), str(path))

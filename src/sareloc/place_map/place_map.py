@@ -2,86 +2,88 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
-from sareloc.engines import ApproximateEngine, Engine, EngineInfo, ExactEngine
+from sareloc.engines import EngineInfo
+from sareloc.engines.milvus_address import is_milvus_address, read_milvus_address
 from sareloc.errors import MapError
 from sareloc.geo import Positions
 from sareloc.place_map.areas import Area
-from sareloc.place_map.map_file import Manifest, MapFile
-from sareloc.place_map.opening import open_map_file
+from sareloc.place_map.file_photos import FilePhotos
+from sareloc.place_map.matches import Floats, Ints, MapPhotos, Matches, Vectors
+from sareloc.place_map.records import Manifest
 
 if TYPE_CHECKING:
     from sareloc.models.place_model import PlaceModel
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Vectors = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True, eq=False)
-class Matches:
-    """The photos of a map that look most like each of Q queries, the most alike first.
-
-    K is the k that was asked for, or the number of photos in the map (in the area) where that is smaller.
-    """
-
-    ids: Ints
-    """(Q, K) ids of photos in the map."""
-    distances: Vectors
-    """(Q, K) Euclidean distances of descriptors, 0 to 2."""
-    latlon: Floats
-    """(Q, K, 2) latitude, longitude in degrees, WGS84."""
-    files: tuple[tuple[str, ...], ...]
-    """Q x K file names."""
 
 
 class PlaceMap:
     """A map, opened for searching: it shows the photos of that moment, or of the last `refresh`.
 
-    Everything but the descriptors is in memory, and the file is closed again: others may add to it, move or replace
-    it. Searching is safe from several threads. `exact`: compare each query with every photo, also where an index
-    would be faster.
+    `path`: a file, or an address of Milvus such as milvus://host:19530/city. Of a file, everything but the descriptors
+    is in memory, and the file is closed again: others may add to it, move or replace it. Of a map on Milvus nothing is
+    in memory, and what others add is found within seconds. Searching is safe from several threads. `exact`: compare
+    each query with every photo, also where an index would be faster (files alone).
     """
 
     path: Path
-    manifest: Manifest
-    ids: Ints
-    """(N,) rising."""
-    latlon: Floats
-    """(N, 2) degrees, WGS84."""
-    files: tuple[str, ...]
-    """N paths: relative to the map's folder where they lie inside it, else absolute; see `photo_path`."""
-    notes: dict[str, str]
-    """Texts that travel with the map, such as a calibration."""
 
     def __init__(self, path: str | Path, *, exact: bool = False) -> None:
         self.path = Path(path)
-        with open_map_file(self.path) as file:
-            self.manifest = file.manifest
-            self._engine: Engine
-            self._held: Ints = np.zeros(0, dtype=np.int64)
-            if exact:
-                self._engine = ExactEngine(self.manifest.dim)
-            else:
-                self._engine = ApproximateEngine(self.manifest.dim)
-                self._held = self._engine.load(index_path(self.path), index_key(self.manifest))
-            self._take_in(file)
+        self._photos: MapPhotos
+        if is_milvus_address(path):
+            from sareloc.place_map.milvus_photos import MilvusPhotos
+
+            self._photos = MilvusPhotos(read_milvus_address(path))
+        else:
+            self._photos = FilePhotos(self.path, exact=exact)
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self._photos)
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the map is, and which model its descriptors come from."""
+        return self._photos.manifest
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """Texts that travel with the map, such as a calibration."""
+        return self._photos.notes
+
+    @property
+    def in_memory(self) -> FilePhotos:
+        """The photos as they are in memory; MapError where they are not, as those of a map on Milvus."""
+        if not isinstance(self._photos, FilePhotos):
+            raise MapError(
+                f"the photos of map {self.path.name} are on a server, not in memory, and this needs all of them: copy "
+                f'the map to a file with "sareloc map copy"'
+            )
+        return self._photos
+
+    @property
+    def ids(self) -> Ints:
+        """(N,) rising. Like `latlon`, `files` and `positions` only where the photos are in memory."""
+        return self.in_memory.ids
+
+    @property
+    def latlon(self) -> Floats:
+        """(N, 2) degrees, WGS84."""
+        return self.in_memory.latlon
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """N paths: relative to the map's folder where they lie inside it, else absolute; see `photo_path`."""
+        return self.in_memory.files
 
     @property
     def positions(self) -> Positions:
         """Where the photos stand, for distances in metres."""
-        return Positions.from_wgs84(self.latlon)
+        return self.in_memory.positions
 
     def photo_path(self, file: str) -> Path:
         """Where a file of the map lies on this disk."""
@@ -89,19 +91,23 @@ class PlaceMap:
 
     def search(self, descriptors: npt.ArrayLike, k: int = 10, near: Area | None = None) -> Matches:
         """The k photos most like each query (Q, dim), from the area `near` alone where it is given."""
-        among = None if near is None else self.ids[near.rows(self.latlon)]
-        hits = self._engine.search(np.asarray(descriptors, dtype=np.float32), k, among)
-        rows = np.searchsorted(self.ids, hits.ids)
-        files = tuple(tuple(self.files[row] for row in line) for line in rows)
-        return Matches(hits.ids, hits.distances, self.latlon[rows], files)
+        return self._photos.search(np.asarray(descriptors, dtype=np.float32), k, near)
 
     def descriptors(self, ids: npt.ArrayLike) -> Vectors:
         """The descriptors (n, dim) of these photos, at half precision or better."""
-        return self._engine.fetch(np.asarray(ids, dtype=np.int64))
+        return self._photos.descriptors(np.asarray(ids, dtype=np.int64))
+
+    def sample(self, count: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
+        """The ids (n,) and positions (n, 2) in degrees of so many photos at random, or of all if there are no more."""
+        return self._photos.sample(count, rng)
+
+    def count_around(self, points_m: Floats, radius_m: float) -> Ints:
+        """How many photos stand within the radius of each of these points (Q, 3) in earth-centred metres."""
+        return self._photos.count_around(points_m, radius_m)
 
     def engine_info(self) -> EngineInfo:
         """How this map is searched."""
-        return self._engine.info()
+        return self._photos.engine_info()
 
     def check_model(self, model: PlaceModel) -> None:
         """Raise MapError unless the map's descriptors come from this very model."""
@@ -113,33 +119,5 @@ class PlaceMap:
             )
 
     def refresh(self) -> None:
-        """Take in what has been added to the file and removed from it since."""
-        with open_map_file(self.path) as file:
-            if file.manifest != self.manifest:
-                raise MapError(f"{self.path} has become another map since it was opened: open it again")
-            self._take_in(file)
-
-    def _take_in(self, file: MapFile) -> None:
-        with file.snapshot():
-            self.ids, self.latlon, self.files = file.photos()
-            self.notes = file.notes()
-            self._engine.delete(np.setdiff1d(self._held, self.ids, assume_unique=True))
-            new = np.setdiff1d(self.ids, self._held, assume_unique=True)
-            with tqdm(total=len(new), desc="index", unit="photo", disable=None, leave=False) as bar:
-                for ids, vectors in file.descriptors(new):
-                    self._engine.upsert(ids, vectors)
-                    bar.update(len(ids))
-        self._held = self.ids
-        if isinstance(self._engine, ApproximateEngine) and self._engine.settle():
-            with suppress(OSError, RuntimeError):  # faiss's word for a folder that may not be written to
-                self._engine.save(index_path(self.path), index_key(self.manifest))
-
-
-def index_path(path: Path) -> Path:
-    """The folder where the index of a map is kept: a cache that may be deleted."""
-    return path.with_name(f"{path.name}.index")
-
-
-def index_key(manifest: Manifest) -> dict[str, Any]:
-    """What an index says it belongs to."""
-    return {"map": manifest.map_id, "dim": manifest.dim}
+        """Take in what has been added to the map and removed from it since."""
+        self._photos.refresh()

@@ -11,12 +11,15 @@ import numpy as np
 
 from sareloc.engines.approximate import ApproximateEngine, exact_below
 from sareloc.engines.index_file import SUFFIX, read_index_ids
+from sareloc.engines.milvus_address import is_milvus_address, read_milvus_address
 from sareloc.errors import ArgumentError
 from sareloc.place_map.areas import Area, Box
-from sareloc.place_map.map_file import Manifest, MapFile
+from sareloc.place_map.file_photos import index_key, index_path
+from sareloc.place_map.map_file import MapFile
 from sareloc.place_map.opening import open_map_file
-from sareloc.place_map.place_map import index_key, index_path
+from sareloc.place_map.records import Manifest
 from sareloc.place_map.storage import PACKINGS
+from sareloc.place_map.store import open_store
 
 HALF = 1e-3  # rounding to half precision moves a coordinate of a unit vector by less
 SAMPLE = 1000
@@ -34,13 +37,18 @@ class MapInfo:
     first: str | None
     """The time of the oldest photo, as 2024-05-31T12:00:00.000Z; None where no time is known."""
     last: str | None
-    file_bytes: int
+    file_bytes: int | None
+    """None where a server keeps the map."""
     index: str
     """The state of the index: "none needed", "fresh", "absent", or how many photos came and went since."""
 
 
 def map_info(path: str | Path) -> MapInfo:
     """What a map holds."""
+    if is_milvus_address(path):
+        from sareloc.place_map.milvus_upkeep import milvus_info
+
+        return milvus_info(read_milvus_address(path))
     with open_map_file(Path(path)) as file:
         ids, latlon, _ = file.photos()
         first, last = file.query("SELECT min(time), max(time) FROM photos")[0]
@@ -56,11 +64,12 @@ def remove_photos(path: str | Path, *, files: Sequence[str] = (), area: Area | N
     """
     if not files and area is None:
         raise ArgumentError("say which photos to remove: files or an area")
-    with open_map_file(Path(path), write=True) as file:
-        ids, latlon, names = file.photos()
-        rows = np.arange(len(ids)) if area is None else area.rows(latlon)
-        chosen = [row for row in rows if not files or any(_fits(names[row], pattern) for pattern in files)]
-        return file.remove(ids[chosen])
+    removed = 0
+    with open_store(path, write=True) as store:
+        for ids, _, names in store.pages(area):
+            fits = [not files or any(_fits(name, pattern) for pattern in files) for name in names]
+            removed += store.remove(ids[np.array(fits, dtype=bool)])
+    return removed
 
 
 def verify_map(path: str | Path) -> list[str]:
@@ -68,6 +77,10 @@ def verify_map(path: str | Path) -> list[str]:
 
     From the file itself up to the index: the first thing that is wrong ends it, as the next rest on it.
     """
+    if is_milvus_address(path):
+        from sareloc.place_map.milvus_upkeep import verify_milvus
+
+        return verify_milvus(read_milvus_address(path))
     with open_map_file(Path(path)) as file, file.snapshot():
         for check in (_damage, _lost, _bad_positions, _bad_descriptors, _bad_index):
             if problems := check(file):
@@ -80,6 +93,8 @@ def compact_map(path: str | Path) -> tuple[int, int]:
 
     Needs as much free space as the map takes, and nobody else who reads or writes it.
     """
+    if is_milvus_address(path):
+        raise ArgumentError(f"map {path} is on Milvus, which gives space back by itself: there is nothing to do")
     where = Path(path)
     before = where.stat().st_size if where.is_file() else 0
     with open_map_file(where, write=True) as file:

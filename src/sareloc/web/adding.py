@@ -18,7 +18,8 @@ from sareloc.photos import Geotag, SizeRule, decode, read_exif_geotag
 from sareloc.photos.decoding import open_photo
 from sareloc.place_map import open_map_file
 from sareloc.place_map.examining import name_in_map
-from sareloc.place_map.map_file import MapFile, Photo
+from sareloc.place_map.map_file import MapFile
+from sareloc.place_map.records import Photo
 from sareloc.web.uploads import Upload
 
 ENDINGS = {"JPEG": ".jpg", "MPO": ".jpg", "PNG": ".png", "WEBP": ".webp", "AVIF": ".avif", "TIFF": ".tif"}

@@ -1,0 +1,248 @@
+"""A map as a collection of Milvus: a row for each photo, the manifest and the notes as properties of the collection.
+
+A photo's id is the first 63 bits of the SHA-256 of its content, so that whoever adds it, however often, writes the same
+row. (Of 100 million photos two share an id with a chance of 1 in 1,800: the later one would stand for both.)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from sareloc.engines.milvus import Column, Consistency, MilvusEngine, Row, create_collection
+from sareloc.engines.milvus_address import MilvusAddress
+from sareloc.engines.milvus_connection import Connection
+from sareloc.engines.milvus_index import DEFAULT
+from sareloc.errors import MapError
+from sareloc.photos import Geotag
+from sareloc.place_map.areas import Area, Box
+from sareloc.place_map.matches import Floats, Ints, Vectors
+from sareloc.place_map.records import Entry, Manifest, Photo, read_manifest
+
+UNKNOWN = -1e18
+"""Stands where a time or a heading is not known: old servers have no empty fields."""
+PROPERTY, NOTE = "sareloc.", "sareloc.note "
+FILES_AT_ONCE = 1024
+COLUMNS = (
+    Column("lat", "DOUBLE", 0.0),
+    Column("lon", "DOUBLE", 0.0),
+    Column("file", "VARCHAR", ""),
+    Column("sha256", "VARCHAR", ""),
+    Column("time", "DOUBLE", UNKNOWN),
+    Column("heading_deg", "DOUBLE", UNKNOWN),
+    Column("width", "INT64", 0),
+    Column("height", "INT64", 0),
+    Column("size_bytes", "INT64", 0),
+    Column("modified_ns", "INT64", 0),
+)
+ALL = [column.name for column in COLUMNS]
+ENTRY = ["file", "size_bytes", "modified_ns", "sha256"]
+PLACE = ["lat", "lon", "file"]
+
+
+class MilvusStore:
+    """An open map, from `open_milvus_store`: the `MapStore` of one collection. Safe from several threads."""
+
+    def __init__(self, engine: MilvusEngine, manifest: Manifest) -> None:
+        self.engine = engine
+        self.address = engine.connection.address
+        self.manifest = manifest
+
+    @property
+    def name(self) -> str:
+        """See `MapStore`."""
+        return str(self.address)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.engine.connection.close()
+
+    def add(self, photos: Sequence[Photo], descriptors: Vectors) -> int:
+        """See `MapStore`. First what is replaced goes, then the new comes: stopped between, the same call mends it."""
+        ids = np.array([photo_id(photo.sha256) for photo in photos], dtype=np.int64)
+        there = self.engine.rows(ids)
+        new = [row for row, i in enumerate(ids.tolist()) if i not in there]
+        self._drop_replaced(photos[row] for row in new)
+        self._write(ids[new], [photos[row] for row in new], descriptors[new])
+        return len(new)
+
+    def rename(self, photo_id: int, photo: Photo) -> None:
+        """See `MapStore`."""
+        ids = np.array([photo_id])
+        rows = self.engine.rows(ids, [*ALL, "vector"])
+        if photo_id not in rows:
+            return  # somebody has removed it meanwhile
+        if photo.replaces != photo_id:
+            self._drop_replaced([photo])
+        known = _photo(rows[photo_id])
+        moved = replace(known, file=photo.file, size_bytes=photo.size_bytes, modified_ns=photo.modified_ns)
+        self._write(ids, [moved], np.array([rows[photo_id]["vector"]], dtype=np.float32))
+
+    def remove(self, ids: Ints) -> int:
+        """See `MapStore`."""
+        there = self.engine.rows(ids)
+        self.engine.delete(np.array(list(there), dtype=np.int64))
+        return len(there)
+
+    def count(self) -> int:
+        """See `MapStore`."""
+        return self.engine.count()
+
+    def known(self, digests: Sequence[bytes]) -> dict[bytes, Entry]:
+        """See `MapStore`."""
+        ids = np.array([photo_id(digest) for digest in digests], dtype=np.int64)
+        return {bytes.fromhex(row["sha256"]): _entry(row) for row in self.engine.rows(np.unique(ids), ENTRY).values()}
+
+    def entries(self, files: Sequence[str]) -> dict[str, Entry]:
+        """See `MapStore`."""
+        return {
+            row["file"]: _entry(row)
+            for start in range(0, len(files), FILES_AT_ONCE)
+            for page in self.engine.select(f"file in {_text(files[start : start + FILES_AT_ONCE])}", ENTRY)
+            for row in page
+        }
+
+    def pages(self, area: Area | None = None) -> Iterator[tuple[Ints, Floats, Sequence[str]]]:
+        """See `MapStore`."""
+        for page in self.engine.select("" if area is None else inside(area.bounds()), PLACE):
+            latlon = np.array([[row["lat"], row["lon"]] for row in page])
+            rows = np.arange(len(page)) if area is None else area.rows(latlon)
+            ids = np.array([row["id"] for row in page], dtype=np.int64)
+            yield ids[rows], latlon[rows], [page[row]["file"] for row in rows]
+
+    def records(self) -> Iterator[tuple[list[Photo], Vectors]]:
+        """See `MapStore`."""
+        for page in self.engine.select(fields=[*ALL, "vector"]):
+            yield [_photo(row) for row in page], np.array([row["vector"] for row in page], dtype=np.float32)
+
+    def notes(self) -> dict[str, str]:
+        """See `MapStore`."""
+        return {
+            key.removeprefix(NOTE): text
+            for key, text in _properties(self.engine.connection).items()
+            if key.startswith(NOTE)
+        }
+
+    def write_note(self, name: str, text: str) -> None:
+        """See `MapStore`."""
+        self.engine.connection.ask(
+            "alter_collection_properties",
+            collection_name=self.address.collection,
+            properties={f"{NOTE}{name}": text},
+        )
+
+    def file_name(self, photo: Path) -> str:
+        """The absolute path: a server has no folder that photos could lie in."""
+        return Path(os.path.abspath(photo)).as_posix()
+
+    def photo_path(self, file: str) -> Path:
+        """See `MapStore`."""
+        return Path(file)
+
+    def _write(self, ids: Ints, photos: Sequence[Photo], descriptors: Vectors) -> None:
+        known = [_row(photo) for photo in photos]
+        self.engine.upsert(ids, descriptors, {name: [row[name] for row in known] for name in ALL})
+
+    def _drop_replaced(self, photos: Iterable[Photo]) -> None:
+        replaced = {photo.replaces: photo.file for photo in photos if photo.replaces is not None}
+        rows = self.engine.rows(np.array(list(replaced), dtype=np.int64), ["file"])
+        # unless it has got another name meanwhile
+        gone = [i for i, row in rows.items() if row["file"] == replaced[i]]
+        self.engine.delete(np.array(gone, dtype=np.int64))
+
+
+def open_milvus_store(address: MilvusAddress, *, consistency: Consistency = "Strong") -> MilvusStore:
+    """Open a map; a collection that is none of ours is a MapError that says so. Who writes must read Strong."""
+    connection = Connection(address)
+    if not _is_there(connection):
+        raise MapError(f'map {address} does not exist: make one with "sareloc map build PHOTOS --out {address}"')
+    manifest = manifest_of(connection)
+    return MilvusStore(MilvusEngine(connection, COLUMNS, consistency=consistency), manifest)
+
+
+def open_or_create_milvus_store(address: MilvusAddress, manifest: Manifest) -> MilvusStore:
+    """Open a map; where there is none, make an empty one of this manifest."""
+    connection = Connection(address)
+    if not _is_there(connection):
+        values = asdict(replace(manifest, map_id=uuid.uuid4().hex))
+        properties = {f"{PROPERTY}{key}": str(value) for key, value in values.items()}
+        try:
+            create_collection(connection, manifest.dim, COLUMNS, address.index or DEFAULT, properties)
+        except MapError:
+            if not _is_there(connection):
+                raise  # else another process was faster
+    return open_milvus_store(address)
+
+
+def photo_id(sha256: bytes) -> int:
+    """The id of the photo with this content."""
+    return int.from_bytes(sha256[:8], "big") >> 1
+
+
+def inside(box: Box) -> str:
+    """The condition, in Milvus's words, that a photo stands in a box, borders included."""
+    between = "and" if box.west <= box.east else "or"  # the latter across the antimeridian
+    return (
+        f"lat >= {float(box.south)!r} and lat <= {float(box.north)!r} "
+        f"and (lon >= {float(box.west)!r} {between} lon <= {float(box.east)!r})"
+    )
+
+
+def _is_there(connection: Connection) -> bool:
+    return bool(connection.ask("has_collection", collection_name=connection.address.collection))
+
+
+def _properties(connection: Connection) -> dict[str, str]:
+    described = connection.ask("describe_collection", collection_name=connection.address.collection)
+    properties: dict[str, str] = described.get("properties") or {}
+    return properties
+
+
+def manifest_of(connection: Connection) -> Manifest:
+    """What the collection says it is."""
+    values = {key.removeprefix(PROPERTY): text for key, text in _properties(connection).items()}
+    if "fingerprint" not in values:
+        raise MapError(
+            f"{connection.address} is a collection but no map of sareloc's: give another name, and a map will be made"
+        )
+    return read_manifest(values, str(connection.address))
+
+
+def _row(photo: Photo) -> Row:
+    tag = photo.geotag
+    return {
+        "lat": float(tag.latlon[0]),
+        "lon": float(tag.latlon[1]),
+        "file": photo.file,
+        "sha256": photo.sha256.hex(),
+        "time": UNKNOWN if tag.time is None else float(tag.time),
+        "heading_deg": UNKNOWN if tag.heading_deg is None else float(tag.heading_deg),
+        "width": photo.width,
+        "height": photo.height,
+        "size_bytes": photo.size_bytes,
+        "modified_ns": photo.modified_ns,
+    }
+
+
+def _photo(row: Row) -> Photo:
+    heading, time = (None if row[name] == UNKNOWN else row[name] for name in ("heading_deg", "time"))
+    tag = Geotag((row["lat"], row["lon"]), heading, time)
+    sizes: tuple[Any, ...] = row["size_bytes"], row["modified_ns"]
+    return Photo(row["file"], tag, row["width"], row["height"], bytes.fromhex(row["sha256"]), *sizes)
+
+
+def _entry(row: Row) -> Entry:
+    return Entry(row["id"], row["file"], (row["size_bytes"], row["modified_ns"]))
+
+
+def _text(values: Sequence[str]) -> str:
+    return json.dumps(list(values), ensure_ascii=False)

@@ -1,0 +1,74 @@
+"""What a map keeps, whatever keeps it: what it is, and what it knows of a photo."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from sareloc import __version__
+from sareloc.errors import MapError, look_up
+from sareloc.photos import Geotag
+from sareloc.place_map.storage import PACKINGS, Storage
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a map is, and which model its descriptors come from."""
+
+    model: str
+    fingerprint: str
+    dim: int
+    storage: Storage = "float16"
+    map_id: str = ""
+    """Drawn when the map is made: by it an index knows its map."""
+    made_by: str = f"sareloc {__version__}"
+    format: int = FORMAT
+
+
+@dataclass(frozen=True)
+class Photo:
+    """A photo as the map keeps it."""
+
+    file: str
+    """Its path: relative to the map's folder where it lies inside, else absolute; forward slashes."""
+    geotag: Geotag
+    width: int
+    """Pixels, as stored in the file."""
+    height: int
+    sha256: bytes
+    """Of the file's content: the same photo under another name is the same photo."""
+    size_bytes: int
+    modified_ns: int
+    """The file's time stamp when it was read: one that has not changed since need not be read again."""
+    replaces: int | None = None
+    """The id of the photo that had this file name before."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Under which id a map holds a photo, and the file that it was read from."""
+
+    photo_id: int
+    file: str
+    stamp: tuple[int, int]
+    """Size in bytes and time stamp in ns of the file when it was read."""
+
+
+def read_manifest(values: Mapping[str, Any], name: str) -> Manifest:
+    """The manifest of the map of this name, from keys and texts; MapError where this sareloc cannot read it."""
+    made_by = values.get("made_by", "an unknown program")
+    if not values.get("format", "").isdigit() or int(values["format"]) > FORMAT:
+        raise MapError(
+            f"map {name} has format {values.get('format')} (made by {made_by}), this sareloc reads format {FORMAT}: "
+            "install a newer sareloc, or build the map again"
+        )
+    try:
+        known = {field.name: values[field.name] for field in fields(Manifest)}
+        known |= {"dim": int(known["dim"]), "format": int(known["format"])}
+    except (KeyError, ValueError) as missing:
+        raise MapError(f"map {name} is damaged: its manifest lacks or garbles {missing}. Build it again") from missing
+    look_up(PACKINGS, known["storage"], "storage")
+    return Manifest(**known)
