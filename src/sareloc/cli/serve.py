@@ -57,7 +57,7 @@ def serve_command(
     """
     for module in ("fastapi", "uvicorn", "python_multipart"):
         need(module, "serve")
-    from sareloc.web.server import bind, serve
+    from sareloc.web.server import bind, make_server
 
     shown, granted = serving or Serving(), limits or Limits()
     if shown.token is None:
@@ -74,16 +74,18 @@ def serve_command(
     app = make_app(
         city, model, search, serving=shown, limits=granted, min_confidence=min_confidence, device=device, batch=batch
     )
-    listening = bind(host, port)
-    address, at = listening.getsockname()[:2]
-    where = f"http://{f'[{address}]' if ':' in address else address}:{at}/"
-    serve(
-        app,
-        listening,
-        granted,
-        access_log=access_log,
-        ready=lambda: print(f"serving {city.name} at {where} (Ctrl-C stops)", flush=True),
-    )
+    with bind(host, port) as listening:
+        where = _address(*listening.getsockname()[:2])
+        make_server(
+            app,
+            granted,
+            lambda: print(f"serving {city.name} at {where} (Ctrl-C stops)", flush=True),
+            access_log=access_log,
+        ).run(sockets=[listening])
+
+
+def _address(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
 
 def is_loopback(host: str) -> bool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from sareloc import __version__
 from sareloc.web import metrics
+from sareloc.web.docs_page import docs_page, style_policy
 from sareloc.web.page import START, read_assets
 from sareloc.web.problems import Problem
 from sareloc.web.schemas import HealthAnswer, SettingsAnswer, said
@@ -30,6 +33,11 @@ def about_routes(service: Service) -> APIRouter:
     @router.get("/", include_in_schema=False)
     async def page(request: Request) -> Response:
         return show(request, START)
+
+    @router.get("/docs", include_in_schema=False)
+    async def docs(request: Request) -> Response:
+        page = docs_page(request.app.openapi(), str(request.base_url).rstrip("/"))
+        return HTMLResponse(page, headers={"Content-Security-Policy": style_policy()})
 
     @router.get("/assets/{name:path}", include_in_schema=False)
     async def asset(request: Request, name: str) -> Response:
@@ -56,7 +64,7 @@ def about_routes(service: Service) -> APIRouter:
     @router.get("/health", summary="Is it well?", responses={200: {"model": HealthAnswer}, **said(421, 503)})
     async def health() -> Response:
         """What is served; a 503 where the map cannot be read."""
-        photos = len((await service.off_loop(service.catalogue.current)).ids)
+        photos = len((await asyncio.to_thread(service.catalogue.current)).ids)
         manifest = service.live.place_map.manifest
         told = {"photos": photos, "model": manifest.model, "fingerprint": manifest.fingerprint, "version": __version__}
         return JSONResponse({"status": "ok", **told})

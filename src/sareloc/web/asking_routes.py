@@ -10,13 +10,13 @@ from sareloc.errors import PhotoError, PositionError
 from sareloc.localize import Fix
 from sareloc.place_map import Area, Box, Circle
 from sareloc.web.problems import Problem
-from sareloc.web.schemas import FixAnswer, FixesAnswer, form_body, photo_body, said
+from sareloc.web.schemas import FixAnswer, FixesAnswer, curl, form_body, photo_body, said
 from sareloc.web.service import Service
 from sareloc.web.uploads import is_form, read_form, read_photo
 
 T = TypeVar("T")
 
-NUMBER = r"[+-]?\d{1,9}(\.\d{0,20})?"
+NUMBER = r"[+-]?[0-9]{1,9}(\.[0-9]{0,20})?"
 BOX = Query(
     description="Only between these: south,west,north,east in degrees; west > east crosses the antimeridian.",
     pattern=rf"^{NUMBER}(,{NUMBER}){{3}}$",
@@ -40,7 +40,10 @@ def asking_routes(service: Service) -> APIRouter:
         "/localize",
         summary="Where was this photo taken?",
         responses={200: {"model": FixAnswer | FixesAnswer}, **said(400, 408, 413, 421, 422, 503)},
-        openapi_extra={"requestBody": body},
+        openapi_extra={
+            "requestBody": body,
+            **curl("--data-binary @photo.jpg '/localize?top=3'", "-F photos=@one.jpg -F photos=@two.jpg /localize"),
+        },
     )
     async def localize(
         request: Request,
@@ -70,7 +73,7 @@ def asking_routes(service: Service) -> APIRouter:
             200: {"content": {"image/png": {}}, "description": "A PNG to lay over the photo."},
             **said(400, 404, 408, 413, 421, 422, 503),
         },
-        openapi_extra={"requestBody": photo_body()},
+        openapi_extra={"requestBody": photo_body(), **curl("--data-binary @photo.jpg /heatmap -o heat.png")},
     )
     async def heatmap(request: Request) -> Response:
         """An overlay of the photo's shape, its longer side 512 px: coloured where the fix depends on the photo."""

@@ -48,6 +48,11 @@ class BatchQueue(Generic[Q, A]):
         self.accepted = 0
         """Questions that have a reserved place and no answer yet."""
 
+    @property
+    def waiting(self) -> int:
+        """Questions that nobody works on yet."""
+        return len(self._waiting)
+
     @contextmanager
     def reserve(self, count: int) -> Iterator[None]:
         """Places for so many questions, or a 503 that says when to come back."""

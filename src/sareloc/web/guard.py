@@ -135,14 +135,12 @@ class _Exchange:
         await self._send(message)
 
     async def _linger(self) -> None:
-        dropped = 0
         try:
             async with asyncio.timeout(LINGER_S):
-                while not self.complete and dropped <= self.guard.limits.max_bytes:
+                while not self.complete:
                     message = await self._receive()
                     if message["type"] != "http.request":
                         return
-                    dropped += len(message.get("body", b""))
                     self.complete = not message.get("more_body", False)
         except TimeoutError:
             return

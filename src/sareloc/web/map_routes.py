@@ -1,6 +1,7 @@
 """Routes of the map's photos: where they are, how they look, adding and removing them."""
 
 # annotations are evaluated here: they hold the limits of the service at hand
+import asyncio
 import hashlib
 import hmac
 import io
@@ -18,12 +19,20 @@ from sareloc.figures.thumbnails import longest_side
 from sareloc.photos import decode
 from sareloc.web.asking_routes import BOX, area
 from sareloc.web.problems import Problem, problem_response
-from sareloc.web.schemas import MapAnswer, PhotosAnswer, form_body, said
+from sareloc.web.schemas import MapAnswer, PhotosAnswer, curl, form_body, said
 from sareloc.web.service import Service
 from sareloc.web.uploads import read_form, read_position
 
 LARGEST_ID = 2**63 - 1
 PhotoId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="The map's id of the photo.")]
+
+
+class GeoJSONResponse(JSONResponse):
+    """GeoJSON, by its own name (RFC 7946)."""
+
+    media_type = "application/geo+json"
+
+
 bearer = HTTPBearer(auto_error=False, description="The token that the service was started with.")
 
 
@@ -32,16 +41,20 @@ def map_routes(service: Service) -> APIRouter:
     router = APIRouter(tags=["map"])
     limits = service.limits
 
-    @router.get("/map", summary="Where are the photos?", responses={200: {"model": MapAnswer}, **said(421, 422, 503)})
+    @router.get(
+        "/map",
+        summary="Where are the photos?",
+        response_class=GeoJSONResponse,
+        responses={200: {"model": MapAnswer}, **said(421, 422, 503)},
+        openapi_extra=curl("'/map?box=48.85,2.28,48.87,2.31&limit=100'"),
+    )
     async def photos_of_map(
         box: Annotated[str | None, BOX] = None,
         limit: Annotated[int, Query(ge=1, le=limits.max_features, description="Photos to show.")] = 1000,
     ) -> Response:
         """Photos of the map, of one box or of all, as GeoJSON; where they are too many, an even sample."""
         near = area(box, None)
-        return JSONResponse(
-            await service.off_loop(lambda: service.catalogue.geojson(near, limit)), media_type="application/geo+json"
-        )
+        return await asyncio.to_thread(lambda: GeoJSONResponse(service.catalogue.geojson(near, limit)))
 
     @router.get(
         "/photos/{photo_id}/thumbnail",
@@ -52,6 +65,7 @@ def map_routes(service: Service) -> APIRouter:
             304: {"description": "As the client has it already."},
             **said(404, 421, 422, 503),
         },
+        openapi_extra=curl("'/photos/7/thumbnail?size=256' -o photo.jpg"),
     )
     async def thumbnail(
         request: Request,
@@ -59,14 +73,11 @@ def map_routes(service: Service) -> APIRouter:
         size: Annotated[int, Query(ge=32, le=1024, description="Pixels of its longer side, at most.")] = 256,
     ) -> Response:
         """A photo of the map, small."""
-        file = (await service.off_loop(service.catalogue.current)).file_of(photo_id)
-        if file is None:
-            raise Problem(404, f"the map holds no photo {photo_id}")
-        path = service.live.place_map.photo_path(file)
-        headers = {"ETag": _etag(path, size, photo_id), "Cache-Control": "private, max-age=3600"}
+        path = await asyncio.to_thread(_file, service, photo_id)
+        headers = {"ETag": await asyncio.to_thread(_etag, path, size), "Cache-Control": "private, max-age=3600"}
         if headers["ETag"] in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
-        jpeg = await service.off_loop(partial(_jpeg, path, size, photo_id))
+        jpeg = await service.off_loop(partial(_jpeg, path, size))
         return Response(jpeg, media_type="image/jpeg", headers=headers)
 
     async def allowed(given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> None:
@@ -88,7 +99,8 @@ def map_routes(service: Service) -> APIRouter:
             "requestBody": form_body(
                 lat={"type": "number", "minimum": -90, "maximum": 90, "description": "Of photos without a geotag."},
                 lon={"type": "number", "minimum": -180, "maximum": 180},
-            )
+            ),
+            **curl("-H 'Authorization: Bearer TOKEN' -F photos=@new.jpg -F lat=48.8584 -F lon=2.2945 /photos"),
         },
     )
     async def add(request: Request) -> Response:
@@ -115,30 +127,38 @@ def map_routes(service: Service) -> APIRouter:
         status_code=204,
         dependencies=[Depends(allowed)],
         responses=said(401, 403, 404, 421, 422, 503),
+        openapi_extra=curl("-X DELETE -H 'Authorization: Bearer TOKEN' /photos/7"),
     )
     async def remove(photo_id: PhotoId) -> Response:
         """Remove a photo from the map, and its file where it had been sent here; other files stay."""
-        if not await service.off_loop(lambda: service.adder.remove(photo_id)):
+        if not await asyncio.to_thread(service.adder.remove, photo_id):
             raise Problem(404, f"the map holds no photo {photo_id}")
         return Response(status_code=204)
 
     return router
 
 
-def _etag(path: FilePath, size: int, photo_id: int) -> str:
+def _file(service: Service, photo_id: int) -> FilePath:
+    file = service.catalogue.current().file_of(photo_id)
+    if file is None:
+        raise Problem(404, f"the map holds no photo {photo_id}")
+    return service.live.place_map.photo_path(file)
+
+
+def _etag(path: FilePath, size: int) -> str:
     try:
         status = path.stat()
     except OSError:
-        raise Problem(404, f"the file of photo {photo_id} is gone") from None
+        raise Problem(404, "the file of this photo is gone") from None
     stamp = f"{path} {status.st_size} {status.st_mtime_ns} {size}"
     return f'"{hashlib.sha256(stamp.encode()).hexdigest()[:24]}"'
 
 
-def _jpeg(path: FilePath, size: int, photo_id: int) -> bytes:
+def _jpeg(path: FilePath, size: int) -> bytes:
     try:
         image = decode(path, size=longest_side(size))
     except PhotoError:
-        raise Problem(404, f"the file of photo {photo_id} cannot be read") from None
+        raise Problem(404, "the file of this photo cannot be read") from None
     content = io.BytesIO()
     Image.fromarray(image).save(content, "JPEG", quality=85)
     return content.getvalue()

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from sareloc.errors import MapError
 
 MEDIA_TYPE = "application/problem+json"
+MAP_RETRY_S = 10
 log = logging.getLogger("sareloc.web")
 
 
@@ -60,4 +61,5 @@ def answer_problems(app: FastAPI) -> None:
     @app.exception_handler(MapError)
     async def no_map(_: Request, error: MapError) -> JSONResponse:
         log.error("%s", error)  # it names files of this machine, which are nobody else's business
-        return problem_response(503, "the map cannot be read at the moment: the log of the server says why")
+        said = "the map cannot be read at the moment: the log of the service says why"
+        return problem_response(503, said, {"Retry-After": str(MAP_RETRY_S)})

@@ -8,6 +8,18 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sareloc.web import problems
 
+FOUND: dict[str, Any] = {
+    "latlon": [48.85841, 2.29453],
+    "radius_m": 12.4,
+    "confidence": 0.93,
+    "matches": [{"id": 7, "photo": "photos/07.jpg", "latlon": [48.8584, 2.2945], "distance": 0.41}],
+}
+
+
+def example(answer: dict[str, Any]) -> ConfigDict:
+    """A model whose documentation shows this answer."""
+    return ConfigDict(json_schema_extra={"examples": [answer]})
+
 
 class MatchAnswer(BaseModel):
     """A photo of the map that looks like the query."""
@@ -21,19 +33,7 @@ class MatchAnswer(BaseModel):
 class FixAnswer(BaseModel):
     """Where a photo was taken, or that the map does not show it."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "photo": "photo",
-                    "latlon": [48.85841, 2.29453],
-                    "radius_m": 12.4,
-                    "confidence": 0.93,
-                    "matches": [{"id": 7, "photo": "photos/07.jpg", "latlon": [48.8584, 2.2945], "distance": 0.41}],
-                }
-            ]
-        }
-    )
+    model_config = example({"photo": "photo", **FOUND})
 
     photo: str
     latlon: tuple[float, float] | None = Field(
@@ -57,6 +57,8 @@ class UnreadableAnswer(BaseModel):
 class FixesAnswer(BaseModel):
     """One answer for each photo of a form, in order."""
 
+    model_config = example({"fixes": [{"photo": "a.jpg", **FOUND}, {"photo": "b.svg", "error": "not a JPEG, PNG ..."}]})
+
     fixes: list[FixAnswer | UnreadableAnswer]
 
 
@@ -69,6 +71,8 @@ class AddedAnswer(BaseModel):
 
 class PhotosAnswer(BaseModel):
     """What became of each photo of a form, in order."""
+
+    model_config = example({"photos": [{"photo": "new.jpg", "id": 91}]})
 
     photos: list[AddedAnswer | UnreadableAnswer]
 
@@ -99,6 +103,23 @@ class FeatureAnswer(BaseModel):
 
 class MapAnswer(BaseModel):
     """Photos of the map, as a GeoJSON FeatureCollection."""
+
+    model_config = example(
+        {
+            "type": "FeatureCollection",
+            "bbox": [2.2944, 48.8583, 2.3262, 48.8585],
+            "total": 90,
+            "inside": 1,
+            "features": [
+                {
+                    "type": "Feature",
+                    "id": 7,
+                    "geometry": {"type": "Point", "coordinates": [2.2945, 48.8584]},
+                    "properties": {"photo": "photos/07.jpg", "heading_deg": 90.0, "time": "2024-05-31T12:00:00.000Z"},
+                }
+            ],
+        }
+    )
 
     type: Literal["FeatureCollection"]
     bbox: tuple[float, float, float, float] = Field(
@@ -157,7 +178,7 @@ PROBLEMS = {
 def said(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The problems that a route may answer with."""
     example = {"type": "about:blank", "title": "Unprocessable Content", "status": 422, "detail": "photo: ..."}
-    schema = {"$ref": "#/components/schemas/ProblemAnswer"}
+    schema = ProblemAnswer.model_json_schema()
     return {
         status: {
             "description": PROBLEMS[status],
@@ -165,6 +186,11 @@ def said(*statuses: int) -> dict[int | str, dict[str, Any]]:
         }
         for status in sorted(statuses)
     }
+
+
+def curl(*samples: str) -> dict[str, Any]:
+    """How to call a route from a shell; paths begin with a slash, the service's address goes before it."""
+    return {"x-codeSamples": [{"lang": "Shell", "source": f"curl {sample}"} for sample in samples]}
 
 
 PHOTO_TYPES = ("image/jpeg", "image/png", "image/webp", "image/avif", "image/tiff", "image/heic")

@@ -65,17 +65,14 @@ def bind(host: str, port: int) -> socket.socket:
     return listening
 
 
-def serve(
-    app: FastAPI, listening: socket.socket, limits: Limits, *, access_log: bool, ready: Callable[[], None]
-) -> None:
-    """Answer requests until SIGTERM or SIGINT, then finish those that were accepted.
+def make_server(app: FastAPI, limits: Limits, ready: Callable[[], None], *, access_log: bool = False) -> uvicorn.Server:
+    """A server whose `run(sockets=[...])` answers until SIGTERM or SIGINT, then finishes what it has accepted.
 
-    `ready` is called when the service answers.
+    `ready` is called when it answers.
     """
-    protocol = type("Protocol", (PromptProtocol,), {"within_s": limits.request_s})
     config = uvicorn.Config(
         app,
-        http=protocol,
+        http=type("Protocol", (PromptProtocol,), {"within_s": limits.request_s}),
         ws="none",
         lifespan="on",
         log_level="info" if access_log else "warning",
@@ -83,7 +80,7 @@ def serve(
         server_header=False,
         timeout_graceful_shutdown=math.ceil(limits.request_s + GRACE_S),
     )
-    _Server(config, ready).run(sockets=[listening])
+    return _Server(config, ready)
 
 
 class _Server(uvicorn.Server):

@@ -46,6 +46,8 @@ class Service:
         self.additions = BatchQueue[NewPhoto, int](self.adder.add, batch=batch, bound=limits.queue, name="add")
         self.heats = BatchQueue[Image, bytes](self._draw_heats, batch=1, bound=HEATS_WAITING, name="heat")
         self.metrics.watch("sareloc_queue_photos", "Photos accepted, not answered.", lambda: self.questions.accepted)
+        self.metrics.watch("sareloc_waiting_photos", "Photos waiting for the model.", lambda: self.questions.waiting)
+        self.metrics.watch("sareloc_map_photos", "Photos in the map, as last asked.", lambda: len(live.place_map))
         self._decoders: ThreadPoolExecutor | None = None
 
     @property
@@ -57,11 +59,11 @@ class Service:
     async def running(self) -> AsyncIterator[None]:
         """Threads and queues at work; left when every request has its answer."""
         with ExitStack() as stack:
+            stack.callback(self.catalogue.close)
+            stack.callback(self.live.close)
             self._decoders = stack.enter_context(ThreadPoolExecutor(self.limits.decoders, "sareloc-decode"))
             for queue in (self.questions, self.additions, self.heats):
                 stack.enter_context(queue.running())
-            stack.callback(self.catalogue.close)
-            stack.callback(self.live.close)
             await self.questions.in_thread(self.live.prepare)
             yield
 
@@ -108,8 +110,12 @@ class Service:
     async def heat(self, upload: Upload) -> bytes | PhotoError:
         """A heat map of what in the photo mattered, as PNG."""
         with self.heats.reserve(1):
-            image = await self.decode(upload, heat_size)
+            image = await self.decode(upload, self._heat_size)
             return image if isinstance(image, PhotoError) else await self.heats.ask(image)
+
+    def _heat_size(self, height: int, width: int) -> tuple[int, int]:
+        self.model_size(height, width)  # what cannot be localized has no heat map
+        return heat_size(height, width)
 
     def _draw_heats(self, images: Sequence[Image]) -> list[bytes]:
         return [draw_heat(self.live.model, image) for image in images]

@@ -1,0 +1,224 @@
+"""Size, time and names: what stands before every request, tried over real connections."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.web.running import DEADLINE_S, HeldLocalizer, running, street_client
+
+from sareloc.errors import ArgumentError
+from sareloc.models.place_model import make_model
+from sareloc.place_map import PlaceMap
+from sareloc.web import Limits, Serving, make_app
+from sareloc.web.live_map import LiveMap
+from sareloc.web.service import Service
+
+LIMITS = Limits(max_bytes=200_000, held_bytes=300_000, request_s=1.0)
+
+
+@pytest.fixture(scope="module")
+def strict(web_town: Path) -> Iterator[httpx.Client]:
+    """Of a service with small limits."""
+    with street_client(web_town / "street.gpkg", limits=LIMITS) as client:
+        yield client
+
+
+def connect(client: httpx.Client) -> socket.socket:
+    return socket.create_connection((client.base_url.host, client.base_url.port), timeout=DEADLINE_S)
+
+
+def answer_of(connection: socket.socket) -> tuple[int, bytes]:
+    """The status and everything until the server closes the connection."""
+    told = b""
+    while part := connection.recv(65536):
+        told += part
+    return int(told.split(b" ", 2)[1]) if told else 0, told
+
+
+def post(length: int | None, body: bytes = b"") -> bytes:
+    size = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
+    return f"POST /localize HTTP/1.1\r\nHost: localhost\r\n{size}\r\n\r\n".encode() + body
+
+
+def test_a_body_that_is_declared_too_large_is_refused_unread(strict: httpx.Client) -> None:
+    with connect(strict) as connection:
+        connection.sendall(post(200_001))
+        status, told = answer_of(connection)
+    assert status == 413
+    assert b"a request may have 200,000 bytes at most" in told
+    assert b"connection: close" in told.lower()
+
+
+def test_who_sends_too_much_still_reads_the_answer(strict: httpx.Client) -> None:
+    """A server that closes at once resets the connection under the sender, who then never sees why."""
+    answer = strict.post("/localize", content=bytes(5_000_000))
+    assert answer.status_code == 413
+    assert strict.get("/health").status_code == 200
+
+
+def test_a_body_that_does_not_say_its_size_is_counted(strict: httpx.Client) -> None:
+    parts = (bytes(10_000) for _ in range(100))
+    assert strict.post("/localize", content=parts).status_code == 413
+
+
+def test_a_slow_upload_is_given_up(strict: httpx.Client) -> None:
+    with connect(strict) as connection:
+        connection.sendall(post(1000, b"\xff\xd8\xff"))
+        status, told = answer_of(connection)
+    assert status == 408
+    assert b"did not arrive within 1 s" in told
+    assert strict.get("/health").status_code == 200
+
+
+def test_an_upload_by_single_bytes_is_given_up(strict: httpx.Client) -> None:
+    stop = threading.Event()
+
+    def trickle(connection: socket.socket) -> None:
+        while not stop.wait(0.05):
+            try:
+                connection.sendall(b"x")
+            except OSError:
+                return
+
+    with connect(strict) as connection:
+        connection.sendall(post(1000))
+        sender = threading.Thread(target=trickle, args=(connection,))
+        sender.start()
+        status, _ = answer_of(connection)
+        stop.set()
+        sender.join()
+    assert status == 408
+
+
+def test_headers_that_do_not_come_are_given_up(strict: httpx.Client) -> None:
+    with connect(strict) as silent, connect(strict) as halfway:
+        halfway.sendall(b"GET /health HTTP/1.1\r\nHost: loc")
+        assert [answer_of(connection)[1] for connection in (silent, halfway)] == [b"", b""]
+    with connect(strict) as second:  # also for the next request of a connection
+        second.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /hea")
+        assert answer_of(second)[0] == 200
+
+
+def test_a_client_that_goes_away_harms_nobody(strict: httpx.Client) -> None:
+    for _ in range(5):
+        with connect(strict) as connection:
+            connection.sendall(post(1000, b"\xff\xd8\xff"))
+    assert strict.get("/health").status_code == 200
+
+
+def test_all_uploads_together_are_bounded(strict: httpx.Client) -> None:
+    """Two requests hold 300,000 bytes; what the third sends is not taken while they do."""
+    with connect(strict) as first, connect(strict) as second:
+        for connection in (first, second):
+            connection.sendall(post(150_001, bytes(150_000)))
+        deadline = time.monotonic() + DEADLINE_S
+        while (answer := strict.post("/localize", content=bytes(1000))).status_code != 503:
+            assert time.monotonic() < deadline, "the third was taken"
+        assert answer.headers["retry-after"]
+        assert {answer_of(connection)[0] for connection in (first, second)} <= {408, 503}
+    assert strict.post("/localize", content=bytes(1000)).status_code == 422
+
+
+def test_an_answer_that_takes_too_long_is_a_503(web_town: Path) -> None:
+    held = HeldLocalizer(web_town / "street.gpkg")
+    with running(make_app(held, limits=LIMITS), LIMITS) as address:
+        photo = (web_town / "queries" / "q05.jpg").read_bytes()
+        late = httpx.post(f"{address}/localize", content=photo, timeout=DEADLINE_S)
+        assert late.status_code == 503
+        assert late.headers["retry-after"] == "10"
+        assert "no answer within 1 s" in late.json()["detail"]
+        held.gate.set()
+        assert httpx.post(f"{address}/localize", content=photo, timeout=DEADLINE_S).status_code == 200
+
+
+def test_a_mistake_of_ours_is_a_500_without_its_trace(web_town: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(HeldLocalizer):
+        def localize_many(self, photos: object, **options: object) -> list[object]:
+            raise ZeroDivisionError("a secret of the code")
+
+    with running(make_app(Broken(web_town / "street.gpkg"))) as address:
+        answer = httpx.post(f"{address}/localize", content=(web_town / "queries" / "q05.jpg").read_bytes())
+        assert httpx.get(f"{address}/health").status_code == 200
+    assert answer.status_code == 500
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "secret" not in answer.text
+    assert "a secret of the code" in caplog.text
+
+
+@pytest.mark.parametrize("path", ["/health", "/", "/nowhere", "/photos/1/thumbnail", "/localize", "/map?box=x"])
+def test_every_answer_keeps_browsers_safe(client: httpx.Client, path: str) -> None:
+    headers = client.get(path).headers
+    policy = dict(part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";"))
+    assert policy["default-src"] == "'self'"
+    assert policy["img-src"] == "'self' data: blob:"
+    assert policy["frame-ancestors"] == "'none'"
+    assert headers["x-content-type-options"] == "nosniff"
+    assert "server" not in headers
+
+
+@pytest.mark.parametrize(
+    ("tiles", "origin"),
+    [
+        ("https://tiles.example.org/{z}/{x}/{y}.png", "https://tiles.example.org"),
+        ("https://{s}.tiles.example.org/{z}/{x}/{y}.png?key=1", "https://*.tiles.example.org"),
+        ("http://localhost:8080/{z}/{x}/{y}", "http://localhost:8080"),
+    ],
+)
+def test_the_tiles_that_were_asked_for_are_allowed(web_town: Path, tiles: str, origin: str) -> None:
+    with street_client(web_town / "street.gpkg", serving=Serving(tiles=tiles, attribution="Example")) as client:
+        answer = client.get("/settings")
+        assert (answer.json()["tiles"], answer.json()["attribution"]) == (tiles, "Example")
+        assert f"img-src 'self' data: blob: {origin};" in answer.headers["content-security-policy"]
+
+
+def test_a_service_with_names_answers_to_no_others(web_town: Path) -> None:
+    with street_client(web_town / "street.gpkg", serving=Serving(hosts=("localhost", "[::1]"))) as client:
+        good = ("localhost", "LOCALHOST:8000", "[::1]", "[::1]:8000")
+        bad = ("evil.example.org", "127.0.0.1", "localhost.evil.org:80", "")
+        assert [client.get("/health", headers={"Host": host}).status_code for host in good] == [200] * 4
+        assert [client.get("/health", headers={"Host": host}).status_code for host in bad] == [421] * 4
+
+
+def test_other_methods_and_routes_are_problems_too(client: httpx.Client) -> None:
+    answers = [client.put("/localize"), client.get("/localize"), client.get("/nowhere"), client.post("/")]
+    assert [answer.status_code for answer in answers] == [405, 405, 404, 405]
+    assert all(answer.headers["content-type"] == "application/problem+json" for answer in answers)
+    assert answers[0].headers["allow"] == "POST"
+
+
+def test_limits_check_themselves() -> None:
+    with pytest.raises(ArgumentError, match="max_bytes must be greater than 0, found 0"):
+        Limits(max_bytes=0)
+    with pytest.raises(ArgumentError, match="a queue of 8 photos never has room for a request with 16"):
+        Limits(queue=8)
+    with pytest.raises(ArgumentError, match="held_bytes 10 is less than one request's max_bytes 20"):
+        Limits(max_bytes=20, held_bytes=10)
+    for tiles in ("javascript:alert(1)//{z}{x}{y}", "https://a.org/{z}/{x}.png", "https://a.org; script-src *", "x"):
+        with pytest.raises(ArgumentError, match="tiles are a URL like"):
+            Serving(tiles=tiles)
+    for token in ("", "two words", "g\u00fcltig"):
+        with pytest.raises(ArgumentError, match="a token is one or more printable ASCII characters"):
+            Serving(token=token)
+
+
+def test_a_long_strip_is_not_given_to_the_model_at_full_length(web_town: Path) -> None:
+    """A model that keeps the aspect would look at every pixel of it."""
+    model = make_model("alexnet", "max", size=640)
+    live = LiveMap(model, PlaceMap(web_town / "street.gpkg"), None)
+    service = Service(live, 8, Serving(), Limits(model_pixels=1_000_000))
+    assert service.model_size(480, 640) == (480, 640)
+    with pytest.raises(ArgumentError, match="64 x 60000 px, more than 1 megapixels: send a smaller"):
+        service.model_size(64, 60_000)
+
+
+def test_problems_are_json_with_the_standards_members(client: httpx.Client) -> None:
+    told = json.loads(client.get("/nowhere").text)
+    assert told == {"type": "about:blank", "title": "Not Found", "status": 404, "detail": "Not Found"}

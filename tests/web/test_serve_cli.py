@@ -1,0 +1,129 @@
+"""`sareloc serve`, as a process: from its arguments to its end."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from cyclopts import App
+from tests.localize.street import street_model
+
+import sareloc.web.server
+from sareloc.checkpoint import save_checkpoint
+from sareloc.cli.serve import is_loopback, serve_command
+from sareloc.errors import ArgumentError, MapError
+from sareloc.web import Limits, Serving
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "model.safetensors"
+    save_checkpoint(street_model(), path)
+    return path
+
+
+@contextmanager
+def serving(*words: str | Path, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sareloc", "serve", *map(str, words)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment},
+    )  # fmt: skip
+    try:
+        said = process.stdout.readline()
+        found = re.fullmatch(r"serving street\.gpkg at (http://127\.0\.0\.1:\d+)/ \(Ctrl-C stops\)\n", said)
+        assert found, said or process.stderr.read()
+        yield process, found[1]
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def test_a_process_serves_and_ends_when_told(own_town: Path, checkpoint: Path) -> None:
+    words = (own_town / "street.gpkg", "--model", checkpoint, "--port", "0", "--max-files", "2", "--name", "Here")
+    with serving(*words, SARELOC_TOKEN="from-the-environment") as (process, address):
+        told = httpx.get(f"{address}/settings").json()
+        assert (told["name"], told["max_files"], told["adding"]) == ("Here", 2, True)
+        photo = (own_town / "queries" / "q05.jpg").read_bytes()
+        assert httpx.post(f"{address}/localize", content=photo).json()["latlon"]
+        allowed = {"Authorization": "Bearer from-the-environment"}
+        assert httpx.delete(f"{address}/photos/1", headers=allowed).status_code == 204
+        port = address.rpartition(":")[2]
+        assert httpx.get(f"http://localhost:{port}/health").status_code == 200
+        assert httpx.get(f"{address}/health", headers={"Host": "evil.example.org"}).status_code == 421
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) in (0, -signal.SIGTERM)
+        assert process.stderr.read() == ""
+    assert [file.name for file in own_town.glob("street.gpkg*")] == ["street.gpkg"]
+
+
+class StartedError(Exception):
+    """Instead of serving."""
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """What the command would have served with."""
+    given: dict[str, object] = {}
+
+    def make_server(app: object, limits: Limits, ready: object, *, access_log: bool) -> None:
+        given.update(app=app, limits=limits, access_log=access_log)
+        raise StartedError
+
+    monkeypatch.setattr(sareloc.web.server, "make_server", make_server)
+    return given
+
+
+def run(*words: str | Path) -> None:
+    app = App(name="sareloc")
+    app.command(serve_command, name="serve")
+    app(["serve", *map(str, words), "--port", "0"], result_action="return_value", exit_on_error=False)
+
+
+def test_flags_are_the_knobs(web_town: Path, checkpoint: Path, started: dict[str, object]) -> None:
+    words = ["--token", "t", "--hosts", "a.org", "--hosts", "b.org", "--no-heatmap", "--queue", "99", "--access-log"]
+    with pytest.raises(StartedError):
+        run(web_town / "street.gpkg", "--model", checkpoint, *words)
+    assert started["limits"] == Limits(queue=99)
+    assert started["access_log"] is True
+    shown = started["app"].state.service.serving
+    assert shown == Serving(token="t", hosts=("localhost", "127.0.0.1", "[::1]", "a.org", "b.org"), heatmap=False)
+
+
+def test_binding_wider_without_a_token_warns(
+    web_town: Path, checkpoint: Path, started: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    city = (web_town / "street.gpkg", "--model", checkpoint)
+    with pytest.raises(StartedError):
+        run(*city, "--host", "0.0.0.0")
+    warning = capsys.readouterr().err
+    assert "warning: whoever can reach 0.0.0.0 can ask this map" in warning
+    assert started["app"].state.service.serving.hosts == ()
+    for words in (["--host", "0.0.0.0", "--token", "t"], ["--host", "127.0.0.1"], []):
+        with pytest.raises(StartedError):
+            run(*city, *words)
+        assert capsys.readouterr().err == ""
+
+
+def test_what_only_this_machine_can_reach() -> None:
+    assert [is_loopback(host) for host in ("127.0.0.1", "127.1.2.3", "::1", "localhost")] == [True] * 4
+    assert [is_loopback(host) for host in ("0.0.0.0", "::", "192.168.0.1", "example.org")] == [False] * 4
+
+
+def test_wrong_calls_say_so(web_town: Path, checkpoint: Path) -> None:
+    with pytest.raises(MapError, match=r"absent\.gpkg does not exist: make one"):
+        run(web_town / "absent.gpkg")
+    with pytest.raises(MapError, match="built by model 'street'"):
+        run(web_town / "street.gpkg")
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ArgumentError, match="cannot be listened on"):
+        sareloc.web.server.bind("127.0.0.1", taken.getsockname()[1])
