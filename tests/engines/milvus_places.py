@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sareloc.engines.milvus import Column, MilvusEngine, create_collection
+from sareloc.engines.milvus import MilvusEngine
 from sareloc.engines.milvus_address import MilvusAddress, read_milvus_address
 from sareloc.engines.milvus_connection import Connection
+from sareloc.engines.milvus_schema import Column, create_collection
 
 COLUMNS = (Column("lat", "DOUBLE", 0.0), Column("file", "VARCHAR", ""))
 

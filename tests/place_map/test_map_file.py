@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import sqlite3
@@ -28,7 +29,8 @@ TINY = Manifest("tiny", "0123456789abcdef", DIM)
 
 
 def photo(number: int) -> Photo:
-    return Photo(f"{number:04d}.jpg", geotag_of(number), 640, 480, number.to_bytes(32, "big"), 1000 + number, number)
+    digest = hashlib.sha256(str(number).encode()).digest()
+    return Photo(f"{number:04d}.jpg", geotag_of(number), 640, 480, digest, 1000 + number, number)
 
 
 def make_map(path: Path, count: int = 0, manifest: Manifest = TINY) -> Path:

@@ -22,6 +22,7 @@ maps.command("sareloc.cli.map:remove", name="remove", help="Remove photos from a
 maps.command("sareloc.cli.map:info", name="info", help="What a map holds.")
 maps.command("sareloc.cli.map:verify", name="verify", help="Whether a map is whole.")
 maps.command("sareloc.cli.map:compact", name="compact", help="Give back the space of removed photos.")
+maps.command("sareloc.cli.map:copy", name="copy", help="Copy a map, from a file to Milvus or back.")
 maps.command(
     "sareloc.cli.calibrate:calibrate_command", name="calibrate", help="Fit the confidence on photos with positions."
 )

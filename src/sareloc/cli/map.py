@@ -1,4 +1,4 @@
-"""`sareloc map`: build, add, remove, info, verify, compact."""
+"""`sareloc map`: build, add, remove, info, verify, compact, copy. A map is a file, or an address of Milvus."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Json = Annotated[bool, Parameter(name="--json", negative=())]
 def build(
     photos: Annotated[list[Path], Parameter(negative=())],
     *,
-    out: Path,
+    out: str,
     model: str,
     geotags: Path | None = None,
     dim: int | None = None,
@@ -44,7 +44,7 @@ def build(
     photos
         Folders of photos, with their subfolders, or photos.
     out
-        The map: a GeoPackage (.gpkg), which QGIS opens too.
+        The map: a GeoPackage (.gpkg), which QGIS opens too, or an address such as milvus://host:19530/city.
     model
         A checkpoint, or the name of a model that comes with sareloc.
     geotags
@@ -78,7 +78,7 @@ def build(
 
 
 def add(
-    city: Path,
+    city: str,
     photos: Annotated[list[Path], Parameter(negative=())],
     *,
     model: str,
@@ -118,7 +118,7 @@ def add(
 
 
 def remove(
-    city: Path,
+    city: str,
     files: Annotated[list[str] | None, Parameter(negative=())] = None,
     *,
     box: tuple[float, float, float, float] | None = None,
@@ -140,7 +140,7 @@ def remove(
     print(f"removed {removed:,} photos from {city}")
 
 
-def info(city: Path, *, as_json: Json = False) -> None:
+def info(city: str, *, as_json: Json = False) -> None:
     """Say what a map holds: photos, extent, times, model, bytes.
 
     Parameters
@@ -154,7 +154,7 @@ def info(city: Path, *, as_json: Json = False) -> None:
     print(json.dumps(asdict(found)) if as_json else table(found))
 
 
-def verify(city: Path) -> int:
+def verify(city: str) -> int:
     """Read every byte of a map and say what is wrong with it. The exit status is 1 where something is.
 
     Parameters
@@ -167,7 +167,7 @@ def verify(city: Path) -> int:
     return 1 if problems else 0
 
 
-def compact(city: Path) -> None:
+def compact(city: str) -> None:
     """Give the space of removed photos back to the disk.
 
     Parameters
@@ -177,6 +177,28 @@ def compact(city: Path) -> None:
     """
     before, after = compact_map(city)
     print(f"{city}: {before / 1e6:,.1f} MB before, {after / 1e6:,.1f} MB after")
+
+
+def copy(source: str, target: str, *, as_json: Json = False) -> None:
+    """Copy a map, from a file to Milvus or back, and compare both. Stopped, the same command goes on where it was.
+
+    Parameters
+    ----------
+    source
+        The map.
+    target
+        Where it shall be, too: a file, or an address such as milvus://host:19530/city.
+    as_json
+        Print one JSON object.
+    """
+    from sareloc.place_map.copying import copy_map
+
+    report = copy_map(source, target)
+    if as_json:
+        print(json.dumps(asdict(report) | {"source": source, "map": target}))
+    else:
+        there = report.photos - report.copied
+        print(f"{target}: copied {report.copied:,} photos, {there:,} were in it already; checksum {report.checksum}")
 
 
 def table(found: MapInfo) -> str:
@@ -209,7 +231,7 @@ def _load(model: str, device: str | None) -> PlaceModel:
     return load_model(model, device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
-def _tell(report: BuildReport, city: Path, as_json: bool) -> int:
+def _tell(report: BuildReport, city: str, as_json: bool) -> int:
     unreadable = [str(error) for error in report.unreadable]
     if as_json:
         told: dict[str, Any] = asdict(report) | {"unreadable": unreadable, "map": str(city)}

@@ -1,6 +1,7 @@
 """The Milvus engine: vectors, and columns of what is known of each, in a collection of Milvus or milvus-lite.
 
-Vectors are unit vectors, kept as they come in float32 and compared by their inner product. Reading is consistent at
+Vectors are unit vectors as far as their rounding lets them, kept as they come in float32 and compared by their inner
+product; a length beside each makes exact distances of those. Reading is consistent at
 one of two levels: "Strong", which sees whatever anybody has written and waits for it (some 0.2 s), or "Bounded", which
 does not wait and may miss the last seconds.
 """
@@ -8,10 +9,10 @@ does not wait and may miss the last seconds.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from sareloc.engines.contract import (
     EngineInfo,
@@ -24,54 +25,20 @@ from sareloc.engines.contract import (
     nearest_of,
 )
 from sareloc.engines.milvus_connection import Connection
-from sareloc.engines.milvus_index import INDEXES, search_parameters
-from sareloc.errors import ArgumentError, look_up
+from sareloc.engines.milvus_index import search_parameters
+from sareloc.engines.milvus_schema import Column
+from sareloc.errors import ArgumentError
 
 MOST_ROWS = 16_384
 """Milvus gives no more hits to a query, and no more rows at once."""
 NUMBERS_AT_ONCE = 2**22  # of vectors in one message: 16 MiB
 HITS_AT_ONCE = 2**17
 IDS_AT_ONCE = 8192
-LONGEST_TEXT = 8192  # bytes
 UNIT = 1e-2
 
 Consistency = Literal["Strong", "Bounded"]
+Floats = npt.NDArray[np.float64]
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Column:
-    """Something that is known of each vector."""
-
-    name: str
-    kind: Literal["DOUBLE", "INT64", "VARCHAR"]
-    absent: float | str
-    """What stands where nothing was said."""
-
-
-def create_collection(
-    connection: Connection, dim: int, columns: Sequence[Column], index: str, properties: Mapping[str, str]
-) -> None:
-    """Make the connection's collection. One of its name that is there is a MapError, or left as it is."""
-    kind = connection.types
-    schema = connection.make_schema()
-    schema.add_field("id", kind.INT64, is_primary=True)
-    schema.add_field("vector", kind.FLOAT_VECTOR, dim=dim)
-    for column in columns:
-        size = {"max_length": LONGEST_TEXT} if column.kind == "VARCHAR" else {}
-        schema.add_field(column.name, kind[column.kind], **size)
-    parameters = connection.make_index_parameters()
-    parameters.add_index(
-        "vector", index_type=index, metric_type="IP", params=look_up(INDEXES, index, "Milvus index").made
-    )
-    connection.ask(
-        "create_collection",
-        collection_name=connection.address.collection,
-        schema=schema,
-        index_params=parameters,
-        properties=dict(properties),
-        consistency_level="Strong",
-    )
 
 
 class MilvusEngine:
@@ -93,10 +60,13 @@ class MilvusEngine:
         """See `Engine`. `known`: for some columns, what they say of each vector."""
         rows = checked_vectors(vectors, self.dim)
         new = checked_ids(ids, len(rows)).tolist()
-        lengths = np.linalg.norm(rows, axis=1)
+        lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
         if len(rows) and not np.abs(lengths - 1).max() <= UNIT:
-            raise ArgumentError(f"Milvus is given unit vectors: found one of length {lengths[_farthest(lengths)]:.3f}")
+            raise ArgumentError(
+                f"Milvus is given unit vectors: found one of length {lengths[np.argmax(np.abs(lengths - 1))]:.3f}"
+            )
         columns = {column.name: [column.absent] * len(rows) for column in self.columns} | dict(known or {})
+        columns["length"] = lengths.tolist()
         for start in range(0, len(rows), step := max(1, NUMBERS_AT_ONCE // self.dim)):
             part = range(start, min(start + step, len(rows)))
             data = [
@@ -145,9 +115,10 @@ class MilvusEngine:
         rows = {hit["id"]: hit["entity"] for hits in found for hit in hits}
         if not found:
             return _nothing(len(asked)), rows
+        told = [[(hit["distance"], hit["entity"]["length"]) for hit in hits[:k]] for hits in found]
+        products, lengths = np.moveaxis(np.array(told, dtype=np.float64).reshape(len(asked), k, 2), 2, 0)
         ids = np.array([[hit["id"] for hit in hits[:k]] for hits in found], dtype=np.int64).reshape(len(asked), k)
-        products = np.array([[hit["distance"] for hit in hits[:k]] for hits in found], dtype=np.float64)
-        return nearest_of(k, Hits(ids, _distances(asked, products.reshape(len(asked), k)))), rows
+        return nearest_of(k, Hits(ids, _distances(asked, products, lengths))), rows
 
     def _search(self, asked: Vectors, k: int, where: str, fields: Sequence[str]) -> list[list[Row]]:
         found: list[list[Row]] = self._ask(
@@ -155,7 +126,7 @@ class MilvusEngine:
             data=list(asked),
             limit=k,
             filter=where,
-            output_fields=list(fields),
+            output_fields=["length", *fields],
             search_params={"metric_type": "IP", "params": search_parameters(self.index, k)},
             consistency_level=self.consistency,
         )
@@ -166,8 +137,9 @@ class MilvusEngine:
         best, known = _nothing(len(asked)), dict[int, Row]()
         for page in self.select(where, (*fields, "vector")):
             ids = np.array([row["id"] for row in page], dtype=np.int64)
-            products = asked @ np.array([row["vector"] for row in page], dtype=np.float32).T
-            here = Hits(np.tile(ids, (len(asked), 1)), _distances(asked, products.astype(np.float64)))
+            vectors = np.array([row["vector"] for row in page], dtype=np.float64)
+            distances = _distances(asked, asked @ vectors.T, np.linalg.norm(vectors, axis=1))
+            here = Hits(np.tile(ids, (len(asked), 1)), distances)
             best = nearest_of(k, best, here)
             known |= {row["id"]: {name: row[name] for name in fields} for row in page}
             known = {i: known[i] for i in np.unique(best.ids).tolist()}
@@ -231,9 +203,9 @@ class MilvusEngine:
         return self.connection.ask(method, collection_name=self._collection, **arguments)
 
 
-def _distances(queries: Vectors, products: np.ndarray[Any, np.dtype[np.float64]]) -> Vectors:
-    """Euclidean distances (Q, K) from inner products with unit vectors."""
-    squared = (queries.astype(np.float64) ** 2).sum(axis=1, keepdims=True) + 1 - 2 * products
+def _distances(queries: Vectors, products: Floats, lengths: Floats) -> Vectors:
+    """Euclidean distances (Q, K) from inner products (Q, K) with vectors of these lengths."""
+    squared = (queries.astype(np.float64) ** 2).sum(axis=1, keepdims=True) + lengths**2 - 2 * products
     return np.asarray(np.sqrt(np.maximum(squared, 0)), dtype=np.float32)
 
 
@@ -250,7 +222,3 @@ def _parts(ids: Ints) -> Iterator[list[int]]:
 def _ids_and_vectors(rows: Sequence[Row]) -> tuple[Ints, Vectors]:
     ids = np.array([row["id"] for row in rows], dtype=np.int64)
     return ids, np.array([row["vector"] for row in rows], dtype=np.float32)
-
-
-def _farthest(lengths: np.ndarray[Any, np.dtype[np.floating[Any]]]) -> int:
-    return int(np.argmax(np.abs(lengths - 1)))

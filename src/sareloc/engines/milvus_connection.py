@@ -29,8 +29,8 @@ class Connection:
     def __init__(self, address: MilvusAddress) -> None:
         self.address = address
         self._milvus = need("pymilvus", "milvus")
-        for name in ("pymilvus", "milvus_lite"):  # what they log, with its traceback, they raise as well
-            logging.getLogger(name).setLevel(logging.CRITICAL)
+        for name in ("pymilvus", *(("milvus_lite", "grpc._server") if address.local else ())):
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # what they log, with its traceback, they raise as well
         if address.local:
             _make_room(Path(address.uri))
         try:

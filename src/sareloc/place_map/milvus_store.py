@@ -16,10 +16,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from sareloc.engines.milvus import Column, Consistency, MilvusEngine, Row, create_collection
+from sareloc.engines.milvus import Consistency, MilvusEngine, Row
 from sareloc.engines.milvus_address import MilvusAddress
 from sareloc.engines.milvus_connection import Connection
 from sareloc.engines.milvus_index import DEFAULT
+from sareloc.engines.milvus_schema import Column, create_collection
 from sareloc.errors import MapError
 from sareloc.photos import Geotag
 from sareloc.place_map.areas import Area, Box
@@ -70,7 +71,7 @@ class MilvusStore:
         """See `MapStore`. First what is replaced goes, then the new comes: stopped between, the same call mends it."""
         ids = np.array([photo_id(photo.sha256) for photo in photos], dtype=np.int64)
         there = self.engine.rows(ids)
-        new = [row for row, i in enumerate(ids.tolist()) if i not in there]
+        new = list({i: row for row, i in enumerate(ids.tolist()) if i not in there}.values())
         self._drop_replaced(photos[row] for row in new)
         self._write(ids[new], [photos[row] for row in new], descriptors[new])
         return len(new)
