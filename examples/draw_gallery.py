@@ -1,8 +1,9 @@
 """Draw every figure of docs/gallery.md from the drawn city: python examples/draw_gallery.py
 
-Draws the small towns, trains two short runs from one start (EfficientNet-lite0 with its ImageNet weights, extra
-`lite`), evaluates them on a town that neither has seen, and draws. What takes long is kept in the work folder: a
-second run only draws. Chromium, where it is installed, takes the pictures of the pages.
+Draws the small towns, trains three short runs from one start (EfficientNet-lite0 with its ImageNet weights, extra
+`lite`) on the first, and asks the third about places that none of them has seen. Everything is small on purpose, for
+minutes on two cores. What takes long is kept in the work folder: a run that was stopped goes on, a second one only
+draws. Chromium, where it is installed, takes the pictures of the pages.
 """
 
 from __future__ import annotations
@@ -13,125 +14,140 @@ import json
 import shutil
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageChops
 
 from sareloc import figures
 from sareloc.checkpoint import open_checkpoint, save_checkpoint
 from sareloc.datasets import Places, load_dataset
 from sareloc.datasets.city import draw_places
 from sareloc.descriptors import describe_all
-from sareloc.evaluation import Report, evaluate
+from sareloc.evaluation import Ranked, rank
 from sareloc.figures.style import png_bytes, write_beside
 from sareloc.figures.thumbnails import longest_side
 from sareloc.loading import load_images
+from sareloc.localize import Localizer, Search
 from sareloc.models import PlaceModel
 from sareloc.models.off_the_shelf import off_the_shelf
 from sareloc.photos import decode
+from sareloc.place_map import PlaceMap
+from sareloc.place_map.building import build_map
 from sareloc.training import Training, train
 
-SEED, DIM, WIDEST_PX = 0, 128, 880
-RUNS = {"sare-ind": "SARE-Ind", "triplet": "Triplet"}
-BEFORE = "Before training"
+SEED, WIDEST_PX, MARGIN_PX = 0, 900, 12
+SIZE, CLUSTERS, DIM = (120, 160), 8, 32  # small enough to be trained in half a minute, and to leave something to learn
+EPOCHS, RERANK, SURE = 8, 20, 0.5
+NS = (1, 2, 3, 5, 10, 20)
+BEFORE, RUNS = "Before training", {"sare-ind": "SARE-Ind", "triplet": "Triplet", "contrastive": "Contrastive"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("docs/gallery"))
     parser.add_argument("--work", type=Path, default=Path("build/gallery"))
-    parser.add_argument("--epochs", type=int, default=8)
     arguments = parser.parse_args()
     out, work = arguments.out, arguments.work
+    began = time.monotonic()
 
     draw_places(work / "city", SEED, "small", progress=True)
     towns = {split: load_dataset(work / "city", split=split) for split in ("train", "val", "test")}
-    models = {BEFORE: start(towns["train"], work / "start.safetensors")}
-    models |= {name: trained(loss, towns, work, arguments.epochs) for loss, name in RUNS.items()}
-    reports = {name: judged(name, model, towns["test"], work) for name, model in models.items()}
+    models = {name: trained(loss, towns, work) for loss, name in RUNS.items()}
+    models[BEFORE] = start(towns["train"], work / "start.safetensors")
+    ranked = {name: asked(name, model, towns["test"], work) for name, model in models.items()}
+    reports = {name: one.report(ns=NS) for name, one in ranked.items()}
+    for name, report in reports.items():
+        write_beside(work / f"{name}.json", json.dumps(report.to_json(), indent=2).encode())
     histories = {name: figures.read_history(work / loss) for loss, name in RUNS.items()}
     best = max(RUNS.values(), key=lambda name: reports[name].recall[1])
-    answers = figures.find_answers(models[best], towns["test"], store=work / f"described-{best}")
+    answers = figures.answers_of(ranked[best])
+    curves, put = fixes_of(models[best], best, towns["test"], work)
+    sureness = curves | fixes_of(models[BEFORE], BEFORE, towns["test"], work, searches=1)[0]
 
-    lines = {
+    for name, figure in {
         "gradients": figures.draw_gradients(),
         "gradient-decay": figures.draw_gradient_decay(),
         "recall": figures.draw_recall(reports),
-        "precision-recall": figures.draw_precision_recall(
-            {name: figures.SurenessCurve.of_report(report) for name, report in reports.items()},
-            at=middle(reports[best]),
-        ),
+        "precision-recall": figures.draw_precision_recall(sureness, at=SURE),
         "training": figures.draw_training(histories),
-        "map": figures.draw_map(answers.put()),
-    }
-    for name, figure in lines.items():
+        "map": figures.draw_map(put),
+    }.items():
         print(figures.save_figure(figure, out / f"{name}.svg"))
-    figures.write_geojson(work / "map.geojson", figures.errors_geojson(answers.put()))
+    print(figures.write_geojson(out / "map.geojson", figures.errors_geojson(put)))
 
-    query = answers.best(1)[0]
-    photo = towns["test"].queries.path(query)
+    photo = towns["test"].queries.path(answers.best(1)[0])
     small = decode(photo, size=longest_side(256))
     heats = {name: figures.occlusion_map(models[name], small) for name in (BEFORE, best)}
-    shown = [*answers.worst(2), *answers.best(1)]
+    shown = [*answers.best(1), *answers.worst(2)]
     pictures = {row: figures.heat_picture(models[best], answers, row) for row in shown}
     points, places, images, names = embedded(models[best], towns["test"])
     for name, figure in {
         "heatmap": figures.draw_heatmaps(decode(photo), heats),
         "matches": figures.draw_matches(answers, shown, heats=pictures),
-        "embedding": figures.draw_embedding(points, places, images, size=0.085),
+        "embedding": figures.draw_embedding(points, places, images, size=0.07),
     }.items():
-        print(write_photo(out / f"{name}.jpg", png_bytes(figure, 110)))
+        print(write_photo(out / f"{name}.jpg", png_bytes(figure)))
 
-    pages = {
-        "embedding-page": figures.write_embedding_page(work / "embedding.html", points, places, images, names),
-        "report-page": figures.write_report(
-            work / "report.html",
-            reports={best: reports[best], **reports},
-            histories=histories,
-            answers=answers,
-            model=models[best],
-            failures=2,
-            title="A town that was never seen",
-            command="python examples/draw_gallery.py",
-        ),
-    }
-    for name, page in pages.items():
-        photograph(page, out / f"{name}.jpg", (1100, 800) if name == "embedding-page" else (1100, 2500))
+    page = figures.write_embedding_page(work / "embedding.html", points, places, images, names)
+    photograph(page, out / "embedding-page.jpg", (1100, 800))
+    page = figures.write_report(
+        work / "report.html",
+        reports={best: reports[best]} | reports,
+        histories=histories,
+        answers=answers,
+        put=put,
+        sureness=sureness,
+        at=SURE,
+        model=models[best],
+        failures=2,
+        title="A town that was never seen",
+        command="python examples/draw_gallery.py",
+    )
+    photograph(page, out / "report-page.jpg", (1100, 6000), widest_px=760)
+    print(f"{time.monotonic() - began:.0f} s")
 
 
 def start(town: Places, file: Path) -> PlaceModel:
-    """The model that both runs start from."""
+    """The model that all runs start from."""
     if not file.exists():
         paths = [town.database.path(row) for row in range(len(town.database))]
         photos = [image for _, image in load_images(paths, None) if isinstance(image, np.ndarray)]
-        save_checkpoint(off_the_shelf(photos, np.random.default_rng(SEED), dim=DIM), file)
+        made = off_the_shelf(photos, np.random.default_rng(SEED), clusters=CLUSTERS, dim=DIM, size=SIZE)
+        save_checkpoint(made, file)
     return open_checkpoint(file)
 
 
-def trained(loss: str, towns: dict[str, Places], work: Path, epochs: int) -> PlaceModel:
+def trained(loss: str, towns: dict[str, Places], work: Path) -> PlaceModel:
     """A short run with this loss."""
     if not (work / loss / "model.safetensors").exists():
         model = start(towns["train"], work / "start.safetensors")
-        # fifty queries are few for the paper's recipe: AdamW gets somewhere with them
-        knobs = Training(loss=loss, epochs=epochs, dim=DIM, optimizer="adamw", lr=0.001, schedule="cosine",
-                         reduction="tuples", seed=SEED)  # fmt: skip
         model.name = f"lite0-netvlad-{loss}"
+        # fifty queries are few for the paper's recipe: AdamW gets somewhere with them
+        knobs = Training(loss=loss, epochs=EPOCHS, dim=DIM, optimizer="adamw", lr=0.001, schedule="cosine",
+                         reduction="tuples", seed=SEED)  # fmt: skip
         train(model, towns["train"], knobs, validation=towns["val"], out=work / loss, resume=True)
     return open_checkpoint(work / loss / "model.safetensors")
 
 
-def judged(name: str, model: PlaceModel, town: Places, work: Path) -> Report:
-    """How well a model does on a town that nobody has trained on."""
-    report = evaluate(model, town, store=work / f"described-{name}")
-    write_beside(work / f"{name}.json", json.dumps(report.to_json(), indent=2).encode())
-    print(f"{name}: recall@1 {report.recall[1]:.1f} %, recall@5 {report.recall[5]:.1f} %")
-    return report
+def asked(name: str, model: PlaceModel, town: Places, work: Path) -> Ranked:
+    """What a model answers in a town that nobody has trained on."""
+    return rank(model, town, store=work / "descriptors" / model.fingerprint())
 
 
-def middle(report: Report) -> float:
-    """The distance that half of the curve lies before."""
-    return report.curve[len(report.curve) // 2].distance
+def fixes_of(
+    model: PlaceModel, name: str, town: Places, work: Path, searches: int = 2
+) -> tuple[dict[str, figures.SurenessCurve], figures.Put]:
+    """How sure the fixes of the model's map are, as they are and re-ranked; and where the last of these put queries."""
+    path = work / f"{model.fingerprint()}.gpkg"
+    build_map(model, work / "city" / "images" / town.split / "database", path)
+    queries = [town.queries.path(row) for row in range(len(town.queries))]
+    curves = {}
+    for called, search in ((name, Search()), (f"{name}, re-ranked", Search(rerank=RERANK)))[:searches]:
+        fixes = Localizer(model, PlaceMap(path), search, min_confidence=0).localize_many(queries)
+        curves[called] = figures.sureness_of_fixes(fixes, town.queries)
+    return curves, figures.put_by_fixes(fixes, town.queries, min_confidence=SURE, database=town.database.positions)
 
 
 def embedded(model: PlaceModel, town: Places) -> tuple[np.ndarray, np.ndarray, list[np.ndarray | None], list[str]]:
@@ -143,17 +159,20 @@ def embedded(model: PlaceModel, town: Places) -> tuple[np.ndarray, np.ndarray, l
     return points, figures.places_of(photos), [figures.load_thumbnail(path, 96) for path in paths], names
 
 
-def write_photo(path: Path, png: bytes) -> Path:
-    """Write a picture that is mostly photos as JPEG: a quarter of the bytes."""
+def write_photo(path: Path, png: bytes, widest_px: int = WIDEST_PX) -> Path:
+    """Write a picture that is mostly photos as JPEG, a quarter of the bytes, without the empty ground below it."""
     content = io.BytesIO()
     with Image.open(io.BytesIO(png)) as image:
         shown = image.convert("RGB")
-        shown.thumbnail((WIDEST_PX, 3 * WIDEST_PX), Image.Resampling.LANCZOS)
-        shown.save(content, "JPEG", quality=80, optimize=True)
+        drawn = ImageChops.difference(shown, Image.new("RGB", shown.size, shown.getpixel((0, 0)))).getbbox()
+        if drawn is not None:
+            shown = shown.crop((0, 0, shown.width, min(shown.height, drawn[3] + MARGIN_PX)))
+        shown.thumbnail((widest_px, shown.height), Image.Resampling.LANCZOS)
+        shown.save(content, "JPEG", quality=82, optimize=True)
     return write_beside(path, content.getvalue())
 
 
-def photograph(page: Path, out: Path, size: tuple[int, int]) -> None:
+def photograph(page: Path, out: Path, size: tuple[int, int], widest_px: int = WIDEST_PX) -> None:
     """A picture of a page, taken by chromium."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
@@ -165,7 +184,7 @@ def photograph(page: Path, out: Path, size: tuple[int, int]) -> None:
         window = f"--window-size={size[0]},{size[1]}"
         command = [browser, *quiet, window, f"--screenshot={shot}", page.resolve().as_uri()]
         subprocess.run(command, check=True, capture_output=True)
-        print(write_photo(out, shot.read_bytes()))
+        print(write_photo(out, shot.read_bytes(), widest_px))
 
 
 if __name__ == "__main__":

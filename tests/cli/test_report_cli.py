@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,11 @@ from cyclopts import App
 from PIL import Image
 from tests.figures.little_town import make_report
 
-from sareloc.checkpoint import save_checkpoint
+from sareloc.checkpoint import load_model, save_checkpoint
 from sareloc.cli.report import report_command
 from sareloc.errors import ArgumentError
 from sareloc.models import make_model
+from sareloc.place_map.building import build_map
 from sareloc.training import EpochRecord
 from sareloc.training.run_folder import RunFolder, RunState
 
@@ -64,6 +66,24 @@ def test_a_run_its_evaluation_and_its_failures(run_folder: Path, table: Path, tm
     assert "1 ✗ 100 m off" in page
     assert "what mattered in it" in page
     assert "sareloc-" not in "".join(p.name for p in tmp_path.iterdir())  # the scratch folder is gone
+
+
+def test_with_a_map_the_page_says_how_sure_its_fixes_are(run_folder: Path, tmp_path: Path) -> None:
+    photos = tmp_path / "town" / "images" / "test"
+    for role in ("database", "queries"):
+        (photos / role).mkdir(parents=True)
+        for place in range(3):
+            blocks = np.kron(np.random.default_rng(place).integers(0, 256, (6, 8, 3)), np.ones((16, 16, 1)))
+            name = f"@{500000 + 100 * place:.2f}@4477000.00@17@T@40.44@-80.0@{role}{place}@@0@@@@20150101@@.png"
+            Image.fromarray(blocks.astype(np.uint8)).save(photos / role / name)
+    build_map(load_model(run_folder / "model.safetensors"), photos / "database", tmp_path / "city.gpkg", progress=False)
+    words = [run_folder, "--dataset", tmp_path / "town", "--workers", "0", "--map", tmp_path / "city.gpkg"]
+    run(*words, "--out", tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text()
+    assert "<h2>How sure</h2>" in page
+    assert re.search(r">city(: 100.0 % right|<)", page)
+    with pytest.raises(ArgumentError, match=r"city\.gpkg needs photos to be asked with: give a dataset with --dataset"):
+        run(run_folder, "--map", tmp_path / "city.gpkg", "--out", tmp_path / "r.html")
 
 
 def test_a_report_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,9 +1,8 @@
-"""Looking a dataset over: counts, extent, faulty files, and the map."""
+"""Looking a dataset over: counts, extent and faulty files."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +11,6 @@ from PIL import Image
 
 from sareloc.datasets import PhotoSet, Places, load_dataset
 from sareloc.datasets.check import check_places, find_extent
-from sareloc.datasets.map_figure import draw_places
-from sareloc.errors import ArgumentError, DatasetError
 from sareloc.geo import Positions, distance_m
 
 
@@ -76,45 +73,6 @@ def test_extent_in_a_zone_and_in_no_place():
     assert utm.south == pytest.approx(48.86, abs=0.01)
     local = find_extent(places_at(Positions.from_local([[0, 0], [100, 50]])))
     assert (local.east_west_m, local.south_north_m, local.south) == (100, 50, None)
-
-
-@pytest.mark.parametrize(
-    "positions",
-    [
-        Positions.from_local([[0, 0], [300, 100]]),
-        Positions.from_local([[5, 5]]),
-        Positions.from_utm([[448300, 5411900], [448400, 5411950]], 32631),
-        Positions.from_wgs84([[-16.5, 179.99], [-16.5, -179.98]]),
-        Positions.from_wgs84([[55.7, 13.2], [-33.9, 151.2]]),
-    ],
-    ids=["local", "one-photo", "utm", "antimeridian", "worldwide"],
-)
-def test_a_map_is_drawn_in_every_frame(tmp_path, positions):
-    draw_places(places_at(positions, positions[:1]), tmp_path / "map.png")
-    with Image.open(tmp_path / "map.png") as drawn:
-        assert drawn.format == "PNG"
-        assert min(drawn.size) > 400
-    assert [path.name for path in tmp_path.iterdir()] == ["map.png"]
-
-
-def test_a_map_shows_which_queries_nothing_answers(tmp_path):
-    def red_pixels(radius_m):
-        places = places_at(Positions.from_local([[0, 0], [100, 80]]), Positions.from_local([[20, 20], [80, 20]]))
-        draw_places(replace(places, hit_radius_m=radius_m), tmp_path / "map.png")
-        with Image.open(tmp_path / "map.png") as drawn:
-            red, _, blue = np.moveaxis(np.asarray(drawn.convert("RGB")).astype(int), 2, 0)
-        return int((red > blue + 100).sum())
-
-    assert red_pixels(radius_m=200.0) == 0
-    assert red_pixels(radius_m=5.0) > 50
-
-
-def test_no_map_without_positions(tmp_path):
-    photos = PhotoSet(tmp_path, ("a.jpg",))
-    with pytest.raises(DatasetError, match="own has no positions for database and queries: there is no map to draw"):
-        draw_places(Places("own", "all", photos, photos, "average-precision"), tmp_path / "map.png")
-    with pytest.raises(ArgumentError, match=r"a map is drawn as .png, .svg, .pdf: .*map.bmp"):
-        draw_places(places_at(Positions.from_local([[0, 0]])), tmp_path / "map.bmp")
 
 
 @pytest.mark.data

@@ -112,6 +112,18 @@ def test_training_rings_the_epoch_that_is_kept() -> None:
     np.testing.assert_allclose(ring.get_xydata(), [[4, 32]])
 
 
+def test_losses_of_different_kinds_share_a_log_axis() -> None:
+    small = [EpochRecord(1, 0.01, 0.001, 10, 120, 1.0), EpochRecord(2, 0.008, 0.001, 10, 120, 1.0)]
+    (axes,) = draw_training({"sare": epochs(2), "triplet": small}).axes
+    assert axes.get_yscale() == "symlog"
+    np.testing.assert_allclose(labelled(axes)["triplet"].get_ydata(), [0.01, 0.008])
+    (alone,) = draw_training({"triplet": small}).axes
+    assert alone.get_yscale() == "linear"
+    (with_zero,) = draw_training({"sare": epochs(2), "zero": [EpochRecord(1, 0.0, 0.1, 1, 1, 1.0)], "low": small}).axes
+    assert with_zero.get_ylim()[0] == 0  # a loss of nothing has its place
+    assert np.isfinite(with_zero.transData.transform((1, 0.0))).all()
+
+
 def test_runs_without_validation_show_their_loss_alone() -> None:
     assert len(draw_training({"run": epochs(1)}).axes) == 1
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image, ImageColor
-from tests.figures.little_town import photos
 
-from sareloc.errors import ArgumentError, PhotoError
-from sareloc.figures import Answers, Put, draw_map, errors_geojson, put_by_fixes, write_geojson
+from sareloc.errors import ArgumentError
+from sareloc.figures import Answers, Put, draw_map, errors_geojson, write_geojson
 from sareloc.figures.style import RIGHT, WRONG, png_bytes, svg_bytes
 from sareloc.geo import Positions, distance_m
-from sareloc.localize import Fix
 
 
 def local(true: list, found: list, right: list[bool], **values: object) -> Put:
@@ -91,27 +88,12 @@ def test_geojson_has_two_points_and_a_line_for_each_query(answers: Answers, tmp_
     assert line["properties"]["error_m"] == pytest.approx(float(metres), abs=0.05)
 
 
-def test_fixes_put_queries_where_they_say(tmp_path: Path) -> None:
-    queries = photos(tmp_path / "queries", [0, 1, 2, 3])
-    fixes = [
-        Fix((52.2001, 0.1), 20.0, 0.9, ()),  # 11 m north of where it was taken
-        Fix(None, None, 0.1, (), reason="not in this map"),
-        PhotoError("2.png", "empty"),
-        Fix((52.2, 0.1), 20.0, 0.6, ()),  # 300 m south
-    ]
-    put = put_by_fixes(fixes, queries)
-    assert put.names == ("0_of_0.png", "3_of_3.png")
-    assert put.right.tolist() == [True, False]
-    assert [label for label in series(draw_map(put)) if "put here" in label] == [
-        "right: put here, median 11.1 m off",
-        "wrong: put here, median 300.4 m off",
-    ]
-    with pytest.raises(ArgumentError, match="a fix for each query: found 3 for 4"):
-        put_by_fixes(fixes[:3], queries)
-    with pytest.raises(ArgumentError, match="the queries have no positions"):
-        put_by_fixes(fixes, replace(queries, positions=None))
-    with pytest.raises(ArgumentError, match="no query has both an answer and a known position"):
-        put_by_fixes([fixes[1]] * 4, queries)
+def test_errors_are_metres_along_the_ground_also_across_the_world() -> None:
+    far = Put(Positions.from_wgs84([(55.7, 13.2)]), Positions.from_wgs84([(-33.9, 151.2)]), np.array([False]), ("a",))
+    metres = float(distance_m([55.7, 13.2], [-33.9, 151.2]))
+    assert errors_geojson(far)["features"][0]["properties"]["error_m"] == pytest.approx(metres, abs=0.01)
+    assert f"wrong: put here, median {metres:.1f} m off" in series(draw_map(far))
+    assert draw_map(far).axes[0].get_ylabel() == "kilometres north"
 
 
 @pytest.mark.parametrize(

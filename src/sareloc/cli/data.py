@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from sareloc.datasets import DATASETS, load_dataset
 from sareloc.datasets.check import Check, check_places
-from sareloc.datasets.map_figure import draw_places
+from sareloc.figures import draw_dataset, save_figure
 
 LISTED = 5
 
@@ -45,7 +45,7 @@ def check(
     """
     places = load_dataset(dataset, root, split)
     if figure is not None:
-        draw_places(places, figure)
+        save_figure(draw_dataset(places), figure)
     found = check_places(places, decode=decode, progress=True)
     print(json.dumps(found.to_json()) if as_json else table(found, decoded=decode))
     return 1 if found.missing or found.unreadable else 0

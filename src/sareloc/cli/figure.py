@@ -1,4 +1,4 @@
-"""`sareloc figure NAME`: the paper's figures, curves of reports and runs, heat maps, as PNG or SVG."""
+"""`sareloc figure NAME`: the paper's figures, curves of reports and runs, heat maps, as PNG, SVG or PDF."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def gradients(*, out: Path) -> None:
     Parameters
     ----------
     out
-        The file to write: .png or .svg.
+        The file to write: .png, .svg or .pdf.
     """
     print(save_figure(draw_gradients(), out))
 
@@ -44,7 +44,7 @@ def gradient_decay(*, out: Path, d_p: float = 2**0.5) -> None:
     Parameters
     ----------
     out
-        The file to write: .png or .svg.
+        The file to write: .png, .svg or .pdf.
     d_p
         The positive's distance; the paper's is the square root of 2.
     """
@@ -59,7 +59,7 @@ def recall(reports: list[Path], *, out: Path) -> None:
     reports
         Files that sareloc evaluate --json printed; each is called by its file name.
     out
-        The file to write: .png or .svg.
+        The file to write: .png, .svg or .pdf.
     """
     print(save_figure(draw_recall(named_reports(reports)), out))
 
@@ -72,7 +72,7 @@ def precision_recall(reports: list[Path], *, out: Path, at: float | None = None)
     reports
         Files that sareloc evaluate --json printed; each is called by its file name.
     out
-        The file to write: .png or .svg.
+        The file to write: .png, .svg or .pdf.
     at
         Mark the operating point where answers of at most this distance are given.
     """
@@ -88,7 +88,7 @@ def training(runs: list[Path], *, out: Path) -> None:
     runs
         Folders that sareloc train wrote; each is called by its name.
     out
-        The file to write: .png or .svg.
+        The file to write: .png, .svg or .pdf.
     """
     print(save_figure(draw_training({_unique(run, runs): read_history(run) for run in runs}), out))
 
@@ -112,7 +112,7 @@ def heatmap(
     model
         A checkpoint, or the name of a model that comes with sareloc; give it twice to compare two.
     out
-        The file to write: .png or .svg.
+        The file to write: .png, .svg or .pdf.
     size
         The photo's longer side in pixels while boxes slide over it: smaller is faster.
     box

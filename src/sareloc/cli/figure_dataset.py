@@ -1,4 +1,4 @@
-"""`sareloc figure NAME` of a dataset: embedding, matches, map."""
+"""`sareloc figure NAME` of a dataset: embedding, matches, map, confidence."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import numpy as np
 from cyclopts import Parameter
 
 from sareloc.cli.figure import open_model
-from sareloc.datasets import load_dataset
+from sareloc.datasets import Places, load_dataset
 from sareloc.descriptors import describe_all
+from sareloc.errors import PhotoError
 from sareloc.figures import (
     Answers,
     draw_embedding,
     draw_map,
     draw_matches,
+    draw_precision_recall,
     embed,
     errors_geojson,
     find_answers,
@@ -25,10 +27,12 @@ from sareloc.figures import (
     places_of,
     put_by_fixes,
     save_figure,
+    sureness_of_fixes,
     write_embedding_page,
     write_geojson,
 )
-from sareloc.localize import open_localizer
+from sareloc.localize import Fix, Search, open_localizer
+from sareloc.localize.estimate import MIN_CONFIDENCE
 from sareloc.models import PlaceModel
 
 
@@ -68,7 +72,7 @@ def embedding(
     Parameters
     ----------
     out
-        The file to write: .html to zoom into, .png or .svg.
+        The file to write: .html to zoom into, .png, .svg or .pdf.
     role
         Which photos of the dataset to show.
     most
@@ -107,7 +111,7 @@ def matches(
     Parameters
     ----------
     out
-        The file to write: .png or .svg.
+        The file to write: .png, .svg or .pdf.
     worst
         So many queries whose first match is wrong, the surest first; 4 where nothing else is asked for.
     best
@@ -131,6 +135,8 @@ def map_figure(
     *,
     out: Path,
     city: Annotated[Path | None, Parameter(name="--map")] = None,
+    rerank: int = 0,
+    at: float = MIN_CONFIDENCE,
 ) -> None:
     """Queries on the ground: where they were taken, where they were put, and the error as a line.
 
@@ -139,18 +145,63 @@ def map_figure(
     Parameters
     ----------
     out
-        The file to write: .png or .svg.
+        The file to write: .png, .svg or .pdf.
     city
         A map that the model has built: queries are put where its fixes are. By itself, where their first match is.
+    rerank
+        With --map: put so many first matches in a new order by local features.
+    at
+        With --map: leave out fixes that are less sure.
     """
     model = open_model(asked.model)
     if city is None:
         put = asked.answers(model).put()
     else:
         places = load_dataset(asked.dataset, asked.root, asked.split)
-        paths = [places.queries.path(row) for row in range(len(places.queries))]
-        fixes = open_localizer(city, model, workers=asked.workers).localize_many(paths)
-        put = put_by_fixes(fixes, places.queries, hit_radius_m=places.hit_radius_m, database=places.database.positions)
+        fixes = fixes_of(places, model, city, rerank=rerank, workers=asked.workers)
+        put = put_by_fixes(
+            fixes,
+            places.queries,
+            hit_radius_m=places.hit_radius_m,
+            min_confidence=at,
+            database=places.database.positions,
+        )
     print(save_figure(draw_map(put), out))
     if put.true.frame != "local":
         print(write_geojson(out.with_suffix(".geojson"), errors_geojson(put)))
+
+
+def confidence(
+    asked: Annotated[Asked, Parameter(name="*")],
+    *,
+    out: Path,
+    city: Annotated[Path, Parameter(name="--map")],
+    rerank: int = 0,
+    at: float = MIN_CONFIDENCE,
+) -> None:
+    """Precision over recall as less and less sure fixes of a map are given, with its operating point.
+
+    Parameters
+    ----------
+    out
+        The file to write: .png, .svg or .pdf.
+    city
+        A map that the model has built: its fixes and their confidence are judged.
+    rerank
+        Put so many first matches in a new order by local features.
+    at
+        Mark the operating point where fixes of at least this confidence are given.
+    """
+    places = load_dataset(asked.dataset, asked.root, asked.split)
+    fixes = fixes_of(places, open_model(asked.model), city, rerank=rerank, workers=asked.workers)
+    curve = sureness_of_fixes(fixes, places.queries, hit_radius_m=places.hit_radius_m)
+    print(save_figure(draw_precision_recall({city.stem: curve}, at), out))
+
+
+def fixes_of(
+    places: Places, model: PlaceModel, city: Path, *, rerank: int = 0, workers: int = 0
+) -> list[Fix | PhotoError]:
+    """What a map answers to each query of a dataset, however unsure."""
+    paths = [places.queries.path(row) for row in range(len(places.queries))]
+    localizer = open_localizer(city, model, Search(rerank=rerank), min_confidence=0, workers=workers)
+    return localizer.localize_many(paths)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from sareloc.cli.figure import named_reports, open_model
-from sareloc.datasets import load_dataset
-from sareloc.errors import ArgumentError
-from sareloc.evaluation import evaluate
-from sareloc.figures import find_answers, read_history, write_report
+from sareloc.cli.figure_dataset import fixes_of
+from sareloc.datasets import Places, load_dataset
+from sareloc.errors import ArgumentError, PhotoError
+from sareloc.evaluation import rank
+from sareloc.figures import Put, answers_of, put_by_fixes, read_history, sureness_of_fixes, write_report
+from sareloc.localize import Fix
+from sareloc.localize.estimate import MIN_CONFIDENCE
 
 FINISHED = "model.safetensors"
 """What `sareloc train` calls the model of a finished run, in the run's folder."""
@@ -23,6 +28,7 @@ def report_command(
     root: Path | None = None,
     split: str = "test",
     model: str | None = None,
+    city: Annotated[Path | None, Parameter(name="--map")] = None,
     failures: int = 6,
     store: Path | None = None,
     workers: int = 2,
@@ -44,6 +50,8 @@ def report_command(
         Which part of the dataset: train, val or test.
     model
         The model to evaluate; by default that of the first run.
+    city
+        A map that this model has built of the dataset: the page also says how sure its fixes are and where they lie.
     failures
         How many failures to show.
     store
@@ -56,25 +64,44 @@ def report_command(
     runs = [path for path in runs_or_reports if path.is_dir()]
     reports = named_reports([path for path in runs_or_reports if path not in runs])
     histories = {run.resolve().name: read_history(run) for run in runs}
-    answers, place_model = None, None
+    answers, place_model, put, sureness, at = None, None, None, {}, None
     if dataset is not None:
         place_model = open_model(model or _finished_model(runs))
-        places = load_dataset(dataset, root, split)
-        with tempfile.TemporaryDirectory(prefix="sareloc-") as scratch:
-            kept = store or Path(scratch) / "descriptors"
-            fresh = evaluate(place_model, places, boxes="full", store=kept, workers=workers)
-            answers = find_answers(place_model, places, store=kept, workers=workers)
-        reports = {f"{place_model.name} (here)" if place_model.name in reports else place_model.name: fresh} | reports
+        ranked = rank(place_model, load_dataset(dataset, root, split), store=store, workers=workers)
+        answers, shown = answers_of(ranked), place_model.name
+        reports = {f"{shown} (here)" if shown in reports else shown: ranked.report()} | reports
+        if city is not None:
+            fixes = fixes_of(ranked.places, place_model, city, workers=workers)
+            sureness = {
+                city.stem: sureness_of_fixes(fixes, ranked.places.queries, hit_radius_m=ranked.places.hit_radius_m)
+            }
+            if any(isinstance(fix, Fix) and fix.confidence >= MIN_CONFIDENCE for fix in fixes):
+                put, at = _put(fixes, ranked.places), MIN_CONFIDENCE
+    elif city is not None:
+        raise ArgumentError(f"{city} needs photos to be asked with: give a dataset with --dataset")
     print(
         write_report(
             out,
             reports=reports,
             histories=histories,
             answers=answers,
+            put=put,
+            sureness=sureness,
+            at=at,
             model=place_model,
             failures=failures,
             title=title,
         )
+    )
+
+
+def _put(fixes: list[Fix | PhotoError], places: Places) -> Put:
+    return put_by_fixes(
+        fixes,
+        places.queries,
+        hit_radius_m=places.hit_radius_m,
+        min_confidence=MIN_CONFIDENCE,
+        database=places.database.positions,
     )
 
 

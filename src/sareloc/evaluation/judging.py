@@ -112,9 +112,7 @@ def evaluate_rankings(
     if rule.plain is not None:
         plain_positives = find_positives(replace(places, protocol=rule.plain))
         plain = _percent(recall_at(right_results(rankings, plain_positives), ns))
-    if rule.keep is not None:
-        keep = rule.keep(places, rankings)
-        rankings, far = keep_only(rankings, keep, -1), keep_only(far, keep, np.inf)
+    rankings, far = counted(places, rankings, far)
     right = right_results(rankings, positives)
     first_right = np.asarray(right[:, :1].any(axis=1))
     errors = _position_errors(places, rankings)
@@ -135,6 +133,15 @@ def evaluate_rankings(
         error_quantiles_m=spread,
         curve=() if distances is None else _curve(far, first_right),
     )
+
+
+def counted(places: Places, rankings: Ints, distances: Floats) -> tuple[Ints, Floats]:
+    """Rankings (Q, K) and distances (Q, K) as the protocol counts them: what its rule drops, the next ones replace."""
+    rule = look_up(PROTOCOLS, places.protocol, "protocol")
+    if rule.keep is None:
+        return rankings, distances
+    keep = rule.keep(places, rankings)
+    return keep_only(rankings, keep, -1), keep_only(distances, keep, np.inf)
 
 
 def _checked(rankings: Ints, places: Places) -> Ints:

@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sareloc.datasets.places import Places, find_positives, photo_paths
-from sareloc.descriptors import describe_all
-from sareloc.errors import ArgumentError, look_up
-from sareloc.evaluation import PROTOCOLS, search
+from sareloc.datasets.places import Places, find_positives
+from sareloc.errors import ArgumentError
+from sareloc.evaluation import Ranked, counted, rank
 from sareloc.figures.ground import Put
-from sareloc.metrics import keep_only, right_results
+from sareloc.metrics import right_results
 from sareloc.models.place_model import PlaceModel
 
 Bools = npt.NDArray[np.bool_]
@@ -90,32 +89,18 @@ def find_answers(
     workers: int = 0,
     progress: bool = True,
 ) -> Answers:
-    """Describe a dataset, search exactly, and keep the first `depth` matches of each query.
+    """Describe a dataset, search exactly (see `rank`), and keep the first `depth` matches of each query.
 
-    Queries are asked with whole photos, also where the dataset gives boxes. `store` keeps the descriptors: it is the
-    folder that `evaluate` takes.
+    `store` keeps the descriptors: it is the folder that `evaluate` takes.
     """
-    rule = look_up(PROTOCOLS, places.protocol, "protocol")
-    paths = photo_paths(places)
-    described = describe_all(model, paths, store=store, batch=batch, workers=workers, progress=progress)
-    row_of = {path: row for row, path in enumerate(paths)}
-    database, queries = (
-        np.array([row_of[photos.path(row)] for row in range(len(photos))], dtype=np.int64)
-        for photos in (places.database, places.queries)
-    )
-    failed = np.isin(np.arange(len(paths)), list(described.failures))
-    rankings, distances = search(
-        described.vectors[database],
-        described.vectors[queries],
-        min(rule.depth(places, depth), len(database)),
-        absent=np.flatnonzero(failed[database]).tolist(),
-        device=model.device,
-    )
-    rankings[failed[queries]], distances[failed[queries]] = -1, np.inf
-    if rule.keep is not None:
-        keep = rule.keep(places, rankings)
-        rankings, distances = keep_only(rankings, keep, -1), keep_only(distances, keep, np.inf)
-    return judge(places, rankings[:, :depth], distances[:, :depth])
+    ranked = rank(model, places, n=depth, store=store, batch=batch, workers=workers, progress=progress)
+    return answers_of(ranked, depth)
+
+
+def answers_of(ranked: Ranked, depth: int = 5) -> Answers:
+    """The first `depth` matches of each query, as the protocol counts them; at most the n that was ranked for."""
+    rankings, distances = counted(ranked.places, ranked.rankings, ranked.distances)
+    return judge(ranked.places, rankings[:, :depth], distances[:, :depth])
 
 
 def judge(places: Places, rankings: Ints, distances: Floats) -> Answers:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-
+FAR_APART = 30.0
 _RING: Mapping[str, Any] = {"marker": "o", "markersize": 12, "markerfacecolor": "none", "markeredgewidth": 1.8}
 
 
@@ -77,10 +77,12 @@ def draw_recall(reports: Mapping[str, Report]) -> Figure:
         if report.recall_at_1_interval is not None and 1 in report.recall:
             low, high = finite(report.recall_at_1_interval, f"interval of {name!r}")
             # side by side, so that the bars of similar models do not hide one another
-            axes.errorbar(1 - 0.18 * number, report.recall[1], [[report.recall[1] - low], [high - report.recall[1]]],
+            axes.errorbar(0.95 * 0.96**number, report.recall[1], [[report.recall[1] - low], [high - report.recall[1]]],
                           color=look.colour, linewidth=1.2, capsize=2.5, fmt="none")  # fmt: skip
     every_n = sorted({n for report in reports.values() for n in report.recall})
-    axes.set_xticks(every_n)
+    axes.set_xscale("log")  # the first results are what differs
+    axes.set_xticks(every_n, map(str, every_n))
+    axes.set_xticks([], minor=True)
     axes.set(xlabel="N, first results looked at", ylabel="recall@N (% of queries)")
     axes.set_title(_datasets(reports))
     _percent_axis(axes, "y")
@@ -100,16 +102,16 @@ def draw_precision_recall(curves: Mapping[str, SurenessCurve], at: float | None 
         recall, precision = finite(curve.recall, f"curve of {name!r}"), finite(curve.precision, f"curve of {name!r}")
         # before the surest answer nothing is answered: the curve begins there, not at an invented precision of 100 %
         (line,) = axes.plot(recall, precision, color=look.colour, linestyle=look.line, label=name,
-                            marker=look.marker, markevery=[0, len(recall) - 1])  # fmt: skip
+                            marker=look.marker, markevery=[0, len(recall) - 1], clip_on=False)  # fmt: skip
         if at is not None:
             precise, found = curve.at(at)
-            axes.plot(found, precise, **_RING, color=look.colour)
+            axes.plot(found, precise, **_RING, color=look.colour, clip_on=False)
             line.set_label(f"{name}: {precise:.1f} % right, {found:.1f} % found")
             operating_at = f"ringed: {curve.words(at)}"
     axes.set(xlabel="recall (% of all queries answered rightly)", ylabel="precision (% of answers that are right)")
     _percent_axis(axes, "x")
     _percent_axis(axes, "y")
-    axes.legend(loc="lower left", title=operating_at, alignment="left")
+    axes.legend(loc="best", title=operating_at, alignment="left")
     return figure
 
 
@@ -127,7 +129,7 @@ def draw_training(runs: Mapping[str, Sequence[EpochRecord]]) -> Figure:
         look, epochs = look_of(number), [record.epoch for record in history]
         style = {"color": look.colour, "linestyle": look.line, "marker": look.marker}
         loss = finite([record.loss for record in history], f"loss of {name!r}")
-        panels[0].plot(epochs, loss, label=name, **style)
+        panels[0].plot(epochs, loss, label=name, clip_on=False, **style)
         if name not in judged:
             continue
         recall = 100 * finite([record.recall_5 for record in history], f"recall@5 of {name!r}")
@@ -136,6 +138,7 @@ def draw_training(runs: Mapping[str, Sequence[EpochRecord]]) -> Figure:
         panels[1].plot(best.epoch, 100 * best.recall_5, **_RING, color=look.colour)
         panels[1].plot(epochs, [100 * r.recall_1 for r in history], alpha=0.45, **{**style, "marker": ""})
     panels[0].set(ylabel="loss")
+    _far_apart_on_a_log_axis(panels[0])
     panels[0].set_title("Loss")
     if judged:
         panels[1].set(ylabel="% of validation queries")
@@ -156,6 +159,17 @@ def _some(given: Mapping[str, object], complaint: str) -> None:
 
 def _datasets(reports: Mapping[str, Report]) -> str:
     return ", ".join(dict.fromkeys(f"{report.dataset} {report.split}" for report in reports.values()))
+
+
+def _far_apart_on_a_log_axis(axes: Axes) -> None:
+    """Losses of different kinds differ by orders of magnitude: on a plain axis all but one would lie flat."""
+    values = np.concatenate([np.asarray(line.get_ydata(), dtype=np.float64) for line in axes.lines])
+    some = values[values > 0]
+    if len(some) and some.max() > FAR_APART * some.min():
+        # below a hundredth of the largest the axis is plain, so that a loss of zero has a place
+        axes.set_yscale("symlog", linthresh=max(some.max() / 100, some.min()))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.set_ylim(bottom=0)
 
 
 def _percent_axis(axes: Axes, which: Literal["x", "y"]) -> None:

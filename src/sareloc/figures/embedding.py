@@ -22,7 +22,7 @@ Ints = npt.NDArray[np.int64]
 
 FEWEST = 5  # fewer photos have no neighbourhoods to show
 PERPLEXITY = 30.0
-SIDE_INCHES = 9.0
+SIDE_INCHES, LEAST_INCHES = 9.0, 3.0
 ZOOMS = tuple(1.25**step for step in range(17))  # to 36
 
 
@@ -108,14 +108,25 @@ def draw_embedding(
             f"found {len(where)} points, {len(numbers)} places and {len(images)} images: one each, please"
         )
     fits = fitting_zooms(where, size, (1.0,))
-    figure = new_figure(SIDE_INCHES, SIDE_INCHES)
+    low, high = where.min(axis=0) - 0.6 * size, where.max(axis=0) + 0.6 * size
+    inches = np.maximum(SIDE_INCHES * (high - low) / (high - low).max(), LEAST_INCHES)
+    figure = new_figure(inches[0], inches[1])
     axes = figure.subplots()
-    axes.set(xlim=(-size, 1 + size), ylim=(-size, 1 + size), aspect="equal")
     axes.set_axis_off()
     for point, place, image, zoom in zip(where, numbers.tolist(), images, fits, strict=True):
         colour = place_colour(place)
         if image is None or np.isinf(zoom):
-            axes.plot(*point, "o", color=colour, markersize=4, zorder=1, gid="dot")
+            axes.plot(*point, "o", color=colour, markersize=7.5, zorder=1, gid="dot")
+            axes.text(
+                point[0],
+                point[1],
+                f"{place}",
+                fontsize=4.2,
+                color="white",
+                ha="center",
+                va="center_baseline",
+                zorder=1.5,
+            )
             continue
         across, up = size * 0.46 * np.array(image.shape[1::-1]) / max(image.shape[:2])
         left, bottom, right, top = point[0] - across, point[1] - up, point[0] + across, point[1] + up
@@ -124,5 +135,5 @@ def draw_embedding(
                   linewidth=2.2, zorder=3, gid="thumbnail")  # fmt: skip
         axes.text(left, top, f"{place}", fontsize=6, color="white", ha="left", va="top", zorder=4,
                   bbox={"boxstyle": "square,pad=0.2", "facecolor": "black", "alpha": 0.6, "linewidth": 0})  # fmt: skip
-    axes.set(xlim=(-size, 1 + size), ylim=(-size, 1 + size), aspect="equal")
+    axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), aspect="equal")
     return figure

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FARTHEST = 2.0  # between unit vectors
-CELLS, CURVE_POINTS = 96, 400
+CELLS, CURVE_POINTS = 144, 400
 RANDOM_PAIR = math.sqrt(2)  # how far apart unit vectors of many dimensions are when nothing has been learned
 
 
@@ -82,11 +82,14 @@ def draw_gradients(losses: Mapping[str, TupleLoss] | None = None) -> Figure:
             bar = figure.colorbar(colours, ax=axes, shrink=0.8, aspect=16, pad=0.03)
             bar.outline.set_visible(False)
             axes.set_gid(f"{name}, gradient of {of}")
-    for row, of in zip(panels, ("positive  |∂L/∂p|", "negative  |∂L/∂n|"), strict=True):
-        row[0].set_ylabel(f"{of}\n\ndistance d_p")
+    for row, of in zip(panels, ("pull on the positive  $|∂L/∂p|$", "push on the negative  $|∂L/∂n|$"), strict=True):
+        row[0].set_ylabel(f"{of}\n\ndistance $d_p$")
     for axes in panels[1]:
-        axes.set_xlabel("distance d_n")
-    figure.supxlabel("above the dashed line: negatives nearer than the positive · hatched: no gradient", fontsize=9)
+        axes.set_xlabel("distance $d_n$")
+    figure.supxlabel(
+        "above the dashed line: negatives nearer than the positive · hatched: no gradient · every panel its own scale",
+        fontsize=9,
+    )
     return figure
 
 
@@ -104,12 +107,12 @@ def draw_gradient_decay(losses: Mapping[str, TupleLoss] | None = None, d_p: floa
     for number, (name, loss) in enumerate(shown.items()):
         look, push = look_of(number), gradient_magnitudes(loss, d_p, d_n)[1]
         axes.plot(d_n, push, color=look.colour, linestyle=look.line, label=name,
-                  marker=look.marker, markevery=(20 + 9 * number, 57))  # fmt: skip
+                  marker=look.marker, markevery=(20 + 9 * number, 57), clip_on=False)  # fmt: skip
     axes.axvline(d_p, color=INK, linewidth=0.8, alpha=0.5)
     at = "√2" if math.isclose(d_p, RANDOM_PAIR) else f"{d_p:g}"
     top = need("matplotlib.transforms", "plot").blended_transform_factory(axes.transData, axes.transAxes)
-    axes.text(d_p, 1.01, f"d_p = {at}", transform=top, ha="center", va="bottom")
-    axes.set(xlabel="distance d_n of the negative", ylabel="push on the negative  |∂L/∂n|", xlim=(0, FARTHEST))
+    axes.text(d_p, 1.01, f"$d_p$ = {at}", transform=top, ha="center", va="bottom")
+    axes.set(xlabel="distance $d_n$ of the negative", ylabel="push on the negative  $|∂L/∂n|$", xlim=(0, FARTHEST))
     axes.set_ylim(bottom=0)
     axes.legend()
     return figure

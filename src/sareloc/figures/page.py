@@ -12,6 +12,8 @@ from sareloc.figures.style import FAINT, INK, svg_bytes
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+READABLE = 0.65
+"""Figures shrink with a narrow page down to this part of their size; then they scroll sideways."""
 NO_NETWORK = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 """The browser's own promise that the page loads nothing: no script, no font, no picture from elsewhere."""
 
@@ -62,7 +64,8 @@ def drawing(figure: Figure, words: str) -> str:
     svg = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", svg)  # numbered anew in each figure, so not unique in a page
     width = re.search(r'width="([\d.]+)pt"', svg)
     svg = re.sub(r' (width|height)="[\d.]+pt"', "", svg, count=2)
-    most = f"max-width: {float(width.group(1)) * 4 / 3:.0f}px" if width else ""
+    px = float(width.group(1)) * 4 / 3 if width else 0.0
+    most = f"max-width: {px:.0f}px; min-width: {READABLE * px:.0f}px"
     svg = svg.replace(INK, "currentColor").replace(FAINT, "var(--faint)")
     svg = svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(words)}" style="{most}"', 1)
     return f"<figure>{svg}<figcaption>{html.escape(words)}</figcaption></figure>"
@@ -86,14 +89,15 @@ p { margin: .4rem 0; max-width: 60rem; }
 .numbers span { color: var(--quiet); font-size: .9rem; }
 .wide { overflow-x: auto; margin-bottom: 1.2rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; min-width: 100%; }
-th, td { padding: .4rem .8rem; text-align: right; border-bottom: 1px solid var(--faint); white-space: nowrap; }
-th:first-child { text-align: left; } thead th { color: var(--quiet); font-weight: 600; font-size: .9rem; }
+th, td { padding: .4rem .6rem; text-align: right; border-bottom: 1px solid var(--faint); white-space: nowrap; }
+th:first-child { text-align: left; } thead th { color: var(--quiet); font-weight: 600; font-size: .9rem;
+  white-space: normal; vertical-align: bottom; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1rem; }
 figure { margin: 0; overflow-x: auto; }
-figure svg { width: 100%; min-width: 26rem; height: auto; display: block; margin: 0 auto; }
+figure svg { width: 100%; height: auto; display: block; margin: 0 auto; }
 figcaption { color: var(--quiet); font-size: .85rem; text-align: center; padding-top: .3rem; }
 .query { background: var(--panel); border-radius: .6rem; padding: .8rem; margin: 0 0 1rem; }
-.query h3 { font-size: .95rem; margin: 0 0 .6rem; overflow-wrap: anywhere; }
+.query h3 { font-size: .85rem; font-weight: 600; margin: 0 0 .6rem; overflow-wrap: anywhere; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(9rem, 1fr)); gap: .8rem; align-items: start; }
 .tiles img { width: 100%; height: auto; display: block; border: 4px solid transparent; border-radius: 3px; }
 .tiles .right img { border: 4px solid var(--right); } .tiles .wrong img { border: 4px dashed var(--wrong); }
@@ -101,6 +105,6 @@ figcaption { color: var(--quiet); font-size: .85rem; text-align: center; padding
   color: var(--quiet); }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .3rem 1rem; margin: 0; }
 dt { color: var(--quiet); } dd { margin: 0; overflow-wrap: anywhere; }
-@media (max-width: 34rem) { .tiles { grid-template-columns: 1fr 1fr; } dl { grid-template-columns: 1fr; }
-  dd { margin-bottom: .5rem; } }
+@media (max-width: 34rem) { .numbers div { flex-basis: 40%; } .tiles { grid-template-columns: 1fr 1fr; }
+  dl { grid-template-columns: 1fr; } dd { margin-bottom: .5rem; } }
 """

@@ -100,7 +100,12 @@ def _results(reports: Mapping[str, Report]) -> str:
              "–" if r.recall_at_1_interval is None else "{:.1f} to {:.1f} %".format(*r.recall_at_1_interval),
              _number(r.median_error_m, " m"), _number(r.mean_average_precision, " %"), _number(r.dim, "", 0)]
             for name, r in reports.items()]  # fmt: skip
-    useful = [i for i in range(len(columns)) if i == 0 or any(row[i] != "–" for row in rows)]
+    told_above = {"dataset", "queries"}  # by the headline, unless the reports differ in them
+    useful = [
+        i
+        for i, column in enumerate(columns)
+        if not i or any(row[i] != (rows[0][i] if column in told_above else "–") for row in rows)
+    ]
     shown = table([columns[i] for i in useful], [[row[i] for i in useful] for row in rows])
     figures = [drawing(draw_recall(reports), "Recall@N: queries with a right photo among their first N")]
     curves = {name: SurenessCurve.of_report(report) for name, report in reports.items() if report.curve}

@@ -111,9 +111,9 @@ def new_figure(width_in: float, height_in: float) -> Figure:
 
 
 def save_figure(figure: Figure, path: Path | str) -> Path:
-    """Write a figure as PNG or SVG, by the suffix; beside its place first, then renamed. The folder is made."""
+    """Write a figure as PNG, SVG or PDF, by the suffix; beside its place first, then renamed. The folder is made."""
     path = Path(path)
-    makers: dict[str, Callable[[Figure], bytes]] = {".png": png_bytes, ".svg": svg_bytes}
+    makers: dict[str, Callable[[Figure], bytes]] = {".png": png_bytes, ".svg": svg_bytes, ".pdf": pdf_bytes}
     return write_beside(path, look_up(makers, path.suffix.lower(), "figure suffix")(figure))
 
 
@@ -126,6 +126,11 @@ def svg_bytes(figure: Figure, *, transparent: bool = False) -> bytes:
     """The figure as an SVG file, its text as text; `transparent`: without its own background."""
     about = {"Date": None, "Creator": "sareloc"}  # no date: the same figure gives the same bytes
     return _rendered(figure, format="svg", dpi=DOTS_PER_INCH, transparent=transparent, metadata=about)
+
+
+def pdf_bytes(figure: Figure) -> bytes:
+    """The figure as a PDF file, for papers."""
+    return _rendered(figure, format="pdf", dpi=2 * DOTS_PER_INCH, metadata={"CreationDate": None, "Creator": "sareloc"})
 
 
 def _rendered(figure: Figure, **how: Any) -> bytes:

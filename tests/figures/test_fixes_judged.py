@@ -1,0 +1,73 @@
+"""Fixes held against the truth: on the map, and over their confidence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.figures.little_town import photos
+
+from sareloc.datasets.places import PhotoSet
+from sareloc.errors import ArgumentError, PhotoError
+from sareloc.figures import draw_map, draw_precision_recall, put_by_fixes, sureness_of_fixes
+from sareloc.localize import Fix
+
+FIXES = [
+    Fix((52.2001, 0.1), 20.0, 0.9, ()),  # 11 m north of where it was taken
+    Fix(None, None, 0.1, (), reason="not in this map"),
+    PhotoError("2.png", "empty"),
+    Fix((52.2, 0.1), 20.0, 0.6, ()),  # 300 m south
+]
+
+
+@pytest.fixture
+def queries(tmp_path: Path) -> PhotoSet:
+    return photos(tmp_path / "queries", [0, 1, 2, 3])
+
+
+def test_fixes_put_queries_where_they_say(queries: PhotoSet) -> None:
+    put = put_by_fixes(FIXES, queries)
+    assert put.names == ("0_of_0.png", "3_of_3.png")
+    assert put.right.tolist() == [True, False]
+    (axes,) = draw_map(put).axes
+    assert [line.get_label() for line in axes.lines if "put here" in line.get_label()] == [
+        "right: put here, median 11.1 m off",
+        "wrong: put here, median 300.4 m off",
+    ]
+
+
+def test_the_less_sure_are_left_out(queries: PhotoSet) -> None:
+    assert put_by_fixes(FIXES, queries, min_confidence=0.6).names == ("0_of_0.png", "3_of_3.png")
+    assert put_by_fixes(FIXES, queries, min_confidence=0.61).names == ("0_of_0.png",)
+
+
+def test_right_means_within_the_radius(queries: PhotoSet) -> None:
+    assert put_by_fixes(FIXES, queries, hit_radius_m=11.0).right.tolist() == [False, False]
+    assert sureness_of_fixes(FIXES, queries, hit_radius_m=11.0).precision.tolist() == [0, 0]
+
+
+def test_the_curve_counts_every_query_and_answers_the_surest_first(queries: PhotoSet) -> None:
+    curve = sureness_of_fixes(FIXES, queries)
+    assert curve.of == "confidence"
+    assert curve.thresholds.tolist() == [0.9, 0.6]
+    assert curve.precision.tolist() == [100, 50]
+    assert curve.recall.tolist() == [25, 25]
+    (axes,) = draw_precision_recall({"town": curve}, at=0.5).axes
+    assert axes.get_legend().get_title().get_text() == "ringed: confidence ≥ 0.5"
+    assert axes.get_legend().get_texts()[0].get_text() == "town: 50.0 % right, 25.0 % found"
+
+
+@pytest.mark.parametrize("judge", [put_by_fixes, sureness_of_fixes])
+def test_what_cannot_be_judged_is_refused(judge, queries: PhotoSet) -> None:
+    with pytest.raises(ArgumentError, match="a fix for each query: found 3 for 4"):
+        judge(FIXES[:3], queries)
+    with pytest.raises(ArgumentError, match="the queries have no positions"):
+        judge(FIXES, replace(queries, positions=None))
+
+
+def test_no_fix_at_all_is_nothing_to_draw(queries: PhotoSet) -> None:
+    with pytest.raises(ArgumentError, match="no query has both an answer and a known position"):
+        put_by_fixes([FIXES[1]] * 4, queries)
+    with pytest.raises(ArgumentError, match="curve of 'town' has no values"):
+        draw_precision_recall({"town": sureness_of_fixes([FIXES[1]] * 4, queries)})
