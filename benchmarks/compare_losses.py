@@ -17,18 +17,14 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks import real_sets
+from benchmarks.pixel_sets import PixelSets
 
-from sareloc.datasets import Places, photo_paths
-from sareloc.errors import PhotoError
-from sareloc.loading import load_images
 from sareloc.models import PlaceModel, fit_start, fit_whitening, make_model
 from sareloc.models.precision import best_dtype
 from sareloc.models.published import load_backbone_weights
@@ -44,68 +40,17 @@ TRAINING = {"cambridge": ("cambridge-train", "cambridge-val"), "city": ("city-tr
 TESTS = ("cambridge-test", "city-test", "gardens-day", "gardens-light", "gardens-both", "tmbud-night")
 
 
-def real_places(data: Path) -> dict[str, Callable[[], Places]]:
-    """Every real set of the comparison, by name."""
-    sets: dict[str, Callable[[], Places]] = {
-        f"cambridge-{split}": lambda split=split: real_sets.cambridge(data, split) for split in ("train", "val", "test")
-    }
-    for name, pair in zip(("day", "light", "both"), real_sets.GARDENS_POINT_PAIRS, strict=True):
-        sets[f"gardens-{name}"] = lambda pair=pair: real_sets.gardens_point(data, *pair)
-    sets["tmbud-night"] = lambda: real_sets.tmbud_night_to_day(data)
-    return sets
-
-
-def city_splits(args: argparse.Namespace) -> dict[str, Callable[[], tuple[Places, torch.Tensor]]]:
-    """The drawn towns with their pixels, by name."""
-    from sareloc.datasets.city import city_places, draw_pixels
-
-    def draw(split: str) -> tuple[Places, torch.Tensor]:
-        town = city_places(args.city_seed, args.city, split)
-        return town.places, draw_pixels(town, args.height, args.width, local_device())
-
-    return {f"city-{split}": lambda split=split: draw(split) for split in ("train", "val", "test")}
-
-
-def read_pixels(places: Places, height: int, width: int, workers: int) -> np.ndarray:
-    """uint8 (database + queries, 3, height, width)."""
-    paths = photo_paths(places)
-    row_of = {path: row for row, path in enumerate(paths)}
-    images = []
-    for _, image in load_images(paths, lambda h, w: (height, width), workers=workers):
-        if isinstance(image, PhotoError):
-            raise image
-        images.append(image)
-    rows = [row_of[photos.path(i)] for photos in (places.database, places.queries) for i in range(len(photos))]
-    return np.stack(images)[rows].transpose(0, 3, 1, 2)
-
-
-def prepare(args: argparse.Namespace) -> None:
-    """Read or draw every set once, into OUT/NAME.npy."""
-    for name, load in real_places(args.data).items():
-        if not (args.out / f"{name}.npy").exists():
-            np.save(args.out / f"{name}.npy", read_pixels(load(), args.height, args.width, args.workers))
-    for name, draw in city_splits(args).items() if args.city != "none" else ():
-        if not (args.out / f"{name}.npy").exists():
-            np.save(args.out / f"{name}.npy", draw()[1].cpu().numpy())
-
-
-class Sets:
+class Features:
     """The sets as features of the frozen part, computed when first asked for; every recipe starts from the same."""
 
-    def __init__(self, args: argparse.Namespace, model: PlaceModel) -> None:
-        self.args, self.model, self.opened = args, model, dict[str, Town]()
-        self.places = dict(real_places(args.data))
-        if args.city != "none":
-            from sareloc.datasets.city import city_places
-
-            for split in ("train", "val", "test"):
-                self.places[f"city-{split}"] = lambda split=split: city_places(args.city_seed, args.city, split).places
+    def __init__(self, sets: PixelSets, model: PlaceModel) -> None:
+        self.sets, self.model, self.opened = sets, model, dict[str, Town]()
 
     def __getitem__(self, name: str) -> Town:
         if name not in self.opened:
-            pixels = torch.from_numpy(np.load(self.args.out / f"{name}.npy")).to(local_device())
+            pixels = self.sets.pixels(name).to(local_device())
             inputs = keep_features(self.model, pixels, best_dtype(local_device()), batch=64)
-            self.opened[name] = Town(self.places[name](), inputs)
+            self.opened[name] = Town(self.sets.places(name), inputs)
         return self.opened[name]
 
 
@@ -121,7 +66,7 @@ def start(args: argparse.Namespace, sets: str, seed: int, aggregation: str) -> P
     return model
 
 
-def judge(model: PlaceModel, sets: Sets, trained_on: str, dim: int) -> dict[str, dict[str, dict[int, float]]]:
+def judge(model: PlaceModel, sets: Features, trained_on: str, dim: int) -> dict[str, dict[str, dict[int, float]]]:
     """Recall@1/5/10 in percent on every test set, with the full descriptor and whitened."""
 
     def descriptors(town: Town) -> torch.Tensor:
@@ -132,7 +77,7 @@ def judge(model: PlaceModel, sets: Sets, trained_on: str, dim: int) -> dict[str,
     known = descriptors(town)[: len(town.places.database)].float()
     whitening = fit_whitening(known, min(dim, len(known) - 1)).to(known.device)
     found: dict[str, dict[str, dict[int, float]]] = {"full": {}, f"whitened to {whitening.dim}": {}}
-    for name in [n for n in TESTS if n in sets.places]:
+    for name in [n for n in TESTS if n in sets.sets.loaders]:
         raw = descriptors(sets[name])
         for kind, vectors in zip(found, (raw, whiten(whitening, raw)), strict=True):
             recall = recall_of_descriptors(sets[name].places, vectors)
@@ -145,11 +90,20 @@ def whiten(whitening: Whitening, raw: torch.Tensor) -> torch.Tensor:
     return torch.cat([whitening(part.float()) for part in torch.split(raw, 1024)])
 
 
+def pixel_sets(args: argparse.Namespace) -> PixelSets:
+    return PixelSets(args.data, args.out, args.height, args.width, args.city, args.city_seed)
+
+
+def used_sets(args: argparse.Namespace) -> list[str]:
+    names = [*(name for town in args.towns for name in TRAINING[town]), *TESTS]
+    return [name for name in names if name in pixel_sets(args).loaders]
+
+
 def run_jobs(args: argparse.Namespace) -> None:
     """Train and judge every (town, seed, recipe) of this process, one after another."""
     frozen = make_model("vgg16", "avg", size=(args.height, args.width))
     load_backbone_weights(frozen.backbone, args.weights)
-    sets = Sets(args, frozen.to(local_device()).eval())
+    sets = Features(pixel_sets(args), frozen.to(local_device()).eval())
     for town, seed, names in [(t, int(s), n.split("+")) for t, s, n in (job.split(":") for job in args.only)]:
         train_set, val_set = TRAINING[town]
         args.database_rows = len(sets[train_set].places.database)
@@ -239,7 +193,7 @@ def main() -> None:
         run_jobs(args)
         return
     began = time.perf_counter()
-    prepare(args)
+    pixel_sets(args).prepare(used_sets(args), args.workers, local_device())
     print(f"photos ready after {time.perf_counter() - began:.0f} s", flush=True)
     share_out(args)
     machine = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"

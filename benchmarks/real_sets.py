@@ -7,6 +7,7 @@ exif/*.jpg.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -82,6 +83,38 @@ def landmarks(data: Path, split: str = "test") -> Places:
 def exif(data: Path) -> Places:
     """Camera originals with GPS in their EXIF; no queries."""
     return load_dataset(data / "exif")
+
+
+def hold_out(places: Places, share: float, seed: int = 0) -> tuple[Places, Places]:
+    """Places judged by id in two: without, and with only, this share of the ids, chosen at random."""
+    assert places.database.place_ids is not None
+    assert places.queries.place_ids is not None
+    ids = sorted({i for photos in (places.database, places.queries) for row in photos.place_ids or () for i in row})
+    held = set(np.random.default_rng(seed).permutation(ids)[: round(share * len(ids))].tolist())
+
+    def only(photos: PhotoSet, inside: bool) -> PhotoSet:
+        return photos.take([r for r, row in enumerate(photos.place_ids or ()) if (not held.isdisjoint(row)) == inside])
+
+    kept, left = (
+        replace(places, database=only(places.database, inside), queries=only(places.queries, inside))
+        for inside in (False, True)
+    )
+    return kept, replace(left, split="val")
+
+
+def ask_with_all(places: Places) -> Places:
+    """The same photos, each both in the database and a query: more tuples from a small set."""
+    database, queries = places.database, places.queries
+    assert database.folder == queries.folder
+    positions = None
+    if database.positions is not None and queries.positions is not None:
+        metres = np.concatenate([database.positions.metres, queries.positions.metres])
+        positions = replace(database.positions, metres=metres)
+    ids = None
+    if database.place_ids is not None and queries.place_ids is not None:
+        ids = (*database.place_ids, *queries.place_ids)
+    everybody = PhotoSet(database.folder, database.files + queries.files, positions, place_ids=ids)
+    return replace(places, database=everybody, queries=everybody)
 
 
 def _tmbud(data: Path, name: str, split: str, in_database: Rule, is_query: Rule) -> Places:

@@ -1,0 +1,95 @@
+"""The sets that experiments train and judge on, as pixels of one size: read or drawn once, into .npy files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from benchmarks import real_sets
+
+from sareloc.datasets import Places, photo_paths
+from sareloc.errors import PhotoError
+from sareloc.loading import load_images
+
+SPLITS = ("train", "val", "test")
+HELD_OUT = 0.2
+"""Share of the landmarks, and of the western buildings of TMBuD, that no training sees: they choose between models."""
+
+
+@dataclass(frozen=True)
+class PixelSets:
+    """Every set by its name. `data`: the folder of `real_sets`; `out`: where the pixels are kept."""
+
+    data: Path
+    out: Path
+    height: int
+    width: int
+    city: str = "medium"
+    """Size of the drawn city, or none."""
+    city_seed: int = 1
+
+    @cached_property
+    def loaders(self) -> dict[str, Callable[[], Places]]:
+        """How each set is made."""
+        found: dict[str, Callable[[], Places]] = {
+            f"cambridge-{split}": lambda split=split: real_sets.cambridge(self.data, split) for split in SPLITS
+        }
+        for name, pair in zip(("day", "light", "both"), real_sets.GARDENS_POINT_PAIRS, strict=True):
+            found[f"gardens-{name}"] = lambda pair=pair: real_sets.gardens_point(self.data, *pair)
+        found["tmbud-night"] = lambda: real_sets.tmbud_night_to_day(self.data)
+        found["tmbud-east-day"] = lambda: real_sets.tmbud_east(self.data, "DAY")
+        found["tmbud-east-night"] = lambda: real_sets.tmbud_east(self.data, "NIGHT")
+        found["landmarks-test"] = lambda: real_sets.landmarks(self.data)
+        for name, whole in (("tmbud", real_sets.tmbud_west), ("landmarks", lambda d: real_sets.landmarks(d, "train"))):
+            found[f"{name}-train"] = lambda whole=whole: real_sets.hold_out(whole(self.data), HELD_OUT)[0]
+            found[f"{name}-val"] = lambda whole=whole: real_sets.hold_out(whole(self.data), HELD_OUT)[1]
+        for split in SPLITS if self.city != "none" else ():
+            found[f"city-{split}"] = lambda split=split: self._city(split).places
+        return found
+
+    def places(self, name: str) -> Places:
+        """The set of this name; with "+" at its end, every photo of it also asks."""
+        found = self.loaders[name.removesuffix("+")]()
+        return real_sets.ask_with_all(found) if name.endswith("+") else found
+
+    def prepare(self, names: Sequence[str], workers: int, device: torch.device) -> None:
+        """Read or draw what is not there yet."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        for name in dict.fromkeys(name.removesuffix("+") for name in names):
+            path = self.out / f"{name}.npy"
+            if path.exists():
+                continue
+            if name.startswith("city-"):
+                from sareloc.datasets.city import draw_pixels
+
+                drawn = draw_pixels(self._city(name.removeprefix("city-")), self.height, self.width, device)
+                np.save(path, drawn.cpu().numpy())
+            else:
+                np.save(path, read_pixels(self.places(name), self.height, self.width, workers))
+
+    def pixels(self, name: str) -> torch.Tensor:
+        """uint8 (database + queries, 3, height, width) of the set of this name."""
+        held = torch.from_numpy(np.load(self.out / f"{name.removesuffix('+')}.npy"))
+        return torch.cat([held, held]) if name.endswith("+") else held
+
+    def _city(self, split: str):
+        from sareloc.datasets.city import city_places
+
+        return city_places(self.city_seed, self.city, split)
+
+
+def read_pixels(places: Places, height: int, width: int, workers: int) -> np.ndarray:
+    """uint8 (database + queries, 3, height, width)."""
+    paths = photo_paths(places)
+    row_of = {path: row for row, path in enumerate(paths)}
+    images = []
+    for _, image in load_images(paths, lambda h, w: (height, width), workers=workers):
+        if isinstance(image, PhotoError):
+            raise image
+        images.append(image)
+    rows = [row_of[photos.path(i)] for photos in (places.database, places.queries) for i in range(len(photos))]
+    return np.stack(images)[rows].transpose(0, 3, 1, 2)

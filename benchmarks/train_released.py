@@ -1,0 +1,218 @@
+"""Experiments towards the models that come with the package: which mixture, depth, projection and augmentation.
+
+    python benchmarks/train_released.py --data DATA --weights vgg16.safetensors --out experiments --jobs 4 \
+        --try "plain epochs=8" --try "learned epochs=8 whitening=learned dim=512"
+
+Each `--try` is a name and knobs: those of `sareloc.training.Training`, and towns (names of `pixel_sets`, joined by
+commas; "+" lets every photo ask), backbone, clusters. The start is ImageNet's weights with centres from photos of these
+towns. Every epoch is judged on the validation sets, the best one is judged on each of them at 512, 256 and 128
+dimensions, and the model is kept as OUT/NAME.safetensors. Choices are made on those numbers; `--test` adds the test
+sets for a model that has been chosen. Results are appended to OUT/results.jsonl, the table is printed last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import time
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.pixel_sets import PixelSets
+
+from sareloc.checkpoint import save_checkpoint
+from sareloc.datasets import Places
+from sareloc.evaluation import evaluate_rankings, search
+from sareloc.models import PlaceModel, fit_start, make_model
+from sareloc.models.precision import best_dtype
+from sareloc.models.published import load_backbone_weights
+from sareloc.training import Training, train
+from sareloc.training.inputs import TensorInputs, keep_features
+from sareloc.training.ranks import local_device
+from sareloc.training.town import Town
+
+TOWNS = "cambridge-train+,tmbud-train+,landmarks-train,city-train"
+VALIDATION = ("cambridge-val", "tmbud-val", "landmarks-val", "city-val")
+TESTS = (
+    "cambridge-test", "gardens-day", "gardens-light", "gardens-both", "tmbud-night", "tmbud-east-day",
+    "tmbud-east-night", "landmarks-test", "city-test",
+)  # fmt: skip
+DIMS = (256, 128)
+START_PHOTOS = 1000
+DEFAULTS: dict[str, Any] = {
+    "loss": "sare-joint", "reduction": "tuples", "train_from": "conv4_1", "epochs": 8, "dim": 512, "batch": 64,
+    "refresh_every": 4000, "patience": None,
+}  # fmt: skip
+
+
+def parse(text: str) -> tuple[str, dict[str, Any]]:
+    """A name and its knobs, from "name key=value key=value"."""
+    name, *words = shlex.split(text)
+    knobs = dict(DEFAULTS)
+    for word in words:
+        key, value = word.split("=", 1)
+        try:
+            knobs[key] = json.loads(value)
+        except json.JSONDecodeError:
+            knobs[key] = value
+    return name, knobs
+
+
+def start(sets: PixelSets, towns: list[str], weights: Path, backbone: str, clusters: int, seed: int) -> PlaceModel:
+    """The backbone's ImageNet weights, and centres from random photos of all towns alike."""
+    model = make_model(
+        backbone, size=(sets.height, sets.width), clusters=clusters, rng=torch.Generator().manual_seed(seed)
+    )
+    load_backbone_weights(model.backbone, weights)
+    rng = np.random.default_rng(seed)
+    chosen = []
+    for name in towns:
+        held = np.load(sets.out / f"{name.removesuffix('+')}.npy", mmap_mode="r")
+        rows = rng.permutation(len(held))[: START_PHOTOS // len(towns)]
+        chosen += [np.ascontiguousarray(held[row].transpose(1, 2, 0)) for row in rows]
+    fit_start(model.to(local_device()), chosen, rng)
+    return model
+
+
+def open_towns(sets: PixelSets, names: list[str], model: PlaceModel, *, features: bool) -> list[Town]:
+    towns = []
+    for name in names:
+        pixels = sets.pixels(name).to(local_device())
+        inputs = TensorInputs(pixels)
+        if features:
+            inputs = keep_features(model, pixels, best_dtype(local_device()), batch=64)
+        towns.append(Town(sets.places(name), inputs))
+    return towns
+
+
+def judge(model: PlaceModel, sets: PixelSets, names: tuple[str, ...]) -> dict[str, dict[str, dict[str, float]]]:
+    """For each set and dimension: recall@1/5/10 in percent, and mAP where that is the set's measure."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for name in names:
+        places = sets.places(name)
+        described = model.encode(sets.pixels(name), batch=64)
+        found[name] = {str(d): _judge(places, described[:, :d]) for d in sorted({model.dim, *DIMS}) if d <= model.dim}
+    return found
+
+
+def _judge(places: Places, described: torch.Tensor) -> dict[str, float]:
+    unit = torch.nn.functional.normalize(described, dim=1).numpy()
+    count = len(places.database)
+    rankings, _ = search(unit[:count], unit[count:], min(count, 200), device=local_device())
+    report = evaluate_rankings(places, rankings, ns=(1, 5, 10))
+    found = {str(n): round(recall, 2) for n, recall in report.recall.items()}
+    precision = report.mean_average_precision
+    return found if precision is None else found | {"mAP": round(precision, 2)}
+
+
+def run(args: argparse.Namespace, sets: PixelSets, text: str) -> None:
+    """Train, judge and keep one experiment."""
+    name, given = parse(text)
+    knobs = dict(given)
+    towns = str(knobs.pop("towns", TOWNS)).split(",")
+    towns = [town for town in towns if town.removesuffix("+") in sets.loaders]
+    backbone, clusters = str(knobs.pop("backbone", "vgg16")), int(knobs.pop("clusters", 64))
+    training = Training(**{f.name: knobs[f.name] for f in fields(Training) if f.name in knobs})
+    unknown = set(knobs) - {f.name for f in fields(Training)}
+    if unknown:
+        raise SystemExit(f"{name}: unknown knobs {sorted(unknown)}")
+    began = time.perf_counter()
+    model = start(sets, towns, args.weights, backbone, clusters, training.seed)
+    if training.train_from:
+        model.backbone.freeze_below(training.train_from)
+    validation = [v for v in VALIDATION if v in sets.loaders]
+    opened = open_towns(sets, towns, model, features=not training.augment)
+    exams = open_towns(sets, validation, model, features=not training.augment)
+    ready = time.perf_counter() - began
+    result = train(model, opened, training, validation=exams, progress=False)
+    seconds = time.perf_counter() - began
+    save_checkpoint(model, args.out / f"{name}.safetensors", storage=args.storage, training=given | {"towns": towns})
+    record = {
+        "name": name, "knobs": given, "towns": towns, "seconds": round(seconds, 1), "ready": round(ready, 1),
+        "size": [sets.height, sets.width], "loss": [round(r.loss, 4) for r in result.history],
+        "val_recall_5": [round(100 * r.recall_5, 2) for r in result.history],
+        "val": judge(model, sets, tuple(validation)),
+    }  # fmt: skip
+    if args.test:
+        record["test"] = judge(model, sets, tuple(t for t in TESTS if t in sets.loaders))
+    with (args.out / "results.jsonl").open("a") as file:
+        file.write(json.dumps(record) + "\n")
+    print(f"{name}: {seconds:.0f} s, recall@5 on validation {record['val_recall_5']}", flush=True)
+
+
+def print_table(path: Path) -> None:
+    """One line an experiment: recall@1/5 at 512 dimensions and @1 at 128 on every set, and the mean."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for part in ("val", "test"):
+        judged = [row for row in rows if part in row]
+        if not judged:
+            continue
+        sets = list(dict.fromkeys(name for row in judged for name in row[part]))
+        print(f"\n| {part} | " + " | ".join(sets) + " | mean @1 |")
+        print("|---" * (2 + len(sets)) + "|")
+        for row in judged:
+            cells, ones = [], []
+            for name in sets:
+                by_dim = row[part].get(name, {})
+                if not by_dim:
+                    cells.append("")
+                    continue
+                largest, smallest = (by_dim[d] for d in (max(by_dim, key=int), min(by_dim, key=int)))
+                ones.append(largest.get("mAP", largest["1"]))
+                cells.append(f"{ones[-1]:.1f}/{largest['5']:.1f} ({smallest.get('mAP', smallest['1']):.1f})")
+            print(f"| {row['name']} | " + " | ".join(cells) + f" | {np.mean(ones):.2f} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--weights", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--try", dest="tries", action="append", default=[], help='"name knob=value ..."')
+    parser.add_argument("--height", type=int, default=240)
+    parser.add_argument("--width", type=int, default=320)
+    parser.add_argument("--city", default="medium", help="size of the drawn city, or none")
+    parser.add_argument("--city-seed", type=int, default=1)
+    parser.add_argument("--storage", default="float16")
+    parser.add_argument("--jobs", type=int, default=4)
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--test", action="store_true", help="judge on the test sets too")
+    parser.add_argument("--here", action="store_true", help="run in this process, one after another")
+    args = parser.parse_args()
+    size = (args.height, args.width)
+    sets = PixelSets(args.data, args.out / f"{args.height}x{args.width}", *size, args.city, args.city_seed)
+    if args.here:
+        for text in args.tries:
+            run(args, sets, text)
+        return
+    began = time.perf_counter()
+    towns = [t for text in args.tries for t in str(parse(text)[1].get("towns", TOWNS)).split(",")]
+    wanted = [*towns, *VALIDATION, *(TESTS if args.test else ())]
+    sets.prepare([name for name in wanted if name.removesuffix("+") in sets.loaders], args.workers, local_device())
+    print(f"photos ready after {time.perf_counter() - began:.0f} s", flush=True)
+    common = [sys.executable, __file__, "--here"]
+    for flag in ("data", "weights", "out", "height", "width", "city", "city_seed", "storage"):
+        common += [f"--{flag.replace('_', '-')}", str(getattr(args, flag))]
+    common += ["--test"] if args.test else []
+    shares = [args.tries[i :: args.jobs] for i in range(args.jobs)]
+    children = [
+        subprocess.Popen([*common, *(word for text in share for word in ("--try", text))]) for share in shares if share
+    ]
+    failed = [child.args for child in children if child.wait()]
+    machine = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    seconds = time.perf_counter() - began
+    print(f"all done after {seconds:.0f} s on {machine}, torch {torch.__version__}; failed: {failed}")
+    if (args.out / "results.jsonl").exists():
+        print_table(args.out / "results.jsonl")
+
+
+if __name__ == "__main__":
+    main()
