@@ -26,6 +26,8 @@ class Relay:
 
     def mend(self) -> None:
         """Listen, on the same port as before."""
+        if self._listener is not None:
+            return
         self._listener = socket.create_server(("127.0.0.1", self.port))
         self.port = self._listener.getsockname()[1]
         threading.Thread(target=self._serve, args=(self._listener,), daemon=True).start()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, TypeVar
 
 from sareloc.engines.milvus_address import MilvusAddress
@@ -69,21 +69,21 @@ class Connection:
         What is asked for may so be done twice: it must come to the same. After `PATIENCE_S` of silence, or when the
         server refuses, a MapError says what happened.
         """
-        start, wait = time.monotonic(), FIRST_WAIT_S
+        start, wait = monotonic(), FIRST_WAIT_S
         while True:
             try:
                 return call(**arguments)
             except self._errors as error:
                 if not _passes(error):
                     raise MapError(f"Milvus at {self.address} refused to {call.__name__}: {_said(error)}") from error
-                waited = time.monotonic() - start
+                waited = monotonic() - start
                 if waited + wait > PATIENCE_S:
                     raise MapError(
                         f"Milvus at {self.address.where} was lost and has not come back within {PATIENCE_S:.0f} s "
                         f"({_said(error)}). What it had acknowledged is kept: when it is there again, give the same "
                         "command, and it goes on where it was"
                     ) from error
-            time.sleep(wait)
+            sleep(wait)
             wait = min(2 * wait, LONGEST_WAIT_S)
 
     def _not_there(self, error: Exception) -> str:
