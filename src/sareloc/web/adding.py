@@ -17,7 +17,6 @@ from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Geotag, SizeRule, decode, read_exif_geotag
 from sareloc.photos.decoding import open_photo
 from sareloc.place_map import open_map_file
-from sareloc.place_map.examining import name_in_map
 from sareloc.place_map.map_file import MapFile
 from sareloc.place_map.records import Photo
 from sareloc.web.uploads import Upload
@@ -84,7 +83,7 @@ class Adder:
         folder = photos_folder(self.map_path)
         folder.mkdir(exist_ok=True)
         kept = {digest: _keep(folder / f"{digest.hex()}{photo.ending}", photo) for digest, photo in new.items()}
-        file.add([_record(photo, kept[digest], digest, file.path) for digest, photo in new.items()], descriptors)
+        file.add([_record(photo, kept[digest], digest, file) for digest, photo in new.items()], descriptors)
 
     def remove(self, photo_id: int) -> bool:
         """Forget a photo, and delete its file where it had been sent here; says whether the map held it."""
@@ -111,9 +110,8 @@ def _keep(path: Path, photo: NewPhoto) -> Path:
     return path
 
 
-def _record(photo: NewPhoto, path: Path, digest: bytes, map_path: Path) -> Photo:
-    status = path.stat()
-    name = name_in_map(path, map_path)
+def _record(photo: NewPhoto, path: Path, digest: bytes, file: MapFile) -> Photo:
+    status, name = path.stat(), file.file_name(path)
     return Photo(name, photo.geotag, photo.width, photo.height, digest, status.st_size, status.st_mtime_ns)
 
 

@@ -11,6 +11,8 @@ from fastapi import FastAPI
 
 from sareloc import __version__
 from sareloc.checkpoint import load_model
+from sareloc.engines.milvus_address import is_milvus_address
+from sareloc.errors import MapError
 from sareloc.localize import Localizer, Search, open_localizer
 from sareloc.models.place_model import PlaceModel
 from sareloc.place_map import PlaceMap, open_map_file
@@ -75,6 +77,8 @@ def open_live_map(
     batch: int,
 ) -> LiveMap:
     """A map with its model, which unlike a localizer's may still be empty."""
+    if is_milvus_address(path):
+        raise MapError(f'a service serves a map from a file: copy {path} to one with "sareloc map copy"')
     with open_map_file(Path(path)) as file:
         manifest = file.manifest
         empty = not file.query("SELECT 1 FROM photos LIMIT 1")
@@ -89,5 +93,6 @@ def open_live_map(
 
 
 def live_map_of(localizer: Localizer) -> LiveMap:
-    """The map of a localizer, asked as the localizer does."""
+    """The map of a localizer, asked as the localizer does; it must be one in a file."""
+    _ = localizer.place_map.in_memory
     return LiveMap(localizer.model, localizer.place_map, localizer)

@@ -19,6 +19,7 @@ log = logging.getLogger("sareloc.web")
 LINGER_S = 2.0
 """How long to go on reading, and dropping, what a client sends after its answer is out: who is cut off while sending
 never sees the answer."""
+END: Message = {"type": "http.response.body", "body": b"", "more_body": False}
 METHODS = {"GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH"}
 
 
@@ -46,7 +47,7 @@ class Guard:
         try:
             await exchange.run()
         finally:
-            self.held_bytes -= exchange.received
+            exchange.release()
             route = getattr(scope.get("route"), "path", None) or "other"  # names that clients make up are not counted
             method = scope["method"] if scope["method"] in METHODS else "other"
             self.metrics.requests.add(method, route, str(exchange.status or "none"))
@@ -62,7 +63,9 @@ class _Exchange:
         self._receive = receive
         self._send = send
         self.received = 0
+        self.held = 0
         self.status: int | None = None
+        self.lingering = False
         headers = dict(scope["headers"])
         self.host = headers.get(b"host", b"").decode("latin-1").lower()
         self.declared = headers.get(b"content-length", b"0")
@@ -102,9 +105,17 @@ class _Exchange:
         return busy(f"there was no answer within {limit}: try again later", 10)
 
     async def _answer(self, problem: Problem) -> None:
-        if self.status is None:  # else an answer has begun, and only cutting it short tells the client
+        if self.status is None:
             response = problem_response(problem.status, problem.detail, problem.headers)
             await response(self.scope, self.receive, self.send)
+        elif self.lingering:
+            await self._send(END)
+        # else an answer is on its way, and only cutting it short tells the client
+
+    def release(self) -> None:
+        """What was held of the body has been dealt with."""
+        self.guard.held_bytes -= self.held
+        self.held = 0
 
     async def receive(self) -> Message:
         """As the server's, within the limits."""
@@ -113,6 +124,7 @@ class _Exchange:
             self.complete = not message.get("more_body", False)
             size = len(message.get("body", b""))
             self.received += size
+            self.held += size
             self.guard.held_bytes += size
             if self.received > self.guard.limits.max_bytes:
                 raise self._too_large()
@@ -124,14 +136,16 @@ class _Exchange:
         """As the server's, with our headers; before the end, what the client is still sending is let run out."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            self.release()
             given = {name for name, _ in message.get("headers", ())}
             ours = [(name, value) for name, value in self.guard.headers if name not in given]
             closing = [] if self.complete else [(b"connection", b"close")]
             message = {**message, "headers": [*message.get("headers", ()), *ours, *closing]}
         elif not self.complete and not message.get("more_body", False):
             await self._send({**message, "more_body": True})
+            self.lingering = True
             await self._linger()
-            message = {"type": "http.response.body", "body": b"", "more_body": False}
+            message = END
         await self._send(message)
 
     async def _linger(self) -> None:
