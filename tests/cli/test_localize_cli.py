@@ -19,6 +19,7 @@ from sareloc.cli.localize import localize_command
 from sareloc.errors import ArgumentError, MapError
 from sareloc.geo import distance_m
 from sareloc.place_map import PlaceMap
+from sareloc.place_map.copying import copy_map
 
 
 @pytest.fixture(scope="module")
@@ -162,4 +163,21 @@ def test_a_table_gives_positions(town: Path, tmp_path: Path, capsys: pytest.Capt
     shutil.copytree(town / "queries", tmp_path / "queries")
     (tmp_path / "queries" / "geotags.csv").write_text("\n".join(["file,lat,lon", *rows]))
     run("calibrate", city, tmp_path / "queries", "--model", town / "model.safetensors", "--json")
+    assert json.loads(capsys.readouterr().out)["calibration"]["photos"] == 30
+
+
+def test_a_map_on_milvus_answers_alike(town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("milvus_lite")
+    address = f"milvus-lite:{tmp_path}/lite.db/street"
+    copy_map(town / "street.gpkg", address, progress=False)
+    words = (town / "queries" / "q05.jpg", "--model", town / "model.safetensors", "--json")
+    near = ("--circle", *map(str, position(5)), "200")
+    for city in (address, town / "street.gpkg"):
+        run("localize", city, *words, *near)
+    milvus, file = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert milvus["latlon"] == pytest.approx(file["latlon"], abs=1e-5)
+    assert [Path(match["photo"]).name for match in milvus["matches"]] == [
+        Path(match["photo"]).name for match in file["matches"]
+    ]
+    run("calibrate", address, write_queries(tmp_path / "known", tagged=True)[0].parent, *words[1:])
     assert json.loads(capsys.readouterr().out)["calibration"]["photos"] == 30

@@ -28,7 +28,7 @@ def town(tmp_path: Path) -> Path:
 
 def run(*words: str | Path) -> Any:
     app = App(name="map")
-    for name in ("build", "add", "remove", "info", "verify", "compact"):
+    for name in ("build", "add", "remove", "info", "verify", "compact", "copy"):
         app.command(getattr(commands, name), name=name)
     return app([*map(str, words)], result_action="return_value", exit_on_error=False)
 
@@ -63,6 +63,35 @@ def test_build_add_info_verify_remove_compact(town: Path, capsys: pytest.Capture
     assert PlaceMap(path).files == tuple(f"photos/000{number}.jpg" for number in (2, 3, 4, 5))
     run("compact", path)
     assert "MB after" in capsys.readouterr().out
+
+
+def test_a_map_on_milvus_takes_the_same_commands(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("milvus_lite")
+    address = f"milvus-lite:{town}/lite.db/town"
+    arguments = ("--model", town / "model", "--device", "cpu", "--workers", "0")
+    assert run("build", town / "photos", "--out", address, *arguments) == 0
+    assert capsys.readouterr().out.startswith(f"{address}: added 6 photos in")
+    run("info", address)
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert lines["photos"] == "6"
+    assert lines["index"] == "HNSW, kept by Milvus"
+    assert lines["latitude"] == "48.85840 to 48.85890"
+    assert "file" not in lines
+    run("remove", address, "0001.jpg")
+    assert capsys.readouterr().out == f"removed 1 photos from {address}\n"
+    assert run("verify", address) == 0
+    run("copy", address, town / "copy.gpkg")
+    run("copy", town / "copy.gpkg", address, "--json")
+    told, report = capsys.readouterr().out.splitlines()[1:]
+    assert told.startswith(f"{town / 'copy.gpkg'}: copied 5 photos, 0 were in it already; checksum ")
+    assert json.loads(report) == {
+        "photos": 5,
+        "copied": 0,
+        "checksum": told.rpartition(" ")[2],
+        "source": str(town / "copy.gpkg"),
+        "map": address,
+    }
+    assert sorted(PlaceMap(town / "copy.gpkg").files) == [f"photos/000{number}.jpg" for number in (0, 2, 3, 4, 5)]
 
 
 def test_photos_left_out_are_told(town: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,6 +44,7 @@ def test_there_and_back(lite: str, tmp_path: Path, storage: Storage) -> None:
     to, fro = copy_map(path, there, progress=False), copy_map(there, back, progress=False)
     assert (to.photos, to.copied, fro.copied) == (20, 20, 20)
     assert len(to.checksum) == 16
+    assert to.checksum == fro.checksum
     assert held(path).keys() == held(there).keys() == held(back).keys()
     for digest, (one, vector) in held(path).items():
         assert held(there)[digest] == (one, vector)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,7 +32,7 @@ class CopyReport:
     copied: int
     """This time; the others were there."""
     checksum: str
-    """Of both maps: 16 hex digits over all that is known of every photo, in any order."""
+    """Of both maps: 16 hex digits over all that is known of every photo, wherever it is kept and in any order."""
 
 
 def copy_map(source: str | Path, target: str | Path, *, progress: bool = True) -> CopyReport:
@@ -47,9 +48,9 @@ def copy_map(source: str | Path, target: str | Path, *, progress: bool = True) -
         total, copied, expected = a.count(), 0, 0
         with tqdm(total=total, desc="copy", unit="photo", disable=None if progress else True) as bar:
             for photos, vectors in a.records():
-                named = [replace(photo, file=b.file_name(a.photo_path(photo.file))) for photo in photos]
-                copied += _write(b, named, vectors)
-                expected += checksum(named, vectors, a.manifest.storage)
+                located = _locate(a, photos)
+                copied += _write(b, [replace(one, file=b.file_name(Path(one.file))) for one in located], vectors)
+                expected += checksum(located, vectors, a.manifest.storage)
                 bar.update(len(photos))
         for name, text in a.notes().items():
             b.write_note(name, text)
@@ -70,6 +71,11 @@ def checksum(photos: Sequence[Photo], vectors: Vectors, storage: Storage) -> int
         content = json.dumps([*seen, *file]).encode() + blob[SCALES.get(storage, 0) :]
         total += int.from_bytes(hashlib.sha256(content).digest(), "big")
     return total % MODULUS
+
+
+def _locate(store: MapStore, photos: Sequence[Photo]) -> list[Photo]:
+    """The same photos with the whole paths of their files, whatever the map calls them."""
+    return [replace(photo, file=os.path.abspath(store.photo_path(photo.file))) for photo in photos]
 
 
 def _check_same(a: MapStore, b: MapStore) -> None:
@@ -99,7 +105,8 @@ def _verify(a: MapStore, b: MapStore, expected: int, progress: bool) -> None:
             f"map {a.name} holds {counts[0]:,} photos and map {b.name} {counts[1]:,}: the latter had others before, "
             "or somebody is writing. Copy to another name, or try again when nobody writes"
         )
-    found = sum(_progress((checksum(*part, b.manifest.storage) for part in b.records()), progress)) % MODULUS
+    parts = (checksum(_locate(b, photos), vectors, b.manifest.storage) for photos, vectors in b.records())
+    found = sum(_progress(parts, progress)) % MODULUS
     if found != expected:
         raise MapError(
             f"map {b.name} is not what was copied from {a.name}: checksum {_short(found)}, not {_short(expected)}. "
