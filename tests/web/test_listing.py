@@ -37,7 +37,7 @@ def test_the_box_of_a_map_takes_the_shorter_way_round(
     latlon: list[tuple[float, float]], bbox: list[float] | None
 ) -> None:
     shown = listing(*latlon)
-    assert shown.bbox() == bbox
+    assert shown.bbox == bbox
     if bbox is not None:
         west, south, east, north = bbox
         assert len(Box(south, west, north, east).rows(shown.latlon)) == len(latlon)

@@ -120,6 +120,14 @@ def test_what_only_this_machine_can_reach() -> None:
     assert [is_loopback(host) for host in ("0.0.0.0", "::", "192.168.0.1", "example.org")] == [False] * 4
 
 
+def test_answers_do_not_wait_for_packets_to_fill() -> None:
+    """asyncio turns Nagle's algorithm off only where the socket names its protocol."""
+    with sareloc.web.server.bind("127.0.0.1", 0) as listening:
+        listening.listen()
+        with socket.create_connection(listening.getsockname()), listening.accept()[0] as accepted:
+            assert accepted.proto == socket.IPPROTO_TCP
+
+
 def test_wrong_calls_say_so(web_town: Path, checkpoint: Path) -> None:
     with pytest.raises(MapError, match=r"absent\.gpkg does not exist: make one"):
         run(web_town / "absent.gpkg")

@@ -28,6 +28,7 @@ from sareloc.web.service import Service
 
 def build_app(live: LiveMap, batch: int, serving: Serving, limits: Limits) -> FastAPI:
     """The app of a map that is open; see `make_app`."""
+    live.model.eval()  # several threads use it: none may find it in another mode
     service = Service(live, batch, serving, limits)
 
     @asynccontextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ class Listing:
         row = int(np.searchsorted(self.ids, photo_id))
         return self.files[row] if row < len(self.ids) and self.ids[row] == photo_id else None
 
+    @cached_property
     def bbox(self) -> list[float] | None:
         """West, south, east, north in degrees; west is greater than east where the shorter way leads over 180 degrees.
 
@@ -78,8 +80,8 @@ class Catalogue:
             rows = file.query(DETAILS, (json.dumps(listing.ids[shown].tolist()),))
         details = {fid: rest for fid, *rest in rows}
         told: dict[str, Any] = {"type": "FeatureCollection"}
-        if (bbox := listing.bbox()) is not None:
-            told["bbox"] = bbox
+        if listing.bbox is not None:
+            told["bbox"] = listing.bbox
         told |= {"total": len(listing.ids), "inside": len(inside)}
         # a photo without details was removed a moment ago
         told["features"] = [

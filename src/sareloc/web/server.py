@@ -53,7 +53,8 @@ class PromptProtocol(H11Protocol):
 def bind(host: str, port: int) -> socket.socket:
     """A socket to listen on; port 0 takes one that is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family)
+    # only of a socket that says it is TCP does asyncio send small packets at once; else each answer waits 40 ms
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
