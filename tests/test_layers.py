@@ -14,7 +14,7 @@ LAYERS = [
     ["geo", "metrics"],
     ["photos", "losses"],
     ["loading", "datasets", "models"],
-    ["checkpoint", "mining"],
+    ["checkpoint", "mining", "export"],
     ["descriptors", "engines"],
     ["place_map", "evaluation"],
     ["localize", "training"],

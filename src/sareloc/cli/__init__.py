@@ -37,6 +37,7 @@ data.command("sareloc.cli.draw:draw", name="draw", help="Draw a city and write i
 app.command(data)
 app.command("sareloc.cli.train:train_command", name="train", help="Train a model on a dataset.")
 app.command("sareloc.cli.evaluate:evaluate_command", name="evaluate", help="How well a model finds a dataset's places.")
+app.command("sareloc.cli.export:export_command", name="export", help="Write a model for other runtimes (ONNX).")
 
 figure = App(name="figure", help="The paper's figures, and views of what a model does, as PNG or SVG.")
 figure.command("sareloc.cli.figure:gradients", name="gradients", help="Gradients over the distances of a triplet.")

@@ -1,0 +1,82 @@
+"""A backbone's layers as ONNX operators. The order of the layers is read off the backbone itself, by torch.fx."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from torch import fx, nn
+
+from sareloc.errors import ArgumentError
+from sareloc.export.graph import Graph
+from sareloc.models.backbones import Backbone
+from sareloc.models.backbones.efficientnet import _SameConv
+
+
+class _Layers(fx.Tracer):
+    """Looks into blocks, but not into convolutions, whatever they are derived from."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, tuple(LAYERS))
+
+
+def add_backbone(graph: Graph, backbone: Backbone, images: str) -> str:
+    """Normalised images (B, 3, H, W) -> the feature map."""
+    root = nn.Sequential(*(module for modules in backbone.parts().values() for module in modules))
+    values: dict[fx.Node, str] = {}
+    for node in _Layers().trace(root).nodes:
+        given = [values[argument] for argument in node.args if isinstance(argument, fx.Node)]
+        if node.op == "placeholder":
+            values[node] = images
+        elif node.op == "call_module":
+            values[node] = add_layer(graph, root.get_submodule(node.target), *given)
+        elif node.op == "call_function" and node.target is operator.add:
+            values[node] = graph.add("Add", *given)
+        elif node.op == "output":
+            return given[0]
+        else:
+            raise ArgumentError(f"{backbone.name} cannot be exported: no ONNX operator is known for {node.target}")
+    raise AssertionError("a traced graph ends with its output")
+
+
+def add_layer(graph: Graph, layer: nn.Module, x: str) -> str:
+    """One layer of a kind that `LAYERS` knows."""
+    return LAYERS[type(layer)](graph, layer, x)
+
+
+def _conv(graph: Graph, layer: Any, x: str) -> str:
+    weights = [graph.floats(layer.weight, "weight")]
+    if layer.bias is not None:
+        weights.append(graph.floats(layer.bias, "bias"))
+    # TensorFlow's padding depends on the image's size: ONNX has a word for it
+    padding: dict[str, Any] = {"pads": [*layer.padding, *layer.padding]}
+    if isinstance(layer, _SameConv):
+        padding = {"auto_pad": "SAME_UPPER"}
+    return graph.add(
+        "Conv", x, *weights, kernel_shape=layer.kernel_size, strides=layer.stride, group=layer.groups, **padding
+    )
+
+
+def _norm(graph: Graph, layer: Any, x: str) -> str:
+    statistics = (layer.weight, layer.bias, layer.running_mean, layer.running_var)
+    return graph.add("BatchNormalization", x, *(graph.floats(s, "norm") for s in statistics), epsilon=layer.eps)
+
+
+def _max_pool(graph: Graph, layer: Any, x: str) -> str:
+    size, stride, margin = ([n, n] for n in (layer.kernel_size, layer.stride, layer.padding))
+    return graph.add("MaxPool", x, kernel_shape=size, strides=stride, pads=[*margin, *margin])
+
+
+def _relu6(graph: Graph, layer: nn.Module, x: str) -> str:
+    return graph.add("Clip", x, graph.floats(0.0), graph.floats(6.0))
+
+
+LAYERS: dict[type[nn.Module], Callable[[Graph, nn.Module, str], str]] = {
+    nn.Conv2d: _conv,
+    _SameConv: _conv,
+    nn.BatchNorm2d: _norm,
+    nn.MaxPool2d: _max_pool,
+    nn.ReLU: lambda graph, _, x: graph.add("Relu", x),
+    nn.ReLU6: _relu6,
+}
