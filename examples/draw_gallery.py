@@ -25,7 +25,7 @@ from sareloc.checkpoint import open_checkpoint, save_checkpoint
 from sareloc.datasets import Places, load_dataset
 from sareloc.datasets.city import draw_places
 from sareloc.descriptors import describe_all
-from sareloc.evaluation import Ranked, rank
+from sareloc.evaluation import rank
 from sareloc.figures.style import png_bytes, write_beside
 from sareloc.figures.thumbnails import longest_side
 from sareloc.loading import load_images
@@ -56,7 +56,10 @@ def main() -> None:
     towns = {split: load_dataset(work / "city", split=split) for split in ("train", "val", "test")}
     models = {name: trained(loss, towns, work) for loss, name in RUNS.items()}
     models[BEFORE] = start(towns["train"], work / "start.safetensors")
-    ranked = {name: asked(name, model, towns["test"], work) for name, model in models.items()}
+    ranked = {
+        name: rank(model, towns["test"], store=work / "descriptors" / model.fingerprint())
+        for name, model in models.items()
+    }
     reports = {name: one.report(ns=NS) for name, one in ranked.items()}
     for name, report in reports.items():
         write_beside(work / f"{name}.json", json.dumps(report.to_json(), indent=2).encode())
@@ -129,11 +132,6 @@ def trained(loss: str, towns: dict[str, Places], work: Path) -> PlaceModel:
                          reduction="tuples", seed=SEED)  # fmt: skip
         train(model, towns["train"], knobs, validation=towns["val"], out=work / loss, resume=True)
     return open_checkpoint(work / loss / "model.safetensors")
-
-
-def asked(name: str, model: PlaceModel, town: Places, work: Path) -> Ranked:
-    """What a model answers in a town that nobody has trained on."""
-    return rank(model, town, store=work / "descriptors" / model.fingerprint())
 
 
 def fixes_of(

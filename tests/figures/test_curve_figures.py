@@ -68,6 +68,10 @@ def test_one_n_is_one_marker() -> None:
         (lambda: draw_training({}), "no training runs"),
         (lambda: draw_training({"a": [EpochRecord(1, math.nan, 0.1, 1, 1, 1.0)]}), "loss of 'a' has nan"),
         (lambda: draw_training({"a": []}), "loss of 'a' has no values"),
+        (
+            lambda: draw_training({"a": [EpochRecord(1, 0.5, 0.1, 1, 1, 1.0, math.nan, 0.5, 0.6)]}),
+            "recall@1 of 'a' has nan",
+        ),
     ],
 )
 def test_nothing_to_draw_is_an_error(draw, complaint: str) -> None:
@@ -144,6 +148,7 @@ def test_a_report_of_a_later_version_is_still_read(tmp_path: Path) -> None:
     [
         ("", "cannot be read as a report"),
         ("[1]", "found list"),
+        ('{"recall": {"1": NaN}}', "it holds NaN, which is no number"),
         ('{"recall": {}}', "it lacks curve, database, dataset"),
         ("wrong recall", "is no report"),
     ],

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from torch import Tensor
 
 from sareloc.errors import ArgumentError
 from sareloc.figures import draw_gradient_decay, draw_gradients, gradient_magnitudes, paper_losses
@@ -73,12 +74,18 @@ def test_any_losses_can_be_compared() -> None:
     assert [axes.get_title(loc="left") for axes in figure.axes[:1]] == ["ratio"]
 
 
+def not_a_number(query: Tensor, positive: Tensor, negatives: Tensor) -> Tensor:
+    return math.nan * (positive.sum() + negatives.sum())
+
+
 @pytest.mark.parametrize(
     ("draw", "complaint"),
     [
         (lambda: draw_gradients({}), "no losses were given"),
         (lambda: draw_gradient_decay({}), "no losses were given"),
         (lambda: draw_gradient_decay(d_p=math.nan), "d_p has nan"),
+        (lambda: draw_gradients({"odd": not_a_number}), "gradient of 'odd' has nan"),
+        (lambda: draw_gradient_decay({"odd": not_a_number}), "gradient of 'odd' has nan"),
         (lambda: gradient_magnitudes(make_loss("ratio"), -1.0, 1.0), "distance cannot be negative"),
         (lambda: gradient_magnitudes(make_loss("ratio"), [], 1.0), "d_p has no values"),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import sys
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageColor
 
-from sareloc.errors import ArgumentError, MissingExtraError
+from sareloc.errors import ArgumentError
 from sareloc.figures import Put, draw_gradients, draw_map
 from sareloc.figures.style import LOOKS, RIGHT, WRONG, drawn, finite, new_figure, png_bytes, save_figure, svg_bytes
 from sareloc.geo import Positions
@@ -96,19 +95,3 @@ def test_every_colour_can_be_seen_on_white() -> None:
 def test_what_cannot_be_drawn_is_named(values: list[float], complaint: str) -> None:
     with pytest.raises(ArgumentError, match=complaint):
         finite(values, "curve")
-
-
-def test_a_missing_extra_names_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *rest: object):
-        if name.split(".")[0] == "matplotlib":
-            raise ImportError(f"No module named {name!r}")
-        return real(name, *rest)
-
-    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(builtins, "__import__", without)
-    monkeypatch.setattr("importlib.import_module", lambda name: without(name))
-    with pytest.raises(MissingExtraError, match=r'pip install "sareloc\[plot\]"'):
-        a_figure()

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from sareloc.datasets.places import PhotoSet
 from sareloc.errors import ArgumentError, need
-from sareloc.figures.style import Floats, drawn, finite, new_figure
+from sareloc.figures.style import INK, Floats, drawn, finite, new_figure
 from sareloc.geo import within_radius
 
 if TYPE_CHECKING:
@@ -94,6 +94,11 @@ def place_colour(place: int) -> tuple[float, float, float]:
     return float(colour[0]), float(colour[1]), float(colour[2])
 
 
+def _ink_on(colour: tuple[float, float, float]) -> str:
+    """What can be read on this colour."""
+    return INK if float(np.dot(colour, (0.299, 0.587, 0.114))) > 0.5 else "white"
+
+
 @drawn
 def draw_embedding(
     points: npt.ArrayLike, places: npt.ArrayLike, images: Sequence[Image | None], size: float = 0.06
@@ -117,16 +122,8 @@ def draw_embedding(
         colour = place_colour(place)
         if image is None or np.isinf(zoom):
             axes.plot(*point, "o", color=colour, markersize=7.5, zorder=1, gid="dot")
-            axes.text(
-                point[0],
-                point[1],
-                f"{place}",
-                fontsize=4.2,
-                color="white",
-                ha="center",
-                va="center_baseline",
-                zorder=1.5,
-            )
+            axes.text(point[0], point[1], f"{place}", fontsize=4.2, color=_ink_on(colour), ha="center",
+                      va="center_baseline", zorder=1.5)  # fmt: skip
             continue
         across, up = size * 0.46 * np.array(image.shape[1::-1]) / max(image.shape[:2])
         left, bottom, right, top = point[0] - across, point[1] - up, point[0] + across, point[1] + up

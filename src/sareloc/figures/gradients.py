@@ -67,6 +67,7 @@ def draw_gradients(losses: Mapping[str, TupleLoss] | None = None) -> Figure:
     for column, (name, loss) in enumerate(shown.items()):
         magnitudes = gradient_magnitudes(loss, middles[:, None], middles[None, :])
         for axes, of, magnitude in zip(panels[:, column], "pn", magnitudes, strict=True):
+            finite(magnitude, f"gradient of {name!r}")
             axes.set_facecolor("#f6f8fa")
             axes.patch.set_hatch("////")
             axes.patch.set_edgecolor(FAINT)
@@ -105,7 +106,7 @@ def draw_gradient_decay(losses: Mapping[str, TupleLoss] | None = None, d_p: floa
     figure = new_figure(6.4, 3.8)
     axes = figure.subplots()
     for number, (name, loss) in enumerate(shown.items()):
-        look, push = look_of(number), gradient_magnitudes(loss, d_p, d_n)[1]
+        look, push = look_of(number), finite(gradient_magnitudes(loss, d_p, d_n)[1], f"gradient of {name!r}")
         axes.plot(d_n, push, color=look.colour, linestyle=look.line, label=name,
                   marker=look.marker, markevery=(20 + 9 * number, 57), clip_on=False)  # fmt: skip
     axes.axvline(d_p, color=INK, linewidth=0.8, alpha=0.5)

@@ -12,7 +12,7 @@ from sareloc.figures.style import FAINT, INK, svg_bytes
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-READABLE = 0.65
+READABLE = 0.6
 """Figures shrink with a narrow page down to this part of their size; then they scroll sideways."""
 NO_NETWORK = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 """The browser's own promise that the page loads nothing: no script, no font, no picture from elsewhere."""

@@ -19,8 +19,8 @@ HISTORY = "history.csv"
 def read_report(path: Path | str) -> Report:
     """The report that `sareloc evaluate --json` printed into this file."""
     try:
-        given = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as broken:
+        given = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refuse)
+    except (OSError, ValueError) as broken:  # bytes that are no text and text that is no JSON are ValueErrors
         raise ArgumentError(
             f"{path} cannot be read as a report ({broken}): make one with sareloc evaluate --json"
         ) from broken
@@ -69,6 +69,10 @@ def read_history(run: Path | str) -> tuple[EpochRecord, ...]:
     if not records:
         raise ArgumentError(f"{path} holds no epoch yet: the run has not finished its first")
     return records
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"it holds {constant}, which is no number")
 
 
 def _by_number(given: Mapping[str, float | None], kind: type) -> dict[Any, float | None]:
