@@ -68,14 +68,28 @@ def test_a_body_that_is_declared_too_large_is_refused_unread(strict: httpx.Clien
 
 def test_who_sends_too_much_still_reads_the_answer(strict: httpx.Client) -> None:
     """A server that closes at once resets the connection under the sender, who then never sees why."""
-    answer = strict.post("/localize", content=bytes(5_000_000))
-    assert answer.status_code == 413
+    with connect(strict) as connection:
+        connection.sendall(post(5_000_000, bytes(5_000_000)))
+        answer = HTTPResponse(connection)
+        answer.begin()
+        assert answer.status == 413
     assert strict.get("/health").status_code == 200
 
 
 def test_a_body_that_does_not_say_its_size_is_counted(strict: httpx.Client) -> None:
     parts = (bytes(10_000) for _ in range(100))
     assert strict.post("/localize", content=parts).status_code == 413
+
+
+def test_what_was_refused_is_not_held_while_the_rest_of_it_comes(strict: httpx.Client) -> None:
+    chunk = b"186A0\r\n" + bytes(100_000) + b"\r\n"
+    with connect(strict) as connection:
+        connection.sendall(b"POST /localize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+        connection.sendall(3 * chunk)  # and no end
+        answer = HTTPResponse(connection)
+        answer.begin()
+        assert answer.status == 413
+        assert strict.post("/localize", content=bytes(150_000)).status_code == 422
 
 
 def test_a_slow_upload_is_given_up(hasty: httpx.Client) -> None:
