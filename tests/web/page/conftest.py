@@ -13,7 +13,7 @@ from tests.web.page.visiting import Visit
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
-# for the package, not the session: while it is open, no other test of this process may run an event loop
+# for the package, not the session: while it is open, no other test of this process can run an event loop
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     chromium = shutil.which("chromium")

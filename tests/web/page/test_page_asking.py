@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from playwright.sync_api import Page, expect
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
 from tests.localize.street import position
 from tests.web.page.visiting import Visit, choose, drop, given_file, shown_position, verdict
 
@@ -34,17 +36,15 @@ def test_a_dropped_photo_is_seen_in_the_right_place(visit: Visit, web_town: Path
     expect(page.locator("#confidence")).to_contain_text("% sure of the place")
     drawn = page.evaluate(MIDDLE_OF_THE_CIRCLE)
     assert distance_m([drawn], [shown_position(page)])[0] < 2
-    assert visit.failed == []
-
-
-def test_the_answer_is_in_view_beside_the_panel(page: Page, web_town: Path) -> None:
-    choose(page, web_town / "queries" / "q07.jpg")
-    verdict(page)
+    # in view, and not behind the panel
     panel, circle = (page.locator(name).bounding_box() for name in ("#panel", ".fix-circle"))
     assert panel is not None
     assert circle is not None
-    assert panel["x"] + panel["width"] < circle["x"] < circle["x"] + circle["width"] < 1280
+    left = panel["x"] + panel["width"]
+    assert left < circle["x"] < circle["x"] + circle["width"] < 1280
+    assert abs(circle["x"] + circle["width"] / 2 - (left + 1280) / 2) < 100
     assert 0 < circle["y"] < circle["y"] + circle["height"] < 800
+    assert visit.failed == []
 
 
 def test_matches_are_pins_and_thumbnails_of_the_same_numbers(page: Page, web_town: Path) -> None:
@@ -67,6 +67,7 @@ def test_matches_are_pins_and_thumbnails_of_the_same_numbers(page: Page, web_tow
     expect(page.locator("#match-caption")).to_contain_text("Match 2")
 
 
+@pytest.mark.slow
 def test_no_pin_hides_another(page: Page, web_town: Path) -> None:
     choose(page, web_town / "queries" / "q03.jpg")
     verdict(page)
@@ -119,7 +120,10 @@ def test_what_mattered_is_laid_over_the_photo(page: Page, web_town: Path) -> Non
     assert abs(page.locator("#heat").evaluate("image => image.naturalWidth / image.naturalHeight") - 1.5) < 0.01
     button.click()
     expect(page.locator("#heat")).to_be_hidden()
-    choose(page, web_town / "queries" / "q06.jpg")
+    button.click()
+    expect(page.locator("#heat")).to_be_visible()
+    choose(page, web_town / "queries" / "q06.jpg")  # another photo, which other things matter to
+    expect(page.locator("#heat")).to_be_hidden()
     expect(button).to_have_attribute("aria-pressed", "false")
 
 
@@ -134,3 +138,28 @@ def test_a_photo_of_the_map_is_shown_where_the_map_is_pressed(page: Page) -> Non
     page.mouse.click(*spot)
     expect(page.locator(".peek img")).to_have_attribute("alt", "Photo 00_0.jpg")
     page.locator(".peek img").evaluate("image => image.decode()")
+
+
+def test_of_several_photos_the_first_is_asked_about(page: Page, web_town: Path) -> None:
+    page.locator("#file").evaluate("input => (input.multiple = true)")  # as a drop may bring several
+    page.locator("#file").set_input_files([web_town / "queries" / name for name in ("q07.jpg", "q03.jpg")])
+    verdict(page)
+    assert error_m(page, 7) < 10
+    expect(page.locator("#query-caption")).to_have_text("The first of 2 photos")
+
+
+def test_of_a_large_map_what_is_in_view_is_fetched(browser: Browser, client: httpx.Client) -> None:
+    def few_at_once(route: Route) -> None:
+        route.fulfill(json={**route.fetch().json(), "max_features": 20})
+
+    visit = Visit(browser, str(client.base_url))
+    visit.page.route("**/settings", few_at_once)
+    with visit:
+        shown = "async () => (await import('/assets/app.js')).ground.dots.photos.map((photo) => photo.id)"
+        assert len(visit.page.evaluate(shown)) == 20
+        with visit.page.expect_response(lambda response: "box=" in response.url) as fetched:
+            for _ in range(4):
+                visit.page.get_by_role("button", name="Zoom in").click()
+        inside = [photo["id"] for photo in fetched.value.json()["features"]]
+        visit.page.wait_for_function(f"async () => String(await ({shown})()) === '{','.join(map(str, inside))}'")
+        assert fetched.value.json()["inside"] < 90

@@ -30,6 +30,7 @@ def test_a_file_that_is_no_photo_is_told_in_the_servers_words(visit: Visit, tmp_
     assert len(visit.failed) == 1
 
 
+@pytest.mark.slow
 def test_after_a_bad_file_a_good_one_is_found(page: Page, web_town: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.jpg"
     broken.write_bytes((web_town / "queries" / "q07.jpg").read_bytes()[:400])

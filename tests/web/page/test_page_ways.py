@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import numpy as np
+import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 from tests.localize.street import street_model
@@ -26,6 +27,11 @@ def tab(page: Page, presses: int = 1, back: bool = False) -> str:
     return str(page.evaluate(FOCUSED))
 
 
+LIGHTEST_STREET = """() => Math.max(...[...document.querySelectorAll("canvas")].map((tile) =>
+  tile.getContext("2d").getImageData(0, 0, tile.width, tile.height).data.reduce((most, value, i, data) =>
+    i % 4 === 0 && data[i + 3] === 255 ? Math.max(most, value) : most, 0)))"""
+
+
 def brightness(page: Page, path: Path) -> float:
     page.screenshot(path=path)
     return float(np.asarray(Image.open(path).convert("L")).mean())
@@ -38,6 +44,7 @@ def phone(browser: Browser, client: httpx.Client) -> Iterator[Visit]:
 
 
 def test_the_whole_way_by_keyboard_alone(page: Page, web_town: Path) -> None:
+    expect(page.get_by_role("button", name="Take a photo")).to_be_hidden()  # a phone's alone
     assert tab(page) == "Choose a photo"
     with page.expect_file_chooser() as chooser:
         page.keyboard.press("Enter")
@@ -49,9 +56,10 @@ def test_the_whole_way_by_keyboard_alone(page: Page, web_town: Path) -> None:
     expect(page.locator(".pin.chosen")).to_have_text("5")  # the pin goes along with the focus
     assert tab(page) == "Map of the photos"
     page.keyboard.press("Enter")
-    expect(page.locator(".peek img")).to_be_visible()
+    expect(page.locator(".peek")).to_be_focused()
     page.keyboard.press("Escape")
-    expect(page.locator(".peek img")).to_be_hidden()
+    expect(page.locator(".peek")).to_be_hidden()
+    expect(page.locator("#ground")).to_be_focused()
     assert tab(page).startswith("Match 1")
     expect(page.locator("#matches button").first).to_have_attribute("aria-pressed", "true")
 
@@ -111,19 +119,18 @@ def test_a_phone_shows_map_and_answer_together_and_offers_the_camera(
         assert min(min(box["width"], box["height"]) for box in buttons) >= 24  # a finger hits it
 
 
-def test_a_mouse_is_offered_no_camera(page: Page) -> None:
-    expect(page.get_by_role("button", name="Take a photo")).to_be_hidden()
-
-
 def test_dark_mode_is_dark_everywhere_and_follows_the_switch(
     browser: Browser, client: httpx.Client, tmp_path: Path
 ) -> None:
     with Visit(browser, str(client.base_url), color_scheme="dark") as visit:
         assert brightness(visit.page, tmp_path / "dark.png") < 60
+        assert visit.page.evaluate(LIGHTEST_STREET) < 150
         visit.page.emulate_media(color_scheme="light")
+        visit.page.wait_for_function(f"() => ({LIGHTEST_STREET})() > 200")
         assert brightness(visit.page, tmp_path / "light.png") > 180
 
 
+@pytest.mark.slow
 def test_with_motion_the_answer_is_the_same(browser: Browser, client: httpx.Client, web_town: Path) -> None:
     with Visit(browser, str(client.base_url), reduced_motion="no-preference") as visit:
         choose(visit.page, web_town / "queries" / "q07.jpg")

@@ -9,7 +9,7 @@ import { startWaiting } from "./waiting.js";
 import { count, degrees, megabytes, metres, troubleWords } from "./words.js";
 
 const MATCHES = 5;
-const PHOTOS_AT_ONCE = 10000;  // two megabytes; of a larger map, a sample of what is in view
+const PHOTOS_AT_ONCE = 10000;  // two megabytes; a larger map is sampled, and sampled again for what is in view
 
 const NO_FILE = { title: "That was not a file", detail: "Drop a photo from a folder, or save it first.", retry: false };
 
@@ -45,7 +45,8 @@ function showTrouble({ title, detail, retry }, action) {
 async function openMap() {
   try {
     settings = await fetchJson("settings");
-    const found = await fetchJson(`map?limit=${PHOTOS_AT_ONCE}`);
+    const limit = Math.min(PHOTOS_AT_ONCE, settings.max_features ?? PHOTOS_AT_ONCE);
+    const found = await fetchJson(`map?limit=${limit}`);
     if (settings.tiles) ground.setTiles(settings.tiles, settings.attribution);
     byId("heat-button").hidden = !settings.heatmap;
     byId("about").textContent = `${settings.name} · ${count(found.total, "photo")}`;
@@ -55,7 +56,7 @@ async function openMap() {
     }
     ground.showPhotos(photosOf(found));
     ground.viewBox(found.bbox);
-    if (found.features.length < found.total) followView();  // the server sent an even sample
+    if (found.features.length < found.total) followView(limit);
     enter("start");
   } catch (trouble) {
     byId("about").textContent = "";
@@ -70,8 +71,8 @@ function photosOf({ features }) {
   }));
 }
 
-/** A map too large to be fetched whole: after every move, the photos in view. */
-function followView() {
+/** A map too large to be fetched whole: after every move, the photos in view, or an even sample of them. */
+function followView(limit) {
   let timer;
   let latest = 0;
   ground.onMoved((box) => {
@@ -79,14 +80,15 @@ function followView() {
     timer = setTimeout(async () => {
       const mine = (latest += 1);
       const edges = box.map((edge) => edge.toFixed(6));
-      const found = await fetchJson(`map?box=${edges}&limit=${PHOTOS_AT_ONCE}`).catch(() => null);
+      const found = await fetchJson(`map?box=${edges}&limit=${limit}`).catch(() => null);
       if (found && mine === latest) ground.showPhotos(photosOf(found));
     }, 300);
   });
 }
 
-function showQuery(file) {
+function showQuery(file, total) {
   const image = byId("query");
+  byId("query-caption").textContent = total > 1 ? `The first of ${total} photos` : "Your photo";
   if (image.src) URL.revokeObjectURL(image.src);
   image.hidden = false;
   byId("no-preview").hidden = true;
@@ -97,7 +99,7 @@ function showQuery(file) {
   image.src = URL.createObjectURL(file);
 }
 
-async function ask(file) {
+async function ask(file, total = 1) {
   if (document.body.dataset.state === "empty") return;
   job?.abort();
   ground.clear();
@@ -109,7 +111,7 @@ async function ask(file) {
   }
   job = new AbortController();
   const { signal } = job;
-  showQuery(file);
+  showQuery(file, total);
   const told = { title: byId("working-title"), detail: byId("working-detail") };
   const waiting = startWaiting({ box: byId("waiting"), bar: byId("progress"), ...told }, announce);
   enter("working");
@@ -120,7 +122,7 @@ async function ask(file) {
     });
     if (!signal.aborted) tell(fix);
   } catch (trouble) {
-    if (!signal.aborted) showTrouble(troubleWords(trouble), () => ask(file));
+    if (!signal.aborted) showTrouble(troubleWords(trouble), () => ask(file, total));
   } finally {
     waiting.stop();
   }
@@ -159,7 +161,7 @@ window.addEventListener("online", () => {
 });
 openIntake(
   { choose: byId("choose"), shoot: byId("shoot"), file: byId("file"), camera: byId("camera"), curtain: byId("drop") },
-  (file) => ask(file),
+  ask,
   () => showTrouble(NO_FILE),
 );
 openMap();

@@ -46,7 +46,7 @@ export const PhotoDots = L.GridLayer.extend({
   },
 
   paint(context, coords) {
-    const { x, y, photos, joined, reach, grid, metresPerUnit } = this.spots;
+    const { x, y, photos, joined, reach, usual, grid, metresPerUnit } = this.spots;
     const scale = scaleOf(coords.z);
     const across = (i) => x[i] * scale - coords.x * TILE;
     const down = (i) => y[i] * scale - coords.y * TILE;
@@ -54,7 +54,7 @@ export const PhotoDots = L.GridLayer.extend({
     const [left, top, size] = [coords.x, coords.y, 1].map((tiles) => (tiles * TILE) / scale);
     const spots = grid.inside(left - pad, top - pad, left + size + pad, top + size + pad);
     const colour = coloursOf(this._map.getContainer());
-    const spacing = (reach / 2.2) * scale;
+    const spacing = usual * scale;
 
     context.lineCap = "round";
     const lines = spots.flatMap((a) => joined[a].map((b) => [across(a), down(a), across(b), down(b)]));
@@ -62,7 +62,7 @@ export const PhotoDots = L.GridLayer.extend({
     if (spacing > 1) strokeLines(context, lines, colour.street, width);
 
     const radius = Math.min(3, Math.max(0.9, spacing / 8));
-    if (spacing > 22) {
+    if (spacing > 28) {
       const headings = (i) => photos[i].map((photo) => this.photos[photo].heading).filter((heading) => heading != null);
       const ticks = spots.flatMap((i) => headings(i).map((heading) => tick(across(i), down(i), heading, radius)));
       strokeLines(context, ticks, colour.tick, 1.2);

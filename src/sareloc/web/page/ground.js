@@ -34,7 +34,7 @@ export class Ground {
     this.map.on("zoomend", () => this.standPins());
     this.map.on("click", (event) => this.peek(event.latlng, TOUCH_PX));
     element.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && event.target === element) this.peek(this.map.getCenter(), Infinity);
+      if (event.key === "Enter" && event.target === element) this.peek(this.map.getCenter(), Infinity)?.focus();
     });
     dark.addEventListener("change", () => this.dots.redraw());
     new ResizeObserver(() => this.map.invalidateSize({ animate: false })).observe(element);
@@ -144,7 +144,7 @@ export class Ground {
 
   peek(latlng, withinPx) {
     const photos = this.dots.near(latlng, withinPx);
-    if (photos.length) openPeek(this.map, photos);
+    return photos.length ? openPeek(this.map, photos) : null;
   }
 
   fit(bounds, options) {

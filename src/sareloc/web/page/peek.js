@@ -2,7 +2,7 @@
 
 import { compass, fileName, moment } from "./words.js";
 
-/** photos: of one spot, [{id, latlon, name, heading, time}]. */
+/** photos: of one spot, [{id, latlon, name, heading, time}]. Returns what can take the focus. */
 export function openPeek(map, photos) {
   const image = new Image();
   const about = document.createElement("p");
@@ -13,26 +13,33 @@ export function openPeek(map, photos) {
     const { id, name, heading, time } = photos[shown];
     image.src = `photos/${id}/thumbnail?size=480`;
     image.alt = `Photo ${fileName(name)}`;
-    about.textContent = [time && moment(time), heading != null && `facing ${compass(heading)}`].filter(Boolean).join(" · ");
+    const facing = heading == null ? "" : `facing ${compass(heading)}`;
+    about.textContent = [time && moment(time), facing].filter(Boolean).join(" · ");
     place.textContent = `${shown + 1} of ${photos.length} here`;
   };
   const box = document.createElement("div");
-  box.className = "peek";
+  Object.assign(box, { className: "peek", tabIndex: -1, role: "group", ariaLabel: "Photos taken here" });
+  box.addEventListener("keydown", ({ key }) => {
+    if (key !== "Escape") return;
+    map.closePopup();
+    map.getContainer().focus();
+  });
   box.append(image, about);
   if (photos.length > 1) {
     const row = document.createElement("div");
     row.className = "stepper";
-    const [back, on] = [stepButton("‹", "Previous photo", () => show(shown - 1)), stepButton("›", "Next photo", () => show(shown + 1))];
-    row.append(back, place, on);
+    const step = (by) => () => show(shown + by);
+    row.append(stepButton("‹", "Previous photo", step(-1)), place, stepButton("›", "Next photo", step(1)));
     box.append(row);
   }
   show(0);
   L.popup({ minWidth: 240, maxWidth: 240 }).setLatLng(photos[0].latlon).setContent(box).openOn(map);
+  return box;
 }
 
 function stepButton(text, label, step) {
-  const button = Object.assign(document.createElement("button"), { type: "button", className: "quiet", textContent: text });
-  button.setAttribute("aria-label", label);
+  const button = document.createElement("button");
+  Object.assign(button, { type: "button", className: "quiet", textContent: text, ariaLabel: label });
   button.addEventListener("click", step);
   return button;
 }

@@ -72,24 +72,25 @@ export function findSpots(latitudes, longitudes) {
 }
 
 /**
- * For every spot, the spots (of higher number) that it is joined with, and how far apart such can be (in units).
+ * For every spot, the spots (of higher number) that it is joined with; how far apart such can be and
+ * usually are, in units.
  *
  * Two spots are joined unless a third is nearer to both than they are to each other (the relative neighbourhood
  * graph), and only within about twice the usual spacing: so a street is a chain, and parallel streets stay apart.
  */
 export function joinSpots({ x, y, grid, metresPerUnit }) {
   const farthest = FARTHEST_M / metresPerUnit;
-  const wanted = TIMES_USUAL * usualSpacing(x, y, grid, farthest);
-  const reach = Math.min(Math.max(wanted, SAME_PLACE_M / metresPerUnit), farthest);
+  const usual = usualSpacing(x, y, grid, farthest);
+  const reach = Math.min(Math.max(TIMES_USUAL * usual, SAME_PLACE_M / metresPerUnit), farthest);
   const joined = x.map((_, a) => {
     const near = neighbours(x, y, grid, a, reach);
     const between = (b, d) => near.some((c) => c.d < d && distance(x, y, c.b, b) < d);
     return near.filter(({ b, d }) => b > a && !between(b, d)).map(({ b }) => b);
   });
-  return { joined, reach };
+  return { joined, reach, usual };
 }
 
-/** The median distance to the nearest other spot, of some hundred spots; 0 where all are alone. */
+/** The median distance to the nearest other spot, of some hundred spots; `farthest` where all are alone. */
 function usualSpacing(x, y, grid, farthest) {
   const step = Math.max(1, Math.floor(x.length / 500));
   const spacings = [];
@@ -97,7 +98,7 @@ function usualSpacing(x, y, grid, farthest) {
     const nearest = neighbours(x, y, grid, a, farthest)[0];
     if (nearest) spacings.push(nearest.d);
   }
-  return spacings.sort((p, q) => p - q)[spacings.length >> 1] ?? 0;
+  return spacings.sort((p, q) => p - q)[spacings.length >> 1] ?? farthest;
 }
 
 /** The other spots within `reach`, the nearest first. */
