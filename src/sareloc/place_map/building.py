@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import compress, repeat
 from pathlib import Path
 
@@ -17,7 +17,8 @@ from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Geotag
 from sareloc.place_map.examining import Given, examine, list_photos, read_tables, stamp
 from sareloc.place_map.place_map import PlaceMap
-from sareloc.place_map.records import Entry, Manifest, Photo
+from sareloc.place_map.records import Manifest, Photo
+from sareloc.place_map.sorting import Tally, pick_new, set_aside
 from sareloc.place_map.storage import Storage
 from sareloc.place_map.store import MapStore, open_or_create_store, open_store
 
@@ -38,18 +39,6 @@ class BuildReport:
     unreadable: tuple[PhotoError, ...]
     """Photos that cannot be decoded, and why."""
     seconds: float
-
-
-@dataclass
-class _Tally:
-    added: int = 0
-    already: int = 0
-    untagged: list[str] = field(default_factory=list)
-    unreadable: list[PhotoError] = field(default_factory=list)
-
-    @property
-    def total(self) -> int:
-        return self.added + self.already + len(self.untagged) + len(self.unreadable)
 
 
 def build_map(
@@ -74,7 +63,7 @@ def build_map(
     """
     listed, manifest = list_photos(photos), Manifest(model.name, model.fingerprint(), dim or model.dim, storage)
     with open_or_create_store(out, manifest) as store:
-        _check_same(store, model, manifest.dim, storage)
+        check_same(store, model, manifest.dim, storage)
         report = _add(model, listed, read_tables(photos, geotags), store, batch, workers, progress)
     PlaceMap(out)  # makes the index, so that the first search need not
     return report
@@ -93,13 +82,14 @@ def add_photos(
     """Add photos to a map that is there; see `build_map`."""
     listed = list_photos(photos)
     with open_store(path, write=True) as store:
-        _check_same(store, model, store.manifest.dim, store.manifest.storage)
+        check_same(store, model, store.manifest.dim, store.manifest.storage)
         report = _add(model, listed, read_tables(photos, geotags), store, batch, workers, progress)
     PlaceMap(path)
     return report
 
 
-def _check_same(store: MapStore, model: PlaceModel, dim: int, storage: Storage) -> None:
+def check_same(store: MapStore, model: PlaceModel, dim: int, storage: Storage) -> None:
+    """Refuse to add to a map that another model or another storage has filled."""
     found, here = store.manifest, f"map {store.name}"
     if found.fingerprint != model.fingerprint():
         raise MapError(
@@ -122,7 +112,7 @@ def _add(
     workers: int,
     progress: bool,
 ) -> BuildReport:
-    start, tally = time.monotonic(), _Tally()
+    start, tally = time.monotonic(), Tally()
     named = [(path, store.file_name(path)) for path in paths]
     entries = store.entries([name for _, name in named])
     changed = [name not in entries or entries[name].stamp != stamp(path) for path, name in named]
@@ -136,7 +126,7 @@ def _add(
         for first in range(0, len(paths), CHUNK):
             chunk = list(compress(named[first : first + CHUNK], changed[first : first + CHUNK]))
             found = threads.map(_examine, chunk, repeat(table))
-            new = _sort_out(found, store, entries, tally)
+            new = pick_new(set_aside(found, tally), store, entries, tally)
             files = [path for path, _ in new]
             for part in describe(model, files, batch=batch, workers=workers, dim=store.manifest.dim, progress=False):
                 added = store.add([new[row][1] for row in part.rows], part.descriptors)
@@ -156,41 +146,3 @@ def _examine(photo: tuple[Path, str], table: Mapping[str, Geotag]) -> Examined:
         return path, examine(path, name, table)
     except PhotoError as error:
         return path, error
-
-
-def _sort_out(
-    examined: Iterable[Examined], store: MapStore, entries: dict[str, Entry], tally: _Tally
-) -> list[tuple[Path, Photo]]:
-    """The photos whose content is not in the map, each content once; the others are counted."""
-    found: list[tuple[Path, Photo]] = []
-    for path, photo in examined:
-        if photo is None:
-            tally.untagged.append(str(path))
-        elif isinstance(photo, PhotoError):
-            tally.unreadable.append(photo)
-        else:
-            found.append((path, photo))
-    known = store.known([photo.sha256 for _, photo in found])
-    new: dict[bytes, tuple[Path, Photo]] = {}
-    for path, photo in found:
-        before = entries.get(photo.file)
-        photo = replace(photo, replaces=None if before is None else before.photo_id)
-        entry = known.get(photo.sha256)
-        if entry is not None:
-            _keep_up(store, photo, entry, known, entries)
-        if entry is not None or photo.sha256 in new:
-            tally.already += 1
-        else:
-            new[photo.sha256] = path, photo
-    return list(new.values())
-
-
-def _keep_up(store: MapStore, photo: Photo, entry: Entry, known: dict[bytes, Entry], entries: dict[str, Entry]) -> None:
-    """A photo that was moved or renamed gets its new name in the map, in place of what had that name before."""
-    if entry.file != photo.file and entry.stamp == stamp(store.photo_path(entry.file)):
-        return  # it is still there under its other name
-    store.rename(entry.photo_id, photo)
-    for digest, other in list(known.items()):
-        if other.photo_id == photo.replaces and other.photo_id != entry.photo_id and other.file == photo.file:
-            del known[digest]
-    known[photo.sha256] = entries[photo.file] = Entry(entry.photo_id, photo.file, (photo.size_bytes, photo.modified_ns))
