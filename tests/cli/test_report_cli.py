@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +67,9 @@ def test_a_run_its_evaluation_and_its_failures(run_folder: Path, table: Path, tm
     assert "sareloc-" not in "".join(p.name for p in tmp_path.iterdir())  # the scratch folder is gone
 
 
-def test_with_a_map_the_page_says_how_sure_its_fixes_are(run_folder: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def mapped(run_folder: Path, tmp_path: Path) -> list[str | Path]:
+    """A town of three places in the field's format, and a map of it: what to ask a report about."""
     photos = tmp_path / "town" / "images" / "test"
     for role in ("database", "queries"):
         (photos / role).mkdir(parents=True)
@@ -77,11 +78,29 @@ def test_with_a_map_the_page_says_how_sure_its_fixes_are(run_folder: Path, tmp_p
             name = f"@{500000 + 100 * place:.2f}@4477000.00@17@T@40.44@-80.0@{role}{place}@@0@@@@20150101@@.png"
             Image.fromarray(blocks.astype(np.uint8)).save(photos / role / name)
     build_map(load_model(run_folder / "model.safetensors"), photos / "database", tmp_path / "city.gpkg", progress=False)
-    words = [run_folder, "--dataset", tmp_path / "town", "--workers", "0", "--map", tmp_path / "city.gpkg"]
-    run(*words, "--out", tmp_path / "r.html")
+    return [run_folder, "--dataset", tmp_path / "town", "--workers", "0", "--map", tmp_path / "city.gpkg"]
+
+
+def test_with_a_map_the_page_says_how_sure_its_fixes_are(mapped: list[str | Path], tmp_path: Path) -> None:
+    run(*mapped, "--out", tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text()
     assert "<h2>How sure</h2>" in page
-    assert re.search(r">city(: 100.0 % right|<)", page)
+    assert ">ringed: confidence ≥ 0.5<" in page
+    assert ">city: 100.0 % right, 100.0 % found<" in page
+
+
+def test_a_map_that_is_never_sure_still_has_its_page(
+    mapped: list[str | Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sareloc.cli.report.MIN_CONFIDENCE", 1.01)
+    run(*mapped, "--out", tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text()
+    assert ">city<" in page
+    assert "ringed: confidence" not in page
+    assert "right: taken here (3 of 3)" in page  # by first matches
+
+
+def test_a_map_needs_photos_to_be_asked_with(run_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=r"city\.gpkg needs photos to be asked with: give a dataset with --dataset"):
         run(run_folder, "--map", tmp_path / "city.gpkg", "--out", tmp_path / "r.html")
 
