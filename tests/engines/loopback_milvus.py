@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import importlib.util
+import os
 import shutil
 import socket
 import struct
@@ -20,6 +21,8 @@ import sys
 import threading
 from pathlib import Path
 from typing import Any
+
+from tests.engines.relay import pump
 
 PORT = 19530
 NEEDED = "pip install --no-deps milvus==2.3.5"
@@ -46,18 +49,42 @@ class LoopbackMilvus:
         door = self._door()
         door.unlink(missing_ok=True)
         command = ["unshare", "--map-root-user", "--net", sys.executable, __file__, str(self.folder), str(door)]
-        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        paths = os.pathsep.join(str(path) for path in (Path(__file__).resolve().parents[2], *sys.path) if path)
+        self._child = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
+        )
         assert self._child.stdout is not None
         assert self._child.stdout.readline() == "ready\n", f"the server did not start: see {self.folder / 'logs'}"
 
     def stop(self) -> None:
         if self._child is not None:
             assert self._child.stdin is not None
-            assert self._child.stdout is not None
             self._child.stdin.close()
             self._child.wait(60)
-            self._child.stdout.close()
-            self._child = None
+            self._close_pipes()
+
+    def _close_pipes(self) -> None:
+        assert self._child is not None
+        for pipe in (self._child.stdin, self._child.stdout):
+            assert pipe is not None
+            pipe.close()
+        self._child = None
+
+    def _server_pids(self) -> list[str]:
+        return Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+
+    def kill(self) -> None:
+        """Both the server and what runs it, as a machine that loses power."""
+        if self._child is not None:
+            subprocess.run(["kill", "-9", *self._server_pids(), str(self.pid)], check=True)
+            self._child.wait(60)
+            self._close_pipes()
+
+    @property
+    def pid(self) -> int:
+        """Of what runs the server."""
+        assert self._child is not None
+        return self._child.pid
 
     def connect(self) -> socket.socket:
         one = socket.socket(socket.AF_UNIX)
@@ -80,7 +107,7 @@ def raise_loopback() -> None:
 
 
 def serve(folder: Path, door: Path) -> None:
-    from milvus import MilvusServer, MilvusServerConfig  # type: ignore[import-not-found]
+    from milvus import MilvusServer, MilvusServerConfig
 
     raise_loopback()
     config: Any = MilvusServerConfig(data_dir=str(folder))
@@ -98,8 +125,6 @@ def serve(folder: Path, door: Path) -> None:
 
 
 def accept(listener: socket.socket) -> None:
-    from tests.engines.relay import pump
-
     while True:
         here, _ = listener.accept()
         there = socket.create_connection(("127.0.0.1", PORT))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 
 class Relay:
@@ -63,19 +64,14 @@ class Relay:
 
 
 def pump(source: socket.socket, target: socket.socket) -> None:
-    try:
+    with suppress(OSError):
         while data := source.recv(2**16):
             target.sendall(data)
-    except OSError:
-        pass
-    finally:
-        _close(source)
-        _close(target)
+    _close(source)
+    _close(target)
 
 
 def _close(one: socket.socket) -> None:
-    try:
+    with suppress(OSError):
         one.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass
     one.close()

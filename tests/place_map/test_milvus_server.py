@@ -1,0 +1,196 @@
+"""A real Milvus server: the contracts, agreement with the embedded map, two processes, a server that is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from benchmarks.drawn_descriptors import Walk, draw
+from tests.engines.contract_suite import DIM, EngineContract
+from tests.engines.loopback_milvus import LoopbackMilvus, why_not
+from tests.engines.milvus_places import make_engine
+from tests.engines.relay import Relay
+from tests.place_map.small_town import tiny_model, write_photo, write_town
+from tests.place_map.store_suite import StoreContract
+from tests.place_map.test_map_file import TINY, photo
+
+from sareloc.checkpoint import save_checkpoint
+from sareloc.engines.contract import Engine
+from sareloc.engines.milvus import MilvusEngine
+from sareloc.engines.milvus_address import read_milvus_address
+from sareloc.place_map import Circle, PlaceMap, open_store
+from sareloc.place_map.building import build_map
+from sareloc.place_map.copying import copy_map
+from sareloc.place_map.map_file import MapFile
+from sareloc.place_map.milvus_store import MilvusStore
+from sareloc.place_map.store import MapStore, open_or_create_store
+from sareloc.place_map.upkeep import map_info, verify_map
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackMilvus]:
+    if missing := why_not():
+        pytest.skip(missing)
+    server = LoopbackMilvus(tmp_path_factory.mktemp("server"))
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def address(server: LoopbackMilvus) -> Iterator[str]:
+    with Relay(server.connect) as relay:
+        yield f"milvus://127.0.0.1:{relay.port}"
+
+
+@pytest.fixture(scope="module")
+def server_engine(address: str) -> MilvusEngine:
+    return make_engine(read_milvus_address(f"{address}/contract"), DIM)
+
+
+def test_nothing_outside_can_reach_it(server: LoopbackMilvus) -> None:
+    assert os.readlink(f"/proc/{server.pid}/ns/net") != os.readlink("/proc/self/ns/net")
+
+
+class TestEngineOnServer(EngineContract):
+    @pytest.fixture(autouse=True)
+    def _emptied(self, server_engine: MilvusEngine) -> None:
+        self.engine = server_engine
+        for ids, _ in list(server_engine.iterate()):
+            server_engine.delete(ids)
+
+    def make(self) -> Engine:
+        return self.engine
+
+
+class TestStoreOnServer(StoreContract):
+    @pytest.fixture(autouse=True)
+    def _open(self, address: str) -> Iterator[None]:
+        with open_or_create_store(f"{address}/town", TINY) as self.store:
+            assert isinstance(self.store, MilvusStore)
+            for ids, _, _ in list(self.store.pages()):
+                self.store.engine.delete(ids)
+            yield
+
+    def make(self) -> MapStore:
+        return self.store
+
+
+def finish_index(engine: MilvusEngine) -> None:
+    """Until then what came last is searched without an index."""
+    collection, deadline = engine.connection.address.collection, time.monotonic() + 120
+    engine.connection.ask("flush", collection_name=collection)
+    while engine.connection.ask("describe_index", collection_name=collection, index_name="vector")[
+        "pending_index_rows"
+    ]:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    engine.connection.ask("load_collection", collection_name=collection)
+
+
+def test_file_and_server_find_the_same(address: str, tmp_path: Path) -> None:
+    """The same first match for 99 % of the queries at least, and distances alike, on an index that is built."""
+    dim, count = 128, 6000
+    vectors, queries = draw(Walk(dim=dim), count, 500, np.random.default_rng(0))
+    path = tmp_path / "city.gpkg"
+    with open_or_create_store(path, replace(TINY, dim=dim)) as file:
+        file.add([photo(number) for number in range(count)], vectors)
+    report = copy_map(path, f"{address}/city", progress=False)
+    assert report.photos == count
+    with open_store(f"{address}/city") as store:
+        assert isinstance(store, MilvusStore)
+        finish_index(store.engine)
+    file_map, server_map = PlaceMap(path, exact=True), PlaceMap(f"{address}/city")
+    truth, found = file_map.search(queries, 10), server_map.search(queries, 10)
+    first = [Path(line[0]).name for line in truth.files]
+    same = np.mean([Path(line[0]).name == name for line, name in zip(found.files, first, strict=True)])
+    shared = [
+        len({Path(n).name for n in a} & {Path(n).name for n in b})
+        for a, b in zip(truth.files, found.files, strict=True)
+    ]
+    print(f"\nsame first match {same:.4f}, recall@10 {np.mean(shared) / 10:.4f}")
+    assert same >= 0.99
+    np.testing.assert_allclose(found.distances[:, 0], truth.distances[:, 0], atol=1e-3)
+    near = Circle(photo(3000).geotag.latlon, 300)
+    a, b = (one.search(queries[:50], 5, near) for one in (file_map, server_map))
+    assert [[Path(n).name for n in line] for line in b.files] == [list(line) for line in a.files]
+    info = map_info(f"{address}/city")
+    assert (info.photos, info.extent) == (count, map_info(path).extent)
+    assert verify_map(f"{address}/city") == []
+    assert copy_map(f"{address}/city", tmp_path / "back.gpkg", progress=False).checksum == report.checksum
+
+
+def command(out: str, *photos: Path, model: Path) -> list[str]:
+    knobs = ["--device", "cpu", "--workers", "0", "--batch", "2", "--json"]
+    return [
+        sys.executable,
+        "-m",
+        "sareloc",
+        "map",
+        "build",
+        *map(str, photos),
+        "--out",
+        out,
+        "--model",
+        str(model),
+        *knobs,
+    ]
+
+
+def test_two_processes_write_at_once(address: str, tmp_path: Path) -> None:
+    write_town(tmp_path / "both", 30)
+    for one in ("a", "b"):
+        write_photo(tmp_path / one / f"{one}.jpg", ord(one))
+    save_checkpoint(tiny_model(), tmp_path / "model")
+    both = [
+        subprocess.Popen(
+            command(f"{address}/two", tmp_path / own, tmp_path / "both", model=tmp_path / "model"),
+            stdout=subprocess.PIPE,
+        )
+        for own in ("a", "b")
+    ]
+    reports = [json.loads(process.communicate()[0]) for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert [report["added"] + report["already"] for report in reports] == [31, 31]
+    with open_store(f"{address}/two") as store:
+        assert store.count() == 32
+        assert len({one.sha256 for photos, _ in store.records() for one in photos}) == 32
+
+
+def test_a_build_survives_the_servers_restart(
+    server: LoopbackMilvus, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server is killed in the middle and started again: nothing acknowledged is lost, the build waits and ends."""
+    write_town(tmp_path / "photos", 20)
+    add, acknowledged = MilvusStore.add, [0]
+
+    def killed_after_ten(self: MilvusStore, photos: list, vectors: np.ndarray) -> int:  # type: ignore[type-arg]
+        if acknowledged[0] == 10:
+            server.kill()
+            threading.Thread(target=server.start).start()
+        count = add(self, photos, vectors)
+        acknowledged[0] += count
+        return count
+
+    monkeypatch.setattr(MilvusStore, "add", killed_after_ten)
+    monkeypatch.setattr("sareloc.engines.milvus_connection.PATIENCE_S", 180.0)
+    report = build_map(tiny_model(), tmp_path / "photos", f"{address}/restarted", batch=2, progress=False)
+    assert (report.added, acknowledged[0]) == (20, 20)
+    build_map(tiny_model(), tmp_path / "photos", tmp_path / "straight.gpkg", progress=False)
+    with open_store(f"{address}/restarted") as store, open_store(tmp_path / "straight.gpkg") as straight:
+        assert isinstance(straight, MapFile)
+        held, expected = ({p.sha256 for photos, _ in one.records() for p in photos} for one in (store, straight))
+        assert held == expected
