@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from pathlib import Path
 
 import httpx
@@ -14,6 +15,7 @@ from tests.localize.street import PLACES, build_street, position, street_model, 
 from tests.web.running import running, same_place, street_client
 
 from sareloc import __version__
+from sareloc.errors import MissingExtraError
 from sareloc.geo import distance_m
 from sareloc.localize import Calibration, Localizer, Search
 from sareloc.place_map import PlaceMap, open_map_file
@@ -186,6 +188,12 @@ def test_a_localizer_is_served_as_it_is(web_town: Path) -> None:
     assert told["confidence"] == pytest.approx(fix.confidence)
     assert same_place(told, fix)
     assert (told["latlon"] is None) == (not fix.found)
+
+
+def test_without_the_extra_the_pip_line_is_named(web_town: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    with pytest.raises(MissingExtraError, match=r'fastapi is not installed .*: pip install "sareloc\[serve\]"'):
+        make_app(web_town / "street.gpkg", street_model())
 
 
 def test_an_empty_map_is_served_and_answers_that_it_is(tmp_path: Path, web_town: Path) -> None:

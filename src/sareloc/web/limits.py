@@ -61,7 +61,7 @@ class Serving:
     hosts: tuple[str, ...] = ()
     """Names that the service answers to, such as places.example.org; by default all."""
     heatmap: bool = True
-    """Whether to draw heat maps, which cost some hundred times what a fix does."""
+    """Whether to draw heat maps, for which some eighty small copies of a photo go through the model."""
 
     def __post_init__(self) -> None:
         if self.token is not None and not re.fullmatch(r"[!-~]+", self.token):
