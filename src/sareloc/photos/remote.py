@@ -32,13 +32,19 @@ def find_remote_photos(url: str) -> dict[str, Stamp]:
     with _storage_errors(url):
         storage, root = need("fsspec", "ray").core.url_to_fs(url)
         found: Mapping[str, Any] = storage.find(root, detail=True)
-        behind = url.partition("::")[2]
         photos = {
-            storage.unstrip_protocol(path) + (f"::{behind}" if behind else ""): _stamp(info)
+            _url_of(storage, path, url): _stamp(info)
             for path, info in found.items()
             if _is_photo(path.removeprefix(root) or PurePosixPath(path).name)
         }
     return dict(sorted(photos.items()))
+
+
+def usual_url(url: str) -> str:
+    """The URL as `find_remote_photos` writes it: memory://town/ is memory:///town."""
+    with _storage_errors(url):
+        storage, path = need("fsspec", "ray").core.url_to_fs(url)
+        return _url_of(storage, path, url)
 
 
 def remote_stamp(url: str) -> Stamp | None:
@@ -60,6 +66,12 @@ def fetch_file(url: str, folder: Path) -> Path:
         target = own / PurePosixPath(path).name
         storage.get_file(path, str(target))
     return target
+
+
+def _url_of(storage: Any, path: str, like: str) -> str:
+    """The URL of a path in the storage that another URL leads to, through the same archives."""
+    _, colons, behind = like.partition("::")
+    return f"{storage.unstrip_protocol(path)}{colons}{behind}"
 
 
 def _is_photo(path: str) -> bool:

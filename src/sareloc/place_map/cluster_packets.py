@@ -1,0 +1,136 @@
+"""What travels between the process that builds a map and the workers of a cluster, as JSON: packets of photos, and
+what became of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import numpy as np
+
+from sareloc.errors import PhotoError
+from sareloc.photos import Geotag, read_geotag_table
+from sareloc.photos.finding import TABLES
+from sareloc.photos.remote import fetch_file, find_remote_photos, is_url, remote_stamp, usual_url
+from sareloc.place_map.examining import list_photos, read_tables, stamp
+from sareloc.place_map.records import Photo
+from sareloc.place_map.sorting import Tally
+from sareloc.place_map.storage import Vectors
+
+FILE_URL = "file://"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A photo that shall go into a map."""
+
+    where: str
+    """Its path, the same on every machine, or its URL."""
+    stamp: tuple[int, int] | None
+    """Size in bytes and time stamp in ns when it was listed; None where it is gone already."""
+    geotag: Geotag | None = None
+    """What a table says of it; None: ask the photo."""
+    name: str = ""
+    """What the map calls it."""
+
+
+@dataclass
+class Done:
+    """What became of a packet of photos."""
+
+    worker: str
+    """Host and process."""
+    tally: Tally
+    photos: list[tuple[str, Photo]] = field(default_factory=list)
+    """Where they lie, and what a map knows of them: those that nobody has written yet."""
+    descriptors: Vectors = field(default_factory=lambda: np.zeros((0, 0), dtype=np.float32))
+    """(n, dim) of `photos`."""
+
+
+def list_wanted(given: str | Path | Sequence[str | Path], geotags: str | Path | None) -> list[Wanted]:
+    """The photos in folders, here or at a URL, with what tables say of their positions; as `build_map` finds them."""
+    items = [given] if isinstance(given, str | Path) else list(given)
+    local = [path for item in items if (path := _local_path(item)) is not None]
+    remote = [str(item) for item in items if _local_path(item) is None]
+    wanted: list[Wanted] = []
+    if local:
+        table = read_tables(local, geotags)
+        wanted += [Wanted(str(path), stamp(path), table.get(os.path.abspath(path))) for path in list_photos(local)]
+    for url in remote:
+        found = find_remote_photos(url)
+        if not found:
+            raise PhotoError(url, "holds no photos")
+        by_url = _remote_table(url, geotags)
+        wanted += [Wanted(photo, changed, by_url.get(photo)) for photo, changed in found.items()]
+    return wanted
+
+
+def _local_path(item: str | Path) -> Path | None:
+    if str(item).startswith(FILE_URL):
+        return Path(url2pathname(urlsplit(str(item)).path))
+    return None if is_url(item) else Path(item)
+
+
+def _remote_table(folder: str, geotags: str | Path | None) -> dict[str, Geotag]:
+    """Geotags by URL: from this table, whose names are relative to the folder, or from the one in the folder."""
+    head, colons, behind = usual_url(folder).partition("::")
+    within, after = head if head.endswith("/") else f"{head}/", f"{colons}{behind}"
+    with TemporaryDirectory() as scratch:
+        beside = [f"{within}{name}{after}" for name in TABLES if geotags is None]
+        tables = [fetch_file(url, Path(scratch)) for url in beside if remote_stamp(url) is not None]
+        return {
+            f"{within}{file}{after}": geotag
+            for table in ([Path(geotags)] if geotags is not None else tables)
+            for file, geotag in read_geotag_table(table).items()
+        }
+
+
+def packets_of(wanted: Sequence[Wanted], size: int) -> list[str]:
+    """Photos as packets of so many."""
+    return [json.dumps([asdict(one) for one in wanted[i : i + size]]) for i in range(0, len(wanted), size)]
+
+
+def read_packet(packet: str) -> Iterator[Wanted]:
+    """The photos of a packet."""
+    for row in json.loads(packet):
+        known = row["stamp"] and tuple(row["stamp"])
+        yield Wanted(row["where"], known, row["geotag"] and _geotag(row["geotag"]), row["name"])
+
+
+def write_done(done: Done) -> dict[str, Any]:
+    """As a row of a table."""
+    about = {
+        "worker": done.worker,
+        "added": done.tally.added,
+        "already": done.tally.already,
+        "untagged": done.tally.untagged,
+        "unreadable": [[error.photo, error.reason] for error in done.tally.unreadable],
+        "photos": [[where, asdict(photo) | {"sha256": photo.sha256.hex()}] for where, photo in done.photos],
+    }
+    return {"about": json.dumps(about), "descriptors": done.descriptors.astype("<f4").tobytes()}
+
+
+def read_done(row: dict[str, Any]) -> Done:
+    """From a row of a table."""
+    about = json.loads(row["about"])
+    unreadable = [PhotoError(photo, reason) for photo, reason in about["unreadable"]]
+    photos = [(where, _photo(known)) for where, known in about["photos"]]
+    vectors = np.frombuffer(row["descriptors"], dtype="<f4").reshape(len(photos), -1 if photos else 0)
+    tally = Tally(about["added"], about["already"], about["untagged"], unreadable)
+    return Done(about["worker"], tally, photos, vectors)
+
+
+def _geotag(known: dict[str, Any]) -> Geotag:
+    return Geotag(**known | {"latlon": tuple(known["latlon"])})
+
+
+def _photo(known: dict[str, Any]) -> Photo:
+    return Photo(**known | {"geotag": _geotag(known["geotag"]), "sha256": bytes.fromhex(known["sha256"])})
