@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from benchmarks.drawn_descriptors import Walk, draw
+from benchmarks.milvus_map import finish_index
 from tests.engines.contract_suite import DIM, EngineContract
 from tests.engines.loopback_milvus import LoopbackMilvus, why_not
 from tests.engines.milvus_places import make_engine
@@ -87,18 +87,6 @@ class TestStoreOnServer(StoreContract):
 
     def make(self) -> MapStore:
         return self.store
-
-
-def finish_index(engine: MilvusEngine) -> None:
-    """Until then what came last is searched without an index."""
-    collection, deadline = engine.connection.address.collection, time.monotonic() + 120
-    engine.connection.ask("flush", collection_name=collection)
-    while engine.connection.ask("describe_index", collection_name=collection, index_name="vector")[
-        "pending_index_rows"
-    ]:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    engine.connection.ask("load_collection", collection_name=collection)
 
 
 def test_file_and_server_find_the_same(address: str, tmp_path: Path) -> None:

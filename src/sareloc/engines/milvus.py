@@ -9,6 +9,7 @@ does not wait and may miss the last seconds.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 import numpy as np
@@ -27,7 +28,7 @@ from sareloc.engines.contract import (
 from sareloc.engines.milvus_connection import Connection
 from sareloc.engines.milvus_index import search_parameters
 from sareloc.engines.milvus_schema import Column
-from sareloc.errors import ArgumentError
+from sareloc.errors import ArgumentError, MapError
 
 MOST_ROWS = 16_384
 """Milvus gives no more hits to a query, and no more rows at once."""
@@ -188,6 +189,11 @@ class MilvusEngine:
         """What a column says of one of those that fit; None where there is none."""
         rows = self._ask("query", filter=where, limit=1, output_fields=[column], consistency_level=self.consistency)
         return float(rows[0][column]) if len(rows) else None
+
+    def seal(self) -> None:
+        """Let the server index what came last, which it searches less well until then; it may say "not now"."""
+        with suppress(MapError):
+            self._ask("flush", retry_on_rate_limit=False)
 
     def count(self, where: str = "") -> int:
         """How many fit; whatever was written before is counted."""

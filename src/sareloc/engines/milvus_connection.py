@@ -20,7 +20,7 @@ PATIENCE_S = 60.0
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
 
 _AWAY = {2, 503, 901, 902}  # connecting failed or service unavailable; channel not available; node gone
-_STARTING = ("not ready", "not available", "not loaded", "no available", "initializing", "rate limit")
+_STARTING = ("not ready", "not available", "not loaded", "no available", "initializing")
 
 
 class Connection:

@@ -65,7 +65,7 @@ def build_map(
     with open_or_create_store(out, manifest) as store:
         check_same(store, model, manifest.dim, storage)
         report = _add(model, listed, read_tables(photos, geotags), store, batch, workers, progress)
-    PlaceMap(out)  # makes the index, so that the first search need not
+    PlaceMap(out).settle()
     return report
 
 
@@ -84,7 +84,7 @@ def add_photos(
     with open_store(path, write=True) as store:
         check_same(store, model, store.manifest.dim, store.manifest.storage)
         report = _add(model, listed, read_tables(photos, geotags), store, batch, workers, progress)
-    PlaceMap(path)
+    PlaceMap(path).settle()
     return report
 
 

@@ -56,7 +56,7 @@ def copy_map(source: str | Path, target: str | Path, *, progress: bool = True) -
             b.write_note(name, text)
         _verify(a, b, expected % MODULUS, progress)
         count = b.count()
-    PlaceMap(target)  # makes the index of a file
+    PlaceMap(target).settle()
     return CopyReport(count, copied, _short(expected % MODULUS))
 
 

@@ -73,6 +73,9 @@ class FilePhotos:
         within = within_radius(self.positions.metres, points_m, radius_m)
         return np.array([len(rows) for rows in within], dtype=np.int64)
 
+    def settle(self) -> None:
+        """See `MapPhotos`; opening has done it."""
+
     def engine_info(self) -> EngineInfo:
         """See `MapPhotos`."""
         return self._engine.info()

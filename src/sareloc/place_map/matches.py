@@ -54,6 +54,9 @@ class MapPhotos(Protocol):
     def count_around(self, points_m: Floats, radius_m: float) -> Ints:
         """How many photos stand within the radius of each of these points (Q, 3) in earth-centred metres."""
 
+    def settle(self) -> None:
+        """Do now what makes searching what was added as fast and good as it can be."""
+
     def engine_info(self) -> EngineInfo:
         """How this map is searched."""
 

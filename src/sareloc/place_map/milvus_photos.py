@@ -86,6 +86,10 @@ class MilvusPhotos:
             counts.append(sum(int((part <= radius_m + ROUNDING_M).sum()) for part in away))
         return np.array(counts, dtype=np.int64)
 
+    def settle(self) -> None:
+        """See `MapPhotos`."""
+        self._engine.seal()
+
     def engine_info(self) -> EngineInfo:
         """See `MapPhotos`."""
         return self._engine.info()

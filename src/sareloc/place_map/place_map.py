@@ -105,6 +105,10 @@ class PlaceMap:
         """How many photos stand within the radius of each of these points (Q, 3) in earth-centred metres."""
         return self._photos.count_around(points_m, radius_m)
 
+    def settle(self) -> None:
+        """Do now, and not at the first search, what makes searching what was added as good as it can be."""
+        self._photos.settle()
+
     def engine_info(self) -> EngineInfo:
         """How this map is searched."""
         return self._photos.engine_info()
