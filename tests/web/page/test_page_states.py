@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 from tests.localize.street import street_model
 from tests.web.page.visiting import Visit, choose, verdict
@@ -39,6 +40,15 @@ def test_after_a_bad_file_a_good_one_is_found(page: Page, web_town: Path, tmp_pa
     choose(page, web_town / "queries" / "q07.jpg")
     assert verdict(page) != "Not in this map"
     expect(page.locator("#trouble-title")).to_be_hidden()
+
+
+def test_a_photo_that_the_browser_cannot_show_is_found_all_the_same(page: Page, web_town: Path, tmp_path: Path) -> None:
+    with Image.open(web_town / "queries" / "q07.jpg") as photo:
+        photo.save(tmp_path / "photo.tiff")
+    choose(page, tmp_path / "photo.tiff")
+    assert verdict(page) != "Not in this map"
+    expect(page.get_by_text("This browser cannot show this kind of photo.")).to_be_visible()
+    expect(page.get_by_role("button", name="What mattered?")).to_be_hidden()
 
 
 def test_a_photo_that_is_too_large_is_not_sent(browser: Browser, web_town: Path, tmp_path: Path) -> None:

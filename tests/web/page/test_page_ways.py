@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 from tests.localize.street import street_model
-from tests.web.page.visiting import PHONE, Visit, choose, verdict
+from tests.web.page.visiting import PHONE, Visit, choose, shown_position, verdict
 from tests.web.running import running
 
 from sareloc.web import Serving, make_app
@@ -128,6 +128,18 @@ def test_dark_mode_is_dark_everywhere_and_follows_the_switch(
         visit.page.emulate_media(color_scheme="light")
         visit.page.wait_for_function(f"() => ({LIGHTEST_STREET})() > 200")
         assert brightness(visit.page, tmp_path / "light.png") > 180
+
+
+def test_the_position_is_copied(visit: Visit, web_town: Path) -> None:
+    visit.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    choose(visit.page, web_town / "queries" / "q07.jpg")
+    verdict(visit.page)
+    visit.page.get_by_role("button", name="Copy").click()
+    expect(visit.page.get_by_role("button", name="Copied")).to_be_visible()
+    copied = visit.page.evaluate("() => navigator.clipboard.readText()")
+    assert [f"{float(degree):.5f}" for degree in copied.split(", ")] == [
+        f"{one:.5f}" for one in shown_position(visit.page)
+    ]
 
 
 @pytest.mark.slow

@@ -39,6 +39,8 @@ class Visit:
         self.errors: list[str] = []
         self.foreign: list[str] = []
         self.failed: list[str] = []
+        # from the start: a dialog that opens before playwright has begun to listen is never seen
+        self.page.on("filechooser", lambda chooser: None)
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("console", lambda message: self._hear(message.type, message.text))
         self.page.on("request", lambda request: self._ask(request.url))

@@ -48,7 +48,6 @@ async function openMap() {
     const limit = Math.min(PHOTOS_AT_ONCE, settings.max_features ?? PHOTOS_AT_ONCE);
     const found = await fetchJson(`map?limit=${limit}`);
     if (settings.tiles) ground.setTiles(settings.tiles, settings.attribution);
-    byId("heat-button").hidden = !settings.heatmap;
     byId("about").textContent = `${settings.name} · ${count(found.total, "photo")}`;
     if (!found.total) {
       enter("empty");
@@ -90,12 +89,13 @@ function showQuery(file, total) {
   const image = byId("query");
   byId("query-caption").textContent = total > 1 ? `The first of ${total} photos` : "Your photo";
   if (image.src) URL.revokeObjectURL(image.src);
-  image.hidden = false;
-  byId("no-preview").hidden = true;
-  image.onerror = () => {
-    image.hidden = true;
-    byId("no-preview").hidden = false;
+  const show = (can) => {
+    image.hidden = !can;
+    byId("no-preview").hidden = can;
+    byId("heat-button").hidden = !can || !settings?.heatmap;  // there must be something to lay it over
   };
+  show(true);
+  image.onerror = () => show(false);  // HEIC, in most browsers
   image.src = URL.createObjectURL(file);
 }
 
@@ -139,13 +139,16 @@ function tell(fix) {
   enter("answer");
   ground.showFix(fix, choose);
   if (fix.matches.length) choose(1);
-  byId("copy").onclick = async () => {
-    await navigator.clipboard.writeText(degrees(fix.latlon, 6));
-    announce("Position copied.");
-    byId("copy").textContent = "Copied";
-    setTimeout(() => (byId("copy").textContent = "Copy"), 1500);
-  };
+  byId("copy").onclick = () => copy(degrees(fix.latlon, 6));
   announce(spokenAnswer(fix));
+}
+
+async function copy(text) {
+  const button = byId("copy");
+  const done = await navigator.clipboard.writeText(text).then(() => "Copied", () => "Not allowed");
+  announce(done);
+  button.textContent = done;
+  setTimeout(() => (button.textContent = "Copy"), 1500);
 }
 
 byId("copy").hidden = !navigator.clipboard;  // absent where the page is not served securely

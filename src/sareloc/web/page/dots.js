@@ -26,7 +26,7 @@ export const PhotoDots = L.GridLayer.extend({
   /** The photos of the spot nearest to a place on the screen, within so many pixels; none: []. */
   near(latlng, withinPx) {
     const { x, y, grid, photos } = this.spots;
-    const [px, py] = mercator(latlng.lat, latlng.lng);
+    const [px, py] = mercator(latlng.lat, latlng.wrap().lng);
     const reach = withinPx / scaleOf(this._map.getZoom());
     const away = (i) => Math.hypot(x[i] - px, y[i] - py);
     const found = grid.inside(px - reach, py - reach, px + reach, py + reach).filter((i) => away(i) <= reach);

@@ -79,15 +79,17 @@ export class Ground {
       seen.extend(circle.addTo(this.answer).getBounds());
     }
     this.middle = fix.latlon;
-    this.pins = fix.matches.map((match, i) => this.makePin(match, i + 1, fix, choose));
-    for (const { latlon } of fix.matches) {
+    const around = (fix.latlon ?? fix.matches[0]?.latlon ?? [0, 0])[1];
+    const feet = fix.matches.map(({ latlon: [lat, lon] }) => [lat, lon - 360 * Math.round((lon - around) / 360)]);
+    this.pins = feet.map((latlon, i) => this.makePin(latlon, i + 1, fix, choose));
+    for (const latlon of feet) {
       if (!fix.latlon || this.map.distance(latlon, fix.latlon) <= NEAR_THE_FIX_M) seen.extend(latlon);
     }
     if (seen.isValid()) this.fit(seen);
     this.standPins();
   }
 
-  makePin({ latlon }, number, fix, choose) {
+  makePin(latlon, number, fix, choose) {
     const away = fix.latlon ? `, ${metres(this.map.distance(latlon, fix.latlon))} from the answer` : "";
     const title = `Match ${number}${away}`;
     const pin = L.marker(latlon, { icon: pinIcon(number), title, riseOnHover: true });
