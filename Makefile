@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all check format clean
+.PHONY: demo test test-all check format clean chromium
 
 .venv/ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -13,10 +13,15 @@ BIN := .venv/bin
 demo: .venv/ready          ## the main job, end to end
 	$(BIN)/python examples/demo.py
 
-test: .venv/ready          ## the default tests: under five minutes on two cores
+# The page is tested in a real browser; where none can be installed those tests are skipped, saying so.
+chromium:
+	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-liberation >/dev/null; } \
+		|| echo "chromium is not here and could not be installed: the page is not tested"
+
+test: .venv/ready chromium ## the default tests: under five minutes on two cores
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
 
-test-all: .venv/ready      ## also the slow, gpu and data-hungry ones
+test-all: .venv/ready chromium ## also the slow, gpu and data-hungry ones
 	$(BIN)/python -m pytest --hypothesis-profile=new
 
 check: .venv/ready         ## lint, format, types

@@ -155,7 +155,7 @@ def test_a_thumbnail_of_a_lost_or_damaged_file_is_404(own_town: Path) -> None:
 def test_settings_health_and_metrics(client: httpx.Client, web_town: Path) -> None:
     assert client.get("/settings").json() == {
         "name": "Street", "tiles": None, "attribution": None, "max_bytes": 32 * 2**20, "max_files": 16,
-        "adding": False, "heatmap": True,
+        "max_features": 10_000, "adding": False, "heatmap": True,
     }  # fmt: skip
     manifest = PlaceMap(web_town / "street.gpkg").manifest
     assert client.get("/health").json() == {

@@ -56,6 +56,7 @@ def about_routes(service: Service) -> APIRouter:
                 "attribution": serving.attribution,
                 "max_bytes": service.limits.max_bytes,
                 "max_files": service.limits.max_files,
+                "max_features": service.limits.max_features,
                 "adding": serving.token is not None,
                 "heatmap": serving.heatmap,
             }

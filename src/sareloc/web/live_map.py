@@ -6,7 +6,7 @@ import copy
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -88,15 +88,16 @@ class LiveMap:
         self.catch_up()
         if self._localizer is None or not len(self.place_map):
             return [EMPTY] * len(questions)
-        groups: dict[tuple[Area | None, int], list[int]] = {}
+        groups: dict[Area | None, list[int]] = {}
         for row, question in enumerate(questions):
-            groups.setdefault((question.near, question.top), []).append(row)
+            groups.setdefault(question.near, []).append(row)
         fixes: dict[int, Fix] = {}
-        for (near, top), rows in groups.items():
-            found = self._localizer.localize_many([questions[row].image for row in rows], near=near, top=top)
+        for near, rows in groups.items():
+            most = max(questions[row].top for row in rows)
+            found = self._localizer.localize_many([questions[row].image for row in rows], near=near, top=most)
             for row, fix in zip(rows, found, strict=True):
                 assert isinstance(fix, Fix), "images are decoded already"
-                fixes[row] = fix
+                fixes[row] = replace(fix, matches=fix.matches[: questions[row].top])
         return [fixes[row] for row in range(len(questions))]
 
     def catch_up(self) -> None:

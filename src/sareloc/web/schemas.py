@@ -138,6 +138,7 @@ class SettingsAnswer(BaseModel):
     attribution: str | None
     max_bytes: int
     max_files: int
+    max_features: int = Field(description="How many photos of the map may be asked for at once.")
     adding: bool = Field(description="Whether photos can be added and removed, with a token.")
     heatmap: bool
 
