@@ -74,7 +74,7 @@ def test_a_map_on_milvus_takes_the_same_commands(town: Path, capsys: pytest.Capt
     run("info", address)
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert lines["photos"] == "6"
-    assert lines["index"] == "HNSW, kept by Milvus"
+    assert lines["index"] == "FLAT, kept by Milvus"
     assert lines["latitude"] == "48.85840 to 48.85890"
     assert "file" not in lines
     run("remove", address, "0001.jpg")

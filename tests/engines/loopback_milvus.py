@@ -25,6 +25,7 @@ from typing import Any
 from tests.engines.relay import pump
 
 PORT = 19530
+TOKEN = "root:Milvus"  # as every server has it at first
 NEEDED = "pip install --no-deps milvus==2.3.5"
 
 
@@ -113,6 +114,7 @@ def serve(folder: Path, door: Path) -> None:
     config: Any = MilvusServerConfig(data_dir=str(folder))
     for part in ("rootCoord", "proxy", "queryCoord", "queryNode", "indexNode", "dataCoord", "dataNode"):
         config.set(f"{part}.ip", "127.0.0.1")  # where they look for one another
+    config.set("common.security.authorizationEnabled", "true")
     server = MilvusServer(config)
     server.start()
     listener = socket.socket(socket.AF_UNIX)

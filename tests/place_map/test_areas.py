@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyproj import Geod
 
 from sareloc.errors import PositionError
 from sareloc.geo import distance_m
@@ -25,6 +26,29 @@ def test_a_circle_holds_what_lies_within_its_radius_along_the_ground(
     inside = Circle((latitude, longitude), radius_m).rows(points)
     expected = np.flatnonzero(distance_m(points, (latitude, longitude)) <= radius_m + 1e-6)
     assert inside.tolist() == expected.tolist()
+
+
+@settings(max_examples=100)
+@given(st.floats(-90, 90), st.floats(-180, 180), st.floats(-1, 7.4).map(lambda power: 10**power), st.integers(0, 99))
+def test_the_bounds_of_a_circle_hold_it_and_little_more(
+    latitude: float, longitude: float, radius_m: float, seed: int
+) -> None:
+    circle = Circle((latitude, longitude), radius_m)
+    bounds = circle.bounds()
+    rim = Geod(ellps="WGS84").fwd(
+        np.full(360, longitude), np.full(360, latitude), np.arange(360.0), np.full(360, radius_m)
+    )
+    points = np.stack([rim[1], (np.array(rim[0]) + 180) % 360 - 180], axis=1)
+    assert len(bounds.rows(points)) == 360
+    assert bounds.north - bounds.south <= 1.03 * np.degrees(2 * radius_m / 6.33e6) + 1e-6
+    if abs(latitude) < 60 and radius_m < 1e5:
+        wide = (bounds.east - bounds.west) % 360
+        assert wide <= 1.05 * np.degrees(2 * radius_m / 6.33e6) / np.cos(np.radians(abs(latitude) + 1)) + 1e-6
+
+
+def test_the_bounds_of_a_box_are_the_box() -> None:
+    box = Box(10, 178, 11, -178)
+    assert box.bounds() == box
 
 
 def test_the_border_belongs_to_the_circle() -> None:

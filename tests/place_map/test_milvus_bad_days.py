@@ -195,6 +195,16 @@ def test_what_is_not_there_is_told(lite: Path, model: PlaceModel, tmp_path: Path
         build_map(model, tmp_path, f"milvus-lite:{lite}/absent?index=fast", progress=False)
 
 
+def test_an_index_is_chosen_once(lite: Path, model: PlaceModel, tmp_path: Path) -> None:
+    write_town(tmp_path, 1)
+    address = f"milvus-lite:{lite}/indexed"
+    build_map(model, tmp_path, f"{address}?index=HNSW", progress=False)
+    assert PlaceMap(address).engine_info().kind == "Milvus HNSW"
+    assert build_map(model, tmp_path, f"{address}?index=hnsw", progress=False).already == 1
+    with pytest.raises(MapError, match="has the index HNSW, asked for is FLAT"):
+        build_map(model, tmp_path, f"{address}?index=FLAT", progress=False)
+
+
 def test_two_writers_at_once(model: PlaceModel, relay: Relay, tmp_path: Path) -> None:
     """Both make the same map of the same photos and of some of their own: each photo is in it once."""
     write_town(tmp_path / "both", 12)

@@ -99,7 +99,7 @@ def test_what_a_map_says_of_its_photos_agrees(twins: tuple[PlaceMap, PlaceMap]) 
     assert len(milvus) == len(file) == COUNT
     assert milvus.manifest.fingerprint == file.manifest.fingerprint
     assert milvus.engine_info().vectors == COUNT
-    assert milvus.engine_info().kind == "Milvus HNSW"
+    assert milvus.engine_info().kind == "Milvus FLAT"
     points = ecef_from_wgs84([geotag_of(n).latlon for n in (0, 150, 299)])
     for radius_m in (0.0, 50.0, 1000.0):
         np.testing.assert_array_equal(milvus.count_around(points, radius_m), file.count_around(points, radius_m))
@@ -164,7 +164,7 @@ def test_renumbered_photos_keep_their_descriptors(lite: str, tmp_path: Path) -> 
 def test_info_and_verify(lite: str, twins: tuple[PlaceMap, PlaceMap]) -> None:
     info, twin = map_info(f"{lite}/twin"), map_info(twins[0].path)
     assert (info.photos, info.extent, info.first, info.last) == (twin.photos, twin.extent, twin.first, twin.last)
-    assert (info.file_bytes, info.index) == (None, "HNSW, kept by Milvus")
+    assert (info.file_bytes, info.index) == (None, "FLAT, kept by Milvus")
     assert verify_map(f"{lite}/twin") == []
     with pytest.raises(ArgumentError, match="gives space back by itself"):
         compact_map(f"{lite}/twin")

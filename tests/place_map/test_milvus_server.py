@@ -16,7 +16,7 @@ import pytest
 from benchmarks.drawn_descriptors import Walk, draw
 from benchmarks.milvus_map import finish_index
 from tests.engines.contract_suite import DIM, EngineContract
-from tests.engines.loopback_milvus import LoopbackMilvus, why_not
+from tests.engines.loopback_milvus import TOKEN, LoopbackMilvus, why_not
 from tests.engines.milvus_places import make_engine
 from tests.engines.relay import Relay
 from tests.place_map.small_town import tiny_model, write_photo, write_town
@@ -27,6 +27,7 @@ from sareloc.checkpoint import save_checkpoint
 from sareloc.engines.contract import Engine
 from sareloc.engines.milvus import MilvusEngine
 from sareloc.engines.milvus_address import read_milvus_address
+from sareloc.errors import MapError
 from sareloc.place_map import Circle, PlaceMap, open_store
 from sareloc.place_map.building import build_map
 from sareloc.place_map.copying import copy_map
@@ -52,7 +53,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackMilvus]
 
 @pytest.fixture(scope="module")
 def address(server: LoopbackMilvus) -> Iterator[str]:
-    with Relay(server.connect) as relay:
+    with Relay(server.connect) as relay, pytest.MonkeyPatch.context() as patched:
+        patched.setenv("MILVUS_TOKEN", TOKEN)
         yield f"milvus://127.0.0.1:{relay.port}"
 
 
@@ -63,6 +65,13 @@ def server_engine(address: str) -> MilvusEngine:
 
 def test_nothing_outside_can_reach_it(server: LoopbackMilvus) -> None:
     assert os.readlink(f"/proc/{server.pid}/ns/net") != os.readlink("/proc/self/ns/net")
+
+
+@pytest.mark.parametrize("token", ["", "root:wrong"])
+def test_who_it_does_not_know_is_told(address: str, token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILVUS_TOKEN", token)
+    with pytest.raises(MapError, match=r"does not know us .*: set MILVUS_TOKEN to user:password"):
+        PlaceMap(f"{address}/city")
 
 
 class TestEngineOnServer(EngineContract):
@@ -89,19 +98,22 @@ class TestStoreOnServer(StoreContract):
         return self.store
 
 
-def test_file_and_server_find_the_same(address: str, tmp_path: Path) -> None:
-    """The same first match for 99 % of the queries at least, and distances alike, on an index that is built."""
+@pytest.mark.parametrize("index", ["FLAT", "HNSW"])
+def test_file_and_server_find_the_same(address: str, tmp_path: Path, index: str) -> None:
+    """The same first match for 99 % of the queries at least, and distances alike, when the index is built."""
     dim, count = 128, 6000
     vectors, queries = draw(Walk(dim=dim), count, 500, np.random.default_rng(0))
     path = tmp_path / "city.gpkg"
     with open_or_create_store(path, replace(TINY, dim=dim)) as file:
         file.add([photo(number) for number in range(count)], vectors)
-    report = copy_map(path, f"{address}/city", progress=False)
+    there = f"{address}/city_{index}"
+    report = copy_map(path, f"{there}?index={index}", progress=False)
     assert report.photos == count
-    with open_store(f"{address}/city") as store:
+    with open_store(there) as store:
         assert isinstance(store, MilvusStore)
+        assert store.engine.index == index
         finish_index(store.engine)
-    file_map, server_map = PlaceMap(path, exact=True), PlaceMap(f"{address}/city")
+    file_map, server_map = PlaceMap(path, exact=True), PlaceMap(there)
     truth, found = file_map.search(queries, 10), server_map.search(queries, 10)
     first = [Path(line[0]).name for line in truth.files]
     same = np.mean([Path(line[0]).name == name for line, name in zip(found.files, first, strict=True)])
@@ -115,10 +127,10 @@ def test_file_and_server_find_the_same(address: str, tmp_path: Path) -> None:
     near = Circle(photo(3000).geotag.latlon, 300)
     a, b = (one.search(queries[:50], 5, near) for one in (file_map, server_map))
     assert [[Path(n).name for n in line] for line in b.files] == [list(line) for line in a.files]
-    info = map_info(f"{address}/city")
+    info = map_info(there)
     assert (info.photos, info.extent) == (count, map_info(path).extent)
-    assert verify_map(f"{address}/city") == []
-    assert copy_map(f"{address}/city", tmp_path / "back.gpkg", progress=False).checksum == report.checksum
+    assert verify_map(there) == []
+    assert copy_map(there, tmp_path / "back.gpkg", progress=False).checksum == report.checksum
 
 
 def command(out: str, *photos: Path, model: Path) -> list[str]:

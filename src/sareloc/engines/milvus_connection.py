@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, sleep
@@ -13,6 +14,8 @@ from sareloc.errors import MapError, MissingExtraError, need
 
 T = TypeVar("T")
 
+TOKEN = "MILVUS_TOKEN"
+"""The environment variable with user:password, or an API key, for servers that ask who is there."""
 CONNECT_S = 10.0
 """A server that does not answer by then is not there."""
 PATIENCE_S = 60.0
@@ -34,7 +37,8 @@ class Connection:
         if address.local:
             _make_room(Path(address.uri))
         try:
-            self._client = self._milvus.MilvusClient(uri=address.uri, timeout=CONNECT_S)
+            token = os.environ.get(TOKEN, "")
+            self._client = self._milvus.MilvusClient(uri=address.uri, token=token, timeout=CONNECT_S)
         except self._errors as error:
             raise MapError(self._not_there(error)) from error
 
@@ -92,6 +96,8 @@ class Connection:
                 f"{self.address.where} cannot be opened ({_said(error)}): is another process using it? milvus-lite "
                 "serves one at a time; a server serves many"
             )
+        if "unauthenticated" in repr(error.__cause__).lower() or "auth" in _said(error).lower():
+            return f"Milvus at {self.address.where} does not know us ({_said(error)}): set {TOKEN} to user:password"
         return (
             f"no Milvus answers at {self.address.where} ({_said(error)}): start the server, or correct the host and "
             "the port"

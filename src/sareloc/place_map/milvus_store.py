@@ -166,8 +166,13 @@ def open_milvus_store(address: MilvusAddress, *, consistency: Consistency = "Str
     connection = Connection(address)
     if not _is_there(connection):
         raise MapError(f'map {address} does not exist: make one with "sareloc map build PHOTOS --out {address}"')
-    manifest = manifest_of(connection)
-    return MilvusStore(MilvusEngine(connection, COLUMNS, consistency=consistency), manifest)
+    manifest, engine = manifest_of(connection), MilvusEngine(connection, COLUMNS, consistency=consistency)
+    if address.index not in (None, engine.index):
+        raise MapError(
+            f"map {address} has the index {engine.index}, asked for is {address.index}: leave that out, or copy the map "
+            "to a collection that is made with it"
+        )
+    return MilvusStore(engine, manifest)
 
 
 def open_or_create_milvus_store(address: MilvusAddress, manifest: Manifest) -> MilvusStore:
