@@ -203,7 +203,7 @@ def test_verify_names_what_is_wrong(lite: str) -> None:
 
 
 def _whole(store, photo_id):  # type: ignore[no-untyped-def]
-    from sareloc.place_map.milvus_store import ALL
+    from sareloc.place_map.milvus_rows import ALL
 
     return store.engine.rows(np.array([photo_id]), ALL)[photo_id]
 

@@ -14,7 +14,8 @@ from sareloc.errors import MapError
 from sareloc.geo import ecef_from_wgs84, wgs84_from_ecef
 from sareloc.place_map.areas import ROUNDING_M, SMALLEST_RADIUS_M, Area, Circle
 from sareloc.place_map.matches import Floats, Matches, Vectors
-from sareloc.place_map.milvus_store import PLACE, inside, manifest_of, open_milvus_store
+from sareloc.place_map.milvus_rows import PLACE, inside
+from sareloc.place_map.milvus_store import manifest_of, open_milvus_store
 
 IDS = 2**63
 SPARE = 2  # a circle fills three quarters of its box

@@ -1,51 +1,40 @@
-"""A map as a collection of Milvus: a row for each photo, the manifest and the notes as properties of the collection.
-
-A photo's id is the first 63 bits of the SHA-256 of its content, so that whoever adds it, however often, writes the same
-row. (Of 100 million photos two share an id with a chance of 1 in 1,800: the later one would stand for both.)
-"""
+"""A map as a collection of Milvus: a row for each photo, the manifest and the notes as properties of the collection."""
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
-from sareloc.engines.milvus import Consistency, MilvusEngine, Row
+from sareloc.engines.milvus import Consistency, MilvusEngine
 from sareloc.engines.milvus_address import MilvusAddress
 from sareloc.engines.milvus_connection import Connection
 from sareloc.engines.milvus_index import DEFAULT
-from sareloc.engines.milvus_schema import Column, create_collection
+from sareloc.engines.milvus_schema import create_collection
 from sareloc.errors import MapError
-from sareloc.photos import Geotag
-from sareloc.place_map.areas import Area, Box
+from sareloc.place_map.areas import Area
 from sareloc.place_map.matches import Floats, Ints, Vectors
+from sareloc.place_map.milvus_rows import (
+    ALL,
+    COLUMNS,
+    ENTRY,
+    PLACE,
+    entry_of,
+    inside,
+    photo_id,
+    photo_of,
+    row_of,
+    text_list,
+)
 from sareloc.place_map.records import Entry, Manifest, Photo, read_manifest
 
-UNKNOWN = -1e18
-"""Stands where a time or a heading is not known: old servers have no empty fields."""
 PROPERTY, NOTE = "sareloc.", "sareloc.note "
 FILES_AT_ONCE = 1024
-COLUMNS = (
-    Column("lat", "DOUBLE", 0.0),
-    Column("lon", "DOUBLE", 0.0),
-    Column("file", "VARCHAR", ""),
-    Column("sha256", "VARCHAR", ""),
-    Column("time", "DOUBLE", UNKNOWN),
-    Column("heading_deg", "DOUBLE", UNKNOWN),
-    Column("width", "INT64", 0),
-    Column("height", "INT64", 0),
-    Column("size_bytes", "INT64", 0),
-    Column("modified_ns", "INT64", 0),
-)
-ALL = [column.name for column in COLUMNS]
-ENTRY = ["file", "size_bytes", "modified_ns", "sha256"]
-PLACE = ["lat", "lon", "file"]
 
 
 class MilvusStore:
@@ -84,7 +73,7 @@ class MilvusStore:
             return  # somebody has removed it meanwhile
         if photo.replaces != photo_id:
             self._drop_replaced([photo])
-        known = _photo(rows[photo_id])
+        known = photo_of(rows[photo_id])
         moved = replace(known, file=photo.file, size_bytes=photo.size_bytes, modified_ns=photo.modified_ns)
         self._write(ids, [moved], np.array([rows[photo_id]["vector"]], dtype=np.float32))
 
@@ -101,14 +90,14 @@ class MilvusStore:
     def known(self, digests: Sequence[bytes]) -> dict[bytes, Entry]:
         """See `MapStore`."""
         ids = np.array([photo_id(digest) for digest in digests], dtype=np.int64)
-        return {bytes.fromhex(row["sha256"]): _entry(row) for row in self.engine.rows(np.unique(ids), ENTRY).values()}
+        return {bytes.fromhex(row["sha256"]): entry_of(row) for row in self.engine.rows(np.unique(ids), ENTRY).values()}
 
     def entries(self, files: Sequence[str]) -> dict[str, Entry]:
         """See `MapStore`."""
         return {
-            row["file"]: _entry(row)
+            row["file"]: entry_of(row)
             for start in range(0, len(files), FILES_AT_ONCE)
-            for page in self.engine.select(f"file in {_text(files[start : start + FILES_AT_ONCE])}", ENTRY)
+            for page in self.engine.select(f"file in {text_list(files[start : start + FILES_AT_ONCE])}", ENTRY)
             for row in page
         }
 
@@ -123,7 +112,7 @@ class MilvusStore:
     def records(self) -> Iterator[tuple[list[Photo], Vectors]]:
         """See `MapStore`."""
         for page in self.engine.select(fields=[*ALL, "vector"]):
-            yield [_photo(row) for row in page], np.array([row["vector"] for row in page], dtype=np.float32)
+            yield [photo_of(row) for row in page], np.array([row["vector"] for row in page], dtype=np.float32)
 
     def notes(self) -> dict[str, str]:
         """See `MapStore`."""
@@ -150,7 +139,7 @@ class MilvusStore:
         return Path(file)
 
     def _write(self, ids: Ints, photos: Sequence[Photo], descriptors: Vectors) -> None:
-        known = [_row(photo) for photo in photos]
+        known = [row_of(photo) for photo in photos]
         self.engine.upsert(ids, descriptors, {name: [row[name] for row in known] for name in ALL})
 
     def _drop_replaced(self, photos: Iterable[Photo]) -> None:
@@ -169,8 +158,8 @@ def open_milvus_store(address: MilvusAddress, *, consistency: Consistency = "Str
     manifest, engine = manifest_of(connection), MilvusEngine(connection, COLUMNS, consistency=consistency)
     if address.index not in (None, engine.index):
         raise MapError(
-            f"map {address} has the index {engine.index}, asked for is {address.index}: leave that out, or copy the map "
-            "to a collection that is made with it"
+            f"map {address} has the index {engine.index}, asked for is {address.index}: leave that out, or copy the "
+            "map to a collection that is made with it"
         )
     return MilvusStore(engine, manifest)
 
@@ -187,20 +176,6 @@ def open_or_create_milvus_store(address: MilvusAddress, manifest: Manifest) -> M
             if not _is_there(connection):
                 raise  # else another process was faster
     return open_milvus_store(address)
-
-
-def photo_id(sha256: bytes) -> int:
-    """The id of the photo with this content."""
-    return int.from_bytes(sha256[:8], "big") >> 1
-
-
-def inside(box: Box) -> str:
-    """The condition, in Milvus's words, that a photo stands in a box, borders included."""
-    between = "and" if box.west <= box.east else "or"  # the latter across the antimeridian
-    return (
-        f"lat >= {float(box.south)!r} and lat <= {float(box.north)!r} "
-        f"and (lon >= {float(box.west)!r} {between} lon <= {float(box.east)!r})"
-    )
 
 
 def _is_there(connection: Connection) -> bool:
@@ -221,34 +196,3 @@ def manifest_of(connection: Connection) -> Manifest:
             f"{connection.address} is a collection but no map of sareloc's: give another name, and a map will be made"
         )
     return read_manifest(values, str(connection.address))
-
-
-def _row(photo: Photo) -> Row:
-    tag = photo.geotag
-    return {
-        "lat": float(tag.latlon[0]),
-        "lon": float(tag.latlon[1]),
-        "file": photo.file,
-        "sha256": photo.sha256.hex(),
-        "time": UNKNOWN if tag.time is None else float(tag.time),
-        "heading_deg": UNKNOWN if tag.heading_deg is None else float(tag.heading_deg),
-        "width": photo.width,
-        "height": photo.height,
-        "size_bytes": photo.size_bytes,
-        "modified_ns": photo.modified_ns,
-    }
-
-
-def _photo(row: Row) -> Photo:
-    heading, time = (None if row[name] == UNKNOWN else row[name] for name in ("heading_deg", "time"))
-    tag = Geotag((row["lat"], row["lon"]), heading, time)
-    sizes: tuple[Any, ...] = row["size_bytes"], row["modified_ns"]
-    return Photo(row["file"], tag, row["width"], row["height"], bytes.fromhex(row["sha256"]), *sizes)
-
-
-def _entry(row: Row) -> Entry:
-    return Entry(row["id"], row["file"], (row["size_bytes"], row["modified_ns"]))
-
-
-def _text(values: Sequence[str]) -> str:
-    return json.dumps(list(values), ensure_ascii=False)

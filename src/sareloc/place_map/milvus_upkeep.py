@@ -12,7 +12,8 @@ from sareloc.engines.milvus_address import MilvusAddress
 from sareloc.photos.geotag import FIRST_S, LAST_S
 from sareloc.place_map import gpkg
 from sareloc.place_map.areas import Box
-from sareloc.place_map.milvus_store import open_milvus_store, photo_id
+from sareloc.place_map.milvus_rows import photo_id
+from sareloc.place_map.milvus_store import open_milvus_store
 from sareloc.place_map.upkeep import UNIT, MapInfo
 
 DEGREES, SECONDS = 1e-9, 1e-3  # how exactly extremes are found
