@@ -14,7 +14,7 @@ LAYERS = [
     ["geo", "metrics"],
     ["photos", "losses"],
     ["loading", "datasets", "models"],
-    ["checkpoint", "mining", "export"],
+    ["checkpoint", "mining", "export", "runtimes"],
     ["descriptors", "engines"],
     ["place_map", "evaluation"],
     ["localize", "training"],
