@@ -75,6 +75,7 @@ def test_a_map_on_milvus_takes_the_same_commands(town: Path, capsys: pytest.Capt
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert lines["photos"] == "6"
     assert lines["index"] == "FLAT, kept by Milvus"
+    assert lines["descriptors"] == "256 dimensions, float32"
     assert lines["latitude"] == "48.85840 to 48.85890"
     assert "file" not in lines
     run("remove", address, "0001.jpg")
@@ -135,6 +136,9 @@ def test_remove_wants_to_know_what(town: Path) -> None:
         run("remove", town / "town.gpkg", "x")
 
 
-def test_commands_that_need_no_model_do_not_import_torch() -> None:
-    code = "import sys, sareloc.cli.map; assert 'torch' not in sys.modules and 'faiss' not in sys.modules"
+def test_commands_that_need_no_model_and_no_server_import_neither() -> None:
+    code = (
+        "import sys, sareloc.cli.map, sareloc.place_map.copying;"
+        "assert not {'torch', 'faiss', 'pymilvus', 'milvus_lite', 'grpc'} & sys.modules.keys()"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)

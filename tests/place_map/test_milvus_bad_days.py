@@ -225,6 +225,7 @@ def test_two_writers_at_once(model: PlaceModel, relay: Relay, tmp_path: Path) ->
     assert names(address) == {f"{n:04d}.jpg" for n in range(12)} | {"a.jpg", "b.jpg"}
 
 
+@pytest.mark.slow
 def test_milvus_lite_serves_one_process(lite: Path, relay: Relay) -> None:
     code = f"from sareloc.place_map import PlaceMap; PlaceMap({f'milvus-lite:{lite}/x'!r})"
     tried = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

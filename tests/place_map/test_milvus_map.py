@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -257,11 +255,3 @@ def test_refresh_sees_what_others_wrote(lite: str) -> None:
     assert len(seen) == 1
     seen.refresh()
     assert len(seen) == 2
-
-
-def test_pymilvus_is_imported_for_an_address_alone() -> None:
-    code = (
-        "import sys, sareloc.cli.map, sareloc.localize, sareloc.place_map.building, sareloc.place_map.copying;"
-        "assert not {'pymilvus', 'milvus_lite', 'grpc'} & sys.modules.keys()"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -207,7 +207,7 @@ def table(found: MapInfo) -> str:
     lines = [
         ("photos", f"{found.photos:,}"),
         ("model", f"{made.model} {made.fingerprint}"),
-        ("descriptors", f"{made.dim} dimensions, {made.storage}"),
+        ("descriptors", f"{made.dim} dimensions, {made.storage if found.file_bytes is not None else 'float32'}"),
         ("index", found.index),
         ("made by", f"{made.made_by}, format {made.format}"),
     ]

@@ -36,6 +36,7 @@ NUMBERS_AT_ONCE = 2**22  # of vectors in one message: 16 MiB
 HITS_AT_ONCE = 2**17
 IDS_AT_ONCE = 8192
 UNIT = 1e-2
+LOAD_S = 3600.0  # a server that was started again reads its collections from disk
 
 Consistency = Literal["Strong", "Bounded"]
 Floats = npt.NDArray[np.float64]
@@ -52,7 +53,7 @@ class MilvusEngine:
         self.columns = columns
         self.consistency = consistency
         self._collection = connection.address.collection
-        self._ask("load_collection")
+        self._ask("load_collection", timeout=LOAD_S)
         described = self._ask("describe_collection")
         self.dim = int(next(field for field in described["fields"] if field["name"] == "vector")["params"]["dim"])
         self.index = str(self._ask("describe_index", index_name="vector")["index_type"])

@@ -65,7 +65,7 @@ class Connection:
 
     def ask(self, method: str, **arguments: Any) -> Any:
         """Call a method of pymilvus's client, see `patiently`."""
-        return self.patiently(getattr(self._client, method), timeout=PATIENCE_S, **arguments)
+        return self.patiently(getattr(self._client, method), **{"timeout": PATIENCE_S, **arguments})
 
     def patiently(self, call: Callable[..., T], **arguments: Any) -> T:
         """Call something that asks the server; while that is away, again and again, ever less often.
