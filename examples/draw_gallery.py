@@ -39,7 +39,7 @@ from sareloc.training import Training, train
 
 SEED, WIDEST_PX, MARGIN_PX = 0, 900, 12
 SIZE, CLUSTERS, DIM = (120, 160), 8, 32  # small enough to be trained in half a minute, and to leave something to learn
-EPOCHS, RERANK, SURE = 8, 20, 0.5
+EPOCHS, RERANK, SURE, SHOWN_SURE = 8, 20, 0.5, 0.25
 NS = (1, 2, 3, 5, 10, 20)
 BEFORE, RUNS = "Before training", {"sare-ind": "SARE-Ind", "triplet": "Triplet", "contrastive": "Contrastive"}
 
@@ -64,7 +64,7 @@ def main() -> None:
     for name, report in reports.items():
         write_beside(work / f"{name}.json", json.dumps(report.to_json(), indent=2).encode())
     histories = {name: figures.read_history(work / loss) for loss, name in RUNS.items()}
-    best = max(RUNS.values(), key=lambda name: reports[name].recall[1])
+    best = max(RUNS.values(), key=lambda name: [reports[name].recall[n] for n in NS])
     answers = figures.answers_of(ranked[best])
     curves, put = fixes_of(models[best], best, towns["test"], work)
     sureness = curves | fixes_of(models[BEFORE], BEFORE, towns["test"], work, searches=1)[0]
@@ -76,6 +76,7 @@ def main() -> None:
         "precision-recall": figures.draw_precision_recall(sureness, at=SURE),
         "training": figures.draw_training(histories),
         "map": figures.draw_map(put),
+        "dataset": figures.draw_dataset(towns["test"]),
     }.items():
         print(figures.save_figure(figure, out / f"{name}.svg"))
     print(figures.write_geojson(out / "map.geojson", figures.errors_geojson(put)))
@@ -145,7 +146,9 @@ def fixes_of(
     for called, search in ((name, Search()), (f"{name}, re-ranked", Search(rerank=RERANK)))[:searches]:
         fixes = Localizer(model, PlaceMap(path), search, min_confidence=0).localize_many(queries)
         curves[called] = figures.sureness_of_fixes(fixes, town.queries)
-    return curves, figures.put_by_fixes(fixes, town.queries, min_confidence=SURE, database=town.database.positions)
+    return curves, figures.put_by_fixes(
+        fixes, town.queries, min_confidence=SHOWN_SURE, database=town.database.positions
+    )
 
 
 def embedded(model: PlaceModel, town: Places) -> tuple[np.ndarray, np.ndarray, list[np.ndarray | None], list[str]]:

@@ -17,7 +17,6 @@ ROOT = Path(__file__).resolve().parents[1]
 GALLERY = ROOT / "docs" / "gallery"
 PAGE = (ROOT / "docs" / "gallery.md").read_text()
 SCRIPT = ROOT / "examples" / "draw_gallery.py"
-OF_ITS_OWN_PAGE = {"draw_dataset"}  # sareloc data check --figure
 
 
 def test_every_picture_is_there_and_every_file_is_shown() -> None:
@@ -27,7 +26,7 @@ def test_every_picture_is_there_and_every_file_is_shown() -> None:
 
 def test_every_kind_of_figure_is_shown_with_its_function_and_its_command() -> None:
     drawing = {name for name in figures.__all__ if name.startswith(("draw_", "write_")) and name != "write_geojson"}
-    assert {name for name in drawing if name not in PAGE} == OF_ITS_OWN_PAGE
+    assert {name for name in drawing if name not in PAGE} == set()
     names = {name for name in commands if not name.startswith("-")}
     assert {name for name in names if f"sareloc figure {name} " not in PAGE} == set()
 

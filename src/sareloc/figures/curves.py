@@ -95,7 +95,7 @@ def draw_precision_recall(curves: Mapping[str, SurenessCurve], at: float | None 
     """Precision over recall as answers of less and less sureness are given; `at`: the operating point, marked."""
     _some(curves, "no curves were given")
     operating_at = None
-    figure = new_figure(6.0, 4.2)
+    figure = new_figure(6.0, 4.2 + 0.2 * len(curves))
     axes = figure.subplots()
     for number, (name, curve) in enumerate(curves.items()):
         look = look_of(number)
@@ -111,7 +111,8 @@ def draw_precision_recall(curves: Mapping[str, SurenessCurve], at: float | None 
     axes.set(xlabel="recall (% of all queries answered rightly)", ylabel="precision (% of answers that are right)")
     _percent_axis(axes, "x")
     _percent_axis(axes, "y")
-    axes.legend(loc="best", title=operating_at, alignment="left")
+    # such curves may run anywhere: the legend stands below them
+    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.16), title=operating_at, alignment="left")
     return figure
 
 
