@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sareloc import figures
-from sareloc.cli import figure as commands
+from sareloc.cli import app
 
 ROOT = Path(__file__).resolve().parents[1]
 GALLERY = ROOT / "docs" / "gallery"
@@ -27,7 +27,7 @@ def test_every_picture_is_there_and_every_file_is_shown() -> None:
 def test_every_kind_of_figure_is_shown_with_its_function_and_its_command() -> None:
     drawing = {name for name in figures.__all__ if name.startswith(("draw_", "write_")) and name != "write_geojson"}
     assert {name for name in drawing if name not in PAGE} == set()
-    names = {name for name in commands if not name.startswith("-")}
+    names = {name for name in app["figure"] if not name.startswith("-")}
     assert {name for name in names if f"sareloc figure {name} " not in PAGE} == set()
 
 
