@@ -131,8 +131,6 @@ def test_answers_do_not_wait_for_packets_to_fill() -> None:
 def test_wrong_calls_say_so(web_town: Path, checkpoint: Path) -> None:
     with pytest.raises(MapError, match=r"absent\.gpkg does not exist: make one"):
         run(web_town / "absent.gpkg")
-    with pytest.raises(MapError, match=r"serves a map from a file: copy milvus:.*host:19530/city to one with"):
-        run("milvus://host:19530/city")
     with pytest.raises(MapError, match="built by model 'street'"):
         run(web_town / "street.gpkg")
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ArgumentError, match="cannot be listened on"):

@@ -65,7 +65,7 @@ def about_routes(service: Service) -> APIRouter:
     @router.get("/health", summary="Is it well?", responses={200: {"model": HealthAnswer}, **said(421, 503)})
     async def health() -> Response:
         """What is served; a 503 where the map cannot be read."""
-        photos = len((await asyncio.to_thread(service.catalogue.current)).ids)
+        photos = await asyncio.to_thread(service.catalogue.count)
         manifest = service.live.place_map.manifest
         told = {"photos": photos, "model": manifest.model, "fingerprint": manifest.fingerprint, "version": __version__}
         return JSONResponse({"status": "ok", **told})

@@ -12,10 +12,10 @@ from fastapi import FastAPI
 from sareloc import __version__
 from sareloc.checkpoint import load_model
 from sareloc.engines.milvus_address import is_milvus_address
-from sareloc.errors import MapError
+from sareloc.errors import ArgumentError
 from sareloc.localize import Localizer, Search, open_localizer
 from sareloc.models.place_model import PlaceModel
-from sareloc.place_map import PlaceMap, open_map_file
+from sareloc.place_map import PlaceMap, open_store
 from sareloc.web.about_routes import about_routes
 from sareloc.web.asking_routes import asking_routes
 from sareloc.web.guard import Guard
@@ -28,6 +28,10 @@ from sareloc.web.service import Service
 
 def build_app(live: LiveMap, batch: int, serving: Serving, limits: Limits) -> FastAPI:
     """The app of a map that is open; see `make_app`."""
+    if serving.token is not None and is_milvus_address(live.place_map.path):
+        raise ArgumentError(
+            'photos are added to a map on Milvus by "sareloc map add", not over HTTP: start the service without a token'
+        )
     live.model.eval()  # several threads use it: none may find it in another mode
     service = Service(live, batch, serving, limits)
 
@@ -78,11 +82,9 @@ def open_live_map(
     batch: int,
 ) -> LiveMap:
     """A map with its model, which unlike a localizer's may still be empty."""
-    if is_milvus_address(path):
-        raise MapError(f'a service serves a map from a file: copy {path} to one with "sareloc map copy"')
-    with open_map_file(Path(path)) as file:
-        manifest = file.manifest
-        empty = not file.query("SELECT 1 FROM photos LIMIT 1")
+    with open_store(path) as store:
+        manifest = store.manifest
+        empty = not store.count()
     if not empty:
         localizer = open_localizer(path, model, search, min_confidence=min_confidence, device=device, batch=batch)
         return LiveMap(localizer.model, localizer.place_map, localizer)
@@ -94,6 +96,5 @@ def open_live_map(
 
 
 def live_map_of(localizer: Localizer) -> LiveMap:
-    """The map of a localizer, asked as the localizer does; it must be one in a file."""
-    _ = localizer.place_map.in_memory
+    """The map of a localizer, asked as the localizer does."""
     return LiveMap(localizer.model, localizer.place_map, localizer)

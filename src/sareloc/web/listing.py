@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -71,6 +72,14 @@ class Catalogue:
                 self._seen = version
             return self._listing
 
+    def count(self) -> int:
+        """How many photos there are now."""
+        return len(self.current().ids)
+
+    def file_of(self, photo_id: int) -> str | None:
+        """What the map calls the file of a photo; None for an id that is not in the map now."""
+        return self.current().file_of(photo_id)
+
     def geojson(self, area: Area | None, limit: int) -> dict[str, Any]:
         """A FeatureCollection of the photos in an area; of more than `limit`, every n-th in the order of ids."""
         listing = self.current()
@@ -79,26 +88,33 @@ class Catalogue:
         with open_map_file(self.path) as file:
             rows = file.query(DETAILS, (json.dumps(listing.ids[shown].tolist()),))
         details = {fid: rest for fid, *rest in rows}
-        told: dict[str, Any] = {"type": "FeatureCollection"}
-        if listing.bbox is not None:
-            told["bbox"] = listing.bbox
-        told |= {"total": len(listing.ids), "inside": len(inside)}
         # a photo without details was removed a moment ago
-        told["features"] = [
-            _feature(listing, row, *details[fid]) for row in shown.tolist() if (fid := int(listing.ids[row])) in details
+        features = [
+            feature(fid, listing.latlon[row].tolist(), listing.files[row], *details[fid])
+            for row in shown.tolist()
+            if (fid := int(listing.ids[row])) in details
         ]
-        return told
+        return collection(features, listing.bbox, total=len(listing.ids), inside=len(inside))
 
     def close(self) -> None:
         """Let go of the map's file."""
         self._watch.close()
 
 
-def _feature(listing: Listing, row: int, heading_deg: float | None, time: str | None) -> dict[str, Any]:
-    latitude, longitude = listing.latlon[row].tolist()
+def collection(features: list[dict[str, Any]], bbox: list[float] | None, *, total: int, inside: int) -> dict[str, Any]:
+    """A FeatureCollection of photos, with how many the map and the area asked for hold."""
+    box = {} if bbox is None else {"bbox": bbox}
+    return {"type": "FeatureCollection", **box, "total": total, "inside": inside, "features": features}
+
+
+def feature(
+    photo_id: int, latlon: Sequence[float], file: str, heading_deg: float | None, time: str | None
+) -> dict[str, Any]:
+    """A photo as GeoJSON."""
+    latitude, longitude = latlon
     return {
         "type": "Feature",
-        "id": int(listing.ids[row]),
+        "id": photo_id,
         "geometry": {"type": "Point", "coordinates": [longitude, latitude]},
-        "properties": {"photo": listing.files[row], "heading_deg": heading_deg, "time": time},
+        "properties": {"photo": file, "heading_deg": heading_deg, "time": time},
     }

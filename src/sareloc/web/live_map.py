@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,12 +15,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sareloc.engines.milvus_address import is_milvus_address
 from sareloc.errors import MapError
 from sareloc.localize import Fix, Localizer
 from sareloc.models.place_model import PlaceModel
 from sareloc.place_map import Area, PlaceMap, open_map_file
 from sareloc.place_map.map_file import MapFile
 
+SERVER_S = 5.0
 EMPTY = Fix(None, None, 0.0, (), "this map holds no photos yet")
 
 
@@ -69,6 +72,17 @@ class MapWatch:
             self._file = None
 
 
+class ServerWatch:
+    """Of a map on a server, which tells nobody that it has changed: it counts as changed every few seconds."""
+
+    def version(self) -> tuple[int, ...]:
+        """Equal for `SERVER_S` seconds."""
+        return (int(time.monotonic() / SERVER_S),)
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+
 class LiveMap:
     """Answers questions by a map that may change, be empty, or be filled later. For one thread.
 
@@ -80,7 +94,7 @@ class LiveMap:
         self.place_map = place_map
         self._localizer = localizer
         self._options = options
-        self._watch = MapWatch(place_map.path)
+        self._watch = ServerWatch() if is_milvus_address(place_map.path) else MapWatch(place_map.path)
         self._seen: tuple[int, ...] | None = None
 
     def answer(self, questions: Sequence[Question]) -> list[Fix]:

@@ -139,7 +139,7 @@ def map_routes(service: Service) -> APIRouter:
 
 
 def _file(service: Service, photo_id: int) -> FilePath:
-    file = service.catalogue.current().file_of(photo_id)
+    file = service.catalogue.file_of(photo_id)
     if file is None:
         raise Problem(404, f"the map holds no photo {photo_id}")
     return service.live.place_map.photo_path(file)

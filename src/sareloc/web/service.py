@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
-from typing import TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from sareloc.engines.milvus_address import is_milvus_address, read_milvus_address
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.localize import Fix
 from sareloc.photos import Geotag, SizeRule, decode
@@ -23,6 +25,9 @@ from sareloc.web.listing import Catalogue
 from sareloc.web.live_map import LiveMap, Question
 from sareloc.web.metrics import Metrics
 from sareloc.web.uploads import Upload
+
+if TYPE_CHECKING:
+    from sareloc.web.milvus_listing import MilvusCatalogue
 
 Image = npt.NDArray[np.uint8]
 T = TypeVar("T")
@@ -38,7 +43,7 @@ class Service:
         self.serving = serving
         self.limits = limits
         self.metrics = Metrics()
-        self.catalogue = Catalogue(live.place_map.path)
+        self.catalogue = _catalogue(live.place_map.path)
         self.adder = Adder(live.model, live.place_map.path, batch)
         self.questions = BatchQueue[Question, Fix](
             live.answer, batch=batch, bound=limits.queue, name="localize", observe=self.metrics.batches.observe
@@ -131,6 +136,14 @@ class Service:
 
         with self.additions.reserve(len(uploads)):
             return await asyncio.gather(*map(one, uploads))
+
+
+def _catalogue(path: Path) -> Catalogue | MilvusCatalogue:
+    if not is_milvus_address(path):
+        return Catalogue(path)
+    from sareloc.web.milvus_listing import MilvusCatalogue
+
+    return MilvusCatalogue(read_milvus_address(path))
 
 
 def _outcome(fix: Fix | PhotoError) -> str:
