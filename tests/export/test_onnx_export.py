@@ -122,7 +122,7 @@ def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="gives 256 dimensions, it cannot be exported with 9"):
         export_onnx(model, tmp_path / "model.onnx", dim=9)
     model.backbone.features[1] = nn.GELU()  # type: ignore[index, operator]
-    with pytest.raises(ArgumentError, match=r"alexnet cannot be exported: no ONNX operator is known for .*gelu"):
+    with pytest.raises(ArgumentError, match="no ONNX operator is known for the layer GELU"):
         export_onnx(model, tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
 

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from sareloc.descriptors.describing import Descriptors, Pixels
+from sareloc.descriptors.describing import Descriptors
+from sareloc.descriptors.encoding import Pixels
 from sareloc.errors import PhotoError
 from sareloc.models.backbones import Backbone
 from sareloc.models.place_model import PlaceModel

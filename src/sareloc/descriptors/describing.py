@@ -9,17 +9,16 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from tqdm import tqdm
 
+from sareloc.descriptors.encoding import COMPILE_FROM, Pixels, Vectors, encode_batches
 from sareloc.descriptors.store import Store
 from sareloc.errors import PhotoError
-from sareloc.loading import load_images
+from sareloc.loading import Loaded, load_images
 from sareloc.models.place_model import PlaceModel
 
 Ints = npt.NDArray[np.int64]
-Pixels = npt.NDArray[np.uint8]
-Vectors = npt.NDArray[np.float32]
+Tag = tuple[Ints, dict[int, PhotoError]]
 
 WINDOW_BATCHES = 4  # so many batches of images wait for others of their size
 
@@ -53,38 +52,47 @@ def describe(
     workers: int = 0,
     dim: int | None = None,
     progress: bool = True,
+    compiled: bool | None = None,
 ) -> Iterator[Described]:
     """Describe photo files, batch by batch, holding a few batches of images at a time however many photos there are.
 
     Images of equal size are described together: each photo comes once, but the rows come in another order than the
     files where sizes differ. `workers` processes decode; `dim` cuts the descriptors to their first `dim` coordinates.
-    `progress` shows photos per second and the time left, on a terminal.
+    `progress` shows photos per second and the time left, on a terminal. `compiled`: by torch.compile; None: on a GPU,
+    where there are photos enough to be worth it.
     """
+    if compiled is None:
+        compiled = len(paths) >= COMPILE_FROM
+    with tqdm(total=len(paths), desc="describe", unit="photo", disable=None if progress else True) as bar:
+        groups = _groups(load_images(paths, model.preprocess.size, workers=workers), batch)
+        for (rows, errors), vectors in encode_batches(model, groups, batch=batch, dim=dim, compiled=compiled):
+            bar.update(len(rows) + len(errors))
+            yield Described(rows, vectors, errors)
+
+
+def _groups(loaded: Iterator[tuple[int, Loaded]], batch: int) -> Iterator[tuple[Tag, list[Pixels]]]:
+    """Images of one size each, with their rows and the errors met so far, each once; errors may come without images."""
     waiting: dict[tuple[int, ...], list[tuple[int, Pixels]]] = {}
     errors: dict[int, PhotoError] = {}
-    with tqdm(total=len(paths), desc="describe", unit="photo", disable=None if progress else True) as bar:
 
-        def finish(group: list[tuple[int, Pixels]]) -> Described:
-            rows = np.array([row for row, _ in group], dtype=np.int64)
-            images = torch.from_numpy(np.stack([image for _, image in group])).permute(0, 3, 1, 2)
-            done = Described(rows, model.encode(images, dim=dim, batch=batch).numpy(), errors.copy())
-            errors.clear()
-            bar.update(len(done.rows) + len(done.errors))
-            return done
+    def finish(size: tuple[int, ...]) -> tuple[Tag, list[Pixels]]:
+        group = waiting.pop(size)
+        met = errors.copy()
+        errors.clear()
+        return (np.array([row for row, _ in group], dtype=np.int64), met), [image for _, image in group]
 
-        for row, image in load_images(paths, model.preprocess.size, workers=workers):
-            if isinstance(image, PhotoError):
-                errors[row] = image
-                continue
-            group = waiting.setdefault(image.shape, [])
-            group.append((row, image))
-            if len(group) == batch or sum(map(len, waiting.values())) >= WINDOW_BATCHES * batch:
-                yield finish(waiting.pop(max(waiting, key=lambda size: len(waiting[size]))))
-        for size in list(waiting):
-            yield finish(waiting.pop(size))
-        if errors:
-            bar.update(len(errors))
-            yield Described(np.zeros(0, dtype=np.int64), np.zeros((0, dim or model.dim), dtype=np.float32), errors)
+    for row, image in loaded:
+        if isinstance(image, PhotoError):
+            errors[row] = image
+            continue
+        group = waiting.setdefault(image.shape, [])
+        group.append((row, image))
+        if len(group) == batch or sum(map(len, waiting.values())) >= WINDOW_BATCHES * batch:
+            yield finish(max(waiting, key=lambda size: len(waiting[size])))
+    for size in list(waiting):
+        yield finish(size)
+    if errors:
+        yield (np.zeros(0, dtype=np.int64), errors), []
 
 
 def describe_all(

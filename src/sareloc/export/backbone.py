@@ -12,20 +12,14 @@ from sareloc.errors import ArgumentError
 from sareloc.export.graph import Graph
 from sareloc.models.backbones import Backbone
 from sareloc.models.backbones.efficientnet import _SameConv
-
-
-class _Layers(fx.Tracer):
-    """Looks into blocks, but not into convolutions, whatever they are derived from."""
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, tuple(LAYERS))
+from sareloc.models.folding import trace_layers
 
 
 def add_backbone(graph: Graph, backbone: Backbone, images: str) -> str:
     """Normalised images (B, 3, H, W) -> the feature map."""
-    root = nn.Sequential(*(module for modules in backbone.parts().values() for module in modules))
+    root, layers = trace_layers(backbone)
     values: dict[fx.Node, str] = {}
-    for node in _Layers().trace(root).nodes:
+    for node in layers.nodes:
         given = [values[argument] for argument in node.args if isinstance(argument, fx.Node)]
         if node.op == "placeholder":
             values[node] = images
@@ -42,6 +36,8 @@ def add_backbone(graph: Graph, backbone: Backbone, images: str) -> str:
 
 def add_layer(graph: Graph, layer: nn.Module, x: str) -> str:
     """One layer of a kind that `LAYERS` knows."""
+    if type(layer) not in LAYERS:
+        raise ArgumentError(f"the model cannot be exported: no ONNX operator is known for the layer {layer}")
     return LAYERS[type(layer)](graph, layer, x)
 
 
