@@ -96,6 +96,7 @@ def test_a_pasted_photo_is_asked_about(page: Page, web_town: Path) -> None:
     assert error_m(page, 11) < 10
 
 
+@pytest.mark.slow
 def test_the_next_photo_replaces_the_last(page: Page, web_town: Path) -> None:
     choose(page, web_town / "queries" / "q04.jpg")
     verdict(page)
@@ -140,6 +141,7 @@ def test_a_photo_of_the_map_is_shown_where_the_map_is_pressed(page: Page) -> Non
     page.locator(".peek img").evaluate("image => image.decode()")
 
 
+@pytest.mark.slow
 def test_of_several_photos_the_first_is_asked_about(page: Page, web_town: Path) -> None:
     page.locator("#file").evaluate("input => (input.multiple = true)")  # as a drop may bring several
     page.locator("#file").set_input_files([web_town / "queries" / name for name in ("q07.jpg", "q03.jpg")])

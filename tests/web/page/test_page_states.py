@@ -114,7 +114,7 @@ def test_a_lost_server_is_told(browser: Browser, web_town: Path) -> None:
     visit.__exit__(None, None, None)
 
 
-@pytest.mark.parametrize("pressed", [True, False], ids=["pressed", "by itself"])
+@pytest.mark.parametrize("pressed", [pytest.param(True, marks=pytest.mark.slow), False], ids=["pressed", "by itself"])
 def test_a_photo_is_asked_about_again_when_the_server_is_back(visit: Visit, web_town: Path, pressed: bool) -> None:
     page = visit.page
     visit.context.set_offline(True)
