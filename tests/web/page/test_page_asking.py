@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import httpx
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
-from tests.localize.street import position
+from playwright.sync_api import Browser, Page, expect
+from tests.localize.street import position, street_model
 from tests.web.page.visiting import Visit, choose, drop, given_file, shown_position, verdict
+from tests.web.running import running
 
 from sareloc.geo import distance_m
+from sareloc.web import Limits, make_app
 
 MATCHES = 5
 MIDDLE_OF_THE_CIRCLE = """async () => {
@@ -150,18 +151,16 @@ def test_of_several_photos_the_first_is_asked_about(page: Page, web_town: Path) 
     expect(page.locator("#query-caption")).to_have_text("The first of 2 photos")
 
 
-def test_of_a_large_map_what_is_in_view_is_fetched(browser: Browser, client: httpx.Client) -> None:
-    def few_at_once(route: Route) -> None:
-        route.fulfill(json={**route.fetch().json(), "max_features": 20})
-
-    visit = Visit(browser, str(client.base_url))
-    visit.page.route("**/settings", few_at_once)
-    with visit:
+def test_of_a_large_map_what_is_in_view_is_fetched(browser: Browser, web_town: Path) -> None:
+    limits = Limits(max_features=20)
+    app = make_app(web_town / "street.gpkg", street_model(), limits=limits)
+    with running(app, limits) as url, Visit(browser, url) as visit:
         shown = "async () => (await import('/assets/app.js')).ground.dots.photos.map((photo) => photo.id)"
         assert len(visit.page.evaluate(shown)) == 20
         with visit.page.expect_response(lambda response: "box=" in response.url) as fetched:
             for _ in range(4):
                 visit.page.get_by_role("button", name="Zoom in").click()
-        inside = [photo["id"] for photo in fetched.value.json()["features"]]
-        visit.page.wait_for_function(f"async () => String(await ({shown})()) === '{','.join(map(str, inside))}'")
-        assert fetched.value.json()["inside"] < 90
+        found = fetched.value.json()
+        ids = ",".join(str(photo["id"]) for photo in found["features"])
+        visit.page.wait_for_function(f"async () => String(await ({shown})()) === '{ids}'")
+        assert found["inside"] < found["total"]

@@ -45,7 +45,7 @@ function showTrouble({ title, detail, retry }, action) {
 async function openMap() {
   try {
     settings = await fetchJson("settings");
-    const limit = Math.min(PHOTOS_AT_ONCE, settings.max_features ?? PHOTOS_AT_ONCE);
+    const limit = Math.min(PHOTOS_AT_ONCE, settings.max_features);
     const found = await fetchJson(`map?limit=${limit}`);
     if (settings.tiles) ground.setTiles(settings.tiles, settings.attribution);
     byId("about").textContent = `${settings.name} · ${count(found.total, "photo")}`;
