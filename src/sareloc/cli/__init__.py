@@ -39,11 +39,12 @@ app.command("sareloc.cli.train:train_command", name="train", help="Train a model
 app.command("sareloc.cli.evaluate:evaluate_command", name="evaluate", help="How well a model finds a dataset's places.")
 app.command("sareloc.cli.export:export_command", name="export", help="Write a model for other runtimes (ONNX).")
 
-figure = App(name="figure", help="The paper's figures, and views of what a model does, as PNG or SVG.")
+figure = App(name="figure", help="The paper's figures, and views of what a model does, as PNG, SVG or PDF.")
 figure.command("sareloc.cli.figure:gradients", name="gradients", help="Gradients over the distances of a triplet.")
 figure.command("sareloc.cli.figure:gradient_decay", name="gradient-decay", help="How losses let go of far negatives.")
 figure.command("sareloc.cli.figure:recall", name="recall", help="Recall@N of several reports.")
 figure.command("sareloc.cli.figure:precision_recall", name="precision-recall", help="Precision over recall.")
+figure.command("sareloc.cli.figure_dataset:confidence", name="confidence", help="How often sure fixes are right.")
 figure.command("sareloc.cli.figure:heatmap", name="heatmap", help="What in a photo mattered to one or two models.")
 figure.command("sareloc.cli.figure_dataset:embedding", name="embedding", help="Photos at their t-SNE positions.")
 figure.command("sareloc.cli.figure_dataset:matches", name="matches", help="Queries with their first matches.")
