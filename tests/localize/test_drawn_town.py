@@ -64,7 +64,7 @@ def test_reranking_finds_more(town: tuple) -> None:
     assert first[1] > first[0] + 0.05
 
 
-def test_calibrating_lowers_the_calibration_error(town: tuple, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_calibration_by_the_map_or_by_photos_beats_none(town: tuple, capsys: pytest.CaptureFixture[str]) -> None:
     localizer, queries, truth = town
     guess = Localizer(localizer.model, localizer.place_map, calibration=Calibration())
     by_map = Localizer(localizer.model, localizer.place_map)
@@ -74,4 +74,4 @@ def test_calibrating_lowers_the_calibration_error(town: tuple, capsys: pytest.Ca
             f"\nexpected calibration error of {len(queries)} photos: {errors[0].error_before:.3f} with no calibration, "
             f"{errors[1].error_before:.3f} by the map itself, {errors[0].error_after:.3f} by photos"
         )
-    assert errors[0].error_after < min(error.error_before for error in errors)
+    assert max(errors[0].error_after, errors[1].error_before) < 0.6 * errors[0].error_before

@@ -10,6 +10,7 @@ import pytest
 
 from sareloc.geo import distance_m, wgs84_from_enu
 from sareloc.localize import Calibration, Fix, Match, estimate, estimate_walk
+from sareloc.localize.estimate import believe
 
 HERE = (48.8584, 2.2945)
 SURE = Calibration()
@@ -91,6 +92,19 @@ def test_a_walk_of_one_photo_is_its_fix() -> None:
         assert fix.confidence == pytest.approx(alone.confidence)
         assert fix.latlon == (None if alone.latlon is None else pytest.approx(alone.latlon, abs=1e-9))
     assert estimate_walk([], 10) == []
+
+
+def test_what_a_photo_of_a_walk_believes_by_itself() -> None:
+    sure = estimate(GOOD).confidence
+    weights = np.exp(-(np.array([match.distance for match in GOOD]) ** 2) / SURE.temperature)
+    own = believe(GOOD, SURE)
+    assert own.chances[:3] == pytest.approx(sure * weights[:3] / weights[:3].sum())
+    assert own.chances[3:] == pytest.approx(0.15 * (1 - sure) * weights[3:] / weights[3:].sum())
+    assert own.elsewhere == pytest.approx(0.2 * (1 - sure))
+    assert own.outside == pytest.approx(0.65 * (1 - sure))
+    (lone,) = believe(GOOD[:1], SURE).chances  # no other matches to believe in
+    assert lone == pytest.approx(estimate(GOOD[:1]).confidence)
+    assert len(believe([], SURE).points_m) == 0
 
 
 def test_a_walk_puts_a_mistaken_photo_right_and_makes_it_surer() -> None:

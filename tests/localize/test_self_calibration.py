@@ -10,8 +10,9 @@ from tests.localize.street import PLACES, START, position, street_model, view, w
 
 from sareloc.geo import ecef_from_wgs84, wgs84_from_enu
 from sareloc.localize import Calibration
+from sareloc.localize.calibration import PRIOR, PRIOR_SPREAD
 from sareloc.localize.fusion import TEMPERATURE
-from sareloc.localize.self_calibration import calibrate_by_map, chance_of_reach, deep_enough
+from sareloc.localize.self_calibration import calibrate_by_map, chance_of_place, deep_enough
 from sareloc.localize.trials import Trial, calibration_error, fit_trials, judge, make_trials
 from sareloc.place_map import Matches, PlaceMap
 from sareloc.place_map.building import build_map
@@ -95,11 +96,22 @@ def test_photos_of_another_day_are_expected(street: PlaceMap, monkeypatch: pytes
     assert min(confidence) > 0.5
 
 
-def test_the_chance_of_standing_within_reach_is_counted(street: PlaceMap) -> None:
+def test_the_chance_of_showing_the_same_place_is_counted(street: PlaceMap) -> None:
     metres = street.positions.metres
     apart = np.linalg.norm(metres[:, None] - metres, axis=2)
-    assert chance_of_reach(street, 70.0) == pytest.approx((apart <= 95).mean())
-    assert chance_of_reach(street, 1e6) == 1
+    assert chance_of_place(street) == pytest.approx((apart <= 25).mean())
+    assert chance_of_place(street) == pytest.approx(1 / PLACES)
+
+
+def test_what_a_map_says_of_itself_counts_less_than_photos_that_were_asked_with(
+    street: PlaceMap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def from_prior() -> float:
+        return float(np.abs((np.array(calibrate_by_map(street, 20).weights) - PRIOR) / PRIOR_SPREAD).max())
+
+    usual = from_prior()
+    monkeypatch.setattr("sareloc.localize.self_calibration.WORTH", 1.0)
+    assert from_prior() > 1.5 * usual > 0
 
 
 def test_enough_matches_are_asked_for(street: PlaceMap) -> None:

@@ -1,55 +1,102 @@
-"""A walk's photos support one another: forward-backward against all paths, and what it does to lone mistakes."""
+"""A walk's photos support one another: the chain against all paths, and walks whose truth is known."""
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
 
 from sareloc.errors import ArgumentError
-from sareloc.localize.sequence import JUMP, LOST, TRUST, Belief, support
+from sareloc.geo import distance_m, wgs84_from_enu
+from sareloc.localize import Calibration, Fix, Match, estimate, estimate_walk
+from sareloc.localize.calibration import Outcome, expected_calibration_error, fit_calibration
+from sareloc.localize.fusion import fuse
+from sareloc.localize.sequence import HEARD, JUMP, TRUST, UNSEEN, Belief, support
+
+CHANCE = 0.03
 
 
-def belief(points: list[float], chances: list[float]) -> Belief:
-    """Candidates on a line."""
-    return Belief(np.array([[x, 0.0, 0.0] for x in points]).reshape(-1, 3), np.array(chances, dtype=np.float64))
+def belief(points: list[float], chances: list[float], elsewhere: float = 0.1) -> Belief:
+    """Places on a line."""
+    return Belief(np.array([[x, 0.0, 0.0] for x in points]).reshape(-1, 3), np.array(chances, float), elsewhere)
 
 
-def all_paths(beliefs: list[Belief], reach: list[float], chance: float) -> list[np.ndarray]:
-    """Every way of choosing a state for each photo, weighed and summed: the slow twin."""
+def prior_of(one: Belief) -> np.ndarray:
+    x = one.points_m[:, 0]
+    each = [CHANCE / sum(np.exp(-((a - b) ** 2) / (2 * 12.5**2)) for b in x) for a in x]
+    prior = np.array([*each, max(1 - sum(each), CHANCE)])
+    return prior / prior.sum()
 
-    def fit(a: Belief, i: int, b: Belief, j: int, reach_m: float) -> float:
-        if i == len(a.chances) or j == len(b.chances):
-            return 1.0 if i == len(a.chances) and j == len(b.chances) else LOST
-        beyond = max(0.0, float(abs(a.points_m[i, 0] - b.points_m[j, 0])) - reach_m)
-        return max(JUMP, chance**-TRUST * float(np.exp(-(beyond**2) / (2 * 25.0**2))))
 
-    found = [np.zeros(len(b.chances) + 1) for b in beliefs]
-    for path in product(*(range(len(b.chances) + 1) for b in beliefs)):
-        weight = 1.0
-        for b, state in zip(beliefs, path, strict=True):
-            weight *= b.none if state == len(b.chances) else b.chances[state]
-        for t in range(len(beliefs) - 1):
-            weight *= fit(beliefs[t], path[t], beliefs[t + 1], path[t + 1], reach[t])
-        for t, state in enumerate(path):
-            found[t][state] += weight
-    return [(row / row.sum())[:-1] for row in found]
+def likelihood_of(one: Belief) -> list[float]:
+    x = one.points_m[:, 0]
+    if not len(x):
+        return [1.0]
+    heard = [sum(c * np.exp(-((a - b) ** 2) / (2 * 12.5**2)) for b, c in zip(x, one.chances, strict=True)) for a in x]
+    return [*(one.elsewhere + h / CHANCE for h in heard), one.elsewhere]
+
+
+def step_from(a: Belief, i: int, b: Belief, reach: float) -> np.ndarray:
+    if i == len(a.chances):
+        return prior_of(b)
+    beyond = [max(0.0, abs(a.points_m[i, 0] - x) - reach) for x in b.points_m[:, 0]]
+    near = [p * np.exp(-(r**2) / (2 * 25.0**2)) for p, r in zip(prior_of(b)[:-1], beyond, strict=True)]
+    steps = np.array([*near, UNSEEN * CHANCE])
+    return (1 - JUMP) * steps / steps.sum() + JUMP * prior_of(b)
+
+
+def all_paths(walk: list[Belief], reach: list[float]) -> list[np.ndarray]:
+    """Every way of choosing a state for each photo, weighed and summed: the slow twin.
+
+    A chain has one direction, but a walk may be read from either end: what a photo hears from behind is a chain of its
+    own, so that it is cut at the photo in question.
+    """
+    found = []
+    for t in range(len(walk)):
+        states = np.zeros(len(walk[t].chances) + 1)
+        for path in product(*(range(len(b.chances) + 1) for b in walk)):
+            weight = likelihood_of(walk[t])[path[t]] * 1.0
+            for order in (range(t + 1), range(len(walk) - 1, t - 1, -1)):
+                rows = list(order)
+                weight *= prior_of(walk[rows[0]])[path[rows[0]]]
+                for a, b in pairwise(rows):
+                    weight *= likelihood_of(walk[a])[path[a]]
+                    weight *= step_from(walk[a], path[a], walk[b], reach[min(a, b)])[path[b]]
+            states[path[t]] += weight / prior_of(walk[t])[path[t]]
+        found.append(states[:-1] / states.sum())
+    return found
 
 
 def test_agrees_with_summing_over_all_paths() -> None:
     rng = np.random.default_rng(0)
-    beliefs = [
-        belief(rng.uniform(0, 300, count).tolist(), (rng.dirichlet(np.ones(count + 1))[:-1]).tolist())
-        for count in (3, 4, 1, 2, 3)
-    ]
+    walk = []
+    for count in (3, 2, 1, 0, 3):
+        shares = rng.dirichlet(np.ones(count + 2)).tolist()
+        walk.append(belief(rng.uniform(0, 120, count).tolist(), shares[:count], shares[count]))
     reach = [10.0, 80.0, 0.0, 40.0]
-    for ours, slow in zip(support(beliefs, reach, chance=0.03), all_paths(beliefs, reach, 0.03), strict=True):
-        assert ours == pytest.approx(slow, rel=1e-9)
+    odds = [np.log((1 - b.outside) / b.outside) if len(b.chances) else 0.0 for b in walk]
+    slow = all_paths(walk, reach)
+    for t, ours in enumerate(support(walk, reach, chance=CHANCE)):
+        others = sum(o for s, o in enumerate(odds) if s != t)
+        inside = 1 / (1 + np.exp(-odds[t] - TRUST * others))
+        assert ours == pytest.approx(inside * slow[t], rel=1e-9)
+
+
+def test_whether_in_the_map_is_asked_of_photos_around_only() -> None:
+    """Of a walk in one place, so that it does not matter where: the last photo counts for those near it."""
+    sure, lost = belief([0], [0.9], 0.0), belief([0], [0.1], 0.0)
+    with_sure, without = [lost] * 8 + [sure], [lost] * 9
+    for turn in (1, -1):  # a walk may be read from either end
+        ours, twin = (support(walk[::turn], 1e6)[::turn] for walk in (with_sure, without))
+        gains = [float(a.sum() - b.sum()) for a, b in zip(ours, twin, strict=True)]
+        assert gains[: 8 - HEARD] == pytest.approx([0.0] * (8 - HEARD), abs=1e-6)
+        assert min(gains[8 - HEARD :]) > 1e-4
 
 
 def test_one_photo_keeps_its_chances() -> None:
-    assert support([belief([0, 100], [0.5, 0.3])], 10)[0] == pytest.approx([0.5, 0.3])
+    (alone,) = support([belief([0, 5000], [0.5, 0.2], 0.1)], 10, chance=1e-6)
+    assert alone == pytest.approx([0.5, 0.2], abs=1e-4)
     assert support([], 10) == []
 
 
@@ -63,20 +110,28 @@ def test_neighbours_put_a_mistaken_photo_right() -> None:
 
 def test_a_walk_outside_of_the_map_stays_outside() -> None:
     """Weak candidates that do not go together do not talk each other into a position."""
-    walk = [belief([1000.0 * t, 1000.0 * t + 500], [0.1, 0.05]) for t in range(6)]
-    assert all(chances.sum() < 0.05 for chances in support(walk, 10))
+    walk = [belief([1000.0 * t, 1000.0 * t + 500], [0.1, 0.05], 0.2) for t in range(6)]
+    assert all(chances.sum() < 0.15 for chances in support(walk, 10))
 
 
 def test_a_photo_that_shows_nothing_does_not_stop_the_others() -> None:
-    walk = [belief([0], [0.9]), belief([], []), belief([20], [0.9])]
+    walk = [belief([0], [0.8]), belief([], [], 0.0), belief([20], [0.8])]
     first, nothing, last = support(walk, 20)
     assert len(nothing) == 0
     assert first[0] == pytest.approx(last[0])
+    assert first[0] > 0.8
 
 
-def test_a_photo_that_is_sure_of_two_far_places_does_not_break_it() -> None:
-    (a,), (b,) = support([belief([0], [1.0]), belief([1e6], [1.0])], 5)
-    assert (a, b) == (pytest.approx(1), pytest.approx(1))
+def test_photos_that_are_sure_of_far_places_do_not_break_it() -> None:
+    (a,), (b,) = support([belief([0], [1.0], 0.0), belief([1e6], [1.0], 0.0)], 5)
+    assert (a, b) == (pytest.approx(1, abs=1e-3), pytest.approx(1, abs=1e-3))
+    assert np.isfinite(support([belief([0], [0.0], 0.0)] * 2, 5)[0]).all()
+
+
+def test_standing_together_means_more_where_it_is_rare() -> None:
+    walk = [belief([0, 900], [0.2, 0.2]), belief([10, 4000], [0.2, 0.2])]
+    rare, common = (support(walk, 20, chance=chance)[0][0] for chance in (0.001, 0.3))
+    assert rare > common + 0.1
 
 
 def test_steps_must_be_metres() -> None:
@@ -88,7 +143,80 @@ def test_steps_must_be_metres() -> None:
         support([belief([0], [1.0])], 5, chance=0)
 
 
-def test_standing_together_means_more_where_it_is_rare() -> None:
-    walk = [belief([0, 900], [0.2, 0.1]), belief([10, 4000], [0.2, 0.1])]
-    rare, common = (support(walk, 20, chance=chance)[0][0] for chance in (0.001, 1.0))
-    assert rare > 0.5 > common
+class Street:
+    """A map of places 15 m apart in a long street, and photos whose matches are drawn: right, or of a mistaken place.
+
+    Photos of a walk make the same mistakes: half of the time a photo takes over what the one before it thought of.
+    """
+
+    places, spacing, start = 400, 15.0, (48.0, 2.0)
+    chance = 3 / 400
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+
+    def position(self, place: float) -> tuple[float, float]:
+        lat, lon = wgs84_from_enu([(place * self.spacing, 0.0)], self.start)[0]
+        return float(lat), float(lon)
+
+    def walk(self, photos: int, *, shown: bool) -> tuple[list[list[Match]], np.ndarray]:
+        at = self.rng.uniform(20, self.places - 20) + 0.5 * np.arange(photos)
+        mistakes = self.rng.integers(self.places, size=10)
+        walk = []
+        for place in at:
+            if self.rng.random() > 0.5:
+                mistakes = self.rng.integers(self.places, size=10)
+            squared = 1.2 + self.rng.exponential(0.05, size=10)
+            candidates = list(zip(mistakes + self.rng.integers(-1, 2, size=10), squared, strict=True))
+            if shown:
+                strength = self.rng.exponential(0.05)
+                candidates += [(round(place) + i, 1.25 - strength + 0.02 * abs(i)) for i in (-1, 0, 1)]
+            walk.append(
+                [Match(n, f"{n}.jpg", self.position(p), float(np.sqrt(d))) for n, (p, d) in enumerate(candidates)]
+            )
+        return walk, np.array([self.position(place) for place in at])
+
+
+def calibrated(seeds: range) -> Calibration:
+    """By single photos of simulated walks."""
+    outcomes = []
+    for seed in seeds:
+        for shown in (True, False):
+            walk, truth = Street(seed).walk(12, shown=shown)
+            for matches, latlon in zip(walk, truth, strict=True):
+                place = fuse([match.latlon for match in matches], [match.distance for match in matches])
+                error_m = float(distance_m([place.latlon], [latlon])[0])
+                outcomes.append(Outcome(place, error_m if shown else np.inf))
+    return fit_calibration(outcomes, "photos")
+
+
+def judged(known: Calibration, alone: bool, shown: bool, seeds: range) -> tuple[np.ndarray, np.ndarray]:
+    """Of simulated walks: which fixes are right, and how sure each is."""
+    fixes: list[Fix] = []
+    truth = []
+    for seed in seeds:
+        walk, latlon = Street(seed).walk(12, shown=shown)
+        truth.append(latlon)
+        fixes += (
+            [estimate(matches, known, min_confidence=0) for matches in walk]
+            if alone
+            else estimate_walk(walk, 10.0, known, chance=Street.chance, min_confidence=0)
+        )
+    right = distance_m([fix.latlon for fix in fixes], np.concatenate(truth)) <= 25
+    return right & shown, np.array([fix.confidence for fix in fixes])
+
+
+def test_simulated_walks_are_found_more_often_and_known_to_be() -> None:
+    """Half of the walks lie in the map, half elsewhere; the truth is known."""
+    known = calibrated(range(100, 120))
+    rows = []
+    for alone in (True, False):
+        (right, sure), (wrong, doubtful) = (judged(known, alone, shown, range(40)) for shown in (True, False))
+        error = expected_calibration_error([*sure, *doubtful], [*right, *wrong])
+        rows.append((right.mean(), (sure >= 0.5)[right].mean(), (doubtful < 0.5).mean(), error))
+    single, walk = rows
+    assert walk[0] > single[0] + 0.15
+    assert walk[1] > single[1] + 0.1
+    assert walk[2] > 0.9
+    assert single[3] < 0.12  # otherwise the walk would have nothing to build on
+    assert walk[3] < 0.12

@@ -1,9 +1,10 @@
 """A part of an index: short codes of up to a quarter of a million vectors, and the vectors at half precision.
 
-A code has 4 bits for every three or two dimensions (product quantisation after a random rotation), a twelfth or an
-eighth of the bytes of the vectors; 32 are compared at a time, in registers. All of them are read for each query and the
-best candidates are put in order by their vectors. Graphs and clusters would read fewer, but find neighbours only as far
-as descriptors cluster, and whitened ones hardly do: of 64 clusters of real ones half must be visited to find 99 %.
+A code has 4 bits for every two or three dimensions (product quantisation), of all of them or of the half in which the
+vectors differ most: a sixteenth to an eighth of the bytes of the vectors; 32 are compared at a time, in registers. All
+of them are read for each query and the best candidates are put in order by their vectors. Graphs and clusters would
+read fewer, but find neighbours only as far as descriptors cluster, and whitened ones hardly do: of 64 clusters of real
+ones half must be visited to find 99 %.
 """
 
 from __future__ import annotations
@@ -17,45 +18,47 @@ from sareloc.engines.contract import Hits, Ints, Vectors, nearest_of
 from sareloc.engines.exact import find_rows, load_faiss, one_thread, scan, search_index, take
 
 TRAINING_VECTORS = 50_000
-CANDIDATES, CANDIDATES_PER_HIT = 300, 10
+CANDIDATES, CANDIDATES_PER_HIT = 400, 10
 SPARE_HITS = 100  # asked for beyond k, in place of hits that were deleted after the part was made
 BLOCK = 16_384  # vectors expanded to full precision at a time
-TRIALS, TRIAL_HITS, TRIAL_RECALL = 400, 10, 0.99
+SHAPES = ((2, 2), (1, 3), (1, 2))
+"""Of codes, the shortest first: one of so many dimensions is kept, and so many of those are coded together."""
+TRIALS, TRIAL_HITS, TRIAL_RECALL = 400, 10, 0.985
 
 
 def make_index(vectors: Any) -> Any:
     """A faiss index that finds candidates by their codes and puts them in order by `vectors`, which it keeps.
 
-    `vectors`: a filled index of `half_precision`. Codes take three dimensions together where that is good enough for
-    these vectors to find their own neighbours, else two.
+    `vectors`: a filled index of `half_precision`. Codes are the shortest that are good enough for some of these vectors
+    to find their own neighbours.
     """
     rng = np.random.default_rng(0)
-    codes = _make_codes(vectors, 3, rng)
-    if _recall_of_own(codes, vectors, rng) < TRIAL_RECALL:
-        codes = _make_codes(vectors, 2, rng)
+    training = take(vectors, _some_rows(rng, vectors.ntotal, TRAINING_VECTORS))
+    asked = _some_rows(rng, vectors.ntotal, TRIALS)
+    queries = take(vectors, asked)
+    nearest = scan(vectors, np.arange(vectors.ntotal), queries, TRIAL_HITS + 1).ids
+    others = [found[found != own] for found, own in zip(nearest, asked, strict=True)]
+    for shape in SHAPES:
+        codes = _make_codes(vectors, training, *shape)
+        candidates = codes.search(queries, min(CANDIDATES, vectors.ntotal))[1]
+        recall = np.mean([np.isin(truth, found).mean() for truth, found in zip(others, candidates, strict=True)])
+        if recall >= TRIAL_RECALL:
+            break
     return load_faiss().IndexRefine(codes, vectors)
 
 
-def _make_codes(vectors: Any, together: int, rng: np.random.Generator) -> Any:
+def _make_codes(vectors: Any, training: Vectors, one_of: int, together: int) -> Any:
     faiss = load_faiss()
-    per_vector = -(-vectors.d // together)
+    per_vector = -(-vectors.d // (one_of * together))
+    kept = per_vector * together
     # the rotation spreads the variance evenly over the codes
-    codes = faiss.index_factory(vectors.d, f"RR{per_vector * together},PQ{per_vector}x4fs", faiss.METRIC_L2)
+    turned = f"PCAR{kept}" if kept < vectors.d else f"RR{kept}"
+    codes = faiss.index_factory(vectors.d, f"{turned},PQ{per_vector}x4fs", faiss.METRIC_L2)
     with one_thread():  # hundreds of small problems
-        codes.train(take(vectors, _some_rows(rng, vectors.ntotal, TRAINING_VECTORS)))
+        codes.train(training)
     for start in range(0, vectors.ntotal, BLOCK):
         codes.add(take(vectors, np.arange(start, min(start + BLOCK, vectors.ntotal))))
     return codes
-
-
-def _recall_of_own(codes: Any, vectors: Any, rng: np.random.Generator) -> float:
-    """The share of the nearest neighbours of some of the vectors that are among their candidates."""
-    rows = _some_rows(rng, vectors.ntotal, TRIALS)
-    queries = take(vectors, rows)
-    nearest = scan(vectors, np.arange(vectors.ntotal), queries, TRIAL_HITS + 1).ids
-    candidates = codes.search(queries, min(CANDIDATES, vectors.ntotal))[1]
-    others = (truth[truth != own] for truth, own in zip(nearest, rows, strict=True))
-    return float(np.mean([np.isin(truth, found).mean() for truth, found in zip(others, candidates, strict=True)]))
 
 
 def _some_rows(rng: np.random.Generator, count: int, wanted: int) -> Ints:

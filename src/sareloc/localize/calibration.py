@@ -96,14 +96,20 @@ class Outcome:
 
 
 def fit_calibration(
-    outcomes: Sequence[Outcome], origin: str, *, temperature: float = TEMPERATURE, absent_share: float = ABSENT_SHARE
+    outcomes: Sequence[Outcome],
+    origin: str,
+    *,
+    temperature: float = TEMPERATURE,
+    absent_share: float = ABSENT_SHARE,
+    worth: float = 1.0,
 ) -> Calibration:
     """The calibration that these outcomes speak for; with few of them it stays near the numbers it starts from.
 
     Logistic regression of "right" on `features`, with a normal prior around `PRIOR` (that is, L2-regularised). Photos
     that the map does not show (an infinite error) count together as `absent_share` of all: how often such photos come
-    is not for the map to know. `temperature` is the one that the outcomes were fused with. The radius scale is the 0.9
-    quantile of `error / sqrt(scatter^2 + (5 m)^2)` over the right ones.
+    is not for the map to know. `temperature` is the one that the outcomes were fused with. Each outcome counts as many
+    times as it is `worth`. The radius scale is the 0.9 quantile of `error / sqrt(scatter^2 + (5 m)^2)` over the right
+    ones.
     """
     if not 0 <= absent_share < 1:
         raise ArgumentError(f"the share of photos from elsewhere lies in 0 <= share < 1: found {absent_share}")
@@ -112,7 +118,7 @@ def fit_calibration(
     x = np.stack([features(outcome.place) for outcome in outcomes])
     right = np.array([outcome.right for outcome in outcomes])
     absent = np.array([math.isinf(outcome.error_m) for outcome in outcomes])
-    weights = fit_logistic(x, right, _importance(absent, absent_share))
+    weights = fit_logistic(x, right, worth * _importance(absent, absent_share))
     ratios = [o.error_m / math.hypot(o.place.scatter_m, GRAIN_M) for o in outcomes if o.right]
     scale = float(np.quantile(ratios, RADIUS_SHARE)) if ratios else Calibration().radius_scale
     first, second, third, fourth = weights.tolist()

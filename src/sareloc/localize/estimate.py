@@ -10,12 +10,14 @@ import numpy.typing as npt
 from sareloc.geo import ecef_from_wgs84
 from sareloc.localize.calibration import Calibration
 from sareloc.localize.fix import Fix, Match
-from sareloc.localize.fusion import Place, fuse, weigh
+from sareloc.localize.fusion import PLACE_M, Place, fuse, weigh
 from sareloc.localize.sequence import CHANCE, Belief, support
 
 Floats = npt.NDArray[np.float64]
 
 MIN_CONFIDENCE = 0.5
+OTHER_MATCHES, NO_MATCH = 0.15, 0.2
+"""Where a fix is wrong, the chance that another of its matches is right, and that none is though the map shows it."""
 NO_MATCHES = "there is no photo of the map to compare with in the area asked for"
 
 
@@ -46,16 +48,17 @@ def estimate_walk(
 ) -> list[Fix]:
     """The fixes of a walk's photos, in order, each from the matches of all.
 
-    A photo whose own fix has confidence c, with a share s of the weight, believes in each of its matches by
-    `weight * min(1, c / s)` and by the rest in none of them; `support` makes the chances of all photos agree with steps
-    of at most `reach_m` (`chance`: see there). Positions are fused by these chances, and the confidence is their sum
-    within 25 m. A photo without matches has no position. A walk of one photo is `estimate`.
+    A photo whose own fix has confidence c believes in that place by c, in its other matches together by 0.15 (1 - c),
+    each by its weight, in the rest of the map by 0.2 (1 - c), and by what is left in a place outside. `support` makes
+    of all photos' beliefs one walk with steps of at most `reach_m` (`chance`: see there). Positions are fused by the
+    chances it gives, and the confidence is their sum within 25 m. A photo without matches has no position. A walk of
+    one photo is `estimate`.
     """
     known = calibration or Calibration()
-    beliefs = [_belief(matches, known) for matches in walk]
+    supported = support([believe(matches, known) for matches in walk], reach_m, chance=chance)
     fixes = []
-    for matches, chances in zip(walk, support(beliefs, reach_m, chance=chance), strict=True):
-        if not matches or not chances.sum() > 0:
+    for matches, chances in zip(walk, supported, strict=True):
+        if not matches or len(walk) == 1:
             fixes.append(estimate(matches, known, min_confidence=min_confidence))
             continue
         place = fuse(*_columns(matches), chances)
@@ -63,13 +66,20 @@ def estimate_walk(
     return fixes
 
 
-def _belief(matches: Sequence[Match], calibration: Calibration) -> Belief:
+def believe(matches: Sequence[Match], calibration: Calibration) -> Belief:
+    """What a photo of a walk says by its own matches, see `estimate_walk`."""
     if not matches:
-        return Belief(np.zeros((0, 3)), np.zeros(0))
+        return Belief(np.zeros((0, 3)), np.zeros(0), 0.0)
     latlon, distances = _columns(matches)
     weights = weigh(distances, calibration.temperature)
     place = fuse(latlon, distances, weights)
-    return Belief(ecef_from_wgs84(latlon), weights * min(1.0, calibration.confidence(place) / place.share))
+    points = ecef_from_wgs84(latlon)
+    inside = np.linalg.norm(points - ecef_from_wgs84(place.latlon), axis=1) <= PLACE_M
+    sure = calibration.confidence(place)
+    chances = np.where(inside, sure * weights, OTHER_MATCHES * (1 - sure) * weights)
+    chances[inside] /= weights[inside].sum()
+    chances[~inside] /= weights[~inside].sum() or 1.0
+    return Belief(points, chances, NO_MATCH * (1 - sure))
 
 
 def _fix(

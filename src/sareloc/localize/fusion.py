@@ -71,7 +71,7 @@ def fuse(latlon: npt.ArrayLike, distances: npt.ArrayLike, weights: npt.ArrayLike
     heavy = weigh(alike) if weights is None else np.asarray(weights, dtype=np.float64)[order]
     heavy = heavy / heavy.sum()
     points = ecef_from_wgs84(degrees)
-    density = _kernel(points[:, None], points) @ heavy
+    density = kernel(points, points) @ heavy
     centre = _climb(points, heavy, points[int(density.argmax())])
     away = np.linalg.norm(points - centre, axis=1)
     inside = away <= PLACE_M
@@ -86,15 +86,16 @@ def fuse(latlon: npt.ArrayLike, distances: npt.ArrayLike, weights: npt.ArrayLike
     )
 
 
-def _kernel(points: Floats, centre: Floats) -> Floats:
-    squared = ((points - centre) ** 2).sum(axis=-1)
+def kernel(a: Floats, b: Floats) -> Floats:
+    """How much points a (N, 3) and b (M, 3), in metres, are one place: `exp(-r^2 / (2 * 12.5 m^2))`, (N, M)."""
+    squared = ((a[:, None] - b[None]) ** 2).sum(axis=-1)
     return np.asarray(np.exp(-squared / (2 * KERNEL_M**2)))
 
 
 def _climb(points: Floats, weights: Floats, start: Floats) -> Floats:
     centre = start
     for _ in range(MOST_STEPS):
-        pull = weights * _kernel(points, centre)
+        pull = weights * kernel(points, centre[None])[:, 0]
         moved = pull @ points / pull.sum()
         if np.linalg.norm(moved - centre) < STILL_M:
             return np.asarray(moved)

@@ -8,8 +8,6 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
-
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.loading import load_images
 from sareloc.localize.calibration import Calibration
@@ -17,7 +15,7 @@ from sareloc.localize.estimate import MIN_CONFIDENCE, estimate, estimate_walk
 from sareloc.localize.fix import Fix, Match
 from sareloc.localize.reranking import SPREAD, Reranker
 from sareloc.localize.searching import Search, Searcher
-from sareloc.localize.self_calibration import calibrate_by_map, chance_of_reach
+from sareloc.localize.self_calibration import calibrate_by_map, chance_of_place
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Image
 from sareloc.photos import decode
@@ -127,7 +125,7 @@ class Localizer:
         _check(photos, top)
         found = list(self._search(photos, _area(near), top))
         walk = [() if isinstance(one, PhotoError) else one[: self.search.candidates] for one in found]
-        chance = chance_of_reach(self.place_map, float(np.median(reach_m)))
+        chance = chance_of_place(self.place_map)
         fixes = estimate_walk(walk, reach_m, self.calibration, chance=chance, min_confidence=self.min_confidence)
         return [
             one if isinstance(one, PhotoError) else replace(fix, matches=one[:top])

@@ -18,8 +18,8 @@ from sareloc.place_map import Matches, PlaceMap
 
 GAIN = 3.0
 USUAL_QUANTILE = 0.75
-SPREAD = 2.0
-"""About how much wider squared distances are spread after re-ranking than before."""
+SPREAD = 3.0
+"""How much wider squared distances are spread after re-ranking, about: the weights of matches go with it."""
 CACHE_BYTES = 256 * 2**20
 
 

@@ -14,7 +14,9 @@ from sareloc.place_map import PlaceMap
 SAMPLE = 256
 SAME_SPOT_M = 1.0  # views cut from one panorama overlap: too easy a question
 DEEPEST = 2000
-MOST_DISTURBED = 1.5
+MOST_DISTURBED = 2.5
+WORTH = 0.2
+"""A photo of the map is a guess at what will be asked: five of them count as one that somebody really asked with."""
 
 Vectors = npt.NDArray[np.float32]
 
@@ -24,8 +26,9 @@ def calibrate_by_map(place_map: PlaceMap, candidates: int) -> Calibration:
 
     Each is looked for twice: among the photos that were not taken on the same spot, and among those more than 50 m
     away, as a photo that the map does not show. Photos of one drive look more alike than those of another night or
-    year, so that descriptors are disturbed first, in random directions, some not at all and some by 1.5 times the usual
-    distance to the most alike photo. A map too small to say anything gives the numbers to start from.
+    year, and how much more is not for the map to know: descriptors are disturbed first, in random directions, some not
+    at all and some by 2.5 times the usual distance to the most alike photo. A map too small to say anything gives the
+    numbers to start from.
     """
     rng = np.random.default_rng(0)
     ids, latlon = place_map.sample(SAMPLE, rng)
@@ -34,7 +37,8 @@ def calibrate_by_map(place_map: PlaceMap, candidates: int) -> Calibration:
     plain = make_trials(place_map.search(vectors, k), truth_m, 1, same_spot_m=SAME_SPOT_M)
     usual = np.median([trial.distances[0] for trial in plain if not trial.absent]) if plain else 0.0
     asked = _disturbed(vectors, usual * np.linspace(0, MOST_DISTURBED, len(ids)), rng)
-    return fit_trials(make_trials(place_map.search(asked, k), truth_m, candidates, same_spot_m=SAME_SPOT_M), "map")
+    trials = make_trials(place_map.search(asked, k), truth_m, candidates, same_spot_m=SAME_SPOT_M)
+    return fit_trials(trials, "map", worth=WORTH)
 
 
 def _disturbed(vectors: Vectors, lengths: npt.NDArray[np.float64], rng: np.random.Generator) -> Vectors:
@@ -50,7 +54,7 @@ def deep_enough(place_map: PlaceMap, truth_m: npt.NDArray[np.float64], candidate
     return min(candidates + int(around.max(initial=0)), DEEPEST)
 
 
-def chance_of_reach(place_map: PlaceMap, reach_m: float) -> float:
-    """How probable it is that two photos of the map, drawn at random, show places within reach of each other."""
+def chance_of_place(place_map: PlaceMap) -> float:
+    """How probable it is that two photos of the map, drawn at random, show the same place."""
     _, latlon = place_map.sample(SAMPLE, np.random.default_rng(0))
-    return float(place_map.count_around(ecef_from_wgs84(latlon), reach_m + PLACE_M).mean()) / len(place_map)
+    return float(place_map.count_around(ecef_from_wgs84(latlon), PLACE_M).mean()) / len(place_map)

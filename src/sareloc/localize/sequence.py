@@ -1,4 +1,4 @@
-"""A walk's photos support one another: candidates count by what the photos before and after say. Pure functions."""
+"""A walk's photos support one another: places count by what the photos before and after say. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,44 +9,49 @@ import numpy as np
 import numpy.typing as npt
 
 from sareloc.errors import ArgumentError
-from sareloc.localize.fusion import PLACE_M
+from sareloc.localize.fusion import PLACE_M, kernel
 
 Floats = npt.NDArray[np.float64]
 
-JUMP = 0.01
-"""How well two positions out of each other's reach go together, against 1 for two of no relation: cuts happen."""
-LOST = 0.2
-"""How well a position goes together with a neighbour that shows none of its candidates."""
+HEARD = 5
+"""Whether a photo was taken in the map at all is asked of those up to so many steps away."""
 TRUST = 0.4
-"""Photos of one walk look alike, and so do their mistakes: a step counts as this part of an independent proof."""
+"""Photos of one walk look alike, and so do their mistakes: each counts as this part of an independent witness."""
+JUMP = 0.02
+"""The chance that a walk goes on anywhere in the map: cuts happen."""
+UNSEEN = 1.0
+"""So many places of which no photo tells are thought to be within reach of each one."""
 CHANCE = 0.05
+LEAST = 1e-9  # nothing is impossible: two photos may be sure and disagree
 
 
 @dataclass(frozen=True, eq=False)
 class Belief:
-    """What one photo says by itself: the probability of each of its candidates; the rest is "none of them"."""
+    """What one photo says by itself. Probabilities; what is left is "taken outside of the map"."""
 
     points_m: Floats
-    """(K, 3) earth-centred metres; K may be 0."""
+    """(K, 3) the places where it may have been taken, earth-centred metres; K may be 0."""
     chances: Floats
-    """(K,) summing to at most 1."""
+    """(K,) of each of them."""
+    elsewhere: float
+    """In the map, but at none of them."""
 
     @property
-    def none(self) -> float:
-        """The probability that the photo shows none of the candidates."""
-        return max(0.0, 1.0 - float(self.chances.sum()))
+    def outside(self) -> float:
+        """Of not having been taken in the map."""
+        return max(0.0, 1.0 - float(self.chances.sum()) - self.elsewhere)
 
 
 def support(beliefs: Sequence[Belief], reach_m: float | npt.ArrayLike, *, chance: float = CHANCE) -> list[Floats]:
-    """The probability (K,) of each candidate of each photo, given all photos of the walk.
+    """The probability (K,) of each place that each photo believes in, given all photos of the walk.
 
     `reach_m`: how far apart two neighbouring photos can have been taken, one number or one for each of the T - 1 steps
     (a speed in m/s times the seconds between them). `chance`: how probable it is that two photos of the map, drawn at
-    random, stand so near to each other: the rarer, the more it means that candidates do.
+    random, show the same place: the rarer, the more it means that photos agree.
 
-    A hidden Markov chain, by the forward-backward algorithm: states are a photo's candidates and "none"; neighbouring
-    candidates at distance r go together by `chance^-0.4` within reach, by `exp(-(r - reach)^2 / (2 * 25 m^2))` of that
-    beyond, at least `JUMP`; a candidate and "none" by `LOST`; "none" twice by 1. One photo alone keeps its chances.
+    Two questions are asked apart. Where, if in the map: a hidden Markov chain over places, by the forward-backward
+    algorithm (see `_Step`). Whether in the map: the odds of the photos around are multiplied, its own in full and
+    the others' to the power `TRUST`. The chances are the product of both answers. Without photos: [].
     """
     if not 0 < chance <= 1:
         raise ArgumentError(f"a chance lies in 0 < chance <= 1: found {chance}")
@@ -55,32 +60,57 @@ def support(beliefs: Sequence[Belief], reach_m: float | npt.ArrayLike, *, chance
         raise ArgumentError(
             f"a walk of {len(beliefs)} photos has {count} steps, each of 0 m or more: found a reach of {given.tolist()}"
         )
-    steps = np.broadcast_to(given, count)
-    links = [
-        _link(a.points_m, b.points_m, float(reach), chance**-TRUST)
-        for a, b, reach in zip(beliefs[:-1], beliefs[1:], steps, strict=True)
-    ]
-    alone = [np.append(belief.chances, belief.none) for belief in beliefs]
-    ahead = _pass(alone, links)
-    back = _pass(alone[::-1], [link.T for link in links[::-1]])[::-1]
-    together = [f * own * b for f, own, b in zip(ahead, alone, back, strict=True)]
-    return [(joint / joint.sum())[:-1] for joint in together]
+    steps = [_Step(belief, chance) for belief in beliefs]
+    reach = np.broadcast_to(given, count).tolist()
+    ahead = _told(steps, reach)
+    back = _told(steps[::-1], reach[::-1])[::-1]
+    found = []
+    for step, before, after, inside in zip(steps, ahead, back, _inside(beliefs), strict=True):
+        together = before * after / step.prior * step.likelihood
+        found.append(inside * together[:-1] / together.sum())
+    return found
 
 
-def _pass(alone: list[Floats], links: list[Floats]) -> list[Floats]:
-    """For each photo what those before it say of its states."""
-    said = [np.ones(len(states)) for states in alone[:1]]
-    for own, link in zip(alone[:-1], links, strict=True):
-        heard = (said[-1] * own) @ link
-        said.append(heard / heard.sum())
-    return said
+class _Step:
+    """The states of one photo in the chain: its places, and last "elsewhere in the map"."""
+
+    def __init__(self, own: Belief, chance: float) -> None:
+        self.points_m = own.points_m
+        self.chance = chance
+        same = kernel(own.points_m, own.points_m)
+        # points that stand together are one place: together they are as probable, beforehand, as a lone one
+        each = chance / same.sum(axis=1)
+        self.prior = np.append(each, max(1 - each.sum(), chance))
+        self.prior /= self.prior.sum()
+        # by Bayes' rule: what the photo says, over what was to be expected beforehand
+        said = np.append(own.elsewhere + same @ own.chances / chance, own.elsewhere)
+        self.likelihood = np.maximum(said, LEAST) if len(own.points_m) else np.ones(1)
+
+    def onto(self, other: _Step, reach_m: float) -> Floats:
+        """The probability (N + 1, M + 1) of each state of the next photo, for each state of this one.
+
+        From a place to those within reach, each as probable as the other, beyond reach less by
+        `exp(-(r - reach)^2 / (2 * 25 m^2))`; or to one of which nobody tells; or, by `JUMP`, anywhere.
+        """
+        apart = np.linalg.norm(self.points_m[:, None] - other.points_m[None], axis=2)
+        near = np.exp(-(np.maximum(0.0, apart - reach_m) ** 2) / (2 * PLACE_M**2)) * other.prior[:-1]
+        steps = np.column_stack([near, np.full(len(near), UNSEEN * self.chance)])
+        steps /= steps.sum(axis=1, keepdims=True)
+        return np.vstack([(1 - JUMP) * steps + JUMP * other.prior, other.prior])
 
 
-def _link(a: Floats, b: Floats, reach_m: float, gain: float) -> Floats:
-    """How well the states of two neighbours go together: (K + 1, L + 1), the last being "none"."""
-    apart = np.linalg.norm(a[:, None] - b[None], axis=2)
-    beyond = np.maximum(0.0, apart - reach_m)
-    table = np.full((len(a) + 1, len(b) + 1), LOST)
-    table[:-1, :-1] = np.maximum(JUMP, gain * np.exp(-(beyond**2) / (2 * PLACE_M**2)))
-    table[-1, -1] = 1.0
-    return table
+def _told(steps: Sequence[_Step], reach_m: Sequence[float]) -> list[Floats]:
+    """For each photo the probability of its states by what those before it say."""
+    told = [step.prior for step in steps[:1]]
+    for before, after, reach in zip(steps[:-1], steps[1:], reach_m, strict=True):
+        heard = told[-1] * before.likelihood
+        told.append(heard / heard.sum() @ before.onto(after, reach))
+    return told
+
+
+def _inside(beliefs: Sequence[Belief]) -> Floats:
+    """The probability (T,) that each photo was taken in the map, by itself and by those around it."""
+    out = np.clip([belief.outside if len(belief.points_m) else 0.5 for belief in beliefs], LEAST, 1 - LEAST)
+    odds = np.log1p(-out) - np.log(out)
+    heard = np.array([odds[max(0, row - HEARD) : row + HEARD + 1].sum() for row in range(len(odds))])
+    return np.asarray(1 / (1 + np.exp(-(odds + TRUST * (heard - odds)))))

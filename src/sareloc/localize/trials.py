@@ -56,7 +56,7 @@ def _without(matches: Matches, row: int, truth: Floats, beyond_m: float, k: int)
     return Trial(matches.latlon[row, left], distances, truth, beyond_m == ELSEWHERE_M)
 
 
-def fit_trials(trials: Sequence[Trial], origin: str) -> Calibration:
+def fit_trials(trials: Sequence[Trial], origin: str, *, worth: float = 1.0) -> Calibration:
     """The calibration of these trials, see `fit_calibration`.
 
     The temperature of the weights is a quarter of the usual difference of squared distances between a photo's first
@@ -65,7 +65,7 @@ def fit_trials(trials: Sequence[Trial], origin: str) -> Calibration:
     spreads = [trial.distances[-1] ** 2 - trial.distances[0] ** 2 for trial in trials if not trial.absent]
     usual = float(np.median(spreads)) if spreads else 0.0
     temperature = TEMPERATURE_SHARE * usual if usual > 0 else TEMPERATURE
-    return fit_calibration(judge(trials, temperature), origin, temperature=temperature)
+    return fit_calibration(judge(trials, temperature), origin, temperature=temperature, worth=worth)
 
 
 def judge(trials: Sequence[Trial], temperature: float) -> list[Outcome]:
