@@ -25,6 +25,7 @@ Vectors = npt.NDArray[np.float32]
 Fetch = Callable[[], Vectors]
 
 IN_FLIGHT = 2  # batches on a GPU at once: one in work, one on its way
+CPU_PIXELS = 480 * 640  # more at once takes more memory on a CPU, and not less time
 COMPILE_FROM = 20_000  # photos: compiling takes as long as describing thousands
 
 
@@ -43,8 +44,7 @@ def encode_batches(
     fast = fold_norms(model)
     if model.device.type != "cuda":
         for tag, images in batches:
-            pixels = stack(images).permute(0, 3, 1, 2) if images else torch.empty(0, 3, 0, 0, dtype=torch.uint8)
-            yield tag, fast.encode(pixels, dim=dim, batch=batch).numpy()
+            yield tag, _encode_on_cpu(fast, images, batch, dim)
         return
     launch = GpuLauncher(fast, batch if compiled else None, dim)
     flying: deque[tuple[T, Fetch]] = deque()
@@ -55,6 +55,14 @@ def encode_batches(
             yield first, fetch()
     for tag, fetch in flying:
         yield tag, fetch()
+
+
+def _encode_on_cpu(model: PlaceModel, images: Sequence[Pixels], batch: int, dim: int | None) -> Vectors:
+    if not images:
+        return model.encode([], dim=dim).numpy()
+    pixels = stack(images).permute(0, 3, 1, 2)
+    at_once = max(1, CPU_PIXELS // (pixels.shape[2] * pixels.shape[3]))
+    return model.encode(pixels, dim=dim, batch=min(batch, at_once)).numpy()
 
 
 def stack(images: Sequence[Pixels], *, pinned: bool = False, rows: int | None = None) -> Tensor:
