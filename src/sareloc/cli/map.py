@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from sareloc.errors import ArgumentError
+from sareloc.photos.remote import is_url
 from sareloc.place_map import Box
 from sareloc.place_map.upkeep import MapInfo, compact_map, map_info, remove_photos, verify_map
 
@@ -23,7 +24,7 @@ Json = Annotated[bool, Parameter(name="--json", negative=())]
 
 
 def build(
-    photos: Annotated[list[Path], Parameter(negative=())],
+    photos: Annotated[list[str], Parameter(negative=())],
     *,
     out: str,
     model: str,
@@ -32,6 +33,7 @@ def build(
     storage: Literal["float16", "float32", "int8"] = "float16",
     batch: int = 8,
     workers: int = 2,
+    cluster: str | None = None,
     device: str | None = None,
     as_json: Json = False,
 ) -> int:
@@ -42,7 +44,7 @@ def build(
     Parameters
     ----------
     photos
-        Folders of photos, with their subfolders, or photos.
+        Folders of photos, with their subfolders, or photos. With --cluster also URLs, such as s3://bucket/photos.
     out
         The map: a GeoPackage (.gpkg), which QGIS opens too, or an address such as milvus://host:19530/city.
     model
@@ -56,25 +58,24 @@ def build(
     batch
         Photos described at once, and written at once.
     workers
-        Processes that decode photos.
+        Processes that decode photos; with --cluster, for each of its workers.
+    cluster
+        A Ray cluster whose workers describe the photos: ray://host:10001, or ray://local to start one here.
     device
-        Where the model runs: cpu, cuda, cuda:1. By default the GPU where there is one.
+        Where the model runs: cpu, cuda, cuda:1. By default, and on a cluster, the GPU where there is one.
     as_json
         Print one JSON object.
     """
+    knobs: dict[str, Any] = {"geotags": geotags, "dim": dim, "storage": storage, "batch": batch, "workers": workers}
+    if cluster is not None:
+        from sareloc.place_map.cluster_building import build_map_on_cluster
+
+        return _tell(build_map_on_cluster(_load(model, "cpu"), photos, out, cluster=cluster, **knobs), out, as_json)
     from sareloc.place_map.building import build_map
 
-    report = build_map(
-        _load(model, device),
-        photos,
-        out,
-        geotags=geotags,
-        dim=dim,
-        storage=storage,
-        batch=batch,
-        workers=workers,
-    )
-    return _tell(report, out, as_json)
+    if remote := [photo for photo in photos if is_url(photo)]:
+        raise ArgumentError(f"{remote[0]} is not a folder of this machine: read URLs with --cluster ray://local")
+    return _tell(build_map(_load(model, device), photos, out, **knobs), out, as_json)
 
 
 def add(
