@@ -13,10 +13,13 @@ are a little harder. There the mean distances to the 1st, 5th, 10th and 100th ne
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.signal import lfilter
 
 Vectors = npt.NDArray[np.float32]
 BLOCK = 50_000
@@ -42,8 +45,31 @@ WHITE = Walk(
 """No structure but places and no dimension more important than another: the hardest there is for an index."""
 
 
+class Block(NamedTuple):
+    """Some photos of a walk, and queries about places among them."""
+
+    start: int
+    """The number of the first photo."""
+    descriptors: Vectors
+    asked: npt.NDArray[np.int64]
+    """(q,) numbers of the photos that the queries are other views of, rising."""
+    queries: Vectors
+
+
 def draw(walk: Walk, photos: int, queries: int, rng: np.random.Generator) -> tuple[Vectors, Vectors]:
     """Unit descriptors (photos, dim) along a walk, and (queries, dim) of more views of places on it."""
+    database = np.empty((photos, walk.dim), dtype=np.float32)
+    questions: list[Vectors] = []
+    for block in draw_blocks(walk, photos, queries, rng):
+        database[block.start : block.start + len(block.descriptors)] = block.descriptors
+        questions.append(block.queries)
+    return database, rng.permutation(np.concatenate(questions))
+
+
+def draw_blocks(
+    walk: Walk, photos: int, queries: int, rng: np.random.Generator, asked_among: int | None = None
+) -> Iterator[Block]:
+    """The same, some ten thousand photos at a time; `asked_among`: queries are about the first so many photos alone."""
     structure, view = _spectrum(walk.dim, walk.structure_decay), _spectrum(walk.dim, walk.view_decay)
 
     def gaussians(count: int) -> Vectors:
@@ -58,23 +84,21 @@ def draw(walk: Walk, photos: int, queries: int, rng: np.random.Generator) -> tup
         (np.float32(np.sqrt(share)), np.float32(np.exp(-1 / n)))
         for share, n in zip(walk.structure_shares, walk.structure_photos, strict=True)
     ]
-    states = [gaussians(1)[0] * structure for _ in parts]
-    asked = np.sort(rng.integers(0, photos, queries))
-    database = np.empty((photos, walk.dim), dtype=np.float32)
-    questions: list[Vectors] = []
+    states = [gaussians(1) * structure for _ in parts]
+    asked = np.sort(rng.integers(0, asked_among or photos, queries))
     for start in range(0, photos, BLOCK):
-        rows = slice(start, min(start + BLOCK, photos))
-        places = np.repeat(common, rows.stop - rows.start, axis=0).astype(np.float32)
+        count = min(BLOCK, photos - start)
+        places = np.repeat(common, count, axis=0).astype(np.float32)
         for i, (size, kept) in enumerate(parts):
-            passed = np.float32(np.sqrt(1 - kept**2)) * gaussians(len(places)) * structure
-            for step in passed:
-                step += kept * states[i]
-                states[i] = step
-            states[i] = states[i].copy()
+            changes = np.float32(np.sqrt(1 - kept**2)) * gaussians(count) * structure
+            one, back = np.ones(1, dtype=np.float32), np.array([1, -kept], dtype=np.float32)
+            passed, _ = lfilter(
+                one, back, changes, axis=0, zi=kept * states[i]
+            )  # each adds to what is left of the last
+            states[i] = passed[-1:].copy()
             places += size * passed
-        database[rows] = views_of(places)
-        questions.append(views_of(places[asked[(asked >= rows.start) & (asked < rows.stop)] - start]))
-    return database, rng.permutation(np.concatenate(questions))
+        here = asked[(asked >= start) & (asked < start + count)]
+        yield Block(start, views_of(places), here, views_of(places[here - start]))
 
 
 def _spectrum(dim: int, decay: float) -> Vectors:
