@@ -48,6 +48,19 @@ def test_features_on_paper() -> None:
     assert features(place(2.0, 0.1))[2] == -1
 
 
+def test_right_is_within_25_m_and_on_the_line() -> None:
+    assert [Outcome(place(), error).right for error in (0.0, 25.0, 25.001, math.inf)] == [True, True, False, False]
+
+
+def test_outcomes_that_are_worth_less_stay_nearer_to_the_prior() -> None:
+    outcomes = drawn_outcomes(np.random.default_rng(0), 200)
+    full, fifth = (np.array(fit_calibration(outcomes, "map", worth=worth).weights) for worth in (1.0, 0.2))
+    away = [np.linalg.norm((weights - PRIOR) / PRIOR_SPREAD) for weights in (full, fifth)]
+    assert 0 < away[1] < away[0]
+    repeated = fit_calibration(outcomes * 2, "map", worth=0.5).weights
+    assert repeated == pytest.approx(full, rel=1e-6)
+
+
 def test_the_regression_finds_the_minimum_that_scipy_finds() -> None:
     rng = np.random.default_rng(0)
     x = np.column_stack([np.ones(200), rng.uniform(0.8, 1.3, 200), rng.uniform(0, 0.3, 200), rng.uniform(0, 1, 200)])

@@ -75,6 +75,14 @@ def test_a_calibration_decides_confidence_and_radius() -> None:
     assert estimate(GOOD, doubtful).confidence == pytest.approx(1 / (1 + np.exp(9)))
 
 
+def test_a_calibrations_temperature_weighs_the_matches() -> None:
+    """Cold, the most alike match alone counts; hot, the three that stand together."""
+    rows = matches((500, 0, 0.9), (0, 0, 0.95), (4, 0, 0.95), (8, 0, 0.95))
+    cold, hot = (estimate(rows, replace(SURE, temperature=t), min_confidence=0.0).latlon for t in (0.005, 1.0))
+    east = wgs84_from_enu([(500, 0), (4, 0)], HERE)
+    assert distance_m([cold, hot], east) == pytest.approx([0, 0], abs=0.1)
+
+
 def test_json_has_exactly_the_promised_keys() -> None:
     told = json.loads(json.dumps(estimate(GOOD).to_json("walk/a.jpg")))
     assert list(told) == ["photo", "latlon", "radius_m", "confidence", "matches"]

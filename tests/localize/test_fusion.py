@@ -161,3 +161,10 @@ def test_no_matches_are_no_place() -> None:
         fuse(np.zeros((0, 2)), [])
     with pytest.raises(ArgumentError, match="found 1 positions, 2 distances"):
         fuse([HERE], [1.0, 1.0])
+
+
+def test_the_scatter_is_of_the_place_alone() -> None:
+    """Two matches of equal weight, 6 m apart, are 3 m from their middle, however much weight stands elsewhere."""
+    latlon = wgs84_from_enu([(-3.0, 0.0), (3.0, 0.0), (4000.0, 0.0)], HERE)
+    for elsewhere in (0.0, 0.2, 0.6):
+        assert fuse(latlon, [1.0, 1.0, 1.1], [1.0, 1.0, elsewhere]).scatter_m == pytest.approx(3.0, abs=1e-6)

@@ -12,7 +12,7 @@ from sareloc.geo import ecef_from_wgs84, wgs84_from_enu
 from sareloc.localize import Calibration
 from sareloc.localize.calibration import PRIOR, PRIOR_SPREAD
 from sareloc.localize.fusion import TEMPERATURE
-from sareloc.localize.self_calibration import calibrate_by_map, chance_of_place, deep_enough
+from sareloc.localize.self_calibration import calibrate_by_map, chance_of_place, deep_enough, disturbed
 from sareloc.localize.trials import Trial, calibration_error, fit_trials, judge, make_trials
 from sareloc.place_map import Matches, PlaceMap
 from sareloc.place_map.building import build_map
@@ -96,11 +96,23 @@ def test_photos_of_another_day_are_expected(street: PlaceMap, monkeypatch: pytes
     assert min(confidence) > 0.5
 
 
-def test_the_chance_of_showing_the_same_place_is_counted(street: PlaceMap) -> None:
+def test_disturbed_descriptors_are_unit_vectors_moved_by_so_much() -> None:
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(50, 4096)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    lengths = np.linspace(0, 2, 50)
+    moved = disturbed(vectors, lengths, rng)
+    assert np.linalg.norm(moved, axis=1) == pytest.approx(1, abs=1e-5)
+    # in many dimensions a random direction is a right angle: the cosine is 1 / sqrt(1 + length^2)
+    assert (moved * vectors).sum(axis=1) == pytest.approx(1 / np.sqrt(1 + lengths**2), abs=0.03)
+
+
+def test_the_chance_of_showing_the_same_place_is_counted(street: PlaceMap, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chance_of_place(street) == pytest.approx(1 / PLACES)
     metres = street.positions.metres
     apart = np.linalg.norm(metres[:, None] - metres, axis=2)
-    assert chance_of_place(street) == pytest.approx((apart <= 25).mean())
-    assert chance_of_place(street) == pytest.approx(1 / PLACES)
+    monkeypatch.setattr("sareloc.localize.self_calibration.PLACE_M", 90.0)
+    assert chance_of_place(street) == pytest.approx((apart <= 90).mean())
 
 
 def test_what_a_map_says_of_itself_counts_less_than_photos_that_were_asked_with(

@@ -36,12 +36,12 @@ def calibrate_by_map(place_map: PlaceMap, candidates: int) -> Calibration:
     k = deep_enough(place_map, truth_m, candidates)
     plain = make_trials(place_map.search(vectors, k), truth_m, 1, same_spot_m=SAME_SPOT_M)
     usual = np.median([trial.distances[0] for trial in plain if not trial.absent]) if plain else 0.0
-    asked = _disturbed(vectors, usual * np.linspace(0, MOST_DISTURBED, len(ids)), rng)
+    asked = disturbed(vectors, usual * np.linspace(0, MOST_DISTURBED, len(ids)), rng)
     trials = make_trials(place_map.search(asked, k), truth_m, candidates, same_spot_m=SAME_SPOT_M)
     return fit_trials(trials, "map", worth=WORTH)
 
 
-def _disturbed(vectors: Vectors, lengths: npt.NDArray[np.float64], rng: np.random.Generator) -> Vectors:
+def disturbed(vectors: Vectors, lengths: npt.NDArray[np.float64], rng: np.random.Generator) -> Vectors:
     """Unit vectors (n, dim), moved by so much (n,) each in a random direction, and scaled to unit length again."""
     directions = rng.normal(size=vectors.shape)
     moved = vectors + (lengths / np.linalg.norm(directions, axis=1))[:, None] * directions
