@@ -23,7 +23,11 @@ def test_two_processes_end_where_one_does(tmp_path: Path) -> None:
     subprocess.run(
         [*command, "-m", "tests.training.two_ranks", str(tmp_path)], cwd=ROOT, env=environment, check=True, timeout=300
     )
-    ranks = [load_file(tmp_path / f"rank{r}.safetensors") for r in (0, 1)]
+    assert_both_end_where_one_process_does(tmp_path)
+
+
+def assert_both_end_where_one_process_does(folder: Path) -> None:
+    ranks = [load_file(folder / f"rank{r}.safetensors") for r in (0, 1)]
     for loss in LOSSES:
         for name, tensor in trained(loss).items():
             assert torch.equal(ranks[0][name], ranks[1][name]), name
