@@ -14,7 +14,7 @@ from tests.localize.street import street_model, view, write_queries
 from sareloc.errors import MapError
 from sareloc.localize import Localizer, Search
 from sareloc.localize.agreement import LocalFeatures, agreement, local_features, moved_alike, mutual_pairs
-from sareloc.localize.reranking import GAIN, Reranker, shorten
+from sareloc.localize.reranking import GAIN, SPREAD, Reranker, _bytes, shorten
 from sareloc.place_map import PlaceMap
 
 
@@ -66,6 +66,9 @@ def test_a_photo_agrees_with_itself_and_with_itself_moved() -> None:
     moved = local_features(features.roll((0, 3), dims=(1, 2)))
     assert agreement(whole, moved) == pytest.approx(0.75, abs=0.05)
     assert agreement(whole, local_features(torch.randn(16, 9, 12))) < 0.2
+    left_half = local_features(features[:, :, :6])
+    assert agreement(whole, left_half) == pytest.approx(0.5, abs=0.03)  # a share of the query's locations
+    assert agreement(left_half, whole) == pytest.approx(1.0, abs=0.03)
 
 
 def test_locations_are_rows_of_unit_length() -> None:
@@ -79,8 +82,11 @@ def test_distances_shorten_by_more_than_usual_agreement_alone() -> None:
     distances = np.array([[1.0, 1.1, 1.2]], dtype=np.float32)
     assert shorten(distances, np.full((1, 3), 0.3))[0] == pytest.approx([1.0, 1.1, 1.2])
     five = np.array([[1.0, 1.1, 1.2, 1.3, 1.4]], dtype=np.float32)
-    better = shorten(five, np.array([[0.1, 0.0, 0.1, 0.1, 0.6]]))[0]  # upper quartile 0.1
-    assert better == pytest.approx([1.0, 1.1 * (1 + GAIN * 0.1), 1.2, 1.3, 1.4 * (1 + GAIN * 0.1) / (1 + GAIN * 0.6)])
+    better = shorten(five, np.array([[0.1, 0.0, 0.05, 0.1, 0.6]]))[0]  # upper quartile 0.1
+    longer = [1.1 * (1 + GAIN * 0.1), 1.2 * (1 + GAIN * 0.1) / (1 + GAIN * 0.05)]
+    assert better == pytest.approx([1.0, *longer, 1.3, 1.4 * (1 + GAIN * 0.1) / (1 + GAIN * 0.6)])
+    far = shorten(np.full((1, 4), 1.9, np.float32), np.array([[0.0, 0.5, 0.5, 0.5]]))[0]
+    assert far == pytest.approx([2.0, 1.9, 1.9, 1.9])  # no two unit vectors are farther apart
     assert shorten(distances[:, :0], np.zeros((1, 0))).shape == (1, 0)
 
 
@@ -125,6 +131,18 @@ def test_the_cache_forgets_what_was_used_longest_ago(street: PlaceMap, monkeypat
     reranker.rerank([view(3, 99)], matches, 4)
     assert len(reranker._cache) == 0
     assert reranker._cached_bytes == 0
+    files = street.files[:3]
+    each = _bytes(reranker._of_files(files[:1])[files[0]])
+    monkeypatch.setattr("sareloc.localize.reranking.CACHE_BYTES", 2 * each)
+    for file in (files[0], files[1], files[0], files[2]):
+        reranker._of_files([file])
+    assert list(reranker._cache) == [files[0], files[2]]
+
+
+def test_a_map_that_calibrates_itself_expects_wider_distances_from_reranking(street: PlaceMap) -> None:
+    plain, reranked = (Localizer(street_model(), street, Search(rerank=rerank)).calibration for rerank in (0, 10))
+    assert reranked.temperature == pytest.approx(SPREAD * plain.temperature)
+    assert reranked.weights == plain.weights
 
 
 def test_a_localizer_reranks(street: PlaceMap, tmp_path: Path) -> None:
