@@ -154,8 +154,9 @@ def test_workers_write_to_a_server_themselves(
         path.write_bytes(content)
     packets.clear()
     build(model, tmp_path / "photos", address)
-    last = [Path(one.where).name for packet in packets for one in read_packet(packet)][-7:]
-    assert last == ["0000.jpg", *(f"{number:04d}.jpg" for number in range(2, 8))]  # 0001.jpg goes by its twin's name
+    order = [Path(one.where).name for packet in packets for one in read_packet(packet)]
+    assert order[-7:] == ["0000.jpg", *(f"{number:04d}.jpg" for number in range(2, 8))]
+    assert sorted(order[:-7]) == ["0001.jpg", "broken.jpg", "cut.jpg", "nowhere.jpg", "zz_twin.jpg"]
     assert {photo.sha256 for photo, _ in records(address).values()} == twin.keys()
 
 
