@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import nn
 
 from sareloc.checkpoint import load_model, save_checkpoint
+from sareloc.cli import app
 from sareloc.errors import ArgumentError
 from sareloc.models import PlaceModel, Preprocess, Whitening, fit_start, make_model
 from sareloc.models.backbones import make_backbone
 from sareloc.models.backbones.plain import PlainBackbone
+from sareloc.place_map import PlaceMap
 from sareloc.runtimes import RUNTIMES, RuntimeModel, run_on
 from sareloc.runtimes.int8 import Int8Layers, has_fast_int8, max_pool, pack
 
@@ -151,3 +154,22 @@ def test_without_the_extra_its_pip_line_is_named(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert 'pip install "sareloc[openvino]"' in done.stderr.splitlines()[-1]
+
+
+@needs_vnni
+def test_a_map_built_in_int8_answers_the_model_in_float32(alexnet: PlaceModel, tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for number, image in enumerate(blobs(6, 80, 96, seed=5)):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(photos / f"{number}.png")
+    rows = [f"{number}.png,48.{number},2.35" for number in range(6)]
+    (photos / "geotags.csv").write_text("\n".join(["file,lat,lon", *rows]))
+    save_checkpoint(alexnet, tmp_path / "model.safetensors")
+    files = [str(photos), "--out", str(tmp_path / "city.gpkg"), "--model", str(tmp_path / "model.safetensors")]
+    app(["map", "build", *files, "--device", "int8", "--workers", "0"], result_action="return_value")
+    place_map = PlaceMap(tmp_path / "city.gpkg")
+    place_map.check_model(alexnet)
+    queries = alexnet.encode(blobs(6, 80, 96, seed=5), precision=torch.float32).numpy()
+    matches = place_map.search(queries, 2)
+    assert [Path(files[0]).name for files in matches.files] == [f"{number}.png" for number in range(6)]
+    assert (matches.distances[:, 0] < 0.5 * matches.distances[:, 1]).all()
