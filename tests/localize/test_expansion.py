@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.localize.street import position, street_model, write_queries
+from tests.localize.street import position, street_model, view, write_queries
 
 from sareloc.geo import distance_m
 from sareloc.localize import Localizer, Search
 from sareloc.localize.expansion import AveragedMap, blend, expand_queries
+from sareloc.localize.searching import Searcher
 from sareloc.place_map import Circle, PlaceMap
 
 
@@ -92,3 +93,11 @@ def test_photos_are_found_with_either(street: PlaceMap, search: Search, tmp_path
 def test_a_search_is_named_by_what_is_special_about_it() -> None:
     assert Search().name == "plain"
     assert Search(expand=3, rerank=50).name == "expand=3 rerank=50"
+
+
+def test_a_search_expands_its_queries_where_asked_to(street: PlaceMap) -> None:
+    queries = street_model().encode([view(5, 99), view(8, 99)]).numpy()
+    plain, expanded = (Searcher(street, Search(expand=count)).find(queries, 7) for count in (0, 3))
+    assert plain.distances.tolist() == street.search(queries, 7).distances.tolist()
+    by_hand = street.search(expand_queries(queries, street, 3), 7)
+    assert expanded.distances.tolist() == by_hand.distances.tolist() != plain.distances.tolist()

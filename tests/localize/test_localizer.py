@@ -112,6 +112,18 @@ def test_more_matches_than_photos_are_all_photos(localizer: Localizer, queries: 
     assert distance_m(wide.localize(queries[0]).latlon, position(0)) < 25
 
 
+def test_listing_more_matches_does_not_move_the_fix(street: PlaceMap, queries: list[Path]) -> None:
+    few = Localizer(street_model(), street, Search(candidates=2), min_confidence=0)
+    short, long = (few.localize(queries[5], top=top) for top in (1, 60))
+    assert (len(short.matches), len(long.matches)) == (1, 60)
+    assert (short.latlon, short.confidence) == (long.latlon, long.confidence)
+
+
+def test_reranking_looks_deeper_than_the_matches_that_are_fused(street: PlaceMap) -> None:
+    localizer = Localizer(street_model(), street, Search(candidates=2, rerank=30))
+    assert localizer.find_matches([view(5, 99)], 2).ids.shape == (1, 30)
+
+
 def test_a_walk_keeps_its_photos_on_the_street(localizer: Localizer, queries: list[Path], tmp_path: Path) -> None:
     """One photo of the walk was swapped for one of a place 1.6 km away: the walk does not follow it there."""
     swapped = write_view(tmp_path / "swapped.jpg", view(25, 99), None)

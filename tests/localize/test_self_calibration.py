@@ -10,6 +10,7 @@ from tests.localize.street import PLACES, START, position, street_model, view, w
 
 from sareloc.geo import ecef_from_wgs84, wgs84_from_enu
 from sareloc.localize import Calibration
+from sareloc.localize.calibrating import judged_by_the_other_half
 from sareloc.localize.calibration import PRIOR, PRIOR_SPREAD
 from sareloc.localize.fusion import TEMPERATURE
 from sareloc.localize.self_calibration import calibrate_by_map, chance_of_place, deep_enough, disturbed
@@ -65,6 +66,25 @@ def test_the_calibration_error_is_over_all_trials_together() -> None:
     sure, doubtful = Calibration(weights=(50.0, 0, 0, 0)), Calibration(weights=(-50.0, 0, 0, 0))
     assert calibration_error([(trials, sure)]) == pytest.approx(0.5)  # the absent one cannot be right
     assert calibration_error([(trials[:1], sure), (trials[1:], doubtful)]) == pytest.approx(0)
+
+
+def test_each_half_of_the_photos_is_judged_by_the_other() -> None:
+    """Five spots, each tried twice; what a spot teaches must not judge it."""
+    rng = np.random.default_rng(0)
+    trials = [
+        trial
+        for spot in range(5)
+        for trial in make_trials(
+            found(*((100 * spot + 90 * i, 0.8 + 0.1 * rng.random()) for i in range(4))), TRUTH + spot, 3
+        )
+    ]
+    halves = judged_by_the_other_half(trials)
+    spots = [{trial.truth_m.tobytes() for trial in judged} for judged, _ in halves]
+    assert [len(some) for some in spots] == [3, 2]
+    assert not spots[0] & spots[1]
+    assert sum(len(judged) for judged, _ in halves) == len(trials)
+    for (_, calibration), (other, _) in zip(halves, halves[::-1], strict=True):
+        assert calibration == fit_trials(other, "photos")
 
 
 def test_a_map_knows_its_own_places_from_others(street: PlaceMap) -> None:

@@ -69,7 +69,7 @@ def calibrate(localizer: Localizer, photos: Sequence[Path], latlon: npt.ArrayLik
         fitted,
         float(np.mean([outcome.right for outcome in judge(shown, fitted.temperature)])),
         calibration_error([(trials, localizer.calibration)]),
-        calibration_error(_halves(trials)),
+        calibration_error(judged_by_the_other_half(trials)),
         tuple(str(photo) for photo, held in zip(photos, known, strict=True) if held),
         tuple(unreadable),
     )
@@ -102,7 +102,7 @@ def _ask(localizer: Localizer, photos: Sequence[Path], truth_m: Floats) -> tuple
     return trials, unreadable
 
 
-def _halves(trials: Sequence[Trial]) -> list[tuple[Sequence[Trial], Calibration]]:
+def judged_by_the_other_half(trials: Sequence[Trial]) -> list[tuple[Sequence[Trial], Calibration]]:
     """Each half of the photos with the calibration that the other half teaches; photos of one spot stay together."""
     spots = dict.fromkeys(trial.truth_m.tobytes() for trial in trials)
     half_of = {spot: number % 2 for number, spot in enumerate(spots)}
