@@ -15,11 +15,12 @@ comparing with every vector; "right place" the share whose first match stands wi
 from __future__ import annotations
 
 import argparse
+import io
 import json
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,11 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 from benchmarks.drawn_descriptors import Walk, draw_blocks
-from benchmarks.map import machine, memory_mb
+from benchmarks.measuring import about, memory_mb
+from PIL import Image
 from tqdm import tqdm
+
+from sareloc.photos import decode
 
 Vectors = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
@@ -63,14 +67,15 @@ def blocks_of(vectors: Vectors) -> Iterator[tuple[int, npt.NDArray[np.float32]]]
 
 def exact(vectors: Vectors, queries: Vectors, sizes: list[int]) -> dict[int, Ints]:
     """The nearest rows of each query among the first so many vectors, by comparing with all."""
-    best, rows, found = np.full((len(queries), HITS), -np.inf, np.float32), np.zeros((len(queries), HITS), np.int64), {}
-    for start, block in tqdm(blocks_of(vectors[: max(sizes)]), total=-(-max(sizes) // BLOCK), desc="exact"):
-        scores, here = faiss.knn(queries, block, HITS, metric=faiss.METRIC_INNER_PRODUCT)
-        scores, here = np.concatenate([best, scores], axis=1), np.concatenate([rows, here + start], axis=1)
-        order = np.argsort(-scores, axis=1)[:, :HITS]
-        best, rows = np.take_along_axis(scores, order, axis=1), np.take_along_axis(here, order, axis=1)
-        if start + len(block) in sizes:
-            found[start + len(block)] = rows.copy()
+    best, rows = np.full((len(queries), HITS), -np.inf, np.float32), np.zeros((len(queries), HITS), np.int64)
+    found: dict[int, Ints] = {}
+    for first, size in pairwise([0, *sorted(sizes)]):
+        for start, block in tqdm(blocks_of(vectors[first:size]), total=-(-(size - first) // BLOCK), desc="exact"):
+            scores, here = faiss.knn(queries, block, HITS, metric=faiss.METRIC_INNER_PRODUCT)
+            scores, here = np.concatenate([best, scores], axis=1), np.concatenate([rows, here + first + start], axis=1)
+            order = np.argsort(-scores, axis=1)[:, :HITS]
+            best, rows = np.take_along_axis(scores, order, axis=1), np.take_along_axis(here, order, axis=1)
+        found[size] = rows
     return found
 
 
@@ -134,6 +139,24 @@ def measure(folder: Path, photos: int, codes: str, truth: Ints) -> Iterator[dict
     faiss.omp_set_num_threads(threads)
 
 
+def decoding() -> dict[str, float]:
+    """Milliseconds of one core to decode a JPEG to 480x640, by the size it has."""
+    rng = np.random.default_rng(0)
+    found = {}
+    for width, height in ((640, 480), (4000, 3000)):
+        shapes = Image.fromarray(rng.integers(0, 256, (height // 20, width // 20, 3), dtype=np.uint8))
+        grain = rng.normal(0, 4, (height, width, 3))
+        pixels = np.clip(np.asarray(shapes.resize((width, height))) + grain, 0, 255).astype(np.uint8)
+        stream = io.BytesIO()
+        Image.fromarray(pixels).save(stream, "JPEG", quality=88)
+        start, count = time.process_time(), 0
+        while time.process_time() - start < 2:
+            decode(stream.getvalue(), size=lambda height, width: (480, 640))
+            count += 1
+        found[f"{width}x{height}, {len(stream.getvalue()) // 1000} kB"] = 1e3 * (time.process_time() - start) / count
+    return {name: round(ms, 2) for name, ms in found.items()}
+
+
 def growth(rows: list[dict[str, Any]], name: str) -> float:
     """The exponent e of `name` ~ photos^e, fitted over the sizes."""
     return float(np.polyfit(np.log([row["photos"] for row in rows]), np.log([row[name] for row in rows]), 1)[0])
@@ -167,7 +190,7 @@ def main() -> None:
                 same = [row for row in results if row["visited"] == f"1/{round(1 / share)}" and codes in row["codes"]]
                 if len(same) > 1:
                     print(f"{codes}, 1/{round(1 / share)} visited: p50 grows as photos^{growth(same, 'p50_ms'):.2f}")
-        print(json.dumps({**machine(), "command": " ".join(sys.argv)}))
+        print(json.dumps({"decoding_ms_of_a_core": decoding(), **about()}))
 
 
 if __name__ == "__main__":
