@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,7 +13,9 @@ from cyclopts import Parameter
 from sareloc.checkpoint import load_model
 from sareloc.datasets import load_dataset
 from sareloc.datasets.places import Protocol
-from sareloc.evaluation import Report, evaluate
+from sareloc.errors import ArgumentError
+from sareloc.evaluation import Report, evaluate, rank_by_map
+from sareloc.place_map import PlaceMap
 
 
 def evaluate_command(
@@ -25,6 +28,7 @@ def evaluate_command(
     dim: int | None = None,
     boxes: Literal["crop", "full"] = "crop",
     store: Path | None = None,
+    city: Annotated[Path | None, Parameter(name="--map")] = None,
     batch: int = 8,
     workers: int = 2,
     device: str | None = None,
@@ -50,6 +54,8 @@ def evaluate_command(
         Where queries have boxes (Oxford, Paris): ask with the box or with the full photo.
     store
         Keep the descriptors in this folder; an interrupted run goes on from there.
+    city
+        Ask this map of the dataset's database photos, a file or an address, instead of describing and searching them.
     batch
         Photos described at once.
     workers
@@ -60,16 +66,14 @@ def evaluate_command(
         Print one JSON object instead of a table.
     """
     places = load_dataset(dataset, root, split)
-    report = evaluate(
-        load_model(model, device or ("cuda" if torch.cuda.is_available() else "cpu")),
-        places,
-        protocol=protocol,
-        dim=dim,
-        boxes=boxes,
-        store=store,
-        batch=batch,
-        workers=workers,
-    )
+    places = places if protocol is None else replace(places, protocol=protocol)
+    loaded = load_model(model, device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if city is not None:
+        if dim is not None or store is not None:
+            raise ArgumentError("a map has its own dimensions and holds its descriptors: leave --dim and --store out")
+        report = rank_by_map(loaded, places, PlaceMap(city), batch=batch, workers=workers).report()
+    else:
+        report = evaluate(loaded, places, dim=dim, boxes=boxes, store=store, batch=batch, workers=workers)
     print(json.dumps(report.to_json()) if as_json else table(report))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sareloc.datasets.places import Places, Protocol
+from sareloc.evaluation.by_map import rank_by_map
 from sareloc.evaluation.exact_search import search
 from sareloc.evaluation.judging import NS, PROTOCOLS, Rule, counted, evaluate_rankings
 from sareloc.evaluation.ranking import Boxes, Ranked, rank
@@ -22,6 +23,7 @@ __all__ = [
     "evaluate",
     "evaluate_rankings",
     "rank",
+    "rank_by_map",
     "search",
 ]
 

@@ -71,7 +71,7 @@ def rank(
     areas = places.boxes if boxes == "crop" else None
     asked = [places.queries.path(row) for row in range(len(places.queries))]
 
-    _check_photos(places)
+    check_photos(places)
     paths = photo_paths(places if areas is None else replace(places, queries=places.queries.take([])))
     described = describe_all(model, paths, store=store, batch=batch, workers=workers, dim=dim, progress=progress)
     row_of = {path: row for row, path in enumerate(paths)}
@@ -97,11 +97,11 @@ def rank(
         fingerprint=model.fingerprint(),
         dim=database.vectors.shape[1],
         boxes=None if places.boxes is None else boxes,
-        failures={"database": _reasons(database.failures), "queries": _reasons(queries.failures)},
+        failures={"database": reasons(database.failures), "queries": reasons(queries.failures)},
     )
 
 
-def _check_photos(places: Places) -> None:
+def check_photos(places: Places) -> None:
     """Refuse to describe thousands of photos that are not there, rather than report that all were missed."""
     for photos, role in ((places.database, "database photos"), (places.queries, "queries")):
         if not len(photos):
@@ -119,5 +119,6 @@ def _take(described: Descriptors, rows: Sequence[int]) -> Descriptors:
     return Descriptors(vectors, failures)
 
 
-def _reasons(failures: Mapping[int, PhotoError]) -> tuple[tuple[str, str], ...]:
+def reasons(failures: Mapping[int, PhotoError]) -> tuple[tuple[str, str], ...]:
+    """The photos that failed and why, in the order of their rows."""
     return tuple((failures[row].photo, failures[row].reason) for row in sorted(failures))
