@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sareloc.errors import SarelocError as SarelocError
     from sareloc.evaluation import Report as Report
     from sareloc.evaluation import evaluate as evaluate
+    from sareloc.export import export_onnx as export_onnx
     from sareloc.localize import Fix as Fix
     from sareloc.localize import Localizer as Localizer
     from sareloc.losses import SARE as SARE
@@ -42,6 +43,7 @@ _HOME = {
     "Training": "sareloc.training",
     "build_map": "sareloc.place_map.building",
     "evaluate": "sareloc.evaluation",
+    "export_onnx": "sareloc.export",
     "load_dataset": "sareloc.datasets",
     "load_model": "sareloc.checkpoint",
     "make_loss": "sareloc.losses",
