@@ -103,9 +103,10 @@ def test_a_walk_of_one_photo_is_its_fix() -> None:
 
 
 def test_what_a_photo_of_a_walk_believes_by_itself() -> None:
-    sure = estimate(GOOD).confidence
-    weights = np.exp(-(np.array([match.distance for match in GOOD]) ** 2) / SURE.temperature)
-    own = believe(GOOD, SURE)
+    seen = matches((0, 0, 0.8), (6, 0, 0.85), (-5, 2, 0.9), (60, 0, 1.2), (0, 700, 1.21))
+    sure = estimate(seen).confidence
+    weights = np.exp(-(np.array([match.distance for match in seen]) ** 2) / SURE.temperature)
+    own = believe(seen, SURE)
     assert own.chances[:3] == pytest.approx(sure * weights[:3] / weights[:3].sum())
     assert own.chances[3:] == pytest.approx(0.15 * (1 - sure) * weights[3:] / weights[3:].sum())
     assert own.elsewhere == pytest.approx(0.2 * (1 - sure))

@@ -52,6 +52,13 @@ def test_refining_finds_what_a_scale_and_a_shift_do_not_explain() -> None:
     assert moved_alike(a, b).mean() > 0.95
 
 
+def test_of_equal_movements_the_one_that_changes_the_size_least_wins() -> None:
+    """The first two pairs agree at double size, the last two at the same size."""
+    a = np.array([[0.0, 0.0], [10.0, 0.0], [10.0, 20.0]])
+    b = np.array([[-20.0, 0.0], [0.0, 0.0], [0.0, 20.0]])
+    assert moved_alike(a, b).tolist() == [False, True, True]
+
+
 def test_chance_pairs_hardly_agree() -> None:
     rng = np.random.default_rng(1)
     assert moved_alike(rng.uniform(0, 30, (80, 2)), rng.uniform(0, 30, (80, 2))).sum() < 12
@@ -82,9 +89,8 @@ def test_distances_shorten_by_more_than_usual_agreement_alone() -> None:
     distances = np.array([[1.0, 1.1, 1.2]], dtype=np.float32)
     assert shorten(distances, np.full((1, 3), 0.3))[0] == pytest.approx([1.0, 1.1, 1.2])
     five = np.array([[1.0, 1.1, 1.2, 1.3, 1.4]], dtype=np.float32)
-    better = shorten(five, np.array([[0.1, 0.0, 0.05, 0.1, 0.6]]))[0]  # upper quartile 0.1
-    longer = [1.1 * (1 + GAIN * 0.1), 1.2 * (1 + GAIN * 0.1) / (1 + GAIN * 0.05)]
-    assert better == pytest.approx([1.0, *longer, 1.3, 1.4 * (1 + GAIN * 0.1) / (1 + GAIN * 0.6)])
+    shares = np.array([[0.1, 0.0, 0.05, 0.02, 0.6]])  # upper quartile 0.1
+    assert shorten(five, shares) == pytest.approx(five * (1 + GAIN * 0.1) / (1 + GAIN * shares))
     far = shorten(np.full((1, 4), 1.9, np.float32), np.array([[0.0, 0.5, 0.5, 0.5]]))[0]
     assert far == pytest.approx([2.0, 1.9, 1.9, 1.9])  # no two unit vectors are farther apart
     assert shorten(distances[:, :0], np.zeros((1, 0))).shape == (1, 0)
