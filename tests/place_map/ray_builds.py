@@ -1,9 +1,10 @@
 """Build a map on a Ray cluster of two workers of which one is lost in the middle; run by test_ray_cluster.py.
 
-    python -m tests.place_map.ray_builds PHOTOS MAP TEMP worker|machine|none
+    python -m tests.place_map.ray_builds PHOTOS MAP TEMP worker|machine|errors
 
 "worker" kills the process of a worker that is at work as soon as the first photos are in the map, "machine" the node
-that it runs on. Prints the report as JSON, with the workers that were lost.
+that it runs on. Prints the report as JSON, with the workers that were lost. "errors" prints, as JSON, what is said of
+workers that cannot open the map, and of a packet that nobody can read.
 """
 
 from __future__ import annotations
@@ -20,9 +21,13 @@ from typing import Any
 
 import torch
 
+from sareloc.errors import SarelocError
 from sareloc.models.place_model import PlaceModel, make_model
-from sareloc.place_map.cluster_building import build_map_on_cluster
+from sareloc.place_map.cluster_building import build_map_on_cluster, checkpoint_of
+from sareloc.place_map.cluster_packets import list_wanted, packets_of
+from sareloc.place_map.cluster_worker import Work
 from sareloc.place_map.map_file import MapFile
+from sareloc.place_map.ray_cluster import run_packets
 
 STORE_BYTES = 100 * 2**20
 DEADLINE_S = 60
@@ -59,12 +64,21 @@ def kill_worker() -> set[int]:
     return {min(busy)}
 
 
+def said(ray: Any, photos: Path, out: str | None) -> str:
+    packet = packets_of(list_wanted(photos, None), 100)[0] if out else "no packet"
+    try:
+        list(run_packets(ray, [packet], checkpoint_of(busy_model()), Work(256, 2, 0, out)))
+    except SarelocError as error:
+        return str(error)
+    return "nothing"
+
+
 def main(photos: str, out: str, temp: str, lose: str) -> None:
     import ray
     from ray.cluster_utils import Cluster
 
     quiet: dict[str, Any] = {"include_dashboard": False, "object_store_memory": STORE_BYTES}
-    actions: dict[str, Callable[[], set[int]]] = {"worker": kill_worker, "none": set}
+    actions: dict[str, Callable[[], set[int]]] = {"worker": kill_worker}
     machines = None
     if lose == "machine":
         machines = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "temp_dir": temp} | quiet)
@@ -80,6 +94,10 @@ def main(photos: str, out: str, temp: str, lose: str) -> None:
         actions["machine"] = lose_machine
     else:
         ray.init(num_cpus=2, _temp_dir=temp, log_to_driver=False, logging_level="ERROR", **quiet)
+    if lose == "errors":
+        print(json.dumps([said(ray, Path(photos), str(Path(out).parent / "none.gpkg")), said(ray, Path(photos), None)]))
+        ray.shutdown()
+        return
     lost: set[int] = set()
     add = MapFile.add
 

@@ -71,12 +71,11 @@ def sareloc(*arguments: object, environment: dict[str, str], status: int = 0) ->
     return done
 
 
-def build_and_lose(lose: str, folder: Path, temp: str, environment: dict[str, str]) -> dict[str, Any]:
+def build_and_lose(lose: str, folder: Path, temp: str, environment: dict[str, str]) -> Any:
     command = [sys.executable, "-m", "tests.place_map.ray_builds", folder / "photos", folder / "many.gpkg", temp, lose]
     done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, timeout=300)
     assert done.returncode == 0
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return json.loads(done.stdout.splitlines()[-1])  # that Ray is the child's own, which prints what it likes
 
 
 @pytest.mark.slow
@@ -94,6 +93,15 @@ def test_what_a_lost_worker_had_is_done_by_others(
     assert (many["added"], many["already"], tuple(many["untagged"])) == (one.added, one.already, one.untagged)
     assert sorted(many["unreadable"]) == sorted(map(str, one.unreadable))
     assert_equal(records(tmp_path / "one.gpkg"), records(tmp_path / "many.gpkg"))
+
+
+@pytest.mark.slow
+def test_what_stops_a_worker_is_said_in_one_line(tmp_path: Path, temp: str, environment: dict[str, str]) -> None:
+    write_town(tmp_path / "photos", 2)
+    missing, garbled = build_and_lose("errors", tmp_path, temp, environment)
+    assert missing.startswith(f"a worker stopped: map {tmp_path}/none.gpkg does not exist")
+    assert "JSONDecodeError" in garbled
+    assert all(said.endswith("the same command goes on") and "\n" not in said for said in (missing, garbled))
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ def build_map_on_cluster(
     """
     if packet < 1:
         raise ArgumentError(f"a packet holds one photo or more, found {packet}")
-    start, checkpoint = time.monotonic(), _checkpoint(model)
+    start, checkpoint = time.monotonic(), checkpoint_of(model)
     manifest = Manifest(model.name, model.fingerprint(), dim or model.dim, storage)
     with joined(cluster, len(checkpoint)) as ray, open_or_create_store(out, manifest) as store:
         check_same(store, model, manifest.dim, storage)
@@ -130,7 +130,8 @@ class _Building:
             tally.already += len(new) - added
 
 
-def _checkpoint(model: PlaceModel) -> bytes:
+def checkpoint_of(model: PlaceModel) -> bytes:
+    """The content of the model's .safetensors file."""
     with TemporaryDirectory() as folder:
         file = Path(folder) / "model.safetensors"
         save_checkpoint(model, file)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import socket
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 from urllib.parse import urlsplit
 
 from sareloc import __version__
 from sareloc.errors import ArgumentError, SarelocError, need
-from sareloc.place_map.cluster_packets import Done, read_done
+from sareloc.place_map.cluster_packets import Done, read_done, write_done
 from sareloc.place_map.cluster_worker import Describer, Work
+from sareloc.place_map.sorting import Tally
 
 SCHEME = "ray://"
 HERE, RUNNING = "ray://local", "ray://auto"
@@ -19,6 +22,8 @@ STORE_BYTES = 256 * 2**20  # Ray's own default is a third of the memory; packets
 TRIES = 10  # for a packet whose worker is lost again and again
 BLOCKS = 10_000
 ANSWER_S = 10.0
+FAILED = "failed"
+GO_ON = "What is in the map stays in it, and the same command goes on"
 
 
 def check_address(address: str) -> None:
@@ -33,11 +38,15 @@ def check_address(address: str) -> None:
 
 @contextmanager
 def joined(address: str, model_bytes: int) -> Iterator[Any]:
-    """The module ray, connected; a process that has called `ray.init` stays with the cluster that it has."""
+    """The module ray, connected; a process that has called `ray.init` stays with the cluster that it has.
+
+    Ray prints what happens to its workers: here to standard error, as standard output may be for a program to read.
+    """
     check_address(address)
     ray = need("ray", "ray")
     if ray.is_initialized():
-        yield ray
+        with redirect_stdout(sys.stderr):
+            yield ray
         return
     quiet = {"logging_level": "ERROR", "log_to_driver": False}
     try:
@@ -54,10 +63,11 @@ def joined(address: str, model_bytes: int) -> Iterator[Any]:
             f"no Ray cluster answers at {address} ({silent}): is it running, and its port open to this machine? "
             f"{HERE} starts one here"
         ) from silent
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
+    with redirect_stdout(sys.stderr):
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
 
 
 def run_packets(ray: Any, packets: Sequence[str], checkpoint: bytes, work: Work) -> Iterator[Done]:
@@ -71,11 +81,11 @@ def run_packets(ray: Any, packets: Sequence[str], checkpoint: bytes, work: Work)
         if found != __version__:
             raise SarelocError(f"the cluster has sareloc {found}, this is {__version__}: install the same on both")
         while (row := ray.get(foreman.next.remote())) is not None:
+            if row[FAILED]:
+                raise SarelocError(f"a worker stopped: {row[FAILED]}. {GO_ON}")
             yield read_done(row)
     except ray.exceptions.RayError as lost:
-        raise SarelocError(
-            f"the cluster gave up: {_reason(lost)}. What is in the map stays in it, and the same command goes on"
-        ) from lost
+        raise SarelocError(f"the cluster gave up: {_reason(lost)}. {GO_ON}") from lost
     finally:
         ray.kill(foreman)
 
@@ -109,9 +119,20 @@ class Foreman:
         return next(self._rows, None)
 
 
-class _RayDescriber(Describer):
+class _RayDescriber:
+    """A worker whose errors of ours are rows: Ray would try again what raises them, and print where they came from."""
+
     def __init__(self, checkpoint: Any, work: Work) -> None:
-        super().__init__(need("ray", "ray").get(checkpoint), work)
+        self._checkpoint, self._work = checkpoint, work
+        self._describer: Describer | None = None
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        try:
+            if self._describer is None:
+                self._describer = Describer(need("ray", "ray").get(self._checkpoint), self._work)
+            return {**self._describer(row), FAILED: ""}
+        except SarelocError as error:
+            return {**write_done(Done("", Tally())), FAILED: str(error)}
 
 
 def _workers(nodes: Sequence[dict[str, Any]], decoders: int) -> dict[str, Any]:
@@ -129,7 +150,6 @@ def _workers(nodes: Sequence[dict[str, Any]], decoders: int) -> dict[str, Any]:
 
 
 def _reason(lost: BaseException) -> str:
-    """The last line of the innermost error: what went wrong, without the way that it came."""
-    while (inner := getattr(lost, "cause", None) or lost.__cause__) is not None:
-        lost = inner
-    return (str(lost).strip() or type(lost).__name__).splitlines()[-1]
+    """The last line that names an error other than Ray's: what went wrong, without the way that it came."""
+    lines = str(lost).strip().splitlines() or [type(lost).__name__]
+    return next((line for line in reversed(lines) if re.match(r"(?!ray\.)[\w.]+(Error|Exception)\b", line)), lines[-1])
