@@ -211,7 +211,9 @@ def test_a_cluster_that_does_not_answer_is_one_line_and_leaves_no_map(
     assert not (tmp_path / "town.gpkg").exists()
 
 
-@pytest.mark.parametrize("address", ["ray://", "ray://host", "host:10001", "ray", "http://host:1", "ray://:10001"])
+@pytest.mark.parametrize(
+    "address", ["ray://", "ray://host", "host:10001", "ray", "http://host:1", "ray://:10001", "ray://host:99999"]
+)
 def test_what_is_no_address_shows_how_one_is_written(address: str) -> None:
     with pytest.raises(ArgumentError, match=r"is no address of a Ray cluster: write ray://host:10001"):
         check_address(address)

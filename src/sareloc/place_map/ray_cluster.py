@@ -28,8 +28,12 @@ GO_ON = "What is in the map stays in it, and the same command goes on"
 
 def check_address(address: str) -> None:
     """What is no address of a cluster is an ArgumentError that shows how one is written."""
-    parts = urlsplit(address)
-    if not address.startswith(SCHEME) or (address not in (HERE, RUNNING) and not (parts.hostname and parts.port)):
+    try:
+        server = urlsplit(address)
+        complete = address in (HERE, RUNNING) or bool(server.hostname and server.port)
+    except ValueError:  # a port that is none
+        complete = False
+    if not address.startswith(SCHEME) or not complete:
         raise ArgumentError(
             f"{address!r} is no address of a Ray cluster: write ray://host:10001, {RUNNING} on a machine of the "
             f"cluster, or {HERE} to start Ray here"
