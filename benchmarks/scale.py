@@ -28,11 +28,14 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 from benchmarks.drawn_descriptors import Walk, draw_blocks
+from benchmarks.map import drawn_photo
 from benchmarks.measuring import about, memory_mb
 from PIL import Image
 from tqdm import tqdm
 
 from sareloc.photos import decode
+from sareloc.place_map import Manifest, open_map_file
+from sareloc.place_map.opening import create_map_file
 
 Vectors = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
@@ -157,6 +160,24 @@ def decoding() -> dict[str, float]:
     return {name: round(ms, 2) for name, ms in found.items()}
 
 
+def writing(folder: Path, photos: int = 40_960, packet: int = 256) -> dict[str, float]:
+    """How fast one process writes packets of descriptors to a map file, and the file's bytes a photo without names."""
+    rng = np.random.default_rng(0)
+    vectors = rng.standard_normal((packet, DIM), dtype=np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    known = [drawn_photo(row, latlon) for row, latlon in enumerate(rng.uniform(0, 1, (photos, 2)))]
+    path = folder / "written.gpkg"
+    create_map_file(path, Manifest("drawn", "0" * 16, DIM))
+    start = time.perf_counter()
+    with open_map_file(path, write=True) as file:
+        for first in range(0, photos, packet):
+            file.add(known[first : first + packet], vectors)
+    rate = photos / (time.perf_counter() - start)
+    each = path.stat().st_size / photos - len(known[0].file)
+    path.unlink()
+    return {"rows_per_s": round(rate), "bytes_per_photo_without_name": round(each, 1)}
+
+
 def growth(rows: list[dict[str, Any]], name: str) -> float:
     """The exponent e of `name` ~ photos^e, fitted over the sizes."""
     return float(np.polyfit(np.log([row["photos"] for row in rows]), np.log([row[name] for row in rows]), 1)[0])
@@ -190,7 +211,7 @@ def main() -> None:
                 same = [row for row in results if row["visited"] == f"1/{round(1 / share)}" and codes in row["codes"]]
                 if len(same) > 1:
                     print(f"{codes}, 1/{round(1 / share)} visited: p50 grows as photos^{growth(same, 'p50_ms'):.2f}")
-        print(json.dumps({"decoding_ms_of_a_core": decoding(), **about()}))
+        print(json.dumps({"decoding_ms_of_a_core": decoding(), "writing": writing(folder), **about()}))
 
 
 if __name__ == "__main__":
