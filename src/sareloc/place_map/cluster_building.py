@@ -67,7 +67,7 @@ def build_map_on_cluster(
         check_same(store, model, manifest.dim, storage)
         building = _Building(store, ray, checkpoint, Work(manifest.dim, batch, workers, None), packet)
         building.build(list_wanted(photos, geotags), _server(out), progress)
-    PlaceMap(out)  # makes the index, so that the first search need not
+    PlaceMap(out).settle()
     tally = building.tally
     return ClusterReport(
         added=tally.added,
