@@ -61,15 +61,15 @@ def in_float32(model: PlaceModel) -> RuntimeModel:
     )
 
 
-def make_ways(model: PlaceModel) -> dict[str, PlaceModel]:
-    """The model as each way computes it; ways that this machine or model cannot go are left out, saying why."""
+def make_ways(model: PlaceModel, wanted: list[str] | None) -> dict[str, PlaceModel]:
+    """The model as each wanted way computes it; ways that this machine or model cannot go are left out, saying why."""
     ways: dict[str, PlaceModel] = {"others": as_others_do(model), "float32": in_float32(model), "sareloc": model}
     for runtime in RUNTIMES if model.device.type == "cpu" else ():
         try:
             ways[runtime] = run_on(model, runtime)
         except SarelocError as why:
             print(f"{runtime}: left out ({why})")
-    return ways
+    return {name: way for name, way in ways.items() if wanted is None or name in wanted}
 
 
 def synchronised(work: Callable[[], object]) -> float:
@@ -92,8 +92,9 @@ def from_memory(ways: dict[str, PlaceModel], images: list[Pixels], batch: int, r
         return lambda: deque(encode_batches(way, batches, batch=batch, compiled=compiled), maxlen=0)
 
     work = {name: plain(way) for name, way in ways.items() if name != "sareloc"}
-    work["sareloc"] = streamed(ways["sareloc"], compiled=False)
-    if torch.cuda.is_available():
+    if "sareloc" in ways:
+        work["sareloc"] = streamed(ways["sareloc"], compiled=False)
+    if "sareloc" in ways and torch.cuda.is_available():
         work["sareloc, compiled"] = streamed(ways["sareloc"], compiled=True)
     return fastest(work, len(images), repeats)
 
@@ -106,7 +107,7 @@ def from_files(ways: dict[str, PlaceModel], paths: list[Path], args: argparse.Na
         return lambda: deque(describe(way, paths, **knobs), maxlen=0)  # type: ignore[arg-type]
 
     chosen = {name: work(way, False) for name, way in ways.items() if name not in ("others", "float32")}
-    if torch.cuda.is_available():
+    if "sareloc" in ways and torch.cuda.is_available():
         chosen["sareloc, compiled"] = work(ways["sareloc"], True)
     return fastest(chosen, len(paths), args.repeats)
 
@@ -165,6 +166,7 @@ def main() -> None:
     for name, default in {"photos": 8, "files": 16, "workers": 2, "repeats": 5}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--backbone", default="vgg16")
+    parser.add_argument("--ways", nargs="+", help="only these, such as others sareloc int8")
     parser.add_argument("--dataset", help="a dataset's folder: its recall by each way")
     parser.add_argument("--split", default="val")
     parser.add_argument("--weights", type=Path, help="ImageNet weights of the backbone")
@@ -179,11 +181,11 @@ def main() -> None:
         places = load_dataset(args.dataset, split=args.split)
         start_from(model, places, args.weights, args.dim)
         model.to(device)
-        result["recall"] = recalls(make_ways(model), places, args)
-    ways = make_ways(model)
+        result["recall"] = recalls(make_ways(model, args.ways), places, args)
+    ways = make_ways(model, args.ways)
     if args.photos:
         result["from_memory"] = from_memory(ways, draw_photos(args.photos, *size), args.batch, args.repeats)
-        tell("memory", result["from_memory"], result["from_memory"]["others"])
+        tell("memory", result["from_memory"], result["from_memory"].get("others"))
     if args.files:
         with tempfile.TemporaryDirectory() as folder:
             result["from_files"] = from_files(ways, write_files(Path(folder), args.files), args)
