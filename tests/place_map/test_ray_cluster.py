@@ -73,7 +73,9 @@ def sareloc(*arguments: object, environment: dict[str, str], status: int = 0) ->
 
 def build_and_lose(lose: str, folder: Path, temp: str, environment: dict[str, str]) -> Any:
     command = [sys.executable, "-m", "tests.place_map.ray_builds", folder / "photos", folder / "many.gpkg", temp, lose]
-    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, timeout=300)
+    (Path(temp) / "ray").mkdir()  # Ray notes its cluster there, and takes for granted that somebody has made it
+    here = environment | {"RAY_TMPDIR": temp}
+    done = subprocess.run(command, cwd=ROOT, env=here, stdout=subprocess.PIPE, text=True, timeout=300)
     assert done.returncode == 0
     return json.loads(done.stdout.splitlines()[-1])  # that Ray is the child's own, which prints what it likes
 

@@ -20,6 +20,7 @@ SCHEME = "ray://"
 HERE, RUNNING = "ray://local", "ray://auto"
 STORE_BYTES = 256 * 2**20  # Ray's own default is a third of the memory; packets are small
 TRIES = 10  # for a packet whose worker is lost again and again
+HEAD = "node:__internal_head__"  # what Ray calls the machine that runs the cluster
 BLOCKS = 10_000
 ANSWER_S = 10.0
 FAILED = "failed"
@@ -79,7 +80,9 @@ def run_packets(ray: Any, packets: Sequence[str], checkpoint: bytes, work: Work)
 
     A worker that is lost loses nothing: its packet is done again, by itself when it is back or by another.
     """
-    foreman = ray.remote(num_cpus=0)(Foreman).remote(list(packets), checkpoint, work)
+    # on the head, without which there is no cluster: any other machine may be lost
+    on_head = ray.remote(num_cpus=0, resources={HEAD: 0.001})
+    foreman = on_head(Foreman).remote(list(packets), checkpoint, work)
     try:
         found = ray.get(foreman.version.remote())
         if found != __version__:
