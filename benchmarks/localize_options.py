@@ -25,23 +25,20 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from benchmarks.bootstrap import interval
+from benchmarks.judged_fixes import HIT_M, gain, judge, right_ones, told_of_strangers
+from benchmarks.walks import measure_walks
 
 from sareloc.checkpoint import open_checkpoint, save_checkpoint
-from sareloc.datasets.city import Poses, Town, city_places, draw, draw_pixels, draw_places
-from sareloc.datasets.city.views import DRIVES, make_tracks
-from sareloc.geo import distance_m, wgs84_from_enu
-from sareloc.localize import Fix, Localizer, Search
+from sareloc.datasets.city import city_places, draw_pixels, draw_places
+from sareloc.geo import distance_m
+from sareloc.localize import Localizer, Search
 from sareloc.localize.calibrating import calibrate
-from sareloc.localize.calibration import expected_calibration_error
 from sareloc.models import PlaceModel
 from sareloc.models.off_the_shelf import off_the_shelf
 from sareloc.photos import decode, find_photos, read_geotag
 from sareloc.place_map import PlaceMap
 from sareloc.place_map.building import build_map
 
-HIT_M, SURE = 25.0, 0.5
-STEP_M, STEPS = 8.0, 10
 OPTIONS = {
     "plain": Search(),
     "one match": Search(candidates=1),
@@ -73,45 +70,6 @@ def other_town(args: argparse.Namespace, count: int) -> list[np.ndarray]:
     return list(draw_pixels(city, *args.photo, rows=rows).permute(0, 2, 3, 1).numpy())
 
 
-def make_walk(town: Town, rng: np.random.Generator, moments: int) -> Poses | None:
-    """Some steps along the pavement of one street, at one moment, looking ahead and to the houses."""
-    tracks = [track for track in make_tracks(town.streets) if track.length >= STEP_M * STEPS]
-    if not tracks:
-        return None
-    track = tracks[rng.integers(len(tracks))]
-    along = rng.uniform(0, track.length - STEP_M * (STEPS - 1)) + STEP_M * np.arange(STEPS)
-    across = np.array([-track.along[1], track.along[0]])
-    side = rng.choice([-1.0, 1.0])
-    eye = np.zeros((STEPS, 3))
-    eye[:, :2] = track.start + along[:, None] * track.along + side * (track.road + 0.5) * across
-    eye[:, 2] = rng.uniform(1.45, 1.8)
-    ahead = np.arctan2(track.along[1], track.along[0])
-    return Poses(
-        eye=eye,
-        yaw=ahead - side * np.deg2rad(rng.uniform(10, 60, STEPS)),  # over the street, to the other side
-        pitch=np.deg2rad(rng.normal(7, 4, STEPS)),
-        roll=np.deg2rad(rng.normal(0, 1.5, STEPS)),
-        width_angle=np.full(STEPS, np.deg2rad(rng.uniform(52, 70))),
-        moment=np.full(STEPS, rng.integers(len(DRIVES), moments)),
-        seed=rng.integers(1 << 30, size=STEPS),
-    )
-
-
-def judge(fixes: list[Fix], truth: np.ndarray) -> dict[str, float | None]:
-    """Of fixes that were made with no lower limit to their confidence."""
-    first = distance_m([fix.matches[0].latlon for fix in fixes], truth)
-    errors = distance_m([fix.latlon for fix in fixes], truth)
-    sure = np.array([fix.confidence >= SURE for fix in fixes])
-    right = errors <= HIT_M
-    return {
-        "recall@1": 100 * float((first <= HIT_M).mean()),
-        "fix_right": 100 * float(right.mean()),
-        "fix_median_m": float(np.median(errors)),
-        "right_kept": 100 * float(sure[right].mean()),
-        "sure_right": 100 * float(right[sure].mean()) if sure.any() else None,
-    }
-
-
 def measure(
     localizer: Localizer, images: list[np.ndarray], truth: np.ndarray, others: list[np.ndarray]
 ) -> tuple[dict, np.ndarray]:
@@ -123,56 +81,6 @@ def measure(
     strangers = localizer.localize_many(others, top=1)
     told = judge(fixes, truth) | told_of_strangers(fixes, truth, strangers)
     return told | {"ms_a_photo": 1000 * seconds / len(images)}, right_ones(fixes, truth)
-
-
-def right_ones(fixes: list[Fix], truth: np.ndarray) -> np.ndarray:
-    return distance_m([fix.latlon for fix in fixes], truth) <= HIT_M
-
-
-def told_of_strangers(fixes: list[Fix], truth: np.ndarray, strangers: list[Fix]) -> dict[str, float]:
-    """Photos of the other town, of which none can be right, and the calibration error over as many of both."""
-    rejected = 100 * float(np.mean([fix.confidence < SURE for fix in strangers]))
-    asked = [*fixes, *strangers[: len(fixes)]]
-    right = np.zeros(len(asked), dtype=bool)
-    right[: len(fixes)] = right_ones(fixes, truth)
-    return {"others_rejected": rejected, "ece": expected_calibration_error([fix.confidence for fix in asked], right)}
-
-
-def gain(right: np.ndarray, against: np.ndarray, groups: np.ndarray | None = None) -> dict[str, float]:
-    """By how many points more fixes are right, with the interval."""
-    more = 100 * (right.astype(float) - against)
-    low, high = interval(more, groups)
-    return {"gain": float(more.mean()), "gain_low": low, "gain_high": high}
-
-
-def measure_walks(model: PlaceModel, place_map: PlaceMap, args: argparse.Namespace) -> dict[str, dict] | None:
-    """Walks through the town, and through the other town, photo by photo and as walks."""
-    rows = {}
-    for name, search in (("", Search()), (", rerank 50", Search(rerank=50))):
-        localizer = Localizer(model, place_map, search, min_confidence=0)
-        answers: dict[str, list[list[Fix]]] = {"test": [[], []], "val": [[], []]}
-        truth = []
-        for split, (alone, together) in answers.items():
-            city = city_places(args.seed, args.town, split)
-            rng = np.random.default_rng(1)
-            for _ in range(args.walks):
-                poses = make_walk(city.town, rng, len(city.views.moments))
-                if poses is None:
-                    return None
-                images = list(draw(city.town, poses, city.views.moments, *args.photo).permute(0, 2, 3, 1).numpy())
-                truth.append(wgs84_from_enu(city.town.enu(poses.eye), city.town.origin))
-                alone += localizer.localize_many(images, top=1)
-                together += localizer.localize_walk(images, 1.5 * STEP_M, top=1)
-        latlon = np.concatenate(truth[: args.walks])
-        walk_of = np.repeat(np.arange(args.walks), STEPS)
-        alone = right_ones(answers["test"][0], latlon)
-        for way, fixes, strangers in zip(("photo by photo", "as a walk"), answers["test"], answers["val"], strict=True):
-            rows[way + name] = (
-                judge(fixes, latlon)
-                | told_of_strangers(fixes, latlon, strangers)
-                | gain(right_ones(fixes, latlon), alone, walk_of)
-            )
-    return rows
 
 
 def measure_calibration(
@@ -236,7 +144,7 @@ def main() -> None:
         first = right if first is None else first
         options[name] = told | gain(right, first)
         print_table({name: options[name]})
-    walks = measure_walks(model, place_map, args) if args.walks else None
+    walks = measure_walks(model, place_map, args) if args.walks else {}
     calibration = {}
     for search in (Search(), Search(rerank=50)):
         calibration |= measure_calibration(model, path, photos, truth, others, search)
