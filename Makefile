@@ -10,8 +10,9 @@ BIN := .venv/bin
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,lite]"
 	touch $@
 
+# passive: threads that spin while they wait made it take five times as long on a busy machine
 demo: .venv/ready          ## the main job, end to end
-	$(BIN)/python examples/demo.py
+	OMP_WAIT_POLICY=passive $(BIN)/python examples/demo.py
 
 # The page is tested in a real browser; where none can be installed those tests are skipped, saying so.
 chromium:
