@@ -1,6 +1,6 @@
 """What each option of localizing gains and costs, on a drawn town.
 
-    python -m benchmarks.localize_options --work /tmp/town [--town medium] [--model CHECKPOINT]
+    python -m benchmarks.localize_options --work WORK [--town medium] [--model CHECKPOINT]
 
 Draws the town, builds its map, asks about its queries (other days, nights and weathers) and about as many photos of
 another town, and prints for each option: recall@1 (the first match within 25 m), the share of fixes within 25 m and
