@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.localize.street import position, street_model, view, write_queries
 
+from sareloc.errors import MapError
 from sareloc.geo import distance_m
 from sareloc.localize import Localizer, Search
 from sareloc.localize.expansion import AveragedMap, blend, expand_queries
@@ -77,7 +78,7 @@ def test_an_averaged_map_leaves_the_map_alone(street: PlaceMap) -> None:
     assert np.array_equal(street.descriptors(street.ids), before)
     assert not np.allclose(averaged.descriptors(street.ids), before, atol=1e-3)
     assert (averaged.files, len(averaged)) == (street.files, len(street))
-    with pytest.raises(NotImplementedError, match="average it again"):
+    with pytest.raises(MapError, match="street.gpkg are of one moment: refresh .* and average it again"):
         averaged.refresh()
 
 

@@ -7,6 +7,7 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from sareloc.engines import ApproximateEngine, Engine
+from sareloc.errors import MapError
 from sareloc.geo import ecef_from_wgs84
 from sareloc.localize.fusion import PLACE_M
 from sareloc.place_map import Area, Matches, PlaceMap
@@ -47,8 +48,11 @@ class AveragedMap(PlaceMap):
         self._photos = place_map.in_memory.searched_by(_averaged(place_map, count))
 
     def refresh(self) -> None:
-        """Take in what has changed in the file."""
-        raise NotImplementedError("averages are of one moment: refresh the map they were made of, and average it again")
+        """Refused: what was averaged is what the map held at one moment."""
+        raise MapError(
+            f"the averages of map {self.path} are of one moment: refresh the map that they were made of, "
+            "and average it again"
+        )
 
 
 def _averaged(place_map: PlaceMap, count: int) -> Engine:
