@@ -78,7 +78,7 @@ def test_an_averaged_map_leaves_the_map_alone(street: PlaceMap) -> None:
     assert np.array_equal(street.descriptors(street.ids), before)
     assert not np.allclose(averaged.descriptors(street.ids), before, atol=1e-3)
     assert (averaged.files, len(averaged)) == (street.files, len(street))
-    with pytest.raises(MapError, match="street.gpkg are of one moment: refresh .* and average it again"):
+    with pytest.raises(MapError, match=r"street\.gpkg are of one moment: refresh .* and average it again"):
         averaged.refresh()
 
 
