@@ -138,6 +138,21 @@ def test_mirrors_take_whole_tuples_and_leave_half_of_them() -> None:
     torch.testing.assert_close(alone, images[:50] / 255, atol=1e-3, rtol=0)
 
 
+def test_turning_keeps_circles_round() -> None:
+    """A bright disc in the middle of a wide image: crops stretch it, but what turning adds is no shear."""
+    y, x = torch.meshgrid(torch.arange(64) - 31.5, torch.arange(128) - 63.5, indexing="ij")
+    disc = ((x.square() + y.square() < 20**2) * 255).to(torch.uint8).expand(200, 3, 64, 128)
+    out = augment(disc, torch.Generator().manual_seed(3), 1.0)
+    bright = (out.mean(dim=1) > out.mean(dim=(1, 2, 3))[:, None, None]).double()
+    total = bright.sum(dim=(1, 2))
+    cx, cy = (bright * x).sum(dim=(1, 2)) / total, (bright * y).sum(dim=(1, 2)) / total
+    dx, dy = x - cx[:, None, None], y - cy[:, None, None]
+    xx, yy, xy = ((bright * m).sum(dim=(1, 2)) / total for m in (dx * dx, dy * dy, dx * dy))
+    assert float((xx / yy).max()) > 1.15  # the two sides are cropped each by itself
+    assert float((xx / yy).min()) < 0.87
+    assert float((xy / (xx * yy).sqrt()).abs().max()) < 0.06
+
+
 def test_strength_says_how_far_images_move() -> None:
     images = tiny_pixels(0)[:40]
     moved = [

@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 # What happens at strength 1.
-CROPPED = 0.3  # a crop keeps at least 1 - this of each side
+CROPPED = 0.3  # a crop keeps at least 1 - this of each side, of each by itself: an image is stretched a little
+TURNED = 0.1  # radians that it is turned, at most, either way
 COLOUR = 0.4  # brightness, contrast and saturation are scaled by a factor in 1 ± this
 TINT = 0.15  # each colour channel, likewise
 GAMMA = 0.7  # of the logarithm of the exponent: dusk and glare
@@ -15,30 +16,33 @@ NOISE = 0.04  # of the range of a pixel, at most
 
 
 def augment(images: Tensor, generator: torch.Generator, strength: float, *, alike: Tensor | None = None) -> Tensor:
-    """Crop and relight each image by itself, and mirror half of the tuples.
+    """Crop, turn and relight each image by itself, and mirror half of the tuples.
 
     `images` uint8 (B, 3, H, W) -> floats in [0, 1] of the same shape. `generator` is a CPU generator. `alike`: how many
     images in a row belong together, summing to B; all of them are mirrored or none, for a mirrored street is another
     place. Without it nothing is mirrored.
     """
-    draws = torch.rand(len(images), 11, generator=generator)
+    draws = torch.rand(len(images), 13, generator=generator)
     noise = torch.Generator(images.device).manual_seed(int(torch.randint(2**62, (), generator=generator)))
     mirrored = torch.zeros(len(images), dtype=torch.bool)
     if alike is not None:
         mirrored = (torch.rand(len(alike), generator=generator) < 0.5).repeat_interleave(alike)
     signed = (2 * draws - 1).to(images.device)
-    floats = _crop(images.float() / 255, draws[:, :3].to(images.device), CROPPED * strength, mirrored.to(images.device))
-    return _relight(floats, signed[:, 3:], strength, noise)
+    floats = _crop(images.float() / 255, draws[:, :5].to(images.device), strength, mirrored.to(images.device))
+    return _relight(floats, signed[:, 5:], strength, noise)
 
 
-def _crop(images: Tensor, draws: Tensor, most: float, mirrored: Tensor) -> Tensor:
-    """A part of 1 - `most` to 1 of each side, anywhere in the image, brought back to full size, perhaps mirrored."""
-    scale = 1 - most * draws[:, 0]
-    shift = (1 - scale)[:, None] * (2 * draws[:, 1:] - 1)  # the crop stays inside: |shift| + scale <= 1
-    zero = torch.zeros_like(scale)
-    across = torch.where(mirrored, -scale, scale)
-    rows = [torch.stack([across, zero, shift[:, 0]], 1), torch.stack([zero, scale, shift[:, 1]], 1)]
-    grid = F.affine_grid(torch.stack(rows, 1), list(images.shape), align_corners=False)
+def _crop(images: Tensor, draws: Tensor, strength: float, mirrored: Tensor) -> Tensor:
+    """A part of each side, anywhere in the image, brought back to full size, turned a little, perhaps mirrored."""
+    scale = 1 - CROPPED * strength * draws[:, :2]  # of width and height
+    shift = (1 - scale) * (2 * draws[:, 2:4] - 1)  # before it is turned the crop stays inside: |shift| + scale <= 1
+    angle = TURNED * strength * (2 * draws[:, 4] - 1)
+    aspect = images.shape[2] / images.shape[3]  # the grid runs from -1 to 1 along both sides, however long they are
+    across = torch.stack([scale[:, 0] * angle.cos(), -scale[:, 1] * angle.sin() * aspect, shift[:, 0]], 1)
+    down = torch.stack([scale[:, 0] * angle.sin() / aspect, scale[:, 1] * angle.cos(), shift[:, 1]], 1)
+    maps = torch.stack([across, down], 1)  # (B, 2, 3): where in the image a point (x, y, 1) of the crop lies
+    maps[mirrored, :, 0] *= -1
+    grid = F.affine_grid(maps, list(images.shape), align_corners=False)
     return F.grid_sample(images, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
 
 
