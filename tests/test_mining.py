@@ -13,7 +13,9 @@ import torch.nn.functional as F
 from sareloc.datasets.places import PhotoSet, Places
 from sareloc.errors import DatasetError
 from sareloc.geo import Positions
-from sareloc.mining import Neighbourhoods, check_minable, find_neighbourhoods, mine, no_memory, random_keys
+from sareloc.mining import Neighbourhoods, check_minable, find_neighbourhoods, mine, no_memory
+from sareloc.mining.pools import find_candidates, random_keys
+from sareloc.mining.tuples import similarity_with
 
 
 def places_at(database_m: list[float], queries_m: list[float], **more: object) -> Places:
@@ -107,7 +109,7 @@ def mine_by_loops(
 @pytest.mark.parametrize("margin", [None, 0.1])
 @pytest.mark.parametrize("at_once", [1, 7 * 200, 1 << 26])
 def test_mining_agrees_with_plain_loops(margin: float | None, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sareloc.mining.SIMILARITIES_AT_ONCE", at_once)
+    monkeypatch.setattr("sareloc.mining.tuples.NUMBERS_AT_ONCE", at_once)
     near, q, d = random_town()
     rows = near.trainable
     tuples, _ = mine(
@@ -208,3 +210,79 @@ def test_missing_negatives_are_marked() -> None:
     tuples, memory = mine(near.trainable, one[:1], one[1:], near, no_memory(1, 5), pool=10, negatives=4, seed=0)
     assert sorted(tuples.negatives[0].tolist()) == [-1, -1, 1, 2]
     assert sorted(memory[0].tolist()) == [-1, -1, -1, 1, 2]
+
+
+def large_town(queries: int = 20, database: int = 4000) -> tuple[Neighbourhoods, torch.Tensor, torch.Tensor]:
+    """So many photos that a pool of a hundred is drawn without looking at the others."""
+    rng = np.random.default_rng(5)
+    near = [np.sort(rng.choice(database, rng.integers(1, 200), replace=False)) for _ in range(queries)]
+    make = torch.Generator().manual_seed(6)
+    q, d = (F.normalize(torch.randn(n, 8, generator=make), dim=1) for n in (queries, database))
+    return Neighbourhoods([rows[:3] for rows in near], near), q, d
+
+
+def pools_of(near: Neighbourhoods, queries: np.ndarray, width: int, pool: int, seed: int = 0) -> np.ndarray:
+    device = torch.device("cpu")
+    memory = no_memory(len(near.near), 0)
+    return find_candidates(queries, near, memory, width, pool=pool, seed=seed, device=device).numpy()
+
+
+@pytest.mark.parametrize("pool", [1, 100, 250])
+def test_a_pool_is_whole_without_repeats_and_not_from_nearby(pool: int) -> None:
+    near, q, d = large_town()
+    pools = pools_of(near, np.arange(len(q)), len(d), pool)
+    assert pools.shape == (len(q), pool)
+    for rows, barred in zip(pools, near.near, strict=True):
+        assert len(set(rows)) == pool
+        assert 0 <= rows.min() <= rows.max() < len(d)
+        assert not set(rows) & set(barred)
+
+
+def test_a_pool_of_a_large_town_depends_on_the_seed_and_the_query_alone() -> None:
+    near, q, d = large_town()
+    everyone = pools_of(near, np.arange(len(q)), len(d), 100)
+    assert (pools_of(near, np.array([7, 3]), len(d), 100) == everyone[[7, 3]]).all()
+    assert not (pools_of(near, np.array([7]), len(d), 100, seed=1) == everyone[7]).any()
+
+
+def test_pools_of_a_large_town_take_every_photo_equally_often() -> None:
+    nobody = [np.zeros(0, np.int64)] * 3000
+    drawn = np.bincount(pools_of(Neighbourhoods(nobody, nobody), np.arange(3000), 1000, 50).ravel(), minlength=1000)
+    assert drawn.sum() == 150_000
+    assert drawn.min() > 90  # five standard deviations below
+    surprise = ((drawn - 150) ** 2 / (150 * 0.95)).sum()  # chi-squared: 1000 on average, give or take 45
+    assert 820 < surprise < 1180
+
+
+def test_the_hardest_of_a_large_town_are_those_of_the_pool_and_the_memory() -> None:
+    near, q, d = large_town()
+    rows = np.arange(len(q))
+    pools = pools_of(near, rows, len(d), 100)
+    memory = no_memory(len(q), 3)
+    far = [np.setdiff1d(np.arange(len(d)), barred) for barred in near.near]
+    hardest = [rows_[np.argsort(-(d[rows_] @ one).numpy())] for rows_, one in zip(far, q, strict=True)]
+    memory[:, 0] = [order[0] for order in hardest]
+    memory[:, 1] = pools[:, 0]  # remembered and drawn again
+    memory[:, 2] = [barred[-1] for barred in near.near]  # no longer allowed
+    tuples, after = mine(rows, q, d, near, memory, pool=100, negatives=5, seed=0)
+    for query, pool in enumerate(pools):
+        among = [row for row in hardest[query] if row in set(pool) or row == memory[query, 0]]
+        assert tuples.negatives[query].tolist() == among[:5]
+        assert after[query].tolist() == among[:3]
+        here = near.positives[query]
+        assert tuples.positives[query] == here[(d[here] @ q[query]).argmax()]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("database", [30, 2000])  # one product with all, or rows fetched for each query
+def test_similarities_with_rows_of_ones_own(dtype: torch.dtype, database: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sareloc.mining.tuples.NUMBERS_AT_ONCE", 100)
+    rng = torch.Generator().manual_seed(0)
+    q, d = (torch.randn(n, 6, generator=rng).to(dtype) for n in (9, database))
+    rows = torch.randint(-1, database, (9, 5), generator=rng)
+    found = similarity_with(q, d, rows)
+    assert found.dtype == torch.float32
+    for line in range(9):
+        for column, row in enumerate(rows[line].tolist()):
+            expected = float(q[line].double() @ d[row].double()) if row >= 0 else -np.inf
+            assert float(found[line, column]) == pytest.approx(expected, abs=1e-5)
