@@ -7,7 +7,7 @@
 
 "others" is what public code does: float32, NCHW, no fusion, the residual tensor in NetVLAD. The ways take turns, and
 each counts by its fastest round, so that what else runs on the machine hits all of them alike. Ratios are to "others".
-Files are JPEGs of 1024x768; decoding them, in worker processes, is part of that row.
+Files are JPEGs of 1024x768 (--file-sizes); decoding them, in worker processes, is part of that row.
 """
 
 from __future__ import annotations
@@ -130,11 +130,14 @@ def draw_photos(count: int, height: int, width: int) -> list[Pixels]:
     return photos
 
 
-def write_files(folder: Path, count: int) -> list[Path]:
+def write_files(folder: Path, count: int, height: int, width: int) -> list[Path]:
     paths = [folder / f"{number:05d}.jpg" for number in range(count)]
-    drawn = draw_photos(min(count, 16), 768, 1024)
+    drawn = draw_photos(min(count, 16), height, width)
     for number, path in enumerate(paths):
-        Image.fromarray(drawn[number % len(drawn)]).save(path, quality=90)
+        if number < len(drawn):
+            Image.fromarray(drawn[number]).save(path, quality=90)
+        else:
+            path.write_bytes(paths[number % len(drawn)].read_bytes())
     return paths
 
 
@@ -165,6 +168,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     for name, default in {"photos": 8, "files": 16, "workers": 2, "repeats": 5}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--file-sizes", nargs="+", default=["768x1024"], help="height x width of the JPEG files")
     parser.add_argument("--backbone", default="vgg16")
     parser.add_argument("--ways", nargs="+", help="only these, such as others sareloc int8")
     parser.add_argument("--dataset", help="a dataset's folder: its recall by each way")
@@ -187,15 +191,17 @@ def main() -> None:
         result["from_memory"] = from_memory(ways, draw_photos(args.photos, *size), args.batch, args.repeats)
         tell("memory", result["from_memory"], result["from_memory"].get("others"))
     if args.files:
-        with tempfile.TemporaryDirectory() as folder:
-            result["from_files"] = from_files(ways, write_files(Path(folder), args.files), args)
-        tell("files", result["from_files"], result.get("from_memory", result["from_files"]).get("others"))
+        for height, width in ([int(side) for side in size.split("x")] for size in args.file_sizes):
+            with tempfile.TemporaryDirectory() as folder:
+                found = from_files(ways, write_files(Path(folder), args.files, height, width), args)
+            tell(f"files {height}x{width}", found, result.get("from_memory", found).get("others"))
+            result[f"from_files_{height}x{width}"] = found
     print(json.dumps({**about(), "device": device, **result}))
 
 
 def tell(source: str, rates: dict[str, float], base: float | None) -> None:
     for name, rate in rates.items():
-        print(f"{source:7s} {name:18s} {rate:8.2f} photos/s" + (f"  {rate / base:5.2f} x" if base else ""), flush=True)
+        print(f"{source:14s} {name:18s} {rate:8.2f} photos/s" + (f"  {rate / base:5.2f} x" if base else ""), flush=True)
 
 
 if __name__ == "__main__":

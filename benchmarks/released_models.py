@@ -2,7 +2,8 @@
 
     python benchmarks/released_models.py --data DATA --models default fast --weights vgg16.safetensors --out released
 
-Every photo is described from its file at the model's own size; recall@1/5/10 (for landmarks also mAP@100) at 512, 256
+Every photo is described from its file at the model's own size, or at those of --resize (such as 480x640, or 480: the
+longer side at most); recall@1/5/10 (for landmarks also mAP@100) at 512, 256
 and 128 dimensions. With --weights (ImageNet's VGG16) also off the shelf: VGG16-NetVLAD without training, centres
 and whitening from the photos that the released models were trained on. Results are appended to OUT/results.jsonl, the
 tables are printed last.
@@ -13,6 +14,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +30,7 @@ from sareloc.descriptors import describe_all
 from sareloc.evaluation import evaluate_rankings, search
 from sareloc.loading import load_images
 from sareloc.models import PlaceModel, fit_start, fit_whitening, make_model
+from sareloc.models.preprocess import Resize
 from sareloc.models.published import load_backbone_weights
 from sareloc.training.ranks import local_device
 
@@ -56,7 +60,12 @@ class Sets:
         return load_dataset(folder, split=split)
 
 
-def off_the_shelf(sets: Sets, names: tuple[str, ...], weights: Path, size: tuple[int, int], workers: int) -> PlaceModel:
+def parse_size(text: str) -> Resize:
+    sides = [int(side) for side in text.split("x")]
+    return (sides[0], sides[1]) if len(sides) == 2 else sides[0]
+
+
+def off_the_shelf(sets: Sets, names: tuple[str, ...], weights: Path, size: Resize, workers: int) -> PlaceModel:
     """VGG16's ImageNet weights; centres and whitening from database photos of these sets."""
     model = make_model(size=size, name="off the shelf")
     load_backbone_weights(model.backbone, weights)
@@ -117,18 +126,20 @@ def main() -> None:
     parser.add_argument("--trained-on", nargs="+", default=list(TRAINED_ON), help="sets for the centres off the shelf")
     parser.add_argument("--city", default="medium")
     parser.add_argument("--city-seed", type=int, default=0)
-    parser.add_argument("--size", default="480x640", help="height x width of the model off the shelf")
+    parser.add_argument("--size", default="480x640", help="of the model off the shelf")
+    parser.add_argument("--resize", nargs="*", default=[None], help="other sizes than the models' own")
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     sets = Sets(args.data, args.out, args.city, args.city_seed)
     models = [(name, load_model(name, local_device())) for name in args.models]
     if args.weights:
-        height, width = map(int, args.size.split("x"))
-        shelf = off_the_shelf(sets, tuple(args.trained_on), args.weights, (height, width), args.workers)
+        shelf = off_the_shelf(sets, tuple(args.trained_on), args.weights, parse_size(args.size), args.workers)
         models.insert(0, ("off the shelf", shelf))
     rows = []
-    for name, model in models:
+    for (name, model), size in product(models, args.resize):
+        if size:
+            name, model.preprocess = f"{name} {size}", replace(model.preprocess, resize=parse_size(size))
         found = {chosen: judge(model, sets[chosen], args.workers) for chosen in args.sets}
         rows.append({"model": name, "fingerprint": model.fingerprint(), "found": found, "command": " ".join(sys.argv)})
         with (args.out / "results.jsonl").open("a") as file:

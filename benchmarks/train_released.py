@@ -1,13 +1,14 @@
 """Experiments towards the models that come with the package: which mixture, depth, projection and augmentation.
 
-    python benchmarks/train_released.py --data DATA --weights vgg16.safetensors --out experiments --jobs 4 \
+    python benchmarks/train_released.py --data DATA --weights WEIGHTS --out experiments --jobs 4 \
         --try "plain epochs=8" --try "learned epochs=8 whitening=learned dim=512"
 
 Each `--try` is a name and knobs: those of `sareloc.training.Training`, and towns (names of `pixel_sets`, joined by
-commas; "+" lets every photo ask), backbone, clusters. The start is ImageNet's weights with centres from photos of these
-towns. Every epoch is judged on the validation sets, the best one is judged on each of them at 512, 256 and 128
-dimensions, and the model is kept as OUT/NAME.safetensors. Choices are made on those numbers; `--test` adds the test
-sets for a model that has been chosen. Results are appended to OUT/results.jsonl, the table is printed last.
+commas; "+" lets every photo ask), backbone, cut, clusters, start. The start is ImageNet's weights (WEIGHTS is a folder
+of BACKBONE.safetensors) with centres from photos of these towns, or the model of an earlier experiment of that name.
+Every epoch is judged on the validation sets, the best one is judged on each of them at 512, 256 and 128 dimensions, and
+the model is kept as OUT/NAME.safetensors. Choices are made on those numbers; `--test` adds the test sets for a model
+that has been chosen. Results are appended to OUT/results.jsonl, the table is printed last.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import shlex
 import subprocess
 import sys
 import time
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.pixel_sets import PixelSets
 
-from sareloc.checkpoint import save_checkpoint
+from sareloc.checkpoint import load_model, save_checkpoint
 from sareloc.datasets import Places
 from sareloc.evaluation import evaluate_rankings, search
 from sareloc.models import PlaceModel, fit_start, make_model
@@ -66,11 +67,9 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     return name, knobs
 
 
-def start(sets: PixelSets, towns: list[str], weights: Path, backbone: str, clusters: int, seed: int) -> PlaceModel:
+def start_afresh(sets: PixelSets, towns: list[str], weights: Path, shape: dict[str, Any], seed: int) -> PlaceModel:
     """The backbone's ImageNet weights, and centres from random photos of all towns alike."""
-    model = make_model(
-        backbone, size=(sets.height, sets.width), clusters=clusters, rng=torch.Generator().manual_seed(seed)
-    )
+    model = make_model(**shape, size=(sets.height, sets.width), rng=torch.Generator().manual_seed(seed))
     load_backbone_weights(model.backbone, weights)
     rng = np.random.default_rng(seed)
     chosen = []
@@ -119,13 +118,19 @@ def run(args: argparse.Namespace, sets: PixelSets, text: str) -> None:
     knobs = dict(given)
     towns = str(knobs.pop("towns", TOWNS)).split(",")
     towns = [town for town in towns if town.removesuffix("+") in sets.loaders]
-    backbone, clusters = str(knobs.pop("backbone", "vgg16")), int(knobs.pop("clusters", 64))
+    shape = {"backbone": "vgg16", "clusters": 64}
+    shape |= {key: knobs.pop(key) for key in ("backbone", "cut", "clusters") if key in knobs}
+    begun = knobs.pop("start", None)
     training = Training(**{f.name: knobs[f.name] for f in fields(Training) if f.name in knobs})
     unknown = set(knobs) - {f.name for f in fields(Training)}
     if unknown:
         raise SystemExit(f"{name}: unknown knobs {sorted(unknown)}")
     began = time.perf_counter()
-    model = start(sets, towns, args.weights, backbone, clusters, training.seed)
+    if begun:
+        model = load_model(args.out / f"{begun}.safetensors", local_device())
+        model.preprocess = replace(model.preprocess, resize=(sets.height, sets.width))
+    else:
+        model = start_afresh(sets, towns, args.weights / f"{shape['backbone']}.safetensors", shape, training.seed)
     if training.train_from:
         model.backbone.freeze_below(training.train_from)
     validation = [v for v in VALIDATION if v in sets.loaders]

@@ -135,6 +135,22 @@ def step_seconds(learner: TupleLearner, optimizer: torch.optim.Optimizer) -> flo
     return min(seconds(lambda: drain(learner._learn(tuples, optimizer, rng))) for _ in range(3)) / steps
 
 
+def peak_gib(args: argparse.Namespace, train_from: str, tuples_at_once: int) -> float:
+    """Most memory that a GPU holds while steps of four tuples are learned from pixels on the host, in GiB."""
+    knobs = Training(pool=args.pool, batch=16, train_from=train_from, tuples_at_once=tuples_at_once)
+    places = make_places(60, 8)
+    pixels = torch.zeros(68, 3, args.height, args.width, dtype=torch.uint8)
+    model = make_model(size=(args.height, args.width), train_from=train_from).to(local_device())
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    network = Network(model, "pixels", best_dtype(local_device()))
+    learner = TupleLearner(network, find_neighbourhoods(places), TensorInputs(pixels), 60, knobs, Ranks())
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated() - sum(p.nbytes for p in model.parameters())
+    drain(learner.epoch(0, make_optimizer(learner, knobs)))
+    return (torch.cuda.max_memory_reserved() - before) / 2**30
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--height", type=int, default=480)
@@ -187,6 +203,10 @@ def main() -> None:
             f"({row['step_images_s'] * step / 48:5.1f} x)"
             + (f", once {row['once_s']:.2f} s" if row.get("once_s") else "")
         )
+    if torch.cuda.is_available():
+        del other, pixels
+        found["peak_gib"] = {f"{p}, {n} at once": peak_gib(args, p, n) for p in ("conv5_1", "conv4_1") for n in (1, 4)}
+        print("GPU memory of a step:", ", ".join(f"{k}: {v:.2f} GiB" for k, v in found["peak_gib"].items()))  # type: ignore[attr-defined]
     machine = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
     print(json.dumps({"command": sys.argv, "machine": machine, "torch": torch.__version__, **found}))
 
