@@ -3,17 +3,16 @@
     python -m benchmarks.map                  # 10,000, 100,000 and 1,000,000 photos: 5 GB of disk and of memory
     python -m benchmarks.map --photos 100000 --walk white
 
-Descriptors of 512 dimensions are drawn (see drawn_descriptors.py): "streets" are like those of real street photos,
-"white" ones have nothing to hold on to, which is the hardest there is for an index. Each map is a real file, opened by
-a process of its own that makes the index, then by another that finds it and searches. Recall@10 is held against
-comparing every query with every drawn descriptor at full precision.
+Descriptors of 512 dimensions are drawn (see drawn_descriptors.py): "streets" are like those of real street photos
+("streets-256": with half the dimensions), "white" ones have nothing to hold on to, the hardest there is for an index.
+Each map is a real file, opened by a process of its own that makes the index, then by another that finds it and
+searches. Recall@10 is held against comparing every query with every drawn descriptor at full precision.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
 import subprocess
 import sys
 import tempfile
@@ -27,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from benchmarks.drawn_descriptors import WHITE, Walk, draw
+from benchmarks.measuring import about, memory_mb
 from PIL import Image
 
 from sareloc.models.place_model import make_model
@@ -37,7 +37,7 @@ from sareloc.place_map.file_photos import index_path
 from sareloc.place_map.opening import create_map_file
 from sareloc.place_map.records import Photo
 
-WALKS = {"streets": Walk(), "white": WHITE}
+WALKS = {"streets": Walk(), "white": WHITE, "streets-256": Walk(dim=256)}
 QUERIES, HITS = 500, 10
 CITY, SIZE_DEG = (48.86, 2.35), 0.2  # about 20 km
 BATCH = 4096
@@ -133,37 +133,16 @@ def build(folder: Path, photos: int = 500) -> dict[str, Any]:
     }
 
 
-def memory_mb(name: str) -> int:
-    """A line of Linux's account of this process; 0 on other systems."""
-    status = Path("/proc/self/status")
-    lines = status.read_text().splitlines() if status.exists() else []
-    return next((int(line.split()[1]) // 1000 for line in lines if line.startswith(name)), 0)
-
-
 def in_a_process(stage: str, *arguments: object) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.map", "--stage", stage, *map(str, arguments)]
     found: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     return found
 
 
-def machine() -> dict[str, Any]:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return {
-        "machine": f"{names[0] if names else platform.processor()}, {len(names)} cores",
-        "threads": faiss.omp_get_max_threads(),
-        "python": platform.python_version(),
-        "faiss": faiss.__version__,
-        "numpy": np.__version__,
-        "torch": torch.__version__,
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--photos", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
-    parser.add_argument("--walk", nargs="+", choices=WALKS, default=list(WALKS))
+    parser.add_argument("--walk", nargs="+", choices=WALKS, default=["streets", "white"])
     parser.add_argument("--folder", type=Path, help="where the maps are written; a temporary folder by default")
     parser.add_argument("--stage", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -183,7 +162,7 @@ def main() -> None:
                 row |= in_a_process("first_open", folder) | in_a_process("search", folder)
             results.append(row)
             print(json.dumps(row), flush=True)
-    print(json.dumps({**machine(), "command": " ".join(sys.argv), "build": built, "search": results}))
+    print(json.dumps({**about(), "faiss": faiss.__version__, "build": built, "search": results}))
 
 
 if __name__ == "__main__":
