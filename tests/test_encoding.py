@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from sareloc.descriptors.encoding import CPU_PIXELS, Pixels, encode_batches, stack
 from sareloc.models import PlaceModel, make_model
+from sareloc.runtimes import RuntimeModel
 
 
 def drawn(count: int, height: int, width: int, seed: int = 0) -> list[Pixels]:
@@ -31,6 +33,12 @@ def check(model: PlaceModel, found: list[tuple[str, np.ndarray]], atol: float) -
 
 def test_every_batch_comes_back_in_order(model: PlaceModel) -> None:
     check(model, list(encode_batches(model, BATCHES, batch=3)), atol=2e-3)
+
+
+def test_a_runtime_describes_also_where_batch_norms_could_be_folded(model: PlaceModel) -> None:
+    ones = F.normalize(torch.ones(1, model.dim))
+    marked = RuntimeModel(model, "ones", lambda images: ones.expand(len(images), -1))
+    check(marked, list(encode_batches(marked, BATCHES, batch=3)), atol=0)
 
 
 def test_few_pixels_are_in_work_at_once_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from sareloc.models.folding import fold_norms
 from sareloc.models.place_model import PlaceModel, evaluating
+from sareloc.runtimes import RuntimeModel
 
 T = TypeVar("T")
 Pixels = npt.NDArray[np.uint8]
@@ -41,7 +42,7 @@ def encode_batches(
 
     compiled: by torch.compile, once for each size of images (CUDA only).
     """
-    fast = fold_norms(model)
+    fast = model if isinstance(model, RuntimeModel) else fold_norms(model)
     if model.device.type != "cuda":
         for tag, images in batches:
             yield tag, _encode_on_cpu(fast, images, batch, dim)
