@@ -14,7 +14,8 @@ def weights() -> dict[str, torch.Tensor]:
         "conv.weight": torch.randn(64, 128, 3, 3) * torch.logspace(-4, 2, 64)[:, None, None, None],
         "conv.bias": torch.randn(64),
         "small": torch.randn(8, 8),
-        "long": torch.randn(SMALL),
+        "long": torch.randn(2 * SMALL),
+        "centres": torch.randn(64, SMALL // 64),
         "counter": torch.tensor(5),
         "whitening.projection": torch.randn(128, 600) * 300,
     }

@@ -12,15 +12,15 @@ from sareloc.errors import ArgumentError
 
 Storage = Literal["float32", "float16", "int8"]
 ROW_SCALE = "#row-scale"  # marks the scales of an int8 tensor; no parameter's name has a "#"
-SMALL = 1 << 16  # a tensor of fewer numbers stays float32: packing it would save nothing and cost precision
+SMALL = 1 << 15  # up to so many numbers stay float32, such as NetVLAD's 64 centres: little to save, much hangs on them
 
 
 def pack(weights: Mapping[str, Tensor], storage: Storage) -> dict[str, Tensor]:
     """Tensors as they are stored, on the CPU, contiguous; `unpack` makes float32 of them again.
 
     "float16" halves and "int8" quarters the large tensors; an int8 tensor comes with `name#row-scale`, the step of each
-    row (output channel), max|row| / 127: no number is farther off than half a step. Biases, statistics, tensors below
-    65,536 numbers, and those with numbers beyond float16's range stay float32.
+    row (output channel), max|row| / 127: no number is farther off than half a step. Biases, statistics, tensors of up
+    to 32,768 numbers, and those with numbers beyond float16's range stay float32.
     """
     if storage not in get_args(Storage):
         raise ArgumentError(f"unknown storage {storage!r}: known are {', '.join(get_args(Storage))}")
@@ -30,7 +30,7 @@ def pack(weights: Mapping[str, Tensor], storage: Storage) -> dict[str, Tensor]:
         if full.is_floating_point():
             full = full.float()
         packed[name] = full
-        if storage == "float32" or not full.is_floating_point() or full.ndim < 2 or full.numel() < SMALL:
+        if storage == "float32" or not full.is_floating_point() or full.ndim < 2 or full.numel() <= SMALL:
             continue
         if storage == "int8":
             scale = full.flatten(1).abs().amax(dim=1) / 127
