@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from sareloc import checkpoint
-from sareloc.checkpoint import load_model, open_checkpoint, read_manifest, save_checkpoint
+from sareloc.checkpoint import find_packaged, load_model, open_checkpoint, read_manifest, save_checkpoint
 from sareloc.errors import ArgumentError, WeightsError
 from sareloc.models import PlaceModel, fit_whitening, make_model
 
@@ -154,6 +154,29 @@ def test_load_model_by_path_and_by_name(model: PlaceModel, tmp_path: Path, monke
     assert load_model("city").fingerprint() == model.fingerprint()
     with pytest.raises(WeightsError, match=r"no model 'town': there is no checkpoint at that path, .* are: city"):
         load_model("town")
+
+
+def test_a_name_is_a_packaged_model_whatever_files_are_about(
+    model: PlaceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "PACKAGED", {"city": tmp_path / "m.safetensors", "gone": tmp_path / "gone"})
+    save_checkpoint(model, tmp_path / "m.safetensors")
+    save_checkpoint(make_model("alexnet", "gem", size=(64, 64)), tmp_path / "city")
+    monkeypatch.chdir(tmp_path)
+    assert load_model("city").fingerprint() == model.fingerprint()
+    assert load_model("./city").fingerprint() == load_model(Path("city")).fingerprint() != model.fingerprint()
+    assert find_packaged(model.fingerprint()) == "city"
+    assert find_packaged("0" * 16) is None
+    with pytest.raises(WeightsError, match=r"'gone' comes with sareloc, but its file .*gone is missing: install"):
+        load_model("gone")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whoever_may_read_new_files_may_read_a_checkpoint(model: PlaceModel, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "plain").touch()
+    save_checkpoint(model, tmp_path / kind)
+    files = list((tmp_path / kind).iterdir()) if (tmp_path / kind).is_dir() else [tmp_path / kind]
+    assert {file.stat().st_mode for file in files} == {(tmp_path / "plain").stat().st_mode}
 
 
 # what is wrong with it is said

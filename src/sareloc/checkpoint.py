@@ -32,8 +32,8 @@ SPEC, WEIGHTS, TRAINING = "spec.json", "weights.safetensors", "training.json"
 SINGLE_FILE = ".safetensors"
 PICKLES = (".pth", ".pt", ".tar", ".ckpt", ".pkl", ".pickle", ".bin")
 
-PACKAGED: dict[str, Path] = {}
-"""Models that come with the package, by name."""
+PACKAGED = {name: Path(__file__).parent / "weights" / f"{name}{SINGLE_FILE}" for name in ("default", "fast")}
+"""Models that come with the package, by name: the one for most, and a small one for slow machines."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,12 @@ def save_checkpoint(
     try:
         if path.suffix == SINGLE_FILE:
             _refuse_to_replace(path, unless=not path.is_dir())
-            save_file(packed, beside, {"sareloc": json.dumps(about | told)})
+            _save_tensors(packed, beside, {"sareloc": json.dumps(about | told)})
             os.replace(beside, path)
         else:
             _refuse_to_replace(path, unless=not path.exists() or (path / SPEC).is_file())
             beside.mkdir()
-            save_file(packed, beside / WEIGHTS)
+            _save_tensors(packed, beside / WEIGHTS)
             for name, content in {SPEC: about, **({TRAINING: told["training"]} if told else {})}.items():
                 (beside / name).write_text(json.dumps(content, indent=2) + "\n")
             _replace_folder(beside, path)
@@ -87,6 +87,14 @@ def save_checkpoint(
         if beside.is_dir():
             shutil.rmtree(beside)
         beside.unlink(missing_ok=True)
+
+
+def _save_tensors(tensors: dict[str, Tensor], file: Path, metadata: dict[str, str] | None = None) -> None:
+    """With the rights of any new file: safetensors alone makes files that nobody but their owner can read."""
+    file.touch()
+    rights = file.stat().st_mode
+    save_file(tensors, file, metadata)
+    file.chmod(rights)
 
 
 def _refuse_to_replace(path: Path, *, unless: bool) -> None:
@@ -148,21 +156,38 @@ def _check_tensors(path: Path, given: Mapping[str, Tensor], wanted: Mapping[str,
 
 
 def load_model(name_or_path: str | Path, device: torch.device | str = "cpu") -> PlaceModel:
-    """A model by the path of its checkpoint, or by the name of one that comes with the package.
+    """A model by the name of one that comes with the package ("default", "fast"), or by the path of its checkpoint.
 
     device: one of torch's, such as "cpu" or "cuda:1", or one of `RUNTIMES`, which describe faster on a CPU: "int8",
     "openvino" (see `run_on`).
     """
+    model = open_checkpoint(find_checkpoint(name_or_path))
+    return run_on(model, str(device)) if str(device) in RUNTIMES else model.to(device)
+
+
+def find_checkpoint(name_or_path: str | Path) -> Path:
+    """Where the checkpoint of a model is. A name is a packaged model's whatever files are about: "./fast" is a file."""
+    if isinstance(name_or_path, str) and name_or_path in PACKAGED:
+        path = PACKAGED[name_or_path]
+        if not path.is_file():
+            raise WeightsError(
+                f"the model {name_or_path!r} comes with sareloc, but its file {path} is missing: install sareloc "
+                f"again, or give the path of a checkpoint"
+            )
+        return path
     path = Path(name_or_path)
     if not path.exists():
-        if str(name_or_path) not in PACKAGED:
-            raise WeightsError(
-                f"no model {str(name_or_path)!r}: there is no checkpoint at that path, and the names of models "
-                f"that come with sareloc are: {', '.join(sorted(PACKAGED)) or '(none yet)'}"
-            )
-        path = PACKAGED[str(name_or_path)]
-    model = open_checkpoint(path)
-    return run_on(model, str(device)) if str(device) in RUNTIMES else model.to(device)
+        raise WeightsError(
+            f"no model {str(name_or_path)!r}: there is no checkpoint at that path, and the names of models "
+            f"that come with sareloc are: {', '.join(sorted(PACKAGED))}"
+        )
+    return path
+
+
+def find_packaged(fingerprint: str) -> str | None:
+    """The name of the packaged model of this fingerprint; None: it does not come with this sareloc."""
+    there = (name for name, path in PACKAGED.items() if path.is_file())
+    return next((name for name in there if read_manifest(PACKAGED[name]).fingerprint == fingerprint), None)
 
 
 def read_manifest(path: str | Path) -> Manifest:

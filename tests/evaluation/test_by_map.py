@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.localize.street import PLACES, position, street_model, view, write_view
 
-from sareloc.checkpoint import save_checkpoint
+from sareloc.checkpoint import PACKAGED, save_checkpoint
 from sareloc.cli import app
 from sareloc.datasets import load_dataset
 from sareloc.errors import ArgumentError, DatasetError, MapError
@@ -66,7 +66,11 @@ def test_another_models_map_is_refused(town: Path) -> None:
 
 
 def test_the_command_takes_a_map(
-    model: PlaceModel, town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model: PlaceModel,
+    town: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     save_checkpoint(model, tmp_path / "model.safetensors")
     words = ["evaluate", str(town), "--model", str(tmp_path / "model.safetensors"), "--map", str(town / "town.gpkg")]
@@ -74,5 +78,9 @@ def test_the_command_takes_a_map(
     told = json.loads(capsys.readouterr().out)
     ranked = rank_by_map(model, load_dataset(town), PlaceMap(town / "town.gpkg"), progress=False)
     assert told["recall"]["1"] == ranked.report().recall[1]
+    monkeypatch.setitem(PACKAGED, "fast", tmp_path / "model.safetensors")
+    by_map = ["evaluate", str(town), "--map", str(town / "town.gpkg"), "--json", "--workers", "0"]
+    app(by_map, result_action="return_value")
+    assert json.loads(capsys.readouterr().out) == told
     with pytest.raises(ArgumentError, match="leave --dim and --store out"):
         app([*words, "--dim", "8"], result_action="return_value")

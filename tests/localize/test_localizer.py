@@ -204,16 +204,17 @@ def test_wrong_arguments_say_so(localizer: Localizer, street: PlaceMap, queries:
         Search(candidates=0)
 
 
-def test_a_map_opens_with_the_model_it_names(
+def test_a_map_opens_with_the_packaged_model_that_it_was_built_by(
     street: PlaceMap, queries: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(MapError, match=r"built by model 'street' \(.*\), which does not come with sareloc: give its"):
+    with pytest.raises(MapError, match=r"built by model 'street' \(.*\), which does not come with this sareloc: give"):
         open_localizer(street.path)
     with pytest.raises(WeightsError, match="nowhere"):
         open_localizer(street.path, "nowhere")
     save_checkpoint(street_model(), tmp_path / "street.safetensors")
     by_path = open_localizer(street.path, tmp_path / "street.safetensors", device="cpu")
-    monkeypatch.setitem(PACKAGED, "street", tmp_path / "street.safetensors")
+    # by its fingerprint, whatever it is called
+    monkeypatch.setitem(PACKAGED, "avenue", tmp_path / "street.safetensors")
     by_name = open_localizer(street.path, device="cpu")
     by_hand = open_localizer(street.path, street_model())
     answers = [each.localize(queries[2]) for each in (by_path, by_name, by_hand)]

@@ -44,7 +44,7 @@ def calibrate_command(
     geotags
         A CSV (file, lat, lon) or GeoJSON with the photos' positions, instead of EXIF and file names.
     model
-        The checkpoint that the map was built with; by itself the packaged model that the map names.
+        The checkpoint that the map was built with; by itself the packaged model that it was built with.
     batch
         Photos described at once.
     workers

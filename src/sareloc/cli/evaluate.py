@@ -16,12 +16,13 @@ from sareloc.datasets.places import Protocol
 from sareloc.errors import ArgumentError
 from sareloc.evaluation import Report, evaluate, rank_by_map
 from sareloc.place_map import PlaceMap
+from sareloc.place_map.map_model import load_map_model
 
 
 def evaluate_command(
     dataset: str,
     *,
-    model: str,
+    model: str | None = None,
     root: Path | None = None,
     split: str = "test",
     protocol: Protocol | None = None,
@@ -41,7 +42,8 @@ def evaluate_command(
     dataset
         A dataset's name, or a folder of photos laid out as one.
     model
-        A checkpoint, or the name of a model that comes with sareloc.
+        A model that comes with sareloc (default, fast), or a checkpoint. By itself default; with --map, the packaged
+        model that the map was built with.
     root
         The folder that holds the dataset's files.
     split
@@ -67,12 +69,14 @@ def evaluate_command(
     """
     places = load_dataset(dataset, root, split)
     places = places if protocol is None else replace(places, protocol=protocol)
-    loaded = load_model(model, device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if city is not None:
         if dim is not None or store is not None:
             raise ArgumentError("a map has its own dimensions and holds its descriptors: leave --dim and --store out")
-        report = rank_by_map(loaded, places, PlaceMap(city), batch=batch, workers=workers).report()
+        place_map = PlaceMap(city)
+        loaded = load_map_model(place_map.manifest, place_map.path.name, model, device)
+        report = rank_by_map(loaded, places, place_map, batch=batch, workers=workers).report()
     else:
+        loaded = load_model(model or "default", device or ("cuda" if torch.cuda.is_available() else "cpu"))
         report = evaluate(loaded, places, dim=dim, boxes=boxes, store=store, batch=batch, workers=workers)
     print(json.dumps(report.to_json()) if as_json else table(report))
 

@@ -8,7 +8,7 @@ from sareloc.checkpoint import load_model
 from sareloc.export import INPUT, OUTPUT, export_onnx
 
 
-def export_command(model: str, *, onnx: Path, dim: int | None = None) -> None:
+def export_command(model: str = "default", *, onnx: Path, dim: int | None = None) -> None:
     """Write a model as one ONNX file: uint8 RGB images (batch, 3, height, width) in, unit descriptors out.
 
     The normalisation of pixels is part of it; bringing photos to the model's size is not: the rule is in the file's
@@ -17,7 +17,7 @@ def export_command(model: str, *, onnx: Path, dim: int | None = None) -> None:
     Parameters
     ----------
     model
-        A checkpoint, or the name of a model that comes with sareloc.
+        A model that comes with sareloc (default, fast), or a checkpoint.
     onnx
         The file to write.
     dim

@@ -96,7 +96,7 @@ def training(runs: list[Path], *, out: Path) -> None:
 def heatmap(
     photo: Path,
     *,
-    model: list[str],
+    model: list[str] | None = None,
     out: Path,
     size: int = 256,
     box: int | None = None,
@@ -110,7 +110,7 @@ def heatmap(
     photo
         The photo to look at.
     model
-        A checkpoint, or the name of a model that comes with sareloc; give it twice to compare two.
+        A model that comes with sareloc (default, fast), or a checkpoint; give it twice to compare two.
     out
         The file to write: .png, .svg or .pdf.
     size
@@ -123,8 +123,12 @@ def heatmap(
         Occluded photos described at once.
     """
     small = decode(photo, size=longest_side(size))
-    names = [Path(name) for name in model]
-    heats = {_unique(name, names): occlusion_map(open_model(str(name)), small, box, stride, batch) for name in names}
+    names = model or ["default"]
+    paths = [Path(name) for name in names]
+    heats = {
+        _unique(path, paths): occlusion_map(open_model(name), small, box, stride, batch)
+        for name, path in zip(names, paths, strict=True)
+    }
     print(save_figure(draw_heatmaps(decode(photo, size=longest_side(640)), heats), out))
 
 

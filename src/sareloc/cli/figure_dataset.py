@@ -42,8 +42,8 @@ class Asked:
 
     dataset: str
     """A dataset's name, or a folder of photos laid out as one."""
-    model: Annotated[str, Parameter(name="--model")]
-    """A checkpoint, or the name of a model that comes with sareloc."""
+    model: Annotated[str, Parameter(name="--model")] = "default"
+    """A model that comes with sareloc (default, fast), or a checkpoint."""
     root: Annotated[Path | None, Parameter(name="--root")] = None
     """The folder that holds the dataset's files."""
     split: Annotated[str, Parameter(name="--split")] = "test"

@@ -56,7 +56,7 @@ def geotag_command(
     replace
         Replace files of the same name in the folder.
     model
-        The checkpoint that the map was built with; by itself the packaged model that the map names.
+        The checkpoint that the map was built with; by itself the packaged model that it was built with.
     batch
         Photos described at once.
     workers

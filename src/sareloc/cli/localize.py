@@ -47,7 +47,7 @@ def localize_command(
     photos
         Photos, or folders of them with their subfolders.
     model
-        The checkpoint that the map was built with; by itself the packaged model that the map names.
+        The checkpoint that the map was built with; by itself the packaged model that it was built with.
     top
         How many matches to list for each photo; as many as there are where the map holds fewer.
     min_confidence

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from sareloc.errors import ArgumentError
 from sareloc.photos.remote import is_url
-from sareloc.place_map import Box
+from sareloc.place_map import Box, open_store
 from sareloc.place_map.upkeep import MapInfo, compact_map, map_info, remove_photos, verify_map
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def build(
     photos: Annotated[list[str], Parameter(negative=())],
     *,
     out: str,
-    model: str,
+    model: str = "default",
     geotags: Path | None = None,
     dim: int | None = None,
     storage: Literal["float16", "float32", "int8"] = "float16",
@@ -48,7 +48,7 @@ def build(
     out
         The map: a GeoPackage (.gpkg), which QGIS opens too, or an address such as milvus://host:19530/city.
     model
-        A checkpoint, or the name of a model that comes with sareloc.
+        A model that comes with sareloc (default, fast), or a checkpoint.
     geotags
         A CSV (file, lat, lon, heading, time) or GeoJSON with the photos' positions, instead of EXIF and file names.
     dim
@@ -82,7 +82,7 @@ def add(
     city: str,
     photos: Annotated[list[Path], Parameter(negative=())],
     *,
-    model: str,
+    model: str | None = None,
     geotags: Path | None = None,
     batch: int = 8,
     workers: int = 2,
@@ -100,7 +100,7 @@ def add(
     photos
         Folders of photos, with their subfolders, or photos.
     model
-        The model that the map was built with.
+        The checkpoint that the map was built with; by itself the packaged model that it was built with.
     geotags
         A CSV (file, lat, lon, heading, time) or GeoJSON with the photos' positions, instead of EXIF and file names.
     batch
@@ -113,8 +113,11 @@ def add(
         Print one JSON object.
     """
     from sareloc.place_map.building import add_photos
+    from sareloc.place_map.map_model import load_map_model
 
-    report = add_photos(_load(model, device), photos, city, geotags=geotags, batch=batch, workers=workers)
+    with open_store(city) as store:
+        its_model = load_map_model(store.manifest, Path(city).name, model, device)
+    report = add_photos(its_model, photos, city, geotags=geotags, batch=batch, workers=workers)
     return _tell(report, city, as_json)
 
 

@@ -41,7 +41,7 @@ def serve_command(
     city
         The map.
     model
-        The checkpoint that the map was built with; by itself the packaged model that the map names.
+        The checkpoint that the map was built with; by itself the packaged model that it was built with.
     host
         The address to listen on: by itself this machine alone; 0.0.0.0 for all that can reach it.
     port

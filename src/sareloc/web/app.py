@@ -10,12 +10,12 @@ import torch
 from fastapi import FastAPI
 
 from sareloc import __version__
-from sareloc.checkpoint import load_model
 from sareloc.engines.milvus_address import is_milvus_address
 from sareloc.errors import ArgumentError
 from sareloc.localize import Localizer, Search, open_localizer
 from sareloc.models.place_model import PlaceModel
 from sareloc.place_map import PlaceMap, open_store
+from sareloc.place_map.map_model import load_map_model
 from sareloc.web.about_routes import about_routes
 from sareloc.web.asking_routes import asking_routes
 from sareloc.web.guard import Guard
@@ -90,7 +90,7 @@ def open_live_map(
         return LiveMap(localizer.model, localizer.place_map, localizer)
     place_map = PlaceMap(path)
     if not isinstance(model, PlaceModel):
-        model = load_model(model or manifest.model, device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        model = load_map_model(manifest, place_map.path.name, model, device)
     place_map.check_model(model)
     return LiveMap(model, place_map, None, search=search, min_confidence=min_confidence, batch=batch)
 
