@@ -1,0 +1,106 @@
+"""`sareloc model`: which models come with sareloc, and what a checkpoint says about itself."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from sareloc.checkpoint import PACKAGED, Manifest, find_checkpoint, read_manifest
+
+Json = Annotated[bool, Parameter(name="--json", negative=())]
+WIDTH = 100
+STEP = "  "
+
+
+def list_models(*, as_json: Json = False) -> None:
+    """Name the models that come with sareloc, one a line, with the file of each.
+
+    Parameters
+    ----------
+    as_json
+        Print one JSON object a line.
+    """
+    for name in PACKAGED:
+        path = find_checkpoint(name)
+        print(_json(name, path, read_manifest(path)) if as_json else f"{name:<10}{_shape(path, read_manifest(path))}")
+
+
+def info(model: str = "default", *, as_json: Json = False) -> None:
+    """Say what a model is, and all that is known about how it was made: photos, knobs, numbers, limits, licences.
+
+    Parameters
+    ----------
+    model
+        A model that comes with sareloc (default, fast), or a checkpoint.
+    as_json
+        Print one JSON object.
+    """
+    path = find_checkpoint(model)
+    manifest = read_manifest(path)
+    print(_json(model, path, manifest) if as_json else "\n".join(told(model, path, manifest)))
+
+
+def told(name: str, path: Path, manifest: Manifest) -> Iterator[str]:
+    """A checkpoint's description for people to read."""
+    spec = manifest.spec
+    knobs = ", ".join(f"{knob} {value}" for knob, value in spec.knobs.items())
+    resize = spec.preprocess.resize
+    size = f"{resize[0]} x {resize[1]}" if isinstance(resize, tuple) else resize and f"at most {resize}"
+    yield from lines(
+        {
+            "model": name,
+            "file": f"{path}, {_bytes(path) / 1e6:.1f} MB, {manifest.storage}",
+            "fingerprint": manifest.fingerprint,
+            "photos": f"looked at in {size} pixels" if size else "looked at in their own size",
+            "backbone": f"{spec.backbone}, up to {spec.cut}",
+            "aggregation": f"{spec.aggregation} ({knobs})" if knobs else spec.aggregation,
+            "whitening": "none" if spec.whitening is None else f"to {spec.whitening} dimensions",
+        }
+    )
+    if manifest.training is not None:
+        yield ""
+        yield from lines(manifest.training)
+
+
+def lines(value: Any, indent: str = "") -> Iterator[str]:
+    """JSON as text: a name before each value, one line for what is flat, deeper lines further in."""
+    named = value.items() if isinstance(value, dict) else [("-", item) for item in value]
+    for name, item in named:
+        if isinstance(item, dict | list) and any(isinstance(part, dict | list | str) for part in _parts(item)):
+            yield f"{indent}{name}:"
+            yield from lines(item, indent + STEP)
+        else:
+            lead = f"{indent}{name} " if name == "-" else f"{indent}{name}: "
+            yield from textwrap.wrap(_flat(item), WIDTH, initial_indent=lead, subsequent_indent=indent + STEP) or [lead]
+
+
+def _parts(item: Any) -> list[Any]:
+    return list(item.values()) if isinstance(item, dict) else list(item)
+
+
+def _flat(item: Any) -> str:
+    if isinstance(item, dict):
+        return ", ".join(f"{name} {_flat(part)}" for name, part in item.items())
+    if isinstance(item, list):
+        return ", ".join(map(_flat, item))
+    return f"{item:g}" if isinstance(item, float) else str(item)
+
+
+def _shape(path: Path, manifest: Manifest) -> str:
+    spec = manifest.spec
+    dims = "" if spec.whitening is None else f", {spec.whitening} dimensions"
+    return f"{spec.backbone}-{spec.aggregation}{dims}, {_bytes(path) / 1e6:.1f} MB, {manifest.fingerprint}"
+
+
+def _json(name: str, path: Path, manifest: Manifest) -> str:
+    return json.dumps({"model": name, "file": str(path), "bytes": _bytes(path)} | asdict(manifest))
+
+
+def _bytes(path: Path) -> int:
+    return sum(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path]))

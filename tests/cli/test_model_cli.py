@@ -1,0 +1,81 @@
+"""`sareloc model`: what a checkpoint says about itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.place_map.small_town import tiny_model
+
+from sareloc.checkpoint import PACKAGED, save_checkpoint
+from sareloc.cli import app
+from sareloc.errors import WeightsError
+
+CARD = {
+    "about": "Finds streets. " * 12,
+    "towns": {"here": "all of it"},
+    "history": [{"epoch": 1, "loss": 0.25}, {"epoch": 2, "loss": 0.125}],
+    "limits": ["not at sea"],
+    "rate": 0.001,
+    "size": [48, 64],
+}
+
+
+def run(*words: str | Path) -> None:
+    app(["model", *map(str, words)], result_action="return_value")
+
+
+@pytest.mark.parametrize("kind", ["folder", "file.safetensors"])
+def test_info_tells_the_spec_and_the_card(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_checkpoint(tiny_model(), tmp_path / kind, storage="float16", training=CARD)
+    run("info", tmp_path / kind)
+    lines = capsys.readouterr().out.splitlines()
+    for line in (
+        f"fingerprint: {json.loads(told_json(tmp_path / kind, capsys))['fingerprint']}",
+        "photos: looked at in 64 x 64 pixels",
+        "backbone: alexnet, up to conv5",
+        "aggregation: avg",
+        "whitening: none",
+        "towns:",
+        "  here: all of it",
+        "  - epoch 1, loss 0.25",
+        "  - not at sea",
+        "rate: 0.001",
+        "size: 48, 64",
+    ):
+        assert line in lines
+    assert max(map(len, lines)) <= 100 or str(tmp_path) in max(lines, key=len)
+    assert " ".join(" ".join(lines).split()).count("Finds streets.") == 12
+
+
+def told_json(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    run("info", path, "--json")
+    return capsys.readouterr().out
+
+
+def test_json_has_all_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_checkpoint(tiny_model(), tmp_path / "m.safetensors", training=CARD)
+    told = json.loads(told_json(tmp_path / "m.safetensors", capsys))
+    assert told["training"] == CARD
+    assert told["bytes"] == (tmp_path / "m.safetensors").stat().st_size
+    assert (told["spec"]["backbone"], told["storage"]) == ("alexnet", "float32")
+    assert told["fingerprint"] == tiny_model().fingerprint()
+
+
+def test_list_names_the_packaged_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in PACKAGED:
+        save_checkpoint(tiny_model(), tmp_path / f"{name}.safetensors")
+        monkeypatch.setitem(PACKAGED, name, tmp_path / f"{name}.safetensors")
+    run("list")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["default", "fast"]
+    assert lines[0].split(maxsplit=1)[1].startswith("alexnet-avg, ")
+    run("list", "--json")
+    assert [json.loads(line)["model"] for line in capsys.readouterr().out.splitlines()] == ["default", "fast"]
+    run("info")
+    assert capsys.readouterr().out.startswith("model: default\n")
+    with pytest.raises(WeightsError, match=r"no model 'quick'.* are: default, fast"):
+        run("info", "quick")
