@@ -1,4 +1,4 @@
-"""What torch.hub finds here: `model = torch.hub.load(REPOSITORY, "sareloc")`, then `model.encode(images)`."""
+"""What torch.hub finds here: `torch.hub.load(REPOSITORY, "sareloc")` or "sareloc_fast", then `model.encode(images)`."""
 
 import pathlib as _pathlib
 import sys as _sys
@@ -19,3 +19,8 @@ def sareloc(name_or_path="default", device="cpu"):  # type: ignore[no-untyped-de
     from sareloc.checkpoint import load_model as _load_model
 
     return _load_model(name_or_path, device)
+
+
+def sareloc_fast(device="cpu"):  # type: ignore[no-untyped-def]
+    """The small model, for machines without a GPU; see `sareloc`."""
+    return sareloc("fast", device)
