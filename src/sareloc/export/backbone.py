@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import fx, nn
@@ -14,13 +14,23 @@ from sareloc.models.backbones import Backbone
 from sareloc.models.backbones.efficientnet import _SameConv
 from sareloc.models.folding import trace_layers
 
+Ranges = Mapping[str, tuple[float, float]]
+"""The lowest and the highest number that each layer is given, by the layer's name in the traced graph."""
 
-def add_backbone(graph: Graph, backbone: Backbone, images: str) -> str:
-    """Normalised images (B, 3, H, W) -> the feature map."""
+
+def add_backbone(graph: Graph, backbone: Backbone, images: str, ranges: Ranges | None = None) -> str:
+    """Normalised images (B, 3, H, W) -> the feature map; what layers named in `ranges` are given is rounded to 8 bits.
+
+    Rounded for all who read it: a value that one layer reads as integers and another as floats comes out wrong in
+    OpenVINO 2026.4.
+    """
     root, layers = trace_layers(backbone)
     values: dict[fx.Node, str] = {}
     for node in layers.nodes:
         given = [values[argument] for argument in node.args if isinstance(argument, fx.Node)]
+        if ranges is not None and node.name in ranges:
+            given = [graph.rounded(given[0], *ranges[node.name])]
+            values[node.args[0]] = given[0]
         if node.op == "placeholder":
             values[node] = images
         elif node.op == "call_module":
@@ -42,7 +52,7 @@ def add_layer(graph: Graph, layer: nn.Module, x: str) -> str:
 
 
 def _conv(graph: Graph, layer: Any, x: str) -> str:
-    weights = [graph.floats(layer.weight, "weight")]
+    weights = [graph.kernel(layer.weight, x)]
     if layer.bias is not None:
         weights.append(graph.floats(layer.bias, "bias"))
     # TensorFlow's padding depends on the image's size: ONNX has a word for it
@@ -73,6 +83,7 @@ LAYERS: dict[type[nn.Module], Callable[[Graph, nn.Module, str], str]] = {
     _SameConv: _conv,
     nn.BatchNorm2d: _norm,
     nn.MaxPool2d: _max_pool,
+    nn.Identity: lambda graph, _, x: x,
     nn.ReLU: lambda graph, _, x: graph.add("Relu", x),
     nn.ReLU6: _relu6,
 }

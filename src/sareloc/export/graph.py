@@ -11,6 +11,7 @@ from torch import Tensor
 from sareloc.errors import need
 
 OPSET = 18
+SMALLEST = 1e-30  # instead of a step of 0
 IR_VERSION = 10  # the oldest that has what the graph uses, so that older runtimes open the file
 
 
@@ -21,10 +22,13 @@ class Graph:
         self._onnx = need("onnx", "onnx")
         self._nodes: list[Any] = []
         self._weights: list[Any] = []
+        self._rounded: set[str] = set()
 
     def add(self, op: str, *inputs: str, **attributes: Any) -> str:
         """Apply an operator of ONNX's own set; the name of its output."""
         output = f"{op.lower()}_{len(self._nodes)}"
+        if op == "DequantizeLinear" or (op == "MaxPool" and inputs[0] in self._rounded):
+            self._rounded.add(output)
         self._nodes.append(self._onnx.helper.make_node(op, inputs, [output], name=output, **attributes))
         return output
 
@@ -35,6 +39,23 @@ class Graph:
     def ints(self, *numbers: int) -> str:
         """An int64 constant (n,), such as axes or a shape."""
         return self._constant(np.array(numbers, dtype=np.int64), "ints")
+
+    def rounded(self, x: str, lowest: float, highest: float) -> str:
+        """The value rounded to 8 bits: 255 steps from 0 to `highest`, or 127 to each side where some are below 0."""
+        kind, top = (np.uint8, 255) if lowest >= 0 else (np.int8, 127)
+        scale = self.floats(max(-lowest, highest, SMALLEST) / top)
+        zero = self._constant(np.zeros((), dtype=kind), "zero")
+        return self.add("DequantizeLinear", self.add("QuantizeLinear", x, scale, zero), scale, zero)
+
+    def kernel(self, weight: Tensor, x: str) -> str:
+        """A convolution's weights (out, ...): where its input `x` is rounded, to 255 steps for each output channel."""
+        if x not in self._rounded:
+            return self.floats(weight, "weight")
+        steps = weight.detach().flatten(1).abs().amax(dim=1).clamp(min=SMALLEST) / 127
+        integers = (weight.detach() / steps.view(-1, *[1] * (weight.ndim - 1))).round().to(torch.int8)
+        zeros = self._constant(np.zeros(len(steps), dtype=np.int8), "zeros")
+        given = self._constant(integers.cpu().numpy(), "weight")
+        return self.add("DequantizeLinear", given, self.floats(steps, "steps"), zeros, axis=0)
 
     def _constant(self, numbers: np.ndarray[Any, Any], name: str) -> str:
         unique = f"{name}_{len(self._weights)}"

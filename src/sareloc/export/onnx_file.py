@@ -14,7 +14,7 @@ import torch
 
 from sareloc import __version__
 from sareloc.errors import ArgumentError, need
-from sareloc.export.backbone import add_backbone
+from sareloc.export.backbone import Ranges, add_backbone
 from sareloc.export.graph import Graph
 from sareloc.export.pooling import add_aggregation, add_whitening
 from sareloc.models.place_model import PlaceModel
@@ -62,6 +62,17 @@ def export_onnx(model: PlaceModel, path: str | Path, *, dim: int | None = None) 
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def features_onnx(model: PlaceModel, ranges: Ranges | None = None) -> bytes:
+    """The model up to its feature map as an ONNX file's bytes; with `ranges`, convolutions in 8-bit integers."""
+    onnx = need("onnx", "onnx")
+    graph, kinds = Graph(), onnx.TensorProto
+    features = add_backbone(graph, model.backbone, _add_normalisation(graph, model), ranges)
+    given = onnx.helper.make_tensor_value_info(INPUT, kinds.UINT8, ["batch", 3, "height", "width"])
+    wanted = onnx.helper.make_tensor_value_info("features", kinds.FLOAT, ["batch", model.backbone.channels, "h", "w"])
+    built: bytes = graph.build("backbone", given, wanted, features, {}).SerializeToString()
+    return built
 
 
 def about(model: PlaceModel, dim: int) -> dict[str, str]:

@@ -23,14 +23,25 @@ def _openvino(model: PlaceModel) -> RuntimeModel:
     return on_openvino(model)
 
 
-RUNTIMES: dict[str, Callable[[PlaceModel], RuntimeModel]] = {"int8": _int8, "openvino": _openvino}
+def _openvino_int8(model: PlaceModel) -> RuntimeModel:
+    from sareloc.runtimes.openvino_cpu import on_openvino
+
+    return on_openvino(model, int8=True)
+
+
+RUNTIMES: dict[str, Callable[[PlaceModel], RuntimeModel]] = {
+    "int8": _int8,
+    "openvino": _openvino,
+    "openvino-int8": _openvino_int8,
+}
 
 
 def run_on(model: PlaceModel, runtime: str) -> RuntimeModel:
     """The same model, its `encode` computed otherwise; for describing, not for training.
 
     "int8": convolutions in 8-bit integers, by torch alone (VGG16 and AlexNet, on processors with VNNI). "openvino":
-    by OpenVINO (extra `openvino`), in bfloat16 where the processor is fast in it. Descriptors differ from torch's by
-    less than photos of one place do, so that the fingerprint and all maps stay valid.
+    the backbone by OpenVINO (extra `openvino`), in bfloat16 where the processor is fast in it. "openvino-int8": that
+    in 8-bit integers, with any backbone. Descriptors differ from torch's by less than photos of one place do, so that
+    the fingerprint and all maps stay valid.
     """
     return look_up(RUNTIMES, runtime, "runtime")(model)

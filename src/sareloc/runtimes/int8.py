@@ -36,8 +36,7 @@ def on_int8(model: PlaceModel) -> RuntimeModel:
     """The model with convolutions in 8-bit integers; aggregation and whitening stay in float32."""
     if not isinstance(model.backbone, PlainBackbone):
         raise ArgumentError(f"{model.backbone.name} does not run in int8 (vgg16 and alexnet do): leave its device cpu")
-    if not has_fast_int8():
-        raise ArgumentError("this processor does not multiply 8-bit integers (VNNI): leave the device cpu")
+    check_fast_int8()
     layers = Int8Layers(model.backbone, model.preprocess)
 
     def compute(images: Tensor) -> Tensor:
@@ -53,6 +52,12 @@ def has_fast_int8() -> bool:
     """Whether this processor has instructions for products of 8-bit integers."""
     capabilities: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     return any(capabilities.get(capability) for capability in FAST_INT8)
+
+
+def check_fast_int8() -> None:
+    """Refuse a processor without them: products of bytes would saturate there."""
+    if not has_fast_int8():
+        raise ArgumentError("this processor does not multiply 8-bit integers (VNNI): leave the device cpu")
 
 
 @dataclass(frozen=True, eq=False)
