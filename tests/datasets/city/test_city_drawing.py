@@ -15,6 +15,7 @@ from sareloc.datasets.city import (
     city_places,
     draw,
     draw_scene,
+    ground,
     layers,
     make_moment,
     make_scene,
@@ -101,6 +102,33 @@ def test_rounding_decides_nothing_that_can_be_seen(monkeypatch):
     apart = (draw_scene(scene, poses, 240, 320).int() - still).abs()
     assert int(apart.max()) <= 2
     assert int(apart.max()) > 0  # it was disturbed
+
+
+def test_unused_places_in_a_list_may_name_any_piece(town, views, some, monkeypatch):
+    """Which of equal numbers comes first is for each machine's topk to say, and a tile's unused places are equal."""
+    poses, moments = replace(some[1], moment=np.arange(4)), [views.moments[m] for m in some[1].moment]
+    still = draw_scene(make_scene(town, moments), poses, HEIGHT, WIDTH).int()
+    rng = torch.Generator().manual_seed(0)
+    listed = render.tile_lists
+
+    def other_machine(pieces, *args, **kwargs):
+        lists, counts, wall = listed(pieces, *args, **kwargs)
+        unused = torch.arange(lists.shape[2]) >= counts[..., None]
+        any_piece = torch.randint(pieces.seen.shape[1], lists.shape, generator=rng)
+        return torch.where(unused, any_piece, lists), counts, wall
+
+    monkeypatch.setattr(render, "tile_lists", other_machine)
+    drawn = draw_scene(make_scene(town, moments, dense=True), poses, HEIGHT, WIDTH).int()
+    assert int((drawn - still).abs().max()) <= 2
+
+
+def test_a_pixel_on_a_joint_takes_of_the_slabs_on_both_sides():
+    joints = torch.arange(1.0, 200)
+    soft = torch.linspace(0.005, 0.4, len(joints))
+    here, there = (ground._tones(joints * 0.6 + off, joints * 0.45 + 0.2, soft) for off in (-1e-4 * soft, 1e-4 * soft))
+    assert float((here - there).abs().max()) < 1e-3
+    low, high = (ground._tones(joints * 0.6 + off, joints * 0.45 + 0.2, soft) for off in (-soft, soft))
+    assert float((low - high).abs().mean()) > 0.1  # the slabs themselves differ
 
 
 @pytest.mark.slow

@@ -9,6 +9,9 @@ from sareloc.datasets.city.streets import MARGIN_M, PARK
 from sareloc.datasets.city.surface import Air, Hit, Light
 from sareloc.datasets.city.texture import hashed, mix, pick, smooth, unit
 
+SLAB_M = (0.6, 0.45)
+"""Of the paving, along x and along y."""
+
 
 def _less(distance: Tensor, limit: Tensor | float, soft: Tensor) -> Tensor:
     """The share of a pixel where distance < limit."""
@@ -33,10 +36,8 @@ def shade_ground(air: Air, hit: Hit, light: Light, soft: Tensor, mirror: Tensor)
     broad, patch, middle = scene.pages.fetch(noise, hit.x / 23.0, hit.y / 23.0, soft / 23.0, soft / 23.0, (0, 1, 2))
     (fine,) = scene.pages.fetch(noise, hit.x / 2.7 + 0.3, hit.y / 2.7, soft / 2.7, soft / 2.7, (3,))
     asphalt = air.palette("asphalt") * (0.7 + 0.5 * broad + 0.5 * (fine - 0.5) + 0.25 * smooth((patch - 0.6) * 25))
-    slabs = torch.maximum(_joints(hit.x, 0.6, soft), _joints(hit.y, 0.45, soft))
-    slab = unit(hashed((hit.x / 0.6).floor(), (hit.y / 0.45).floor())) * (1 - smooth(soft * 2.2 - 0.2)) - 0.5 * smooth(
-        1 - soft * 3
-    )
+    slabs = torch.maximum(_joints(hit.x, SLAB_M[0], soft), _joints(hit.y, SLAB_M[1], soft))
+    slab = _tones(hit.x, hit.y, soft) * (1 - smooth(soft * 2.2 - 0.2)) - 0.5 * smooth(1 - soft * 3)
     paving = air.palette("paving") * (0.78 + 0.3 * broad + 0.18 * slab + 0.2 * (fine - 0.5)) * (1 - 0.4 * slabs)
     leaf_green = air.palette("grass")
     grass = mix(leaf_green, air.palette("dry grass"), air.bare * 0.6) * (0.55 + 0.6 * middle + 0.5 * fine)
@@ -83,6 +84,20 @@ def _streets(
 def _joints(x: Tensor, period: float, soft: Tensor) -> Tensor:
     near = ((x / period) - (x / period).round()).abs() * period
     return _less(near, 0.012, soft) * (1 - smooth(soft / period * 2 - 0.2))
+
+
+def _tones(x: Tensor, y: Tensor, soft: Tensor) -> Tensor:
+    """How bright the slabs are, 0 to 1; a pixel that lies on a joint takes its share of the slabs on both sides, so
+    that it does not hang on rounding on which side its middle is."""
+    (i, right), (j, above) = (_sides(at, side, soft) for at, side in zip((x, y), SLAB_M, strict=True))
+    lower, upper = (mix(unit(hashed(i - 1, row)), unit(hashed(i, row)), right) for row in (j - 1, j))
+    return mix(lower, upper, above)
+
+
+def _sides(x: Tensor, side: float, soft: Tensor) -> tuple[Tensor, Tensor]:
+    """The number of the joint nearest to x, and the share of the pixel that lies beyond it."""
+    joint = (x / side).round()
+    return joint, ((x - joint * side) / soft + 0.5).clamp(0, 1)
 
 
 def _markings(

@@ -72,9 +72,11 @@ def _one_more(
     along = torch.minimum(a - c[9] * b, 1 - a - c[10] * b) + 0.5 * fa
     inside = torch.minimum(along, 0.5 - (b - 0.5).abs() + 0.5 * fb)
     ahead = c[0] + c[1] * column + c[2] * row > 1e-6
-    t = torch.where((inside > 0) & ahead & used[..., None], t, FAR)
+    hit = (inside > 0) & ahead & used[..., None]
+    t = torch.where(hit, t, FAR)
     this = index[..., None]
-    before_first, before_second = _before(t, this, near, first), _before(t, this, next_near, second)
+    # a list's unused slots name any piece, and at FAR it would tie with nobody
+    before_first, before_second = (hit & _before(t, this, *other) for other in ((near, first), (next_near, second)))
     return (
         torch.where(before_first, t, near),
         torch.where(before_first, near, torch.where(before_second, t, next_near)),

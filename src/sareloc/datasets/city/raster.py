@@ -34,7 +34,12 @@ def piece_coefficients(corner: Tensor, u: Tensor, v: Tensor, view: Tensor, eye: 
 
     The three rows are 1/t, a/t and b/t; the three columns their constant, and their change per column and per row of
     pixels. `view` (B, 3, 3) has d = view[0] + column view[1] + row view[2].
+
+    In double precision: the planes of some walls pass the eye by a millimetre, hundreds of metres from the origin, and
+    whether their fronts are seen must not hang on rounding.
     """
+    given = corner.dtype
+    corner, u, v, view, eye = (x.double() for x in (corner, u, v, view, eye))
     w = corner - eye[:, None]
     n = cross(u, v)
     wn = (w * n).sum(-1, keepdim=True)
@@ -42,7 +47,7 @@ def piece_coefficients(corner: Tensor, u: Tensor, v: Tensor, view: Tensor, eye: 
     numerators = torch.stack([n, cross(v, w), cross(w, u)], dim=-2)
     numerators = numerators / torch.where(seen[..., None], wn, torch.full_like(wn, -1.0))[..., None]
     turned = (numerators[..., None, :] * view[:, None, None]).sum(-1)
-    return turned, seen
+    return turned.to(given), seen
 
 
 def _range(c: Tensor, column: Tensor | float, row: Tensor | float, half: tuple[float, float]) -> tuple[Tensor, Tensor]:
