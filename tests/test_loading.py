@@ -72,6 +72,41 @@ def test_workers_give_what_this_process_gives_in_order(photos: list[Path]) -> No
     assert failed == 6
 
 
+@pytest.mark.parametrize("shared", [True, False], ids=["shared memory", "pipes"])
+def test_images_of_all_sizes_come_one_after_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    """Small, larger, small again: what one left in shared memory shows in no other."""
+    if not shared:
+        monkeypatch.delattr(os, "memfd_create", raising=False)
+    sizes = [(48, 64), (300, 200), (10, 10), (700, 900), (48, 64), (64, 48)] * 3
+    paths = [save(tmp_path / f"{n}.png", *size, seed=n) for n, size in enumerate(sizes)]
+    for row, image in load_images(paths, None, workers=2):
+        np.testing.assert_array_equal(image, decode(paths[row]))
+
+
+def test_a_worker_asks_once_for_each_size(tmp_path: Path) -> None:
+    paths = [save(tmp_path / f"{n}.jpg", 40 + n % 2, 64) for n in range(20)]
+    asked: list[tuple[int, int]] = []
+
+    def rule(height: int, width: int) -> tuple[int, int]:
+        asked.append((height, width))
+        return half(height, width)
+
+    assert {image.shape for _, image in load_images(paths, rule, workers=1) if not isinstance(image, PhotoError)} == {
+        (20, 32, 3)
+    }
+    assert sorted(asked) == [(40, 64), (41, 64)]
+
+
+@linux
+def test_shared_memory_is_given_back(photos: list[Path]) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        assert len(list(load_images(photos, half, workers=2))) == len(photos)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_without_a_size_rule_photos_keep_their_size(photos: list[Path], workers: int) -> None:
     ((row, image),) = load_images([str(photos[0])], None, workers=workers)

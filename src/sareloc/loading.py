@@ -5,9 +5,12 @@ caller do not matter, and nothing is pickled, so the caller's script is not run 
 rule. One thread for each worker asks it for one photo after another, and answers when it asks for the size:
 
     thread -> worker   [path, whether to ask for a size] as a line of JSON
-    worker -> thread   SIZE, height, width of the upright photo
+    worker -> thread   SIZE, height, width of the upright photo, if it has not asked about such photos before
     thread -> worker   the height and width to give it, or 0, 0: never mind
-    worker -> thread   IMAGE, height, width and the pixels, or ERROR, length, 0 and [photo, reason] in JSON
+    worker -> thread   IMAGE, height, width, or ERROR, length, 0 and [photo, reason] in JSON
+
+The pixels lie in memory that both share. Through a pipe they would come in pieces, and for each piece the threads of
+the caller would wait for one another; where a system has no memory to share, they follow IMAGE all the same.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import mmap
 import os
 import queue
 import signal
@@ -38,7 +42,14 @@ AHEAD = 3  # photos on the way for each worker: one being decoded, the others do
 READY, SIZE, IMAGE, ERROR = range(4)
 REPLY = struct.Struct("<BII")
 ANSWER = struct.Struct("<II")
-START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from sareloc.loading import serve; serve()"
+NOT_SHARED = -1
+START = """
+import json, sys
+folders, shelf = json.loads(sys.argv[1])
+sys.path[:] = folders
+from sareloc.loading import serve
+serve(shelf)
+"""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # numpy would start one for each core, to idle
 
 
@@ -50,7 +61,8 @@ def load_images(
     Images are decoded by `sareloc.photos.decode` to `size(height, width)`, in `workers` processes or, with 0, in this
     one. At most `AHEAD` photos for each worker are in memory, however long the caller takes. A bad photo never ends
     the run: even one that kills the process which decodes it gives a PhotoError, after a second try. `size` is called
-    from several threads; an ArgumentError from it makes a PhotoError, anything else it raises is raised here.
+    from several threads, by each worker once for photos of one size; an ArgumentError from it makes a PhotoError,
+    anything else it raises is raised here.
     """
     if workers < 0:
         raise ArgumentError(f"workers must be 0 (decode in this process) or more, found {workers}")
@@ -104,6 +116,27 @@ def _load_with_workers(
             worker.end()
 
 
+class _Shelf:
+    """Memory that a worker and its thread share: room for the largest image so far."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._map: mmap.mmap | None = None
+
+    def pixels(self, height: int, width: int) -> npt.NDArray[np.uint8]:
+        """An image's place on it (height, width, 3)."""
+        wanted = 3 * height * width
+        if self._map is None or len(self._map) < wanted:
+            if os.fstat(self._file).st_size < wanted:
+                os.ftruncate(self._file, wanted)
+            self._map = mmap.mmap(self._file, os.fstat(self._file).st_size)  # the old one goes with its last image
+        return np.frombuffer(self._map, np.uint8, wanted).reshape(height, width, 3)
+
+    def close(self) -> None:
+        """Give the file back; the memory goes with its last user."""
+        os.close(self._file)
+
+
 class _DiedError(Exception):
     """The worker process ended in the middle of a conversation."""
 
@@ -113,6 +146,7 @@ class _Worker:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._shelf: _Shelf | None = None
         self._interrupted = False
 
     def decode(self, path: str, size: SizeRule | None) -> Loaded:
@@ -142,6 +176,8 @@ class _Worker:
         if self._process is None:
             return "not started"
         process, self._process = self._process, None
+        if self._shelf is not None:
+            self._shelf.close()
         process.kill()
         for pipe in (process.stdin, process.stdout):
             with contextlib.suppress(BrokenPipeError):  # what it was not sent before it died
@@ -166,18 +202,24 @@ class _Worker:
             kind, first, second = self._reply()
         if kind == IMAGE:
             image = np.empty((first, second, 3), dtype=np.uint8)
-            self._read_into(image.data.cast("B"))
+            if self._shelf is None:
+                self._read_into(image.data.cast("B"))
+            else:
+                np.copyto(image, self._shelf.pixels(first, second))
             return image
         message = bytearray(first)
         self._read_into(memoryview(message))
         return refused or PhotoError(*json.loads(message))
 
     def _start(self) -> None:
+        shared = os.memfd_create("sareloc-photos") if hasattr(os, "memfd_create") else NOT_SHARED
+        self._shelf = None if shared == NOT_SHARED else _Shelf(shared)
         self._process = subprocess.Popen(
-            [sys.executable, "-c", START, json.dumps([str(folder) for folder in sys.path])],
+            [sys.executable, "-c", START, json.dumps([[str(folder) for folder in sys.path], shared])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **ONE_THREAD},
+            pass_fds=() if shared == NOT_SHARED else (shared,),
         )
         try:
             self._reply()
@@ -215,8 +257,10 @@ class _Worker:
         return self._process
 
 
-def serve() -> None:
-    """The worker's side: answer requests on standard input until it ends."""
+def serve(shared: int) -> None:
+    """The worker's side: answer requests on standard input until it ends. `shared`: the file of the shelf."""
+    shelf = None if shared == NOT_SHARED else _Shelf(shared)
+    answers: dict[tuple[int, int], tuple[int, int]] = {}
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the caller decides, and ends us
     requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not land among the replies
@@ -227,11 +271,13 @@ def serve() -> None:
         replies.flush()
 
     def ask(height: int, width: int) -> tuple[int, int]:
-        reply(SIZE, height, width)
-        target: tuple[int, int] = ANSWER.unpack(requests.read(ANSWER.size))
-        if target == (0, 0):
-            raise ArgumentError("never mind")
-        return target
+        if (height, width) not in answers:
+            reply(SIZE, height, width)
+            target: tuple[int, int] = ANSWER.unpack(requests.read(ANSWER.size))
+            if target == (0, 0):
+                raise ArgumentError("never mind")
+            answers[height, width] = target
+        return answers[height, width]
 
     try:
         reply(READY, 0, 0)
@@ -242,7 +288,12 @@ def serve() -> None:
             except PhotoError as error:
                 message = json.dumps([error.photo, error.reason]).encode()
                 reply(ERROR, len(message), 0, message)
+                continue
+            height, width = image.shape[:2]
+            if shelf is None:
+                reply(IMAGE, height, width, image.data)
             else:
-                reply(IMAGE, image.shape[0], image.shape[1], image.data)
+                np.copyto(shelf.pixels(height, width), image)
+                reply(IMAGE, height, width)
     except (BrokenPipeError, struct.error):
         os._exit(0)  # the caller is gone
