@@ -4,8 +4,9 @@
         --try "plain epochs=8" --try "learned epochs=8 whitening=learned dim=512"
 
 Each `--try` is a name and knobs: those of `sareloc.training.Training`, and towns (names of `pixel_sets`, joined by
-commas; "+" lets every photo ask), backbone, cut, clusters, start. The start is ImageNet's weights (WEIGHTS is a folder
-of BACKBONE.safetensors) with centres from photos of these towns, or the model of an earlier experiment of that name.
+commas; "+" lets every photo ask), backbone, cut, clusters, start, blend. The start is ImageNet's weights (WEIGHTS is a
+folder of BACKBONE.safetensors) with centres from photos of these towns, or the model of an earlier experiment of that
+name; "blend=NAME:0.4" takes 0.4 of the weights from another one that began like it, before the whitening is fitted.
 Every epoch is judged on the validation sets, the best one is judged on each of them at 512, 256 and 128 dimensions, and
 the model is kept as OUT/NAME.safetensors. Choices are made on those numbers; `--test` adds the test sets for a model
 that has been chosen. Results are appended to OUT/results.jsonl, the table is printed last.
@@ -81,6 +82,19 @@ def start_afresh(sets: PixelSets, towns: list[str], weights: Path, shape: dict[s
     return model
 
 
+def begin_from(name: str, blend: str | None, out: Path, size: tuple[int, int]) -> PlaceModel:
+    """The model of an earlier experiment, perhaps blended with another one's, for images of this size."""
+    model = load_model(out / f"{name}.safetensors", local_device())
+    model.whitening = None
+    model.preprocess = replace(model.preprocess, resize=size)
+    if blend:
+        other, share = blend.split(":")
+        weights = load_model(out / f"{other}.safetensors", local_device()).state_dict()
+        mine = model.state_dict()
+        model.load_state_dict({key: torch.lerp(mine[key].float(), weights[key].float(), float(share)) for key in mine})
+    return model
+
+
 def open_towns(sets: PixelSets, names: list[str], model: PlaceModel, *, features: bool) -> list[Town]:
     towns = []
     for name in names:
@@ -120,15 +134,14 @@ def run(args: argparse.Namespace, sets: PixelSets, text: str) -> None:
     towns = [town for town in towns if town.removesuffix("+") in sets.loaders]
     shape = {"backbone": "vgg16", "clusters": 64}
     shape |= {key: knobs.pop(key) for key in ("backbone", "cut", "clusters") if key in knobs}
-    begun = knobs.pop("start", None)
+    begun, blend = knobs.pop("start", None), knobs.pop("blend", None)
     training = Training(**{f.name: knobs[f.name] for f in fields(Training) if f.name in knobs})
     unknown = set(knobs) - {f.name for f in fields(Training)}
     if unknown:
         raise SystemExit(f"{name}: unknown knobs {sorted(unknown)}")
     began = time.perf_counter()
     if begun:
-        model = load_model(args.out / f"{begun}.safetensors", local_device())
-        model.preprocess = replace(model.preprocess, resize=(sets.height, sets.width))
+        model = begin_from(begun, blend, args.out, (sets.height, sets.width))
     else:
         model = start_afresh(sets, towns, args.weights / f"{shape['backbone']}.safetensors", shape, training.seed)
     if training.train_from:

@@ -181,3 +181,22 @@ def test_augmented_images_stay_in_range_and_differ_from_one_another() -> None:
 def test_new_knobs_are_checked(knobs: dict[str, object], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         Training(**knobs)
+
+
+def test_a_compiled_network_learns_and_describes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, but only captured: this machine may have no compiler."""
+    in_place, compiled = torch.nn.Module.compile, []
+
+    def capture(module: torch.nn.Module) -> None:
+        compiled.append(module)
+        in_place(module, backend="eager")
+
+    monkeypatch.setattr(torch.nn.Module, "compile", capture)
+    weights = []
+    for compile_ in (False, True):
+        model = tiny_model()
+        train(model, tiny_town(0), replace(KNOBS, compile=compile_, epochs=1), progress=False)
+        weights.append(model.state_dict())
+    assert len(compiled) == 1
+    for name, plain in weights[0].items():
+        torch.testing.assert_close(weights[1][name], plain, atol=1e-6, rtol=1e-5)

@@ -42,9 +42,12 @@ class Network(nn.Module):
 
 
 def in_parallel(network: nn.Module, ranks: Ranks, *, compiled: bool) -> Any:
-    """The network as learning steps call it: compiled if asked for, its gradients averaged over the ranks."""
+    """The network as learning steps call it: compiled if asked for, its gradients averaged over the ranks.
+
+    It is compiled in place, so that describing all photos before mining gains as well.
+    """
     if compiled:
-        network = torch.compile(network)  # type: ignore[assignment]
+        network.compile()
     if ranks.world == 1:
         return network
     device = next(network.parameters()).device
