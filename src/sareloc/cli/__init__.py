@@ -6,6 +6,7 @@ that `sareloc --help` imports neither torch nor anything else that takes time.
 
 from __future__ import annotations
 
+import os
 import sys
 
 from cyclopts import App
@@ -58,8 +59,19 @@ app.command(figure)
 app.command("sareloc.cli.report:report_command", name="report", help="One page about runs, evaluations and failures.")
 
 
+def wait_quietly() -> None:
+    """Before torch is there: its threads spin for microseconds, not milliseconds, while they wait for each other.
+
+    On a core that somebody else needs, a thread that spins holds up the one it waits for. What the user has said about
+    it (OMP_WAIT_POLICY, GOMP_SPINCOUNT) stays.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+
 def main() -> None:
     """Run the command line; an error of ours is one line on standard error and exit status 1."""
+    wait_quietly()
     try:
         app()
     except SarelocError as error:
