@@ -21,7 +21,7 @@ from sareloc.engines.contract import (
     in_batches,
     nearest_of,
 )
-from sareloc.engines.exact import ExactEngine, half_precision, load_faiss
+from sareloc.engines.exact import ExactEngine, find_rows, half_precision, load_faiss
 from sareloc.engines.index_file import SUFFIX, open_index, save_index
 from sareloc.engines.part import BLOCK, Part, make_index
 
@@ -156,11 +156,13 @@ class ApproximateEngine:
 
     def load(self, folder: Path, about: dict[str, Any]) -> Ints:
         """Take the parts that a folder keeps `about` the same; returns their ids, rising: none where there are none."""
-        held = np.zeros(0, dtype=np.int64)
-        for file in sorted(folder.glob(f"*{SUFFIX}")):
-            if (found := open_index(file, about)) is not None:
-                part = Part(*found, file)
-                part.delete(held)  # two processes may have indexed the same vectors
-                self._parts.append(part)
-                held = np.union1d(held, part.ids)
-        return held
+        opened = [(file, open_index(file, about)) for file in sorted(folder.glob(f"*{SUFFIX}"))]
+        loaded = [Part(*found, file) for file, found in opened if found is not None]
+        ids = np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *(part.ids for part in loaded)]), kind="stable")
+        again = 1 + np.flatnonzero(ids[1:] == ids[:-1])
+        twice, taken = ids[again], ids[:0]
+        for part in loaded:  # two processes may have indexed the same vectors: the first part keeps them
+            part.delete(taken)
+            taken = np.union1d(taken, twice[find_rows(part.ids, twice)[1]])
+        self._parts += loaded
+        return np.delete(ids, again)
