@@ -23,14 +23,16 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.released_models import parse_size
 
-from sareloc.checkpoint import PACKAGED, open_checkpoint, read_manifest, save_checkpoint
+from sareloc.checkpoint import open_checkpoint, read_manifest, save_checkpoint
 from sareloc.errors import look_up
 
-MEASURED_BY = "python benchmarks/released_models.py --data DATA --models default fast --out released"
+WEIGHTS = Path(__file__).resolve().parents[1] / "src" / "sareloc" / "weights"
+MEASURED_BY = "python benchmarks/released_models.py --data DATA --models {} --out released"
 AT_MOST_MB = {"default": 32, "fast": 10}
 ABOUT = {
     "default": "Says which photos show the same place, by day and by night: VGG16 and NetVLAD, trained with SARE.",
-    "fast": "The same in less time and space, for machines without a GPU: EfficientNet-lite0, NetVLAD, SARE.",
+    "fast": "Says which photos show the same place, in little time and space, for machines without a GPU: "
+    "EfficientNet-lite0 and NetVLAD, trained with SARE.",
 }
 START = {
     "default": "ImageNet weights of torchvision's VGG16 (convolutions), centres by k-means over training photos",
@@ -93,7 +95,7 @@ def make_card(name: str, recipe: str, commit: str, towns: list[str], knobs: dict
     }
 
 
-def numbers(results: Path, fingerprint: str) -> dict[str, Any]:
+def numbers(results: Path, name: str, fingerprint: str) -> dict[str, Any]:
     """What released_models.py found with the model of this fingerprint, the last time."""
     rows = [row for row in map(json.loads, results.read_text().splitlines()) if row["fingerprint"] == fingerprint]
     if not rows:
@@ -101,13 +103,13 @@ def numbers(results: Path, fingerprint: str) -> dict[str, Any]:
             f"{results} has nothing about {fingerprint}: run released_models.py on the released file first"
         )
     meaning = "recall@1, @5 and @10 in percent (mAP: mean average precision at 100), by set and dimensions"
-    return {"meaning": meaning, "command": MEASURED_BY, **rows[-1]["found"]}
+    return {"meaning": meaning, "command": MEASURED_BY.format(name), **rows[-1]["found"]}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("--name", choices=PACKAGED, required=True)
+    parser.add_argument("--name", choices=AT_MOST_MB, required=True)
     parser.add_argument("--commit", required=True, help="of the code that trained it")
     parser.add_argument("--recipe", required=True, help="how it was trained, in a sentence or two")
     parser.add_argument("--storage", choices=("int8", "float16"), default="int8")
@@ -123,11 +125,11 @@ def main() -> None:
     towns = args.towns or told.get("towns")
     if not towns:
         raise SystemExit(f"{args.checkpoint} does not say which towns it was trained on: give them with --towns")
-    out, card = PACKAGED[args.name], make_card(args.name, args.recipe, args.commit, towns, told)
+    out, card = WEIGHTS / f"{args.name}.safetensors", make_card(args.name, args.recipe, args.commit, towns, told)
     save_checkpoint(model, out, storage=args.storage, training=card)
     opened = read_manifest(out).fingerprint
     if args.results:
-        card["numbers"] = numbers(args.results, opened)
+        card["numbers"] = numbers(args.results, args.name, opened)
         save_checkpoint(model, out, storage=args.storage, training=card)
     megabytes = out.stat().st_size / 1e6
     print(

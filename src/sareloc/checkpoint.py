@@ -32,8 +32,8 @@ SPEC, WEIGHTS, TRAINING = "spec.json", "weights.safetensors", "training.json"
 SINGLE_FILE = ".safetensors"
 PICKLES = (".pth", ".pt", ".tar", ".ckpt", ".pkl", ".pickle", ".bin")
 
-PACKAGED = {name: Path(__file__).parent / "weights" / f"{name}{SINGLE_FILE}" for name in ("default", "fast")}
-"""Models that come with the package, by name: the one for most, and a small one for slow machines."""
+PACKAGED = {name: Path(__file__).parent / "weights" / "fast.safetensors" for name in ("fast", "default")}
+"""Models that come with the package, by name. So far there is one, small and quick, and it is also the default."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def load_model(name_or_path: str | Path, device: torch.device | str = "cpu") -> 
     """A model by the name of one that comes with the package ("default", "fast"), or by the path of its checkpoint.
 
     device: one of torch's, such as "cpu" or "cuda:1", or one of `RUNTIMES`, which describe faster on a CPU: "int8",
-    "openvino" (see `run_on`).
+    "openvino", "openvino-int8" (see `run_on`).
     """
     model = open_checkpoint(find_checkpoint(name_or_path))
     return run_on(model, str(device)) if str(device) in RUNTIMES else model.to(device)

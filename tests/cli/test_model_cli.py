@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -71,11 +73,25 @@ def test_list_names_the_packaged_ones(
         monkeypatch.setitem(PACKAGED, name, tmp_path / f"{name}.safetensors")
     run("list")
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["default", "fast"]
+    assert [line.split()[0] for line in lines] == list(PACKAGED)
     assert lines[0].split(maxsplit=1)[1].startswith("alexnet-avg, ")
     run("list", "--json")
-    assert [json.loads(line)["model"] for line in capsys.readouterr().out.splitlines()] == ["default", "fast"]
+    assert [json.loads(line)["model"] for line in capsys.readouterr().out.splitlines()] == list(PACKAGED)
     run("info")
     assert capsys.readouterr().out.startswith("model: default\n")
     with pytest.raises(WeightsError, match=r"no model 'quick'.* are: default, fast"):
         run("info", "quick")
+
+
+def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
+    """As `sareloc model info | head -1`: more is said than a pipe holds, and nobody takes it."""
+    long = tmp_path / "long.safetensors"
+    save_checkpoint(tiny_model(), long, training={"recipe": "word " * 100_000})
+    words = [sys.executable, "-m", "sareloc", "model", "info", str(long)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as said:
+        assert said.stdout is not None
+        assert said.stderr is not None
+        said.stdout.readline()
+        said.stdout.close()
+        assert said.stderr.read() == b""
+    assert said.returncode == 141

@@ -77,6 +77,9 @@ def main() -> None:
     except SarelocError as error:
         print(f"sareloc: {error}", file=sys.stderr)
         sys.exit(1)
+    except BrokenPipeError:  # whoever reads (head, less) has had enough; what is still buffered goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
     except KeyboardInterrupt:
         print("sareloc: stopped", file=sys.stderr)
         sys.exit(130)

@@ -1,0 +1,161 @@
+"""The model that comes with the package: in the wheel, small, whole, described, and able to find a place."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from sareloc.checkpoint import PACKAGED, find_packaged, load_model, open_checkpoint, read_manifest
+from sareloc.cli import app
+from sareloc.datasets.city import city_places, draw_pixels
+from sareloc.datasets.city.write import geotags
+from sareloc.errors import WeightsError
+from sareloc.geo import distance_m
+from sareloc.photos import exif_bytes, read_geotag
+
+ROOT = Path(__file__).resolve().parents[1]
+AT_MOST_BYTES = 10_000_000
+CARD = {"about", "start", "towns", "recipe", "commit", "knobs", "limits", "licences", "numbers"}
+
+
+def run(*words: str | Path) -> object:
+    return app([*map(str, words)], result_action="return_value")
+
+
+def test_its_file_is_small_and_whole() -> None:
+    assert PACKAGED["fast"].stat().st_size <= AT_MOST_BYTES
+    model = load_model("fast")
+    assert model.fingerprint() == read_manifest(PACKAGED["fast"]).fingerprint
+    assert model.name == "fast"
+    assert find_packaged(model.fingerprint()) == "fast"
+    described = model.encode([np.full((120, 160, 3), 90, np.uint8)])
+    assert described.shape == (1, model.dim)
+    assert torch.linalg.vector_norm(described).item() == pytest.approx(1, abs=1e-4)
+
+
+def test_it_is_what_the_docs_say() -> None:
+    manifest = read_manifest(PACKAGED["fast"])
+    spec = manifest.spec
+    assert (spec.backbone, spec.aggregation, spec.whitening) == ("efficientnet-lite0", "netvlad", 512)
+    assert (spec.knobs["clusters"], spec.preprocess.resize, manifest.storage) == (32, (288, 384), "int8")
+    assert read_manifest(PACKAGED["default"]).fingerprint == manifest.fingerprint
+
+
+def test_its_card_says_what_it_was_made_from(capsys: pytest.CaptureFixture[str]) -> None:
+    run("model", "info", "--json")
+    card = json.loads(capsys.readouterr().out)["training"]
+    assert card.keys() >= CARD
+    assert card["towns"]
+    assert set(card["licences"]) == {
+        "this file",
+        "what it starts from",
+        *(f"photos of {town}" for town in card["towns"]),
+    }
+    assert len(card["commit"]) >= 7
+    assert int(card["commit"], 16)
+    for town in ("cambridge-test", "gardens-day", "gardens-light", "gardens-both", "landmarks-test", "city-test"):
+        assert {"1", "5", "10"} <= card["numbers"][town]["128"].keys(), town
+    assert "/" not in json.dumps(card["knobs"]), "paths of the machine that it was trained on"
+
+
+def test_the_package_takes_the_files_along() -> None:
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["sareloc"]
+    package = ROOT / "src" / "sareloc"
+    for path in {*PACKAGED.values(), package / "weights" / "NOTICE.txt"}:
+        assert path.is_file()
+        relative = path.relative_to(package).as_posix()
+        assert any(fnmatch.fnmatch(relative, pattern) for pattern in patterns), f"{relative} is left out of the wheel"
+
+
+def test_the_wheel_alone_describes_a_photo(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    ignored = shutil.ignore_patterns("*.egg-info", "__pycache__")
+    shutil.copytree(ROOT / "src", source / "src", ignore=ignored)  # setuptools builds in the folder it is given
+    for file in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, source / file)
+    build = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        tmp_path,
+    ]
+    subprocess.run([*build, source], check=True)
+    wheel = next(tmp_path.glob("sareloc-*.whl"))
+    with zipfile.ZipFile(wheel) as archive:
+        held = {info.filename: info.file_size for info in archive.infolist()}
+        archive.extractall(tmp_path / "installed")
+    assert {f"sareloc/weights/{path.name}": path.stat().st_size for path in PACKAGED.values()}.items() <= held.items()
+    assert "sareloc/weights/NOTICE.txt" in held
+    code = """
+import sys
+sys.meta_path = [f for f in sys.meta_path if "editable" not in getattr(f, "__name__", "")]
+sys.path = [sys.argv[1], *(p for p in sys.path if not p.endswith("src"))]
+import numpy as np, sareloc
+assert sareloc.__file__.startswith(sys.argv[1])
+model = sareloc.load_model("fast")
+print(model.encode([np.zeros((64, 96, 3), np.uint8)]).shape[1] == model.dim)
+"""
+    words = [sys.executable, "-c", code, str(tmp_path / "installed")]
+    assert subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path).stdout == "True\n"
+
+
+@pytest.fixture(scope="module")
+def town(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of a drawn town: query.jpg, near.jpg (the same view at another time), and three of other streets."""
+    folder = tmp_path_factory.mktemp("town")
+    city = city_places(0, "small", "test")
+    tags, database = geotags(city), len(city.places.database)
+    latlon, headings = np.array([tag.latlon for tag in tags]), np.array([tag.heading_deg for tag in tags])
+    apart_m = np.stack([distance_m(latlon[:database], latlon[row][None]) for row in range(database, len(tags))])
+    turned = np.abs((headings[database:, None] - headings[:database] + 180) % 360 - 180)
+    query, near = np.unravel_index(np.argmin(apart_m + turned), apart_m.shape)
+    others = np.argsort(apart_m[query])[-60::20]
+    rows = {"query": database + query, "near": near} | {f"other{i}": row for i, row in enumerate(others)}
+    drawn = draw_pixels(city, 480, 640, rows=list(rows.values())).permute(0, 2, 3, 1).numpy()
+    for (name, row), image in zip(rows.items(), drawn, strict=True):
+        Image.fromarray(image).save(folder / f"{name}.jpg", quality=90, exif=exif_bytes(tags[row]))
+    return folder
+
+
+def test_the_first_commands_on_a_fresh_machine(town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    city, photos = tmp_path / "city.gpkg", sorted(town.glob("other*.jpg"))
+    assert run("map", "build", *photos, "--out", city, "--workers", "0") == 0
+    # from here on the map knows its model
+    assert run("map", "add", city, town / "near.jpg", "--workers", "0") == 0
+    capsys.readouterr()
+    assert run("localize", city, town / "query.jpg", "--json", "--min-confidence", "0", "--workers", "0") == 0
+    fix = json.loads(capsys.readouterr().out)
+    assert Path(fix["matches"][0]["photo"]).name == "near.jpg"
+    truth = read_geotag(town / "query.jpg")
+    assert truth is not None
+    assert distance_m([fix["latlon"]], [truth.latlon])[0] < 25
+
+
+def test_torch_hub_gives_both() -> None:
+    for entry, name in (("sareloc", "default"), ("sareloc_fast", "fast")):
+        assert (
+            torch.hub.load(str(ROOT), entry, source="local").fingerprint() == read_manifest(PACKAGED[name]).fingerprint
+        )
+
+
+def test_damage_to_a_packaged_file_is_noticed(tmp_path: Path) -> None:
+    whole = PACKAGED["fast"].read_bytes()
+    (tmp_path / "fast.safetensors").write_bytes(whole[:-100] + bytes(100))
+    with pytest.raises(WeightsError, match="damaged"):
+        open_checkpoint(tmp_path / "fast.safetensors")
