@@ -13,7 +13,8 @@ from cyclopts import App
 from tests.place_map.small_town import tiny_model, write_photo, write_town
 
 import sareloc.cli.map as commands
-from sareloc.checkpoint import PACKAGED, save_checkpoint
+from sareloc import checkpoint
+from sareloc.checkpoint import save_checkpoint
 from sareloc.errors import ArgumentError, MapError
 from sareloc.place_map import PlaceMap
 
@@ -71,15 +72,15 @@ def test_the_packaged_model_is_used_where_none_is_named(
     path, extra = town / "town.gpkg", write_photo(town / "more" / "x.jpg", 50)
     save_checkpoint(tiny_model(), town / "tiny.safetensors")
     save_checkpoint(tiny_model(seed=2), town / "other.safetensors")
-    monkeypatch.setitem(PACKAGED, "default", town / "tiny.safetensors")
+    monkeypatch.setattr(checkpoint, "PACKAGED", {"default": town / "tiny.safetensors"})
     assert run("build", town / "photos", "--out", path, "--device", "cpu", "--workers", "0") == 0
     assert PlaceMap(path).manifest.fingerprint == tiny_model().fingerprint()
     # a later sareloc, in which the names mean other models: the map still finds its own
-    monkeypatch.setitem(PACKAGED, "default", town / "other.safetensors")
-    monkeypatch.setitem(PACKAGED, "fast", town / "tiny.safetensors")
+    later = {"default": town / "other.safetensors", "fast": town / "tiny.safetensors"}
+    monkeypatch.setattr(checkpoint, "PACKAGED", later)
     assert run("add", path, extra, "--device", "cpu", "--workers", "0") == 0
     assert "added 1 photos" in capsys.readouterr().out
-    monkeypatch.delitem(PACKAGED, "fast")
+    del later["fast"]
     with pytest.raises(MapError, match=r"town\.gpkg was built by model 'tiny' .* does not come with this sareloc"):
         run("add", path, extra, "--device", "cpu", "--workers", "0")
 
