@@ -116,6 +116,18 @@ def test_a_learned_whitening_starts_as_the_fitted_one_and_then_moves(tmp_path: P
     assert torch.equal(stored["whitening.projection"], learned.whitening.projection)
 
 
+def test_a_refitted_whitening_is_the_fitted_one_of_what_was_learned() -> None:
+    town, knobs = tiny_town(), replace(KNOBS, dim=8, whitening="learned", whitening_power=0.5)
+    learned, refitted, again = tiny_model(), tiny_model(), tiny_model()
+    train(learned, town, knobs, progress=False)
+    train(refitted, town, replace(knobs, whitening="refitted"), progress=False)
+    for name, tensor in learned.state_dict().items():  # the training is the same, what ends it is not
+        assert torch.equal(tensor, refitted.state_dict()[name]) != name.startswith("whitening"), name
+    again.load_state_dict({k: v for k, v in learned.state_dict().items() if not k.startswith("whitening")})
+    train(again, town, replace(knobs, whitening="after", epochs=0), progress=False)
+    torch.testing.assert_close(refitted.whitening.projection, again.whitening.projection)
+
+
 def test_a_learned_whitening_resumes_to_the_same_bits(tmp_path: Path) -> None:
     knobs = replace(KNOBS, dim=8, whitening="learned", epochs=3)
     straight = tiny_model()

@@ -87,7 +87,7 @@ def train(
     if not towns:
         raise ArgumentError("no places to train on: give at least one dataset")
     network = Network(model, towns[0].inputs.stage, dtype)
-    if knobs.whitening == "learned":
+    if knobs.whitening != "after":
         whitening = fit_to_towns(network, towns, knobs, ranks)
         whitening.projection.requires_grad_(True)
         model.whitening = whitening
@@ -117,7 +117,8 @@ def train(
 
     model.load_state_dict(best or model.state_dict())
     model.eval()
-    if model.whitening is not None:
+    if knobs.whitening == "learned":
+        assert model.whitening is not None
         model.whitening = in_order(model.whitening, describe_database(network, towns, knobs, ranks))
     elif knobs.dim:
         model.whitening = fit_to_towns(network, towns, knobs, ranks)

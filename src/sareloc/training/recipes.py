@@ -84,8 +84,9 @@ class Training:
 
     dim: int = 4096
     """Dimensions after whitening, at most; 0: no whitening."""
-    whitening: Literal["after", "learned"] = "after"
-    """Fit the whitening after training, as in the paper; or fit it to the start, and train it with the rest."""
+    whitening: Literal["after", "learned", "refitted"] = "after"
+    """Fit the whitening after training, as in the paper; or fit it to the start, and train it with the rest; or train
+    it so, and in the end fit another one to what the network gives then, which finds more in towns not trained on."""
     whitening_power: float = 1.0
     """How far the whitening evens out the directions: 1 all alike, as in the paper, 0 a plain PCA."""
     whitening_photos: int = 10_000
@@ -108,7 +109,7 @@ class Training:
             raise ArgumentError("augmented images have no features to keep: use keep=auto, or augment=0")
         if self.augment > 1:
             raise ArgumentError(f"augment is a strength, 0 to 1, got {self.augment}")
-        if self.whitening == "learned" and not self.dim:
+        if self.whitening != "after" and not self.dim:
             raise ArgumentError("a learned whitening has dimensions: give dim, or whitening=after")
         if (self.height is None) != (self.width is None):
             raise ArgumentError(f"give height and width together, got {self.height} and {self.width}")
