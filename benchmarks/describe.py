@@ -4,6 +4,7 @@
     python -m benchmarks.describe --photos 1024 --files 4096 --batch 64 --workers 16   # a GPU
     ... --dataset DATASET --split val --weights vgg16.safetensors   # also recall; the model starts from these photos
     ... --backbone efficientnet-lite0 --clusters 32 --height 240 --width 320
+    ... --model fast
 
 "others" is what public code does: float32, NCHW, no fusion, the residual tensor in NetVLAD. The ways take turns, and
 each counts by its fastest round, so that what else runs on the machine hits all of them alike. Ratios are to "others".
@@ -29,6 +30,7 @@ from benchmarks.training import ResidualNetVLAD
 from PIL import Image
 from torch import Tensor
 
+from sareloc.checkpoint import load_model
 from sareloc.datasets import Places, load_dataset
 from sareloc.descriptors import describe
 from sareloc.descriptors.encoding import encode_batches
@@ -169,6 +171,7 @@ def main() -> None:
     for name, default in {"photos": 8, "files": 16, "workers": 2, "repeats": 5}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--file-sizes", nargs="+", default=["768x1024"], help="height x width of the JPEG files")
+    parser.add_argument("--model", help="a packaged model or a checkpoint, at its own size, instead of random weights")
     parser.add_argument("--backbone", default="vgg16")
     parser.add_argument("--ways", nargs="+", help="only these, such as others sareloc int8")
     parser.add_argument("--dataset", help="a dataset's folder: its recall by each way")
@@ -177,9 +180,12 @@ def main() -> None:
     args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     size = (args.height, args.width)
-    model = make_model(args.backbone, clusters=args.clusters, size=size, rng=torch.Generator().manual_seed(0)).to(
-        device
-    )
+    if args.model:
+        model = load_model(args.model)
+        size = model.preprocess.size(*size)
+    else:
+        model = make_model(args.backbone, clusters=args.clusters, size=size, rng=torch.Generator().manual_seed(0))
+    model.to(device)
     result: dict[str, Any] = {}
     if args.dataset:
         places = load_dataset(args.dataset, split=args.split)
