@@ -189,8 +189,9 @@ def main() -> None:
     result: dict[str, Any] = {}
     if args.dataset:
         places = load_dataset(args.dataset, split=args.split)
-        start_from(model, places, args.weights, args.dim)
-        model.to(device)
+        if not args.model:
+            start_from(model, places, args.weights, args.dim)
+            model.to(device)
         result["recall"] = recalls(make_ways(model, args.ways), places, args)
     ways = make_ways(model, args.ways)
     if args.photos:
