@@ -11,7 +11,6 @@ with and without unfolding the image into the matrix that such a product wants.
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 from collections.abc import Callable
 
@@ -21,6 +20,7 @@ from benchmarks.measuring import about
 from torch import Tensor, nn
 
 from sareloc.models import PlaceModel, Whitening, make_model
+from sareloc.models.fusing import conv_relu, fuse_relus
 from sareloc.models.place_model import evaluating
 
 PEAK = 790e12  # operations/s of a large matrix product in bfloat16 on an H200
@@ -41,33 +41,9 @@ def milliseconds(work: Callable[[], object], repeats: int) -> float:
     return min(found)
 
 
-class ConvRelu(nn.Module):
-    """A convolution, its bias and a ReLU as one kernel of cuDNN's, in bfloat16: one pass over the map, not three."""
-
-    def __init__(self, conv: nn.Conv2d) -> None:
-        super().__init__()
-        assert conv.bias is not None
-        self.weight = nn.Parameter(conv.weight.detach().bfloat16(memory_format=torch.channels_last))
-        self.bias = nn.Parameter(conv.bias.detach().bfloat16())
-        self.knobs = (conv.stride, conv.padding, conv.dilation, conv.groups)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.cudnn_convolution_relu(x.bfloat16(), self.weight, self.bias, *self.knobs)
-
-
-def with_relus_fused(model: PlaceModel) -> PlaceModel:
-    """A copy of a VGG16 whose convolutions end in their ReLUs."""
-    model = copy.deepcopy(model)
-    layers = model.backbone.features
-    for i, layer in enumerate(layers):
-        if isinstance(layer, nn.Conv2d) and i + 1 < len(layers) and isinstance(layers[i + 1], nn.ReLU):
-            layers[i], layers[i + 1] = ConvRelu(layer), nn.Identity()
-    return model
-
-
 def whole_model(model: PlaceModel, pixels: Tensor, repeats: int, tuned: bool) -> dict[str, float]:
     """Photos per second of each way to run the same batch, and how far its descriptors are from the first way's."""
-    fused = with_relus_fused(model)
+    fused = fuse_relus(model).to(memory_format=torch.channels_last)
     modes = {"compiled": "default", "compiled, CUDA graphs": "reduce-overhead"}
     if tuned:
         modes["compiled, max-autotune"] = "max-autotune-no-cudagraphs"
@@ -140,6 +116,23 @@ def eight_bits(batch: int, repeats: int) -> dict[str, float]:
     return found
 
 
+def first_layer(batch: int, repeats: int) -> dict[str, float]:
+    """conv1_1 of VGG16 on images of 3 channels, and of more, filled up with zeros: kernels like multiples of 8."""
+    found = {}
+    bias, knobs = torch.randn(64, device="cuda", dtype=torch.bfloat16), ([1, 1], [1, 1], [1, 1], 1)
+    for channels in (3, 4, 8):
+        x = torch.randn(batch, channels, 480, 640, device="cuda", dtype=torch.bfloat16)
+        weight = torch.randn(64, channels, 3, 3, device="cuda", dtype=torch.bfloat16)
+        x, weight = (t.to(memory_format=torch.channels_last) for t in (x, weight))
+        found[f"{channels} channels"] = milliseconds(lambda x=x, w=weight: F.conv2d(x, w, bias, padding=1), repeats)
+        found[f"{channels} channels, ReLU fused"] = milliseconds(
+            lambda x=x, w=weight: conv_relu(x, w, bias, *knobs), repeats
+        )
+    for name, took in found.items():
+        print(f"conv1_1, batch {batch}: {name:24s} {took:8.3f} ms", flush=True)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", type=int, nargs="+", default=[16, 64, 256])
@@ -155,6 +148,7 @@ def main() -> None:
     pixels = torch.randint(0, 256, shape, dtype=torch.uint8, device="cuda").permute(0, 3, 1, 2)
     result = {
         "layers": layers(model, pixels[:64], args.repeats),
+        "conv1_1": first_layer(64, args.repeats),
         "conv4_2": eight_bits(64, args.repeats),
         "photos_per_second": {
             batch: whole_model(model, pixels[:batch], args.repeats, batch == args.tune_at) for batch in args.batches

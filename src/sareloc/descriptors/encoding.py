@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from sareloc.models.folding import fold_norms
+from sareloc.models.fusing import fuse_relus
 from sareloc.models.place_model import PlaceModel, evaluating
 from sareloc.runtimes import RuntimeModel
 
@@ -47,7 +48,7 @@ def encode_batches(
         for tag, images in batches:
             yield tag, _encode_on_cpu(fast, images, batch, dim)
         return
-    launch = GpuLauncher(fast, batch if compiled else None, dim)
+    launch = GpuLauncher(fuse_relus(fast), batch if compiled else None, dim)
     flying: deque[tuple[T, Fetch]] = deque()
     for tag, images in batches:
         flying.append((tag, launch(images)))

@@ -36,8 +36,8 @@ def fold_norms(model: PlaceModel) -> PlaceModel:
     root, graph = trace_layers(backbone)
     names = {id(module): name for name, module in backbone.named_modules()}
     for node in graph.nodes:
-        norm, before = _module(root, node), node.args[0] if node.args else None
-        conv = _module(root, before)
+        norm, before = module_of(root, node), node.args[0] if node.args else None
+        conv = module_of(root, before)
         if isinstance(norm, nn.BatchNorm2d) and isinstance(conv, nn.Conv2d):
             assert isinstance(before, fx.Node)
             assert len(before.users) == 1, "what a convolution gives is used beside its batch norm"
@@ -46,7 +46,8 @@ def fold_norms(model: PlaceModel) -> PlaceModel:
     return PlaceModel(model.preprocess, backbone, model.aggregation, model.whitening, model.name).eval()
 
 
-def _module(root: nn.Module, node: object) -> nn.Module | None:
+def module_of(root: nn.Module, node: object) -> nn.Module | None:
+    """The module that a node of `trace_layers` calls, if it calls one."""
     if isinstance(node, fx.Node) and node.op == "call_module":
         return root.get_submodule(str(node.target))
     return None

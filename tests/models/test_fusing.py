@@ -1,0 +1,68 @@
+"""ReLUs inside their convolutions change neither the descriptors nor the model they were put there for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from sareloc.models import make_model
+from sareloc.models.folding import fold_norms
+from sareloc.models.fusing import ConvRelu, fuse_relus
+from sareloc.models.place_model import evaluating
+
+
+def random_images(rng: torch.Generator) -> torch.Tensor:
+    return torch.randint(0, 256, (2, 3, 70, 97), dtype=torch.uint8, generator=rng)
+
+
+@pytest.mark.parametrize(("backbone", "fused_away"), [("vgg16", 12), ("alexnet", 4)])
+def test_fused_relus_give_the_same_descriptors(monkeypatch: pytest.MonkeyPatch, backbone: str, fused_away: int) -> None:
+    monkeypatch.setattr("sareloc.models.fusing.best_dtype", lambda device: torch.float32)
+    rng = torch.Generator().manual_seed(1)
+    model = make_model(backbone, "gem", rng=rng)
+    for module in model.backbone.modules():
+        if isinstance(module, nn.Conv2d) and module.bias is not None:
+            nn.init.normal_(module.bias, std=0.1, generator=rng)
+    images, before = random_images(rng), model.fingerprint()
+    fused = fuse_relus(model)
+    relus = [sum(isinstance(m, nn.ReLU) for m in given.modules()) for given in (model, fused)]
+    assert relus[0] - relus[1] == sum(isinstance(m, ConvRelu) for m in fused.modules()) == fused_away
+    expected = model.encode(images, precision=torch.float32)
+    torch.testing.assert_close(fused.encode(images, precision=torch.float32), expected, atol=1e-5, rtol=0)
+    assert model.fingerprint() == before
+    assert fused.aggregation is model.aggregation
+
+
+def test_fused_convolutions_compute_in_the_format_of_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sareloc.models.fusing.best_dtype", lambda device: torch.bfloat16)
+    rng = torch.Generator().manual_seed(1)
+    model = make_model("vgg16", "gem", rng=rng)
+    fused = fuse_relus(model)
+    assert {m.weight.dtype for m in fused.modules() if isinstance(m, ConvRelu)} == {torch.bfloat16}
+    images = random_images(rng)
+    same = (fused.encode(images, precision=torch.bfloat16) * model.encode(images)).sum(dim=1)
+    assert same.min() > 0.999
+
+
+@pytest.mark.parametrize("backbone", ["efficientnet-lite0", "resnet18"])
+def test_other_backbones_are_left_as_they_are(backbone: str) -> None:
+    model = fold_norms(make_model(backbone, "gem"))
+    assert fuse_relus(model) is model
+
+
+def test_fused_convolutions_compile_into_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sareloc.models.fusing.best_dtype", lambda device: torch.float32)
+    rng = torch.Generator().manual_seed(1)
+    model = fuse_relus(make_model("vgg16", "gem", rng=rng)).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-untyped-call]
+    run = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=False)
+    images = random_images(rng)
+    with evaluating(model, torch.float32):
+        torch.testing.assert_close(run(images), model(images))
+
+
+def test_the_operator_keeps_its_promises() -> None:
+    rng = torch.Generator().manual_seed(1)
+    x, weight, bias = (torch.randn(shape, generator=rng) for shape in ((2, 3, 9, 9), (4, 3, 3, 3), (4,)))
+    knobs = ([1, 1], [1, 1], [1, 1], 1)
+    torch.library.opcheck(torch.ops.sareloc.conv_relu.default, (x, weight, bias, *knobs))
