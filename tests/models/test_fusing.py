@@ -28,6 +28,8 @@ def test_fused_relus_give_the_same_descriptors(monkeypatch: pytest.MonkeyPatch, 
     fused = fuse_relus(model)
     relus = [sum(isinstance(m, nn.ReLU) for m in given.modules()) for given in (model, fused)]
     assert relus[0] - relus[1] == sum(isinstance(m, ConvRelu) for m in fused.modules()) == fused_away
+    first = next(m for m in fused.modules() if isinstance(m, ConvRelu))
+    assert first.weight.shape[1] == 8
     expected = model.encode(images, precision=torch.float32)
     torch.testing.assert_close(fused.encode(images, precision=torch.float32), expected, atol=1e-5, rtol=0)
     assert model.fingerprint() == before

@@ -19,6 +19,7 @@ from torch import Tensor
 from sareloc.models.folding import fold_norms
 from sareloc.models.fusing import fuse_relus
 from sareloc.models.place_model import PlaceModel, evaluating
+from sareloc.models.precision import cudnn_tries
 from sareloc.runtimes import RuntimeModel
 
 T = TypeVar("T")
@@ -100,7 +101,7 @@ class GpuLauncher:
             there = here.to(self._model.device, non_blocking=True)
         work.wait_stream(self._copies)
         there.record_stream(work)
-        with evaluating(self._model):
+        with evaluating(self._model), cudnn_tries(self._rows is not None):
             found = self._run(there.permute(0, 3, 1, 2), self._dim)[:count].float()
         back = torch.empty(found.shape, dtype=torch.float32, pin_memory=True)
         back.copy_(found, non_blocking=True)

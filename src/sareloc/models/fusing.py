@@ -16,6 +16,8 @@ from sareloc.models.folding import module_of, trace_layers
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.precision import best_dtype
 
+CHANNELS = 8  # cuDNN's fast kernels take so many at a time; the three colours are filled up with zeros
+
 
 @torch.library.custom_op("sareloc::conv_relu", mutates_args=())
 def conv_relu(
@@ -47,13 +49,13 @@ def _(
 
 
 class ConvRelu(nn.Conv2d):
-    """A convolution with its ReLU, computed in the format of its own weights."""
+    """A convolution with its ReLU, computed in the format of its own weights; it fills up the channels they want."""
 
     def forward(self, input: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, C', H', W'), no number below zero."""
         assert self.bias is not None
         padding = [int(side) for side in self.padding]
-        x = input.to(self.weight.dtype)
+        x = F.pad(input.to(self.weight.dtype), (0, 0, 0, 0, 0, self.weight.shape[1] * self.groups - input.shape[1]))
         found: Tensor = conv_relu(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
         return found
 
@@ -78,6 +80,9 @@ def fuse_relus(model: PlaceModel) -> PlaceModel:
         if len(before.users) > 1 or isinstance(conv.padding, str) or conv.padding_mode != "zeros":
             continue
         conv.to(dtype).requires_grad_(False)
+        if conv.groups == 1:
+            spare = -conv.in_channels % CHANNELS
+            conv.weight = nn.Parameter(F.pad(conv.weight, (0, 0, 0, 0, 0, spare)), requires_grad=False)
         conv.__class__ = ConvRelu  # the same weights and knobs, computed otherwise
         backbone.set_submodule(names[id(relu)], nn.Identity())
         found = True

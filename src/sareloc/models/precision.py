@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 
@@ -30,3 +31,14 @@ def autocast(device: torch.device | str, dtype: torch.dtype | None = None) -> to
     dtype = best_dtype(device) if dtype is None else dtype
     mixed = dtype != torch.float32
     return torch.autocast(torch.device(device).type, dtype=dtype if mixed else None, enabled=mixed)
+
+
+@contextmanager
+def cudnn_tries(wanted: bool = True) -> Iterator[None]:
+    """Let cuDNN try its kernels on every new size of images and keep the fastest: pays where sizes are few."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = before or wanted
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
