@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections.abc import Callable
 
 import torch
@@ -64,12 +65,18 @@ def whole_model(model: PlaceModel, pixels: Tensor, repeats: int, tuned: bool) ->
     for name, run in ways.items():
         torch._dynamo.reset()
         with evaluating(model), evaluating(fused):
+            began = time.perf_counter()
             found = run(pixels).clone()
+            torch.cuda.synchronize()
+            first = time.perf_counter() - began
             took = milliseconds(lambda run=run: run(pixels), repeats)
         reference = found if reference is None else reference
         apart = float(1 - (found * reference).sum(dim=1).min())
         rates[name] = 1000 * len(pixels) / took
-        print(f"batch {len(pixels):4d}  {name:28s} {rates[name]:8.0f} photos/s, {apart:.1e} apart", flush=True)
+        print(
+            f"batch {len(pixels):4d}  {name:28s} {rates[name]:8.0f} photos/s, {apart:.0e} apart, first {first:.0f} s",
+            flush=True,
+        )
     return rates
 
 

@@ -34,7 +34,7 @@ from sareloc.checkpoint import load_model, save_checkpoint
 from sareloc.datasets import Places
 from sareloc.evaluation import evaluate_rankings, search
 from sareloc.models import PlaceModel, fit_start, make_model
-from sareloc.models.precision import best_dtype
+from sareloc.models.precision import best_dtype, cudnn_tries
 from sareloc.models.published import load_backbone_weights
 from sareloc.training import Training, train
 from sareloc.training.inputs import TensorInputs, keep_features
@@ -150,7 +150,8 @@ def run(args: argparse.Namespace, sets: PixelSets, text: str) -> None:
     opened = open_towns(sets, towns, model, features=not training.augment)
     exams = open_towns(sets, validation, model, features=not training.augment)
     ready = time.perf_counter() - began
-    result = train(model, opened, training, validation=exams, progress=False)
+    with cudnn_tries():  # all images are of one size
+        result = train(model, opened, training, validation=exams, progress=False)
     seconds = time.perf_counter() - began
     save_checkpoint(model, args.out / f"{name}.safetensors", storage=args.storage, training=given | {"towns": towns})
     record = {

@@ -17,6 +17,8 @@ from sareloc.errors import ArgumentError, PhotoError
 from sareloc.loading.worker import Loaded, Photo, Worker
 from sareloc.photos.decoding import SizeRule, decode
 
+__all__ = ["AHEAD", "Loaded", "load_images"]
+
 AHEAD = 5  # photos on the way for each worker: some asked of it, the others done and waiting to be taken
 
 
