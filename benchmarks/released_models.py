@@ -27,6 +27,7 @@ from benchmarks.pixel_sets import PixelSets
 from sareloc.checkpoint import load_model
 from sareloc.datasets import Places, load_dataset, photo_paths
 from sareloc.descriptors import describe_all
+from sareloc.errors import PhotoError
 from sareloc.evaluation import evaluate_rankings, search
 from sareloc.loading import load_images
 from sareloc.models import PlaceModel, fit_start, fit_whitening, make_model
@@ -75,11 +76,12 @@ def off_the_shelf(sets: Sets, names: tuple[str, ...], weights: Path, size: Resiz
     ]
     rng = np.random.default_rng(0)
     chosen = [photos[i] for i in rng.permutation(len(photos))[:START_PHOTOS]]
-    images = [image for _, image in load_images(chosen, model.preprocess.size, workers=workers)]
-    fit_start(model, images, rng)
+    loaded = [image for _, image in load_images(chosen, model.preprocess.size, workers=workers)]
+    fit_start(model, [image for image in loaded if not isinstance(image, PhotoError)], rng)
     described = describe_all(model, photos, batch=32, workers=workers)
+    vectors = np.delete(np.asarray(described.vectors), list(described.failures), axis=0)
     dim = min(max(DIMS), len(photos) - 1)
-    model.whitening = fit_whitening(np.asarray(described.vectors), dim).to(local_device())
+    model.whitening = fit_whitening(vectors, dim).to(local_device())
     return model
 
 
@@ -87,6 +89,8 @@ def judge(model: PlaceModel, places: Places, workers: int) -> dict[str, dict[str
     """By dimension: recall@1/5/10 in percent, and mAP where the set is judged so."""
     paths = photo_paths(places)
     described = describe_all(model, paths, batch=32, workers=workers)
+    for why in described.failures.values():
+        print(f"found by nobody: {why}")
     row_of = {path: row for row, path in enumerate(paths)}
     rows = [row_of[p.path(i)] for p in (places.database, places.queries) for i in range(len(p))]
     whole = torch.from_numpy(np.asarray(described.vectors)[rows]).float()

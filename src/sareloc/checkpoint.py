@@ -32,8 +32,8 @@ SPEC, WEIGHTS, TRAINING = "spec.json", "weights.safetensors", "training.json"
 SINGLE_FILE = ".safetensors"
 PICKLES = (".pth", ".pt", ".tar", ".ckpt", ".pkl", ".pickle", ".bin")
 
-PACKAGED = {name: Path(__file__).parent / "weights" / "fast.safetensors" for name in ("fast", "default")}
-"""Models that come with the package, by name. So far there is one, small and quick, and it is also the default."""
+PACKAGED = {name: Path(__file__).parent / "weights" / f"{name}.safetensors" for name in ("default", "fast")}
+"""Models that come with the package, by name."""
 
 
 @dataclass(frozen=True)
