@@ -105,7 +105,8 @@ class GpuLauncher:
             found = self._run(there.permute(0, 3, 1, 2), self._dim)[:count].float()
         back = torch.empty(found.shape, dtype=torch.float32, pin_memory=True)
         back.copy_(found, non_blocking=True)
-        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        # waiting must not keep a core busy: the workers that decode have use for it
+        done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         done.record(work)
 
         def fetch() -> Vectors:
