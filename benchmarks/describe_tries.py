@@ -4,8 +4,8 @@
 
 VGG16-NetVLAD at 480x640, pixels on the GPU already: arithmetic alone, without transfers. Every way is timed in the same
 run, the fastest of some rounds counts. The layers are timed one by one in bfloat16, channels last; "at 790 TFLOP/s" is
-what each would take at the rate of a large matrix product. For a layer of conv4 the product in float8 is timed too,
-with and without unfolding the image into the matrix that such a product wants.
+what each would take at the rate of a large matrix product. The first layer is timed with more channels, and
+for a layer of conv4 the product in float8, with and without unfolding the image into the matrix that it wants.
 """
 
 from __future__ import annotations

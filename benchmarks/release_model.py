@@ -23,10 +23,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.released_models import parse_size
 
-from sareloc.checkpoint import open_checkpoint, read_manifest, save_checkpoint
+from sareloc.checkpoint import PACKAGED, open_checkpoint, read_manifest, save_checkpoint
 from sareloc.errors import look_up
 
-WEIGHTS = Path(__file__).resolve().parents[1] / "src" / "sareloc" / "weights"
 MEASURED_BY = "python benchmarks/released_models.py --data DATA --models {} --out released"
 AT_MOST_MB = {"default": 32, "fast": 10}
 ABOUT = {
@@ -109,7 +108,7 @@ def numbers(results: Path, name: str, fingerprint: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("--name", choices=AT_MOST_MB, required=True)
+    parser.add_argument("--name", choices=PACKAGED, required=True)
     parser.add_argument("--commit", required=True, help="of the code that trained it")
     parser.add_argument("--recipe", required=True, help="how it was trained, in a sentence or two")
     parser.add_argument("--storage", choices=("int8", "float16"), default="int8")
@@ -125,7 +124,7 @@ def main() -> None:
     towns = args.towns or told.get("towns")
     if not towns:
         raise SystemExit(f"{args.checkpoint} does not say which towns it was trained on: give them with --towns")
-    out, card = WEIGHTS / f"{args.name}.safetensors", make_card(args.name, args.recipe, args.commit, towns, told)
+    out, card = PACKAGED[args.name], make_card(args.name, args.recipe, args.commit, towns, told)
     save_checkpoint(model, out, storage=args.storage, training=card)
     opened = read_manifest(out).fingerprint
     if args.results:

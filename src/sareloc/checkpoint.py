@@ -32,8 +32,8 @@ SPEC, WEIGHTS, TRAINING = "spec.json", "weights.safetensors", "training.json"
 SINGLE_FILE = ".safetensors"
 PICKLES = (".pth", ".pt", ".tar", ".ckpt", ".pkl", ".pickle", ".bin")
 
-PACKAGED = {name: Path(__file__).parent / "weights" / f"{name}.safetensors" for name in ("default", "fast")}
-"""Models that come with the package, by name."""
+PACKAGED = {name: Path(__file__).parent / "weights" / f"{name}{SINGLE_FILE}" for name in ("default", "fast")}
+"""Models that come with the package, by name: the one for most, and a small one for slow machines."""
 
 
 @dataclass(frozen=True)

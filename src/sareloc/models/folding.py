@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+from typing import TypeVar
 
 from torch import fx, nn
 from torch.nn.utils import fuse_conv_bn_eval
 
 from sareloc.models.backbones import Backbone
 from sareloc.models.place_model import PlaceModel
+
+M = TypeVar("M", bound=nn.Module)
 
 
 class _Layers(fx.Tracer):
@@ -33,21 +36,28 @@ def fold_norms(model: PlaceModel) -> PlaceModel:
     if not any(isinstance(module, nn.BatchNorm2d) for module in model.backbone.modules()):
         return model
     backbone = copy.deepcopy(model.backbone).eval()
-    root, graph = trace_layers(backbone)
-    names = {id(module): name for name, module in backbone.named_modules()}
-    for node in graph.nodes:
-        norm, before = module_of(root, node), node.args[0] if node.args else None
-        conv = module_of(root, before)
-        if isinstance(norm, nn.BatchNorm2d) and isinstance(conv, nn.Conv2d):
-            assert isinstance(before, fx.Node)
-            assert len(before.users) == 1, "what a convolution gives is used beside its batch norm"
-            backbone.set_submodule(names[id(conv)], fuse_conv_bn_eval(conv, norm))
-            backbone.set_submodule(names[id(norm)], nn.Identity())
+    names = {module: name for name, module in backbone.named_modules()}
+    for conv, norm in convolutions_before(backbone, nn.BatchNorm2d):
+        backbone.set_submodule(names[conv], fuse_conv_bn_eval(conv, norm))
+        backbone.set_submodule(names[norm], nn.Identity())
     return PlaceModel(model.preprocess, backbone, model.aggregation, model.whitening, model.name).eval()
 
 
-def module_of(root: nn.Module, node: object) -> nn.Module | None:
-    """The module that a node of `trace_layers` calls, if it calls one."""
+def convolutions_before(backbone: Backbone, kind: type[M]) -> list[tuple[nn.Conv2d, M]]:
+    """Each convolution that a layer of this kind follows, and that layer; nothing else may use the convolution."""
+    root, graph = trace_layers(backbone)
+    found = []
+    for node in graph.nodes:
+        layer, before = _module(root, node), node.args[0] if node.args else None
+        conv = _module(root, before)
+        if isinstance(layer, kind) and isinstance(conv, nn.Conv2d):
+            assert isinstance(before, fx.Node)
+            assert len(before.users) == 1, f"what a convolution gives is used beside its {kind.__name__}"
+            found.append((conv, layer))
+    return found
+
+
+def _module(root: nn.Module, node: object) -> nn.Module | None:
     if isinstance(node, fx.Node) and node.op == "call_module":
         return root.get_submodule(str(node.target))
     return None

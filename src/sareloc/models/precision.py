@@ -1,4 +1,4 @@
-"""Which number format a device computes fast, decided where the program runs."""
+"""How a device convolves fast, decided where the program runs: the number format, and cuDNN's kernels."""
 
 from __future__ import annotations
 
