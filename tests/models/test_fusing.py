@@ -8,8 +8,9 @@ from torch import nn
 
 from sareloc.models import make_model
 from sareloc.models.folding import fold_norms
-from sareloc.models.fusing import ConvRelu, fuse_relus
+from sareloc.models.fusing import ConvRelu, fuse_relus, run_fused
 from sareloc.models.place_model import evaluating
+from sareloc.training.inputs import frozen_features
 
 
 def random_images(rng: torch.Generator) -> torch.Tensor:
@@ -62,6 +63,34 @@ def test_fused_convolutions_compile_into_one_graph(monkeypatch: pytest.MonkeyPat
     with evaluating(model, torch.float32):
         found, expected = run(images), model(images)
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("backbone", "train_from"), [("vgg16", "conv4_1"), ("alexnet", "conv3"), ("resnet18", "layer3")]
+)
+def test_layers_run_fused_give_what_they_give_one_by_one(backbone: str, train_from: str) -> None:
+    rng = torch.Generator().manual_seed(1)
+    model = make_model(backbone, "gem", train_from=train_from, rng=rng)
+    for module in model.backbone.modules():
+        if isinstance(module, nn.Conv2d) and module.bias is not None:
+            nn.init.normal_(module.bias, std=0.1, generator=rng)
+    images = random_images(rng)
+    expected = model.lower(images)
+    found = run_fused(model.backbone.lower_layers(), model.pixels(images), torch.float32)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    assert not found.requires_grad
+    assert not any(isinstance(m, ConvRelu) for m in model.modules())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_training_s_frozen_features_on_cuda_are_those_of_float32() -> None:
+    rng = torch.Generator().manual_seed(1)
+    model = make_model("vgg16", "gem", train_from="conv4_1", rng=rng)
+    images = random_images(rng)
+    expected = model.lower(images).flatten(1)
+    found = frozen_features(model.to("cuda"), images.to("cuda"), torch.bfloat16).flatten(1).float().cpu()
+    assert torch.nn.functional.cosine_similarity(found, expected).min() > 0.9999
 
 
 def test_the_operator_keeps_its_promises() -> None:

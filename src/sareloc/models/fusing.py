@@ -7,6 +7,7 @@ the whole map again; the early maps of VGG16 are so large that this is a fifth o
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -38,16 +39,44 @@ def conv_relu(
 conv_relu.register_fake(F.conv2d)  # of the same shape, in the same order
 
 
+def relu_of(conv: nn.Conv2d, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """`relu(conv(x))` in one kernel, computed in `dtype`: (B, C, H, W) -> (B, C', H', W'), without gradients."""
+    assert conv.bias is not None
+    padding = [int(side) for side in conv.padding]
+    weight = _fill_up(conv.weight.to(dtype), -conv.weight.shape[1] % CHANNELS)
+    x = _fill_up(x.to(dtype), weight.shape[1] - x.shape[1])
+    found: Tensor = conv_relu(x, weight, conv.bias.to(dtype), conv.stride, padding, conv.dilation, conv.groups)
+    return found
+
+
+def _fill_up(x: Tensor, channels: int) -> Tensor:
+    """So many channels of zeros more."""
+    return F.pad(x, (0, 0, 0, 0, 0, channels)) if channels else x
+
+
+def run_fused(layers: Sequence[nn.Module], x: Tensor, dtype: torch.dtype) -> Tensor:
+    """What layers make of x one after another, each ReLU inside the convolution before it; without gradients.
+
+    The weights are taken as they are now, so that nothing need be told when they change.
+    """
+    inside = False  # whether this layer is a ReLU that the one before has seen to
+    with torch.no_grad():
+        for layer, after in zip(layers, [*layers[1:], None], strict=True):
+            if inside:
+                inside = False
+            elif isinstance(layer, nn.Conv2d) and isinstance(after, nn.ReLU):
+                x, inside = relu_of(layer, x, dtype), True
+            else:
+                x = layer(x)
+    return x
+
+
 class ConvRelu(nn.Conv2d):
     """A convolution with its ReLU, computed in the format of its own weights; it fills up the channels they want."""
 
     def forward(self, input: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, C', H', W'), no number below zero."""
-        assert self.bias is not None
-        padding = [int(side) for side in self.padding]
-        x = F.pad(input.to(self.weight.dtype), (0, 0, 0, 0, 0, self.weight.shape[1] - input.shape[1]))
-        found: Tensor = conv_relu(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
-        return found
+        return relu_of(self, input, self.weight.dtype)
 
 
 def fuse_relus(model: PlaceModel) -> PlaceModel:
@@ -63,7 +92,7 @@ def fuse_relus(model: PlaceModel) -> PlaceModel:
         assert conv.groups == 1
         conv.to(best_dtype(model.device)).requires_grad_(False)
         spare = -conv.in_channels % CHANNELS
-        conv.weight = nn.Parameter(F.pad(conv.weight, (0, 0, 0, 0, 0, spare)), requires_grad=False)
+        conv.weight = nn.Parameter(_fill_up(conv.weight, spare), requires_grad=False)
         conv.__class__ = ConvRelu  # the same weights and knobs, computed otherwise
         backbone.set_submodule(names[relu], nn.Identity())
     if not pairs:

@@ -98,19 +98,20 @@ class PlaceModel(nn.Module):
 
     def feature_map(self, images: Tensor) -> Tensor:
         """RGB images (B, 3, H, W), uint8 or floats in [0, 1], from 64 px each way -> (B, C, h, w), with gradients."""
-        features: Tensor = self.backbone(self._pixels(images))
+        features: Tensor = self.backbone(self.pixels(images))
         return features
 
     def lower(self, images: Tensor) -> Tensor:
         """What the frozen part makes of images as in `feature_map`: the same in every epoch of a training."""
-        return self.backbone.lower(self._pixels(images))
+        return self.backbone.lower(self.pixels(images))
 
     def upper(self, features: Tensor) -> Tensor:
         """What is trained: from `lower` to unit vectors (B, D), not whitened."""
         pooled: Tensor = self.aggregation(self.backbone.upper(features))
         return pooled
 
-    def _pixels(self, images: Tensor) -> Tensor:
+    def pixels(self, images: Tensor) -> Tensor:
+        """Images as in `feature_map`, normalised as the backbone wants them: floats (B, 3, H, W)."""
         return self.preprocess.normalise(images).contiguous(memory_format=torch.channels_last)
 
     def forward(self, images: Tensor, dim: int | None = None) -> Tensor:

@@ -23,6 +23,7 @@ from tqdm import tqdm
 from sareloc.errors import PhotoError
 from sareloc.loading import load_images
 from sareloc.models import PlaceModel
+from sareloc.models.fusing import run_fused
 from sareloc.models.precision import autocast
 
 Ints = npt.NDArray[np.int64]
@@ -206,9 +207,11 @@ def _keep(
 
 @torch.no_grad()
 def frozen_features(model: PlaceModel, pixels: Tensor, dtype: torch.dtype) -> Tensor:
-    """What the part of the network below the first trained layer makes of uint8 pixels (n, 3, H, W)."""
+    """What the part of the network below the first trained layer makes of images (n, 3, H, W), uint8 or floats."""
     with autocast(pixels.device, dtype):
-        return model.lower(pixels.contiguous(memory_format=torch.channels_last))
+        if pixels.is_cuda and dtype == torch.bfloat16:  # most of the time goes into the maps of the first layers
+            return run_fused(model.backbone.lower_layers(), model.pixels(pixels), dtype)
+        return model.lower(pixels)
 
 
 def keep_features(model: PlaceModel, pixels: Tensor, dtype: torch.dtype, *, batch: int = 16) -> TensorInputs:

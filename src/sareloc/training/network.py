@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from sareloc.models import PlaceModel
 from sareloc.models.precision import autocast
-from sareloc.training.inputs import Inputs, Stage, free_bytes
+from sareloc.training.inputs import Inputs, Stage, free_bytes, frozen_features
 from sareloc.training.ranks import Ranks
 
 Ints = npt.NDArray[np.int64]
@@ -35,7 +35,7 @@ class Network(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """(n, ...) -> (n, D)."""
         with autocast(inputs.device, self.dtype):
-            features = inputs if self.stage == "features" else self.model.lower(inputs)
+            features = inputs if self.stage == "features" else frozen_features(self.model, inputs, self.dtype)
             # rows gathered from a tensor come out NCHW, and convolutions in half precision want NHWC
             pooled = self.model.upper(features.contiguous(memory_format=torch.channels_last))
         return pooled if self.model.whitening is None else self.model.whitening(pooled)

@@ -62,11 +62,8 @@ class Backbone(nn.Module):
     def train(self, mode: bool = True) -> Backbone:
         """Set training mode; frozen parts stay in evaluation mode, so that their statistics stay as they were."""
         super().train(mode)
-        for name, modules in self.parts().items():
-            if name == self.train_from:
-                break
-            for module in modules:
-                module.eval()
+        for layer in self.lower_layers():
+            layer.eval()
         return self
 
     def forward(self, images: Tensor) -> Tensor:
@@ -80,12 +77,14 @@ class Backbone(nn.Module):
 
     def lower(self, images: Tensor) -> Tensor:
         """What the parts below `train_from` make of the images: the same in every epoch of a training."""
-        for name, modules in self.parts().items():
-            if name == self.train_from:
-                break
-            for module in modules:
-                images = module(images)
+        for layer in self.lower_layers():
+            images = layer(images)
         return images
+
+    def lower_layers(self) -> list[nn.Module]:
+        """The modules of the parts below `train_from`, in order."""
+        below = self.part_names().index(self.train_from)
+        return [module for modules in list(self.parts().values())[:below] for module in modules]
 
     def upper(self, features: Tensor) -> Tensor:
         """The feature map, from what `lower` gave."""
