@@ -26,13 +26,17 @@ KERNELS = {
 }
 
 
-def sare_ind(q, p, negatives, kernel="gaussian"):
-    k = KERNELS[kernel]
+def kernel_of(kernel, width):
+    return lambda d: KERNELS[kernel](d / width)
+
+
+def sare_ind(q, p, negatives, kernel="gaussian", width=1.0):
+    k = kernel_of(kernel, width)
     return sum(-math.log(k(dist(q, p)) / (k(dist(q, p)) + k(dist(q, n)))) for n in negatives)
 
 
-def sare_joint(q, p, negatives, kernel="gaussian"):
-    k = KERNELS[kernel]
+def sare_joint(q, p, negatives, kernel="gaussian", width=1.0):
+    k = kernel_of(kernel, width)
     return -math.log(k(dist(q, p)) / (k(dist(q, p)) + sum(k(dist(q, n)) for n in negatives)))
 
 

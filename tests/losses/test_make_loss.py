@@ -48,11 +48,13 @@ def test_an_unknown_name_lists_the_known_ones():
         (
             "sare-ind",
             {"margin": 0.1},
-            "loss 'sare-ind' has no knob 'margin': its knobs are kernel (default 'gaussian')",
+            "loss 'sare-ind' has no knob 'margin': its knobs are kernel (default 'gaussian'), width (default 1.0)",
         ),
         ("n-pair", {"margin": 0.1}, "loss 'n-pair' has no knob 'margin': its knobs are none"),
         ("angular", {"query": 1}, "loss 'angular' has no knob 'query': its knobs are angle_deg (default 45.0)"),
         ("sare-joint", {"kernel": "laplace"}, "unknown kernel 'laplace': known are cauchy, exponential, gaussian"),
+        ("sare-ind", {"width": 0}, "width must be a finite number above 0 (the paper's is 1), found 0"),
+        ("sare-joint", {"width": float("nan")}, "width must be a finite number above 0 (the paper's is 1), found nan"),
         ("triplet", {"margin": -0.1}, "margin must be a finite number of at least 0, found -0.1"),
         ("contrastive", {"margin": float("nan")}, "margin must be a finite number of at least 0, found nan"),
         ("lifted", {"margin": float("inf")}, "margin must be a finite number of at least 0, found inf"),
@@ -94,6 +96,7 @@ def test_descriptors_must_be_floating_point_tensors(found, kind):
         (SARE(joint=True), "sare-joint", {"kernel": "gaussian"}),
         (SARE(kernel="cauchy", joint=True), "sare-joint", {"kernel": "cauchy"}),
         (SARE("exponential"), "sare-ind", {"kernel": "exponential"}),
+        (SARE(width=0.3), "sare-ind", {"width": 0.3}),
         (Triplet(margin=0.3), "triplet", {"margin": 0.3}),
         (Contrastive(margin=0.9), "contrastive", {"margin": 0.9}),
         (NPair(), "n-pair", {}),
@@ -120,7 +123,7 @@ def test_modules_and_functions_share_their_defaults(module, name):
 
 
 def test_a_module_says_what_it_is_and_refuses_wrong_knobs():
-    assert repr(SARE(kernel="cauchy", joint=True)) == "SARE('sare-joint', kernel='cauchy')"
+    assert repr(SARE(kernel="cauchy", joint=True)) == "SARE('sare-joint', kernel='cauchy', width=1.0)"
     with pytest.raises(ArgumentError, match="unknown kernel 'rbf'"):
         SARE(kernel="rbf")
     with pytest.raises(ArgumentError, match="margin must be"):

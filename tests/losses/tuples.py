@@ -10,6 +10,7 @@ from sareloc.losses import LOG_AFFINITY, LOSSES
 
 KNOBBED = [
     *((name, {"kernel": kernel}) for name in ("sare-ind", "sare-joint") for kernel in LOG_AFFINITY),
+    *((name, {"kernel": kernel, "width": 0.4}) for name in ("sare-ind", "sare-joint") for kernel in LOG_AFFINITY),
     *((name, {}) for name in LOSSES if not name.startswith("sare")),
     ("triplet", {"margin": 0.5}),
     ("contrastive", {"margin": 1.2}),

@@ -30,10 +30,10 @@ class TupleLossModule(nn.Module):
 
 
 class SARE(TupleLossModule):
-    """`sare_joint` if `joint`, else `sare_ind`; kernel gaussian, cauchy or exponential."""
+    """`sare_joint` if `joint`, else `sare_ind`; kernel gaussian, cauchy or exponential, of any width."""
 
-    def __init__(self, kernel: str = "gaussian", joint: bool = False) -> None:
-        super().__init__("sare-joint" if joint else "sare-ind", kernel=kernel)
+    def __init__(self, kernel: str = "gaussian", joint: bool = False, width: float = 1.0) -> None:
+        super().__init__("sare-joint" if joint else "sare-ind", kernel=kernel, width=width)
 
 
 class Triplet(TupleLossModule):

@@ -33,9 +33,9 @@ def make_loss(name: str, **knobs: Any) -> TupleLoss:
     """The loss of this name with these knobs: a function of query (B, D), positive (B, D), negatives (B, N, D) -> (B,).
 
     One value per tuple, summed over its negatives and never reduced over tuples: `mean_over_pairs` and
-    `mean_over_tuples` do that, and say how. Knobs: kernel (sare-ind, sare-joint: gaussian, cauchy, exponential), margin
-    (triplet, contrastive, lifted), angle_deg (angular). An unknown name, an unknown knob and a value out of range raise
-    ArgumentError here, not in the first training step.
+    `mean_over_tuples` do that, and say how. Knobs: kernel (sare-ind, sare-joint: gaussian, cauchy, exponential) and its
+    width, margin (triplet, contrastive, lifted), angle_deg (angular). An unknown name, an unknown knob and a value out
+    of range raise ArgumentError here, not in the first training step.
     """
     function = look_up(LOSSES, name, "loss")
     known = _knobs(function)
