@@ -6,17 +6,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# What happens at strength 1.
+# What happens at strength 1 of crops,
 CROPPED = 0.3  # a crop keeps at least 1 - this of each side, of each by itself: an image is stretched a little
 TURNED = 0.1  # radians that it is turned, at most, either way
+# and of light.
 COLOUR = 0.4  # brightness, contrast and saturation are scaled by a factor in 1 ± this
 TINT = 0.15  # each colour channel, likewise
 GAMMA = 0.7  # of the logarithm of the exponent: dusk and glare
+LAMPS = 0.5  # deviation of the logarithm of light from place to place: at night a street is lit in patches
+PATCHES = (4, 6)  # of the image, each lit by itself, with smooth passages between them
 NOISE = 0.04  # of the range of a pixel, at most
 
 
-def augment(images: Tensor, generator: torch.Generator, strength: float, *, alike: Tensor | None = None) -> Tensor:
-    """Crop, turn and relight each image by itself, and mirror half of the tuples.
+def augment(
+    images: Tensor, generator: torch.Generator, *, crop: float, light: float, alike: Tensor | None = None
+) -> Tensor:
+    """Crop, turn and relight each image by itself with these strengths, and mirror half of the tuples.
 
     `images` uint8 (B, 3, H, W) -> floats in [0, 1] of the same shape. `generator` is a CPU generator. `alike`: how many
     images in a row belong together, summing to B; all of them are mirrored or none, for a mirrored street is another
@@ -28,8 +33,8 @@ def augment(images: Tensor, generator: torch.Generator, strength: float, *, alik
     if alike is not None:
         mirrored = (torch.rand(len(alike), generator=generator) < 0.5).repeat_interleave(alike)
     signed = (2 * draws - 1).to(images.device)
-    floats = _crop(images.float() / 255, draws[:, :5].to(images.device), strength, mirrored.to(images.device))
-    return _relight(floats, signed[:, 5:], strength, noise)
+    floats = _crop(images.float() / 255, draws[:, :5].to(images.device), crop, mirrored.to(images.device))
+    return _relight(floats, signed[:, 5:], light, noise)
 
 
 def _crop(images: Tensor, draws: Tensor, strength: float, mirrored: Tensor) -> Tensor:
@@ -47,12 +52,15 @@ def _crop(images: Tensor, draws: Tensor, strength: float, mirrored: Tensor) -> T
 
 
 def _relight(images: Tensor, draws: Tensor, strength: float, noise: torch.Generator) -> Tensor:
-    """Saturation, gamma, tint, brightness and contrast by `draws` (B, 8) in ±1, and the noise of a camera."""
+    """Saturation, gamma, tint, brightness and contrast by `draws` (B, 8) in ±1, lamps, and the noise of a camera."""
     brightness, contrast, saturation, gamma, grain = draws[:, :5].T[:, :, None, None, None]
     grey = images.mean(dim=1, keepdim=True)
     images = (grey + (images - grey) * (1 + COLOUR * strength * saturation)).clamp(0, 1)
     images = images ** torch.exp(GAMMA * strength * gamma)
     images = images * (1 + COLOUR * strength * brightness) * (1 + TINT * strength * draws[:, 5:, None, None])
+    lamps = torch.randn(len(images), 1, *PATCHES, generator=noise, device=images.device)
+    smooth = F.interpolate(lamps, size=images.shape[2:], mode="bicubic", align_corners=False)
+    images = images * torch.exp(LAMPS * strength * smooth)
     mean = images.mean(dim=(1, 2, 3), keepdim=True)
     images = mean + (images - mean) * (1 + COLOUR * strength * contrast)
     grains = torch.randn(images.shape, generator=noise, device=images.device)

@@ -134,8 +134,9 @@ class TupleLearner:
             total = torch.zeros((), device=self.network.device)
             for i, (part, weight) in enumerate(share):
                 images = next(fetched)
-                if self.knobs.augment:
-                    images = augment(images, rng, self.knobs.augment, alike=torch.tensor(tuple_sizes(part)))
+                if self.knobs.augmented:
+                    alike = torch.tensor(tuple_sizes(part))
+                    images = augment(images, rng, crop=self.knobs.crop, light=self.knobs.light, alike=alike)
                 with sync_only(self._parallel, i == len(share) - 1):
                     loss = weight * tuple_losses(self.loss, self._parallel(images), part).sum() / divisor
                     backward(loss * self.ranks.world)  # the ranks' gradients are averaged, and a sum is meant
@@ -192,7 +193,8 @@ class CellLearner:
             total = torch.zeros((), device=self.network.device)
             for i, (part, weight) in enumerate(share):
                 images = next(fetched)
-                images = augment(images, rng, self.knobs.augment) if self.knobs.augment else images
+                if self.knobs.augmented:
+                    images = augment(images, rng, crop=self.knobs.crop, light=self.knobs.light)
                 labels = self.labels[torch.from_numpy(part)].to(self.network.device)
                 with sync_only(self._parallel, i == len(share) - 1):
                     loss = weight * geo_classification(self._parallel(images), labels).sum() / len(step)

@@ -19,6 +19,9 @@ class Training:
     """sare-ind, sare-joint, triplet, contrastive, n-pair, angular, lifted, ratio or geo-classification."""
     kernel: Literal["gaussian", "cauchy", "exponential"] | None = None
     """Kernel of a SARE loss; by default gaussian."""
+    kernel_width: float | None = None
+    """Distance at which that kernel falls off; by default 1, the paper's. A narrow one learns from what is not yet told
+    apart and leaves the rest alone."""
     margin: float | None = None
     """Margin of triplet (0.1), contrastive (0.7) or lifted (1); by default the loss's own."""
     reduction: Literal["pairs", "tuples"] = "pairs"
@@ -61,9 +64,11 @@ class Training:
     cell_m: float = 25.0
     """Side of the cells of geo-classification, in metres."""
 
-    augment: float = 0.0
-    """Strength of random crops and light, 0 (none) to 1; half of the tuples are mirrored then, and the frozen part is
-    computed anew in every step."""
+    crop: float = 0.0
+    """Strength of random crops and turns of the training images, 0 (none) to 1. With crops or light half of the tuples
+    are mirrored, and the frozen part is computed anew in every step."""
+    light: float = 0.0
+    """Strength of random light and colours of the training images, 0 (none) to 1."""
     height: int | None = None
     """Height of the training images in pixels; by default the model's own size."""
     width: int | None = None
@@ -105,10 +110,11 @@ class Training:
                 "the radii must rise: positive_min_m < positive_radius_m <= negative_radius_m, got "
                 f"{self.positive_min_m}, {self.positive_radius_m}, {self.negative_radius_m}"
             )
-        if self.augment and self.keep == "features":
-            raise ArgumentError("augmented images have no features to keep: use keep=auto, or augment=0")
-        if self.augment > 1:
-            raise ArgumentError(f"augment is a strength, 0 to 1, got {self.augment}")
+        if self.augmented and self.keep == "features":
+            raise ArgumentError("augmented images have no features to keep: use keep=auto, or crop=0 and light=0")
+        for name in ("crop", "light"):
+            if getattr(self, name) > 1:
+                raise ArgumentError(f"{name} is a strength, 0 to 1, got {getattr(self, name)}")
         if self.whitening != "after" and not self.dim:
             raise ArgumentError("a learned whitening has dimensions: give dim, or whitening=after")
         if (self.height is None) != (self.width is None):
@@ -118,7 +124,13 @@ class Training:
 
     def loss_knobs(self) -> dict[str, Any]:
         """The knobs that were set for the loss."""
-        return {k: v for k, v in (("kernel", self.kernel), ("margin", self.margin)) if v is not None}
+        given = {"kernel": self.kernel, "width": self.kernel_width, "margin": self.margin}
+        return {knob: value for knob, value in given.items() if value is not None}
+
+    @property
+    def augmented(self) -> bool:
+        """Whether every step sees other images of the same photos."""
+        return bool(self.crop or self.light)
 
     @property
     def mining_margin(self) -> float | None:

@@ -35,7 +35,7 @@ def open_towns(
 ) -> list[Town]:
     """Read every photo of these places once; the unreadable ones are named and left out."""
     closed = [town for town in towns if isinstance(town, Places)]
-    keep: Keep = "pixels" if knobs.augment and knobs.keep == "auto" else knobs.keep
+    keep: Keep = "pixels" if knobs.augmented and knobs.keep == "auto" else knobs.keep
     if closed and keep == "auto":  # decided for all of them together: they share the memory, and a step mixes them
         count = sum(len(places.database) + len(places.queries) for places in closed)
         keep = choose_keep(model, count, *training_size(model, knobs), dtype, device)
