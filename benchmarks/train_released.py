@@ -49,6 +49,7 @@ TESTS = (
 )  # fmt: skip
 DIMS = (256, 128)
 START_PHOTOS = 1000
+NEAR_M = 12.5  # half of the usual radius: how finely a model tells places along a street apart
 DEFAULTS: dict[str, Any] = {
     "loss": "sare-joint", "reduction": "tuples", "train_from": "conv4_1", "epochs": 8, "dim": 512, "batch": 64,
     "refresh_every": 4000, "patience": None,
@@ -122,6 +123,9 @@ def _judge(places: Places, described: torch.Tensor) -> dict[str, float]:
     rankings, _ = search(unit[:count], unit[count:], min(count, 200), device=local_device())
     report = evaluate_rankings(places, rankings, ns=(1, 5, 10))
     found = {str(n): round(recall, 2) for n, recall in report.recall.items()}
+    if places.protocol == "radius":
+        near = evaluate_rankings(replace(places, hit_radius_m=NEAR_M), rankings, ns=(1,))
+        found["near"] = round(near.recall[1], 2)
     precision = report.mean_average_precision
     return found if precision is None else found | {"mAP": round(precision, 2)}
 
@@ -147,8 +151,8 @@ def run(args: argparse.Namespace, sets: PixelSets, text: str) -> None:
     if training.train_from:
         model.backbone.freeze_below(training.train_from)
     validation = [v for v in VALIDATION if v in sets.loaders]
-    opened = open_towns(sets, towns, model, features=not training.augment)
-    exams = open_towns(sets, validation, model, features=not training.augment)
+    opened = open_towns(sets, towns, model, features=not training.augmented)
+    exams = open_towns(sets, validation, model, features=not training.augmented)
     ready = time.perf_counter() - began
     with cudnn_tries():  # all images are of one size
         result = train(model, opened, training, validation=exams, progress=False)
