@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -52,14 +52,16 @@ class PixelSets:
         return found
 
     def places(self, name: str) -> Places:
-        """The set of this name; with "+" at its end, every photo of it also asks."""
-        found = self.loaders[name.removesuffix("+")]()
+        """The set of this name; with "+" at its end, every photo of it also asks; with "-", none does."""
+        found = self.loaders[name.rstrip("+-")]()
+        if name.endswith("-"):
+            return replace(found, queries=found.queries.take([]))
         return real_sets.ask_with_all(found) if name.endswith("+") else found
 
     def prepare(self, names: Sequence[str], workers: int, device: torch.device) -> None:
         """Read or draw what is not there yet."""
         self.out.mkdir(parents=True, exist_ok=True)
-        for name in dict.fromkeys(name.removesuffix("+") for name in names):
+        for name in dict.fromkeys(name.rstrip("+-") for name in names):
             path = self.out / f"{name}.npy"
             if path.exists():
                 continue
@@ -73,7 +75,9 @@ class PixelSets:
 
     def pixels(self, name: str) -> torch.Tensor:
         """uint8 (database + queries, 3, height, width) of the set of this name."""
-        held = torch.from_numpy(np.load(self.out / f"{name.removesuffix('+')}.npy"))
+        held = torch.from_numpy(np.load(self.out / f"{name.rstrip('+-')}.npy"))
+        if name.endswith("-"):
+            return held[: len(self.places(name).database)]
         return torch.cat([held, held]) if name.endswith("+") else held
 
     def _city(self, split: str):

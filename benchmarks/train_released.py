@@ -4,9 +4,10 @@
         --try "plain epochs=8" --try "learned epochs=8 whitening=learned dim=512"
 
 Each `--try` is a name and knobs: those of `sareloc.training.Training`, and towns (names of `pixel_sets`, joined by
-commas; "+" lets every photo ask), backbone, cut, clusters, start, blend. The start is ImageNet's weights (WEIGHTS is a
-folder of BACKBONE.safetensors) with centres from photos of these towns, or the model of an earlier experiment of that
-name; "blend=NAME:0.4" takes 0.4 of the weights from another one that began like it, before the whitening is fitted.
+commas; "+" lets every photo ask, "-" none), backbone, cut, clusters, start, blend. The start is ImageNet's weights
+(WEIGHTS is a folder of BACKBONE.safetensors) with centres from photos of these towns, or the model of an earlier
+experiment of that name; "blend=NAME:0.4" takes 0.4 of the weights from another one that began like it, before the
+whitening is fitted.
 Every epoch is judged on the validation sets, the best one is judged on each of them at 512, 256 and 128 dimensions, and
 the model is kept as OUT/NAME.safetensors. Choices are made on those numbers; `--test` adds the test sets for a model
 that has been chosen. Results are appended to OUT/results.jsonl, the table is printed last.
@@ -76,7 +77,7 @@ def start_afresh(sets: PixelSets, towns: list[str], weights: Path, shape: dict[s
     rng = np.random.default_rng(seed)
     chosen = []
     for name in towns:
-        held = np.load(sets.out / f"{name.removesuffix('+')}.npy", mmap_mode="r")
+        held = np.load(sets.out / f"{name.rstrip('+-')}.npy", mmap_mode="r")
         rows = rng.permutation(len(held))[: START_PHOTOS // len(towns)]
         chosen += [np.ascontiguousarray(held[row].transpose(1, 2, 0)) for row in rows]
     fit_start(model.to(local_device()), chosen, rng)
@@ -135,7 +136,7 @@ def run(args: argparse.Namespace, sets: PixelSets, text: str) -> None:
     name, given = parse(text)
     knobs = dict(given)
     towns = str(knobs.pop("towns", TOWNS)).split(",")
-    towns = [town for town in towns if town.removesuffix("+") in sets.loaders]
+    towns = [town for town in towns if town.rstrip("+-") in sets.loaders]
     shape = {"backbone": "vgg16", "clusters": 64}
     shape |= {key: knobs.pop(key) for key in ("backbone", "cut", "clusters") if key in knobs}
     begun, blend = knobs.pop("start", None), knobs.pop("blend", None)
@@ -219,7 +220,7 @@ def main() -> None:
     began = time.perf_counter()
     towns = [t for text in args.tries for t in str(parse(text)[1].get("towns", TOWNS)).split(",")]
     wanted = [*towns, *VALIDATION, *(TESTS if args.test else ())]
-    sets.prepare([name for name in wanted if name.removesuffix("+") in sets.loaders], args.workers, local_device())
+    sets.prepare([name for name in wanted if name.rstrip("+-") in sets.loaders], args.workers, local_device())
     print(f"photos ready after {time.perf_counter() - began:.0f} s", flush=True)
     common = [sys.executable, __file__, "--here"]
     for flag in ("data", "weights", "out", "height", "width", "city", "city_seed", "storage"):

@@ -11,12 +11,15 @@ import torch
 from safetensors.torch import load_file
 from tests.training.tiny_town import tiny_model, tiny_pixels, tiny_places, tiny_town, write_town
 
-from sareloc.errors import ArgumentError
+from sareloc.errors import ArgumentError, DatasetError
 from sareloc.geo import Positions
 from sareloc.mining import find_neighbourhoods, join_neighbourhoods
 from sareloc.training import Training, recipe, train
 from sareloc.training.augment import augment
 from sareloc.training.inputs import FileInputs, JoinedInputs, TensorInputs, keep_features
+from sareloc.training.loop import make_learner
+from sareloc.training.network import Network
+from sareloc.training.ranks import Ranks
 from sareloc.training.town import Town, join_inputs
 from sareloc.training.validation import recall_of_descriptors
 
@@ -70,6 +73,24 @@ def test_joined_inputs_give_each_row_from_its_part(tmp_path: Path) -> None:
     assert torch.equal(found[1], next(files.batches([np.array([0])], cpu)))
     assert torch.equal(found[2], memory.tensor[[2, 5]])
     assert len(joined) == 5
+
+
+def test_a_town_where_nobody_asks_gives_negatives_alone() -> None:
+    silent = tiny_town(1)
+    count = len(silent.places.database)
+    silent = Town(
+        replace(silent.places, queries=silent.places.queries.take([])), TensorInputs(silent.inputs.tensor[:count])
+    )
+    learner = make_learner(
+        Network(tiny_model(), "pixels", torch.float32), [tiny_town(0), silent], replace(KNOBS, pool=1000), Ranks()
+    )
+    tuples = learner._mine(learner.near.trainable, seed=0)
+    own = len(tiny_town(0).places.database)
+    assert (tuples.positives < own).all()
+    assert (tuples.negatives >= own).any()
+    assert len(learner.near.positives) == len(tiny_town(0).places.queries)
+    with pytest.raises(DatasetError, match="none of its 0 queries"):
+        train(tiny_model(), silent, KNOBS, progress=False)
 
 
 def test_databases_come_first() -> None:

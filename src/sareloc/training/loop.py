@@ -62,7 +62,8 @@ def train(
 ) -> Run:
     """Train `model` on `places` and keep the epoch with the best recall@5 on `validation` (without it: the last).
 
-    Both may be several: a tuple's negatives then come from all towns, and recall is the mean over the validation sets.
+    Both may be several: a tuple's negatives then come from all towns, also from those without queries, and recall is
+    the mean over the validation sets.
     The model is changed in place and ends with the best epoch's weights; its whitening is fitted on database photos
     (`knobs.dim`), after training or, to be trained as well, before. `out` is a folder that the run is saved to after
     every epoch; `resume` goes on from what is there, to the same numbers as an uninterrupted run. Under `torchrun` the
@@ -141,7 +142,8 @@ def make_learner(network: Network, towns: Sequence[Town], knobs: Training, ranks
             positive_radius_m=knobs.positive_radius_m,
             negative_radius_m=knobs.negative_radius_m,
         )
-        check_minable(town.places, near, knobs.negatives)
+        if len(town.places.queries) or len(towns) == 1:  # a town where nobody asks still gives negatives to the others
+            check_minable(town.places, near, knobs.negatives)
         skipped = len(near.positives) - len(near.trainable)
         if skipped and ranks.first:
             tqdm.write(
