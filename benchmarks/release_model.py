@@ -76,7 +76,7 @@ OURS = (
 
 def make_card(name: str, recipe: str, commit: str, towns: list[str], knobs: dict[str, Any]) -> dict[str, Any]:
     """All that a released file tells about itself, but for its numbers."""
-    kinds = list(dict.fromkeys(town.removesuffix("+").rpartition("-")[0] for town in towns))
+    kinds = list(dict.fromkeys(town.rstrip("+-").rpartition("-")[0] for town in towns))
     known = [look_up(TOWNS, kind, "town") for kind in kinds]
     return {
         "about": ABOUT[name],
