@@ -5,13 +5,15 @@
 The model's descriptors before its whitening, of the real validation sets and of photos it was trained on (--photos of
 each set, --city-photos of the drawn town), are kept in OUT. Whitenings to 512 dimensions are fitted on the latter with
 several powers, with and without the drawn town, and after signed powers of the numbers (sign(x) |x|^a, a = 1: none).
-Prints recall@1/5 on each validation set and their means at 512, 256 and 128 dimensions.
+Prints recall@1/5 on each validation set and their means at 512, 256 and 128 dimensions. Then the same for towns not
+seen: each validation set by a whitening that was fitted on the other towns, in several ways.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +28,7 @@ from sareloc.datasets import Places
 from sareloc.datasets.city import city_places, draw_pixels
 from sareloc.evaluation import evaluate_rankings, search
 from sareloc.models import PlaceModel, fit_whitening
+from sareloc.models.whitening import Whitening
 from sareloc.training.ranks import local_device
 
 VALIDATION = ("cambridge-val", "tmbud-val", "landmarks-val")
@@ -71,6 +74,45 @@ def judge(described: dict[str, Tensor], places: dict[str, Places]) -> str:
     return "  ".join(cells)
 
 
+Way = Callable[[list[Tensor], Tensor, int], Tensor]
+"""Descriptors of each town to fit on, those of a set and how many of them are its database -> the set's, projected."""
+
+
+def whitened(power: float, *, share: float = 1.0, signed: float = 1.0) -> Way:
+    """By a whitening of this power, fitted on a share of the photos, after signed powers of the numbers."""
+
+    def project(learned: list[Tensor], asked: Tensor, database: int) -> Tensor:
+        photos = torch.cat(learned)
+        photos = photos[
+            torch.randperm(len(photos), generator=torch.Generator().manual_seed(1))[: int(share * len(photos))]
+        ]
+        fitted = fit_whitening(signed_power(photos, signed), max(DIMS), power=power)
+        return fitted(signed_power(asked, signed))
+
+    return project
+
+
+def centred_before(learned: list[Tensor], asked: Tensor, database: int) -> Tensor:
+    """Power 0.5, but the mean is that of the set's own database."""
+    fitted = fit_whitening(torch.cat(learned), max(DIMS), power=0.5)
+    return Whitening(asked[:database].mean(dim=0), fitted.projection)(asked)
+
+
+def centred_after(learned: list[Tensor], asked: Tensor, database: int) -> Tensor:
+    """Power 0.5, and what comes out centred by the set's own database."""
+    found = whitened(0.5)(learned, asked, database)
+    return found - found[:database].mean(dim=0)
+
+
+UNSEEN: dict[str, Way] = {
+    **{f"power {power}": whitened(power) for power in (0.3, 0.5, 0.75, 1.0)},
+    **{f"power 0.5, {share:.0%} of the photos": whitened(0.5, share=share) for share in (0.35, 0.6)},
+    "signed square roots, power 0.5": whitened(0.5, signed=0.5),
+    "power 0.5, centred by the set's own database": centred_before,
+    "power 0.5, the 512 numbers centred by it": centred_after,
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", help="or the name of a packaged model")
@@ -97,9 +139,16 @@ def main() -> None:
             photos = torch.cat([signed_power(learned[town], exponent) for town in towns])
             for power in args.powers if TOWN in towns else (0.5,):
                 whitening = fit_whitening(photos, min(max(DIMS), len(photos) - 1), power=power)
-                whitened = {name: whitening(x) for name, x in here.items()}
+                found = {name: whitening(x) for name, x in here.items()}
                 fitted = f"{'with' if TOWN in towns else 'without'} the drawn town, power {power}"
-                print(f"signed power {exponent}, {fitted}  {judge(whitened, places)}", flush=True)
+                print(f"signed power {exponent}, {fitted}  {judge(found, places)}", flush=True)
+    for towns in ([*REAL, TOWN], list(REAL)):
+        for way, project in UNSEEN.items() if TOWN in towns else [("power 0.5, without the drawn town", whitened(0.5))]:
+            found = {}
+            for name, x in asked.items():
+                others = [learned[town] for town in towns if town.split("-")[0] != name.split("-")[0]]
+                found[name] = project(others, x, len(places[name].database))
+            print(f"not seen: {way}  {judge(found, places)}", flush=True)
 
 
 if __name__ == "__main__":

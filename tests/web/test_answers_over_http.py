@@ -236,9 +236,10 @@ def test_a_map_that_goes_away_is_a_503_and_comes_back(own_town: Path) -> None:
         assert client.post("/localize", content=query(own_town, 5)).status_code == 503
 
 
-def test_an_averaged_search_sees_new_photos_too(own_town: Path) -> None:
+@pytest.mark.parametrize("search", [Search(average=2), Search(centre=True)])
+def test_a_search_by_other_descriptors_sees_new_photos_too(own_town: Path, search: Search) -> None:
     new = write_view(own_town / "new.jpg", view(2, 99, town=5), position(40)).read_bytes()
-    options = {"serving": Serving(token="t"), "search": Search(average=2)}
+    options = {"serving": Serving(token="t"), "search": search}
     with street_client(own_town / "street.gpkg", **options) as client:
         client.post("/localize", content=query(own_town, 5))
         client.post("/photos", files={"photos": new}, headers={"Authorization": "Bearer t"})

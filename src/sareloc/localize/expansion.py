@@ -7,8 +7,8 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from sareloc.engines import ApproximateEngine, Engine
-from sareloc.errors import MapError
 from sareloc.geo import ecef_from_wgs84
+from sareloc.localize.derived_map import DerivedMap
 from sareloc.localize.fusion import PLACE_M
 from sareloc.place_map import Area, Matches, PlaceMap
 
@@ -36,23 +36,15 @@ def expand_queries(descriptors: Vectors, place_map: PlaceMap, count: int, near: 
     return blend(descriptors, _fetch(place_map, matches), matches.distances, EXPANSION_ALPHA)
 
 
-class AveragedMap(PlaceMap):
+class AveragedMap(DerivedMap):
     """A map whose descriptors are blended with their own neighbours in the map (database-side averaging).
 
     Of the `count` most alike photos only those within 25 m have a part: a photo of a twin house elsewhere would blur
-    just what tells the two apart. The averages live in memory and are those of the moment; the file stays as it is.
+    just what tells the two apart.
     """
 
     def __init__(self, place_map: PlaceMap, count: int) -> None:
-        vars(self).update(vars(place_map))
-        self._photos = place_map.in_memory.searched_by(_averaged(place_map, count))
-
-    def refresh(self) -> None:
-        """Refused: what was averaged is what the map held at one moment."""
-        raise MapError(
-            f"the averages of map {self.path} are of one moment: refresh the map that they were made of, "
-            "and average it again"
-        )
+        super().__init__(place_map, _averaged(place_map, count), "averaged")
 
 
 def _averaged(place_map: PlaceMap, count: int) -> Engine:

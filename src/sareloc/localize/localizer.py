@@ -70,7 +70,7 @@ class Localizer:
         stored = self.place_map.notes.get(self.note)
         if stored is not None:
             return Calibration.from_json(stored)
-        plain = calibrate_by_map(self.place_map, self.search.candidates)
+        plain = calibrate_by_map(self.searcher.base, self.search.candidates)
         return replace(plain, temperature=SPREAD * plain.temperature) if self.search.rerank else plain
 
     @property

@@ -123,7 +123,7 @@ class LiveMap:
         self.place_map.refresh()
         if self._localizer is None and len(self.place_map):
             self._localizer = Localizer(self.model, self.place_map, **self._options)
-        elif self._localizer is not None and (self.place_map.notes != notes or self._localizer.search.average):
+        elif self._localizer is not None and (self.place_map.notes != notes or self._localizer.search.of_the_moment):
             self._localizer = _forgetful(self._localizer)
         self._seen = version
 
