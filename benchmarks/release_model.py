@@ -96,7 +96,7 @@ def make_card(name: str, recipe: str, commit: str, towns: list[str], knobs: dict
 
 def numbers(results: Path, name: str, fingerprint: str) -> dict[str, Any]:
     """What released_models.py found with the model of this fingerprint, the last time."""
-    rows = [row for row in map(json.loads, results.read_text().splitlines()) if row["fingerprint"] == fingerprint]
+    rows = [row for row in map(json.loads, results.read_text().splitlines()) if row.get("fingerprint") == fingerprint]
     if not rows:
         raise SystemExit(
             f"{results} has nothing about {fingerprint}: run released_models.py on the released file first"

@@ -4,8 +4,9 @@
 
 Every photo is described from its file at the model's own size, or at those of --resize (such as 480x640, or 480: the
 longer side at most); recall@1/5/10 (for landmarks also mAP@100) at 512, 256
-and 128 dimensions. With --weights (ImageNet's VGG16) also off the shelf: VGG16-NetVLAD without training, centres
-and whitening from the photos that the released models were trained on. Results are appended to OUT/results.jsonl, the
+and 128 dimensions; with --centre also as a map with `Search(centre=True)` would find them. With --weights (ImageNet's
+VGG16) also off the shelf: VGG16-NetVLAD without training, centres and whitening from the photos that the released
+models were trained on. Results are appended to OUT/results.jsonl, the
 tables are printed last.
 """
 
@@ -30,6 +31,7 @@ from sareloc.descriptors import describe_all
 from sareloc.errors import PhotoError
 from sareloc.evaluation import evaluate_rankings, search
 from sareloc.loading import load_images
+from sareloc.localize.centring import centred
 from sareloc.models import PlaceModel, fit_start, fit_whitening, make_model
 from sareloc.models.preprocess import Resize
 from sareloc.models.published import load_backbone_weights
@@ -85,19 +87,25 @@ def off_the_shelf(sets: Sets, names: tuple[str, ...], weights: Path, size: Resiz
     return model
 
 
-def judge(model: PlaceModel, places: Places, workers: int) -> dict[str, dict[str, float]]:
-    """By dimension: recall@1/5/10 in percent, and mAP where the set is judged so."""
+def describe(model: PlaceModel, places: Places, workers: int) -> torch.Tensor:
+    """Descriptors of the database's photos, then of the queries."""
     paths = photo_paths(places)
     described = describe_all(model, paths, batch=32, workers=workers)
     for why in described.failures.values():
         print(f"found by nobody: {why}")
     row_of = {path: row for row, path in enumerate(paths)}
     rows = [row_of[p.path(i)] for p in (places.database, places.queries) for i in range(len(p))]
-    whole = torch.from_numpy(np.asarray(described.vectors)[rows]).float()
+    return torch.from_numpy(np.asarray(described.vectors)[rows]).float()
+
+
+def judge(whole: torch.Tensor, places: Places, *, centre: bool) -> dict[str, dict[str, float]]:
+    """By dimension: recall@1/5/10 in percent, and mAP where the set is judged so."""
     found = {}
-    for dim in (d for d in DIMS if d <= model.dim):
+    for dim in (d for d in DIMS if d <= whole.shape[1]):
         unit = torch.nn.functional.normalize(whole[:, :dim], dim=1).numpy()
         count = len(places.database)
+        if centre:
+            unit = centred(unit, unit[:count].mean(axis=0, dtype=np.float64))
         rankings, _ = search(unit[:count], unit[count:], min(count, 200), device=local_device())
         report = evaluate_rankings(places, rankings, ns=(1, 5, 10))
         found[str(dim)] = {str(n): recall for n, recall in report.recall.items()}
@@ -132,6 +140,7 @@ def main() -> None:
     parser.add_argument("--city-seed", type=int, default=0)
     parser.add_argument("--size", default="480x640", help="of the model off the shelf")
     parser.add_argument("--resize", nargs="*", default=[None], help="other sizes than the models' own")
+    parser.add_argument("--centre", action="store_true", help="also without what the photos of a database share")
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -144,10 +153,15 @@ def main() -> None:
     for (name, model), size in product(models, args.resize):
         if size:
             name, model.preprocess = f"{name} {size}", replace(model.preprocess, resize=parse_size(size))
-        found = {chosen: judge(model, sets[chosen], args.workers) for chosen in args.sets}
-        rows.append({"model": name, "fingerprint": model.fingerprint(), "found": found, "command": " ".join(sys.argv)})
-        with (args.out / "results.jsonl").open("a") as file:
-            file.write(json.dumps(rows[-1]) + "\n")
+        described = {chosen: describe(model, sets[chosen], args.workers) for chosen in args.sets}
+        for centre in (False, True) if args.centre else (False,):
+            found = {chosen: judge(described[chosen], sets[chosen], centre=centre) for chosen in args.sets}
+            about = {"model": name, "fingerprint": model.fingerprint()}
+            if centre:
+                about = {"model": f"{name}, centred"}
+            rows.append({**about, "found": found, "command": " ".join(sys.argv)})
+            with (args.out / "results.jsonl").open("a") as file:
+                file.write(json.dumps(rows[-1]) + "\n")
     print_tables(rows)
 
 
