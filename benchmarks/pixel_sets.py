@@ -20,6 +20,11 @@ HELD_OUT = 0.2
 """Share of the landmarks, and of the western buildings of TMBuD, that no training sees: they choose between models."""
 
 
+def unmarked(name: str) -> str:
+    """A set's name without the mark that says who of it asks (see `PixelSets.places`)."""
+    return name.rstrip("+-")
+
+
 @dataclass(frozen=True)
 class PixelSets:
     """Every set by its name. `data`: the folder of `real_sets`; `out`: where the pixels are kept."""
@@ -53,7 +58,7 @@ class PixelSets:
 
     def places(self, name: str) -> Places:
         """The set of this name; with "+" at its end, every photo of it also asks; with "-", none does."""
-        found = self.loaders[name.rstrip("+-")]()
+        found = self.loaders[unmarked(name)]()
         if name.endswith("-"):
             return replace(found, queries=found.queries.take([]))
         return real_sets.ask_with_all(found) if name.endswith("+") else found
@@ -61,7 +66,7 @@ class PixelSets:
     def prepare(self, names: Sequence[str], workers: int, device: torch.device) -> None:
         """Read or draw what is not there yet."""
         self.out.mkdir(parents=True, exist_ok=True)
-        for name in dict.fromkeys(name.rstrip("+-") for name in names):
+        for name in dict.fromkeys(map(unmarked, names)):
             path = self.out / f"{name}.npy"
             if path.exists():
                 continue
@@ -75,7 +80,7 @@ class PixelSets:
 
     def pixels(self, name: str) -> torch.Tensor:
         """uint8 (database + queries, 3, height, width) of the set of this name."""
-        held = torch.from_numpy(np.load(self.out / f"{name.rstrip('+-')}.npy"))
+        held = torch.from_numpy(np.load(self.out / f"{unmarked(name)}.npy"))
         if name.endswith("-"):
             return held[: len(self.places(name).database)]
         return torch.cat([held, held]) if name.endswith("+") else held

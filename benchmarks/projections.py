@@ -27,6 +27,7 @@ from sareloc.checkpoint import load_model
 from sareloc.datasets import Places
 from sareloc.datasets.city import city_places, draw_pixels
 from sareloc.evaluation import evaluate_rankings, search
+from sareloc.localize.centring import centred
 from sareloc.models import PlaceModel, fit_whitening
 from sareloc.models.whitening import Whitening
 from sareloc.training.ranks import local_device
@@ -83,10 +84,9 @@ def whitened(power: float, *, share: float = 1.0, signed: float = 1.0) -> Way:
 
     def project(learned: list[Tensor], asked: Tensor, database: int) -> Tensor:
         photos = torch.cat(learned)
-        photos = photos[
-            torch.randperm(len(photos), generator=torch.Generator().manual_seed(1))[: int(share * len(photos))]
-        ]
-        fitted = fit_whitening(signed_power(photos, signed), max(DIMS), power=power)
+        order = torch.randperm(len(photos), generator=torch.Generator().manual_seed(1))
+        some = photos[order[: int(share * len(photos))]]
+        fitted = fit_whitening(signed_power(some, signed), max(DIMS), power=power)
         return fitted(signed_power(asked, signed))
 
     return project
@@ -100,8 +100,8 @@ def centred_before(learned: list[Tensor], asked: Tensor, database: int) -> Tenso
 
 def centred_after(learned: list[Tensor], asked: Tensor, database: int) -> Tensor:
     """Power 0.5, and what comes out centred by the set's own database."""
-    found = whitened(0.5)(learned, asked, database)
-    return found - found[:database].mean(dim=0)
+    found = whitened(0.5)(learned, asked, database).numpy()
+    return torch.from_numpy(centred(found, found[:database].mean(axis=0, dtype=np.float64)))
 
 
 UNSEEN: dict[str, Way] = {

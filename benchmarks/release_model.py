@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.pixel_sets import unmarked
 from benchmarks.released_models import parse_size
 
 from sareloc.checkpoint import PACKAGED, open_checkpoint, read_manifest, save_checkpoint
@@ -76,7 +77,7 @@ OURS = (
 
 def make_card(name: str, recipe: str, commit: str, towns: list[str], knobs: dict[str, Any]) -> dict[str, Any]:
     """All that a released file tells about itself, but for its numbers."""
-    kinds = list(dict.fromkeys(town.rstrip("+-").rpartition("-")[0] for town in towns))
+    kinds = list(dict.fromkeys(unmarked(town).rpartition("-")[0] for town in towns))
     known = [look_up(TOWNS, kind, "town") for kind in kinds]
     return {
         "about": ABOUT[name],
@@ -96,7 +97,7 @@ def make_card(name: str, recipe: str, commit: str, towns: list[str], knobs: dict
 
 def numbers(results: Path, name: str, fingerprint: str) -> dict[str, Any]:
     """What released_models.py found with the model of this fingerprint, the last time."""
-    rows = [row for row in map(json.loads, results.read_text().splitlines()) if row.get("fingerprint") == fingerprint]
+    rows = [row for row in map(json.loads, results.read_text().splitlines()) if row["fingerprint"] == fingerprint]
     if not rows:
         raise SystemExit(
             f"{results} has nothing about {fingerprint}: run released_models.py on the released file first"

@@ -114,15 +114,15 @@ def judge(whole: torch.Tensor, places: Places, *, centre: bool) -> dict[str, dic
     return found
 
 
-def print_tables(rows: list[dict]) -> None:
-    """A table for each dimension: recall@1/5/10, or mAP@100."""
+def print_tables(columns: dict[str, dict]) -> None:
+    """A table for each dimension: recall@1/5/10, or mAP@100, by set and model."""
     for dim in map(str, DIMS):
-        print(f"\n{dim} dimensions\n\n| set | " + " | ".join(row["model"] for row in rows) + " |")
-        print("|---" * (1 + len(rows)) + "|")
-        for name in dict.fromkeys(name for row in rows for name in row["found"]):
+        print(f"\n{dim} dimensions\n\n| set | " + " | ".join(columns) + " |")
+        print("|---" * (1 + len(columns)) + "|")
+        for name in dict.fromkeys(name for found in columns.values() for name in found):
             cells = []
-            for row in rows:
-                at = row["found"].get(name, {}).get(dim)
+            for found in columns.values():
+                at = found.get(name, {}).get(dim)
                 text = "" if at is None else "/".join(f"{at[n]:.1f}" for n in ("1", "5", "10"))
                 cells.append(f"{text}, mAP {at['mAP']:.1f}" if at and "mAP" in at else text)
             print(f"| {name} | " + " | ".join(cells) + " |")
@@ -149,20 +149,18 @@ def main() -> None:
     if args.weights:
         shelf = off_the_shelf(sets, tuple(args.trained_on), args.weights, parse_size(args.size), args.workers)
         models.insert(0, ("off the shelf", shelf))
-    rows = []
+    columns: dict[str, dict] = {}
     for (name, model), size in product(models, args.resize):
         if size:
             name, model.preprocess = f"{name} {size}", replace(model.preprocess, resize=parse_size(size))
         described = {chosen: describe(model, sets[chosen], args.workers) for chosen in args.sets}
-        for centre in (False, True) if args.centre else (False,):
-            found = {chosen: judge(described[chosen], sets[chosen], centre=centre) for chosen in args.sets}
-            about = {"model": name, "fingerprint": model.fingerprint()}
-            if centre:
-                about = {"model": f"{name}, centred"}
-            rows.append({**about, "found": found, "command": " ".join(sys.argv)})
-            with (args.out / "results.jsonl").open("a") as file:
-                file.write(json.dumps(rows[-1]) + "\n")
-    print_tables(rows)
+        row = {"model": name, "fingerprint": model.fingerprint(), "command": " ".join(sys.argv)}
+        for key, centre in ({"found": False} | ({"found centred": True} if args.centre else {})).items():
+            row[key] = {chosen: judge(described[chosen], sets[chosen], centre=centre) for chosen in args.sets}
+            columns[name if key == "found" else f"{name}, centred"] = row[key]
+        with (args.out / "results.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+    print_tables(columns)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.pixel_sets import PixelSets
+from benchmarks.pixel_sets import PixelSets, unmarked
 
 from sareloc.checkpoint import load_model, save_checkpoint
 from sareloc.datasets import Places
@@ -77,7 +77,7 @@ def start_afresh(sets: PixelSets, towns: list[str], weights: Path, shape: dict[s
     rng = np.random.default_rng(seed)
     chosen = []
     for name in towns:
-        held = np.load(sets.out / f"{name.rstrip('+-')}.npy", mmap_mode="r")
+        held = np.load(sets.out / f"{unmarked(name)}.npy", mmap_mode="r")
         rows = rng.permutation(len(held))[: START_PHOTOS // len(towns)]
         chosen += [np.ascontiguousarray(held[row].transpose(1, 2, 0)) for row in rows]
     fit_start(model.to(local_device()), chosen, rng)
@@ -136,7 +136,7 @@ def run(args: argparse.Namespace, sets: PixelSets, text: str) -> None:
     name, given = parse(text)
     knobs = dict(given)
     towns = str(knobs.pop("towns", TOWNS)).split(",")
-    towns = [town for town in towns if town.rstrip("+-") in sets.loaders]
+    towns = [town for town in towns if unmarked(town) in sets.loaders]
     shape = {"backbone": "vgg16", "clusters": 64}
     shape |= {key: knobs.pop(key) for key in ("backbone", "cut", "clusters") if key in knobs}
     begun, blend = knobs.pop("start", None), knobs.pop("blend", None)
@@ -220,7 +220,7 @@ def main() -> None:
     began = time.perf_counter()
     towns = [t for text in args.tries for t in str(parse(text)[1].get("towns", TOWNS)).split(",")]
     wanted = [*towns, *VALIDATION, *(TESTS if args.test else ())]
-    sets.prepare([name for name in wanted if name.rstrip("+-") in sets.loaders], args.workers, local_device())
+    sets.prepare([name for name in wanted if unmarked(name) in sets.loaders], args.workers, local_device())
     print(f"photos ready after {time.perf_counter() - began:.0f} s", flush=True)
     common = [sys.executable, __file__, "--here"]
     for flag in ("data", "weights", "out", "height", "width", "city", "city_seed", "storage"):

@@ -78,6 +78,9 @@ def test_layers_run_fused_give_what_they_give_one_by_one(backbone: str, train_fr
     expected = model.lower(images)
     found = run_fused(model.backbone.lower_layers(), model.pixels(images), torch.float32)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    compiled = torch.compile(run_fused, backend="aot_eager", fullgraph=True, dynamic=False)
+    again = compiled(model.backbone.lower_layers(), model.pixels(images), torch.float32)
+    torch.testing.assert_close(again, found, atol=1e-4, rtol=1e-4)
     assert not found.requires_grad
     assert not any(isinstance(m, ConvRelu) for m in model.modules())
 
