@@ -30,9 +30,10 @@ def test_whitened_training_data_is_uncorrelated_with_variance_one(n: int, d: int
 @pytest.mark.parametrize(("n", "d"), [(40, 90), (90, 40), (50, 50)])
 def test_gram_form_equals_covariance_form(monkeypatch: pytest.MonkeyPatch, n: int, d: int, power: float) -> None:
     monkeypatch.setattr(whitening, "CHUNK", 7)  # several parts, the last one smaller
-    data = correlated(n, d)
-    mean = data.double().mean(dim=0)
-    by_gram, by_covariance = _from_gram(data, mean, 30, power), _from_covariance(data, mean, 30, power)
+    data, shares = correlated(n, d), torch.rand(n, dtype=torch.float64) + 0.1
+    shares /= shares.sum()
+    mean = shares @ data.double()
+    by_gram, by_covariance = (form(data, shares, mean, 30, power) for form in (_from_gram, _from_covariance))
     signs = (by_gram * by_covariance).sum(dim=1, keepdim=True).sign()
     torch.testing.assert_close(by_gram * signs, by_covariance, atol=1e-4, rtol=1e-4)
 
@@ -54,6 +55,18 @@ def test_half_a_whitening_leaves_directions_half_of_their_weight(power: float) -
     projected = (data - fitted.mean).double() @ fitted.projection.double().T
     strongest = torch.linalg.eigvalsh(torch.cov(data.double().T)).flip(0)[:20]
     torch.testing.assert_close(torch.cov(projected.T), torch.diag(strongest ** (1 - power)), atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("n", "d"), [(60, 20), (12, 40)], ids=["covariance", "gram"])
+def test_a_weight_of_three_is_the_descriptor_three_times(n: int, d: int) -> None:
+    data, weights = correlated(n, d), torch.randint(1, 4, (n,))
+    repeated = data.repeat_interleave(weights, dim=0)
+    fitted, expected = fit_whitening(data, 6, weights=weights * 0.1), fit_whitening(repeated, 6)
+    torch.testing.assert_close(fitted.mean, expected.mean, atol=1e-5, rtol=1e-4)
+    # the covariance is divided by the number of descriptors less one, whatever they weigh
+    scale = ((n - 1) / n / ((len(repeated) - 1) / len(repeated))) ** 0.5
+    signs = (fitted.projection * expected.projection).sum(dim=1, keepdim=True).sign()
+    torch.testing.assert_close(fitted.projection * signs, expected.projection * scale, atol=1e-4, rtol=1e-3)
 
 
 def test_in_order_keeps_every_distance_and_puts_the_most_into_the_first_coordinates() -> None:
@@ -125,6 +138,10 @@ def test_errors() -> None:
         fit_whitening(torch.full((20, 8), torch.nan), 3)
     with pytest.raises(ArgumentError, match=r"fitted on floats \(n, D\), got torch.int64 \(3,\)"):
         fit_whitening(torch.tensor([1, 2, 3]), 1)
+    with pytest.raises(ArgumentError, match=r"one positive number for each of the 20 descriptors, got \(19,\)"):
+        fit_whitening(torch.randn(20, 8), 3, weights=torch.ones(19))
+    with pytest.raises(ArgumentError, match=r"each of the 20 descriptors, got \(20,\) from -1.0 to 18.0"):
+        fit_whitening(torch.randn(20, 8), 3, weights=torch.arange(20) - 1.0)
     with pytest.raises(ArgumentError, match=r"mean \(D,\) and projection \(dim, D\), got \(4,\) and \(2, 5\)"):
         Whitening(torch.zeros(4), torch.zeros(2, 5))
     fitted = Whitening(torch.zeros(4), torch.zeros(2, 4))

@@ -149,6 +149,25 @@ def test_a_refitted_whitening_is_the_fitted_one_of_what_was_learned() -> None:
     torch.testing.assert_close(refitted.whitening.projection, again.whitening.projection)
 
 
+def test_a_town_counts_no_more_in_the_whitening_for_having_more_photos() -> None:
+    """Every database photo of one town five times over, and what is fitted to both towns stays."""
+    one, other = tiny_town(), Town(tiny_places(), TensorInputs(tiny_pixels(7)))
+    rows = [*np.repeat(np.arange(80), 5), *range(80, 120)]
+    crowd = replace(other.places, database=other.places.database.take(rows[:400]))
+    crowded = Town(crowd, TensorInputs(tiny_pixels(7)[rows]))
+    knobs = replace(KNOBS, dim=8, epochs=0)
+    fitted = []
+    for towns in ([one, other], [one, crowded], [crowded, one]):
+        model = tiny_model()
+        train(model, towns, knobs, progress=False)
+        fitted.append(model.encode(one.inputs.tensor, precision=torch.float32))
+    for found in fitted[1:]:
+        torch.testing.assert_close(found, fitted[0], atol=1e-2, rtol=0)
+    alone = tiny_model()
+    train(alone, crowded, knobs, progress=False)
+    assert (alone.encode(one.inputs.tensor, precision=torch.float32) - fitted[0]).abs().max() > 0.1
+
+
 def test_a_learned_whitening_resumes_to_the_same_bits(tmp_path: Path) -> None:
     knobs = replace(KNOBS, dim=8, whitening="learned", epochs=3)
     straight = tiny_model()

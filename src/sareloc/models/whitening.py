@@ -48,14 +48,18 @@ class Whitening(nn.Module):
             return F.normalize(F.linear(descriptors - self.mean, self.projection[:dim]), dim=1)
 
 
-def fit_whitening(descriptors: Tensor | npt.NDArray[np.floating], dim: int, *, power: float = 1.0) -> Whitening:
+def fit_whitening(
+    descriptors: Tensor | npt.NDArray[np.floating], dim: int, *, power: float = 1.0, weights: Tensor | None = None
+) -> Whitening:
     """The whitening of these descriptors (n, D) to `dim` dimensions; randomness none, so equal input, equal answer.
 
     With U, lambda the eigenvectors and eigenvalues of the covariance (divided by n - 1, double precision), the rows of
     the projection are `u_i / (lambda_i + 1e-9)^(power / 2)`: with power 1 all directions weigh the same, with 0 they
-    keep their weights (PCA). Where D > n the eigenvectors come from the n x n Gram matrix
-    instead of the D x D covariance: the same numbers, without the D x D matrix. An eigenvector's sign is free: its
-    largest entry is made positive. n descriptors span at most n - 1 directions: asking for more is an error.
+    keep their weights (PCA). `weights` (n,), positive: how much each descriptor counts in mean and covariance, by
+    default all the same; a factor common to all of them changes nothing. Where D > n the eigenvectors come from the
+    n x n Gram matrix instead of the D x D covariance: the same numbers, without the D x D matrix. An eigenvector's sign
+    is free: its largest entry is made positive. n descriptors span at most n - 1 directions: asking for more is an
+    error.
     """
     x = torch.as_tensor(descriptors)
     if x.ndim != 2 or not x.is_floating_point():
@@ -66,10 +70,12 @@ def fit_whitening(descriptors: Tensor | npt.NDArray[np.floating], dim: int, *, p
             f"{n} descriptors of {d} dimensions can be whitened to at most {max(0, min(n - 1, d))}, not {dim}: "
             f"ask for fewer dimensions or give more descriptors"
         )
-    mean = torch.stack([part.double().sum(dim=0) for part in torch.split(x, CHUNK)]).sum(dim=0) / n
+    shares = _shares(weights, x)
+    parts = zip(torch.split(x, CHUNK), torch.split(shares, CHUNK), strict=True)
+    mean = torch.stack([share @ part.double() for part, share in parts]).sum(dim=0)
     if not mean.isfinite().all():
         raise ArgumentError("whitening is fitted on finite numbers: some descriptors hold NaN or infinity")
-    projection = (_from_gram if d > n else _from_covariance)(x, mean, dim, power)
+    projection = (_from_gram if d > n else _from_covariance)(x, shares, mean, dim, power)
     signs = projection.gather(1, projection.abs().argmax(dim=1, keepdim=True)).sign()
     return Whitening(mean.float(), projection * signs)
 
@@ -86,26 +92,41 @@ def in_order(whitening: Whitening, descriptors: Tensor) -> Whitening:
     return Whitening(whitening.mean, (vectors.flip(1).T @ whitening.projection.double()).float())
 
 
-def _from_covariance(x: Tensor, mean: Tensor, dim: int, power: float) -> Tensor:
+def _shares(weights: Tensor | None, x: Tensor) -> Tensor:
+    """How much each of the descriptors counts, (n,) in double precision, 1 in all."""
+    if weights is None:
+        return torch.full((len(x),), 1 / len(x), dtype=torch.float64, device=x.device)
+    if weights.shape != x.shape[:1] or not (weights.isfinite() & (weights > 0)).all():
+        raise ArgumentError(
+            f"weights are one positive number for each of the {len(x)} descriptors, got {tuple(weights.shape)}"
+            + ("" if weights.shape != x.shape[:1] else f" from {float(weights.min())} to {float(weights.max())}")
+        )
+    shares = weights.to(x.device, torch.float64)
+    return shares / shares.sum()
+
+
+def _from_covariance(x: Tensor, shares: Tensor, mean: Tensor, dim: int, power: float) -> Tensor:
     """The projection (dim, D), float32, by the D x D covariance."""
     n, d = x.shape
     covariance = torch.zeros(d, d, dtype=torch.float64, device=x.device)
-    for rows in torch.split(x, CHUNK):
-        centred = rows.double() - mean
+    for rows, share in zip(torch.split(x, CHUNK), torch.split(shares, CHUNK), strict=True):
+        centred = (rows.double() - mean) * share.sqrt()[:, None]
         covariance.addmm_(centred.T, centred)
-    eigenvalues, vectors = _strongest(covariance / (n - 1), dim, n)  # (dim,), (D, dim)
+    eigenvalues, vectors = _strongest(covariance * (n / (n - 1)), dim, n)  # (dim,), (D, dim)
     return (vectors / (eigenvalues + EIGENVALUE_EPS) ** (power / 2)).T.float().contiguous()
 
 
-def _from_gram(x: Tensor, mean: Tensor, dim: int, power: float) -> Tensor:
-    """The same by the n x n Gram matrix: an eigenvector v of it gives the covariance's `X^T v / sqrt((n-1) lambda)`."""
+def _from_gram(x: Tensor, shares: Tensor, mean: Tensor, dim: int, power: float) -> Tensor:
+    """The same by the n x n Gram matrix: an eigenvector v of it gives the covariance's `X^T v / sqrt(lambda)`, where X
+    holds the centred descriptors, each times the root of its share of n / (n - 1)."""
     n, d = x.shape
+    roots = (shares * n / (n - 1)).sqrt()[:, None]
     gram = torch.zeros(n, n, dtype=torch.float64, device=x.device)
     for columns, centre in zip(torch.split(x, CHUNK, dim=1), torch.split(mean, CHUNK), strict=True):
-        centred = columns.double() - centre
+        centred = (columns.double() - centre) * roots
         gram.addmm_(centred, centred.T)
-    eigenvalues, vectors = _strongest(gram.div_(n - 1), dim, n)  # (dim,), (n, dim)
-    vectors /= ((n - 1) * eigenvalues).sqrt() * (eigenvalues + EIGENVALUE_EPS) ** (power / 2)
+    eigenvalues, vectors = _strongest(gram, dim, n)  # (dim,), (n, dim)
+    vectors *= roots / (eigenvalues.sqrt() * (eigenvalues + EIGENVALUE_EPS) ** (power / 2))
     projection = torch.empty(dim, d, dtype=torch.float32, device=x.device)
     for start in range(0, d, CHUNK):
         part = slice(start, start + CHUNK)

@@ -32,7 +32,7 @@ from sareloc.training.recipes import GEO_CLASSIFICATION, Training
 from sareloc.training.run_folder import EpochRecord, RunFolder, RunState, optimizer_tensors, restore_optimizer
 from sareloc.training.town import Town, join_inputs, open_towns
 from sareloc.training.validation import mean_recall
-from sareloc.training.whitening import describe_database, fit_to_towns
+from sareloc.training.whitening import choose_photos, describe_database, fit_to_towns
 
 LOOK_EVERY = 20  # steps between two looks at the loss: each look waits for the GPU
 
@@ -120,7 +120,8 @@ def train(
     model.eval()
     if knobs.whitening == "learned":
         assert model.whitening is not None
-        model.whitening = in_order(model.whitening, describe_database(network, towns, knobs, ranks))
+        known = describe_database(network, towns, choose_photos(towns, knobs), knobs, ranks)
+        model.whitening = in_order(model.whitening, known)
     elif knobs.dim:
         model.whitening = fit_to_towns(network, towns, knobs, ranks)
     if folder and ranks.first:

@@ -95,7 +95,7 @@ class Training:
     whitening_power: float = 1.0
     """How far the whitening evens out the directions: 1 all alike, as in the paper, 0 a plain PCA."""
     whitening_photos: int = 10_000
-    """Database photos that the whitening is fitted on, at most."""
+    """Database photos that the whitening is fitted on, at most; every town counts the same in it."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
