@@ -95,7 +95,8 @@ def judge(args: argparse.Namespace, sets: PixelSets, text: str, related: dict[st
     """One record for each whitening of a model."""
     name, _, blend = text.partition("/")
     told = read_manifest(args.out / f"{name}.safetensors").training
-    seen = [] if told["epochs"] == 0 else [unmarked(town).removesuffix("-train") for town in told["towns"]]
+    afresh = told["epochs"] == 0 and "start" not in told
+    seen = [] if afresh else [unmarked(town).removesuffix("-train") for town in told["towns"]]
     model = begin_from(name, blend or None, args.out, (sets.height, sets.width))
     towns = [town for town in TOWNS if f"{town}-train" in sets.loaders]
     device = local_device()
