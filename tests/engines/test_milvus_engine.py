@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from tests.engines.contract_suite import DIM, EngineContract
 from tests.engines.milvus_places import lite_address, make_engine
@@ -27,3 +31,25 @@ class TestMilvusLite(EngineContract):
 
     def make(self) -> Engine:
         return self.engine
+
+
+APPLICATION = """
+import logging, sys
+from pathlib import Path
+logging.basicConfig(filename=sys.argv[1], filemode="w", level=logging.INFO)
+logging.info("before")
+from sareloc.engines.milvus_connection import Connection
+from tests.engines.milvus_places import lite_address
+Connection(lite_address(Path(sys.argv[1]).parent, "logs")).close()
+logging.info("after")
+"""
+
+
+def test_an_application_goes_on_logging_to_its_file(tmp_path: Path) -> None:
+    """pymilvus configures all logging when it is imported: in a process of its own, for here it may be already."""
+    log = tmp_path / "application.log"
+    subprocess.run([sys.executable, "-c", APPLICATION, str(log)], check=True, cwd=Path(__file__).parents[2])
+    assert [line for line in log.read_text().splitlines() if line.startswith("INFO:root")] == [
+        "INFO:root:before",
+        "INFO:root:after",
+    ]

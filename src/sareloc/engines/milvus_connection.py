@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import logging.config
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +32,7 @@ class Connection:
 
     def __init__(self, address: MilvusAddress) -> None:
         self.address = address
-        self._milvus = need("pymilvus", "milvus")
+        self._milvus = _need_pymilvus()
         for name in ("pymilvus", *(("milvus_lite", "grpc._server") if address.local else ())):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # what they log, with its traceback, they raise as well
         if address.local:
@@ -102,6 +103,17 @@ class Connection:
             f"no Milvus answers at {self.address.where} ({_said(error)}): start the server, or correct the host and "
             "the port"
         )
+
+
+def _need_pymilvus() -> Any:
+    """pymilvus, without what it does when it is imported: it configures logging anew for the whole process, and from
+    then on nothing reaches a log file that the application had opened before."""
+    configure = logging.config.dictConfig
+    logging.config.dictConfig = lambda config: None
+    try:
+        return need("pymilvus", "milvus")
+    finally:
+        logging.config.dictConfig = configure
 
 
 def _make_room(file: Path) -> None:
