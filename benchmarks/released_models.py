@@ -3,11 +3,10 @@
     python benchmarks/released_models.py --data DATA --models default fast --weights vgg16.safetensors --out released
 
 Every photo is described from its file at the model's own size, or at those of --resize (such as 480x640, or 480: the
-longer side at most); recall@1/5/10 (for landmarks also mAP@100) at 512, 256
-and 128 dimensions; with --centre also as a map with `Search(centre=True)` would find them. With --weights (ImageNet's
-VGG16) also off the shelf: VGG16-NetVLAD without training, centres and whitening from the photos that the released
-models were trained on. Results are appended to OUT/results.jsonl, the
-tables are printed last.
+longer side at most); recall@1/5/10 (for landmarks also mAP@100) at 512, 256 and 128 dimensions; with --centre also as a
+map with `Search(centre=True)` would find them. With --weights (ImageNet's VGG16) also off the shelf: VGG16-NetVLAD
+without training, centres and whitening from the photos that the released models were trained on. Results are appended
+to OUT/results.jsonl, the tables are printed last.
 """
 
 from __future__ import annotations

@@ -36,7 +36,6 @@ from sareloc.training.ranks import local_device
 TOWNS = ("cambridge", "tmbud", "landmarks", "city")
 DIMS = (512, 128)
 SAME_PLACE_M = 1.0
-RADIUS_M = 25.0
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def relations(parts: list[Places], device: torch.device) -> Asked:
     metres = torch.from_numpy(np.concatenate([part.positions.metres[:, :2] for part in photos if part.positions]))
     apart = torch.cdist(metres.to(device), metres.to(device))
     others &= apart > SAME_PLACE_M
-    return Asked(others, others & (apart <= RADIUS_M), others & (apart <= NEAR_M))
+    return Asked(others, others & (apart <= parts[0].hit_radius_m), others & (apart <= NEAR_M))
 
 
 def recalls(found: Tensor, asked: Asked) -> dict[str, float]:
@@ -91,14 +90,15 @@ def projections(photos: list[Tensor], counts: list[str], powers: list[float]) ->
             yield counted, power, fitted.mean, fitted.projection / strengths[:, None] ** (power / 2)
 
 
-def judge(args: argparse.Namespace, sets: PixelSets, text: str, related: dict[str, Asked]) -> Iterator[dict]:
-    """One record for each whitening of a model."""
+def judge(
+    args: argparse.Namespace, sets: PixelSets, towns: list[str], text: str, related: dict[str, Asked]
+) -> Iterator[dict]:
+    """One record for each whitening of a model. `related` is filled as towns are asked for."""
     name, _, blend = text.partition("/")
     told = read_manifest(args.out / f"{name}.safetensors").training
     afresh = told["epochs"] == 0 and "start" not in told
     seen = [] if afresh else [unmarked(town).removesuffix("-train") for town in told["towns"]]
     model = begin_from(name, blend or None, args.out, (sets.height, sets.width))
-    towns = [town for town in TOWNS if f"{town}-train" in sets.loaders]
     device = local_device()
     described = {
         f"{town}-{part}": model.encode(sets.pixels(f"{town}-{part}"), batch=64).to(device)
@@ -167,7 +167,7 @@ def main() -> None:
     related: dict[str, Asked] = {}
     rows = []
     for text in args.models:
-        rows += list(judge(args, sets, text, related))
+        rows += list(judge(args, sets, towns, text, related))
         with (args.out / "unseen.jsonl").open("a") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows if row["model"] == text)
     print_table(rows)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging.config
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from tests.engines.contract_suite import DIM, EngineContract
 from tests.engines.milvus_places import lite_address, make_engine
 
+from sareloc.engines import milvus_connection
 from sareloc.engines.contract import Engine
 from sareloc.engines.milvus import MilvusEngine
 
@@ -53,3 +57,11 @@ def test_an_application_goes_on_logging_to_its_file(tmp_path: Path) -> None:
         "INFO:root:before",
         "INFO:root:after",
     ]
+
+
+def test_connecting_from_several_threads_leaves_logging_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    configure = logging.config.dictConfig
+    monkeypatch.setattr(milvus_connection, "need", lambda module, extra: time.sleep(0.01))
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: milvus_connection._need_pymilvus(), range(8)))
+    assert logging.config.dictConfig is configure

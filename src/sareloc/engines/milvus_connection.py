@@ -7,6 +7,7 @@ import logging.config
 import os
 from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ PATIENCE_S = 60.0
 """How long a server that was there may be away before its caller gives up."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
 
+_IMPORTING = Lock()
 _AWAY = {2, 503, 901, 902}  # connecting failed or service unavailable; channel not available; node gone
 _STARTING = ("not ready", "not available", "not loaded", "no available", "initializing")
 
@@ -108,12 +110,13 @@ class Connection:
 def _need_pymilvus() -> Any:
     """pymilvus, without what it does when it is imported: it configures logging anew for the whole process, and from
     then on nothing reaches a log file that the application had opened before."""
-    configure = logging.config.dictConfig
-    logging.config.dictConfig = lambda config: None
-    try:
-        return need("pymilvus", "milvus")
-    finally:
-        logging.config.dictConfig = configure
+    with _IMPORTING:  # else two threads could each put back what the other one had put there
+        configure = logging.config.dictConfig
+        logging.config.dictConfig = lambda config: None
+        try:
+            return need("pymilvus", "milvus")
+        finally:
+            logging.config.dictConfig = configure
 
 
 def _make_room(file: Path) -> None:
