@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from cyclopts import App
+from PIL import Image
+from PIL.ExifTags import IFD, Base
 from tests.localize.street import build_street, position, street_model, view, write_queries, write_view
 
 from sareloc.checkpoint import save_checkpoint
@@ -115,6 +117,54 @@ def test_a_walk_and_the_other_options(town: Path, capsys: pytest.CaptureFixture[
     assert localize(town, *walk, "--json", "--walk-step-m", "90", "--expand", "1", "--rerank", "5") == 0
     found = [json.loads(line)["latlon"] for line in capsys.readouterr().out.splitlines()]
     assert max(distance_m(found, [position(place, 3.0) for place in range(3, 10)])) < 25
+
+
+def stamped(path: Path, place: int, second: int | None) -> Path:
+    """A photo of a place without a position, whose EXIF says when it was taken."""
+    exif = Image.Exif()
+    if second is not None:
+        exif.get_ifd(IFD.Exif)[Base.DateTimeOriginal] = f"2024:05:31 12:00:{second:02d}"
+    Image.fromarray(view(place, 99)).save(path, quality=92, exif=exif)
+    return path
+
+
+def test_a_walk_is_sorted_by_time(town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two cameras of one walk, whose file names do not sort by time; equal times keep the order given."""
+    names = {"b1": (3, 10), "a1": (4, 20), "b2": (5, 30), "a2": (6, 40), "a0": (6, 40)}
+    photos = [stamped(tmp_path / f"{name}.jpg", *there) for name, there in names.items()]
+    given = [photos[row] for row in (1, 3, 0, 4, 2)]
+    assert localize(town, *given, "--json", "--walk-step-m", "90") == 0
+    told = capsys.readouterr()
+    assert [Path(json.loads(line)["photo"]).stem for line in told.out.splitlines()] == list(names)
+    assert "time" not in told.err
+    assert localize(town, *given, "--json") == 0  # no walk: the order given
+    assert [json.loads(line)["photo"] for line in capsys.readouterr().out.splitlines()] == list(map(str, given))
+
+
+def test_a_walk_without_all_times_stays_in_the_order_given(
+    town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [
+        stamped(tmp_path / "a.jpg", 4, 20),
+        stamped(tmp_path / "b.jpg", 3, 10),
+        stamped(tmp_path / "c.jpg", 5, None),
+    ]
+    assert localize(town, *given, "--json", "--walk-step-m", "90") == 0
+    told = capsys.readouterr()
+    assert [json.loads(line)["photo"] for line in told.out.splitlines()] == list(map(str, given))
+    assert "1 of 3 photos have no time" in told.err
+
+
+def test_a_table_says_when_the_photos_of_a_walk_were_taken(
+    town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, place in (("a", 4), ("b", 3), ("c", 5)):
+        stamped(tmp_path / f"{name}.jpg", place, None)
+    rows = (f"{name}.jpg,48.9,2.3,{time}\n" for name, time in (("a", 200), ("b", 100), ("c", 300)))
+    (tmp_path / "geotags.csv").write_text("file,lat,lon,time\n" + "".join(rows))
+    assert localize(town, tmp_path, "--json", "--walk-step-m", "90") == 0
+    found = [Path(json.loads(line)["photo"]).stem for line in capsys.readouterr().out.splitlines()]
+    assert found == ["b", "a", "c"]
 
 
 def test_wrong_calls_say_so(town: Path, tmp_path: Path) -> None:

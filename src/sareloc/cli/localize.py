@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -14,8 +15,9 @@ from tqdm import tqdm
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.localize import Fix, Localizer, Search, open_localizer
 from sareloc.localize.formats import csv_table, geojson, sentence
-from sareloc.photos import find_photos
+from sareloc.photos import find_photos, read_time
 from sareloc.place_map import Area, Box, Circle
+from sareloc.place_map.examining import read_tables
 
 
 def localize_command(
@@ -57,7 +59,9 @@ def localize_command(
     circle
         Look only within a radius of a position: latitude, longitude in degrees, metres.
     walk_step_m
-        The photos, in order, are of one walk, each at most so many metres from the last: they support one another.
+        The photos are of one walk, each taken at most so many metres from the one before: each position is estimated
+        from all of them. They are sorted by the time they were taken if all have one (in a table geotags.csv or
+        geotags.geojson beside them, their EXIF or their names); else they stay in the order given.
     as_json
         Print one JSON object a line: photo, latlon, radius_m, confidence, matches.
     as_geojson
@@ -74,6 +78,8 @@ def localize_command(
     if as_json + as_geojson + as_csv > 1:
         raise ArgumentError("choose one of --json, --geojson and --csv")
     files = listed(photos)
+    if walk_step_m is not None:
+        files = sorted_by_time(files, photos)
     localizer = open_localizer(
         city, model, search, min_confidence=min_confidence, device=device, batch=batch, workers=workers
     )
@@ -96,6 +102,26 @@ def listed(given: Sequence[Path]) -> list[Path]:
     if not files:
         raise ArgumentError(f"no photos in {', '.join(map(str, given))}" if given else "no photos given: name some")
     return files
+
+
+def sorted_by_time(files: Sequence[Path], given: Sequence[Path]) -> list[Path]:
+    """The photos of a walk by the time they were taken; equal times keep the order given.
+
+    If one has no time, all stay in the order given; if others have one, standard error says so. `given`: the folders
+    and photos as the user named them; a table beside the photos comes before EXIF and file names.
+    """
+    table = read_tables(given, None)
+    tags = [table.get(os.path.abspath(file)) for file in files]
+    times = [
+        read_time(file) if tag is None or tag.time is None else tag.time for file, tag in zip(files, tags, strict=True)
+    ]
+    known = [time for time in times if time is not None]
+    if 0 < len(known) < len(files):
+        message = f"{len(files) - len(known):,} of {len(files):,} photos have no time: the walk is in the order given"
+        print(f"sareloc: {message}", file=sys.stderr)
+    if len(known) < len(files):
+        return list(files)
+    return [files[row] for row in sorted(range(len(files)), key=known.__getitem__)]
 
 
 def area(box: tuple[float, float, float, float] | None, circle: tuple[float, float, float] | None) -> Area | None:

@@ -116,7 +116,9 @@ class Localizer:
     def localize_walk(
         self, photos: Sequence[Photo], reach_m: float | Sequence[float], *, near: Near = None, top: int = 5
     ) -> list[Fix | PhotoError]:
-        """As `localize_many`, for the photos of one walk in order, which support one another (see `estimate_walk`).
+        """As `localize_many`, for the photos of one walk, which support one another (see `estimate_walk`).
+
+        The photos must be given in the order they were taken in: they are not sorted here.
 
         reach_m: how far apart two photos that follow each other can have been taken; one number, or one for each of
         the T - 1 steps, such as a speed in m/s times the seconds between them. A photo that cannot be decoded counts

@@ -2,7 +2,7 @@
 
 from sareloc.photos.decoding import MAX_PIXELS, SizeRule, decode
 from sareloc.photos.exif import read_exif_geotag
-from sareloc.photos.finding import GeotaggedPhotos, find_geotagged, find_photos, read_geotag
+from sareloc.photos.finding import GeotaggedPhotos, find_geotagged, find_photos, read_geotag, read_time
 from sareloc.photos.geotag import Geotag
 from sareloc.photos.geotagging import exif_bytes, write_geotag
 from sareloc.photos.names import UtmName, make_utm_name, parse_utm_name
@@ -23,5 +23,6 @@ __all__ = [
     "read_exif_geotag",
     "read_geotag",
     "read_geotag_table",
+    "read_time",
     "write_geotag",
 ]

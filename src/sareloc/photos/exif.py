@@ -28,6 +28,19 @@ def read_exif_geotag(source: Source) -> Geotag | None:
         return None
 
 
+def read_exif_time(source: Source) -> float | None:
+    """When the photo was taken, by its EXIF, with or without a position: seconds since 1970, as in `Geotag.time`.
+
+    None where the EXIF holds no usable time, and where no photo is.
+    """
+    try:
+        with open_photo(source) as photo, pillow_errors(""):
+            exif = photo.getexif()
+            return _time(exif.get_ifd(IFD.Exif), exif.get_ifd(IFD.GPSInfo))
+    except PhotoError:
+        return None
+
+
 def geotag_from_exif(exif: Image.Exif) -> Geotag | None:
     """The geotag in an EXIF block; None where it holds no usable position."""
     gps = exif.get_ifd(IFD.GPSInfo)

@@ -10,7 +10,7 @@ from pathlib import Path
 from sareloc.errors import PhotoError
 from sareloc.geo import Positions
 from sareloc.photos.decoding import open_photo
-from sareloc.photos.exif import read_exif_geotag
+from sareloc.photos.exif import read_exif_geotag, read_exif_time
 from sareloc.photos.geotag import Geotag
 from sareloc.photos.names import parse_utm_name
 from sareloc.photos.tables import read_geotag_table
@@ -74,6 +74,18 @@ def read_geotag(path: str | Path) -> Geotag | None:
         return geotag
     name = parse_utm_name(Path(path).name)
     return None if name is None else name.geotag()
+
+
+def read_time(path: str | Path) -> float | None:
+    """When a photo was taken (as `Geotag.time`): from its EXIF, else from its file name in the field's format.
+
+    A photo without a position can have a time. None where neither says it.
+    """
+    time = read_exif_time(Path(path))
+    if time is not None:
+        return time
+    name = parse_utm_name(Path(path).name)
+    return None if name is None else name.time
 
 
 def find_geotagged(folder: str | Path, table: str | Path | None = None) -> GeotaggedPhotos:
