@@ -140,3 +140,42 @@ def test_no_photos_are_an_error(town: Path, tmp_path: Path) -> None:
     (tmp_path / "bare").mkdir()
     with pytest.raises(ArgumentError, match=r"no photos in .*bare"):
         run(town, tmp_path / "bare")
+
+
+def two_folders(tmp_path: Path) -> tuple[Path, Path]:
+    """Two cameras' folders with photos of other places under the same names."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    write_view(a / "IMG_1.jpg", view(5, 99), None)
+    write_view(b / "IMG_1.jpg", view(20, 99), None)
+    return a, b
+
+
+def test_photos_of_equal_names_from_two_folders_stay_apart(town: Path, tmp_path: Path) -> None:
+    a, b = two_folders(tmp_path)
+    out = tmp_path / "out"
+    assert run(town, a, b, "--out", out, "--min-confidence", "0", "--replace") == 0
+    assert sorted(contents(out)) == ["a/IMG_1.jpg", "b/IMG_1.jpg"]
+    for copy, original in ((out / "a" / "IMG_1.jpg", a / "IMG_1.jpg"), (out / "b" / "IMG_1.jpg", b / "IMG_1.jpg")):
+        assert np.array_equal(np.asarray(Image.open(copy)), np.asarray(Image.open(original)))
+
+
+def test_copies_that_would_replace_one_another_are_refused_before_anything_is_written(
+    town: Path, tmp_path: Path
+) -> None:
+    a, b = two_folders(tmp_path)
+    write_view(tmp_path / "other" / "a" / "IMG_1.jpg", view(6, 99), None)
+    out = tmp_path / "out"
+    for given in ([a / "IMG_1.jpg", b / "IMG_1.jpg"], [a, tmp_path / "other" / "a"]):
+        with pytest.raises(ArgumentError, match=r"a/IMG_1\.jpg .*(b|other/a)/IMG_1\.jpg .*same"):
+            run(town, *given, "--out", out, "--replace")
+    assert not out.exists()
+    # a table holds both, and one photo given twice is one photo
+    assert run(town, a / "IMG_1.jpg", b / "IMG_1.jpg", "--out", out, "--min-confidence", "0", "--sidecar", "csv") == 0
+    assert sorted(read_geotag_table(out / "geotags.csv")) == ["../a/IMG_1.jpg", "../b/IMG_1.jpg"]
+    assert run(town, a, tmp_path / "b" / ".." / "a" / "IMG_1.jpg", "--out", out, "--min-confidence", "0") == 0
+
+
+def test_a_table_goes_beside_the_originals(town: Path, tmp_path: Path) -> None:
+    a, _ = two_folders(tmp_path)
+    assert run(town, a, "--out", a, "--min-confidence", "0", "--sidecar", "csv") == 0
+    assert sorted(contents(a)) == ["IMG_1.jpg", "geotags.csv"]

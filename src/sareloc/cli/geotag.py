@@ -46,7 +46,8 @@ def geotag_command(
     city
         The map.
     out
-        The folder that the copies, or the sidecar, go to; subfolders are kept.
+        The folder that the copies, or the sidecar, go to. Subfolders are kept; of several folders given, each keeps its
+        own name as a level below this one.
     sidecar
         Instead of copies write one file of positions: geotags.csv, which map build reads, or geotags.gpx.
     min_confidence
@@ -67,8 +68,9 @@ def geotag_command(
     targets = dict(copies(photos, out))
     if not targets:
         raise ArgumentError(f"no photos in {', '.join(map(str, photos))}" if photos else "no photos given: name some")
-    _refuse_originals(targets)
-    if sidecar is not None and (out / SIDECARS[sidecar][0]).exists() and not replace:
+    if sidecar is None:
+        targets = _checked(targets)
+    elif (out / SIDECARS[sidecar][0]).exists() and not replace:
         raise ArgumentError(f"{out / SIDECARS[sidecar][0]} is there already: give another --out, or --replace")
     asked = [photo for photo in targets if retag or read_geotag(photo) is None]
     if len(asked) < len(targets):
@@ -90,21 +92,38 @@ def geotag_command(
 
 
 def copies(given: Sequence[Path], out: Path) -> Iterator[tuple[Path, Path]]:
-    """Each photo, and where its copy goes."""
+    """Each photo, and where its copy goes.
+
+    Photos of a folder keep their subfolders. Where several folders are given, the folder's own name is the first level
+    below `out`, so that photos of equal names in two folders stay apart.
+    """
+    several = sum(one.is_dir() for one in given) > 1
     for one in given:
         if one.is_dir():
-            yield from ((photo, out / photo.relative_to(one)) for photo in find_photos(one))
+            below = out / Path(os.path.abspath(one)).name if several else out
+            yield from ((photo, below / photo.relative_to(one)) for photo in find_photos(one))
         else:
             yield one, out / one.name
 
 
-def _refuse_originals(targets: dict[Path, Path]) -> None:
-    originals = {os.path.realpath(photo) for photo in targets}
+def _checked(targets: dict[Path, Path]) -> dict[Path, Path]:
+    """The same photos and copies, a photo given twice once. Raises ArgumentError if a copy would replace an original or
+    the copy of another photo."""
+    files = {photo: os.path.realpath(photo) for photo in targets}
+    originals = set(files.values())
+    by_target: dict[Path, Path] = {}
     for photo, target in targets.items():
         if os.path.realpath(target) in originals:
             raise ArgumentError(
                 f"the copy of {photo} would replace the original {target}: give another folder as --out"
             )
+        if target in by_target and files[photo] != files[by_target[target]]:
+            raise ArgumentError(
+                f"the copies of {by_target[target]} and {photo} would both be {target}, the same file: "
+                "geotag them in two runs with two folders as --out"
+            )
+        by_target.setdefault(target, photo)
+    return {photo: target for target, photo in by_target.items()}
 
 
 def _write_copy(photo: Path, target: Path, fix: Fix, replace: bool) -> bool:
