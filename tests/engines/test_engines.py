@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from benchmarks.drawn_descriptors import WHITE, Walk, draw
 from tests.engines.contract_suite import DIM, EngineContract, unit_vectors
@@ -97,14 +100,14 @@ def indexed(count: int = 4000) -> ApproximateEngine:
 
 
 def sizes(engine: ApproximateEngine) -> list[int]:
-    return [len(part) for part in engine._parts]
+    return [len(part) for part in engine._state.parts]
 
 
 @pytest.mark.usefixtures("parts")
 def test_vectors_that_come_fill_parts_and_full_ones_are_left_alone() -> None:
     engine = indexed(4000)
     assert sizes(engine) == [2000, 2000]
-    full = list(engine._parts)
+    full = engine._state.parts
     engine.upsert(np.arange(4000, 4125), unit_vectors(125, seed=1))
     assert not engine.settle()  # so few are compared exactly
     engine.upsert(np.array([4125]), unit_vectors(1, seed=2))
@@ -113,22 +116,22 @@ def test_vectors_that_come_fill_parts_and_full_ones_are_left_alone() -> None:
     engine.upsert(np.arange(5000, 6000), unit_vectors(1000, seed=3))
     assert engine.settle()
     assert sizes(engine) == [2000, 2000, 1126]  # filled up, not added to
-    assert engine._parts[:2] == full
+    assert engine._state.parts[:2] == full
 
 
 @pytest.mark.usefixtures("parts")
 def test_a_part_is_made_anew_after_a_tenth_has_gone_and_not_before() -> None:
     engine = indexed(4000)
-    kept = engine._parts[1]
+    kept = engine._state.parts[1]
     engine.delete(np.arange(200))
     assert not engine.settle()
     engine.delete(np.array([200]))
     assert engine.settle()
-    assert engine._parts[0] is kept
+    assert engine._state.parts[0] is kept
     assert sizes(engine) == [2000, 1799]
     engine.delete(np.arange(1900))
     assert engine.settle()
-    assert (sizes(engine), len(engine._late.ids)) == ([2000], 100)
+    assert (sizes(engine), len(engine._state.late.ids)) == ([2000], 100)
     assert engine.info().vectors == 2100
 
 
@@ -216,5 +219,25 @@ def test_codes_are_as_short_as_the_vectors_allow(monkeypatch: pytest.MonkeyPatch
     engine = ApproximateEngine(96)
     engine.upsert(np.arange(4000), unit_vectors(4000, dim=96))
     assert engine.settle()
-    two_codes_to_a_byte = engine._parts[0].index.base_index.sa_code_size()
+    two_codes_to_a_byte = engine._state.parts[0].index.base_index.sa_code_size()
     assert codes == 2 * two_codes_to_a_byte
+
+
+@pytest.mark.usefixtures("one_part")
+def test_threads_that_search_at_once_build_the_index_once() -> None:
+    vectors = unit_vectors(4000)
+    engine = ApproximateEngine(DIM)
+    engine.upsert(np.arange(4000), vectors)
+    together = threading.Barrier(4)
+
+    def search(rows: npt.NDArray[np.int64]) -> list[int]:
+        together.wait(timeout=300)
+        found: list[int] = engine.search(vectors[rows], 1).ids[:, 0].tolist()
+        return found
+
+    shares = np.array_split(np.arange(4000), 4)
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(search, shares))
+    assert found == [share.tolist() for share in shares]
+    assert (engine.info().vectors, engine.info().kind) == (4000, "approximate")
+    assert [ids.tolist() for ids, _ in engine.iterate(5000)] == [list(range(4000))]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,16 +39,25 @@ def exact_below(dim: int) -> int:
     return EXACT_NUMBERS // dim
 
 
+class State(NamedTuple):
+    """What an engine holds: replaced as one, so that a search sees the vectors before a build or after it."""
+
+    parts: tuple[Part, ...]
+    late: ExactEngine
+    """The vectors that are in no part."""
+
+
 class ApproximateEngine:
     """Vectors in parts with an index each; those that came later are compared exactly until they fill a part.
 
-    Searching is safe from several threads at once; changing is not.
+    Searching and fetching are safe from several threads at once, also while the first of them builds the index, which
+    happens once; `upsert`, `delete`, `save` and `load` are not.
     """
 
     def __init__(self, dim: int) -> None:
         self.dim = dim
-        self._parts: list[Part] = []
-        self._late = ExactEngine(dim)
+        self._state = State((), ExactEngine(dim))
+        self._building = threading.Lock()
         self._threads = ThreadPoolExecutor(
             os.cpu_count() or 1, "sareloc-search", initializer=lambda: load_faiss().omp_set_num_threads(1)
         )
@@ -56,31 +66,32 @@ class ApproximateEngine:
         """See `Engine`."""
         rows = checked_vectors(vectors, self.dim)
         new = checked_ids(ids, len(rows))
-        for part in self._parts:
+        for part in self._state.parts:
             part.delete(new)
-        self._late.upsert(new, rows)
+        self._state.late.upsert(new, rows)
 
     def delete(self, ids: Ints) -> None:
         """See `Engine`."""
         gone = np.asarray(ids, dtype=np.int64)
-        for part in self._parts:
+        for part in self._state.parts:
             part.delete(gone)
-        self._late.delete(gone)
+        self._state.late.delete(gone)
 
     def search(self, queries: Vectors, k: int, among: Ints | None = None) -> Hits:
         """See `Engine`. Without `among` a hit may be missed (recall@10 above 0.99); with it the search is exact."""
         self.settle()
         asked, k = checked_vectors(queries, self.dim), checked_k(k)
-        late = self._late.search(asked, k, among)
+        parts, late = self._state
+        found = late.search(asked, k, among)
         if among is None:
-            return nearest_of(k, late, *self._search_parts(asked, k))
+            return nearest_of(k, found, *self._search_parts(parts, asked, k))
         allowed = np.unique(np.asarray(among, dtype=np.int64))
-        return nearest_of(k, late, *(part.scan(asked, k, allowed) for part in self._parts))
+        return nearest_of(k, found, *(part.scan(asked, k, allowed) for part in parts))
 
-    def _search_parts(self, queries: Vectors, k: int) -> list[Hits]:
+    def _search_parts(self, parts: tuple[Part, ...], queries: Vectors, k: int) -> list[Hits]:
         """One hit list for each part; parts, and queries by the handful, are searched side by side."""
         pieces = np.array_split(queries, max(1, -(-len(queries) // HANDFUL)))
-        jobs = [(part, piece) for part in self._parts for piece in pieces]
+        jobs = [(part, piece) for part in parts for piece in pieces]
         if len(jobs) > 1:
             found = list(self._threads.map(lambda job: job[0].search(job[1], k), jobs))
         else:
@@ -95,45 +106,51 @@ class ApproximateEngine:
         wanted = np.asarray(ids, dtype=np.int64)
         vectors = np.empty((len(wanted), self.dim), dtype=np.float32)
         missing = np.ones(len(wanted), dtype=bool)
-        for part in self._parts:
+        parts, late = self._state
+        for part in parts:
             missing &= ~part.fetch(wanted, into=vectors)
-        vectors[missing] = self._late.fetch(wanted[missing])
+        vectors[missing] = late.fetch(wanted[missing])
         return vectors
 
     def iterate(self, batch: int = 4096) -> Iterator[tuple[Ints, Vectors]]:
         """See `Engine`."""
-        return in_batches(np.concatenate([*(part.alive() for part in self._parts), self._late.ids]), self.fetch, batch)
+        parts, late = self._state
+        return in_batches(np.concatenate([*(part.alive() for part in parts), late.ids]), self.fetch, batch)
 
     def info(self) -> EngineInfo:
         """See `Engine`."""
-        count = sum(map(len, self._parts)) + len(self._late.ids)
-        used = sum(part.bytes() for part in self._parts) + self._late.info().index_bytes
-        return EngineInfo("approximate" if self._parts else "exact", count, self.dim, used)
+        parts, late = self._state
+        count = sum(map(len, parts)) + len(late.ids)
+        used = sum(part.bytes() for part in parts) + late.info().index_bytes
+        return EngineInfo("approximate" if parts else "exact", count, self.dim, used)
 
     def settle(self) -> bool:
         """Give an index to vectors that came, and a new one to parts that lost many; says whether there was work.
 
-        Parts that are less than half full are filled up on the way, so that there are never many.
+        Parts that are less than half full are filled up on the way, so that there are never many. A thread that calls
+        this while another builds waits for it.
         """
-        limit = exact_below(self.dim) // (LATER if self._parts else 1)
-        worn = [part for part in self._parts if part.gone_count > GONE_SHARE * len(part.ids)]
-        if not worn and len(self._late.ids) <= limit:
-            return False
-        if len(self._late.ids) + sum(map(len, worn)) > limit:
-            worn = [part for part in self._parts if part in worn or len(part) < PART_VECTORS // 2]
-        ids = np.sort(np.concatenate([*(part.alive() for part in worn), self._late.ids]))
-        late, fresh = ExactEngine(self.dim), list[Part]()
-        if len(ids) <= limit:
-            late.upsert(ids, self.fetch(ids))
-        else:
-            fresh = [self._make_part(piece) for piece in np.array_split(ids, -(-len(ids) // PART_VECTORS))]
-        self._parts = [part for part in self._parts if part not in worn] + fresh
-        self._late = late
-        return True
+        with self._building:
+            parts, late = self._state
+            limit = exact_below(self.dim) // (LATER if parts else 1)
+            worn = [part for part in parts if part.gone_count > GONE_SHARE * len(part.ids)]
+            if not worn and len(late.ids) <= limit:
+                return False
+            if len(late.ids) + sum(map(len, worn)) > limit:
+                worn = [part for part in parts if part in worn or len(part) < PART_VECTORS // 2]
+            ids = np.sort(np.concatenate([*(part.alive() for part in worn), late.ids]))
+            left, fresh = ExactEngine(self.dim), list[Part]()
+            if len(ids) <= limit:
+                left.upsert(ids, self.fetch(ids))
+            else:
+                fresh = [self._make_part(piece) for piece in np.array_split(ids, -(-len(ids) // PART_VECTORS))]
+            self._state = State((*(part for part in parts if part not in worn), *fresh), left)
+            return True
 
     def _make_part(self, ids: Ints) -> Part:
-        vectors = self._late.vectors
-        if not np.array_equal(self._late.ids, ids):
+        late = self._state.late
+        vectors = late.vectors
+        if not np.array_equal(late.ids, ids):
             vectors = half_precision(self.dim)
             for _, rows in in_batches(ids, self.fetch, BLOCK):
                 vectors.add(rows)
@@ -145,11 +162,11 @@ class ApproximateEngine:
         What was deleted from parts is noticed by who loads them, what is in no part is not kept.
         """
         folder.mkdir(exist_ok=True)
-        for part in self._parts:
+        for part in self._state.parts:
             if part.file is None:
                 part.file, index = save_index(folder, part.index, part.ids, about)
                 part.use(index)
-        used = {part.file for part in self._parts}
+        used = {part.file for part in self._state.parts}
         for file in folder.iterdir():
             if file not in used:
                 file.unlink(missing_ok=True)
@@ -164,5 +181,5 @@ class ApproximateEngine:
         for part in loaded:  # two processes may have indexed the same vectors: the first part keeps them
             part.delete(taken)
             taken = np.union1d(taken, twice[find_rows(part.ids, twice)[1]])
-        self._parts += loaded
+        self._state = State((*self._state.parts, *loaded), self._state.late)
         return np.delete(ids, again)
