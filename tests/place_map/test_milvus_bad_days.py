@@ -27,6 +27,8 @@ from sareloc.place_map.milvus_store import MilvusStore
 from sareloc.place_map.records import Photo
 from sareloc.place_map.storage import Vectors
 
+DEADLINE_S = 300.0
+
 # the whole command is run here, as a shell would
 pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens:UserWarning")
 
@@ -205,24 +207,127 @@ def test_an_index_is_chosen_once(lite: Path, model: PlaceModel, tmp_path: Path) 
         build_map(model, tmp_path, f"{address}?index=FLAT", progress=False)
 
 
-def test_two_writers_at_once(model: PlaceModel, relay: Relay, tmp_path: Path) -> None:
-    """Both make the same map of the same photos and of some of their own: each photo is in it once."""
+class Killed(BaseException):
+    """The end of a process."""
+
+
+@pytest.fixture
+def create_index(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], None]]]:
+    """What is called, once each, when a client has created a collection and is about to create its index."""
+    client = pytest.importorskip("pymilvus").MilvusClient
+    original, before = client.create_index, list[Callable[[], None]]()
+
+    def create_index(self: object, *arguments: object, **options: object) -> None:
+        if before:
+            before.pop()()
+        original(self, *arguments, **options)
+
+    monkeypatch.setattr(client, "create_index", create_index)
+    return before
+
+
+@pytest.mark.parametrize("then", ["read", "build"])
+def test_a_writer_killed_while_creating_the_map(
+    then: str, model: PlaceModel, lite: Path, tmp_path: Path, create_index: list[Callable[[], None]]
+) -> None:
+    """Whoever opens the collection next completes it, with the index that its creator wanted."""
+
+    def kill() -> None:
+        raise Killed
+
+    write_town(tmp_path, 2)
+    address = f"milvus-lite:{lite}/killed_{then}"
+    create_index.append(kill)
+    with pytest.raises(Killed):
+        build_map(model, tmp_path, f"{address}?index=HNSW", progress=False)
+    if then == "read":
+        assert len(PlaceMap(address)) == 0
+    assert build_map(model, tmp_path, address, progress=False).added == 2
+    city = PlaceMap(address)
+    assert city.engine_info().kind == "Milvus HNSW"
+    assert city.search(city.descriptors(city.sample(2, None)[0]), 1).ids.shape == (2, 1)  # type: ignore[arg-type]
+
+
+def test_an_index_that_is_refused_is_an_error(
+    model: PlaceModel, lite: Path, tmp_path: Path, create_index: list[Callable[[], None]]
+) -> None:
+    from pymilvus import MilvusException
+
+    def refuse() -> None:
+        create_index.append(refuse)  # and the next time too
+        raise MilvusException(1, "no indexes today")
+
+    write_town(tmp_path, 1)
+    create_index.append(refuse)
+    with pytest.raises(MapError, match="refused .*: no indexes today"):
+        build_map(model, tmp_path, f"milvus-lite:{lite}/refused", progress=False)
+
+
+def test_two_writers_at_once(
+    model: PlaceModel, relay: Relay, tmp_path: Path, create_index: list[Callable[[], None]]
+) -> None:
+    """The second finds the collection that the first has just created, without an index: each photo is in it once."""
     write_town(tmp_path / "both", 12)
     for one in ("a", "b"):
         write_photo(tmp_path / one / f"{one}.jpg", ord(one))
-    address, start = f"milvus://127.0.0.1:{relay.port}/two", threading.Barrier(2)
+    address = f"milvus://127.0.0.1:{relay.port}/two"
+    created, second_done = threading.Event(), threading.Event()
 
     def build(own: str) -> BuildReport:
-        start.wait()
         return build_map(model, [tmp_path / own, tmp_path / "both"], address, batch=2, progress=False)
 
-    with ThreadPoolExecutor(2) as threads:
-        reports = list(threads.map(build, ("a", "b")))
-    assert all(report.added + report.already == 13 for report in reports)
+    def wait_for_second() -> None:
+        created.set()
+        assert second_done.wait(DEADLINE_S)
+
+    create_index.append(wait_for_second)
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(build, "a")
+        try:
+            assert created.wait(DEADLINE_S)
+            second = build("b")
+        finally:
+            second_done.set()
+    reports = first.result(), second
+    assert [(report.added, report.already) for report in reports] == [(1, 12), (13, 0)]
     with open_store(address) as store:
         assert store.count() == 14
         assert len({one.sha256 for photos, _ in store.records() for one in photos}) == 14
     assert names(address) == {f"{n:04d}.jpg" for n in range(12)} | {"a.jpg", "b.jpg"}
+
+
+@pytest.mark.slow
+def test_two_processes_at_once(model: PlaceModel, tmp_path: Path) -> None:
+    """Four times: which one is first at which step is theirs."""
+    server_module = pytest.importorskip("milvus_lite.adapter.grpc.server")
+    # one request at a time: two that open a collection at once give milvus-lite two copies of it, a server none
+    server, database, port = server_module.start_server_in_thread(str(tmp_path / "lite.db"), max_workers=1)
+    write_town(tmp_path / "photos", 6)
+    save_checkpoint(model, tmp_path / "model")
+    code = (
+        "import sys; from sareloc.checkpoint import load_model; from sareloc.place_map.building import build_map\n"
+        f"model = load_model({str(tmp_path / 'model')!r})\n"
+        "for line in sys.stdin:\n"
+        f"    report = build_map(model, {str(tmp_path / 'photos')!r}, line.strip(), batch=2, progress=False)\n"
+        "    print(report.added + report.already, flush=True)\n"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen([sys.executable, "-c", code], **pipes) for _ in range(2)]  # type: ignore[call-overload]
+    addresses = [f"milvus://127.0.0.1:{port}/processes_{n}" for n in range(4)]
+    try:
+        for address in addresses:
+            for process in processes:
+                process.stdin.write(f"{address}\n")
+                process.stdin.flush()
+            assert [process.stdout.readline() for process in processes] == ["6\n", "6\n"]
+            assert names(address) == {f"{n:04d}.jpg" for n in range(6)}
+        assert [process.communicate(timeout=DEADLINE_S)[1] for process in processes] == ["", ""]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+        server.stop(grace=None)
+        database.close()
 
 
 @pytest.mark.slow

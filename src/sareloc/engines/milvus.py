@@ -27,7 +27,7 @@ from sareloc.engines.contract import (
 )
 from sareloc.engines.milvus_connection import Connection
 from sareloc.engines.milvus_index import search_parameters
-from sareloc.engines.milvus_schema import Column
+from sareloc.engines.milvus_schema import Column, complete_collection
 from sareloc.errors import ArgumentError, MapError
 
 MOST_ROWS = 16_384
@@ -36,7 +36,6 @@ NUMBERS_AT_ONCE = 2**22  # of vectors in one message: 16 MiB
 HITS_AT_ONCE = 2**17
 IDS_AT_ONCE = 8192
 UNIT = 1e-2
-LOAD_S = 3600.0  # a server that was started again reads its collections from disk
 
 Consistency = Literal["Strong", "Bounded"]
 Floats = npt.NDArray[np.float64]
@@ -44,7 +43,10 @@ Row = dict[str, Any]
 
 
 class MilvusEngine:
-    """The vectors of a collection that is there, with `columns` beside them. Safe from several threads."""
+    """The vectors of a collection that exists, with `columns` beside them; one without an index is given it.
+
+    Safe from several threads.
+    """
 
     def __init__(
         self, connection: Connection, columns: Sequence[Column] = (), *, consistency: Consistency = "Strong"
@@ -53,10 +55,9 @@ class MilvusEngine:
         self.columns = columns
         self.consistency = consistency
         self._collection = connection.address.collection
-        self._ask("load_collection", timeout=LOAD_S)
+        self.index = complete_collection(connection)
         described = self._ask("describe_collection")
         self.dim = int(next(field for field in described["fields"] if field["name"] == "vector")["params"]["dim"])
-        self.index = str(self._ask("describe_index", index_name="vector")["index_type"])
 
     def upsert(self, ids: Ints, vectors: Vectors, known: Mapping[str, Sequence[Any]] | None = None) -> None:
         """See `Engine`. `known`: for some columns, what they say of each vector."""

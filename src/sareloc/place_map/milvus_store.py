@@ -153,33 +153,32 @@ class MilvusStore:
 def open_milvus_store(address: MilvusAddress, *, consistency: Consistency = "Strong") -> MilvusStore:
     """Open a map; a collection that is none of ours is a MapError that says so. Who writes must read Strong."""
     connection = Connection(address)
-    if not _is_there(connection):
+    if not connection.ask("has_collection", collection_name=address.collection):
         raise MapError(f'map {address} does not exist: make one with "sareloc map build PHOTOS --out {address}"')
+    return _store_of(connection, consistency)
+
+
+def open_or_create_milvus_store(address: MilvusAddress, manifest: Manifest) -> MilvusStore:
+    """Open a map; where there is none, create an empty one of this manifest.
+
+    Several processes may do so at once: all get the map of the one that created the collection.
+    """
+    connection = Connection(address)
+    values = asdict(replace(manifest, map_id=uuid.uuid4().hex))
+    properties = {f"{PROPERTY}{key}": str(value) for key, value in values.items()}
+    create_collection(connection, manifest.dim, COLUMNS, address.index or DEFAULT, properties)
+    return _store_of(connection, "Strong")
+
+
+def _store_of(connection: Connection, consistency: Consistency) -> MilvusStore:
     manifest, engine = manifest_of(connection), MilvusEngine(connection, COLUMNS, consistency=consistency)
+    address = connection.address
     if address.index not in (None, engine.index):
         raise MapError(
             f"map {address} has the index {engine.index}, asked for is {address.index}: leave that out, or copy the "
             "map to a collection that is made with it"
         )
     return MilvusStore(engine, manifest)
-
-
-def open_or_create_milvus_store(address: MilvusAddress, manifest: Manifest) -> MilvusStore:
-    """Open a map; where there is none, make an empty one of this manifest."""
-    connection = Connection(address)
-    if not _is_there(connection):
-        values = asdict(replace(manifest, map_id=uuid.uuid4().hex))
-        properties = {f"{PROPERTY}{key}": str(value) for key, value in values.items()}
-        try:
-            create_collection(connection, manifest.dim, COLUMNS, address.index or DEFAULT, properties)
-        except MapError:
-            if not _is_there(connection):
-                raise  # else another process was faster
-    return open_milvus_store(address)
-
-
-def _is_there(connection: Connection) -> bool:
-    return bool(connection.ask("has_collection", collection_name=connection.address.collection))
 
 
 def _properties(connection: Connection) -> dict[str, str]:
