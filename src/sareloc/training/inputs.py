@@ -8,14 +8,14 @@ left out.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -232,7 +232,50 @@ def choose_keep(
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that is free on a device, in bytes."""
+    """Memory that is free on a device, in bytes; on the host no more than the process's control groups allow."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    available = int(psutil.virtual_memory().available)
+    allowed = cgroup_free_bytes()
+    return available if allowed is None else min(available, allowed)
+
+
+CGROUPS = {  # of each version: folder of the hierarchy; its files of limit and use; memory that is only file cache
+    "v2": ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    "v1": ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+
+
+def cgroup_free_bytes(root: Path = Path("/")) -> int | None:
+    """Bytes that the memory limits of this process's control groups (Linux, v2 or v1) leave; None: there is no limit.
+
+    The limits of a group's ancestors count as well: the smallest remainder is returned, at least 0. File cache that the
+    kernel drops on demand (`inactive_file`) counts as free, as in `docker stats`. A container may see paths of its
+    host in /proc/self/cgroup: folders that do not exist are skipped.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    left = []
+    for line in lines:
+        number, controllers, group = line.split(":", 2)
+        if number != "0" and "memory" not in controllers.split(","):
+            continue
+        folder, limit, used, cache = CGROUPS["v2" if number == "0" else "v1"]
+        path = PurePosixPath(group.lstrip("/"))
+        for ancestor in (path, *path.parents):
+            found = _cgroup_left(root / folder / ancestor, limit, used, cache)
+            left += [] if found is None else [found]
+    return min(left, default=None)
+
+
+def _cgroup_left(folder: Path, limit: str, used: str, cache: str) -> int | None:
+    """What one group's limit leaves, in bytes; None where it has none."""
+    try:
+        allowed = int((folder / limit).read_text())
+        taken = int((folder / used).read_text())
+        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):  # no such group, or "max"
+        return None
+    return max(0, allowed - taken + int(stat.get(cache, 0)))
