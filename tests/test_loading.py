@@ -17,6 +17,8 @@ from sareloc.errors import ArgumentError, PhotoError, SarelocError
 from sareloc.loading import AHEAD, load_images
 from sareloc.photos import decode
 
+DEADLINE_S = 600.0  # ends a test that hangs
+
 linux = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks up child processes in /proc")
 
 
@@ -222,7 +224,8 @@ def test_workers_that_cannot_start_say_so(photos: list[Path], monkeypatch: pytes
 
 
 SCRIPT = """
-import signal, sys, time
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it, and so would its children
 from sareloc.loading import load_images
 print("script runs", flush=True)
 for row, image in load_images([sys.argv[1]] * 100, lambda height, width: (height, width), workers=2):
@@ -233,16 +236,24 @@ print("end", flush=True)
 """
 
 
-def start(then: str, photo: Path, folder: Path) -> subprocess.Popen[str]:
+@contextlib.contextmanager
+def started(then: str, photo: Path, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process group of a script and its workers; whatever the test finds, none of it is left behind."""
     script = folder / "script.py"
     script.write_text(SCRIPT.format(then=then))
-    return subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, str(script), str(photo)],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def wait_for(process: subprocess.Popen[str], word: str) -> None:
@@ -253,50 +264,50 @@ def wait_for(process: subprocess.Popen[str], word: str) -> None:
     pytest.fail(f"never printed {word}: {process.communicate()}")
 
 
-def group_ends(group: int) -> bool:
-    for _ in range(200):
-        try:
+def wait_for_end_of(group: int) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() < deadline:
             os.killpg(group, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.05)
-    return False
+            time.sleep(0.01)
+        pytest.fail("workers outlived their caller")
 
 
 def test_a_script_without_a_guard_runs_once(photos: list[Path], tmp_path: Path) -> None:
-    out, err = start("break", photos[0], tmp_path).communicate(timeout=60)
+    with started("break", photos[0], tmp_path) as process:
+        out, err = process.communicate(timeout=DEADLINE_S)
     assert out.split("\n") == ["script runs", "loading", "end", ""]
     assert err == ""
 
 
 def test_ctrl_c_ends_caller_and_workers_quietly(photos: list[Path], tmp_path: Path) -> None:
-    process = start("time.sleep(60)", photos[0], tmp_path)
-    wait_for(process, "loading")
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to everybody
-    _, err = process.communicate(timeout=30)
-    assert err.count("Traceback") == 1
-    assert err.strip().endswith("KeyboardInterrupt")
-    assert group_ends(process.pid)
+    with started("sys.stdin.read()", photos[0], tmp_path) as process:
+        wait_for(process, "loading")
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to everybody
+        process.wait(DEADLINE_S)
+        assert process.stderr is not None
+        err = process.stderr.read()
+        assert err.count("Traceback") == 1
+        assert err.strip().endswith("KeyboardInterrupt")
+        wait_for_end_of(process.pid)
 
 
 def test_ctrl_c_is_the_callers_to_answer(photos: list[Path], tmp_path: Path) -> None:
     """A caller that goes on after Ctrl-C, as one that saves its work first, still has its workers."""
-    process = start(
-        "signal.signal(signal.SIGINT, lambda *_: print('heard', flush=True)); print('deaf', flush=True); time.sleep(1)",
-        photos[0],
-        tmp_path,
-    )
-    wait_for(process, "deaf")
-    os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert out.split() == ["heard", "end"]
+    then = "signal.signal(signal.SIGINT, lambda *_: print('heard', flush=True)); print('ready', flush=True); input()"
+    with started(then, photos[0], tmp_path) as process:
+        wait_for(process, "ready")
+        os.killpg(process.pid, signal.SIGINT)
+        wait_for(process, "heard")
+        out, err = process.communicate("go on\n", timeout=DEADLINE_S)
+    assert out.split() == ["end"]
     assert err == ""
 
 
 def test_workers_do_not_outlive_a_killed_caller(photos: list[Path], tmp_path: Path) -> None:
-    process = start("time.sleep(60)", photos[0], tmp_path)
-    wait_for(process, "loading")
-    process.kill()
-    _, err = process.communicate(timeout=30)
-    assert err == ""
-    assert group_ends(process.pid)
+    with started("sys.stdin.read()", photos[0], tmp_path) as process:
+        wait_for(process, "loading")
+        process.kill()
+        _, err = process.communicate(timeout=DEADLINE_S)
+        assert err == ""
+        wait_for_end_of(process.pid)

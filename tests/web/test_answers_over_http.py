@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.localize.street import PLACES, build_street, position, street_model, view, write_view
-from tests.web.running import running, same_place, street_client
+from tests.web.running import DEADLINE_S, running, same_place, street_client
 
 from sareloc import __version__
 from sareloc.errors import MissingExtraError
@@ -183,7 +183,7 @@ def test_the_name_is_the_maps_unless_another_is_given(web_town: Path) -> None:
 def test_a_localizer_is_served_as_it_is(web_town: Path) -> None:
     localizer = Localizer(street_model(), PlaceMap(web_town / "street.gpkg"), Search(expand=2), min_confidence=0.99999)
     with running(make_app(localizer)) as address:
-        told = httpx.post(f"{address}/localize", content=query(web_town, 5)).json()
+        told = httpx.post(f"{address}/localize", content=query(web_town, 5), timeout=DEADLINE_S).json()
     fix = localizer.localize(query(web_town, 5))
     assert told["confidence"] == pytest.approx(fix.confidence)
     assert same_place(told, fix)

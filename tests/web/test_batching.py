@@ -106,7 +106,7 @@ def test_places_are_bounded_and_come_free_again() -> None:
 
 def wait_until_waiting(address: str, count: int) -> None:
     deadline = time.monotonic() + DEADLINE_S
-    while f"sareloc_waiting_photos {count}\n" not in httpx.get(f"{address}/metrics").text:
+    while f"sareloc_waiting_photos {count}\n" not in httpx.get(f"{address}/metrics", timeout=DEADLINE_S).text:
         assert time.monotonic() < deadline, f"there were never {count} photos waiting"
 
 
@@ -187,7 +187,7 @@ def test_a_shutdown_finishes_what_was_accepted(web_town: Path) -> None:
         while server.servers and server.servers[0].is_serving():
             assert time.monotonic() < deadline
         with pytest.raises(httpx.ConnectError):
-            httpx.get(f"{address}/health")
+            httpx.get(f"{address}/health", timeout=DEADLINE_S)
         held.gate.set()
         assert [one.result().status_code for one in asked] == [200] * 5
     thread.join(DEADLINE_S)

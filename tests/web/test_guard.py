@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.client import HTTPResponse
 from pathlib import Path
 
@@ -43,6 +43,13 @@ def hasty(web_town: Path) -> Iterator[httpx.Client]:
 
 def connect(client: httpx.Client) -> socket.socket:
     return socket.create_connection((client.base_url.host, client.base_url.port), timeout=DEADLINE_S)
+
+
+def repeat_until(happens: Callable[[], bool], what: str) -> None:
+    """Try again what a busy machine may be too slow for once: a service that waits half a second may then give up."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not happens():
+        assert time.monotonic() < deadline, f"it never happened that {what}"
 
 
 def answer_of(connection: socket.socket) -> tuple[int, bytes]:
@@ -99,7 +106,7 @@ def test_a_slow_upload_is_given_up(hasty: httpx.Client) -> None:
     assert status == 408
     assert b"did not arrive within 0.5 s" in told
     assert b"connection: close" in told.lower()
-    assert hasty.get("/health").status_code == 200
+    repeat_until(lambda: hasty.get("/health").status_code == 200, "the service answered others")
 
 
 def test_an_upload_by_single_bytes_is_given_up(hasty: httpx.Client) -> None:
@@ -124,22 +131,31 @@ def test_an_upload_by_single_bytes_is_given_up(hasty: httpx.Client) -> None:
 
 
 def test_headers_that_do_not_come_are_given_up(hasty: httpx.Client) -> None:
-    with connect(hasty) as silent, connect(hasty) as halfway, connect(hasty) as second:
+    with connect(hasty) as silent, connect(hasty) as halfway:
         halfway.sendall(b"GET /health HTTP/1.1\r\nHost: loc")
-        second.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /hea")
         assert [answer_of(connection)[1] for connection in (silent, halfway)] == [b"", b""]
-        assert answer_of(second)[0] == 200  # and the next request of a connection has as much time
+
+    def first_is_answered_and_second_given_up() -> bool:
+        with connect(hasty) as second:
+            second.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /hea")
+            return answer_of(second)[0] == 200
+
+    repeat_until(first_is_answered_and_second_given_up, "the first of two requests was answered")
 
 
 def test_an_answer_is_whole_also_when_time_runs_out_behind_it(
     hasty: httpx.Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(guard, "LINGER_S", 60.0)
-    with connect(hasty) as connection:
-        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n")
-        status, told = answer_of(connection)
-    assert status == 200
-    assert told.endswith(b"}")
+
+    def answered_whole() -> bool:
+        with connect(hasty) as connection:
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n")
+            status, told = answer_of(connection)
+        assert told.endswith(b"}")
+        return status == 200
+
+    repeat_until(answered_whole, "the answer was 200")
     assert caplog.records == []
 
 
@@ -148,13 +164,6 @@ def test_a_client_that_goes_away_harms_nobody(strict: httpx.Client) -> None:
         with connect(strict) as connection:
             connection.sendall(post(1000, b"\xff\xd8\xff"))
     assert strict.get("/health").status_code == 200
-
-
-def wait_for(status: int, client: httpx.Client) -> httpx.Response:
-    deadline = time.monotonic() + DEADLINE_S
-    while (answer := client.post("/localize", content=bytes(1000))).status_code != status:
-        assert time.monotonic() < deadline, f"never was the answer {status}"
-    return answer
 
 
 def refused_beside_two_uploads(client: httpx.Client) -> httpx.Response | None:
@@ -173,11 +182,13 @@ def refused_beside_two_uploads(client: httpx.Client) -> httpx.Response | None:
 
 
 def test_all_uploads_together_are_bounded(strict: httpx.Client) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while (refused := refused_beside_two_uploads(strict)) is None:
-        assert time.monotonic() < deadline, "a third upload was always taken"
-    assert refused.headers["retry-after"]
-    wait_for(422, strict)
+    refusals: list[httpx.Response | None] = []
+    repeat_until(
+        lambda: refusals.append(refused_beside_two_uploads(strict)) or refusals[-1] is not None, "one was refused"
+    )
+    assert refusals[-1] is not None
+    assert refusals[-1].headers["retry-after"]
+    repeat_until(lambda: strict.post("/localize", content=bytes(1000)).status_code == 422, "there was room again")
 
 
 def test_an_answer_that_takes_too_long_is_a_503(web_town: Path) -> None:
@@ -189,9 +200,11 @@ def test_an_answer_that_takes_too_long_is_a_503(web_town: Path) -> None:
         assert late.headers["retry-after"] == "10"
         assert "no answer within 0.5 s" in late.json()["detail"]
         held.gate.set()
-        deadline = time.monotonic() + DEADLINE_S
-        while httpx.post(f"{address}/localize", content=photo, timeout=DEADLINE_S).status_code != 200:
-            assert time.monotonic() < deadline, "it did not recover"
+
+        def answers() -> bool:
+            return httpx.post(f"{address}/localize", content=photo, timeout=DEADLINE_S).status_code == 200
+
+        repeat_until(answers, "it recovered")
 
 
 def test_a_mistake_of_ours_is_a_500_without_its_trace(web_town: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -200,8 +213,10 @@ def test_a_mistake_of_ours_is_a_500_without_its_trace(web_town: Path, caplog: py
             raise ZeroDivisionError("a secret of the code")
 
     with running(make_app(Broken(web_town / "street.gpkg"))) as address:
-        answer = httpx.post(f"{address}/localize", content=(web_town / "queries" / "q05.jpg").read_bytes())
-        assert httpx.get(f"{address}/health").status_code == 200
+        answer = httpx.post(
+            f"{address}/localize", content=(web_town / "queries" / "q05.jpg").read_bytes(), timeout=DEADLINE_S
+        )
+        assert httpx.get(f"{address}/health", timeout=DEADLINE_S).status_code == 200
     assert answer.status_code == 500
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.headers["x-content-type-options"] == "nosniff"

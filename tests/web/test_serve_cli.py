@@ -16,6 +16,7 @@ import httpx
 import pytest
 from cyclopts import App
 from tests.localize.street import street_model
+from tests.web.running import DEADLINE_S
 
 import sareloc.web.server
 from sareloc.checkpoint import save_checkpoint
@@ -52,17 +53,19 @@ def serving(*words: str | Path, **environment: str) -> Iterator[tuple[subprocess
 def test_a_process_serves_and_ends_when_told(own_town: Path, checkpoint: Path) -> None:
     words = (own_town / "street.gpkg", "--model", checkpoint, "--port", "0", "--max-files", "2", "--name", "Here")
     with serving(*words, SARELOC_TOKEN="from-the-environment") as (process, address):
-        told = httpx.get(f"{address}/settings").json()
+        told = httpx.get(f"{address}/settings", timeout=DEADLINE_S).json()
         assert (told["name"], told["max_files"], told["adding"]) == ("Here", 2, True)
         photo = (own_town / "queries" / "q05.jpg").read_bytes()
-        assert httpx.post(f"{address}/localize", content=photo).json()["latlon"]
+        assert httpx.post(f"{address}/localize", content=photo, timeout=DEADLINE_S).json()["latlon"]
         allowed = {"Authorization": "Bearer from-the-environment"}
-        assert httpx.delete(f"{address}/photos/1", headers=allowed).status_code == 204
+        assert httpx.delete(f"{address}/photos/1", headers=allowed, timeout=DEADLINE_S).status_code == 204
         port = address.rpartition(":")[2]
-        assert httpx.get(f"http://localhost:{port}/health").status_code == 200
-        assert httpx.get(f"{address}/health", headers={"Host": "evil.example.org"}).status_code == 421
+        assert httpx.get(f"http://localhost:{port}/health", timeout=DEADLINE_S).status_code == 200
+        assert (
+            httpx.get(f"{address}/health", headers={"Host": "evil.example.org"}, timeout=DEADLINE_S).status_code == 421
+        )
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) in (0, -signal.SIGTERM)
+        assert process.wait(DEADLINE_S) in (0, -signal.SIGTERM)
         assert process.stderr.read() == ""
     assert [file.name for file in own_town.glob("street.gpkg*")] == ["street.gpkg"]
 

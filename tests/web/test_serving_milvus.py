@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import pytest
 from tests.localize.street import street_model
-from tests.web.running import running, street_client
+from tests.web.running import DEADLINE_S, running, street_client
 
 from sareloc.errors import ArgumentError
 from sareloc.place_map import Box, PlaceMap, open_store
@@ -28,7 +28,7 @@ def address(web_town: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def milvus(address: str) -> Iterator[httpx.Client]:
-    with running(make_app(address, street_model())) as url, httpx.Client(base_url=url, timeout=60) as connected:
+    with running(make_app(address, street_model())) as url, httpx.Client(base_url=url, timeout=DEADLINE_S) as connected:
         yield connected
 
 
@@ -84,7 +84,7 @@ def test_what_is_removed_elsewhere_is_no_longer_found(web_town: Path, tmp_path: 
     there = f"milvus-lite:{tmp_path}/lite.db/street"
     copy_map(web_town / "street.gpkg", there, progress=False)
     photo = (web_town / "queries" / "q05.jpg").read_bytes()
-    with running(make_app(there, street_model())) as url, httpx.Client(base_url=url, timeout=60) as client:
+    with running(make_app(there, street_model())) as url, httpx.Client(base_url=url, timeout=DEADLINE_S) as client:
         before = client.post("/localize", content=photo).json()["matches"][0]["id"]
         with open_store(there, write=True) as store:
             assert store.remove(np.array([before])) == 1

@@ -12,7 +12,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 from tests.localize.street import street_model
 from tests.web.page.visiting import Visit, choose, verdict
-from tests.web.running import HeldLocalizer, running
+from tests.web.running import DEADLINE_S, HeldLocalizer, running
 
 from sareloc.place_map import Box
 from sareloc.place_map.building import add_photos
@@ -92,7 +92,7 @@ def test_a_busy_server_is_asked_again(browser: Browser, web_town: Path) -> None:
     limits = Limits(queue=1, max_files=1)
     photo = web_town / "queries" / "q07.jpg"
     with running(make_app(held, limits=limits), limits) as url, Visit(browser, url) as visit:
-        ask = partial(httpx.post, f"{url}/localize", content=photo.read_bytes(), timeout=60)
+        ask = partial(httpx.post, f"{url}/localize", content=photo.read_bytes(), timeout=DEADLINE_S)
         first = threading.Thread(target=ask)
         first.start()
         assert held.begun.wait(60)
