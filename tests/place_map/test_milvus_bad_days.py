@@ -259,7 +259,7 @@ def test_an_index_that_is_refused_is_an_error(
 
     write_town(tmp_path, 1)
     create_index.append(refuse)
-    with pytest.raises(MapError, match="refused .*: no indexes today"):
+    with pytest.raises(MapError, match=r"refused .*: no indexes today"):
         build_map(model, tmp_path, f"milvus-lite:{lite}/refused", progress=False)
 
 
