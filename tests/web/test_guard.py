@@ -250,12 +250,31 @@ def test_the_tiles_that_were_asked_for_are_allowed(web_town: Path, tiles: str, o
         assert f"img-src 'self' data: blob: {origin};" in answer.headers["content-security-policy"]
 
 
-def test_a_service_with_names_answers_to_no_others(web_town: Path) -> None:
-    with street_client(web_town / "street.gpkg", serving=Serving(hosts=("localhost", "[::1]"))) as client:
-        good = ("localhost", "LOCALHOST:8000", "[::1]", "[::1]:8000")
-        bad = ("evil.example.org", "127.0.0.1", "localhost.evil.org:80", "")
-        assert [client.get("/health", headers={"Host": host}).status_code for host in good] == [200] * 4
-        assert [client.get("/health", headers={"Host": host}).status_code for host in bad] == [421] * 4
+def test_a_service_answers_only_to_the_names_it_was_told(web_town: Path) -> None:
+    """Else a web page whose name is made to point to this machine could read the map."""
+    serving = Serving(allow_host=("Places.example.org", "192.0.2.7", "2001:db8::1"))
+    with street_client(web_town / "street.gpkg", serving=serving) as client:
+        good = ["localhost", "LOCALHOST:8000", "127.0.0.1:80", "[::1]", "[::1]:8000"]
+        good += ["places.example.org", "PLACES.example.org:443", "192.0.2.7:8000", "[2001:db8::1]:8000"]
+        bad = ["evil.example.org", "localhost.evil.org:80", "places.example.org.evil.org", "192.0.2.8", "::1", ""]
+        assert [client.get("/health", headers={"Host": host}).status_code for host in good] == [200] * len(good)
+        answers = [client.get("/health", headers={"Host": host}) for host in bad]
+        assert [answer.status_code for answer in answers] == [421] * len(bad)
+        assert answers[0].headers["content-type"] == "application/problem+json"
+        assert "evil.example.org" in answers[0].json()["detail"]
+
+
+def test_the_names_are_loopback_unless_told(client: httpx.Client, web_town: Path) -> None:
+    hosts = ("localhost", "127.0.0.1", "[::1]", "192.0.2.7", "evil.example.org")
+    assert [client.get("/health", headers={"Host": host}).status_code for host in hosts] == [200] * 3 + [421] * 2
+    with street_client(web_town / "street.gpkg", serving=Serving(allow_host=("*",))) as unchecked:
+        assert [unchecked.get("/health", headers={"Host": host}).status_code for host in hosts] == [200] * 5
+
+
+@pytest.mark.parametrize("name", ["", "https://a.org", "a.org:8000", "*.a.org", "a b", "[::1]:80"])
+def test_a_name_is_a_name(name: str) -> None:
+    with pytest.raises(ArgumentError, match="allow-host"):
+        Serving(allow_host=(name,))
 
 
 def test_other_methods_and_routes_are_problems_too(client: httpx.Client) -> None:

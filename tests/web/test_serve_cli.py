@@ -40,7 +40,7 @@ def serving(*words: str | Path, **environment: str) -> Iterator[tuple[subprocess
     )  # fmt: skip
     try:
         said = process.stdout.readline()
-        found = re.fullmatch(r"serving street\.gpkg at (http://127\.0\.0\.1:\d+)/ \(Ctrl-C stops\)\n", said)
+        found = re.fullmatch(r"serving street\.gpkg at (http://[\w.]+:\d+)/ \(Ctrl-C stops\)\n", said)
         assert found, said or process.stderr.read()
         yield process, found[1]
     finally:
@@ -94,28 +94,63 @@ def run(*words: str | Path) -> None:
 
 
 def test_flags_are_the_knobs(web_town: Path, checkpoint: Path, started: dict[str, object]) -> None:
-    words = ["--token", "t", "--hosts", "a.org", "--hosts", "b.org", "--no-heatmap", "--queue", "99", "--access-log"]
+    words = [
+        "--token",
+        "t",
+        "--allow-host",
+        "a.org",
+        "--allow-host",
+        "b.org",
+        "--no-heatmap",
+        "--queue",
+        "99",
+        "--access-log",
+    ]
     with pytest.raises(StartedError):
         run(web_town / "street.gpkg", "--model", checkpoint, *words)
     assert started["limits"] == Limits(queue=99)
     assert started["access_log"] is True
     shown = started["app"].state.service.serving
-    assert shown == Serving(token="t", hosts=("localhost", "127.0.0.1", "[::1]", "a.org", "b.org"), heatmap=False)
+    assert shown == Serving(token="t", allow_host=("a.org", "b.org"), heatmap=False)
 
 
 def test_binding_wider_without_a_token_warns(
     web_town: Path, checkpoint: Path, started: dict[str, object], capsys: pytest.CaptureFixture[str]
 ) -> None:
     city = (web_town / "street.gpkg", "--model", checkpoint)
+    wider = ["--host", "0.0.0.0", "--allow-host", "places.example.org"]
     with pytest.raises(StartedError):
-        run(*city, "--host", "0.0.0.0")
-    warning = capsys.readouterr().err
-    assert "warning: whoever can reach 0.0.0.0 can ask this map" in warning
-    assert started["app"].state.service.serving.hosts == ()
-    for words in (["--host", "0.0.0.0", "--token", "t"], ["--host", "127.0.0.1"], []):
+        run(*city, *wider)
+    assert "warning: everyone who can reach 0.0.0.0 can" in capsys.readouterr().err
+    for words in ([*wider, "--token", "t"], ["--host", "127.0.0.1"], []):
         with pytest.raises(StartedError):
             run(*city, *words)
         assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7"])
+def test_binding_wider_needs_a_name(host: str, web_town: Path) -> None:
+    """Before the map is opened; the error shows the option to add."""
+    with pytest.raises(ArgumentError, match=r"--allow-host \S+"):
+        run(web_town / "absent.gpkg", "--host", host)
+
+
+def test_a_wide_service_answers_to_the_names_it_was_told(web_town: Path, checkpoint: Path) -> None:
+    words = (web_town / "street.gpkg", "--model", checkpoint, "--port", "0", "--host", "0.0.0.0", "--token", "t")
+    with serving(*words, "--allow-host", "places.example.org") as (_, shown):
+        assert shown.startswith("http://places.example.org:")  # 0.0.0.0 is nobody's name
+        address = shown.replace("places.example.org", "127.0.0.1")
+        names = ("places.example.org", "localhost:80", "127.0.0.1", "evil.example.org")
+        answers = [httpx.get(f"{address}/health", headers={"Host": name}).status_code for name in names]
+        assert answers == [200, 200, 200, 421]
+
+
+def test_another_loopback_address_is_answered_under_its_own_name(
+    web_town: Path, checkpoint: Path, started: dict[str, object]
+) -> None:
+    with pytest.raises(StartedError):
+        run(web_town / "street.gpkg", "--model", checkpoint, "--host", "127.1.2.3")
+    assert started["app"].state.service.serving.allow_host == ("127.1.2.3",)
 
 
 def test_what_only_this_machine_can_reach() -> None:
@@ -136,5 +171,43 @@ def test_wrong_calls_say_so(web_town: Path, checkpoint: Path) -> None:
         run(web_town / "absent.gpkg")
     with pytest.raises(MapError, match="built by model 'street'"):
         run(web_town / "street.gpkg")
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ArgumentError, match="cannot be listened on"):
-        sareloc.web.server.bind("127.0.0.1", taken.getsockname()[1])
+
+
+def test_the_port_is_taken_before_anything_is_opened(web_town: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        words = [sys.executable, "-m", "sareloc", "serve", web_town / "absent.gpkg", "--port", str(port)]
+        ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert (len(ended.stderr.splitlines()), "Traceback" in ended.stderr) == (1, False)
+    assert f"port {port} " in ended.stderr
+    assert "another --port" in ended.stderr
+
+
+def test_two_services_do_not_share_a_port() -> None:
+    """Already before the first one listens to requests: two sockets that only bind would both succeed."""
+    with sareloc.web.server.bind("127.0.0.1", 0) as first, pytest.raises(ArgumentError, match="in use"):
+        sareloc.web.server.bind("127.0.0.1", first.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "said"),
+    [("192.0.2.7", 0, "--host"), ("127.0.0.1", 65_536, "65535"), ("127.0.0.1", -1, "65535")],
+)
+def test_addresses_that_cannot_be_listened_on(host: str, port: int, said: str) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        sareloc.web.server.bind(host, port)
+
+
+def test_a_privileged_port() -> None:
+    first_free = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+    if not first_free.exists() or int(first_free.read_text()) <= 81:
+        pytest.skip("anyone may listen on port 81 here")
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65_534)
+    try:
+        with pytest.raises(ArgumentError, match="1024"):
+            sareloc.web.server.bind("127.0.0.1", 81)
+    finally:
+        os.seteuid(user)

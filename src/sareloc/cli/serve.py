@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,12 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from sareloc.errors import need
+from sareloc.errors import ArgumentError, need
 from sareloc.localize import Search
 from sareloc.web import Limits, Serving, make_app
-from sareloc.web.limits import LOOPBACK
+from sareloc.web.limits import LOOPBACK, bracketed
+
+EVERYWHERE = ("0.0.0.0", "::")
 
 
 def serve_command(
@@ -43,7 +46,7 @@ def serve_command(
     model
         The checkpoint that the map was built with; by itself the packaged model that it was built with.
     host
-        The address to listen on: by itself this machine alone; 0.0.0.0 for all that can reach it.
+        The address to listen on; default: localhost only. 0.0.0.0 listens on all addresses, and needs --allow-host.
     port
         The port to listen on; 0 takes a free one.
     min_confidence
@@ -63,29 +66,38 @@ def serve_command(
     if shown.token is None:
         shown = replace(shown, token=os.environ.get("SARELOC_TOKEN"))
     if is_loopback(host):
-        # else a page elsewhere whose name is made to point to this machine could read the map
-        shown = replace(shown, hosts=(*LOOPBACK, *shown.hosts))
+        shown = replace(shown, allow_host=(*shown.allow_host, *({host} - {"::1", *LOOPBACK})))
+    elif not shown.allow_host:
+        name = socket.gethostname() if host in EVERYWHERE else host
+        raise ArgumentError(
+            f"--host {host} also needs the host names that the service may be addressed by, so that no web page can "
+            f"read the map under another name: add --allow-host {name} (may be repeated), or --allow-host '*' for all"
+        )
     elif shown.token is None:
         print(
-            f"sareloc: warning: whoever can reach {host} can ask this map and see its photos; without --token nobody "
-            "can add any. Let a reverse proxy decide who may",
+            f"sareloc: warning: everyone who can reach {host} can query this map and see its photos; without --token "
+            "nobody can add photos. Use a reverse proxy to restrict access",
             file=sys.stderr,
         )
-    app = make_app(
-        city, model, search, serving=shown, limits=granted, min_confidence=min_confidence, device=device, batch=batch
-    )
-    with bind(host, port) as listening:
-        where = _address(*listening.getsockname()[:2])
+    with bind(host, port) as listening:  # first: opening the map takes longest
+        app = make_app(
+            city,
+            model,
+            search,
+            serving=shown,
+            limits=granted,
+            min_confidence=min_confidence,
+            device=device,
+            batch=batch,
+        )
+        name = host if host not in EVERYWHERE else shown.allow_host[0].replace("*", "localhost")
+        where = f"http://{bracketed(name)}:{listening.getsockname()[1]}/"
         make_server(
             app,
             granted,
             lambda: print(f"serving {city.name} at {where} (Ctrl-C stops)", flush=True),
             access_log=access_log,
         ).run(sockets=[listening])
-
-
-def _address(host: str, port: int) -> str:
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
 
 def is_loopback(host: str) -> bool:

@@ -19,7 +19,7 @@ from sareloc.place_map.map_model import load_map_model
 from sareloc.web.about_routes import about_routes
 from sareloc.web.asking_routes import asking_routes
 from sareloc.web.guard import Guard
-from sareloc.web.limits import Limits, Serving, tile_host
+from sareloc.web.limits import Limits, Serving, allowed_hosts, tile_host
 from sareloc.web.live_map import LiveMap
 from sareloc.web.map_routes import map_routes
 from sareloc.web.problems import answer_problems
@@ -53,7 +53,7 @@ def build_app(live: LiveMap, batch: int, serving: Serving, limits: Limits) -> Fa
         app.include_router(routes(service))
     answer_problems(app)
     app.add_middleware(
-        Guard, limits=limits, metrics=service.metrics, headers=safe_headers(serving.tiles), hosts=serving.hosts
+        Guard, limits=limits, metrics=service.metrics, headers=safe_headers(serving.tiles), hosts=allowed_hosts(serving)
     )
     app.state.service = service
     return app

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -24,16 +24,16 @@ METHODS = {"GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH"}
 
 
 class Guard:
-    """ASGI middleware around the whole app."""
+    """ASGI middleware around the whole app. `hosts`: the Host headers that are answered; None for all."""
 
     def __init__(
-        self, app: ASGIApp, limits: Limits, metrics: Metrics, headers: Mapping[str, str], hosts: Sequence[str]
+        self, app: ASGIApp, limits: Limits, metrics: Metrics, headers: Mapping[str, str], hosts: frozenset[str] | None
     ) -> None:
         self.app = app
         self.limits = limits
         self.metrics = metrics
         self.headers = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-        self.hosts = {host.lower() for host in hosts}
+        self.hosts = hosts
         self.held_bytes = 0
         """Of all requests in work."""
 
@@ -89,9 +89,11 @@ class _Exchange:
 
     def _check_head(self) -> None:
         name = self.host if self.host.endswith("]") else self.host.rpartition(":")[0] or self.host
-        if self.guard.hosts and name not in self.guard.hosts:
+        if self.guard.hosts is not None and name not in self.guard.hosts:
             # a page elsewhere whose name was made to point here must not read this map
-            raise Problem(421, f"this service does not answer to the name {self.host!r}")
+            raise Problem(
+                421, f"this service does not answer to the host name {name!r}: its operator allows it by --allow-host"
+            )
         if self.declared.isdigit() and int(self.declared) > self.guard.limits.max_bytes:
             raise self._too_large()
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from sareloc.errors import ArgumentError
 
 MIB = 2**20
+HOST = re.compile(r"[\w.-]+|\[[0-9a-fA-F:.]+\]", re.ASCII)
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -58,18 +59,36 @@ class Serving:
     """Whose tiles they are, as their owner asks to be named."""
     token: str | None = None
     """Who sends it may add and remove photos; without one nobody may."""
-    hosts: tuple[str, ...] = ()
-    """Names that the service answers to, such as places.example.org; by default all."""
+    allow_host: tuple[str, ...] = ()
+    """A host name or IP address that requests may address the service by, such as places.example.org; may be given
+    several times. localhost, 127.0.0.1 and [::1] are always allowed; * allows every name."""
     heatmap: bool = True
     """Whether to draw heat maps, for which some eighty small copies of a photo go through the model."""
 
     def __post_init__(self) -> None:
         if self.token is not None and not re.fullmatch(r"[!-~]+", self.token):
             raise ArgumentError("a token is one or more printable ASCII characters without spaces")
+        for name in self.allow_host:
+            if name != "*" and not HOST.fullmatch(bracketed(name)):
+                raise ArgumentError(
+                    f"--allow-host is a host name or an IP address without a port, or *: found {name!r}"
+                )
         if self.tiles is not None and tile_host(self.tiles) is None:
             raise ArgumentError(
                 f"tiles are a URL like https://tiles.example.org/{{z}}/{{x}}/{{y}}.png: found {self.tiles!r}"
             )
+
+
+def allowed_hosts(serving: Serving) -> frozenset[str] | None:
+    """The names, in lower case, that a request's Host header may have; None where every name is allowed."""
+    if "*" in serving.allow_host:
+        return None
+    return frozenset((*LOOPBACK, *(bracketed(name).lower() for name in serving.allow_host)))
+
+
+def bracketed(host: str) -> str:
+    """A host as it is written in a URL: an IPv6 address in brackets."""
+    return f"[{host}]" if host.count(":") > 1 and not host.startswith("[") else host
 
 
 def tile_host(tiles: str) -> str | None:

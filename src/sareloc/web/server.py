@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
+import os
 import socket
 from collections.abc import Callable
 
@@ -14,6 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from sareloc.errors import ArgumentError
 from sareloc.web.limits import Limits
 
+BACKLOG = 2048  # uvicorn's
 GRACE_S = 5.0
 """Beyond the time that a request may take, before a shutdown gives up on it."""
 
@@ -51,19 +54,35 @@ class PromptProtocol(H11Protocol):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket to listen on; port 0 takes one that is free."""
+    """A socket that listens; port 0 takes a free one. Raises ArgumentError if the port cannot be had.
+
+    Connections wait in the socket's queue until a server accepts them.
+    """
+    if not 0 <= port <= 65_535:
+        raise ArgumentError(f"a port is a number from 0 to 65535, found {port}: choose another --port")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # only of a socket that says it is TCP does asyncio send small packets at once; else each answer waits 40 ms
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if os.name == "posix":  # elsewhere it would take a port that is in use
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
+        listening.listen(BACKLOG)  # only from here on is the port this socket's alone
     except OSError as refused:
         listening.close()
-        raise ArgumentError(
-            f"{host} port {port} cannot be listened on ({refused.strerror}): choose another --host or --port"
-        ) from refused
+        raise ArgumentError(_why_not(host, port, refused)) from refused
     return listening
+
+
+def _why_not(host: str, port: int, refused: OSError) -> str:
+    if refused.errno == errno.EADDRINUSE:
+        return f"port {port} of {host} is in use by another program: choose another --port, or 0 for a free one"
+    if refused.errno == errno.EACCES:
+        return (
+            f"port {port} of {host} may only be used by the administrator: choose another --port, from 1024 on, and "
+            "let a reverse proxy forward to it"
+        )
+    return f"{host} port {port} cannot be listened on ({refused.strerror}): choose another --host or --port"
 
 
 def make_server(app: FastAPI, limits: Limits, ready: Callable[[], None], *, access_log: bool = False) -> uvicorn.Server:
