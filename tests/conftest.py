@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -29,3 +31,22 @@ def shared_data() -> Path:
 def _one_seed() -> None:
     """Torch draws the same numbers in every run of a test."""
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 kB; tests that need it skip where mounting is not allowed. `make_read_only` freezes it."""
+    folder = tmp_path / "small_disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "sareloc-test", str(folder)], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def make_read_only(folder: Path) -> None:
+    """The `small_disk` takes no more writes; its files stay readable."""
+    subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)

@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from sareloc.errors import ArgumentError, WeightsError
+from sareloc.files import writing
 from sareloc.models.place_model import ModelSpec, PlaceModel, fingerprint, model_of_spec
 from sareloc.models.storage import Storage, pack, unpack
 from sareloc.runtimes import RUNTIMES, run_on
@@ -69,24 +70,25 @@ def save_checkpoint(
         "spec": json.loads(model.spec().to_json()),
     }
     told = {} if training is None else {"training": dict(training)}
-    path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
-    try:
-        if path.suffix == SINGLE_FILE:
-            _refuse_to_replace(path, unless=not path.is_dir())
-            _save_tensors(packed, beside, {"sareloc": json.dumps(about | told)})
-            os.replace(beside, path)
-        else:
-            _refuse_to_replace(path, unless=not path.exists() or (path / SPEC).is_file())
-            beside.mkdir()
-            _save_tensors(packed, beside / WEIGHTS)
-            for name, content in {SPEC: about, **({TRAINING: told["training"]} if told else {})}.items():
-                (beside / name).write_text(json.dumps(content, indent=2) + "\n")
-            _replace_folder(beside, path)
-    finally:
-        if beside.is_dir():
-            shutil.rmtree(beside)
-        beside.unlink(missing_ok=True)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            if path.suffix == SINGLE_FILE:
+                _refuse_to_replace(path, unless=not path.is_dir())
+                _save_tensors(packed, beside, {"sareloc": json.dumps(about | told)})
+                os.replace(beside, path)
+            else:
+                _refuse_to_replace(path, unless=not path.exists() or (path / SPEC).is_file())
+                beside.mkdir()
+                _save_tensors(packed, beside / WEIGHTS)
+                for name, content in {SPEC: about, **({TRAINING: told["training"]} if told else {})}.items():
+                    (beside / name).write_text(json.dumps(content, indent=2) + "\n")
+                _replace_folder(beside, path)
+        finally:
+            if beside.is_dir():
+                shutil.rmtree(beside)
+            beside.unlink(missing_ok=True)
 
 
 def _save_tensors(tensors: dict[str, Tensor], file: Path, metadata: dict[str, str] | None = None) -> None:

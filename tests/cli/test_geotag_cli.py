@@ -53,7 +53,7 @@ def test_copies_get_positions_and_originals_stay(
     town: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = contents(photos)
-    assert run(town, photos, "--out", tmp_path / "out") == 0
+    assert run(town, photos, "--out", tmp_path / "out") == 1  # one could not be written
     assert contents(photos) == before
     told = capsys.readouterr()
     written = find_geotagged(tmp_path / "out")

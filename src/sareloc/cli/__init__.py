@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
+from typing import NoReturn, TextIO
 
 from cyclopts import App
 
 from sareloc import __version__
-from sareloc.errors import SarelocError
+from sareloc.errors import explain
 
 app = App(name="sareloc", help="Say where a photo was taken: learn, map, localize.", version=__version__)
 
@@ -69,17 +71,55 @@ def wait_quietly() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
-def main() -> None:
-    """Run the command line; an error of ours is one line on standard error and exit status 1."""
+def main(words: Sequence[str] | None = None) -> None:
+    """Run the command line; an error of the user's or of the machine's is one line on standard error, exit status 1.
+
+    words: what follows the program's name; default: the arguments of this process.
+    """
     wait_quietly()
     try:
-        app()
-    except SarelocError as error:
-        print(f"sareloc: {error}", file=sys.stderr)
-        sys.exit(1)
-    except BrokenPipeError:  # whoever reads (head, less) has had enough; what is still buffered goes nowhere
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+        try:
+            app(sys.argv[1:] if words is None else words)
+        finally:
+            _flush()
     except KeyboardInterrupt:
-        print("sareloc: stopped", file=sys.stderr)
-        sys.exit(130)
+        _end("stopped", 130)
+    except BrokenPipeError:  # the reader (head, less) has closed the pipe; what is still buffered goes nowhere
+        _discard(sys.stdout)
+        sys.exit(141)
+    except Exception as error:
+        if isinstance(error, OSError) and error.filename is None and not _can_flush():
+            error.filename = "standard output"
+        if (sentence := explain(error)) is None:
+            raise
+        _end(sentence, 1)
+
+
+def _end(sentence: str, status: int) -> NoReturn:
+    """Say why on standard error, if it can be written to, and exit."""
+    if not _can_flush():
+        _discard(sys.stdout)  # else the interpreter tries again at exit, and prints that it failed
+    try:
+        if sys.stderr is not None:
+            print(f"sareloc: {sentence}", file=sys.stderr, flush=True)
+    except OSError:
+        _discard(sys.stderr)
+    sys.exit(status)
+
+
+def _flush() -> None:
+    if sys.stdout is not None:  # None: it was closed before the start
+        sys.stdout.flush()
+
+
+def _can_flush() -> bool:
+    try:
+        _flush()
+    except OSError:
+        return False
+    return True
+
+
+def _discard(stream: TextIO) -> None:
+    """What is still buffered for this stream goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

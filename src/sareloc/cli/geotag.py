@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +12,8 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from sareloc.cli.localize import ask, tell_unreadable
-from sareloc.errors import ArgumentError, PhotoError
+from sareloc.errors import ArgumentError, PhotoError, explain
+from sareloc.files import replacing
 from sareloc.localize import Fix, Search, open_localizer
 from sareloc.localize.formats import geotags_csv, gpx
 from sareloc.photos import Geotag, find_photos, read_geotag, write_geotag
@@ -37,7 +39,8 @@ def geotag_command(
 ) -> int:
     """Find where photos were taken and write that into the EXIF of copies. The originals stay as they are.
 
-    Photos that have a position already are passed over. The exit status is 1 where no position was written.
+    Photos that have a position already are passed over. The exit status is 1 if no position was written, or if writing
+    one failed.
 
     Parameters
     ----------
@@ -85,10 +88,13 @@ def geotag_command(
     if sidecar is not None:
         written = _write_sidecar(sure, out, sidecar)
     else:
-        written = sum(_write_copy(photo, targets[photo], fix, replace) for photo, fix in sure)
-    unsure = len(found) - len(sure)
-    print(f"{written:,} of {len(asked):,} photos geotagged in {out}, {unsure:,} below confidence {min_confidence:g}")
-    return 0 if written else 1
+        written = _write_copies([(photo, targets[photo], fix) for photo, fix in sure], replace)
+    failed, unsure = len(sure) - written, len(found) - len(sure)
+    print(
+        f"{written:,} of {len(asked):,} photos geotagged in {out}, {unsure:,} below confidence {min_confidence:g}"
+        + (f", {failed:,} could not be written" if failed else "")
+    )
+    return 0 if written and not failed else 1
 
 
 def copies(given: Sequence[Path], out: Path) -> Iterator[tuple[Path, Path]]:
@@ -126,26 +132,30 @@ def _checked(targets: dict[Path, Path]) -> dict[Path, Path]:
     return {photo: target for target, photo in by_target.items()}
 
 
-def _write_copy(photo: Path, target: Path, fix: Fix, replace: bool) -> bool:
-    """Whether it was written; where it was not, standard error says why."""
-    assert fix.latlon is not None
-    try:
-        if target.exists() and not replace:
-            raise PhotoError(target, "is there already (--replace writes it anew)")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_geotag(photo, target, Geotag(fix.latlon))
-    except PhotoError as error:
-        print(f"sareloc: {error}", file=sys.stderr)
-        return False
-    return True
+def _write_copies(answers: Iterable[tuple[Path, Path, Fix]], replace: bool) -> int:
+    """Write the copy of each photo; how many were written. Why one was not goes to standard error.
+
+    A disk that is full or read-only ends it: no other copy could be written either.
+    """
+    written = 0
+    for photo, target, fix in answers:
+        assert fix.latlon is not None
+        try:
+            if target.exists() and not replace:
+                raise PhotoError(target, "is there already (--replace writes it anew)")
+            write_geotag(photo, target, Geotag(fix.latlon))
+            written += 1
+        except (PhotoError, OSError) as error:
+            print(f"sareloc: {explain(error)}", file=sys.stderr)
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+                break
+    return written
 
 
 def _write_sidecar(sure: Iterable[tuple[Path, Fix]], out: Path, kind: Literal["csv", "gpx"]) -> int:
     name, written = SIDECARS[kind]
     named = [(Path(os.path.relpath(photo, out)).as_posix(), fix) for photo, fix in sure]
     if named:
-        out.mkdir(parents=True, exist_ok=True)
-        beside = out / f".{name}.part"
-        beside.write_text(written(named), encoding="utf-8")
-        os.replace(beside, out / name)
+        with replacing(out / name) as beside:
+            beside.write_text(written(named), encoding="utf-8")
     return len(named)

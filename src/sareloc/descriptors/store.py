@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import io
 import json
 import os
 import time
@@ -14,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sareloc.errors import ArgumentError
+from sareloc.files import replacing, writing
 
 Ints = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
@@ -59,12 +62,16 @@ class Store:
         manifest, vectors, stamps = (folder / name for name in ("manifest.json", "vectors.npy", "stamps.npy"))
         if not manifest.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            np.lib.format.open_memmap(vectors, "w+", np.float32, (len(paths), dim)).flush()
-            np.save(stamps, np.full((len(paths), 2), -1, dtype=np.int64))
+            with writing(vectors):
+                np.lib.format.open_memmap(vectors, "w+", np.float32, (len(paths), dim)).flush()
+                _reserve(vectors)
+            with writing(stamps):
+                content = io.BytesIO()  # np.save to a file that does not fit says only how much was written
+                np.save(content, np.full((len(paths), 2), -1, dtype=np.int64))
+                stamps.write_bytes(content.getvalue())
             # the manifest comes last: a folder without one is begun anew
-            beside = manifest.with_suffix(".part")
-            beside.write_text(json.dumps(asdict(wanted), indent=2) + "\n")
-            os.replace(beside, manifest)
+            with replacing(manifest) as beside:
+                beside.write_text(json.dumps(asdict(wanted), indent=2) + "\n")
         _check(folder, json.loads(manifest.read_text()), asdict(wanted))
         current = np.array([_stamp(path) for path in paths], dtype=np.int64).reshape(-1, 2)
         return Store(np.load(vectors, mmap_mode="r+"), np.load(stamps, mmap_mode="r+"), current)
@@ -93,6 +100,17 @@ class Store:
             self._stamps[rows] = self._current[rows]
         self._unmarked.clear()
         self._marked_at = time.monotonic()
+
+
+def _reserve(file: Path) -> None:
+    """Give the file its space on the disk now: a process that writes to mapped memory without any is killed."""
+    if hasattr(os, "posix_fallocate"):
+        with file.open("r+b") as opened:
+            try:
+                os.posix_fallocate(opened.fileno(), 0, max(file.stat().st_size, 1))
+            except OSError as refused:
+                if refused.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # a file system that cannot reserve
+                    raise
 
 
 def _stamp(path: Path) -> tuple[int, int]:

@@ -7,7 +7,6 @@ about every padding (minutes for EfficientNet-lite0), and rounds negative quotie
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import torch
@@ -17,6 +16,7 @@ from sareloc.errors import ArgumentError, need
 from sareloc.export.backbone import Ranges, add_backbone
 from sareloc.export.graph import Graph
 from sareloc.export.pooling import add_aggregation, add_whitening
+from sareloc.files import replacing
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import MIN_SIDE_PX
 
@@ -54,14 +54,8 @@ def export_onnx(model: PlaceModel, path: str | Path, *, dim: int | None = None) 
         about(model, wanted),
     )
     onnx.checker.check_model(built, full_check=True)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.part")
-    try:
+    with replacing(path) as beside:
         onnx.save(built, beside)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def features_onnx(model: PlaceModel, ranges: Ranges | None = None) -> bytes:

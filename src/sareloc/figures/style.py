@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import io
-import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sareloc.errors import ArgumentError, look_up, need
+from sareloc.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -142,10 +142,8 @@ def _rendered(figure: Figure, **how: Any) -> bytes:
 
 def write_beside(path: Path, content: bytes) -> Path:
     """Write a file beside its place and rename it, so that it is never half there. The folder is made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(path.name + ".partial")
-    beside.write_bytes(content)
-    os.replace(beside, path)
+    with replacing(path) as beside:
+        beside.write_bytes(content)
     return path
 
 

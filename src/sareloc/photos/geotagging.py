@@ -6,7 +6,6 @@ included: the new GPS directory, and a first directory that points to it, are ap
 
 from __future__ import annotations
 
-import os
 import shutil
 import struct
 from datetime import timedelta
@@ -15,6 +14,7 @@ from pathlib import Path
 from PIL.ExifTags import GPS, IFD
 
 from sareloc.errors import PhotoError
+from sareloc.files import replacing
 from sareloc.photos.geotag import EPOCH, Geotag
 
 EXIF = b"Exif\0\0"
@@ -38,7 +38,8 @@ def write_geotag(photo: str | Path, target: str | Path, geotag: Geotag) -> None:
     """Copy a JPEG to `target` (which may be the same file) with this geotag in its EXIF.
 
     Pixels and all other metadata stay as they are; GPS fields that the geotag does not know stay too. Raises
-    PhotoError where the photo is no JPEG or its EXIF is damaged or full.
+    PhotoError if the photo is no JPEG or its EXIF is damaged or full, OSError if the target cannot be written: then it
+    is as it was before.
     """
     try:
         jpeg = Path(photo).read_bytes()
@@ -50,14 +51,9 @@ def write_geotag(photo: str | Path, target: str | Path, geotag: Geotag) -> None:
         tagged = jpeg_with_geotag(jpeg, geotag)
     except ValueError as damaged:
         raise PhotoError(photo, f"cannot take a geotag: {damaged}") from damaged
-    beside = Path(f"{target}.part")
-    try:
+    with replacing(target) as beside:
         beside.write_bytes(tagged)
         shutil.copymode(photo, beside)
-        os.replace(beside, target)
-    except OSError as refused:
-        beside.unlink(missing_ok=True)
-        raise PhotoError(target, f"cannot be written: {refused.strerror}") from refused
 
 
 def jpeg_with_geotag(jpeg: bytes, geotag: Geotag) -> bytes:

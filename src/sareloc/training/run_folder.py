@@ -15,7 +15,6 @@ import csv
 import io
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from sareloc.errors import ArgumentError, WeightsError, need
+from sareloc.files import replacing
 
 STATE_VERSION = 1
 
@@ -115,10 +115,9 @@ class RunFolder:
             "history": [asdict(r) for r in state.history],
             "knobs": knobs,
         }
-        beside = self.path / "state.safetensors.partial"
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}
-        save_file(tensors, beside, metadata={"sareloc_run": json.dumps(about)})
-        os.replace(beside, self.path / "state.safetensors")
+        with replacing(self.path / "state.safetensors") as beside:
+            save_file(tensors, beside, metadata={"sareloc_run": json.dumps(about)})
 
     def log(self, record: EpochRecord) -> None:
         """Add the epoch's numbers to TensorBoard's event files in this folder (extra `tensorboard`)."""
@@ -154,9 +153,8 @@ def _open_state(file: Path, knobs: dict[str, Any]) -> RunState:
 
 def replace_text(path: Path, text: str) -> None:
     """Write a text file beside its place and rename it."""
-    beside = path.with_name(path.name + ".partial")
-    beside.write_text(text, encoding="utf-8")
-    os.replace(beside, path)
+    with replacing(path) as beside:
+        beside.write_text(text, encoding="utf-8")
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

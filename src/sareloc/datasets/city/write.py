@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from tqdm import tqdm
 from sareloc.datasets.city.places import CityPlaces, city_places, draw_in_turn
 from sareloc.datasets.city.town import SIZES, SPLITS
 from sareloc.errors import ArgumentError, look_up
+from sareloc.files import replacing
 from sareloc.geo import wgs84_from_enu
 from sareloc.photos import Geotag, exif_bytes, make_utm_name
 
@@ -66,10 +67,8 @@ def _claim(folder: Path, city: dict[str, Any]) -> None:
     """Note in the folder which city it holds; another one's folder is an ArgumentError."""
     note = folder / "city.json"
     if not note.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        beside = note.with_name(f"{note.name}.part")
-        beside.write_text(json.dumps(city) + "\n")
-        os.replace(beside, note)
+        with replacing(note) as beside:
+            beside.write_text(json.dumps(city) + "\n")
         return
     try:
         held = json.loads(note.read_text())
@@ -102,6 +101,7 @@ def photo_names(city: CityPlaces, tags: list[Geotag]) -> list[str]:
 
 
 def _save(image: np.typing.NDArray[np.uint8], path: Path, tag: Geotag) -> None:
-    beside = path.with_name(f"{path.name}.part")
-    Image.fromarray(image).save(beside, format="JPEG", quality=QUALITY, exif=exif_bytes(tag))
-    os.replace(beside, path)
+    content = io.BytesIO()  # Pillow itself does not notice where the last bytes of a file find no space
+    Image.fromarray(image).save(content, format="JPEG", quality=QUALITY, exif=exif_bytes(tag))
+    with replacing(path) as beside:
+        beside.write_bytes(content.getvalue())

@@ -1,0 +1,47 @@
+"""Writing files: complete or not at all, and errors that name the file."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sareloc.errors import errno_of
+
+LONGEST_NAME = 40
+"""Characters of a file's name that a temporary name repeats: file systems limit a name to 255 bytes."""
+
+
+@contextmanager
+def writing(file: str | Path) -> Iterator[None]:
+    """Inside, `file` is written; whatever says that the disk or the system refused it becomes an OSError that names it.
+
+    The system names a file when it is opened but not when it is written, and libraries (safetensors, torch, SQLite)
+    raise errors of their own types. Errors of other kinds pass unchanged.
+    """
+    try:
+        yield
+    except Exception as error:
+        number = errno_of(error)
+        if number is None:
+            raise
+        raise OSError(number, os.strerror(number), str(file)) from error
+
+
+@contextmanager
+def replacing(file: str | Path) -> Iterator[Path]:
+    """A new path beside `file` to write to: renamed to `file` at the end, deleted after an error.
+
+    The folder is made. Raises OSError, with `file` as its filename, if the disk or the system refuses.
+    """
+    file = Path(file)
+    beside = file.with_name(f".{file.name[:LONGEST_NAME]}.{uuid.uuid4().hex[:8]}.part")
+    with writing(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield beside
+            os.replace(beside, file)
+        finally:
+            beside.unlink(missing_ok=True)
