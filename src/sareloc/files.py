@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from sareloc.errors import errno_of
 
-LONGEST_NAME = 40
-"""Characters of a file's name that a temporary name repeats: file systems limit a name to 255 bytes."""
+LONGEST_NAME = 255
+"""Bytes of a file's name that file systems allow."""
 
 
 @contextmanager
@@ -32,12 +31,15 @@ def writing(file: str | Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(file: str | Path) -> Iterator[Path]:
-    """A new path beside `file` to write to: renamed to `file` at the end, deleted after an error.
+    """A path beside `file` to write to: renamed to `file` at the end, deleted after an error.
 
-    The folder is made. Raises OSError, with `file` as its filename, if the disk or the system refuses.
+    The folder is made. The path is always the same, so that what a killed process has left is overwritten by the next
+    one; two processes must not write one file at once. Raises OSError, with `file` as its filename, if the disk or the
+    system refuses.
     """
     file = Path(file)
-    beside = file.with_name(f".{file.name[:LONGEST_NAME]}.{uuid.uuid4().hex[:8]}.part")
+    too_long = len(os.fsencode(file.name)) + len("..part") > LONGEST_NAME
+    beside = file.with_name(f".{file.name[:50] if too_long else file.name}.part")
     with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         try:

@@ -97,7 +97,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tiny, tmp_path):
     before = {path: path.read_bytes() for path in find_photos(tmp_path)}
     lost, kept = sorted(before)[2], sorted(before)[3]
     lost.unlink()
-    (lost.parent / f"{lost.name}.part").write_bytes(b"half a photo")
+    (lost.parent / f".{lost.name}.part").write_bytes(b"half a photo")
     kept.write_bytes(b"left alone")
     assert draw_places(tmp_path, 3, tiny, splits=["val"]) == 1
     assert lost.read_bytes() == before[lost]
