@@ -48,6 +48,19 @@ def test_faults_are_listed_and_end_with_status_1(table, capsys):
     assert f"unreadable  1\n            {table / 'b.jpg'}: not a JPEG" in printed
 
 
+def test_bad_rows_beside_photos_are_listed(tmp_path, capsys):
+    for name in "ab":
+        Image.new("RGB", (8, 8)).save(tmp_path / f"{name}.jpg")
+    (tmp_path / "geotags.csv").write_text("filename,latitude,lng\na.jpg,48.1,2\nb.jpg,95,2\nc.jpg,48.1,2\n")
+    assert run(tmp_path) == 0
+    printed = capsys.readouterr().out
+    assert "database    1 photos\n" in printed
+    assert "line 3 (b.jpg): latitude 95" in printed
+    assert "1 row (c.jpg) names no photo" in printed
+    run(tmp_path, "--json")
+    assert len(json.loads(capsys.readouterr().out)["notes"]) == 2
+
+
 def test_long_lists_are_cut(tmp_path, capsys):
     rows = "".join(f"{row}.jpg,1,2\n" for row in range(9))
     (tmp_path / "meta.csv").write_text("file,lat,lon\n" + rows)

@@ -115,6 +115,22 @@ def test_a_map_on_milvus_takes_the_same_commands(town: Path, capsys: pytest.Capt
     assert sorted(PlaceMap(town / "copy.gpkg").files) == [f"photos/000{number}.jpg" for number in (0, 2, 3, 4, 5)]
 
 
+def test_bad_rows_of_a_table_are_told_at_once(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        f"000{number}.jpg;{48.8 + number / 1000:.4f}".replace(".", ",").replace(",jpg", ".jpg") for number in range(6)
+    ]
+    rows[2], rows[4] = "0002.jpg;95", "0004.jpg;Paris"
+    table = "Bild;Filename;Latitude;Lng\n" + "".join(f"é;{row};2,29\n" for row in rows) + "é;gone.jpg;48,8;2,29\n"
+    (town / "photos" / "geotags.csv").write_text(table, encoding="latin-1")
+    assert build(town) == 0
+    printed = capsys.readouterr().out
+    assert "added 6 photos" in printed  # two of them where their EXIF says
+    for said in ("line 4 (0002.jpg)", "line 6 (0004.jpg)", "1 row (gone.jpg) names no photo", "Latin-1"):
+        assert said in printed
+    build(town, "--json")
+    assert len(json.loads(capsys.readouterr().out)["notes"]) == 4
+
+
 def test_photos_left_out_are_told(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(12):
         write_photo(town / "photos" / f"nowhere{number:02d}.jpg", 60 + number, tagged=False)

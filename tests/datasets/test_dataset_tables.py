@@ -46,12 +46,36 @@ def test_unknown_split_lists_the_known(tmp_path):
 
 def test_local_metres_and_other_names(tmp_path):
     table = "filename;x_east_m;y_north_m;geo_split\nsub\\a.jpg;1,5;2;test\n"
-    with pytest.raises(DatasetError, match=r"line 2: x_m is '1,5', not a number"):
-        load_table(write(tmp_path, table))
-    places = load_table(write(tmp_path, "\ufeff" + table.replace("1,5", "1.5")))
-    assert places.database.files == ("sub/a.jpg",)
-    assert places.database.positions.frame == "local"
-    assert places.database.positions.metres.tolist() == [[1.5, 2]]
+    for text in (table, "\ufeff" + table.replace("1,5", "1.5")):
+        places = load_table(write(tmp_path, text))
+        assert places.database.files == ("sub/a.jpg",)
+        assert places.database.positions.frame == "local"
+        assert places.database.positions.metres.tolist() == [[1.5, 2]]
+    with pytest.raises(DatasetError, match=r"line 2: x_m '1,234' is not a number"):  # a thousand, or one
+        load_table(write(tmp_path, 'file,x_m,y_m\na.jpg,"1,234",2\n'))
+
+
+def test_spellings_that_people_use(tmp_path):
+    places = load_table(write(tmp_path, "Image Name;Latitude;Lng\na.jpg;48,5;2° 30' E\n"))
+    assert places.database.files == ("a.jpg",)
+    np.testing.assert_allclose(places.database.positions.latlon(), [[48.5, 2.5]], atol=1e-9)
+
+
+def test_rows_without_a_position_are_left_out(tmp_path):
+    places = load_table(write(tmp_path, "file,lat,lon,role\na.jpg,1,2,db\nb.jpg,,,query\nc.jpg,1,2,query\n"))
+    assert (places.database.files, places.queries.files) == (("a.jpg",), ("c.jpg",))
+    assert places.left_out == (str(tmp_path / "b.jpg"),)
+    with pytest.raises(DatasetError, match="lists no photos with a position: 1 have none"):
+        load_table(write(tmp_path, "file,lat,lon\nb.jpg,,\n"))
+
+
+def test_all_bad_rows_are_in_one_error(tmp_path):
+    rows = "a,95,2,db\nb,1\nc,1,2,gallery\na,1,2,db\n,1,2,db\nd,nan,2,db\ne,1,2,db\n"
+    with pytest.raises(DatasetError, match="6 bad rows") as error:
+        load_table(write(tmp_path, "file,lat,lon,role\n" + rows))
+    assert [line.split(":")[0].strip() for line in str(error.value).splitlines()[1:]] == [
+        f"line {line}" for line in (2, 3, 4, 5, 6, 7)
+    ]
 
 
 def test_degrees_are_preferred_to_metres(tmp_path):
@@ -90,19 +114,19 @@ def test_photos_elsewhere(tmp_path):
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ("photo,lat,lon\na,1,2\n", r"has no column 'file' \(or filename, path\): it has photo, lat, lon"),
+        ("which,lat,lon\na,1,2\n", "has no column 'file': it has which, lat, lon. Accepted are file"),
         ("file,lat\na,1\n", "neither where nor what .* needs columns lat and lon, or x_m and y_m, or place_id"),
-        ("file,lat,lon\na,1,2\nb,north,2\n", "line 3: lat is 'north', not a number"),
-        ("file,lat,lon\na,1,\n", "line 2: lon is '', not a number"),
-        ("file,lat,lon\na,nan,2\n", "line 2: lat is 'nan', not a number"),
-        ("file,lat,lon\na,95,2\n", r"line 2: lat is 95, outside -90..90"),
-        ("file,lat,lon\na,5,181\n", r"line 2: lon is 181, outside -180..180"),
+        ("file,lat,lon\na,1,2\nb,north,2\n", "line 3: latitude 'north' is not a number"),
+        ("file,lat,lon\na,1,\n", "line 2: longitude '' is not a number"),
+        ("file,lat,lon\na,nan,2\n", "line 2: latitude 'nan' is not a number"),
+        ("file,lat,lon\na,95,2\n", r"line 2: latitude 95 is outside -90..90"),
+        ("file,lat,lon\na,5,181\n", r"line 2: longitude 181 is outside -180..180"),
         ("file,lat,lon\na,1,2\n\nb,1,2\na,3,4\n", "line 5: a is listed twice, first in line 2"),
         ("file,lat,lon\na,1,2\nb,1\n", "line 3: 2 values for 3 columns"),
         ("file,lat,lon\n,1,2\n", "line 2: no file name"),
         ("file,lat,lon,role\na,1,2,gallery\n", "line 2: role is 'gallery', not one of database, db, query, queries"),
-        ("file,lat,lon,time\na,1,2,noon\n", "line 2: time is 'noon', neither a number nor a moment"),
-        ("file,lat,lon,heading\na,1,2,east\n", "line 2: heading_deg is 'east', not a number"),
+        ("file,lat,lon,time\na,1,2,noon\n", "line 2: time 'noon' is neither seconds since 1970 nor a moment"),
+        ("file,lat,lon,heading\na,1,2,east\n", "line 2: heading_deg 'east' is not a number"),
         ("file,lat,lon\n", "lists no photos"),
         ("", "is empty: its first line must name the columns"),
         ('file,lat,lon\na,1,2\n"b,1,2\nc,1,2\n', "line 4: 1 values for 3 columns"),
@@ -114,9 +138,16 @@ def test_what_is_wrong_is_said_with_its_line(tmp_path, table, message):
 
 
 def test_a_file_that_is_no_text(tmp_path):
-    (tmp_path / "meta.csv").write_bytes(b"file,lat,lon\n\xff\xfe,1,2\n")
-    with pytest.raises(DatasetError, match="UTF-8"):
+    (tmp_path / "meta.csv").write_bytes(b"file,lat,lon\n\xff\0,1,2\n")
+    with pytest.raises(DatasetError, match="not text"):
         load_table(tmp_path / "meta.csv")
+
+
+def test_latin_1_is_read_and_noted(tmp_path):
+    (tmp_path / "meta.csv").write_bytes(b"file,lat,lon\ncaf\xe9.jpg,1,2\n")
+    places = load_table(tmp_path / "meta.csv")
+    assert places.database.files == ("caf\u00e9.jpg",)
+    assert "Latin-1" in places.notes[0]
 
 
 @pytest.mark.data

@@ -123,6 +123,49 @@ def test_a_table_elsewhere_names_files_from_its_own_folder(mixed: Path) -> None:
         find_geotagged(mixed, mixed / "nope.csv")
 
 
+def test_a_table_written_elsewhere_is_matched_by_file_name(tmp_path: Path) -> None:
+    for name in ("a.jpg", "b.jpg", "1/same.jpg", "2/same.jpg", "cafe\u0301.jpg"):
+        save(tmp_path / "photos" / name)
+    (tmp_path / "list.csv").write_text(
+        "file,lat,lon\nC:\\trip\\a.jpg,52.1,0\n/home/me/caf\u00e9.jpg,52.2,0\nsame.jpg,52.3,0\nnone.jpg,52.4,0\n"
+    )
+    result = find_geotagged(tmp_path / "photos", tmp_path / "list.csv")
+    assert [photo.name for photo in result.photos] == ["a.jpg", "cafe\u0301.jpg"]
+    assert [tag.latlon[0] for tag in result.geotags] == [52.1, 52.2]
+    assert result.missing == ("same.jpg", "none.jpg")
+    by_name, missing = result.notes
+    assert "2 match by file name" in by_name
+    assert "2 rows (same.jpg, none.jpg) name no photo" in missing
+
+
+def test_a_table_in_which_some_paths_are_right_is_not_matched_by_file_name(tmp_path: Path) -> None:
+    save(tmp_path / "a.jpg")
+    save(tmp_path / "sub" / "b.jpg")
+    (tmp_path / "geotags.csv").write_text("file,lat,lon\na.jpg,52.1,0\nb.jpg,52.2,0\n")
+    result = find_geotagged(tmp_path)
+    assert [photo.name for photo in result.photos] == ["a.jpg"]
+    assert result.missing == ("b.jpg",)
+    assert "1 row (b.jpg) names no photo" in result.notes[0]
+
+
+def test_a_table_that_names_none_of_the_photos_is_said_with_an_example(tmp_path: Path) -> None:
+    save(tmp_path / "photo.jpg")
+    (tmp_path / "geotags.csv").write_text("file,lat,lon\nIMG_1.jpg,52.1,0\nIMG_2.jpg,52.2,0\n")
+    (note,) = find_geotagged(tmp_path).notes
+    assert "none of the 1 photos" in note
+    assert "IMG_1.jpg" in note
+    assert str(tmp_path / "photo.jpg") in note
+
+
+def test_bad_rows_beside_do_not_stop_the_others(mixed: Path) -> None:
+    (mixed / "geotags.csv").write_text("file,lat,lon\nnone.jpg,1,2\nexif.jpg,95,4\n")
+    result = find_geotagged(mixed)
+    tags = {photo.name: tag.latlon for photo, tag in zip(result.photos, result.geotags, strict=True)}
+    assert tags["none.jpg"] == (1, 2)
+    assert tags["exif.jpg"] == pytest.approx((10, 20), abs=1e-9)  # its own position
+    assert "line 3 (exif.jpg)" in result.notes[0]
+
+
 def test_geojson_beside(tmp_path: Path) -> None:
     save(tmp_path / "a.jpg")
     (tmp_path / "geotags.geojson").write_text(

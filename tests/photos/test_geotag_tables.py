@@ -8,6 +8,7 @@ import pytest
 
 from sareloc.errors import ArgumentError, DatasetError
 from sareloc.photos import Geotag, read_geotag_table
+from sareloc.photos.tables import parse_degrees
 
 NOON = datetime(2024, 5, 31, 12, tzinfo=UTC).timestamp()
 EXPECTED = {
@@ -45,36 +46,171 @@ sub\\b.jpg,-33.85,151.2,,
     ids=["plain", "byte-order mark", "semicolons", "tabs", "windows", "capitals", "quotes"],
 )
 def test_csv(text: str, encoding: str, tmp_path: Path) -> None:
-    assert read_geotag_table(write(tmp_path, "geotags.csv", text, encoding)) == EXPECTED
+    table = read_geotag_table(write(tmp_path, "geotags.csv", text, encoding))
+    assert (table.tags, table.untagged, table.problems) == (EXPECTED, (), ())
 
 
 def test_csv_with_only_what_is_needed(tmp_path: Path) -> None:
     table = write(tmp_path, "t.CSV", "lon,extra,file,lat\n2,x,é.jpg,1\n")
-    assert read_geotag_table(table) == {"é.jpg": Geotag((1.0, 2.0))}
-    assert read_geotag_table(write(tmp_path, "empty.csv", "file,lat,lon\n")) == {}
+    assert read_geotag_table(table).tags == {"é.jpg": Geotag((1.0, 2.0))}
+    assert read_geotag_table(write(tmp_path, "empty.csv", "file,lat,lon\n")).tags == {}
+
+
+NOON_TAG = Geotag((52.2025, -0.125), 90.0, NOON)
+
+
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        ("filename,latitude,lng,bearing,timestamp", f"a.jpg,52.2025,-0.125,90,{NOON}"),
+        ("File Name,Latitude,Longitude,Heading_deg,DateTime", "a.jpg,52.2025,-0.125,90,2024-05-31 12:00:00"),
+        ("image_name,LAT,LONG,compass,date", "a.jpg,52.2025,-0.125,90,2024-05-31T12:00:00Z"),
+        ("Photo;lat (deg);lon (deg);direction;time", "a.jpg;52,2025;-0,125;90,0;2024-05-31T12:00"),
+        ("image\tlatitude\tlongitude\theading\ttime", "a.jpg\t52,2025\t-0,125\t90\t2024-05-31T12:00"),
+        ("path,lat,lon,heading,time", f'"a.jpg","52,2025","-0,125",90,{NOON}'),
+        ("sep=;\nname;lat;lon;heading;time", f"a.jpg;52.2025;-0.125;90;{NOON}"),
+        (
+            "SourceFile,GPSLatitude,GPSLongitude,GPSImgDirection,DateTimeOriginal",
+            './a.jpg,"52 deg 12\' 9.00"" N","0 deg 7\' 30.00"" W",90,2024:05:31 12:00:00',
+        ),
+        (
+            "SourceFile,EXIF:GPSLatitude,EXIF:GPSLongitude,GPSLongitudeRef,GPSImgDirection,DateTimeOriginal",
+            "a.jpg,52.2025,0.125,West,90,2024:05:31 12:00:00",
+        ),
+    ],
+)
+def test_spellings_that_people_use(header: str, row: str, tmp_path: Path) -> None:
+    table = read_geotag_table(write(tmp_path, "geotags.csv", f"{header}\n{row}\n"))
+    assert table.problems == ()
+    assert list(table.tags) == ["a.jpg"]
+    assert table.tags["a.jpg"].latlon == pytest.approx(NOON_TAG.latlon, abs=1e-12)
+    assert (table.tags["a.jpg"].heading_deg, table.tags["a.jpg"].time) == (90, NOON)
+
+
+@pytest.mark.parametrize(("encoding", "said"), [("utf-16", False), ("cp1252", True)])
+def test_other_encodings(encoding: str, said: bool, tmp_path: Path) -> None:
+    table = read_geotag_table(write(tmp_path, "geotags.csv", "file;lat;lon\ncafé.jpg;1,5;2\n", encoding))
+    assert table.tags == {"café.jpg": Geotag((1.5, 2.0))}
+    assert any("Latin-1" in problem for problem in table.problems) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "degrees"),
+    [
+        ("52.5", 52.5),
+        ("+52,5", 52.5),
+        ("5.25e1", 52.5),
+        ("52.5°", 52.5),
+        ("52.5 s", -52.5),
+        ("S52.5", -52.5),
+        ("52° 30'", None),
+        ("-52° 30'", -52.5),
+        ("52 30 N", 52.5),
+        ("52° 30′ 36″ N", 52.51),
+        ("N 52°30.6'", 52.51),
+        ("52 deg 30' 36.00\" S", -52.51),
+        ("52° 30' E", None),
+        ("-52.5 S", None),
+        ("N 52.5 N", None),
+        ("52° 60' N", None),
+        ("52 30", None),
+        ("1,234,5", None),
+        ("1_0", None),
+        ("nan", None),
+        ("inf", None),
+        ("95", None),
+        ("five", None),
+    ],
+)
+def test_degrees(text: str, degrees: float | None) -> None:
+    if degrees is None:
+        with pytest.raises(ValueError, match="latitude"):
+            parse_degrees(text, "NS")
+    else:
+        assert parse_degrees(text, "NS") == pytest.approx(degrees, abs=1e-12)
+
+
+SEVEN_BAD = """file,lat,lon,heading
+good.jpg,52.2025,0.1218,10
+north.jpg,95,0.1218,
+comma.jpg,52,2025,0,1218
+empty.jpg,,,
+nan.jpg,nan,0.1218,
+minutes.jpg,52 12 9,0.1218,
+good.jpg,52.3,0.1218,
+short.jpg,52.2025
+,52.2,0.1,
+half.jpg,52.2,,
+null.jpg,0,0.0,
+swapped.jpg,151.2,-33.85,
+too.jpg,52.2026,0.1219,west
+again.jpg,52.2025,0.1218,
+again.jpg,52.2025,0.1218,
+"""
+
+
+def test_bad_rows_are_listed_at_once_and_the_good_are_used(tmp_path: Path) -> None:
+    table = read_geotag_table(write(tmp_path, "geotags.csv", SEVEN_BAD))
+    assert table.tags == {
+        "good.jpg": Geotag((52.2025, 0.1218), 10.0),
+        "too.jpg": Geotag((52.2026, 0.1219)),
+        "again.jpg": Geotag((52.2025, 0.1218)),
+    }
+    assert table.untagged == ("empty.jpg",)
+    said = [problem.removeprefix(f"{table.path} ") for problem in table.problems]
+    expected = [
+        ("line 3 (north.jpg)", "95"),
+        ("line 4 (comma.jpg)", "5 values for 4 columns"),
+        ("line 6 (nan.jpg)", "not a number"),
+        ("line 7 (minutes.jpg)", "hemisphere"),
+        ("line 8 (good.jpg)", "another position than in line 2"),
+        ("line 9 (short.jpg)", "2 values for 4 columns"),
+        ("line 10", "no file"),
+        ("line 11 (half.jpg)", "lon is empty"),
+        ("line 12 (null.jpg)", "0, 0"),
+        ("line 13 (swapped.jpg)", "swapped?"),
+        (f"{table.path}", "heading"),
+    ]
+    assert len(said) == len(expected)
+    for line, (where, what) in zip(said, expected, strict=True):
+        assert line.startswith(f"{where}:")
+        assert what in line
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "has no column 'file': it has no columns"),
-        ("name,lat,lon\na,1,2\n", "has no column 'file': it has name, lat, lon"),
-        ("file,lat\na,1\n", "has no column 'lon'"),
-        ("file,lat,lon\na,1,2\nb,x,2\n", r"line 3 \(b\): lat must be a number, found 'x'"),
-        ("file,lat,lon\na,1\n", r"line 2 \(a\): lon must be a number, found None"),
-        ("file,lat,lon\na,nan,2\n", "lat must be a number, found 'nan'"),
-        ("file,lat,lon\na,1,inf\n", "lon must be a number, found 'inf'"),
-        ("file,lat,lon\na,91,2\n", r"line 2 \(a\): latitude 91.0, longitude 2.0 is no place on Earth"),
-        ("file,lat,lon\na,1,2\n./a,1,2\n", "line 3: a is there twice"),
-        ("file,lat,lon,time\na,1,2,noon\n", "time must be seconds since 1970 or like"),
-        ("file,lat,lon,time\na,1,2,1e300\n", "a time is in seconds since 1970"),
-        ("file,lat,lon,heading\na,1,2,north\n", "heading must be a number, found 'north'"),
-        ("file,lat,lon\n,1,2\n", "line 2: no file is named"),
+        ("", "is empty"),
+        ("which,lat,lon\na,1,2\n", "has no column 'file': it has which, lat, lon. Accepted are file, filename, image"),
+        ("a.jpg,52.1,0.1\n", "has no column 'file': it has a.jpg, 52.1, 0.1"),
+        ("file,lat\na,1\n", "has no column 'lon': it has file, lat. Accepted are lon, lng"),
+        ("file,x,y\na,1,2\n", "has no column 'lat'"),
     ],
 )
-def test_csv_errors_name_the_line(text: str, message: str, tmp_path: Path) -> None:
+def test_a_csv_without_the_columns_is_one_error(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=message):
         read_geotag_table(write(tmp_path, "geotags.csv", text))
+
+
+def positions(rows: dict[str, tuple[float, float]]) -> str:
+    return "file,lat,lon\n" + "".join(f"{file},{lat},{lon}\n" for file, (lat, lon) in rows.items())
+
+
+def test_positions_far_from_the_others_are_said(tmp_path: Path) -> None:
+    town = {f"{number}.jpg": (52.2 + number / 1000, 0.12) for number in range(20)}
+    odd = {"swapped.jpg": (0.12, 52.2), "far.jpg": (12.0, -50.0)}
+    table = read_geotag_table(write(tmp_path, "geotags.csv", positions({**town, **odd})))
+    assert table.tags.keys() == town.keys() | odd.keys()  # said, and used
+    swapped, far = table.problems
+    assert "line 22 (swapped.jpg)" in swapped
+    assert "swapped" in swapped.partition("(swapped.jpg)")[2]
+    assert "line 23 (far.jpg)" in far
+    assert "far.jpg" not in swapped
+    # more than half the rows swapped, or a second town: not odd
+    two = {**town, **{f"b{number}.jpg": (55.7 + number / 1000, 13.19) for number in range(10)}}
+    assert read_geotag_table(write(tmp_path, "geotags.csv", positions(two))).problems == ()
+    around = {f"{number}.jpg": (number - 40.0, 17.0 * number - 170) for number in range(20)}
+    assert read_geotag_table(write(tmp_path, "geotags.csv", positions(around))).problems == ()
 
 
 def feature(coordinates: object, kind: str = "Point", **properties: object) -> dict[str, object]:
@@ -93,27 +229,43 @@ def test_geojson(name: str, tmp_path: Path) -> None:
             feature([-180, 0], file="c d.jpg", heading=360, time=1.5),
         ],
     }
-    assert read_geotag_table(write(tmp_path, name, json.dumps(collection))) == EXPECTED
+    table = read_geotag_table(write(tmp_path, name, json.dumps(collection)))
+    assert (table.tags, table.problems) == (EXPECTED, ())
+
+
+def test_bad_features_are_listed_at_once_and_the_good_are_used(tmp_path: Path) -> None:
+    features = [
+        feature([0.1, 52.2], Filename="a.jpg", Bearing=90),
+        3,
+        feature([0.1], Filename="b.jpg"),
+        feature([[0, 0], [1, 1]], kind="LineString", Filename="c.jpg"),
+        feature([2, 91], Filename="d.jpg"),
+        feature(["x", 1], Filename="e.jpg"),
+        {"type": "Feature", "geometry": None, "properties": {"Filename": "f.jpg"}},
+        feature([0, 0], Filename="g.jpg"),
+        feature([float("nan"), 1], Filename="h.jpg"),
+    ]
+    table = read_geotag_table(write(tmp_path, "geotags.geojson", json.dumps({"features": features})))
+    assert table.tags == {"a.jpg": Geotag((52.2, 0.1), 90.0)}
+    assert table.untagged == ("f.jpg",)
+    said = [problem.removeprefix(f"{table.path} feature ") for problem in table.problems]
+    assert [line[0] for line in said] == ["1", "2", "3", "4", "5", "7", "8"]
+    for line, what in zip(said, ["object", "coordinates", "Point", "91", "'x'", "0, 0", "nan"], strict=True):
+        assert what in line
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is not a GeoJSON FeatureCollection of Points"),
-        ("[]", "is not a GeoJSON FeatureCollection of Points"),
-        ('{"type": "Feature"}', "is not a GeoJSON FeatureCollection of Points"),
-        ('{"features": [3]}', "is not a GeoJSON FeatureCollection of Points"),
-        (json.dumps({"features": [feature([1], file="a")]}), "is not a GeoJSON FeatureCollection of Points"),
-        ("[" * 100_000, "is not a GeoJSON FeatureCollection of Points"),
-        (
-            json.dumps({"features": [feature([[0, 0], [1, 1]], kind="LineString", file="a")]}),
-            "feature 0: a photo stands on a Point, found LineString",
-        ),
-        (json.dumps({"features": [feature([2, 91], file="a")]}), r"feature 0 \(a\): latitude 91.0"),
-        (json.dumps({"features": [feature(["x", 1], file="a")]}), r"feature 0 \(a\): lon must be a number, found 'x'"),
+        ("", "is not a GeoJSON FeatureCollection"),
+        ("[]", "is not a GeoJSON FeatureCollection"),
+        ('{"type": "Feature"}', "is not a GeoJSON FeatureCollection"),
+        ('{"features": 3}', "is not a GeoJSON FeatureCollection"),
+        ("[" * 100_000, "is not a GeoJSON FeatureCollection"),
+        (json.dumps({"features": [feature([1, 2], which="a")]}), "no property 'file': it has which. Accepted are file"),
     ],
 )
-def test_geojson_errors_name_the_feature(text: str, message: str, tmp_path: Path) -> None:
+def test_what_is_no_geojson_is_one_error(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=message):
         read_geotag_table(write(tmp_path, "geotags.geojson", text))
 
@@ -121,8 +273,11 @@ def test_geojson_errors_name_the_feature(text: str, message: str, tmp_path: Path
 def test_files_that_are_no_table(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=r"ends in \.csv, \.geojson or \.json"):
         read_geotag_table(tmp_path / "geotags.xlsx")
-    with pytest.raises(DatasetError, match="cannot be read as UTF-8 text"):
+    with pytest.raises(DatasetError, match="cannot be read"):
         read_geotag_table(tmp_path / "missing.csv")
-    (tmp_path / "latin.csv").write_bytes(b"file,lat,lon\n\xe9.jpg,1,2\n")
-    with pytest.raises(DatasetError, match="cannot be read as UTF-8 text"):
-        read_geotag_table(tmp_path / "latin.csv")
+    (tmp_path / "excel.csv").write_bytes(b"PK\x03\x04\0\0file,lat,lon\n")
+    with pytest.raises(DatasetError, match="not text"):
+        read_geotag_table(tmp_path / "excel.csv")
+    (tmp_path / "cut.csv").write_bytes("file,lat,lon\né.jpg,1,2\n".encode("utf-16")[:-1])
+    with pytest.raises(DatasetError, match="utf-16"):
+        read_geotag_table(tmp_path / "cut.csv")

@@ -65,7 +65,7 @@ def kill_worker() -> set[int]:
 
 
 def said(ray: Any, photos: Path, out: str | None) -> str:
-    packet = packets_of(list_wanted(photos, None), 100)[0] if out else "no packet"
+    packet = packets_of(list_wanted(photos, None)[0], 100)[0] if out else "no packet"
     try:
         list(run_packets(ray, [packet], checkpoint_of(busy_model()), Work(256, 2, 0, out)))
     except SarelocError as error:

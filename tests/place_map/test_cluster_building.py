@@ -168,7 +168,7 @@ def test_photos_come_from_object_storage(model: PlaceModel, tmp_path: Path, pack
         one = build_map(model, tmp_path / "photos", tmp_path / "one.gpkg", progress=False)
         many = build(model, "memory://bucket/photos", tmp_path / "many.gpkg")
         again = build(model, "memory://bucket/photos", tmp_path / "many.gpkg")
-        assert list_wanted("memory://bucket/photos", None)[0].stamp is not None
+        assert list_wanted("memory://bucket/photos", None)[0][0].stamp is not None
     finally:
         memory.rm("/bucket", recursive=True)
     assert (many.added, many.already) == (one.added, one.already) == (10, 2)
@@ -192,8 +192,8 @@ def test_photos_come_from_object_storage(model: PlaceModel, tmp_path: Path, pack
 
 def test_file_urls_are_paths_and_packets_travel_unchanged(tmp_path: Path) -> None:
     write_trouble(tmp_path / "photos")
-    wanted = list_wanted(f"file://{tmp_path}/photos", None)
-    assert wanted == list_wanted([tmp_path / "photos"], None)
+    wanted, _ = list_wanted(f"file://{tmp_path}/photos", None)
+    assert wanted == list_wanted([tmp_path / "photos"], None)[0]
     assert {one.geotag for one in wanted if one.geotag} == {geotag_of(0).__class__((10.0, 20.0), 90.0)}
     assert [one for packet in packets_of(wanted, 4) for one in read_packet(packet)] == wanted
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -54,8 +55,11 @@ def calibrate_command(
     as_json
         Print one JSON object.
     """
-    table = read_tables(photos, geotags)
-    tags = {photo: table.get(os.path.abspath(photo)) or read_geotag(photo) for photo in list_photos(photos)}
+    listed = list_photos(photos)
+    table = read_tables(photos, geotags, listed)
+    tags = {photo: table.tags.get(os.path.abspath(photo)) or read_geotag(photo) for photo in listed}
+    for note in table.notes:
+        print(f"sareloc: {note}", file=sys.stderr)
     tagged = {photo: tag.latlon for photo, tag in tags.items() if tag is not None}
     localizer = open_localizer(city, model, search, device=device, batch=batch, workers=workers)
     report = calibrate(localizer, list(tagged), list(tagged.values()))

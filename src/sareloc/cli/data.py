@@ -68,6 +68,7 @@ def table(found: Check, *, decoded: bool = False) -> str:
     lines += _listed("missing", found.missing)
     lines += _listed("unreadable", [f"{file}: {reason}" for file, reason in found.unreadable])
     lines += _listed("left out", [f"{file}: no geotag" for file in found.left_out])
+    lines += [("note", note) for note in found.notes]
     return "\n".join(f"{name:<12}{value}" for name, value in lines)
 
 

@@ -110,8 +110,10 @@ def sorted_by_time(files: Sequence[Path], given: Sequence[Path]) -> list[Path]:
     If one has no time, all stay in the order given; if others have one, standard error says so. `given`: the folders
     and photos as the user named them; a table beside the photos comes before EXIF and file names.
     """
-    table = read_tables(given, None)
-    tags = [table.get(os.path.abspath(file)) for file in files]
+    table = read_tables(given, None, files)
+    for note in table.notes:
+        print(f"sareloc: {note}", file=sys.stderr)
+    tags = [table.tags.get(os.path.abspath(file)) for file in files]
     times = [
         read_time(file) if tag is None or tag.time is None else tag.time for file, tag in zip(files, tags, strict=True)
     ]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sareloc.place_map.building import BuildReport
 
 LISTED = 10
+NOTES = 100  # bad rows of a table are listed all at once, so that they can be corrected at once
 Json = Annotated[bool, Parameter(name="--json", negative=())]
 
 
@@ -51,6 +52,7 @@ def build(
         A model that comes with sareloc (default, fast), or a checkpoint.
     geotags
         A CSV (file, lat, lon, heading, time) or GeoJSON with the photos' positions, instead of EXIF and file names.
+        Bad rows are listed with their line numbers; the others are used.
     dim
         Keep the first so many dimensions of the descriptors.
     storage
@@ -103,6 +105,7 @@ def add(
         The checkpoint that the map was built with; by itself the packaged model that it was built with.
     geotags
         A CSV (file, lat, lon, heading, time) or GeoJSON with the photos' positions, instead of EXIF and file names.
+        Bad rows are listed with their line numbers; the others are used.
     batch
         Photos described at once, and written at once.
     workers
@@ -247,12 +250,14 @@ def _tell(report: BuildReport, city: str, as_json: bool) -> int:
         for name, photos in (("have no position", report.untagged), ("cannot be read", unreadable)):
             if photos:
                 print(f"{len(photos):,} photos {name}:", *(f"  {line}" for line in _listed(photos)), sep="\n")
+        if report.notes:
+            print("notes:", *(f"  {note}" for note in _listed(report.notes, NOTES)), sep="\n")
         if report.untagged and not report.added + report.already:
             print("no photo has a position: give a table with --geotags (file, lat, lon)")
     return 0 if report.added + report.already else 1
 
 
-def _listed(lines: Iterable[str]) -> list[str]:
+def _listed(lines: Iterable[str], most: int = LISTED) -> list[str]:
     known = list(lines)
-    more = len(known) - LISTED
-    return known[:LISTED] + ([f"... and {more:,} more"] if more > 0 else [])
+    more = len(known) - most
+    return known[:most] + ([f"... and {more:,} more (--json lists all)"] if more > 0 else [])

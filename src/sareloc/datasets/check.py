@@ -52,6 +52,8 @@ class Check:
     unreadable: tuple[tuple[str, str], ...]
     """(file, reason) of each file that is there and cannot be read."""
     left_out: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    """What is wrong or odd about the tables of positions, in sentences."""
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
@@ -75,6 +77,7 @@ def check_places(places: Places, *, decode: bool = False, progress: bool = False
         missing,
         unreadable,
         places.left_out,
+        places.notes,
     )
 
 

@@ -52,24 +52,27 @@ def load_split_folder(folder: Path, split: str = "test") -> Places:
     names = [parse_utm_name(path.name) for of_role in paths for path in of_role]
     known = [name for name in names if name is not None]
     left_out: list[str] = []
+    notes: list[str] = []
     if len(known) == len(names):
         both = _from_names(holder, [path for of_role in paths for path in of_role], known)
         rows = np.arange(len(known))
         database, queries = both.take(rows[: len(paths[0])]), both.take(rows[len(paths[0]) :])
     else:
-        database, queries = (_from_geotags(role, left_out) for role in roles)
+        database, queries = (_from_geotags(role, left_out, notes) for role in roles)
         if not len(database):
             raise _nothing_tagged(roles[0], len(paths[0]))
-    return Places(folder.resolve().name, split, database, queries, left_out=tuple(left_out))
+    return Places(folder.resolve().name, split, database, queries, left_out=tuple(left_out), notes=tuple(notes))
 
 
 def load_photo_folder(folder: Path) -> Places:
     """All geotagged photos of a folder tree as a database without queries."""
     left_out: list[str] = []
-    database = _from_geotags(folder, left_out)
+    notes: list[str] = []
+    database = _from_geotags(folder, left_out, notes)
     if not len(database):
         raise _nothing_tagged(folder, len(left_out))
-    return Places(folder.resolve().name, "all", database, database.take([]), left_out=tuple(left_out))
+    name, none = folder.resolve().name, database.take([])
+    return Places(name, "all", database, none, left_out=tuple(left_out), notes=tuple(notes))
 
 
 def _from_names(holder: Path, paths: Sequence[Path], names: Sequence[UtmName]) -> PhotoSet:
@@ -101,10 +104,11 @@ def _positions(holder: Path, names: Sequence[UtmName]) -> Positions:
     return Positions.from_wgs84(latlon)
 
 
-def _from_geotags(folder: Path, left_out: list[str]) -> PhotoSet:
-    """The photos of a folder that have a geotag; the others are added to `left_out`."""
+def _from_geotags(folder: Path, left_out: list[str], notes: list[str]) -> PhotoSet:
+    """The photos of a folder that have a geotag; the others are added to `left_out`, faults of tables to `notes`."""
     found = find_geotagged(folder) if folder.is_dir() else GeotaggedPhotos((), ())
     left_out.extend(str(path) for path in found.untagged)
+    notes.extend(found.notes)
     return PhotoSet(
         folder,
         _relative(folder, found.photos),

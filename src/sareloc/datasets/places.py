@@ -131,6 +131,8 @@ class Places:
     """Average precision over the first so many results (Landmarks: 100); None: over the whole ranking."""
     left_out: tuple[str, ...] = field(default=())
     """Photos that were found and not used because nothing says where they were taken."""
+    notes: tuple[str, ...] = field(default=())
+    """What is wrong or odd about the tables of positions: bad rows, rows that name no photo, positions far off."""
 
 
 def find_positives(places: Places) -> list[Ints]:

@@ -1,6 +1,7 @@
 """A dataset from a CSV file: a row for each photo, with its position or its place.
 
-Columns (others are passed over), each under the first of its names that the file has:
+Columns (others are passed over), each under the first of its names that the file has; file, lat and lon also in the
+other spellings that `sareloc.photos.tables.COLUMNS` lists (image, GPSLatitude, lng, ...):
 
     file         file, filename, path       relative to the CSV's folder (or to the photo folder given); needed
     lat, lon     lat, latitude; lon, lng, longitude     degrees
@@ -13,23 +14,33 @@ Columns (others are passed over), each under the first of its names that the fil
 
 A file needs lat and lon, or x_m and y_m, or place_id. Degrees are preferred to metres where it has both, because they
 lead to a map. Photos with positions are judged by distance, those with place ids alone by place.
+
+Encoding, separator, decimal commas and degrees with minutes are those of `sareloc.photos.tables`. A row whose two
+coordinates are empty is left out and listed in `Places.left_out`. Any other bad row of the split is an error, because
+a result measured without it would not be comparable: one DatasetError lists all of them with their line numbers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from sareloc.datasets.columns import read_columns, read_header
 from sareloc.datasets.places import IdLists, PhotoSet, Places, Protocol
 from sareloc.errors import ArgumentError, DatasetError
 from sareloc.geo import Positions
-from sareloc.photos.geotag import seconds_since_1970
+from sareloc.photos.tables import (
+    COLUMNS,
+    CsvFile,
+    find_columns,
+    open_csv,
+    parse_degrees,
+    parse_number,
+    parse_time,
+)
 
 NAMES = {
     "file": ("file", "filename", "path"),
@@ -43,6 +54,9 @@ NAMES = {
     "heading_deg": ("heading_deg", "heading"),
     "place_id": ("place_id",),
 }
+SPELLED = ("file", "lat", "lon")
+"""Columns that are also accepted in the other spellings of `sareloc.photos.tables.COLUMNS`."""
+LISTED = 100  # bad rows in one error
 ROLES = {"database": "database", "db": "database", "query": "queries", "queries": "queries"}
 
 Floats = npt.NDArray[np.float64]
@@ -63,59 +77,106 @@ def load_table(
     split is asked for. `protocol` overrides how answers are judged ("place-id" for photos that also have positions).
     """
     path = Path(table)
-    found = _find_columns(path, columns or {})
-    read = _read(path, found)
+    file = open_csv(path)
+    read, problems = _read(file, _find_columns(file, columns or {}))
     lines, split_name = _lines_of_split(path, read, split)
+    unplaced = _without_position(read, lines)
+    left_out = [read["file"][line] for line in unplaced]
+    lines = [line for line in lines if line not in unplaced]
+    queries = np.array([_role(line, read, problems) == "queries" for line in lines], dtype=bool)
+    values = _values(read, lines, problems, decimal_comma=file.separator != ",")
+    if problems:
+        raise _bad_rows(path, problems)
     if not lines:
-        raise DatasetError(f"{path} lists no photos" + ("" if split_name == "all" else f" in the split {split!r}"))
-    photos = _photos(path, Path(photo_folder) if photo_folder else path.parent, read, lines)
-    queries = np.array([_role(path, line, read) == "queries" for line in lines])
+        raise DatasetError(
+            f"{path} lists no photos"
+            + ("" if split_name == "all" else f" in the split {split!r}")
+            + (f" with a position: {len(left_out):,} have none" if left_out else "")
+        )
+    folder = Path(photo_folder) if photo_folder else path.parent
+    photos = PhotoSet(
+        folder,
+        tuple(read["file"][line] for line in lines),
+        _positions(values),
+        values.get("time"),
+        values.get("heading_deg"),
+        _place_ids(read["place_id"], lines) if "place_id" in read else None,
+    )
     return Places(
         path.resolve().parent.name if path.name == "meta.csv" else path.stem,
         split_name,
         photos.take(np.flatnonzero(~queries)),
         photos.take(np.flatnonzero(queries)),
         protocol or ("radius" if photos.positions is not None else "place-id"),
+        left_out=tuple(str(folder / name) for name in left_out),
+        notes=file.notes(),
     )
 
 
 _Columns = dict[str, dict[int, str]]  # our name of a column -> line number -> value
+_Problems = dict[int, str]  # line number -> what is wrong with it
 
 
-def _find_columns(path: Path, columns: Mapping[str, str | None]) -> dict[str, str]:
+def _find_columns(file: CsvFile, columns: Mapping[str, str | None]) -> dict[str, str]:
     """Our names of the columns in use -> the file's."""
     unknown = [name for name in columns if name not in NAMES]
     if unknown:
         raise ArgumentError(f"unknown column {unknown[0]!r}: known are {', '.join(NAMES)}")
-    header = read_header(path)
+    said, spelled = ", ".join(file.header), find_columns(file.header, {name: COLUMNS[name] for name in SPELLED})
     found = {}
     for ours, aliases in NAMES.items():
-        theirs = columns.get(ours, next((alias for alias in aliases if alias in header), None))
+        exact = next((alias for alias in aliases if alias in file.header), spelled.get(ours))
+        theirs = columns.get(ours, exact)
         if theirs is not None:
             found[ours] = theirs
+    absent = [theirs for theirs in found.values() if theirs not in file.header]
+    if absent:
+        raise DatasetError(f"{file.path} has no column {absent[0]!r}: it has {said}")
     if "file" not in found:
-        raise DatasetError(f"{path} has no column 'file' (or filename, path): it has {', '.join(header)}")
+        raise DatasetError(
+            f"{file.path} has no column 'file': it has {said}. Accepted are {', '.join(COLUMNS['file'])}"
+        )
     if not (found.keys() >= {"lat", "lon"} or found.keys() >= {"x_m", "y_m"} or "place_id" in found):
         raise DatasetError(
-            f"{path} says neither where nor what its photos show: it needs columns lat and lon, or x_m and y_m, or "
-            f"place_id, and has {', '.join(header)}"
+            f"{file.path} says neither where nor what its photos show: it needs columns lat and lon, or x_m and y_m, "
+            f"or place_id, and has {said}"
         )
     return found
 
 
-def _read(path: Path, found: dict[str, str]) -> _Columns:
+def _read(file: CsvFile, found: dict[str, str]) -> tuple[_Columns, _Problems]:
+    """The columns by line; lines that name no file, name one again or are too short or too long are problems."""
     read: _Columns = {ours: {} for ours in found}
+    problems: _Problems = {}
     first_line: dict[str, int] = {}
-    for line, values in read_columns(path, list(found.values())):
-        for ours, value in zip(found, values, strict=True):
-            read[ours][line] = value
-        file = read["file"][line] = read["file"][line].replace("\\", "/")
-        if not file:
-            raise DatasetError(f"{path} line {line}: no file name")
-        if file in first_line:
-            raise DatasetError(f"{path} line {line}: {file} is listed twice, first in line {first_line[file]}")
-        first_line[file] = line
-    return read
+    index = {ours: file.header.index(theirs) for ours, theirs in found.items()}
+    for line, row in file.rows():
+        problem = file.row_problem(row, 1 + max(index.values()))
+        name = "" if problem else row[index["file"]].replace("\\", "/")
+        if not problem and not name:
+            problem = "no file name"
+        if not problem and first_line.setdefault(name, line) != line:
+            problem = f"{name} is listed twice, first in line {first_line[name]}"
+        if problem:
+            problems[line] = problem
+            continue
+        for ours, column in index.items():
+            read[ours][line] = row[column]
+        read["file"][line] = name
+    return read, problems
+
+
+def _without_position(read: _Columns, lines: list[int]) -> set[int]:
+    """Lines whose two coordinates are empty."""
+    pair = next((pair for pair in (("lat", "lon"), ("x_m", "y_m")) if read.keys() >= set(pair)), None)
+    return set() if pair is None else {line for line in lines if not any(read[name][line] for name in pair)}
+
+
+def _bad_rows(path: Path, problems: _Problems) -> DatasetError:
+    listed = [f"  line {line}: {problem}" for line, problem in sorted(problems.items())]
+    more = [f"  ... and {len(listed) - LISTED:,} more"] if len(listed) > LISTED else []
+    rows = "1 bad row" if len(listed) == 1 else f"{len(listed):,} bad rows"
+    return DatasetError("\n".join([f"{path} has {rows}: correct or delete them", *listed[:LISTED], *more]))
 
 
 def _lines_of_split(path: Path, read: _Columns, split: str) -> tuple[list[int], str]:
@@ -128,65 +189,47 @@ def _lines_of_split(path: Path, read: _Columns, split: str) -> tuple[list[int], 
     return lines, split
 
 
-def _role(path: Path, line: int, read: _Columns) -> str:
+def _role(line: int, read: _Columns, problems: _Problems) -> str:
     word = read["role"][line].lower() if "role" in read else "database"
     if word not in ROLES:
-        raise DatasetError(f"{path} line {line}: role is {word!r}, not one of {', '.join(ROLES)}")
-    return ROLES[word]
+        problems[line] = f"role is {word!r}, not one of {', '.join(ROLES)}"
+    return ROLES.get(word, "")
 
 
-def _photos(path: Path, folder: Path, read: _Columns, lines: list[int]) -> PhotoSet:
-    def numbers(column: str, limit: float = math.inf) -> Floats:
-        return np.array([_number(path, line, column, read[column][line], limit) for line in lines])
+def _values(read: _Columns, lines: list[int], problems: _Problems, *, decimal_comma: bool) -> dict[str, Floats]:
+    """The columns that are numbers, a row for each line; what is wrong is added to `problems`."""
 
-    positions = None
+    def metres(value: str) -> float:
+        if "," in value and not decimal_comma:  # 1,234 may be a thousand
+            raise ValueError(f"{value!r} is not a number")
+        return parse_number(value)
+
+    parsers: dict[str, Callable[[str], float]] = {
+        "lat": lambda value: parse_degrees(value, "NS"),
+        "lon": lambda value: parse_degrees(value, "EW"),
+        "x_m": metres,
+        "y_m": metres,
+        "time": lambda value: parse_time(value) if value.lower() not in ("", "nan") else math.nan,
+        "heading_deg": lambda value: parse_number(value) % 360 if value else math.nan,
+    }
     if read.keys() >= {"lat", "lon"}:
-        positions = Positions.from_wgs84(np.stack([numbers("lat", 90), numbers("lon", 180)], axis=1))
-    elif read.keys() >= {"x_m", "y_m"}:
-        positions = Positions.from_local(np.stack([numbers("x_m"), numbers("y_m")], axis=1))
-    return PhotoSet(
-        folder,
-        tuple(read["file"][line] for line in lines),
-        positions,
-        np.array([_moment(path, line, read["time"][line]) for line in lines]) if "time" in read else None,
-        np.array([_heading(path, line, read["heading_deg"][line]) for line in lines])
-        if "heading_deg" in read
-        else None,
-        _place_ids(read["place_id"], lines) if "place_id" in read else None,
-    )
+        del parsers["x_m"], parsers["y_m"]
+    values = {name: np.full(len(lines), math.nan) for name in parsers if name in read}
+    for name, column in values.items():
+        for row, line in enumerate(lines):
+            try:
+                column[row] = parsers[name](read[name][line])
+            except ValueError as wrong:
+                problems[line] = str(wrong) if name in ("lat", "lon") else f"{name} {wrong}"
+    return values
 
 
-def _number(path: Path, line: int, column: str, value: str, limit: float = math.inf) -> float:
-    try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise DatasetError(f"{path} line {line}: {column} is {value!r}, not a number")
-    if abs(number) > limit:
-        raise DatasetError(f"{path} line {line}: {column} is {value}, outside -{limit:.0f}..{limit:.0f} degrees")
-    return number
-
-
-def _heading(path: Path, line: int, value: str) -> float:
-    return _number(path, line, "heading_deg", value) % 360 if value else math.nan
-
-
-def _moment(path: Path, line: int, value: str) -> float:
-    """Seconds since 1970 of a moment; a bare number as it stands; NaN where nothing is said."""
-    if not value:
-        return math.nan
-    try:
-        return float(value)
-    except ValueError:
-        pass
-    try:
-        moment = datetime.fromisoformat(value)
-    except ValueError as wrong:
-        raise DatasetError(
-            f"{path} line {line}: time is {value!r}, neither a number nor a moment such as 2024-05-31T12:00:00"
-        ) from wrong
-    return seconds_since_1970(moment)
+def _positions(values: dict[str, Floats]) -> Positions | None:
+    if values.keys() >= {"lat", "lon"}:
+        return Positions.from_wgs84(np.stack([values["lat"], values["lon"]], axis=1))
+    if values.keys() >= {"x_m", "y_m"}:
+        return Positions.from_local(np.stack([values["x_m"], values["y_m"]], axis=1))
+    return None
 
 
 def _place_ids(column: dict[int, str], lines: list[int]) -> IdLists:

@@ -6,11 +6,12 @@ from sareloc.photos.finding import GeotaggedPhotos, find_geotagged, find_photos,
 from sareloc.photos.geotag import Geotag
 from sareloc.photos.geotagging import exif_bytes, write_geotag
 from sareloc.photos.names import UtmName, make_utm_name, parse_utm_name
-from sareloc.photos.tables import read_geotag_table
+from sareloc.photos.tables import GeotagTable, read_geotag_table
 
 __all__ = [
     "MAX_PIXELS",
     "Geotag",
+    "GeotagTable",
     "GeotaggedPhotos",
     "SizeRule",
     "UtmName",

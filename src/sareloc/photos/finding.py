@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +15,22 @@ from sareloc.photos.decoding import open_photo
 from sareloc.photos.exif import read_exif_geotag, read_exif_time
 from sareloc.photos.geotag import Geotag
 from sareloc.photos.names import parse_utm_name
-from sareloc.photos.tables import read_geotag_table
+from sareloc.photos.tables import GeotagTable, counted, read_geotag_table
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".avif", ".tif", ".tiff", ".heic", ".heif")
 TABLES = ("geotags.csv", "geotags.geojson")
+
+
+@dataclass(frozen=True)
+class TableTags:
+    """The rows of tables that belong to photos (see `match_table`)."""
+
+    tags: Mapping[str, Geotag]
+    """Geotags by the photo's absolute path."""
+    missing: tuple[str, ...] = ()
+    """Files that the table names and that are not there."""
+    notes: tuple[str, ...] = ()
+    """What is wrong or odd about the tables, in sentences."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +45,8 @@ class GeotaggedPhotos:
     """Why some of `untagged` could not even be opened: damaged, or HEIC without its extra."""
     missing: tuple[str, ...] = ()
     """Files that the table names and the folder does not hold."""
+    notes: tuple[str, ...] = ()
+    """What is wrong or odd about the table: bad rows, rows that name no photo, positions far from the others."""
 
     def positions(self) -> Positions:
         """Where the photos stand."""
@@ -98,10 +114,9 @@ def find_geotagged(folder: str | Path, table: str | Path | None = None) -> Geota
     root, listed = Path(folder), find_photos(folder)
     beside = next((root / name for name in TABLES if (root / name).is_file()), None)
     source = beside if table is None else Path(table)
-    rows = {} if source is None else {(source.parent / file): tag for file, tag in read_geotag_table(source).items()}
-    by_path = {os.path.abspath(path): tag for path, tag in rows.items()}
+    rows = TableTags({}) if source is None else match_table(read_geotag_table(source), listed)
     tags = {
-        photo: by_path.get(os.path.abspath(photo)) or read_geotag(photo)
+        photo: rows.tags.get(os.path.abspath(photo)) or read_geotag(photo)
         for photo in tqdm(listed, desc="geotags", unit="photo", disable=None, leave=False)
     }
     tagged = [(photo, tag) for photo, tag in tags.items() if tag is not None]
@@ -111,8 +126,53 @@ def find_geotagged(folder: str | Path, table: str | Path | None = None) -> Geota
         tuple(tag for _, tag in tagged),
         untagged,
         tuple(error for error in map(_why_unreadable, untagged) if error is not None),
-        tuple(str(path.relative_to(source.parent)) for path in rows if source and not path.is_file()),
+        rows.missing,
+        rows.notes,
     )
+
+
+def match_table(table: GeotagTable, photos: Sequence[Path]) -> TableTags:
+    """The geotags of a table for these photos.
+
+    A row names a photo by its path relative to the table's folder. Where no row does, as in a table that was written
+    elsewhere, rows and photos of the same file name belong together, if there is one of each.
+    """
+    rows = {_comparable(table.path.parent / file): file for file in (*table.tags, *table.untagged)}
+    listed = {_comparable(photo): photo for photo in photos}
+    matched = {listed[path]: file for path, file in rows.items() if path in listed}
+    notes = list(table.problems)
+    if rows and listed and not matched:
+        matched = _match_by_name(list(rows.values()), list(listed.values()))
+        if matched:
+            notes.append(f"{table.path}: no row matches a photo by its path, {len(matched):,} match by file name alone")
+        else:
+            notes.append(
+                f"{table.path} names none of the {len(photos):,} photos: it names {next(iter(rows.values()))!r} in "
+                f"{table.path.parent}, the photos are such as {str(photos[0])!r}"
+            )
+    used = set(matched.values())
+    missing = tuple(file for path, file in rows.items() if file not in used and not os.path.isfile(path))
+    if missing and matched:
+        notes.append(f"{table.path}: {counted(missing, 'row')} {'name' if len(missing) > 1 else 'names'} no photo")
+    tags = {os.path.abspath(photo): table.tags[file] for photo, file in matched.items() if file in table.tags}
+    return TableTags(tags, missing, tuple(notes))
+
+
+def _match_by_name(files: Sequence[str], photos: Sequence[Path]) -> dict[Path, str]:
+    names = [_comparable(Path(file).name) for file in files]
+    own_names = [_comparable(photo.name) for photo in photos]
+    often, own_often = Counter(names), Counter(own_names)
+    row_of = dict(zip(names, files, strict=True))
+    return {
+        photo: row_of[name]
+        for photo, name in zip(photos, own_names, strict=True)
+        if often[name] == own_often[name] == 1
+    }
+
+
+def _comparable(path: str | Path) -> str:
+    """As absolute path with composed letters: macOS writes é as two characters where others write one."""
+    return unicodedata.normalize("NFC", os.path.abspath(path))
 
 
 def _why_unreadable(photo: Path) -> PhotoError | None:

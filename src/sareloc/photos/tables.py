@@ -1,115 +1,433 @@
-"""Geotags from a file beside the photos: a CSV or a GeoJSON."""
+"""Tables of photos: CSV as spreadsheets, exiftool and GIS programs write it, and geotags from CSV or GeoJSON."""
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from sareloc.errors import ArgumentError, DatasetError, PositionError
+from sareloc.geo import distance_m
 from sareloc.photos.geotag import Geotag, seconds_since_1970
 
-Row = tuple[str, dict[str, Any]]
-"""Where it stands ("line 3"), and its values: file, lat, lon, heading, time."""
+FILE_NAMES = ("file", "filename", "image", "imagename", "imagefile", "photo", "photoname", "path", "filepath")
+LAT_NAMES = ("lat", "latitude", "latdeg", "latitudedeg", "gpslatitude", "gpslat")
+LON_NAMES = ("lon", "lng", "long", "longitude", "londeg", "longitudedeg", "gpslongitude", "gpslon", "gpslng")
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "file": (*FILE_NAMES, "sourcefile", "name"),
+    "lat": LAT_NAMES,
+    "lon": LON_NAMES,
+    "lat_ref": ("gpslatituderef", "latituderef", "latref"),
+    "lon_ref": ("gpslongituderef", "longituderef", "lonref"),
+    "heading": ("heading", "headingdeg", "bearing", "compass", "direction", "gpsimgdirection"),
+    "time": ("time", "timestamp", "datetime", "datetimeoriginal", "date"),
+}
+"""Our name of each column, and the spellings accepted, best first, as `find_columns` compares them. x and y are not
+among them: they may as well be metres."""
+
+LONGEST_VALUE = 1 << 24  # Google Landmarks lists all right answers of a query in one value; the default is 128 KiB
+SHOWN = 5  # rows quoted in a note about many
+FAR_M = 100_000.0
+
+_NUMBER = r"(?:\d+(?:[.,]\d*)?|[.,]\d+)"
+_DECIMAL = re.compile(rf"([NSEW]?)\s*([+-]?)({_NUMBER})\s*(?:°|º|˚|deg)?\s*([NSEW]?)", re.IGNORECASE)
+_SEXAGESIMAL = re.compile(  # degrees, then whole minutes and seconds, or minutes
+    rf"([NSEW]?)\s*([+-]?)(\d{{1,3}})(?:\s*(?:°|º|˚|deg)\s*|\s+)"
+    rf"(?:(\d{{1,2}})(?:\s*['′’´]\s*|\s+)({_NUMBER})\s*(?:[\"″”]|'')?|({_NUMBER})\s*['′’´]?)\s*([NSEW]?)",
+    re.IGNORECASE,
+)
 
 
-def read_geotag_table(path: str | Path) -> dict[str, Geotag]:
-    """Geotags by file name, relative to the table's folder with forward slashes.
+@dataclass(frozen=True)
+class CsvFile:
+    """How a CSV file is written (see `open_csv`), and the names of its columns."""
 
-    A `.csv` has the columns file, lat, lon and may have heading (degrees) and time (seconds since 1970, or ISO 8601:
-    2024-05-31T12:00:00+02:00), separated by commas, semicolons or tabs. A `.geojson` or `.json` has Point features
-    with the property `file` and may have `heading` and `time`; other features are passed over. Empty headings and
-    times are unknown. Raises DatasetError for anything else, naming the line.
+    path: Path
+    encoding: str
+    """utf-8-sig, utf-16, or cp1252 where it is neither."""
+    separator: str
+    """A comma, a semicolon or a tab."""
+    header: tuple[str, ...]
+
+    def rows(self) -> Iterator[tuple[int, list[str]]]:
+        """Line number and stripped values of each row below the header; empty lines are passed over."""
+        rows = self._all_rows()
+        next(rows)
+        return rows
+
+    def row_problem(self, row: Sequence[str], needed: int) -> str:
+        """What is wrong with the length of a row of which the first `needed` values are used; empty: nothing."""
+        if len(row) >= needed and not any(row[len(self.header) :]):
+            return ""
+        hint = " (decimal commas need quotes here, or ; between values)" if self.separator == "," else ""
+        return f"{len(row)} values for {len(self.header)} columns{hint if len(row) > len(self.header) else ''}"
+
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed about the file."""
+        return _encoding_notes(self.path, self.encoding)
+
+    def _all_rows(self) -> Iterator[tuple[int, list[str]]]:
+        csv.field_size_limit(LONGEST_VALUE)
+        with self.path.open(newline="", encoding=self.encoding, errors=_errors(self.encoding)) as lines:
+            reader = csv.reader(lines, delimiter=self.separator, skipinitialspace=True)
+            try:
+                for number, row in enumerate(row for row in reader if any(map(str.strip, row))):
+                    if number > 0 or not row[0].startswith("sep="):  # Excel's own first line
+                        yield reader.line_num, [value.strip() for value in row]
+            except (csv.Error, UnicodeDecodeError) as broken:
+                raise DatasetError(
+                    f"{self.path} after line {reader.line_num}: not readable as CSV ({broken})"
+                ) from broken
+
+
+@dataclass(frozen=True)
+class GeotagTable:
+    """What a table says of photos, and what is wrong with it."""
+
+    path: Path
+    tags: Mapping[str, Geotag]
+    """Geotags by file name, relative to the table's folder with forward slashes."""
+    untagged: tuple[str, ...] = ()
+    """Files whose position is empty."""
+    problems: tuple[str, ...] = ()
+    """Bad rows, which were not used, with their line numbers; then what else a person should know."""
+
+
+class _Row(NamedTuple):
+    where: str  # "line 3"
+    values: dict[str, Any]  # by our names of the columns
+    problem: str = ""
+
+
+def open_csv(path: Path) -> CsvFile:
+    """Find out how a CSV file is written, and read the names of its columns.
+
+    The text is UTF-8, UTF-16 with a byte-order mark, or else taken as Windows-1252 (Latin-1), which `CsvFile.notes`
+    says. Values are separated by whichever of comma, semicolon and tab the first line has most of. Raises
+    DatasetError if the file cannot be read, is not text, or is empty.
+    """
+    encoding = _encoding(path)
+    try:
+        with path.open(encoding=encoding, errors=_errors(encoding)) as lines:
+            first = next((line for line in lines if line.strip()), "")
+    except UnicodeDecodeError as broken:
+        raise DatasetError(f"{path} is not text in {encoding} ({broken})") from broken
+    said = re.fullmatch(r'"?sep=([,;\t])"?', first.strip("\n "))
+    found = CsvFile(path, encoding, said[1] if said else max(",;\t", key=first.count), ())
+    for _, header in found._all_rows():
+        return CsvFile(path, encoding, found.separator, tuple(header))
+    raise DatasetError(f"{path} is empty: its first line must name the columns")
+
+
+def find_columns(names: Sequence[str], known: Mapping[str, Sequence[str]] = COLUMNS) -> dict[str, str]:
+    """Our names of columns -> the name in `names`, of those that are there.
+
+    Case, spaces and punctuation do not matter, nor does a group before a colon ("EXIF:GPSLatitude").
+    """
+    spelled: dict[str, str] = {}
+    for name in names:
+        spelled.setdefault(re.sub(r"[^a-z0-9]", "", name.rpartition(":")[2].lower()), name)
+    found = {
+        ours: next((spelled[alias] for alias in aliases if alias in spelled), None) for ours, aliases in known.items()
+    }
+    return {ours: theirs for ours, theirs in found.items() if theirs is not None}
+
+
+def read_geotag_table(path: str | Path) -> GeotagTable:
+    """The geotags of a table, from the rows that are good; the others are listed in `problems`, all at once.
+
+    A `.csv` (see `open_csv`) names its columns in the first line, in any of the spellings of `COLUMNS`: file, lat and
+    lon (degrees WGS84: 52.2025, 52,2025 or 52 deg 12' 9.00" N), and maybe heading (degrees) and time (seconds since
+    1970, or ISO 8601: 2024-05-31T12:00:00+02:00). A `.geojson` or `.json` has Point features with such properties for
+    file, heading and time; other features are passed over.
+
+    A row is bad whose position cannot be understood, is out of range or is exactly 0, 0 (what receivers without a fix
+    write), that has too few or too many values, or that gives a file another position than an earlier row. An empty
+    position is not bad: the row says nothing of the photo. A heading or a time that cannot be understood is unknown.
+    Raises DatasetError if the table cannot be read at all or lacks the columns for file and position.
     """
     table = Path(path)
     readers = {".csv": _csv_rows, ".geojson": _geojson_rows, ".json": _geojson_rows}
     if table.suffix.lower() not in readers:
         raise ArgumentError(f"{table}: a table of geotags ends in .csv, .geojson or .json")
+    rows, notes = readers[table.suffix.lower()](table)
+    tags: dict[str, Geotag] = {}
+    places: dict[str, str] = {}  # file -> where in the table
+    untagged: list[str] = []
+    problems: list[str] = []
+    ignored: dict[str, list[str]] = {"heading": [], "time": []}
+    for where, values, problem in rows:
+        file = _file_name(values.get("file"))
+        label = f"{where} ({file})" if file else where
+        try:
+            if problem or not file:
+                raise ValueError(problem or "no file is named")
+            position = _position(values)
+        except ValueError as bad:
+            problems.append(f"{table} {label}: {bad}")
+            continue
+        if position is None:
+            untagged.append(file)
+        elif file not in tags:
+            tags[file], places[file] = _geotag(position, values, where, ignored), label
+        elif tags[file].latlon != position:
+            problems.append(
+                f"{table} {label}: another position than in {places[file].partition(' (')[0]}, which is used"
+            )
+    for name, found in ignored.items():
+        if found:
+            problems.append(f"{table}: {name} cannot be understood in {counted(found, 'row')}: unknown there")
+    problems += [f"{table}: {odd}" for odd in _odd_positions(tags, places)]
+    return GeotagTable(table, tags, tuple(untagged), (*problems, *notes))
+
+
+def counted(values: Sequence[str], what: str) -> str:
+    """How many there are, and the first of them, for a note."""
+    more = ", ..." if len(values) > SHOWN else ""
+    return f"{len(values):,} {what}{'s' if len(values) > 1 else ''} ({', '.join(values[:SHOWN])}{more})"
+
+
+def parse_number(value: Any) -> float:
+    """A finite number, with a decimal point or a decimal comma. Raises ValueError for anything else."""
+    text = str(value).strip()
+    if re.fullmatch(r"[+-]?\d*,\d+", text):
+        text = text.replace(",", ".")
     try:
-        text = table.read_text(encoding="utf-8-sig")  # spreadsheets begin with a byte-order mark
-    except (OSError, UnicodeDecodeError) as unreadable:
-        raise DatasetError(f"{table} cannot be read as UTF-8 text: {unreadable}") from unreadable
-    geotags: dict[str, Geotag] = {}
-    for where, row in readers[table.suffix.lower()](table, text):
-        named = str(row["file"] or "").strip().replace("\\", "/")
-        if not named:
-            raise DatasetError(f"{table} {where}: no file is named")
-        file = PurePosixPath(named).as_posix()
-        if file in geotags:
-            raise DatasetError(f"{table} {where}: {file} is there twice")
-        geotags[file] = _geotag(row, f"{table} {where} ({file})")
-    return geotags
+        number = float("x" if "_" in text else text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{value!r} is not a number")
+    return number
 
 
-def _csv_rows(table: Path, text: str) -> Iterator[Row]:
-    header = text.lstrip().partition("\n")[0]
-    separator = max(",;\t", key=header.count)
-    reader = csv.DictReader(text.splitlines(), delimiter=separator, skipinitialspace=True)
-    names = {(name or "").strip().lower(): name for name in reader.fieldnames or ()}
-    missing = [name for name in ("file", "lat", "lon") if name not in names]
-    if missing:
-        raise DatasetError(f"{table} has no column {missing[0]!r}: it has {', '.join(names) or 'no columns'}")
-    known = [name for name in ("file", "lat", "lon", "heading", "time") if name in names]
+def parse_degrees(value: Any, letters: str, ref: str = "") -> float:
+    """A latitude (`letters` "NS") or a longitude ("EW") in degrees from a number or a text.
+
+    Understood are 52.2025, 52,2025, 52.2025 N, 52 deg 12' 9.00" N, N 52° 12.15', -52° 12' 9". Degrees with minutes
+    must have a sign or a letter. `ref`: what a column of its own says of the hemisphere. Raises ValueError if this is
+    not understood or out of range.
+    """
+    name, limit = ("latitude", 90) if letters == "NS" else ("longitude", 180)
+    text = str(value).strip()
     try:
-        for row in reader:
-            yield f"line {reader.line_num}", {name: row[names[name]] for name in known}
-    except csv.Error as broken:
-        raise DatasetError(f"{table} line {reader.line_num}: {broken}") from broken
+        degrees, sign, letter = parse_number(text), "+", ""
+    except ValueError:
+        decimal, parts = _DECIMAL.fullmatch(text), _SEXAGESIMAL.fullmatch(text)
+        if decimal:
+            before, sign, number, after = decimal.groups()
+            degrees = parse_number(number)
+        elif parts:
+            before, sign, whole, whole_minutes, seconds, minutes, after = parts.groups()
+            sixtieths = [parse_number(part) for part in ((whole_minutes, seconds) if whole_minutes else (minutes, "0"))]
+            if max(sixtieths) >= 60:
+                raise ValueError(f"{name} {value!r} has 60 minutes or seconds, or more") from None
+            degrees = float(whole) + sixtieths[0] / 60 + sixtieths[1] / 3600
+            if not (sign or before or after or ref):
+                raise ValueError(f"{name} {value!r} does not say its hemisphere ({' or '.join(letters)})") from None
+        else:
+            raise ValueError(f"{name} {value!r} is not a number") from None
+        letter = (before or after).upper()
+        if (before and after) or (sign and letter) or (letter and letter not in letters):
+            raise ValueError(f"{name} {value!r} is ambiguous") from None
+        degrees = -degrees if sign == "-" else degrees
+    if letter == letters[1] or (not letter and ref[:1].upper() == letters[1]):
+        degrees = -abs(degrees)
+    if abs(degrees) > limit:
+        raise ValueError(f"{name} {value} is outside -{limit}..{limit} degrees")
+    return degrees
 
 
-def _geojson_rows(table: Path, text: str) -> Iterator[Row]:
+def parse_time(value: Any) -> float:
+    """Seconds since 1970 from a number of them, ISO 8601, or EXIF's 2024:05:31 12:00:00; raises ValueError."""
+    text = str(value).strip()
     try:
-        features = json.loads(text)["features"]
-        for number, feature in enumerate(features):
-            properties = feature.get("properties") or {}
-            if "file" not in properties:
-                continue
-            where = f"feature {number}"
-            geometry = feature.get("geometry") or {}
-            if geometry.get("type") != "Point":
-                raise DatasetError(f"{table} {where}: a photo stands on a Point, found {geometry.get('type')}")
-            longitude, latitude = geometry["coordinates"][:2]
-            yield where, {**properties, "lat": latitude, "lon": longitude}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as broken:
-        raise DatasetError(f"{table} is not a GeoJSON FeatureCollection of Points: {broken!r}") from broken
-
-
-def _geotag(row: dict[str, Any], where: str) -> Geotag:
-    latitude, longitude = (_number(row[name], name, where) for name in ("lat", "lon"))
-    heading = _number(row["heading"], "heading", where) if _given(row.get("heading")) else None
+        return parse_number(text)
+    except ValueError:
+        pass
     try:
-        time = _time(row["time"], where) if _given(row.get("time")) else None
-        return Geotag((latitude, longitude), None if heading is None else heading % 360, time)
-    except PositionError as outside:
-        raise DatasetError(f"{where}: {outside}") from outside
+        return seconds_since_1970(datetime.fromisoformat(re.sub(r"^(\d{4}):(\d\d):(\d\d)\b", r"\1-\2-\3", text)))
+    except ValueError:
+        raise ValueError(
+            f"{value!r} is neither seconds since 1970 nor a moment such as 2024-05-31T12:00:00+02:00"
+        ) from None
+
+
+def _csv_rows(table: Path) -> tuple[Iterator[_Row], tuple[str, ...]]:
+    file = open_csv(table)
+    found = find_columns(file.header)
+    for needed in ("file", "lat", "lon"):
+        if needed not in found:
+            raise DatasetError(
+                f"{table} has no column {needed!r}: it has {', '.join(file.header)}. Accepted are "
+                f"{', '.join(COLUMNS[needed])}"
+            )
+    index = {ours: file.header.index(theirs) for ours, theirs in found.items()}
+    least = 1 + max(index[needed] for needed in ("file", "lat", "lon"))
+
+    def rows() -> Iterator[_Row]:
+        for line, row in file.rows():
+            values = {ours: row[column] for ours, column in index.items() if column < len(row)}
+            yield _Row(f"line {line}", values, file.row_problem(row, least))
+
+    return rows(), file.notes()
+
+
+def _geojson_rows(table: Path) -> tuple[Iterator[_Row], tuple[str, ...]]:
+    encoding = _encoding(table)
+    try:
+        features = json.loads(table.read_text(encoding, _errors(encoding)))["features"]
+        if not isinstance(features, list):
+            raise TypeError(f"features is a {type(features).__name__}")
+    except (ValueError, KeyError, TypeError, RecursionError) as broken:
+        raise DatasetError(f"{table} is not a GeoJSON FeatureCollection: {broken!r}") from broken
+    properties = [feature.get("properties") if isinstance(feature, dict) else None for feature in features]
+    names = list(dict.fromkeys(name for each in properties if isinstance(each, dict) for name in each))
+    found = find_columns(names, {ours: COLUMNS[ours] for ours in ("file", "heading", "time")})
+    if features and "file" not in found:
+        raise DatasetError(
+            f"{table} has no property 'file': it has {', '.join(names) or 'no properties'}. Accepted are "
+            f"{', '.join(COLUMNS['file'])}"
+        )
+
+    def rows() -> Iterator[_Row]:
+        for number, (feature, told) in enumerate(zip(features, properties, strict=True)):
+            if not isinstance(feature, dict):
+                yield _Row(f"feature {number}", {}, f"an object was expected, found {feature!r}")
+            elif isinstance(told, dict) and told.get(found["file"]) is not None:
+                values = {ours: told.get(theirs) for ours, theirs in found.items()}
+                position, problem = _point(feature.get("geometry"))
+                yield _Row(f"feature {number}", values | position, problem)
+
+    return rows(), _encoding_notes(table, encoding)
+
+
+def _point(geometry: Any) -> tuple[dict[str, Any], str]:
+    """The position of a geometry, which is empty where there is none, or what is wrong with it."""
+    if geometry is None:
+        return {}, ""
+    kind = geometry.get("type") if isinstance(geometry, dict) else geometry
+    if kind != "Point":
+        return {}, f"the geometry must be a Point, found {kind}"
+    coordinates = geometry.get("coordinates")
+    if not isinstance(coordinates, list) or len(coordinates) not in (0, 2, 3):
+        return {}, f"a Point has the coordinates [longitude, latitude], found {coordinates!r}"
+    return (dict(zip(("lon", "lat"), coordinates, strict=False)) if coordinates else {}), ""
+
+
+def _file_name(value: Any) -> str:
+    named = str("" if value is None else value).strip().replace("\\", "/")
+    return PurePosixPath(named).as_posix() if named else ""
+
+
+def _position(values: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Latitude and longitude; None where both are empty. Raises ValueError that says what is wrong."""
+    given = {name: values.get(name) for name in ("lat", "lon") if _given(values.get(name))}
+    if not given:
+        return None
+    for name in ("lat", "lon"):
+        if name not in given:
+            raise ValueError(f"{name} is empty")
+    refs = [str(values.get(name) or "").strip() for name in ("lat_ref", "lon_ref")]
+    try:
+        latitude, longitude = parse_degrees(given["lat"], "NS", refs[0]), parse_degrees(given["lon"], "EW", refs[1])
+    except ValueError as wrong:
+        raise ValueError(f"{wrong}{_if_swapped(given)}") from None
+    if latitude == longitude == 0:
+        raise ValueError("the position is exactly 0, 0, which receivers without a fix write")
+    return latitude, longitude
+
+
+def _if_swapped(given: Mapping[str, Any]) -> str:
+    try:
+        parse_degrees(given["lon"], "NS"), parse_degrees(given["lat"], "EW")
+    except ValueError:
+        return ""
+    return " (latitude and longitude swapped?)"
+
+
+def _geotag(
+    position: tuple[float, float], values: Mapping[str, Any], where: str, ignored: Mapping[str, list[str]]
+) -> Geotag:
+    """With the heading and the time where they are understood; else they are listed in `ignored`."""
+    heading = time = None
+    if _given(values.get("heading")):
+        try:
+            heading = parse_number(values["heading"]) % 360
+        except ValueError:
+            ignored["heading"].append(f"{where}: {values['heading']!r}")
+    if _given(values.get("time")):
+        try:
+            time = Geotag(position, None, parse_time(values["time"])).time
+        except (ValueError, PositionError):
+            ignored["time"].append(f"{where}: {values['time']!r}")
+    return Geotag(position, heading, time)
 
 
 def _given(value: Any) -> bool:
     return value is not None and str(value).strip() != ""
 
 
-def _number(value: Any, name: str, where: str) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise DatasetError(f"{where}: {name} must be a number, found {value!r}")
-    return number
+def _odd_positions(tags: Mapping[str, Geotag], places: Mapping[str, str]) -> Iterator[str]:
+    """Positions far from the median of all, where most are near it: few, or swapped latitude and longitude."""
+    if len(tags) < 3:
+        return
+    files, latlon = list(tags), np.array([tag.latlon for tag in tags.values()])
+    middle = np.median(latlon, axis=0)
+
+    near = distance_m(latlon, middle) <= FAR_M
+    if 2 * near.sum() <= len(files):
+        return
+    can_turn = np.abs(latlon[:, 1]) <= 90
+    swapped = ~near & (distance_m(np.where(can_turn[:, None], latlon[:, ::-1], latlon), middle) <= FAR_M)
+    others = ~near & ~swapped
+    far = f"far from the others, which are around {middle[0]:.5f}, {middle[1]:.5f}"
+    for odd, what in ((swapped, "latitude and longitude seem to be swapped"), (others, "check them")):
+        rows = np.flatnonzero(odd)
+        if len(rows) and (odd is swapped or len(rows) <= max(1, len(files) // 10)):
+            quoted = [f"{places[files[row]]} at {latlon[row, 0]:.5f}, {latlon[row, 1]:.5f}" for row in rows]
+            yield f"{counted(quoted, 'position')} {far}: {what}"
 
 
-def _time(value: Any, where: str) -> float:
+def _encoding(path: Path) -> str:
+    """UTF-8, UTF-16 where a byte-order mark says so, else Windows-1252; raises DatasetError for what is not text."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    encoding = "utf-8-sig"
     try:
-        return float(value)
-    except (TypeError, ValueError):
-        pass
+        with path.open("rb") as content:
+            while chunk := content.read(1 << 20):
+                if content.tell() == len(chunk) and chunk[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+                    return "utf-16"
+                if b"\0" in chunk:
+                    raise DatasetError(f"{path} is not text: save it as CSV or GeoJSON in UTF-8")
+                encoding = encoding if _decodes(decoder, chunk) else "cp1252"
+    except OSError as denied:
+        raise DatasetError(f"{path} cannot be read: {denied.strerror}") from denied
+    return encoding if _decodes(decoder, b"", final=True) else "cp1252"
+
+
+def _decodes(decoder: codecs.IncrementalDecoder, chunk: bytes, *, final: bool = False) -> bool:
     try:
-        return seconds_since_1970(datetime.fromisoformat(str(value).strip()))
-    except ValueError:
-        raise DatasetError(
-            f"{where}: time must be seconds since 1970 or like 2024-05-31T12:00:00+02:00, found {value!r}"
-        ) from None
+        decoder.decode(chunk, final)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _errors(encoding: str) -> str:
+    return "replace" if encoding == "cp1252" else "strict"  # five of its bytes mean nothing
+
+
+def _encoding_notes(path: Path, encoding: str) -> tuple[str, ...]:
+    if encoding != "cp1252":
+        return ()
+    return (f"{path} is not UTF-8 and was read as Windows-1252 (Latin-1): save it as UTF-8 if its names look wrong",)

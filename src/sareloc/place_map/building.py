@@ -15,6 +15,7 @@ from sareloc.descriptors import describe
 from sareloc.errors import MapError, PhotoError
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Geotag
+from sareloc.photos.finding import TableTags
 from sareloc.place_map.examining import Given, examine, list_photos, read_tables, stamp
 from sareloc.place_map.place_map import PlaceMap
 from sareloc.place_map.records import Manifest, Photo
@@ -39,6 +40,8 @@ class BuildReport:
     unreadable: tuple[PhotoError, ...]
     """Photos that cannot be decoded, and why."""
     seconds: float
+    notes: tuple[str, ...] = ()
+    """What a person should know: bad rows of tables, rows that name no photo, odd positions."""
 
 
 def build_map(
@@ -64,7 +67,7 @@ def build_map(
     listed, manifest = list_photos(photos), Manifest(model.name, model.fingerprint(), dim or model.dim, storage)
     with open_or_create_store(out, manifest) as store:
         check_same(store, model, manifest.dim, storage)
-        report = _add(model, listed, read_tables(photos, geotags), store, batch, workers, progress)
+        report = _add(model, listed, read_tables(photos, geotags, listed), store, batch, workers, progress)
     PlaceMap(out).settle()
     return report
 
@@ -83,7 +86,7 @@ def add_photos(
     listed = list_photos(photos)
     with open_store(path, write=True) as store:
         check_same(store, model, store.manifest.dim, store.manifest.storage)
-        report = _add(model, listed, read_tables(photos, geotags), store, batch, workers, progress)
+        report = _add(model, listed, read_tables(photos, geotags, listed), store, batch, workers, progress)
     PlaceMap(path).settle()
     return report
 
@@ -106,7 +109,7 @@ def check_same(store: MapStore, model: PlaceModel, dim: int, storage: Storage) -
 def _add(
     model: PlaceModel,
     paths: Sequence[Path],
-    table: Mapping[str, Geotag],
+    table: TableTags,
     store: MapStore,
     batch: int,
     workers: int,
@@ -125,7 +128,7 @@ def _add(
     ):
         for first in range(0, len(paths), CHUNK):
             chunk = list(compress(named[first : first + CHUNK], changed[first : first + CHUNK]))
-            found = threads.map(_examine, chunk, repeat(table))
+            found = threads.map(_examine, chunk, repeat(table.tags))
             new = pick_new(set_aside(found, tally), store, entries, tally)
             files = [path for path, _ in new]
             for part in describe(model, files, batch=batch, workers=workers, dim=store.manifest.dim, progress=False):
@@ -136,7 +139,12 @@ def _add(
                 bar.update(tally.total - bar.n)
             bar.update(tally.total - bar.n)
     return BuildReport(
-        tally.added, tally.already, tuple(tally.untagged), tuple(tally.unreadable), time.monotonic() - start
+        tally.added,
+        tally.already,
+        tuple(tally.untagged),
+        tuple(tally.unreadable),
+        time.monotonic() - start,
+        table.notes,
     )
 
 

@@ -66,7 +66,8 @@ def build_map_on_cluster(
     with joined(cluster, len(checkpoint)) as ray, open_or_create_store(out, manifest) as store:
         check_same(store, model, manifest.dim, storage)
         building = _Building(store, ray, checkpoint, Work(manifest.dim, batch, workers, None), packet)
-        building.build(list_wanted(photos, geotags), _server(out), progress)
+        wanted, notes = list_wanted(photos, geotags)
+        building.build(wanted, _server(out), progress)
     PlaceMap(out).settle()
     tally = building.tally
     return ClusterReport(
@@ -75,6 +76,7 @@ def build_map_on_cluster(
         untagged=tuple(tally.untagged),
         unreadable=tuple(tally.unreadable),
         seconds=time.monotonic() - start,
+        notes=notes,
         workers=dict(building.workers),
     )
 

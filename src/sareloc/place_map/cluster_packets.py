@@ -20,6 +20,7 @@ from sareloc.errors import PhotoError
 from sareloc.photos import Geotag, read_geotag_table
 from sareloc.photos.finding import TABLES
 from sareloc.photos.remote import fetch_file, find_remote_photos, is_url, remote_stamp, usual_url
+from sareloc.photos.tables import counted
 from sareloc.place_map.examining import list_photos, read_tables, stamp
 from sareloc.place_map.records import Photo
 from sareloc.place_map.sorting import Tally
@@ -55,22 +56,33 @@ class Done:
     """(n, dim) of `photos`."""
 
 
-def list_wanted(given: str | Path | Sequence[str | Path], geotags: str | Path | None) -> list[Wanted]:
-    """The photos in folders, here or at a URL, with what tables say of their positions; as `build_map` finds them."""
+def list_wanted(
+    given: str | Path | Sequence[str | Path], geotags: str | Path | None
+) -> tuple[list[Wanted], tuple[str, ...]]:
+    """The photos in folders, here or at a URL, with what tables say of their positions; as `build_map` finds them.
+
+    Also notes on what is wrong or odd about the tables.
+    """
     items = [given] if isinstance(given, str | Path) else list(given)
     local = [path for item in items if (path := _local_path(item)) is not None]
     remote = [str(item) for item in items if _local_path(item) is None]
     wanted: list[Wanted] = []
+    notes: list[str] = []
     if local:
-        table = read_tables(local, geotags)
-        wanted += [Wanted(str(path), stamp(path), table.get(os.path.abspath(path))) for path in list_photos(local)]
+        photos = list_photos(local)
+        table = read_tables(local, geotags, photos)
+        wanted += [Wanted(str(path), stamp(path), table.tags.get(os.path.abspath(path))) for path in photos]
+        notes += table.notes
     for url in remote:
         found = find_remote_photos(url)
         if not found:
             raise PhotoError(url, "holds no photos")
-        by_url = _remote_table(url, geotags)
+        by_url, problems = _remote_table(url, geotags)
         wanted += [Wanted(photo, changed, by_url.get(photo)) for photo, changed in found.items()]
-    return wanted
+        notes += problems
+        if missing := [named for named in by_url if named not in found]:
+            notes.append(f"{url}: {counted(missing, 'row')} of its table without a photo")
+    return wanted, tuple(notes)
 
 
 def _local_path(item: str | Path) -> Path | None:
@@ -79,18 +91,16 @@ def _local_path(item: str | Path) -> Path | None:
     return None if is_url(item) else Path(item)
 
 
-def _remote_table(folder: str, geotags: str | Path | None) -> dict[str, Geotag]:
-    """Geotags by URL: from this table, whose names are relative to the folder, or from the one in the folder."""
+def _remote_table(folder: str, geotags: str | Path | None) -> tuple[dict[str, Geotag], list[str]]:
+    """Geotags by URL, from this table, whose names are relative to the folder, or from the one in the folder; notes."""
     head, colons, behind = usual_url(folder).partition("::")
     within, after = head if head.endswith("/") else f"{head}/", f"{colons}{behind}"
     with TemporaryDirectory() as scratch:
         beside = [f"{within}{name}{after}" for name in TABLES if geotags is None]
         tables = [fetch_file(url, Path(scratch)) for url in beside if remote_stamp(url) is not None]
-        return {
-            f"{within}{file}{after}": geotag
-            for table in ([Path(geotags)] if geotags is not None else tables)
-            for file, geotag in read_geotag_table(table).items()
-        }
+        read = [read_geotag_table(table) for table in ([Path(geotags)] if geotags is not None else tables)]
+    tags = {f"{within}{file}{after}": geotag for table in read for file, geotag in table.tags.items()}
+    return tags, [problem for table in read for problem in table.problems]
 
 
 def packets_of(wanted: Sequence[Wanted], size: int) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from sareloc.errors import PhotoError
 from sareloc.photos import Geotag, find_photos, read_geotag, read_geotag_table
 from sareloc.photos.decoding import open_photo
-from sareloc.photos.finding import TABLES
+from sareloc.photos.finding import TABLES, TableTags, match_table
 from sareloc.place_map.records import Photo
 
 Given = str | Path | Sequence[str | Path]
@@ -26,14 +26,20 @@ def list_photos(given: Given) -> list[Path]:
     return photos
 
 
-def read_tables(given: Given, table: str | Path | None) -> dict[str, Geotag]:
-    """Geotags by absolute path: from this table, or from the geotags.csv or geotags.geojson in each folder given."""
+def read_tables(given: Given, table: str | Path | None, photos: Sequence[Path]) -> TableTags:
+    """Geotags of `photos`: from this table, or from the geotags.csv or geotags.geojson in each folder given."""
+    if table is not None:
+        return match_table(read_geotag_table(table), photos)
     beside = [item / name for item in _items(given) for name in TABLES if (item / name).is_file()]
-    return {
-        os.path.abspath(source.parent / file): geotag
-        for source in (beside if table is None else [Path(table)])
-        for file, geotag in read_geotag_table(source).items()
-    }
+    found = [
+        match_table(read_geotag_table(source), [photo for photo in photos if photo.is_relative_to(source.parent)])
+        for source in beside
+    ]
+    return TableTags(
+        {path: tag for one in found for path, tag in one.tags.items()},
+        tuple(file for one in found for file in one.missing),
+        tuple(note for one in found for note in one.notes),
+    )
 
 
 def name_in_map(photo: Path, map_path: Path) -> str:
