@@ -48,6 +48,15 @@ def make(backbone: str, aggregation: str, **knobs: object) -> PlaceModel:
     return lively(make_model(backbone, aggregation, rng=torch.Generator().manual_seed(2), **knobs))  # type: ignore[arg-type]
 
 
+def sharp(model: PlaceModel) -> PlaceModel:
+    """Assignments so unequal that clusters get from all down to 1e-14 of a location, where the norms differ."""
+    shares = -torch.arange(16.0) * 2
+    with torch.no_grad():
+        model.aggregation.bias = nn.Parameter(shares)  # type: ignore[assignment]
+        model.aggregation.assign.mul_(0.01)  # type: ignore[operator]
+    return model
+
+
 MODELS = {
     "the paper's": lambda: whitened(make("vgg16", "netvlad"), 48),
     "lite": lambda: whitened(make("efficientnet-lite0", "netvlad", clusters=8), 32),
@@ -56,6 +65,8 @@ MODELS = {
     "resnet-crn-deep": lambda: make("resnet18", "crn", cut="layer4", clusters=4),
     "resnet50-max": lambda: make("resnet50", "max"),
     "alexnet-crn-bias": lambda: make("alexnet", "crn", bias=True, clusters=4),
+    "alexnet-clamped": lambda: sharp(make("alexnet", "netvlad", norm="clamped", clusters=16)),
+    "alexnet-smoothed": lambda: sharp(make("alexnet", "netvlad", norm="smoothed", clusters=16)),
     "alexnet-avg": lambda: make("alexnet", "avg"),
 }
 

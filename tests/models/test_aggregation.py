@@ -12,10 +12,11 @@ from sareloc.errors import ArgumentError
 from sareloc.models.aggregation import AGGREGATIONS, CRN, Aggregation, GeM, NetVLAD, make_aggregation
 
 NAMES = sorted(AGGREGATIONS)
+CLAMPED = {"norm": "clamped"}
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-12}
 
 
-def make(name: str, channels: int = 6, dtype: torch.dtype = torch.float32, **knobs: float) -> Aggregation:
+def make(name: str, channels: int = 6, dtype: torch.dtype = torch.float32, **knobs: float | str) -> Aggregation:
     knobs = {"clusters": 4, **knobs} if name in ("netvlad", "crn") else knobs
     layer = make_aggregation(name, channels, knobs)
     with torch.no_grad():
@@ -36,6 +37,12 @@ def dot(a: list[float], b: list[float]) -> float:
 
 def whole_unit(vector: list[float]) -> list[float]:
     return [v / length(vector) for v in vector]
+
+
+def scaled(vector: list[float], norm: str) -> list[float]:
+    """NetVLAD's normalisations: both are finite for 0."""
+    below = max(length(vector), 1e-12) if norm == "clamped" else math.sqrt(length(vector) ** 2 + 1e-12)
+    return [v / below for v in vector]
 
 
 def slow_mask(layer: CRN, image: Tensor) -> list[list[float]]:
@@ -97,12 +104,12 @@ def slow(layer: Aggregation, image: Tensor) -> list[float]:
     mask = [v for row in slow_mask(layer, image) for v in row] if isinstance(layer, CRN) else [1.0] * (h * w)
     vlad = [[0.0] * d for _ in range(layer.clusters)]
     for raw, weight in zip(locations, mask, strict=True):
-        x = whole_unit(raw)
+        x = scaled(raw, layer.norm)
         scores = [math.exp(dot(a, x) + b) for a, b in zip(assign, bias, strict=True)]
         for k in range(layer.clusters):
             for c in range(d):
                 vlad[k][c] += weight * scores[k] / sum(scores) * (x[c] - centres[k][c])
-    return whole_unit([v for cluster in vlad for v in whole_unit(cluster)])
+    return whole_unit([v for cluster in vlad for v in scaled(cluster, layer.norm)])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -115,6 +122,30 @@ def test_equals_the_slow_twin(name: str, size: tuple[int, int], dtype: torch.dty
     torch.testing.assert_close(layer(images), expected, atol=TOLERANCE[dtype], rtol=0)
 
 
+@pytest.mark.parametrize("name", ["netvlad", "crn"])
+@pytest.mark.parametrize("norm", ["smoothed", "clamped"])
+def test_tiny_vectors_are_scaled_by_the_norm_of_the_layer(name: str, norm: str) -> None:
+    """Tiny locations and tiny clusters from 1e-3 down to less than 1e-12, where the two norms differ."""
+    layer = make(name, dtype=torch.float64, norm=norm)
+    other = make_aggregation(name, 6, {"clusters": 4, "norm": {"smoothed": "clamped", "clamped": "smoothed"}[norm]})
+    other.load_state_dict(layer.state_dict())
+    with torch.no_grad():
+        layer.assign.copy_(torch.tensor([0.0, -8.0, -16.0, -32.0])[:, None] * torch.ones(6))
+    images = torch.rand(2, 6, 3, 4, dtype=torch.float64) + 0.1
+    images[:, :, 0] *= torch.tensor([1e-4, 1e-6, 1e-8, 1e-14])
+    expected = torch.tensor([slow(layer, image) for image in images], dtype=torch.float64)
+    torch.testing.assert_close(layer(images), expected, atol=1e-12, rtol=0)
+    assert (other.double()(images) - expected).abs().max() > 0.01
+
+
+def test_the_norm_is_part_of_the_knobs_unless_it_is_the_old_one() -> None:
+    """Fingerprints from before there was a choice stay as they are."""
+    assert make_aggregation("netvlad", 6, {"clusters": 3}).knobs() == {"clusters": 3, "bias": False}
+    assert make_aggregation("netvlad", 6, {"clusters": 3, "norm": "smoothed"}).knobs() == {"clusters": 3, "bias": False}
+    knobs = {"clusters": 3, "bias": False, "norm": "clamped"}
+    assert make_aggregation("crn", 6, knobs).knobs() == knobs
+
+
 def test_a_bias_shifts_the_assignment_as_in_the_slow_twin() -> None:
     layer = make("netvlad", dtype=torch.float64, bias=True)
     assert layer.bias is not None
@@ -123,9 +154,9 @@ def test_a_bias_shifts_the_assignment_as_in_the_slow_twin() -> None:
     torch.testing.assert_close(layer(images)[0].tolist(), slow(layer, images[0]))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_gradients_to_the_map_and_to_every_parameter(name: str) -> None:
-    layer = make(name, channels=3, dtype=torch.float64)
+@pytest.mark.parametrize(("name", "knobs"), [*((n, {}) for n in NAMES), ("netvlad", CLAMPED)])
+def test_gradients_to_the_map_and_to_every_parameter(name: str, knobs: dict[str, str]) -> None:
+    layer = make(name, channels=3, dtype=torch.float64, **knobs)
     names, parameters = zip(*layer.named_parameters(), strict=True) if list(layer.parameters()) else ((), ())
     images = torch.randn(2, 3, 4, 5, dtype=torch.float64, requires_grad=True)
 
@@ -182,9 +213,11 @@ def test_a_location_counts_by_its_direction_alone() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", ["netvlad", "crn"])
-def test_clusters_that_see_nothing_give_numbers_and_gradients(name: str, dtype: torch.dtype) -> None:
-    layer = make(name)
+@pytest.mark.parametrize(("name", "knobs"), [("netvlad", {}), ("netvlad", CLAMPED), ("crn", {})])
+def test_clusters_that_see_nothing_give_numbers_and_gradients(
+    name: str, knobs: dict[str, str], dtype: torch.dtype
+) -> None:
+    layer = make(name, **knobs)
     with torch.no_grad():
         layer.assign.copy_(torch.randn(4, 6) * 1e4)  # all locations alike: the softmax is exactly 0 elsewhere
     images = torch.ones(2, 6, 4, 4, dtype=dtype).requires_grad_()
@@ -197,9 +230,9 @@ def test_clusters_that_see_nothing_give_numbers_and_gradients(name: str, dtype: 
     assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_an_empty_map_of_zeros_gives_numbers_and_gradients(name: str) -> None:
-    layer = make(name)
+@pytest.mark.parametrize(("name", "knobs"), [*((n, {}) for n in NAMES), ("netvlad", CLAMPED)])
+def test_an_empty_map_of_zeros_gives_numbers_and_gradients(name: str, knobs: dict[str, str]) -> None:
+    layer = make(name, **knobs)
     images = torch.zeros(1, 6, 4, 4, requires_grad=True)
     found = layer(images)
     found.square().sum().backward()
@@ -254,12 +287,14 @@ def test_random_weights_come_from_the_generator() -> None:
 def test_errors() -> None:
     with pytest.raises(ArgumentError, match="unknown aggregation 'vlad': known are avg, crn, gem, max, netvlad"):
         make_aggregation("vlad", 6)
-    with pytest.raises(ArgumentError, match="netvlad has no knob 'cluster': known are clusters, bias"):
+    with pytest.raises(ArgumentError, match="netvlad has no knob 'cluster': known are clusters, bias, norm"):
         make_aggregation("netvlad", 6, {"cluster": 3})
     with pytest.raises(ArgumentError, match="avg has no knob 'clusters': known are none"):
         make_aggregation("avg", 6, {"clusters": 3})
     with pytest.raises(ArgumentError, match="netvlad wants at least one cluster, got 0"):
         make_aggregation("netvlad", 6, {"clusters": 0})
+    with pytest.raises(ArgumentError, match=r"norm 'l3' .* known are smoothed, clamped"):
+        make_aggregation("netvlad", 6, {"norm": "l3"})
     with pytest.raises(ArgumentError, match="gem wants p > 0, got -1"):
         make_aggregation("gem", 6, {"p": -1})
     with pytest.raises(ArgumentError, match=r"netvlad wants a feature map \(B, 6, h, w\), got \(2, 5, 4, 4\)"):

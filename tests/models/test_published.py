@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sareloc.checkpoint import open_checkpoint, save_checkpoint
 from sareloc.errors import ArgumentError, WeightsError
+from sareloc.models.backbones import make_backbone
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.published import load_published
 from sareloc.models.published.assembling import whitening_of_layer
@@ -38,6 +39,15 @@ def vgg() -> State:
 @pytest.fixture(scope="module")
 def images() -> Tensor:
     return torch.randint(0, 256, (2, 3, 70, 84), dtype=torch.uint8, generator=torch.Generator().manual_seed(5))
+
+
+def alexnet_convolutions() -> State:
+    """AlexNet's, as `N.weight` and `N.bias`."""
+    convs = {}
+    for i, (width, depth, size) in ALEXNET.items():
+        convs[f"{i}.weight"] = torch.randn(width, depth, size, size) * (2 / (size * size * depth)) ** 0.5
+        convs[f"{i}.bias"] = 0.1 * torch.randn(width)
+    return convs
 
 
 def prefixed(state: State, prefix: str) -> State:
@@ -284,10 +294,7 @@ def test_pytorch_netvlad_computes_what_pytorch_netvlad_computes(
 
 
 def test_pytorch_netvlad_with_alexnet_also_as_our_own_checkpoint(images: Tensor, tmp_path: Path) -> None:
-    convs = {}
-    for i, (width, depth, size) in ALEXNET.items():
-        convs[f"{i}.weight"] = torch.randn(width, depth, size, size) * (2 / (size * size * depth)) ** 0.5
-        convs[f"{i}.bias"] = 0.1 * torch.randn(width)
+    convs = alexnet_convolutions()
     assign, bias, centres = netvlad_arrays(256)
     state = prefixed(convs, "encoder.") | {"pool.conv.weight": assign[:, :, None, None], "pool.centroids": centres}
     torch.save({"state_dict": state}, tmp_path / "checkpoint.pth.tar")
@@ -307,6 +314,188 @@ def test_a_missing_tensor_is_named(lost: str, vgg: State, tmp_path: Path) -> Non
     torch.save({"state_dict": state}, tmp_path / "w.pth.tar")
     with pytest.raises(WeightsError, match=re.escape(lost.replace("encoder.26", "features.26"))):
         load_published(tmp_path / "w.pth.tar", kind="pytorch-netvlad")
+
+
+# --- sharp assignments: how tiny clusters are scaled ------------------------------------------------------------------
+
+SHARP_CLUSTERS = 16
+ALPHA = 180.0  # the initialisation below gives 144 to 216 on the features of real VGG16 weights
+
+
+def smooth_images(count: int, seed: int) -> Tensor:
+    """Images that differ in colour and have large shapes, so that not every cluster occurs in every one."""
+    rng = torch.Generator().manual_seed(seed)
+    shapes, colour = torch.rand(count, 3, 6, 7, generator=rng), torch.rand(count, 3, 1, 1, generator=rng)
+    smooth = F.interpolate(0.2 * shapes + 0.8 * colour, (96, 112), mode="bicubic")
+    return (smooth.clamp(0, 1) * 255).to(torch.uint8)
+
+
+def sharp_weights(features: Tensor) -> tuple[Tensor, Tensor]:
+    """The PyTorch ports' initial assignment (K, D) = alpha c / |c| and centroids c (K, D) for features (B, D, h, w)."""
+    local = F.normalize(features, dim=1).transpose(0, 1).flatten(1).T  # (n, D)
+    centroids = local[torch.randperm(len(local), generator=torch.Generator().manual_seed(2))[:SHARP_CLUSTERS]]
+    for _ in range(10):
+        nearest = torch.cdist(local, centroids).argmin(dim=1)
+        members = [local[nearest == k] for k in range(SHARP_CLUSTERS)]
+        centroids = torch.stack([m.mean(0) if len(m) else c for m, c in zip(members, centroids, strict=True)])
+    return ALPHA * centroids / centroids.norm(dim=1, keepdim=True), centroids
+
+
+def torch_netvlad(features: Tensor, assign: Tensor, centroids: Tensor) -> Tensor:
+    """The NetVLAD layer of the PyTorch ports: every normalisation divides by max(|v|, 1e-12)."""
+    x = F.normalize(features, p=2, dim=1)
+    soft = F.conv2d(x, assign[:, :, None, None]).flatten(2).softmax(dim=1)  # (B, K, S)
+    residuals = x.flatten(2)[:, None] - centroids[None, :, :, None]  # (B, K, D, S)
+    vlad = F.normalize((residuals * soft[:, :, None]).sum(dim=-1), p=2, dim=2)
+    return F.normalize(vlad.flatten(1), p=2, dim=1)
+
+
+def matconvnet_netvlad(features: Tensor, assign: Tensor, centroids: Tensor) -> Tensor:
+    """The same layer in MatConvNet: every normalisation divides by sqrt(|v|^2 + 1e-12)."""
+
+    def scaled(v: Tensor, dim: int) -> Tensor:
+        return v / (v.square().sum(dim=dim, keepdim=True) + 1e-12).sqrt()
+
+    x = scaled(features, 1)
+    soft = F.conv2d(x, assign[:, :, None, None]).flatten(2).softmax(dim=1)
+    residuals = x.flatten(2)[:, None] - centroids[None, :, :, None]
+    return scaled(scaled((residuals * soft[:, :, None]).sum(dim=-1), 2).flatten(1), 1)
+
+
+def matconvnet_pixels(images: Tensor) -> Tensor:
+    return images.float() - torch.tensor([123.68, 116.779, 103.939])[:, None, None]
+
+
+def save_matconvnet(vgg: State, assign: Tensor, centroids: Tensor, folder: Path) -> Path:
+    mean = np.tile(np.array([123.68, 116.779, 103.939], dtype=np.float32), (4, 4, 1))
+    return matconvnet_file(folder / "net.mat", vgg, [as_matlab(assign), as_matlab(-centroids)], [], mean)
+
+
+def save_openibl(vgg: State, assign: Tensor, centroids: Tensor, folder: Path) -> Path:
+    torch.save(openibl_state(vgg, assign, centroids), folder / "net.pth")
+    return folder / "net.pth"
+
+
+def save_pytorch_netvlad(vgg: State, assign: Tensor, centroids: Tensor, folder: Path) -> Path:
+    pool = {"pool.conv.weight": assign[:, :, None, None], "pool.centroids": centroids}
+    torch.save(training_record(prefixed(vgg, "encoder.") | pool), folder / "checkpoint.pth.tar")
+    return folder / "checkpoint.pth.tar"
+
+
+def save_benchmark(vgg: State, assign: Tensor, centroids: Tensor, folder: Path) -> Path:
+    aggregation = {"aggregation.conv.weight": assign[:, :, None, None], "aggregation.centroids": centroids}
+    return benchmark_file(folder / "best_model.pth", prefixed(vgg, "backbone.") | aggregation)
+
+
+@pytest.mark.parametrize(
+    ("save", "pixels", "netvlad"),
+    [
+        (save_matconvnet, matconvnet_pixels, matconvnet_netvlad),
+        (save_openibl, openibl_pixels, torch_netvlad),
+        (save_pytorch_netvlad, imagenet_pixels, torch_netvlad),
+        (save_benchmark, imagenet_pixels, torch_netvlad),
+    ],
+    ids=["matconvnet", "openibl", "pytorch-netvlad", "deep-vg-benchmark"],
+)
+def test_sharp_weights_scale_tiny_clusters_as_the_original_does(
+    save: Any, pixels: Any, netvlad: Any, vgg: State, tmp_path: Path
+) -> None:
+    others = pixels(smooth_images(6, seed=9))
+    common = conv_map(vgg, others).mean(dim=(0, 2, 3))
+    vgg = vgg | {"28.bias": vgg["28.bias"] - common}  # features in all directions, as trained networks have them
+    assign, centroids = sharp_weights(conv_map(vgg, others))
+    images = smooth_images(4, seed=8)
+    features = conv_map(vgg, pixels(images))
+    expected = netvlad(features.double(), assign.double(), centroids.double()).float()
+    other = {matconvnet_netvlad: torch_netvlad, torch_netvlad: matconvnet_netvlad}[netvlad]
+    # the two formulas differ by far more than the tolerance: some clusters are assigned almost nothing
+    assert (other(features, assign, centroids) - expected).abs().max() > 0.01
+    path = save(vgg, assign, centroids, tmp_path)
+    for model in (load_published(path), saved_and_opened(load_published(path), tmp_path / "ours.safetensors")):
+        with torch.no_grad():
+            torch.testing.assert_close(model(images), expected, rtol=0, atol=1e-5)
+
+
+def saved_and_opened(model: PlaceModel, path: Path) -> PlaceModel:
+    save_checkpoint(model, path)
+    return open_checkpoint(path)
+
+
+# --- deep-visual-geo-localization-benchmark ---------------------------------------------------------------------------
+
+
+def benchmark_file(path: Path, state: State) -> Path:
+    """What its training stores: data-parallel names, recalls as a numpy array, the optimizer's state, counters."""
+    weight = torch.nn.Parameter(torch.zeros(2))
+    record = {
+        "epoch_num": 3,
+        "model_state_dict": prefixed(state, "module."),
+        "optimizer_state_dict": torch.optim.Adam([weight]).state_dict(),
+        "recalls": np.array([60.5, 80.25, 85.0, 90.0]),
+        "best_r5": np.float64(80.25),
+        "not_improved_num": 0,
+    }
+    torch.save(record, path)
+    return path
+
+
+@pytest.mark.parametrize("projected", [True, False], ids=["fc", "no-fc"])
+@pytest.mark.parametrize("backbone", ["vgg16", "alexnet"])
+def test_the_benchmark_computes_what_it_computes(
+    backbone: str, projected: bool, vgg: State, images: Tensor, tmp_path: Path
+) -> None:
+    convs, depth = (vgg, 512) if backbone == "vgg16" else (alexnet_convolutions(), 256)
+    assign, _, centroids = netvlad_arrays(depth)
+    prefix = "aggregation.0." if projected else "aggregation."
+    state = prefixed(convs, "backbone.")
+    state |= {f"{prefix}conv.weight": assign[:, :, None, None], f"{prefix}centroids": centroids}
+    weight, bias = torch.randn(DIM, depth * CLUSTERS), torch.randn(DIM)
+    if projected:
+        state |= {"aggregation.1.weight": weight, "aggregation.1.bias": bias}
+    path = benchmark_file(tmp_path / "best_model.pth", state)
+    pools = (2, 7, 14, 21) if backbone == "vgg16" else (0, 3)
+    expected = torch_netvlad(conv_map(convs, imagenet_pixels(images), pools), assign, centroids)
+    expected = F.normalize(expected @ weight.T + bias, dim=1) if projected else expected
+    model = load_published(path)
+    assert model.name == f"{backbone}-netvlad-deep-vg-benchmark"
+    assert_computes(model, images, expected)
+
+
+@pytest.mark.parametrize("name", ["resnet18conv4", "resnet18conv5", "resnet50conv4"])
+def test_the_benchmarks_resnets(name: str, images: Tensor, tmp_path: Path) -> None:
+    """Their modules are numbered: conv1 0, bn1 1, relu 2, maxpool 3, layer1 4, layer2 5, layer3 6, layer4 7."""
+    kind, cut = name[:8], {"conv4": "layer3", "conv5": "layer4"}[name[8:]]
+    backbone = make_backbone(kind, cut=cut)
+    for norm in (m for m in backbone.modules() if isinstance(m, torch.nn.BatchNorm2d)):
+        norm.running_mean.normal_(0, 0.1)
+        norm.running_var.uniform_(0.5, 1.5)
+    numbers = {"conv1": 0, "bn1": 1, "layer1": 4, "layer2": 5, "layer3": 6, "layer4": 7}
+    state = {}
+    for tensor_name, v in backbone.state_dict().items():
+        module, _, rest = tensor_name.partition(".")
+        state[f"backbone.{numbers[module]}.{rest}"] = v
+    assign, _, centroids = netvlad_arrays(backbone.channels)
+    state |= {"aggregation.conv.weight": assign[:, :, None, None], "aggregation.centroids": centroids}
+    path = benchmark_file(tmp_path / "best_model.pth", state)
+    with torch.no_grad():
+        expected = torch_netvlad(backbone(imagenet_pixels(images)), assign, centroids)
+    model = load_published(path, "deep-vg-benchmark")
+    assert (model.backbone.name, model.backbone.cut) == (kind, cut)
+    assert_computes(model, images, expected)
+
+
+@pytest.mark.parametrize(
+    ("odd", "word"),
+    [
+        ({"aggregation.1.p": torch.ones(1)}, "GeM"),
+        ({"aggregation.crn.acc_w.weight": torch.ones(1, 84, 1, 1)}, "CRN"),
+        ({}, "aggregation.conv.weight"),
+    ],
+)
+def test_what_the_benchmark_has_and_we_do_not_is_named(odd: State, word: str, vgg: State, tmp_path: Path) -> None:
+    path = benchmark_file(tmp_path / "best_model.pth", prefixed(vgg, "backbone.") | odd)
+    with pytest.raises(WeightsError, match=word):
+        load_published(path, "deep-vg-benchmark")
 
 
 # --- a stored whitening layer ---------------------------------------------------------------------------------------

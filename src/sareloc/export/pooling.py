@@ -30,10 +30,14 @@ def _unit(graph: Graph, x: str) -> str:
     return graph.add("Div", x, graph.add("Max", length, graph.floats(UNIT_EPS)))
 
 
-def _inverse_length(graph: Graph, x: str, axis: int) -> str:
-    """`(|x|² + eps)^(-1/2)` along an axis, which stays."""
+def _unit_scale(graph: Graph, layer: NetVLAD, x: str, axis: int) -> str:
+    """What scales x to unit length along an axis, which stays, according to the layer's norm."""
     squares = graph.add("ReduceSumSquare", x, graph.ints(axis), keepdims=1)
-    return graph.add("Reciprocal", graph.add("Sqrt", graph.add("Add", squares, graph.floats(NORM_EPS))))
+    if layer.norm == "clamped":
+        bounded = graph.add("Max", squares, graph.floats(NORM_EPS**2))
+    else:
+        bounded = graph.add("Add", squares, graph.floats(NORM_EPS))
+    return graph.add("Reciprocal", graph.add("Sqrt", bounded))
 
 
 def _average(graph: Graph, layer: Any, features: str) -> str:
@@ -51,7 +55,7 @@ def _gem(graph: Graph, layer: GeM, features: str) -> str:
 
 def _netvlad(graph: Graph, layer: NetVLAD, features: str) -> str:
     x = graph.add("Reshape", features, graph.ints(0, layer.channels, -1))  # (B, D, S)
-    scale = _inverse_length(graph, x, 1)  # (B, 1, S)
+    scale = _unit_scale(graph, layer, x, 1)  # (B, 1, S)
     logits = graph.add("Mul", graph.add("MatMul", graph.floats(layer.assign, "assign"), x), scale)  # (B, K, S)
     if layer.bias is not None:
         logits = graph.add("Add", logits, graph.floats(layer.bias[:, None], "bias"))
@@ -61,7 +65,7 @@ def _netvlad(graph: Graph, layer: NetVLAD, features: str) -> str:
     sums = graph.add("MatMul", graph.add("Mul", assigned, scale), graph.add("Transpose", x, perm=[0, 2, 1]))
     total = graph.add("ReduceSum", assigned, graph.ints(2), keepdims=1)
     vlad = graph.add("Sub", sums, graph.add("Mul", total, graph.floats(layer.centres, "centres")))  # (B, K, D)
-    return graph.add("Reshape", graph.add("Mul", vlad, _inverse_length(graph, vlad, 2)), graph.ints(0, layer.dim))
+    return graph.add("Reshape", graph.add("Mul", vlad, _unit_scale(graph, layer, vlad, 2)), graph.ints(0, layer.dim))
 
 
 def _weight_of_locations(graph: Graph, layer: CRN, features: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -17,10 +17,14 @@ from torch import Tensor, nn
 
 from sareloc.errors import ArgumentError, look_up
 
-NORM_EPS = 1e-12  # the constant of NetVLAD's release: a cluster that saw (almost) nothing stays small
+NORM_EPS = 1e-12
 RANDOM_SHARPNESS = 100.0  # of the assignment before `fit_start` has measured the right one
 
-Knob = int | float | bool
+Knob = int | float | bool | str
+Norm = Literal["smoothed", "clamped"]
+"""How NetVLAD scales vectors to unit length: "smoothed", v / sqrt(|v|^2 + 1e-12), as NetVLAD's MatConvNet release, or
+"clamped", v / max(|v|, 1e-12), as torch's `normalize` and the networks published for PyTorch. They differ where |v| is
+below about 1e-4: clusters to which a sharp assignment gives almost nothing stay short, or get unit length."""
 
 
 class Aggregation(nn.Module):
@@ -99,20 +103,30 @@ class NetVLAD(Aggregation):
 
         V_k = sum_s a_ks (x_s - centres_k)     then L2 per cluster, then L2 of all clusters joined, cluster by cluster.
 
-    `assign` (K, D) and `centres` (K, D) are separate parameters; `bias` (K,) exists only in some published weights
-    and is None otherwise. The sum is computed as `A X^T - diag(sum_s A) centres`: the residuals, a tensor of
+    `norm` says how locations and clusters are scaled (see `Norm`; default: "smoothed"). `assign` (K, D) and `centres`
+    (K, D) are separate parameters; `bias` (K,) exists only in some published weights and is None otherwise. The sum is
+    computed as `A X^T - diag(sum_s A) centres`: the residuals, a tensor of
     B x K x D x h w numbers, never exist, and neither does a scaled copy of the feature map.
     """
 
     name = "netvlad"
 
     def __init__(
-        self, channels: int, clusters: int = 64, bias: bool = False, *, rng: torch.Generator | None = None
+        self,
+        channels: int,
+        clusters: int = 64,
+        bias: bool = False,
+        norm: Norm = "smoothed",
+        *,
+        rng: torch.Generator | None = None,
     ) -> None:
         super().__init__(channels)
         if clusters < 1:
             raise ArgumentError(f"{self.name} wants at least one cluster, got {clusters}")
+        if norm not in get_args(Norm):
+            raise ArgumentError(f"unknown norm {norm!r} of {self.name}: known are {', '.join(get_args(Norm))}")
         self.clusters = clusters
+        self.norm = norm
         centres = F.normalize(torch.randn(clusters, channels, generator=rng), dim=1)
         self.assign = nn.Parameter(RANDOM_SHARPNESS * centres)
         self.bias = nn.Parameter(torch.zeros(clusters)) if bias else None
@@ -124,8 +138,18 @@ class NetVLAD(Aggregation):
         return self.clusters * self.channels
 
     def knobs(self) -> dict[str, Knob]:
-        """The number of clusters, and whether their assignment has a bias."""
-        return {"clusters": self.clusters, "bias": self.bias is not None}
+        """The number of clusters, whether their assignment has a bias, and the norm where it is not the default.
+
+        The default is left out because models from before there was a choice have fingerprints without it.
+        """
+        norm: dict[str, Knob] = {} if self.norm == "smoothed" else {"norm": self.norm}
+        return {"clusters": self.clusters, "bias": self.bias is not None, **norm}
+
+    def unit_scale(self, squared: Tensor) -> Tensor:
+        """What vectors of these squared lengths are multiplied by, according to `norm`."""
+        if self.norm == "clamped":
+            return squared.clamp(min=NORM_EPS**2).rsqrt()  # before the root, whose gradient at 0 is infinite
+        return squared.add(NORM_EPS).rsqrt()
 
     def weight_of_locations(self, features: Tensor) -> Tensor | None:
         """What multiplies the assignment of every location, (B, 1, S); None: nothing."""
@@ -135,7 +159,7 @@ class NetVLAD(Aggregation):
         """(B, D, h, w) -> (B, K D), every cluster's part scaled to unit length."""
         x = features.flatten(2)  # (B, D, S)
         # x / |x| is never stored: both products below are linear in x, so its scale moves onto the (K, S) side
-        scale = torch.linalg.vector_norm(x, dim=1, keepdim=True).square().add(NORM_EPS).rsqrt()  # (B, 1, S)
+        scale = self.unit_scale(torch.linalg.vector_norm(x, dim=1, keepdim=True).square())  # (B, 1, S)
         # one (K, D) matrix per image, though the same: a plain product would copy the feature map to merge the batch
         logits = (self.assign.expand(x.shape[0], -1, -1) @ x) * scale  # (B, K, S)
         if self.bias is not None:
@@ -145,7 +169,7 @@ class NetVLAD(Aggregation):
         if weight is not None:
             assigned = assigned * weight
         vlad: Tensor = (assigned * scale) @ x.mT - assigned.sum(dim=2, keepdim=True) * self.centres  # (B, K, D)
-        vlad = vlad * vlad.square().sum(dim=2, keepdim=True).add(NORM_EPS).rsqrt()
+        vlad = vlad * self.unit_scale(vlad.square().sum(dim=2, keepdim=True))
         return vlad.flatten(1)
 
 
@@ -161,9 +185,15 @@ class CRN(NetVLAD):
     name = "crn"
 
     def __init__(
-        self, channels: int, clusters: int = 64, bias: bool = False, *, rng: torch.Generator | None = None
+        self,
+        channels: int,
+        clusters: int = 64,
+        bias: bool = False,
+        norm: Norm = "smoothed",
+        *,
+        rng: torch.Generator | None = None,
     ) -> None:
-        super().__init__(channels, clusters, bias, rng=rng)
+        super().__init__(channels, clusters, bias, norm, rng=rng)
         convolutions = [
             nn.Conv2d(channels, filters, size, padding=size // 2) for filters, size in ((32, 3), (32, 5), (20, 7))
         ]
@@ -197,7 +227,8 @@ def make_aggregation(
 ) -> Aggregation:
     """The aggregation of this name for feature maps of so many channels, with random weights drawn from `rng`.
 
-    Knobs: `clusters` and `bias` (netvlad, crn), `p` (gem). An unknown one is an error that lists the known ones.
+    Knobs: `clusters`, `bias` and `norm` (netvlad, crn), `p` (gem). Raises ArgumentError, which lists the known ones, if
+    one is unknown.
     """
     kind = look_up(AGGREGATIONS, name, "aggregation")
     known = [k for k in inspect.signature(kind).parameters if k not in ("channels", "rng")]

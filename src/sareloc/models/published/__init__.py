@@ -10,11 +10,12 @@ from sareloc.models.backbones import Backbone
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.published.matconvnet import load_matconvnet
 from sareloc.models.published.reading import load_strictly, read_tensors
-from sareloc.models.published.torch_netvlad import load_openibl, load_pytorch_netvlad
+from sareloc.models.published.torch_netvlad import load_deep_vg_benchmark, load_openibl, load_pytorch_netvlad
 
 __all__ = [
     "PUBLISHED",
     "load_backbone_weights",
+    "load_deep_vg_benchmark",
     "load_matconvnet",
     "load_openibl",
     "load_published",
@@ -25,6 +26,7 @@ PUBLISHED: dict[str, Callable[[str | Path], PlaceModel]] = {
     "matconvnet": load_matconvnet,
     "openibl": load_openibl,
     "pytorch-netvlad": load_pytorch_netvlad,
+    "deep-vg-benchmark": load_deep_vg_benchmark,
 }
 
 
@@ -42,8 +44,9 @@ def load_backbone_weights(backbone: Backbone, path: str | Path) -> None:
 def load_published(path: str | Path, kind: str | None = None, *, pca: str | Path | None = None) -> PlaceModel:
     """A published place recognition network as a model in evaluation mode that computes what the original computes.
 
-    kind: "matconvnet" (NetVLAD's own release, .mat), "openibl" (.pth) or "pytorch-netvlad" (.pth.tar); None: found from
-    the file. pca: OpenIBL's separate file of PCA parameters (.h5), if the weights have no whitening of their own.
+    kind: "matconvnet" (NetVLAD's own release, .mat), "openibl" (.pth), "pytorch-netvlad" (.pth.tar) or
+    "deep-vg-benchmark" (deep-visual-geo-localization-benchmark, .pth); default: found from the file's tensors.
+    pca: OpenIBL's separate file of PCA parameters (.h5), if the weights have no whitening of their own.
     """
     kind = kind or _kind_of(Path(path))
     load = look_up(PUBLISHED, kind, "kind of published weights")
@@ -58,7 +61,11 @@ def _kind_of(path: Path) -> str:
     if path.suffix == ".mat":
         return "matconvnet"
     names = read_tensors(path)
-    for prefix, kind in (("net_vlad.", "openibl"), ("encoder.", "pytorch-netvlad")):
+    for prefix, kind in (
+        ("net_vlad.", "openibl"),
+        ("encoder.", "pytorch-netvlad"),
+        ("aggregation.", "deep-vg-benchmark"),
+    ):
         if any(name.startswith(prefix) for name in names):
             return kind
     raise WeightsError(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sareloc.errors import WeightsError
-from sareloc.models.aggregation import NetVLAD
+from sareloc.models.aggregation import NetVLAD, Norm
 from sareloc.models.backbones import make_backbone
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Preprocess
@@ -29,15 +29,18 @@ def assemble(
     vlad: Mapping[str, Tensor],
     whitening: Whitening | None,
     source: str | Path,
+    *,
+    norm: Norm,
+    cut: str | None = None,
 ) -> PlaceModel:
-    """A model in evaluation mode from its arrays.
+    """A model in evaluation mode from its arrays; `norm` is how the original's NetVLAD scales to unit length.
 
     convolutions: the backbone's tensors by their own names. vlad: `assign` (K, D), `centres` (K, D) and, where the
     network has one, `bias` (K,).
     """
-    base = make_backbone(backbone)
+    base = make_backbone(backbone, cut=cut)
     load_strictly(base, convolutions, source)
-    layer = NetVLAD(base.channels, clusters=len(vlad["assign"]), bias="bias" in vlad)
+    layer = NetVLAD(base.channels, clusters=len(vlad["assign"]), bias="bias" in vlad, norm=norm)
     load_strictly(layer, vlad, source)
     if whitening is not None and len(whitening.mean) != layer.dim:
         raise WeightsError(f"{source}: the whitening is for {len(whitening.mean)} dimensions, NetVLAD has {layer.dim}")

@@ -50,7 +50,9 @@ def load_matconvnet(path: str | Path) -> PlaceModel:
         vlad["bias"] = _tensor(offset[0].ravel())
     whitening = _whitening(layers[-1], depth, path) if len(layers) == len(names) + 2 else None
     preprocess = Preprocess(mean=_mean_pixel(net, path), std=(1.0, 1.0, 1.0), scale=255.0)
-    return assemble("vgg16-netvlad-matconvnet", preprocess, "vgg16", convolutions, vlad, whitening, path)
+    return assemble(
+        "vgg16-netvlad-matconvnet", preprocess, "vgg16", convolutions, vlad, whitening, path, norm="smoothed"
+    )
 
 
 def _read_net(path: Path) -> Any:

@@ -9,7 +9,6 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -17,27 +16,44 @@ from torch import Tensor, nn
 
 from sareloc.errors import WeightsError
 
-# Training scripts store their recalls beside the weights, as numpy numbers; these names make numbers and nothing else.
-_NUMBER = np.float64(0).__reduce__()[0]
-NUMPY_NUMBERS: list[Any] = [
-    *((_NUMBER, f"numpy.{home}.multiarray.scalar") for home in ("core", "_core")),  # of numpy 1, of numpy 2
-    np.dtype,
-    *(type(np.dtype(kind)) for kind in ("f4", "f8", "i4", "i8", "?")),
-]
 NAMES_SHOWN = 6
+STATE_DICTS = ("state_dict", "model_state_dict")  # the keys under which training scripts store the tensors
+
+
+class _Ignored:
+    """Stands for the numpy numbers and arrays, such as recalls, that training scripts store beside the weights.
+
+    They are not needed, and numpy's own constructors would allocate whatever size a file asks for.
+    """
+
+    def __init__(self, *arguments: object) -> None:
+        pass
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+NUMPY_VALUES: list[Any] = [
+    (_Ignored, name)
+    for name in (
+        *(f"numpy.{home}.multiarray.{made}" for home in ("core", "_core") for made in ("scalar", "_reconstruct")),
+        "numpy.dtype",
+        "numpy.ndarray",
+    )
+]
 
 
 def read_tensors(path: str | Path) -> dict[str, Tensor]:
     """The named tensors of a .safetensors file or of a file that torch.save wrote (.pth, .pt, .pth.tar), on the CPU.
 
-    A training script's record is searched for its `state_dict`; `module.`, which data-parallel training puts into
-    names, is taken out. Nothing is unpickled but tensors, plain containers and numbers: a file that holds any other
-    object is refused.
+    A training script's record is searched for its `state_dict` or `model_state_dict`; `module.`, which data-parallel
+    training puts into names, is taken out. Nothing is unpickled but tensors, plain containers and numbers: raises
+    WeightsError if the file holds any other object.
     """
     path = need_file(path)
     stored: Any = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
-    while isinstance(stored, dict) and isinstance(stored.get("state_dict"), dict):
-        stored = stored["state_dict"]
+    while isinstance(stored, dict) and (keys := [k for k in STATE_DICTS if isinstance(stored.get(k), dict)]):
+        stored = stored[keys[0]]
     if not isinstance(stored, dict) or not all(isinstance(v, Tensor) for v in stored.values()) or not stored:
         held = f"the keys {_listed(map(str, stored))}" if isinstance(stored, dict) else f"a {type(stored).__name__}"
         raise WeightsError(
@@ -63,7 +79,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 def _read_torch(path: Path) -> Any:
     try:
-        with torch.serialization.safe_globals(NUMPY_NUMBERS), warnings.catch_warnings():
+        with torch.serialization.safe_globals(NUMPY_VALUES), warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # a foreign pickle's protocol, said before it is refused
             return torch.load(path, map_location="cpu", weights_only=True)
     except UnpicklingError as wrong:

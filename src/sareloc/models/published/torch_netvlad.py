@@ -1,4 +1,7 @@
-"""The PyTorch ports of NetVLAD: OpenIBL's and pytorch-NetVlad's weights."""
+"""NetVLAD networks trained in PyTorch: OpenIBL, pytorch-NetVlad and deep-visual-geo-localization-benchmark.
+
+All three scale locations and clusters by torch's `normalize` (the norm "clamped").
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from sareloc.models.whitening import Whitening
 
 # OpenIBL starts from MatConvNet's VGG16, whose pixels are 0..255 minus this.
 MATCONVNET_MEAN = (123.68, 116.779, 103.939)
+RESNET_MODULES = {0: "conv1", 1: "bn1", 4: "layer1", 5: "layer2", 6: "layer3", 7: "layer4"}
 
 
 def load_openibl(path: str | Path, pca: str | Path | None = None) -> PlaceModel:
@@ -37,7 +41,7 @@ def load_openibl(path: str | Path, pca: str | Path | None = None) -> PlaceModel:
     convolutions = _renamed(tensors, "base_model.base.")
     vlad = _vlad(tensors, "net_vlad.", path)
     preprocess = Preprocess(mean=MATCONVNET_MEAN, std=(1.0, 1.0, 1.0), scale=255.0)
-    return assemble("vgg16-netvlad-openibl", preprocess, "vgg16", convolutions, vlad, whitening, path)
+    return assemble("vgg16-netvlad-openibl", preprocess, "vgg16", convolutions, vlad, whitening, path, norm="clamped")
 
 
 def load_pytorch_netvlad(path: str | Path) -> PlaceModel:
@@ -50,7 +54,52 @@ def load_pytorch_netvlad(path: str | Path) -> PlaceModel:
     first = take(tensors, "encoder.0.weight", path)
     backbone = "alexnet" if first.shape[-1] == 11 else "vgg16"
     convolutions, vlad = _renamed(tensors, "encoder."), _vlad(tensors, "pool.", path)
-    return assemble(f"{backbone}-netvlad-pytorch", Preprocess(), backbone, convolutions, vlad, None, path)
+    return assemble(
+        f"{backbone}-netvlad-pytorch", Preprocess(), backbone, convolutions, vlad, None, path, norm="clamped"
+    )
+
+
+def load_deep_vg_benchmark(path: str | Path) -> PlaceModel:
+    """A NetVLAD network of deep-visual-geo-localization-benchmark: its `best_model.pth` or `last_model.pth`.
+
+    Backbones vgg16, alexnet, resnet18 and resnet50, the latter two up to conv4 (layer3) or conv5 (layer4). Tensors:
+    `backbone.N.*`, where a ResNet's modules are numbered in their order, `aggregation.conv.weight` (K, D, 1, 1),
+    `aggregation.centroids` (K, D). With --fc_output_dim these are `aggregation.0.*`, and `aggregation.1.weight`
+    (dim, K D) with its bias becomes the whitening. Pixels have ImageNet's statistics. Raises WeightsError for its
+    other aggregations: the file of a GeM network does not say where --l2 normalises, and the CRN there is not ours.
+    """
+    tensors = read_tensors(path)
+    prefix = "aggregation.0." if "aggregation.0.conv.weight" in tensors else "aggregation."
+    for name, kind in (("p", "GeM"), ("acc_w.weight", "CRN")):
+        if any(t.startswith("aggregation.") and t.endswith(f".{name}") for t in tensors):
+            raise WeightsError(f"{path} is a {kind} network of the benchmark: only its NetVLAD networks can be opened")
+    backbone, cut = _benchmark_backbone(tensors, path)
+    if backbone.startswith("resnet"):
+        parts = {f"backbone.{number}.": f"{module}." for number, module in RESNET_MODULES.items()}
+        convolutions = {
+            module + name.removeprefix(number): tensor
+            for name, tensor in tensors.items()
+            for number, module in parts.items()
+            if name.startswith(number)
+        }
+    else:
+        convolutions = _renamed(tensors, "backbone.")
+    whitening = None
+    if "aggregation.1.weight" in tensors:
+        bias = take(tensors, "aggregation.1.bias", path)
+        whitening = whitening_of_layer(tensors["aggregation.1.weight"].float(), bias, path)
+    name = f"{backbone}-netvlad-deep-vg-benchmark"
+    vlad = _vlad(tensors, prefix, path)
+    return assemble(name, Preprocess(), backbone, convolutions, vlad, whitening, path, norm="clamped", cut=cut)
+
+
+def _benchmark_backbone(tensors: Mapping[str, Tensor], path: str | Path) -> tuple[str, str | None]:
+    """Name and cut of the backbone, by its tensors."""
+    kernel = take(tensors, "backbone.0.weight", path).shape[-1]
+    if kernel in (3, 11):
+        return "vgg16" if kernel == 3 else "alexnet", None
+    deep = any(name.startswith("backbone.7.") for name in tensors)
+    return "resnet50" if "backbone.4.0.conv3.weight" in tensors else "resnet18", "layer4" if deep else "layer3"
 
 
 def _renamed(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
