@@ -22,6 +22,7 @@ import sareloc.web.server
 from sareloc.checkpoint import save_checkpoint
 from sareloc.cli.serve import is_loopback, serve_command
 from sareloc.errors import ArgumentError, MapError
+from sareloc.place_map.copying import copy_map
 from sareloc.web import Limits, Serving
 
 
@@ -126,6 +127,22 @@ def test_binding_wider_without_a_token_warns(
         with pytest.raises(StartedError):
             run(*city, *words)
         assert capsys.readouterr().err == ""
+
+
+def test_photos_that_are_not_shown_are_told_with_the_option_that_shows_them(
+    web_town: Path, checkpoint: Path, started: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy_map(web_town / "street.gpkg", tmp_path / "street.gpkg", progress=False)
+    city = (tmp_path / "street.gpkg", "--model", checkpoint)
+    with pytest.raises(StartedError):
+        run(*city)
+    said = capsys.readouterr().err
+    assert "90 photos" in said
+    option = re.search(r"--photos (\S+)", said)
+    assert option is not None
+    with pytest.raises(StartedError):
+        run(*city, *option[0].split())
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7"])

@@ -27,8 +27,9 @@ def address(web_town: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def milvus(address: str) -> Iterator[httpx.Client]:
-    with running(make_app(address, street_model())) as url, httpx.Client(base_url=url, timeout=DEADLINE_S) as connected:
+def milvus(address: str, web_town: Path) -> Iterator[httpx.Client]:
+    app = make_app(address, street_model(), serving=Serving(photos=(web_town,)))
+    with running(app) as url, httpx.Client(base_url=url, timeout=DEADLINE_S) as connected:
         yield connected
 
 
@@ -53,6 +54,12 @@ def test_a_thumbnail_is_found_under_the_id_of_a_match(milvus: httpx.Client, web_
     assert match["id"] > 2**53  # more than a number of JavaScript holds
     assert milvus.get(f"/photos/{match['id']}/thumbnail").headers["content-type"] == "image/jpeg"
     assert milvus.get("/photos/1/thumbnail").status_code == 404
+
+
+def test_a_map_on_milvus_has_no_folder_of_its_own(address: str, web_town: Path) -> None:
+    service = make_app(address, street_model()).state.service
+    assert service.photo_folders == ()
+    assert (service.hidden_photos().count, service.hidden_photos().folders) == (90, (str(web_town / "photos"),))
 
 
 def test_the_listing_is_that_of_the_file(milvus: httpx.Client, file: httpx.Client) -> None:

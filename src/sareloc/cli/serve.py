@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import shlex
 import socket
 import sys
 from dataclasses import replace
@@ -90,6 +91,14 @@ def serve_command(
             device=device,
             batch=batch,
         )
+        hidden = app.state.service.hidden_photos()
+        if hidden.count:
+            options = " ".join(f"--photos {shlex.quote(folder)}" for folder in hidden.folders)
+            print(
+                f"sareloc: note: {hidden.count:,} photos of the map have no thumbnails, as they lie outside the "
+                f"folders that may be shown: add {options} to show them",
+                file=sys.stderr,
+            )
         name = host if host not in EVERYWHERE else shown.allow_host[0].replace("*", "localhost")
         where = f"http://{bracketed(name)}:{listening.getsockname()[1]}/"
         make_server(

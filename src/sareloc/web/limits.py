@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
+from pathlib import Path
 
 from sareloc.errors import ArgumentError
 
@@ -57,6 +58,9 @@ class Serving:
     """Where the page gets base tiles, as https://tiles.example.org/{z}/{x}/{y}.png; none by default."""
     attribution: str | None = None
     """Whose tiles they are, as their owner asks to be named."""
+    photos: tuple[Path, ...] = ()
+    """A folder whose photos may be shown as thumbnails, beside the map file's own folder; may be given several times.
+    Photos that lie elsewhere are matched but not shown."""
     token: str | None = None
     """Who sends it may add and remove photos; without one nobody may."""
     allow_host: tuple[str, ...] = ()

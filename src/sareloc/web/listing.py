@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sareloc.errors import MapError
 from sareloc.place_map import Area, open_map_file
 from sareloc.web.live_map import MapWatch
 
@@ -76,6 +78,10 @@ class Catalogue:
         """How many photos there are now."""
         return len(self.current().ids)
 
+    def files(self) -> Sequence[str]:
+        """What the map calls the files of its photos."""
+        return self.current().files
+
     def file_of(self, photo_id: int) -> str | None:
         """What the map calls the file of a photo; None for an id that is not in the map now."""
         return self.current().file_of(photo_id)
@@ -87,7 +93,7 @@ class Catalogue:
         shown = inside if len(inside) <= limit else inside[np.arange(limit) * len(inside) // limit]
         with open_map_file(self.path) as file:
             rows = file.query(DETAILS, (json.dumps(listing.ids[shown].tolist()),))
-        details = {fid: rest for fid, *rest in rows}
+        details = {fid: _checked(self.path, heading_deg, time) for fid, heading_deg, time in rows}
         # a photo without details was removed a moment ago
         features = [
             feature(fid, listing.latlon[row].tolist(), listing.files[row], *details[fid])
@@ -99,6 +105,14 @@ class Catalogue:
     def close(self) -> None:
         """Let go of the map's file."""
         self._watch.close()
+
+
+def _checked(path: Path, heading_deg: Any, time: Any) -> tuple[float | None, str | None]:
+    """A photo's details as a file of unknown origin has them. Raises MapError if they are not of their types."""
+    numbers = heading_deg is None or (isinstance(heading_deg, int | float) and math.isfinite(heading_deg))
+    if not numbers or not (time is None or isinstance(time, str)):
+        raise MapError(f"map {path} is damaged: a photo has heading {heading_deg!r:.80} and time {time!r:.80}")
+    return heading_deg, time
 
 
 def collection(features: list[dict[str, Any]], bbox: list[float] | None, *, total: int, inside: int) -> dict[str, Any]:

@@ -2,9 +2,7 @@
 
 # annotations are evaluated here: they hold the limits of the service at hand
 import asyncio
-import hashlib
 import hmac
-import io
 from functools import partial
 from pathlib import Path as FilePath
 from typing import Annotated
@@ -12,15 +10,13 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import JSONResponse, Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from PIL import Image
 
 from sareloc.errors import PhotoError
-from sareloc.figures.thumbnails import longest_side
-from sareloc.photos import decode
 from sareloc.web.asking_routes import BOX, area
 from sareloc.web.problems import Problem, problem_response
 from sareloc.web.schemas import MapAnswer, PhotosAnswer, curl, form_body, said
 from sareloc.web.service import Service
+from sareloc.web.thumbnails import allowed_path, draw_thumbnail, etag_of
 from sareloc.web.uploads import read_form, read_position
 
 LARGEST_ID = 2**63 - 1
@@ -72,12 +68,16 @@ def map_routes(service: Service) -> APIRouter:
         photo_id: PhotoId,
         size: Annotated[int, Query(ge=32, le=1024, description="Pixels of its longer side, at most.")] = 256,
     ) -> Response:
-        """A photo of the map, small."""
-        path = await asyncio.to_thread(_file, service, photo_id)
-        headers = {"ETag": await asyncio.to_thread(_etag, path, size), "Cache-Control": "private, max-age=3600"}
-        if headers["ETag"] in request.headers.get("if-none-match", ""):
-            return Response(status_code=304, headers=headers)
-        jpeg = await service.off_loop(partial(_jpeg, path, size))
+        """A photo of the map, small; a 404 for one that is gone, damaged or outside the folders that may be shown."""
+        try:
+            path, etag = await asyncio.to_thread(_shown_file, service, photo_id, size)
+            headers = {"ETag": etag, "Cache-Control": "private, max-age=3600"}
+            if etag in request.headers.get("if-none-match", ""):
+                return Response(status_code=304, headers=headers)
+            jpeg = await service.off_loop(partial(draw_thumbnail, path, size))
+        except (OSError, PhotoError):
+            # one answer, whatever the cause: nobody learns which files this machine has
+            raise Problem(404, "there is no photo of this id that can be shown") from None
         return Response(jpeg, media_type="image/jpeg", headers=headers)
 
     async def allowed(given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> None:
@@ -138,27 +138,10 @@ def map_routes(service: Service) -> APIRouter:
     return router
 
 
-def _file(service: Service, photo_id: int) -> FilePath:
+def _shown_file(service: Service, photo_id: int, size: int) -> tuple[FilePath, str]:
+    """The file of a photo, and the ETag of its thumbnail. Raises FileNotFoundError if it may not be shown."""
     file = service.catalogue.file_of(photo_id)
-    if file is None:
-        raise Problem(404, f"the map holds no photo {photo_id}")
-    return service.live.place_map.photo_path(file)
-
-
-def _etag(path: FilePath, size: int) -> str:
-    try:
-        status = path.stat()
-    except OSError:
-        raise Problem(404, "the file of this photo is gone") from None
-    stamp = f"{path} {status.st_size} {status.st_mtime_ns} {size}"
-    return f'"{hashlib.sha256(stamp.encode()).hexdigest()[:24]}"'
-
-
-def _jpeg(path: FilePath, size: int) -> bytes:
-    try:
-        image = decode(path, size=longest_side(size))
-    except PhotoError:
-        raise Problem(404, "the file of this photo cannot be read") from None
-    content = io.BytesIO()
-    Image.fromarray(image).save(content, "JPEG", quality=85)
-    return content.getvalue()
+    path = None if file is None else allowed_path(service.live.place_map.photo_path(file), service.photo_folders)
+    if path is None:
+        raise FileNotFoundError
+    return path, etag_of(path, size)

@@ -24,6 +24,7 @@ from sareloc.web.limits import Limits, Serving
 from sareloc.web.listing import Catalogue
 from sareloc.web.live_map import LiveMap, Question
 from sareloc.web.metrics import Metrics
+from sareloc.web.thumbnails import HiddenPhotos, hidden_photos, photo_folders
 from sareloc.web.uploads import Upload
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Service:
         self.serving = serving
         self.limits = limits
         self.metrics = Metrics()
+        self.photo_folders = photo_folders(live.place_map.path, serving.photos)
         self.catalogue = _catalogue(live.place_map.path)
         self.adder = Adder(live.model, live.place_map.path, batch)
         self.questions = BatchQueue[Question, Fix](
@@ -59,6 +61,10 @@ class Service:
     def name(self) -> str:
         """Of the map, for people."""
         return self.serving.name or self.live.place_map.path.stem
+
+    def hidden_photos(self) -> HiddenPhotos:
+        """Photos that have no thumbnails, as they lie outside the folders that may be shown (of Milvus, a sample)."""
+        return hidden_photos(self.catalogue.files(), self.live.place_map.path.parent, self.photo_folders)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

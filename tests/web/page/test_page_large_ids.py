@@ -11,7 +11,7 @@ from tests.web.page.visiting import Visit, drop, verdict
 from tests.web.running import running
 
 from sareloc.place_map.copying import copy_map
-from sareloc.web import make_app
+from sareloc.web import Serving, make_app
 
 pytest.importorskip("milvus_lite")
 
@@ -19,7 +19,8 @@ pytest.importorskip("milvus_lite")
 def test_thumbnails_of_a_map_on_milvus_are_shown(browser: Browser, web_town: Path, tmp_path: Path) -> None:
     there = f"milvus-lite:{tmp_path}/lite.db/street"
     copy_map(web_town / "street.gpkg", there, progress=False)
-    with running(make_app(there, street_model())) as url, Visit(browser, url) as visit:
+    app = make_app(there, street_model(), serving=Serving(photos=(web_town,)))
+    with running(app) as url, Visit(browser, url) as visit:
         drop(visit.page, web_town / "queries" / "q07.jpg")
         verdict(visit.page)
         thumbnails = visit.page.locator("img[src*='/thumbnail']")
