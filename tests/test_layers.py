@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src" / "sareloc"
 # Bottom to top; a module may import from its own layer and from those before it.
 LAYERS = [
     ["errors"],
-    ["files"],
+    ["files", "devices"],
     ["geo", "metrics"],
     ["photos", "losses"],
     ["loading", "datasets", "models"],

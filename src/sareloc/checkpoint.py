@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from sareloc.devices import find_device
 from sareloc.errors import ArgumentError, WeightsError
 from sareloc.files import writing
 from sareloc.models.place_model import ModelSpec, PlaceModel, fingerprint, model_of_spec
@@ -157,14 +158,17 @@ def _check_tensors(path: Path, given: Mapping[str, Tensor], wanted: Mapping[str,
             )
 
 
-def load_model(name_or_path: str | Path, device: torch.device | str = "cpu") -> PlaceModel:
+def load_model(name_or_path: str | Path, device: torch.device | str | None = "cpu") -> PlaceModel:
     """A model by the name of one that comes with the package ("default", "fast"), or by the path of its checkpoint.
 
-    device: one of torch's, such as "cpu" or "cuda:1", or one of `RUNTIMES`, which describe faster on a CPU: "int8",
-    "openvino", "openvino-int8" (see `run_on`).
+    device: "cpu", "cuda", "cuda:N", "mps", or one of `RUNTIMES`, which describe faster on a CPU: "int8", "openvino",
+    "openvino-int8" (see `run_on`); None: the GPU if there is one, else the CPU. Raises ArgumentError if it is unknown
+    or not on this machine.
     """
-    model = open_checkpoint(find_checkpoint(name_or_path))
-    return run_on(model, str(device)) if str(device) in RUNTIMES else model.to(device)
+    if str(device) in RUNTIMES:
+        return run_on(open_checkpoint(find_checkpoint(name_or_path)), str(device))
+    found = find_device(device)
+    return open_checkpoint(find_checkpoint(name_or_path)).to(found)
 
 
 def find_checkpoint(name_or_path: str | Path) -> Path:

@@ -9,12 +9,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn, TextIO
+from typing import Annotated, NoReturn, TextIO
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from sareloc import __version__
+from sareloc.devices import DEVICE_HELP
 from sareloc.errors import explain
+
+Device = Annotated[str | None, Parameter(name="--device", help=DEVICE_HELP)]
+"""The option that every command with a model takes."""
 
 app = App(name="sareloc", help="Say where a photo was taken: learn, map, localize.", version=__version__)
 

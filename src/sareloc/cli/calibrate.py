@@ -11,6 +11,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from sareloc.cli import Device
 from sareloc.localize import Search, open_localizer
 from sareloc.localize.calibrating import CalibrationReport, calibrate
 from sareloc.photos import read_geotag
@@ -28,7 +29,7 @@ def calibrate_command(
     search: Annotated[Search | None, Parameter(name="*")] = None,
     batch: int = 8,
     workers: int = 2,
-    device: str | None = None,
+    device: Device = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> None:
     """Fit the confidence and the radius of a map's fixes on photos with positions, and keep them in the map.
@@ -50,8 +51,6 @@ def calibrate_command(
         Photos described at once.
     workers
         Processes that decode photos.
-    device
-        Where the model runs: cpu, cuda, cuda:1. By default the GPU where there is one.
     as_json
         Print one JSON object.
     """

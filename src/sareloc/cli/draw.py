@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-import torch
+from cyclopts import Parameter
 
 from sareloc.datasets.city import draw_places
+from sareloc.devices import TORCH_DEVICES, find_device
 from sareloc.errors import ArgumentError
+
+DRAWING_HELP = "Where to draw: cpu, cuda, cuda:N (the GPU of number N, from 0), mps. Default: cuda if there is a GPU."
 
 
 def draw(
@@ -18,7 +21,7 @@ def draw(
     size: Literal["small", "medium", "large"] = "small",
     split: Literal["train", "val", "test", "all"] = "all",
     photo: str | None = None,
-    device: str | None = None,
+    device: Annotated[str | None, Parameter(help=DRAWING_HELP)] = None,
 ) -> None:
     """Draw a city and write it as a dataset, with the exact position of every photo in its name and its EXIF.
 
@@ -36,11 +39,9 @@ def draw(
         Which part; the three are different towns.
     photo
         Height and width in pixels, such as 480x640; by itself 240x320 for small, 480x640 for the others.
-    device
-        Where to draw: cpu or cuda; by itself the GPU if there is one.
     """
     splits = ("train", "val", "test") if split == "all" else (split,)
-    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    where = find_device(device, TORCH_DEVICES)
     written = draw_places(out, seed, size, splits=splits, photo_size=_photo_size(photo), device=where, progress=True)
     print(f"{written:,} photos written to {out / 'images'}")
 

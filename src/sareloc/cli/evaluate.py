@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-import torch
 from cyclopts import Parameter
 
 from sareloc.checkpoint import load_model
+from sareloc.cli import Device
 from sareloc.datasets import load_dataset
 from sareloc.datasets.places import Protocol
 from sareloc.errors import ArgumentError
@@ -32,7 +32,7 @@ def evaluate_command(
     city: Annotated[Path | None, Parameter(name="--map")] = None,
     batch: int = 8,
     workers: int = 2,
-    device: str | None = None,
+    device: Device = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> None:
     """Describe a dataset's database and queries, search exactly, and judge by the dataset's own protocol.
@@ -62,8 +62,6 @@ def evaluate_command(
         Photos described at once.
     workers
         Processes that decode photos.
-    device
-        Where the model runs: cpu, cuda, cuda:1. By default the GPU where there is one.
     as_json
         Print one JSON object instead of a table.
     """
@@ -76,7 +74,7 @@ def evaluate_command(
         loaded = load_map_model(place_map.manifest, place_map.path.name, model, device)
         report = rank_by_map(loaded, places, place_map, batch=batch, workers=workers).report()
     else:
-        loaded = load_model(model or "default", device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        loaded = load_model(model or "default", device)
         report = evaluate(loaded, places, dim=dim, boxes=boxes, store=store, batch=batch, workers=workers)
     print(json.dumps(report.to_json()) if as_json else table(report))
 

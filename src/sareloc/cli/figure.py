@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from sareloc.checkpoint import load_model
+from sareloc.cli import Device
 from sareloc.errors import ArgumentError
 from sareloc.evaluation import Report
 from sareloc.figures import (
@@ -23,7 +22,6 @@ from sareloc.figures import (
     save_figure,
 )
 from sareloc.figures.thumbnails import longest_side
-from sareloc.models import PlaceModel
 from sareloc.photos import decode
 
 
@@ -102,6 +100,7 @@ def heatmap(
     box: int | None = None,
     stride: int | None = None,
     batch: int = 16,
+    device: Device = None,
 ) -> None:
     """What in a photo mattered to a model: an occluding box slides over it, and where the descriptor moves, it glows.
 
@@ -126,15 +125,10 @@ def heatmap(
     names = model or ["default"]
     paths = [Path(name) for name in names]
     heats = {
-        _unique(path, paths): occlusion_map(open_model(name), small, box, stride, batch)
+        _unique(path, paths): occlusion_map(load_model(name, device), small, box, stride, batch)
         for name, path in zip(names, paths, strict=True)
     }
     print(save_figure(draw_heatmaps(decode(photo, size=longest_side(640)), heats), out))
-
-
-def open_model(name: str) -> PlaceModel:
-    """A model on the GPU where there is one."""
-    return load_model(name, "cuda" if torch.cuda.is_available() else "cpu")
 
 
 def named_reports(files: list[Path]) -> dict[str, Report]:

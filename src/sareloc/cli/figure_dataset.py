@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 import numpy as np
 from cyclopts import Parameter
 
-from sareloc.cli.figure import open_model
+from sareloc.checkpoint import load_model
+from sareloc.cli import Device
 from sareloc.datasets import Places, load_dataset
 from sareloc.descriptors import describe_all
 from sareloc.errors import PhotoError
@@ -52,6 +53,11 @@ class Asked:
     """Keep the descriptors in this folder; the next figure, or evaluate, takes them from there."""
     workers: Annotated[int, Parameter(name="--workers")] = 2
     """Processes that decode photos."""
+    device: Device = None
+
+    def open_model(self) -> PlaceModel:
+        """The model, on its device."""
+        return load_model(self.model, self.device)
 
     def answers(self, model: PlaceModel) -> Answers:
         """What the model answers to the dataset's queries."""
@@ -80,7 +86,7 @@ def embedding(
     seed
         Of the random draw and of t-SNE.
     """
-    model = open_model(asked.model)
+    model = asked.open_model()
     places = load_dataset(asked.dataset, asked.root, asked.split)
     photos = places.queries if role == "queries" else places.database
     if len(photos) > most:
@@ -121,7 +127,7 @@ def matches(
     heat
         Show what mattered in each query; takes some seconds for each.
     """
-    model = open_model(asked.model)
+    model = asked.open_model()
     answers = asked.answers(model)
     if worst is None and best is None and not query:
         worst = 4
@@ -153,7 +159,7 @@ def map_figure(
     at
         With --map: leave out fixes that are less sure.
     """
-    model = open_model(asked.model)
+    model = asked.open_model()
     if city is None:
         put = asked.answers(model).put()
     else:
@@ -193,7 +199,7 @@ def confidence(
         Mark the operating point where fixes of at least this confidence are given.
     """
     places = load_dataset(asked.dataset, asked.root, asked.split)
-    fixes = fixes_of(places, open_model(asked.model), city, rerank=rerank, workers=asked.workers)
+    fixes = fixes_of(places, asked.open_model(), city, rerank=rerank, workers=asked.workers)
     curve = sureness_of_fixes(fixes, places.queries, hit_radius_m=places.hit_radius_m)
     print(save_figure(draw_precision_recall({city.stem: curve}, at), out))
 

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from sareloc.cli import Device
 from sareloc.cli.localize import ask, tell_unreadable
 from sareloc.errors import ArgumentError, PhotoError, explain
 from sareloc.files import replacing
@@ -35,7 +36,7 @@ def geotag_command(
     search: Annotated[Search | None, Parameter(name="*")] = None,
     batch: int = 8,
     workers: int = 2,
-    device: str | None = None,
+    device: Device = None,
 ) -> int:
     """Find where photos were taken and write that into the EXIF of copies. The originals stay as they are.
 
@@ -65,8 +66,6 @@ def geotag_command(
         Photos described at once.
     workers
         Processes that decode photos.
-    device
-        Where the model runs: cpu, cuda, cuda:1. By default the GPU where there is one.
     """
     targets = dict(copies(photos, out))
     if not targets:

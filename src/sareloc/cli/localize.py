@@ -12,6 +12,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from tqdm import tqdm
 
+from sareloc.cli import Device
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.localize import Fix, Localizer, Search, open_localizer
 from sareloc.localize.formats import csv_table, geojson, sentence
@@ -36,7 +37,7 @@ def localize_command(
     as_csv: Annotated[bool, Parameter(name="--csv", negative=())] = False,
     batch: int = 8,
     workers: int = 2,
-    device: str | None = None,
+    device: Device = None,
 ) -> int:
     """Say where photos were taken, by the photos of a map that show the same place.
 
@@ -72,8 +73,6 @@ def localize_command(
         Photos described at once.
     workers
         Processes that decode photos.
-    device
-        Where the model runs: cpu, cuda, cuda:1. By default the GPU where there is one.
     """
     if as_json + as_geojson + as_csv > 1:
         raise ArgumentError("choose one of --json, --geojson and --csv")

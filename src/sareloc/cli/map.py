@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from sareloc.cli import Device
 from sareloc.errors import ArgumentError
 from sareloc.photos.remote import is_url
 from sareloc.place_map import Box, open_store
@@ -35,7 +36,7 @@ def build(
     batch: int = 8,
     workers: int = 2,
     cluster: str | None = None,
-    device: str | None = None,
+    device: Device = None,
     as_json: Json = False,
 ) -> int:
     """Make a map of geotagged photos. Stopped at any moment, the same command goes on where it was.
@@ -63,8 +64,6 @@ def build(
         Processes that decode photos; with --cluster, for each of its workers.
     cluster
         A Ray cluster whose workers describe the photos: ray://host:10001, or ray://local to start one here.
-    device
-        Where the model runs: cpu, cuda, cuda:1. By default, and on a cluster, the GPU where there is one.
     as_json
         Print one JSON object.
     """
@@ -88,7 +87,7 @@ def add(
     geotags: Path | None = None,
     batch: int = 8,
     workers: int = 2,
-    device: str | None = None,
+    device: Device = None,
     as_json: Json = False,
 ) -> int:
     """Add photos to a map; those that are in it are passed over, also under other names.
@@ -110,8 +109,6 @@ def add(
         Photos described at once, and written at once.
     workers
         Processes that decode photos.
-    device
-        Where the model runs: cpu, cuda, cuda:1. By default the GPU where there is one.
     as_json
         Print one JSON object.
     """
@@ -231,11 +228,9 @@ def table(found: MapInfo) -> str:
 
 
 def _load(model: str, device: str | None) -> PlaceModel:
-    import torch
-
     from sareloc.checkpoint import load_model
 
-    return load_model(model, device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    return load_model(model, device)
 
 
 def _tell(report: BuildReport, city: str, as_json: bool) -> int:

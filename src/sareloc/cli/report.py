@@ -7,7 +7,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from sareloc.cli.figure import named_reports, open_model
+from sareloc.checkpoint import load_model
+from sareloc.cli import Device
+from sareloc.cli.figure import named_reports
 from sareloc.cli.figure_dataset import fixes_of
 from sareloc.datasets import Places, load_dataset
 from sareloc.errors import ArgumentError, PhotoError
@@ -32,6 +34,7 @@ def report_command(
     failures: int = 6,
     store: Path | None = None,
     workers: int = 2,
+    device: Device = None,
     title: str = "How well places are found",
 ) -> None:
     """Write one self-contained page: the table, the curves, training, the map, the worst failures, how it was made.
@@ -66,7 +69,7 @@ def report_command(
     histories = {run.resolve().name: read_history(run) for run in runs}
     answers, place_model, put, sureness, at = None, None, None, {}, None
     if dataset is not None:
-        place_model = open_model(model or _finished_model(runs))
+        place_model = load_model(model or _finished_model(runs), device)
         ranked = rank(place_model, load_dataset(dataset, root, split), store=store, workers=workers)
         answers, shown = answers_of(ranked), place_model.name
         reports = {f"{shown} (here)" if shown in reports else shown: ranked.report()} | reports

@@ -13,6 +13,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from sareloc.cli import Device
 from sareloc.errors import ArgumentError, need
 from sareloc.localize import Search
 from sareloc.web import Limits, Serving, make_app
@@ -32,7 +33,7 @@ def serve_command(
     search: Annotated[Search | None, Parameter(name="*")] = None,
     min_confidence: float = 0.5,
     batch: int = 8,
-    device: str | None = None,
+    device: Device = None,
     access_log: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
     """Answer over HTTP where photos were taken, and show a page where people drop them.
@@ -54,8 +55,6 @@ def serve_command(
         Below it, a photo is not in this map.
     batch
         Photos described at once.
-    device
-        Where the model runs: cpu, cuda, cuda:1. By default the GPU where there is one.
     access_log
         Log every request, with the positions that it asks about.
     """

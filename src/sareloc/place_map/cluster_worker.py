@@ -12,7 +12,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import torch
 
 from sareloc.checkpoint import load_model
 from sareloc.descriptors import describe
@@ -53,7 +52,7 @@ class Describer:
         with TemporaryDirectory() as folder:
             file = Path(folder) / "model.safetensors"
             file.write_bytes(checkpoint)
-            self._model = load_model(file, "cuda" if torch.cuda.is_available() else "cpu")
+            self._model = load_model(file, None)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """The packet's photos as `Done`."""

@@ -26,4 +26,4 @@ def load_map_model(
             f"map {map_name} was built by model {manifest.model!r} ({manifest.fingerprint}), which does not come with "
             "this sareloc: give its checkpoint as the model (--model)"
         )
-    return load_model(model, device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    return load_model(model, device)

@@ -20,7 +20,7 @@ from sareloc.datasets.city.styles import PALETTE
 from sareloc.datasets.city.texture import Pages
 from sareloc.datasets.city.town import Town
 from sareloc.datasets.city.traffic import make_traffic
-from sareloc.errors import ArgumentError
+from sareloc.devices import TORCH_DEVICES, find_device
 
 Floats = npt.NDArray[np.float64]
 NOWHERE = (-1e4, -1e4)
@@ -107,10 +107,7 @@ def make_scene(
 
 def usable(device: torch.device | str) -> torch.device:
     """The device, if it is there to draw on."""
-    device = torch.device(device)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ArgumentError("torch finds no CUDA device here: draw on cpu")
-    return device
+    return find_device(device, TORCH_DEVICES)
 
 
 def _piece_rows(quads: Quads, centres: Floats) -> Floats:
