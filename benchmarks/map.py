@@ -34,7 +34,7 @@ from sareloc.models.place_model import make_model
 from sareloc.photos import Geotag, exif_bytes
 from sareloc.place_map import Circle, Manifest, PlaceMap, open_map_file
 from sareloc.place_map.building import build_map
-from sareloc.place_map.file_photos import index_path
+from sareloc.place_map.file_photos import index_cache
 from sareloc.place_map.opening import create_map_file
 from sareloc.place_map.records import Photo
 
@@ -74,8 +74,8 @@ def drawn_photo(number: int, latlon: npt.NDArray[np.float64]) -> Photo:
 
 def first_open(folder: Path) -> dict[str, Any]:
     start = time.perf_counter()
-    PlaceMap(folder / "city.gpkg")
-    parts = index_path(folder / "city.gpkg").glob("*")
+    city = PlaceMap(folder / "city.gpkg")
+    parts = index_cache(city.manifest).folder.iterdir()
     return {
         "first_open_s": round(time.perf_counter() - start, 2),
         "first_open_peak_mb": memory_mb("VmHWM"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +20,19 @@ hypothesis.settings.register_profile("new", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("same")
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache() -> Iterator[None]:
+    """Search indexes go to a folder of this run, also from the processes that tests start: never to the user's."""
+    before, folder = os.environ.get("SARELOC_CACHE"), tempfile.mkdtemp(prefix="sareloc-tests-")
+    os.environ["SARELOC_CACHE"] = folder
+    yield
+    shutil.rmtree(folder, ignore_errors=True)
+    if before is None:
+        del os.environ["SARELOC_CACHE"]
+    else:
+        os.environ["SARELOC_CACHE"] = before
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import faiss
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -16,7 +20,11 @@ from tests.engines.contract_suite import DIM, EngineContract, unit_vectors
 from sareloc.engines import approximate, part
 from sareloc.engines.approximate import ApproximateEngine
 from sareloc.engines.contract import Engine, Hits
-from sareloc.engines.exact import ExactEngine
+from sareloc.engines.exact import ExactEngine, half_precision
+from sareloc.engines.index_file import IndexCache, check_index
+from sareloc.errors import ArgumentError
+
+ALL = np.arange(4000)
 
 
 class TestExact(EngineContract):
@@ -135,14 +143,35 @@ def test_a_part_is_made_anew_after_a_tenth_has_gone_and_not_before() -> None:
     assert engine.info().vectors == 2100
 
 
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> IndexCache:
+    monkeypatch.setenv("SARELOC_CACHE", str(tmp_path / "cache"))
+    return IndexCache("0123456789abcdef" * 2, DIM, "float16")
+
+
+def checksums(ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Some that are not 0."""
+    return ids * 7 + 1
+
+
+def save(engine: ApproximateEngine, cache: IndexCache) -> None:
+    ids = np.concatenate([ids for ids, _ in engine.iterate()])
+    engine.save(cache, ids, checksums(ids), "a change")
+
+
+def load(cache: IndexCache, ids: npt.NDArray[np.int64] = ALL) -> tuple[ApproximateEngine, list[int]]:
+    engine = ApproximateEngine(DIM)
+    return engine, engine.load(cache, ids, checksums(ids)).tolist()
+
+
 @pytest.mark.usefixtures("parts")
-def test_saved_parts_find_the_same_and_take_changes(tmp_path: Path) -> None:
-    engine, queries, folder = indexed(), unit_vectors(20, seed=2), tmp_path / "town.index"
+def test_saved_parts_find_the_same_and_take_changes(cache: IndexCache) -> None:
+    engine, queries = indexed(), unit_vectors(20, seed=2)
     before = engine.search(queries, 10).ids
-    engine.save(folder, {"map": "town"})
+    save(engine, cache)
     np.testing.assert_array_equal(engine.search(queries, 10).ids, before)
-    again = ApproximateEngine(DIM)
-    assert again.load(folder, {"map": "town"}).tolist() == list(range(4000))
+    again, taken = load(cache)
+    assert taken == ALL.tolist()
     assert again.info() == engine.info()
     np.testing.assert_array_equal(again.search(queries, 10).ids, before)
     again.upsert(np.array([9000]), queries[:1])
@@ -152,55 +181,182 @@ def test_saved_parts_find_the_same_and_take_changes(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("parts")
-def test_a_folder_keeps_the_parts_in_use_and_nothing_else(tmp_path: Path) -> None:
-    engine = indexed()
-    engine.save(tmp_path, {})
-    first = sorted(tmp_path.iterdir())
-    (tmp_path / "half-written.new").write_text("left by a process that was killed")
-    engine.delete(np.arange(2000))
-    engine.settle()
-    engine.save(tmp_path, {})
-    assert len(first) == 2
-    assert len(list(tmp_path.iterdir())) == 1
-    assert set(tmp_path.iterdir()) < set(first)  # the part that stayed was not written again
+def test_only_vectors_with_the_same_id_and_checksum_are_loaded(cache: IndexCache) -> None:
+    save(indexed(), cache)
+    engine, ids = ApproximateEngine(DIM), np.arange(100, 5000)
+    marks = checksums(ids)
+    marks[ids == 300] += 1
+    marks[ids == 301] = 0
+    expected = [number for number in range(100, 4000) if number not in (300, 301)]
+    assert engine.load(cache, ids, marks).tolist() == expected
+    assert np.concatenate([part for part, _ in engine.iterate()]).tolist() == expected
+    assert engine.search(unit_vectors(4000)[[99, 300, 301, 302]], 1).ids[:, 0].tolist()[3] == 302
+    assert not np.isin(engine.search(unit_vectors(4000)[:400], 10).ids, [*range(100), 300, 301]).any()
 
 
 @pytest.mark.usefixtures("parts")
-def test_parts_of_two_processes_that_overlap_give_each_vector_once(tmp_path: Path) -> None:
-    indexed(4000).save(tmp_path, {})
-    others = [file.rename(tmp_path.parent / file.name) for file in tmp_path.iterdir()]
-    indexed(3000).save(tmp_path, {})
-    for file in others:
-        file.rename(tmp_path / file.name)
-    engine = ApproximateEngine(DIM)
-    assert engine.load(tmp_path, {}).tolist() == list(range(4000))
-    assert engine.info().vectors == 4000
-    hits = engine.search(unit_vectors(4000)[::100], 5)
-    assert hits.ids[:, 0].tolist() == list(range(0, 4000, 100))
-    assert all(len(set(row)) == 5 for row in hits.ids.tolist())
-
-
-@pytest.mark.usefixtures("one_part")
-def test_parts_of_something_else_or_damaged_are_passed_over(tmp_path: Path) -> None:
-    engine = ApproximateEngine(DIM)
-    assert engine.load(tmp_path / "absent", {}).tolist() == []
-    indexed().save(tmp_path, {"map": "town"})
-    assert engine.load(tmp_path, {"map": "village"}).tolist() == []
-    (path,) = tmp_path.iterdir()
-    whole = path.read_bytes()
-    for damaged in (b"", whole[:40], whole[:-1], whole[: len(whole) // 2], b"x" * 100 + whole[100:]):
-        path.write_bytes(damaged)
-        assert engine.load(tmp_path, {"map": "town"}).tolist() == []
-    assert engine.info().vectors == 0
-
-
-@pytest.mark.usefixtures("one_part")
-def test_a_save_that_fails_leaves_no_half_file(tmp_path: Path) -> None:
+def test_a_vector_replaced_before_saving_is_loaded_as_it_was_last(cache: IndexCache) -> None:
     engine = indexed()
-    with pytest.raises(TypeError):
-        engine.save(tmp_path, {"map": object()})
-    assert list(tmp_path.iterdir()) == []
+    engine.upsert(np.arange(100, 230), unit_vectors(130, seed=6))  # these ids are in two parts now, once deleted
+    assert engine.settle()
+    save(engine, cache)
+    again, taken = load(cache)
+    assert taken == ALL.tolist()
+    assert again.info().vectors == 4000
+    np.testing.assert_allclose(again.fetch(np.arange(100, 230)), unit_vectors(130, seed=6), atol=1e-3)
+
+
+def names(cache: IndexCache) -> set[str]:
+    return {file.name for file in cache.folder.iterdir()}
+
+
+@pytest.mark.usefixtures("parts")
+def test_the_cache_deletes_the_parts_it_named_and_nothing_else(cache: IndexCache, tmp_path: Path) -> None:
+    engine = indexed()
+    save(engine, cache)
+    first = names(cache)
+    assert len(first) == 3  # two parts and the manifest
+    killed, outside = cache.folder / f"{'a' * 32}.new", tmp_path / "keys.pem"
+    outside.write_text("secret")
+    for path in (killed, cache.folder / f"{'b' * 32}.part", cache.folder / "keys.pem"):
+        path.write_text("here")
+    (cache.folder / f"{'c' * 32}.part").symlink_to(outside)
+    os.utime(killed, (0, 0))
+    engine.delete(np.arange(2000))
+    engine.settle()
+    save(engine, cache)
+    left = names(cache)
+    assert len(left & first) == 2  # the part that stayed was not written again
+    assert left - first == {f"{'b' * 32}.part", f"{'c' * 32}.part", "keys.pem"}
+    assert outside.read_text() == "secret"
+
+
+@pytest.mark.usefixtures("one_part")
+@pytest.mark.parametrize("linked", ["folder", "parent", "manifest", "part"])
+def test_links_are_not_followed(cache: IndexCache, tmp_path: Path, linked: str) -> None:
+    save(indexed(), cache)
+    (part,) = cache.folder.glob("*.part")
+    path = {"folder": cache.folder, "parent": cache.folder.parent, "manifest": cache.folder / "manifest.json"}
+    path.get(linked, part).rename(tmp_path / "elsewhere")
+    path.get(linked, part).symlink_to(tmp_path / "elsewhere")
+    assert load(cache)[1] == []
+    before = sorted(str(file) for file in tmp_path.rglob("*"))
+    if linked in ("folder", "parent"):
+        with pytest.raises(OSError, match="link"):
+            save(indexed(), cache)
+        assert sorted(str(file) for file in tmp_path.rglob("*")) == before
+
+
+@pytest.mark.usefixtures("one_part")
+def test_a_folder_that_others_may_write_to_is_not_used(cache: IndexCache) -> None:
+    save(indexed(), cache)
+    cache.folder.chmod(0o777)
+    assert load(cache)[1] == []
+    cache.folder.chmod(0o700)
+    assert load(cache)[1] == ALL.tolist()
+    assert cache.folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.usefixtures("one_part")
+def test_parts_of_something_else_or_damaged_are_passed_over(cache: IndexCache, tmp_path: Path) -> None:
+    assert load(cache)[1] == []
+    save(indexed(), cache)
+    assert load(IndexCache("f" * 32, DIM, "float16"))[1] == []
+    assert load(IndexCache(cache.folder.name, DIM, "int8"))[1] == []
+    (path,) = cache.folder.glob("*.part")
+    whole, manifest = path.read_bytes(), cache.folder / "manifest.json"
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 1
+    for damaged in (b"", whole[:40], whole[:-1], whole[: len(whole) // 2], b"x" * 100 + whole[100:], flipped):
+        path.write_bytes(damaged)
+        assert load(cache)[1] == []
+    path.write_bytes(whole)
+    told = json.loads(manifest.read_text())
+    (entry,) = told["parts"]
+    for odd in (
+        *("", "{", "[]", "null", "[" * 100_000, "{}"),
+        *(json.dumps(told | {"parts": parts}) for parts in (7, [7], [{}], [entry | {"name": "../x.part"}])),
+        *(json.dumps(told | {"parts": [entry | {"vectors": count}]}) for count in (-1, 0, 1.5, 10, "x", 10**30)),
+        json.dumps(told | {"parts": [entry | {"size": entry["size"] - 8}]}),
+    ):
+        manifest.write_text(odd)
+        assert load(cache)[1] == []
+    manifest.write_text(json.dumps(told))
+    assert load(cache)[1] == ALL.tolist()
+    path.unlink()
+    assert (load(cache)[1], cache.rows()) == ([], [])
+
+
+@pytest.mark.usefixtures("one_part")
+def test_an_index_whose_parts_disagree_never_reaches_a_search(cache: IndexCache) -> None:
+    """As a hostile file has it: faiss reads it without complaint and, searched, reads past the end of its vectors."""
+    engine = indexed()
+    index = engine._state.parts[0].index
+    few = half_precision(DIM)
+    few.add(unit_vectors(10))
+    full = half_precision(DIM)
+    full.add(unit_vectors(4000))
+    short = faiss.IndexRefine(index.base_index, full)
+    short.refine_index = few
+    with pytest.raises(ValueError, match="vectors"):
+        check_index(short, DIM, 4000)
+    with pytest.raises(ValueError, match="index is a"):
+        check_index(few, DIM, 10)
+    with pytest.raises(ValueError, match="consists of"):
+        check_index(faiss.IndexRefine(few, few), DIM, 10)
+    check_index(index, DIM, 4000)
+    save(engine, cache)
+    (path,) = cache.folder.glob("*.part")
+    rows = path.read_bytes()[-16 * 4000 :]
+    faiss.write_index(short, str(path))
+    with path.open("ab") as file:
+        file.write(rows)
+    manifest = cache.folder / "manifest.json"
+    told = json.loads(manifest.read_text())
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    told["parts"][0] |= {"size": path.stat().st_size, "sha256": digest}
+    manifest.write_text(json.dumps(told))
+    assert load(cache)[1] == []
+
+
+@pytest.mark.usefixtures("one_part")
+def test_a_save_that_fails_leaves_no_half_file(cache: IndexCache) -> None:
+    engine = indexed()
+    cache.folder.mkdir(parents=True, mode=0o700)
+    with pytest.raises(ValueError, match="expected 4000 of 8"):
+        save(engine, IndexCache(cache.folder.name, 8, "float16"))
+    assert names(cache) == set()
     assert engine.search(unit_vectors(4000)[:1], 1).ids.tolist() == [[0]]
+
+
+@pytest.mark.usefixtures("one_part")
+def test_indexes_of_maps_that_were_not_opened_for_months_are_deleted(cache: IndexCache) -> None:
+    save(indexed(), cache)
+    old, kept = IndexCache("a" * 32, DIM, "float16"), IndexCache("b" * 32, DIM, "float16")
+    for other in (old, kept):
+        save(indexed(), other)
+        os.utime(other.folder / "manifest.json", (0, 0))
+    (kept.folder / "notes.txt").write_text("not ours")
+    save(indexed(), cache)
+    assert not old.folder.exists()
+    assert names(kept) == {"notes.txt"}
+    assert load(cache)[1] == ALL.tolist()
+
+
+@pytest.mark.usefixtures("one_part")
+def test_a_part_that_another_process_deleted_is_written_again(cache: IndexCache) -> None:
+    first, second = indexed(), indexed()
+    save(first, cache)
+    save(second, cache)
+    assert first.search(unit_vectors(4000)[:1], 1).ids.tolist() == [[0]]  # mapped, though its file is gone
+    save(first, cache)
+    assert load(cache)[1] == ALL.tolist()
+
+
+@pytest.mark.parametrize("map_id", ["", "../../elsewhere", "A" * 32, "a" * 31, "a" * 33, "a" * 32 + "\n", "²" * 32])
+def test_a_map_id_is_no_path(map_id: str) -> None:
+    with pytest.raises(ArgumentError, match="32 hexadecimal digits"):
+        IndexCache(map_id, DIM, "float16")
 
 
 @pytest.mark.usefixtures("one_part")

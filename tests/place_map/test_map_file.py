@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import sqlite3
 import threading
@@ -52,7 +53,17 @@ def test_gdal_reads_the_map_without_a_warning(tmp_path: Path) -> None:
     }
     meta, _, geometry, columns = pyogrio.raw.read(path, layer="photos")
     table = dict(zip(meta["fields"], columns, strict=True))
-    assert list(table) == ["file", "time", "heading_deg", "width", "height", "sha256", "size_bytes", "modified_ns"]
+    assert list(table) == [
+        "file",
+        "time",
+        "heading_deg",
+        "width",
+        "height",
+        "sha256",
+        "size_bytes",
+        "modified_ns",
+        "descriptor_checksum",
+    ]
     assert table["file"].tolist() == [f"{number:04d}.jpg" for number in range(5)]
     assert table["heading_deg"].tolist() == [0, 1, 2, 3, 4]
     assert str(table["time"][0]).startswith("2023-11-14T22:13:20")
@@ -120,6 +131,74 @@ def test_the_same_content_is_taken_once_and_ids_never_come_back(tmp_path: Path) 
         assert [fid for (fid,) in file.query("SELECT fid FROM descriptors")] == left.tolist()
 
 
+def test_two_maps_that_continue_one_backup_share_no_new_ids(tmp_path: Path) -> None:
+    path = make_map(tmp_path / "town.gpkg", 3)
+    backup = Path(shutil.copy(path, tmp_path / "backup.gpkg"))
+    found = []
+    for one, numbers in ((path, range(10, 20)), (backup, range(20, 30))):
+        with open_map_file(one, write=True) as file:
+            for number in numbers:
+                file.add([photo(number)], unit_vectors(1, seed=number))
+            ids = file.photos()[0]
+            assert ids[:3].tolist() == [1, 2, 3]
+            assert np.diff(ids[3:]).tolist() == [1] * 9  # one gap for one writer
+            found.append(set(ids[3:].tolist()))
+    assert not found[0] & found[1]
+    assert max(found[0] | found[1]) < 2**33
+
+
+def test_every_change_draws_a_new_change_id(tmp_path: Path) -> None:
+    path = make_map(tmp_path / "town.gpkg")
+    seen = []
+    with open_map_file(path, write=True) as file, open_map_file(path) as reader:
+        for change in (
+            lambda: file.add([photo(0), photo(1)], unit_vectors(2)),
+            lambda: file.rename(1, replace(photo(0), file="other.jpg")),
+            lambda: file.write_note("calibration", "{}"),
+            lambda: file.remove(np.array([1])),
+        ):
+            seen.append(reader.change_id())
+            change()
+            assert reader.change_id() == file.change_id() != seen[-1]
+        seen.append(file.change_id())
+        with pytest.raises(MapError):
+            file.add([photo(5), replace(photo(6), width={})], unit_vectors(2))  # type: ignore[arg-type]
+        assert file.change_id() == seen[-1]
+    assert len(set(seen)) == 5
+    assert all(re.fullmatch("[0-9a-f]{32}", change_id) for change_id in seen)
+
+
+def make_format_1(path: Path, count: int) -> Path:
+    """A map as earlier versions made them: without checksums and change id."""
+    make_map(path, count)
+    break_map(
+        path,
+        "ALTER TABLE photos DROP COLUMN descriptor_checksum; DELETE FROM manifest WHERE key = 'change_id';"
+        "UPDATE manifest SET value = '1' WHERE key = 'format'",
+    )
+    return path
+
+
+def test_a_map_of_format_1_is_read_as_it_is_and_upgraded_when_written_to(tmp_path: Path) -> None:
+    path, same = make_format_1(tmp_path / "old.gpkg", 30), make_map(tmp_path / "new.gpkg", 30)
+    before = path.read_bytes()
+    with open_map_file(path) as old, open_map_file(same) as new:
+        assert (old.manifest.format, old.change_id()) == (1, "")
+        assert old.checksums().tolist() == new.checksums().tolist()
+        ids = old.photos()[0]
+        ((_, vectors),) = old.descriptors(ids)
+        np.testing.assert_allclose(vectors, unit_vectors(30), atol=1e-3)
+    assert path.read_bytes() == before
+    with open_map_file(path, write=True) as old, open_map_file(path, write=True) as twice:
+        assert old.manifest.format == twice.manifest.format == 2
+        assert old.change_id() == twice.change_id() != ""
+        assert old.add([photo(77)], unit_vectors(1)) == 1
+    with open_map_file(path) as old, open_map_file(same) as new:
+        assert old.manifest.format == 2
+        assert old.checksums()[:30].tolist() == new.checksums().tolist()
+        assert len(list(old.descriptors(old.photos()[0]))) == 1
+
+
 def stamps(file: MapFile) -> dict[str, tuple[int, int, int]]:
     return {name: (entry.photo_id, *entry.stamp) for name, entry in file.entries().items()}
 
@@ -128,13 +207,14 @@ def test_a_photo_replaces_the_one_that_had_its_name(tmp_path: Path) -> None:
     with open_map_file(make_map(tmp_path / "town.gpkg", 3), write=True) as file:
         fresh = replace(photo(9), file="0001.jpg", replaces=2)
         assert file.add([fresh], unit_vectors(1)) == 1
-        assert stamps(file) == {"0000.jpg": (1, 1000, 0), "0002.jpg": (3, 1002, 2), "0001.jpg": (4, 1009, 9)}
+        new = int(file.photos()[0][-1])
+        assert stamps(file) == {"0000.jpg": (1, 1000, 0), "0002.jpg": (3, 1002, 2), "0001.jpg": (new, 1009, 9)}
         # the photo of 0002.jpg has moved to 0000.jpg, whose own has gone
         file.rename(3, replace(photo(2), file="0000.jpg", replaces=1, modified_ns=77))
-        assert stamps(file) == {"0000.jpg": (3, 1002, 77), "0001.jpg": (4, 1009, 9)}
+        assert stamps(file) == {"0000.jpg": (3, 1002, 77), "0001.jpg": (new, 1009, 9)}
         # "replaces" is out of date: id 3 has another name than this by now
-        file.rename(4, replace(photo(9), file="0003.jpg", replaces=3))
-        assert [row[0] for row in stamps(file).values()] == [3, 4]
+        file.rename(new, replace(photo(9), file="0003.jpg", replaces=3))
+        assert [row[0] for row in stamps(file).values()] == [3, new]
 
 
 def test_points_deleted_in_qgis_take_their_descriptors_along(tmp_path: Path) -> None:
@@ -261,8 +341,8 @@ def break_map(path: Path, sql: str) -> None:
     ("sql", "said"),
     [
         (
-            "UPDATE manifest SET value = '2' WHERE key = 'format'",
-            r"has format 2 \(made by sareloc .*\), this sareloc reads",
+            "UPDATE manifest SET value = '3' WHERE key = 'format'",
+            r"has format 3 \(made by sareloc .*\), this sareloc reads formats up to 2",
         ),
         ("DELETE FROM manifest WHERE key = 'format'", "has format None"),
         ("DELETE FROM manifest WHERE key = 'dim'", "its manifest lacks or garbles 'dim'"),
@@ -307,5 +387,5 @@ def test_a_truncated_map_is_told_so(tmp_path: Path) -> None:
 def test_a_photo_without_descriptor_is_named(tmp_path: Path) -> None:
     path = make_map(tmp_path / "town.gpkg", 3)
     break_map(path, "DELETE FROM descriptors WHERE fid = 2")
-    with open_map_file(path) as file, pytest.raises(MapError, match="photo 2 has no whole descriptor"):
+    with open_map_file(path) as file, pytest.raises(MapError, match=r"photo 2 \(0001.jpg\) has no descriptor"):
         list(file.descriptors(file.photos()[0]))

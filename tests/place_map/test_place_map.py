@@ -1,7 +1,11 @@
-"""Searching a map: matches with positions and files, areas, the index beside it, and a file that changes."""
+"""Searching a map: matches with positions and files, areas, the cached index, and a file that changes."""
 
 from __future__ import annotations
 
+import json
+import shutil
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +18,8 @@ from tests.place_map.test_map_file import DIM, TINY, make_map, photo
 from sareloc.engines import approximate
 from sareloc.errors import ArgumentError, MapError
 from sareloc.geo import distance_m
-from sareloc.place_map import Box, Circle, PlaceMap, open_map_file
-from sareloc.place_map.file_photos import index_path
+from sareloc.place_map import Box, Circle, PlaceMap, map_file, open_map_file
+from sareloc.place_map.file_photos import index_cache
 
 
 @pytest.fixture
@@ -113,16 +117,31 @@ def test_refresh_of_another_map_is_refused(town: PlaceMap) -> None:
         town.refresh()
 
 
+def index_folder(path: Path) -> Path:
+    with open_map_file(path) as file:
+        return index_cache(file.manifest).folder
+
+
 def index_files(path: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in index_path(path).iterdir()}
+    return {file.name: file.read_bytes() for file in index_folder(path).glob("*.part")}
+
+
+def add(path: Path, numbers: range, seed: int) -> None:
+    with open_map_file(path, write=True) as file:
+        file.add([photo(number) for number in numbers], unit_vectors(len(numbers), seed=seed))
+
+
+def found_by_own_descriptor(city: PlaceMap, numbers: range, seed: int) -> int:
+    matches = city.search(unit_vectors(len(numbers), seed=seed), 1)
+    return sum(files == (f"{number:04d}.jpg",) for number, files in zip(numbers, matches.files, strict=True))
 
 
 @pytest.mark.usefixtures("indexed")
-def test_the_index_is_kept_beside_the_map_and_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_index_is_kept_in_the_cache_and_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make_map(tmp_path / "city.gpkg", 3000)
     first = PlaceMap(path)
     assert first.engine_info().kind == "approximate"
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["city.gpkg", "city.gpkg.index"]
+    assert [file.name for file in tmp_path.iterdir()] == ["city.gpkg"]
     monkeypatch.setattr(approximate, "make_index", None)  # none may be made from here on
     again = PlaceMap(path)
     queries = unit_vectors(30, seed=3)
@@ -131,6 +150,9 @@ def test_the_index_is_kept_beside_the_map_and_opened_again(tmp_path: Path, monke
     assert exact.engine_info().kind == "exact"
     truth, found = exact.search(queries, 10).ids, first.search(queries, 10).ids
     assert np.mean([np.isin(a, b).mean() for a, b in zip(truth, found, strict=True)]) >= 0.98
+    told = json.loads((index_folder(path) / "manifest.json").read_text())
+    with open_map_file(path) as file:
+        assert (told["map"], told["change_id"]) == (file.manifest.map_id, file.change_id())
 
 
 @pytest.mark.usefixtures("indexed")
@@ -153,23 +175,96 @@ def test_a_map_that_changed_is_searched_as_it_is_now(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("indexed")
+@pytest.mark.parametrize("gap", [1, 2**32], ids=["the same ids", "other ids"])
+def test_after_a_backup_is_restored_every_photo_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gap: int
+) -> None:
+    monkeypatch.setattr(map_file, "ID_GAP", gap)
+    path = make_map(tmp_path / "city.gpkg", 1000)
+    backup = Path(shutil.copy(path, tmp_path / "backup.gpkg"))
+    add(path, range(5000, 5200), seed=1)
+    lost = PlaceMap(path)
+    shutil.copy(backup, path)
+    add(path, range(6000, 6200), seed=2)
+    city = PlaceMap(path)
+    assert bool(np.intersect1d(lost.ids[1000:], city.ids[1000:]).size) == (gap == 1)
+    for opened in (city, PlaceMap(path)):
+        assert opened.engine_info().vectors == 1200
+        assert found_by_own_descriptor(opened, range(6000, 6200), seed=2) == 200
+        assert found_by_own_descriptor(opened, range(5000, 5200), seed=1) == 0
+    lost.refresh()  # as a service does that was open meanwhile
+    assert found_by_own_descriptor(lost, range(6000, 6200), seed=2) == 200
+    assert found_by_own_descriptor(lost, range(5000, 5200), seed=1) == 0
+
+
+@pytest.mark.usefixtures("indexed")
+def test_nothing_beside_the_map_is_read_written_or_deleted(tmp_path: Path) -> None:
+    path = make_map(tmp_path / "city.gpkg", 1000)
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / "keys.pem").write_text("secret")
+    (private / f"{'a' * 32}.part").write_bytes(b"what faiss would fail at")
+    (tmp_path / "city.gpkg.index").symlink_to(private)
+    assert PlaceMap(path).search(unit_vectors(1000)[700:701], 1).files == (("0700.jpg",),)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["city.gpkg", "city.gpkg.index", "private"]
+    assert sorted(file.name for file in private.iterdir()) == [f"{'a' * 32}.part", "keys.pem"]
+
+
+@pytest.mark.usefixtures("indexed")
 def test_an_index_of_another_map_or_damaged_is_made_anew(tmp_path: Path) -> None:
     city, village = make_map(tmp_path / "city.gpkg", 2000), make_map(tmp_path / "village.gpkg", 700)
     PlaceMap(city), PlaceMap(village)
-    (of_city,), (of_village,) = index_path(city).iterdir(), index_path(village).iterdir()
-    of_village.replace(of_city)
+    for folder in (index_folder(city), index_folder(village)):
+        folder.rename(folder.with_suffix(".moved"))
+    index_folder(village).with_suffix(".moved").rename(index_folder(city))
     assert PlaceMap(city).search(unit_vectors(2000)[1500:1501], 1).files == (("1500.jpg",),)
-    (of_city,) = index_path(city).iterdir()
-    of_city.write_bytes(of_city.read_bytes()[:5000])
+    files = index_files(city)
+    part = index_folder(city) / max(files, key=lambda name: len(files[name]))
+    part.write_bytes(part.read_bytes()[:5000])
     assert PlaceMap(city).search(unit_vectors(2000)[1500:1501], 1).files == (("1500.jpg",),)
 
 
 @pytest.mark.usefixtures("indexed")
-def test_where_the_index_cannot_be_kept_the_map_is_searched_all_the_same(tmp_path: Path) -> None:
+def test_where_the_index_cannot_be_kept_the_map_is_searched_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = make_map(tmp_path / "city.gpkg", 2000)
-    index_path(path).write_text("in the way")
-    assert PlaceMap(path).search(unit_vectors(2000)[1500:1501], 1).files == (("1500.jpg",),)
-    assert index_path(path).read_text() == "in the way"
+    in_the_way = tmp_path / "a file"
+    in_the_way.write_text("in the way")
+    for odd in (in_the_way, in_the_way / "deeper", Path("/proc/nowhere")):
+        monkeypatch.setenv("SARELOC_CACHE", str(odd))
+        assert PlaceMap(path).search(unit_vectors(2000)[1500:1501], 1).files == (("1500.jpg",),)
+    assert in_the_way.read_text() == "in the way"
+
+
+@pytest.mark.usefixtures("indexed")
+def test_a_map_that_claims_to_be_another_cannot_spoil_its_index(tmp_path: Path) -> None:
+    """A copy with the same map id, ids and checksums, but other descriptors."""
+    path = make_map(tmp_path / "city.gpkg", 1000)
+    twin = Path(shutil.copy(path, tmp_path / "twin.gpkg"))
+    with closing(sqlite3.connect(twin)) as connection:
+        connection.execute("UPDATE descriptors SET descriptor = (SELECT descriptor FROM descriptors WHERE fid = 1)")
+        connection.commit()
+    with pytest.raises(MapError, match="checksum"):
+        PlaceMap(twin)
+    PlaceMap(path)
+    assert PlaceMap(path).search(unit_vectors(1000)[700:701], 1).files == (("0700.jpg",),)
+
+
+def test_a_refresh_that_meets_damage_leaves_what_was_there(tmp_path: Path) -> None:
+    town = PlaceMap(make_map(tmp_path / "town.gpkg", 40))
+    add(town.path, range(50, 60), seed=5)
+    with closing(sqlite3.connect(town.path)) as connection:
+        connection.execute("UPDATE descriptors SET descriptor = zeroblob(64) WHERE fid = (SELECT max(fid) FROM photos)")
+        connection.commit()
+    with pytest.raises(MapError, match=r"photo \d+ \(0059.jpg\) does not match its checksum"):
+        town.refresh()
+    assert len(town) == town.engine_info().vectors == 40
+    assert town.search(unit_vectors(40)[7:8], 1).files == (("0007.jpg",),)
+    with open_map_file(town.path, write=True) as file:
+        file.remove(file.photos()[0][-1:])
+    town.refresh()
+    assert len(town) == town.engine_info().vectors == 49
 
 
 @pytest.mark.usefixtures("indexed")

@@ -6,8 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from sareloc.engines.contract import (
     nearest_of,
 )
 from sareloc.engines.exact import ExactEngine, find_rows, half_precision, load_faiss
-from sareloc.engines.index_file import SUFFIX, open_index, save_index
+from sareloc.engines.index_file import IndexCache
 from sareloc.engines.part import BLOCK, Part, make_index
 
 EXACT_NUMBERS = 20_000 * 512
@@ -156,30 +155,36 @@ class ApproximateEngine:
                 vectors.add(rows)
         return Part(make_index(vectors), ids)
 
-    def save(self, folder: Path, about: dict[str, Any]) -> None:
-        """Keep the parts in a folder of their own and go on with them from there, out of memory.
+    def save(self, cache: IndexCache, ids: Ints, checksums: Ints, change_id: str) -> None:
+        """Keep the parts in a cache and go on with them from there, out of memory.
 
-        What was deleted from parts is noticed by who loads them, what is in no part is not kept.
+        `ids` (n,), rising, and `checksums` (n,) of what their vectors were made from: whoever loads the parts gives
+        these again, and gets only vectors for which they are equal. What is in no part is not kept. Raises OSError or
+        RuntimeError if the cache cannot be written.
         """
-        folder.mkdir(exist_ok=True)
+        files = []
         for part in self._state.parts:
-            if part.file is None:
-                part.file, index = save_index(folder, part.index, part.ids, about)
-                part.use(index)
-        used = {part.file for part in self._state.parts}
-        for file in folder.iterdir():
-            if file not in used:
-                file.unlink(missing_ok=True)
+            if part.file is None or not cache.holds(part.file):
+                rows, known = find_rows(ids, part.ids)
+                saved = cache.write(part.index, part.ids, np.where(known & ~part.gone, checksums[rows], 0))
+                part.use(saved.index, saved.file)
+            assert part.file is not None
+            files.append(part.file)
+        cache.write_manifest(files, change_id)
 
-    def load(self, folder: Path, about: dict[str, Any]) -> Ints:
-        """Take the parts that a folder keeps `about` the same; returns their ids, rising: none where there are none."""
-        opened = [(file, open_index(file, about)) for file in sorted(folder.glob(f"*{SUFFIX}"))]
-        loaded = [Part(*found, file) for file, found in opened if found is not None]
-        ids = np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *(part.ids for part in loaded)]), kind="stable")
-        again = 1 + np.flatnonzero(ids[1:] == ids[:-1])
-        twice, taken = ids[again], ids[:0]
-        for part in loaded:  # two processes may have indexed the same vectors: the first part keeps them
-            part.delete(taken)
-            taken = np.union1d(taken, twice[find_rows(part.ids, twice)[1]])
-        self._state = State((*self._state.parts, *loaded), self._state.late)
-        return np.delete(ids, again)
+    def load(self, cache: IndexCache, ids: Ints, checksums: Ints) -> Ints:
+        """Take over the saved vectors under these ids (n,), rising, whose checksums (n,) are equal; returns their ids.
+
+        A checksum of 0 equals none.
+        """
+        taken, parts = np.zeros(len(ids), dtype=bool), list[Part]()
+        for saved in cache.read():
+            rows, known = find_rows(ids, saved.ids)
+            equal = known & (saved.checksums != 0)
+            equal[equal] = (checksums[rows[equal]] == saved.checksums[equal]) & ~taken[rows[equal]]
+            taken[rows[equal]] = True
+            if equal.any():
+                parts.append(Part(saved.index, saved.ids, saved.file))
+                parts[-1].delete(saved.ids[~equal])
+        self._state = State((*self._state.parts, *parts), self._state.late)
+        return ids[taken]

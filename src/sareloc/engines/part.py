@@ -9,13 +9,13 @@ ones half must be visited to find 99 %.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sareloc.engines.contract import Hits, Ints, Vectors, nearest_of
 from sareloc.engines.exact import find_rows, load_faiss, one_thread, scan, search_index, take
+from sareloc.engines.index_file import PartFile
 
 TRAINING_VECTORS = 50_000
 CANDIDATES, CANDIDATES_PER_HIT = 400, 10
@@ -69,17 +69,17 @@ def _some_rows(rng: np.random.Generator, count: int, wanted: int) -> Ints:
 class Part:
     """Vectors under an index that does not change; those that are deleted are passed over."""
 
-    def __init__(self, index: Any, ids: Ints, file: Path | None = None) -> None:
+    def __init__(self, index: Any, ids: Ints, file: PartFile | None = None) -> None:
         """`index` from `make_index`, `ids` of its rows, rising, and the file that keeps both."""
         self.ids = ids
-        self.file = file
-        self.use(index)
-        self._gone = np.zeros(len(ids), dtype=bool)
+        self.use(index, file)
+        self.gone = np.zeros(len(ids), dtype=bool)
         self.gone_count = 0
 
-    def use(self, index: Any) -> None:
-        """Go on with another copy of the same index."""
+    def use(self, index: Any, file: PartFile | None) -> None:
+        """Go on with another copy of the same index, which this file keeps."""
         self.index = index
+        self.file = file
         self._vectors = load_faiss().downcast_index(index.refine_index)
 
     def __len__(self) -> int:
@@ -92,19 +92,19 @@ class Part:
 
     def alive(self) -> Ints:
         """The ids that are left, rising."""
-        left: Ints = self.ids[~self._gone]
+        left: Ints = self.ids[~self.gone]
         return left
 
     def delete(self, ids: Ints) -> None:
         """Forget these ids; one that is not here is no error."""
         rows, found = find_rows(self.ids, ids)
-        self._gone[rows[found]] = True
-        self.gone_count = int(self._gone.sum())
+        self.gone[rows[found]] = True
+        self.gone_count = int(self.gone.sum())
 
     def fetch(self, ids: Ints, into: Vectors) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Write the vectors of those ids that are here to their rows of `into`; returns which they are."""
         rows, found = find_rows(self.ids, ids)
-        found = found & ~self._gone[rows]
+        found = found & ~self.gone[rows]
         into[found] = take(self._vectors, rows[found])
         return found
 
@@ -118,7 +118,7 @@ class Part:
         parameters = load_faiss().IndexRefineSearchParameters(k_factor=candidates / asked)
         squared, rows = search_index(self.index, queries, asked, parameters)
         distances = np.sqrt(squared)
-        distances[(rows < 0) | self._gone[rows]] = np.inf
+        distances[(rows < 0) | self.gone[rows]] = np.inf
         hits = nearest_of(k, Hits(self.ids[rows], distances))
         short = np.isinf(hits.distances).any(axis=1)
         if short.any():  # too many of its neighbours were deleted: this query is worth a scan
@@ -129,6 +129,6 @@ class Part:
     def scan(self, queries: Vectors, k: int, among: Ints | None = None) -> Hits:
         """The k nearest that are left, by comparing with all of them, or with those of `among` (each once)."""
         if among is None:
-            return scan(self._vectors, self.ids, queries, k, np.flatnonzero(~self._gone))
+            return scan(self._vectors, self.ids, queries, k, np.flatnonzero(~self.gone))
         rows, found = find_rows(self.ids, among)
-        return scan(self._vectors, self.ids, queries, k, rows[found & ~self._gone[rows]])
+        return scan(self._vectors, self.ids, queries, k, rows[found & ~self.gone[rows]])

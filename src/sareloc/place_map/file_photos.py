@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import numpy as np
 from tqdm import tqdm
 
 from sareloc.engines import ApproximateEngine, Engine, EngineInfo, ExactEngine
+from sareloc.engines.exact import find_rows
+from sareloc.engines.index_file import IndexCache
 from sareloc.errors import MapError
 from sareloc.geo import Positions, within_radius
 from sareloc.place_map.areas import Area
@@ -34,13 +37,9 @@ class FilePhotos:
         self.path = path
         with open_map_file(path) as file:
             self.manifest = file.manifest
-            self._engine: Engine
-            self._held: Ints = np.zeros(0, dtype=np.int64)
-            if exact:
-                self._engine = ExactEngine(self.manifest.dim)
-            else:
-                self._engine = ApproximateEngine(self.manifest.dim)
-                self._held = self._engine.load(index_path(path), index_key(self.manifest))
+            dim = self.manifest.dim
+            self._engine: Engine = ExactEngine(dim) if exact else ApproximateEngine(dim)
+            self._held: tuple[Ints, Ints] | None = None  # ids and checksums of the engine's vectors
             self._take_in(file)
 
     def __len__(self) -> int:
@@ -89,31 +88,47 @@ class FilePhotos:
     def refresh(self) -> None:
         """See `MapPhotos`."""
         with open_map_file(self.path) as file:
-            if file.manifest != self.manifest:
+            if replace(file.manifest, format=self.manifest.format) != self.manifest:  # it may have been upgraded
                 raise MapError(f"{self.path} has become another map since it was opened: open it again")
             self._take_in(file)
 
     def _take_in(self, file: MapFile) -> None:
+        """Make the engine hold the file's descriptors: those whose id and checksum it holds already are not read."""
         with file.snapshot():
-            self.ids, self.latlon, self.files = file.photos()
-            self.notes = file.notes()
-            self._engine.delete(np.setdiff1d(self._held, self.ids, assume_unique=True))
-            new = np.setdiff1d(self.ids, self._held, assume_unique=True)
-            with tqdm(total=len(new), desc="index", unit="photo", disable=None, leave=False) as bar:
-                for ids, vectors in file.descriptors(new):
-                    self._engine.upsert(ids, vectors)
-                    bar.update(len(ids))
-        self._held = self.ids
+            ids, latlon, files = file.photos()
+            checksums, change_id, notes = file.checksums(), file.change_id(), file.notes()
+            if self._held is None:
+                loaded = ids[:0]
+                if isinstance(self._engine, ApproximateEngine):
+                    loaded = self._engine.load(index_cache(self.manifest), ids, checksums)
+                kept = np.isin(ids, loaded, assume_unique=True)
+            else:
+                kept = _same_rows(ids, checksums, *self._held)
+                self._engine.delete(np.setdiff1d(self._held[0], ids[kept], assume_unique=True))
+            new = ids[~kept]
+            self._held = ids[kept], checksums[kept]
+            try:
+                with tqdm(total=len(new), desc="index", unit="photo", disable=None, leave=False) as bar:
+                    for part, vectors in file.descriptors(new):
+                        self._engine.upsert(part, vectors)
+                        bar.update(len(part))
+            except BaseException:
+                self._engine.delete(new)  # what is held is what is searched, until a refresh succeeds
+                raise
+        self.ids, self.latlon, self.files, self.notes = ids, latlon, files, notes
+        self._held = ids, checksums
         if isinstance(self._engine, ApproximateEngine) and self._engine.settle():
-            with suppress(OSError, RuntimeError):  # faiss's word for a folder that may not be written to
-                self._engine.save(index_path(self.path), index_key(self.manifest))
+            with suppress(OSError, RuntimeError):  # without a cache that can be written the next opening takes longer
+                self._engine.save(index_cache(self.manifest), ids, checksums, change_id)
 
 
-def index_path(path: Path) -> Path:
-    """The folder where the index of a map is kept: a cache that may be deleted."""
-    return path.with_name(f"{path.name}.index")
+def _same_rows(ids: Ints, checksums: Ints, held: Ints, held_checksums: Ints) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which of these rows (n,) are held: the same id with the same checksum."""
+    rows, found = find_rows(held, ids)
+    found[found] = (held_checksums[rows[found]] == checksums[found]) & (checksums[found] != 0)
+    return found
 
 
-def index_key(manifest: Manifest) -> dict[str, Any]:
-    """What an index says it belongs to."""
-    return {"map": manifest.map_id, "dim": manifest.dim}
+def index_cache(manifest: Manifest) -> IndexCache:
+    """Where the index of a map is kept, in the user's cache folder: it may be deleted at any time."""
+    return IndexCache(manifest.map_id, manifest.dim, manifest.storage)

@@ -1,16 +1,17 @@
 """The map on disk: one GeoPackage with a layer of photos, their descriptors, and a manifest.
 
-    photos        points in WGS84: file, time, heading, size, content hash; what QGIS shows
+    photos        points in WGS84: file, time, heading, size, content hash, checksum of the descriptor; what QGIS shows
     descriptors   the same fid, and the descriptor as bytes (see `storage`)
-    manifest      keys and values: what `Manifest` holds, and notes
+    manifest      keys and values: what `Manifest` holds, the change id, and notes
 
-A photo and its descriptor come in one transaction and go together, whoever deletes the point. Writers keep a
-write-ahead log, so that others may read meanwhile, and several writers take turns; the last one to close leaves a
-single file.
+A photo and its descriptor come in one transaction and go together, whoever deletes the point. Every transaction that
+changes something also draws a new change id. Writers keep a write-ahead log, so that others may read meanwhile, and
+several writers take turns; the last one to close leaves a single file.
 """
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -26,7 +27,7 @@ from sareloc.place_map import gpkg
 from sareloc.place_map.areas import Area
 from sareloc.place_map.examining import name_in_map
 from sareloc.place_map.records import Entry, Manifest, Photo
-from sareloc.place_map.storage import PACKINGS, Vectors
+from sareloc.place_map.storage import PACKINGS, Vectors, descriptor_checksum
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -35,6 +36,10 @@ T = TypeVar("T")
 PART = 4096  # rows read at a time
 WAIT_S = 30.0
 NOTE = "note "
+CHANGE_ID = "change_id"
+ID_GAP = 2**32
+"""A writer's ids begin after a random gap of up to so many: two maps that continue one backup share no new ids."""
+LAST_ID = 2**62
 _ENTRY = "fid, file, size_bytes, modified_ns"
 
 
@@ -46,6 +51,7 @@ class MapFile:
         self.manifest = manifest
         self._connection = connection
         self._packing = PACKINGS[manifest.storage]
+        self._left_gap = False
 
     @property
     def name(self) -> str:
@@ -69,15 +75,28 @@ class MapFile:
         """Put photos and their descriptors (n, dim) in, in one transaction; returns how many were not there yet."""
         added: list[tuple[float, float]] = []
         with self._transaction() as sql:
+            if not self._left_gap:
+                self._leave_gap(sql)
             for photo, blob in zip(photos, self._packing.pack(descriptors), strict=True):
                 _drop_replaced(sql, photo)
-                row = (None, gpkg.point_blob(photo.geotag.latlon), *_columns(photo))
+                row = (None, gpkg.point_blob(photo.geotag.latlon), *_columns(photo), descriptor_checksum(blob))
                 new = sql.execute(f"INSERT OR IGNORE INTO photos VALUES ({_marks(row)})", row)
                 if new.rowcount == 1:  # else another process has added it meanwhile
                     sql.execute("INSERT INTO descriptors VALUES (?, ?)", (new.lastrowid, blob))
                     added.append(photo.geotag.latlon)
             gpkg.note_change(sql, "photos", np.array(added).reshape(-1, 2), grown=True)
+        self._left_gap = True
         return len(added)
+
+    def _leave_gap(self, sql: sqlite3.Connection) -> None:
+        """Skip a random number of ids, unless the map never held a photo."""
+        rows = sql.execute("SELECT seq FROM sqlite_sequence WHERE name = 'photos'").fetchall()
+        if not rows:
+            return
+        last = rows[0][0]
+        if not isinstance(last, int) or not 0 <= last < LAST_ID:
+            raise MapError(f"map {self.path} is damaged: its last photo id is {last!r}. Copy it with sareloc map copy")
+        sql.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'photos'", (last + secrets.randbelow(ID_GAP),))
 
     def rename(self, photo_id: int, photo: Photo) -> None:
         """A photo that is in the map under `photo_id` has moved to another file, or its file has a new time stamp."""
@@ -148,20 +167,67 @@ class MapFile:
         """See `MapStore`."""
         return self.path.parent / file
 
+    def change_id(self) -> str:
+        """32 random hex digits, drawn anew by every transaction that changes the map; "" in a map of format 1."""
+        rows = self.query("SELECT value FROM manifest WHERE key = ?", (CHANGE_ID,))
+        return str(rows[0][0]) if rows else ""
+
+    def checksums(self) -> Ints:
+        """The checksum of each photo's descriptor, in the order of `photos`; 0 where there is none.
+
+        A map of format 1 keeps none: they are computed, which reads all descriptors.
+        """
+        if self.manifest.format > 1:
+            rows = self.query("SELECT descriptor_checksum FROM photos ORDER BY fid")
+            return np.array([value if isinstance(value, int) else 0 for (value,) in rows], dtype=np.int64)
+        ids = [fid for (fid,) in self.query("SELECT fid FROM photos ORDER BY fid")]
+        found = {fid: descriptor_checksum(blob) for part in _parts(ids) for fid, blob, _ in self.blobs(part) if blob}
+        return np.array([found.get(fid, 0) for fid in ids], dtype=np.int64)
+
+    def blobs(self, ids: Sequence[int]) -> list[tuple[int, bytes, int | None]]:
+        """These photos' ids, packed descriptors and checksums as stored, rising; None for one not stored (format 1)."""
+        stored = "descriptor_checksum" if self.manifest.format > 1 else "NULL"
+        return self.query(
+            f"SELECT fid, descriptor, {stored} FROM descriptors JOIN photos USING (fid) WHERE fid IN ({_marks(ids)}) "
+            "ORDER BY fid",
+            ids,
+        )
+
+    def bad_blob(self, blob: object, checksum: int | None) -> str | None:
+        """What is wrong with a packed descriptor; None if nothing is."""
+        size = self._packing.size(self.manifest.dim)
+        if not isinstance(blob, bytes) or len(blob) != size:
+            found = f"{len(blob)} bytes" if isinstance(blob, bytes) else f"a {type(blob).__name__}"
+            return f"is {found}, expected {size} bytes"
+        if checksum is not None and descriptor_checksum(blob) != checksum:
+            return "does not match its checksum"
+        return None
+
     def descriptors(self, ids: Ints) -> Iterator[tuple[Ints, Vectors]]:
-        """These rising ids, some thousand at a time, with their descriptors; an id without one is a MapError."""
-        dim, size = self.manifest.dim, self._packing.size(self.manifest.dim)
+        """These rising ids, some thousand at a time, with their descriptors.
+
+        Raises MapError if one is missing or damaged (it does not match its checksum).
+        """
         for part in _parts(ids.tolist()):
-            rows = self.query(
-                f"SELECT fid, descriptor FROM descriptors WHERE fid IN ({_marks(part)}) ORDER BY fid", part
-            )
-            whole = {fid: blob for fid, blob in rows if len(blob) == size}
+            whole = dict[int, bytes]()
+            for fid, blob, checksum in self.blobs(part):
+                if (wrong := self.bad_blob(blob, checksum)) is not None:
+                    raise MapError(
+                        f"map {self.path} is damaged: the descriptor of photo {fid} ({self._file_of(fid)}) {wrong}. "
+                        f'List all damage with "sareloc map verify", remove those photos and add them again'
+                    )
+                whole[fid] = blob
             if len(whole) != len(part):
                 lost = min(set(part) - whole.keys())
                 raise MapError(
-                    f"map {self.path} is damaged: photo {lost} has no whole descriptor. Remove it and add it again"
+                    f"map {self.path} is damaged: photo {lost} ({self._file_of(lost)}) has no descriptor. Remove it "
+                    "and add it again"
                 )
-            yield np.array(part, dtype=np.int64), self._packing.unpack(list(whole.values()), dim)
+            yield np.array(part, dtype=np.int64), self._packing.unpack(list(whole.values()), self.manifest.dim)
+
+    def _file_of(self, photo_id: int) -> str:
+        rows = self.query("SELECT file FROM photos WHERE fid = ?", (photo_id,))
+        return str(rows[0][0]) if rows else "unknown file"
 
     def notes(self) -> dict[str, str]:
         """The texts that travel with the map, by name, such as a calibration."""
@@ -196,8 +262,11 @@ class MapFile:
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with map_errors(self.path):
             self._connection.execute("BEGIN IMMEDIATE")
+            before = self._connection.total_changes
             try:
                 yield self._connection
+                if self._connection.total_changes != before:
+                    write_change_id(self._connection)
                 self._connection.execute("COMMIT")
             except BaseException:
                 self._connection.execute("ROLLBACK")
@@ -218,6 +287,14 @@ def map_errors(path: Path) -> Iterator[None]:
         elif "malformed" in said or "disk I/O" in said:
             said = f"it is damaged ({said}): build it again, or take it from a backup"
         raise MapError(f"map {path} cannot be used: {said}") from error
+
+
+def write_change_id(sql: sqlite3.Connection) -> None:
+    """Draw a new change id: two states of a map never have the same, whichever backup they come from."""
+    sql.execute(
+        "INSERT INTO manifest (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+        (CHANGE_ID, secrets.token_hex(16)),
+    )
 
 
 def _drop_replaced(sql: sqlite3.Connection, photo: Photo) -> None:

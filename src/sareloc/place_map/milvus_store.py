@@ -164,7 +164,7 @@ def open_or_create_milvus_store(address: MilvusAddress, manifest: Manifest) -> M
     Several processes may do so at once: all get the map of the one that created the collection.
     """
     connection = Connection(address)
-    values = asdict(replace(manifest, map_id=uuid.uuid4().hex))
+    values = asdict(replace(manifest, map_id=uuid.uuid4().hex, format=1))  # later formats differ in files alone
     properties = {f"{PROPERTY}{key}": str(value) for key, value in values.items()}
     create_collection(connection, manifest.dim, COLUMNS, address.index or DEFAULT, properties)
     return _store_of(connection, "Strong")

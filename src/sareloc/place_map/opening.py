@@ -10,15 +10,16 @@ from pathlib import Path
 
 from sareloc.errors import MapError, look_up
 from sareloc.place_map import gpkg
-from sareloc.place_map.map_file import WAIT_S, MapFile, map_errors
-from sareloc.place_map.records import Manifest, read_manifest
-from sareloc.place_map.storage import PACKINGS
+from sareloc.place_map.map_file import WAIT_S, MapFile, map_errors, write_change_id
+from sareloc.place_map.records import FORMAT, Manifest, read_manifest
+from sareloc.place_map.storage import PACKINGS, descriptor_checksum
 
 PAGE_BYTES = 16_384  # 15 descriptors of 512 dimensions fill such a page; a usual one of 4096 would be a quarter empty
 
 _PHOTOS = """
   file TEXT NOT NULL, time DATETIME, heading_deg DOUBLE, width INTEGER, height INTEGER,
-  sha256 BLOB NOT NULL UNIQUE, size_bytes INTEGER NOT NULL, modified_ns INTEGER NOT NULL"""
+  sha256 BLOB NOT NULL UNIQUE, size_bytes INTEGER NOT NULL, modified_ns INTEGER NOT NULL,
+  descriptor_checksum INTEGER NOT NULL DEFAULT 0"""
 _FORGET = """
   CREATE TRIGGER photos_forget AFTER DELETE ON photos BEGIN DELETE FROM descriptors WHERE fid = OLD.fid; END"""
 
@@ -30,7 +31,7 @@ def create_map_file(path: Path, manifest: Manifest) -> None:
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
         with map_errors(path):
-            _write_empty(beside, replace(manifest, map_id=uuid.uuid4().hex))
+            _write_empty(beside, replace(manifest, map_id=uuid.uuid4().hex, format=FORMAT))
         os.link(beside, path)  # unlike a rename it never replaces what another process has made meanwhile
     except FileExistsError:
         raise MapError(f"{path} is there already: add to it, or give another name") from None
@@ -53,6 +54,8 @@ def open_map_file(path: Path, *, write: bool = False) -> MapFile:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = NORMAL")  # a power cut may cost the last batches, not the file
                 gpkg.allow_spatial_index(connection)
+                if manifest.format < FORMAT:
+                    manifest = _upgrade(path, connection)
             else:
                 connection.execute("PRAGMA query_only = ON")
     except BaseException:
@@ -83,9 +86,31 @@ def _write_empty(path: Path, manifest: Manifest) -> None:
         connection.execute(_FORGET)
         rows = [(key, str(value)) for key, value in asdict(manifest).items()]
         connection.executemany("INSERT INTO manifest (key, value) VALUES (?, ?)", rows)
+        write_change_id(connection)
         connection.execute("COMMIT")
     finally:
         connection.close()
+
+
+def _upgrade(path: Path, connection: sqlite3.Connection) -> Manifest:
+    """Give a map of format 1 the checksums and the change id of format 2, in one transaction."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        manifest = _read_manifest(path, connection)
+        if manifest.format < FORMAT:  # else another process was faster
+            connection.execute("ALTER TABLE photos ADD COLUMN descriptor_checksum INTEGER NOT NULL DEFAULT 0")
+            connection.create_function("descriptor_checksum", 1, descriptor_checksum, deterministic=True)
+            connection.execute(
+                "UPDATE photos SET descriptor_checksum = descriptor_checksum(descriptor) FROM descriptors "
+                "WHERE descriptors.fid = photos.fid"
+            )
+            connection.execute("UPDATE manifest SET value = ? WHERE key = 'format'", (str(FORMAT),))
+            write_change_id(connection)
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    return replace(manifest, format=FORMAT)
 
 
 def _read_manifest(path: Path, connection: sqlite3.Connection) -> Manifest:

@@ -11,7 +11,8 @@ from sareloc.errors import MapError, look_up
 from sareloc.photos import Geotag
 from sareloc.place_map.storage import PACKINGS, Storage
 
-FORMAT = 1
+FORMAT = 2
+"""Of map files. Format 1 had no checksums and no change id; it is read, and upgraded when opened for writing."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Manifest:
     dim: int
     storage: Storage = "float16"
     map_id: str = ""
-    """Drawn when the map is made: by it an index knows its map."""
+    """Drawn when the map is made: by it the cache of search indexes knows its map."""
     made_by: str = f"sareloc {__version__}"
     format: int = FORMAT
 
@@ -62,8 +63,8 @@ def read_manifest(values: Mapping[str, Any], name: str) -> Manifest:
     made_by = values.get("made_by", "an unknown program")
     if not values.get("format", "").isdigit() or int(values["format"]) > FORMAT:
         raise MapError(
-            f"map {name} has format {values.get('format')} (made by {made_by}), this sareloc reads format {FORMAT}: "
-            "install a newer sareloc, or build the map again"
+            f"map {name} has format {values.get('format')} (made by {made_by}), this sareloc reads formats up to "
+            f"{FORMAT}: install a newer sareloc, or build the map again"
         )
     try:
         known = {field.name: values[field.name] for field in fields(Manifest)}

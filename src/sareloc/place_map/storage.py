@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -21,6 +22,11 @@ class Packing:
     unpack: Callable[[Sequence[bytes], int], Vectors]
     size: Callable[[int], int]
     """Bytes of one vector of so many dimensions."""
+
+
+def descriptor_checksum(blob: bytes) -> int:
+    """The first 8 bytes of the SHA-256 of a packed descriptor, as a signed integer, never 0 (which means unknown)."""
+    return int.from_bytes(hashlib.sha256(blob).digest()[:8], "little", signed=True) or 1
 
 
 def _plain(dtype: str) -> Packing:

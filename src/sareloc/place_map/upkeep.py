@@ -10,12 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from sareloc.engines.approximate import ApproximateEngine, exact_below
-from sareloc.engines.index_file import SUFFIX, read_index_ids
 from sareloc.engines.milvus_address import is_milvus_address, read_milvus_address
 from sareloc.errors import ArgumentError
 from sareloc.place_map.areas import Area, Box
-from sareloc.place_map.file_photos import index_key, index_path
-from sareloc.place_map.map_file import MapFile
+from sareloc.place_map.file_photos import index_cache
+from sareloc.place_map.map_file import PART, MapFile
 from sareloc.place_map.opening import open_map_file
 from sareloc.place_map.records import Manifest
 from sareloc.place_map.storage import PACKINGS
@@ -40,7 +39,8 @@ class MapInfo:
     file_bytes: int | None
     """None where a server keeps the map."""
     index: str
-    """The state of the index: "none needed", "fresh", "absent", or how many photos came and went since."""
+    """The state of the index: "none needed", "fresh", "absent", or how many photos came and went since; then where an
+    index of an earlier version lies, which is not used."""
 
 
 def map_info(path: str | Path) -> MapInfo:
@@ -53,7 +53,8 @@ def map_info(path: str | Path) -> MapInfo:
         ids, latlon, _ = file.photos()
         first, last = file.query("SELECT min(time), max(time) FROM photos")[0]
         extent = Box(*latlon.min(axis=0), *latlon.max(axis=0)) if len(ids) else None
-        return MapInfo(file.manifest, len(ids), extent, first, last, file.path.stat().st_size, _index_state(file))
+        index = _index_state(file) + _unused_index(file.path)
+        return MapInfo(file.manifest, len(ids), extent, first, last, file.path.stat().st_size, index)
 
 
 def remove_photos(path: str | Path, *, files: Sequence[str] = (), area: Area | None = None) -> int:
@@ -107,14 +108,21 @@ def _fits(file: str, pattern: str) -> bool:
 
 
 def _index_state(file: MapFile) -> str:
-    ids, key = file.photos()[0], index_key(file.manifest)
-    parts = [read_index_ids(part, key) for part in index_path(file.path).glob(f"*{SUFFIX}")]
-    known = [part for part in parts if part is not None]
-    if not known:
-        return "none needed" if len(ids) <= exact_below(file.manifest.dim) else "absent: made when the map is opened"
-    held = np.unique(np.concatenate(known))
-    came, went = len(np.setdiff1d(ids, held)), len(np.setdiff1d(held, ids))
+    parts = index_cache(file.manifest).rows()
+    with file.snapshot():
+        photos, checksums = file.photos()[0], file.checksums()
+    if not parts:
+        return "none needed" if len(photos) <= exact_below(file.manifest.dim) else "absent: made when the map is opened"
+    now = set(zip(photos.tolist(), checksums.tolist(), strict=True))
+    held = {row for ids, marks in parts for row in zip(ids.tolist(), marks.tolist(), strict=True) if row[1]}
+    came, went = len(now - held), len(held - now)
     return f"{came} photos came and {went} went since it was made" if came or went else "fresh"
+
+
+def _unused_index(path: Path) -> str:
+    """Earlier versions kept indexes beside maps: they are neither read nor deleted."""
+    beside = path.with_name(f"{path.name}.index")
+    return f"; {beside} is not used any more: delete it" if beside.is_dir() else ""
 
 
 def _damage(file: MapFile) -> list[str]:
@@ -140,26 +148,30 @@ def _bad_positions(file: MapFile) -> list[str]:
 
 
 def _bad_descriptors(file: MapFile) -> list[str]:
-    size = PACKINGS[file.manifest.storage].size(file.manifest.dim)
-    short = file.query("SELECT fid, length(descriptor) FROM descriptors WHERE length(descriptor) != ?", (size,))
-    if short:
-        return [f"descriptor {fid} has {length} bytes, not {size}" for fid, length in short]
-    wrong: list[str] = []
-    for ids, vectors in file.descriptors(file.photos()[0]):
-        lengths = np.linalg.norm(vectors, axis=1)
-        bad = np.flatnonzero(~(np.abs(lengths - 1) <= UNIT))
-        wrong += [f"descriptor {ids[row]} has length {lengths[row]:.3f}, not 1" for row in bad]
-    return wrong
+    """Descriptors that do not match their checksums, or that no model has made."""
+    ids, _, files = file.photos()
+    unpack, dim, problems = PACKINGS[file.manifest.storage].unpack, file.manifest.dim, list[str]()
+    names = dict(zip(ids.tolist(), files, strict=True))
+    for start in range(0, len(ids), PART):
+        whole = list[tuple[int, bytes]]()
+        for fid, blob, checksum in file.blobs(ids[start : start + PART].tolist()):
+            if (wrong := file.bad_blob(blob, checksum)) is None:
+                whole.append((fid, blob))
+            else:
+                problems.append(f"the descriptor of photo {fid} ({names[fid]}) {wrong}")
+        lengths = np.linalg.norm(unpack([blob for _, blob in whole], dim), axis=1)
+        for row in np.flatnonzero(~(np.abs(lengths - 1) <= UNIT)):
+            fid = whole[row][0]
+            problems.append(f"the descriptor of photo {fid} ({names[fid]}) has length {lengths[row]:.3f}, not 1")
+    return problems
 
 
 def _bad_index(file: MapFile) -> list[str]:
     """A sample of the index's vectors, held against the map's."""
-    where = index_path(file.path)
-    engine = ApproximateEngine(file.manifest.dim)
-    both = np.intersect1d(engine.load(where, index_key(file.manifest)), file.photos()[0])
-    sample = both[:: max(1, len(both) // SAMPLE)]
-    for ids, vectors in file.descriptors(sample):
+    cache, engine = index_cache(file.manifest), ApproximateEngine(file.manifest.dim)
+    loaded = engine.load(cache, file.photos()[0], file.checksums())
+    for ids, vectors in file.descriptors(loaded[:: max(1, len(loaded) // SAMPLE)]):
         far = np.abs(engine.fetch(ids) - vectors).max(axis=1) > HALF
         if far.any():
-            return [f"the index has another descriptor of photo {ids[far][0]} than the map: delete {where}"]
+            return [f"the index has another descriptor of photo {ids[far][0]} than the map: delete {cache.folder}"]
     return []
