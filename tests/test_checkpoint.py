@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import pickle
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +110,36 @@ def test_a_checkpoint_is_replaced_as_a_whole(model: PlaceModel, tmp_path: Path, 
     assert open_checkpoint(tmp_path / kind).fingerprint() == other.fingerprint()
     assert read_manifest(tmp_path / kind).training is None
     assert [p.name for p in tmp_path.iterdir()] == [kind]
+
+
+KILLED = """
+import os, signal, sys
+from sareloc.checkpoint import save_checkpoint
+from sareloc.models import make_model
+
+renames = []
+def count(event, arguments):
+    if event == "os.rename":
+        renames.append(event)
+        if len(renames) == int(sys.argv[2]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+other = make_model("alexnet", "gem")
+sys.addaudithook(count)
+save_checkpoint(other, sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize(("kind", "renames"), [("model", 1), ("model", 2), ("model.safetensors", 1)])
+def test_a_save_that_is_killed_leaves_the_old_one(model: PlaceModel, tmp_path: Path, kind: str, renames: int) -> None:
+    save_checkpoint(model, tmp_path / kind)
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / kind), str(renames)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert load_model(tmp_path / kind).fingerprint() == model.fingerprint()
+    other = make_model("alexnet", "gem")
+    save_checkpoint(other, tmp_path / kind)
+    assert load_model(tmp_path / kind).fingerprint() == other.fingerprint()
+    assert not list(tmp_path.glob(".*.old"))
 
 
 @pytest.mark.parametrize("kind", KINDS)

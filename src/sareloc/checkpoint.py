@@ -7,6 +7,7 @@ are stored, and the fingerprint of the model they open to, by which damage is no
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import shutil
@@ -31,7 +32,7 @@ from sareloc.runtimes import RUNTIMES, run_on
 FORMAT = "sareloc-checkpoint"
 VERSION = 1
 SPEC, WEIGHTS, TRAINING = "spec.json", "weights.safetensors", "training.json"
-SINGLE_FILE = ".safetensors"
+SINGLE_FILE, OLD = ".safetensors", ".old"
 PICKLES = (".pth", ".pt", ".tar", ".ckpt", ".pkl", ".pickle", ".bin")
 
 PACKAGED = {name: Path(__file__).parent / "weights" / f"{name}{SINGLE_FILE}" for name in ("default", "fast")}
@@ -108,13 +109,22 @@ def _refuse_to_replace(path: Path, *, unless: bool) -> None:
 
 
 def _replace_folder(new: Path, path: Path) -> None:
-    """A folder cannot be renamed onto a full one: the old one steps aside first."""
-    old = new.with_name(f"{new.name}.old")
+    """A folder cannot be renamed onto a full one: the old one is renamed first, and deleted at the end."""
     if path.exists():
-        os.replace(path, old)
+        os.replace(path, new.with_name(f"{new.name}{OLD}"))
     os.replace(new, path)
-    if old.exists():
+    for old in _old_folders(path):
         shutil.rmtree(old)
+
+
+def _old_folders(path: Path) -> list[Path]:
+    """Checkpoints that were renamed to make place for another at this path and not deleted yet."""
+    return sorted(path.parent.glob(f".{glob.escape(path.name)}.????????{OLD}"))
+
+
+def _complete(path: Path) -> Path:
+    """The path of the checkpoint: if a process was killed while it replaced a folder, that of the old checkpoint."""
+    return path if path.exists() else next(iter(_old_folders(path)), path)
 
 
 def open_checkpoint(path: str | Path) -> PlaceModel:
@@ -123,7 +133,7 @@ def open_checkpoint(path: str | Path) -> PlaceModel:
     Whatever cannot be used is a WeightsError that says why: no checkpoint, a pickle, a newer format, a missing,
     unexpected or misshapen tensor, damage.
     """
-    path = Path(path)
+    path = _complete(Path(path))
     manifest = read_manifest(path)
     file = path / WEIGHTS if path.is_dir() else path
     _refuse_unsafe(file)
@@ -181,7 +191,7 @@ def find_checkpoint(name_or_path: str | Path) -> Path:
                 f"again, or give the path of a checkpoint"
             )
         return path
-    path = Path(name_or_path)
+    path = _complete(Path(name_or_path))
     if not path.exists():
         raise WeightsError(
             f"no model {str(name_or_path)!r}: there is no checkpoint at that path, and the names of models "
@@ -198,7 +208,7 @@ def find_packaged(fingerprint: str) -> str | None:
 
 def read_manifest(path: str | Path) -> Manifest:
     """What a checkpoint says about itself, without reading its weights."""
-    path = Path(path)
+    path = _complete(Path(path))
     try:
         about = _read_description(path)
         if about.get("format") != FORMAT:
