@@ -44,14 +44,14 @@ def test_an_unknown_name_lists_the_known_ones():
 @pytest.mark.parametrize(
     ("name", "knobs", "message"),
     [
-        ("triplet", {"margn": 0.1}, "loss 'triplet' has no knob 'margn': its knobs are margin (default 0.1)"),
+        ("triplet", {"margn": 0.1}, "loss 'triplet' has no option 'margn': its options are margin (default 0.1)"),
         (
             "sare-ind",
             {"margin": 0.1},
-            "loss 'sare-ind' has no knob 'margin': its knobs are kernel (default 'gaussian'), width (default 1.0)",
+            "loss 'sare-ind' has no option 'margin': its options are kernel (default 'gaussian'), width (default 1.0)",
         ),
-        ("n-pair", {"margin": 0.1}, "loss 'n-pair' has no knob 'margin': its knobs are none"),
-        ("angular", {"query": 1}, "loss 'angular' has no knob 'query': its knobs are angle_deg (default 45.0)"),
+        ("n-pair", {"margin": 0.1}, "loss 'n-pair' has no option 'margin': its options are none"),
+        ("angular", {"query": 1}, "loss 'angular' has no option 'query': its options are angle_deg (default 45.0)"),
         ("sare-joint", {"kernel": "laplace"}, "unknown kernel 'laplace': known are cauchy, exponential, gaussian"),
         ("sare-ind", {"width": 0}, "width must be a finite number above 0 (the paper's is 1), found 0"),
         ("sare-joint", {"width": float("nan")}, "width must be a finite number above 0 (the paper's is 1), found nan"),

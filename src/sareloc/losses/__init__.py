@@ -14,7 +14,7 @@ from __future__ import annotations
 from sareloc.losses.classic import angular, contrastive, lifted, n_pair, ratio, triplet
 from sareloc.losses.geo_classification import GeoCells, geo_classification, make_cells, make_classifier
 from sareloc.losses.modules import SARE, Angular, Contrastive, Lifted, NPair, Ratio, Triplet
-from sareloc.losses.named import LOSSES, TupleLoss, make_loss
+from sareloc.losses.named import LOSSES, TupleLoss, loss_options, make_loss
 from sareloc.losses.reduction import DIVISORS, mean_over_pairs, mean_over_tuples
 from sareloc.losses.sare import LOG_AFFINITY, sare_ind, sare_joint
 
@@ -35,6 +35,7 @@ __all__ = [
     "contrastive",
     "geo_classification",
     "lifted",
+    "loss_options",
     "make_cells",
     "make_classifier",
     "make_loss",

@@ -29,26 +29,27 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def make_loss(name: str, **knobs: Any) -> TupleLoss:
-    """The loss of this name with these knobs: a function of query (B, D), positive (B, D), negatives (B, N, D) -> (B,).
+def make_loss(name: str, **options: Any) -> TupleLoss:
+    """The loss of this name and options: a function of query (B, D), positive (B, D), negatives (B, N, D) -> (B,).
 
     One value per tuple, summed over its negatives and never reduced over tuples: `mean_over_pairs` and
-    `mean_over_tuples` do that, and say how. Knobs: kernel (sare-ind, sare-joint: gaussian, cauchy, exponential) and its
-    width, margin (triplet, contrastive, lifted), angle_deg (angular). An unknown name, an unknown knob and a value out
-    of range raise ArgumentError here, not in the first training step.
+    `mean_over_tuples` do that, and say how. Options: kernel (sare-ind, sare-joint: gaussian, cauchy, exponential) and
+    its width, margin (triplet, contrastive, lifted), angle_deg (angular). Raises ArgumentError if the name is unknown,
+    if the loss has no such option, and if a value is out of range.
     """
     function = look_up(LOSSES, name, "loss")
-    known = _knobs(function)
-    unknown = [knob for knob in knobs if knob not in known]
+    known = loss_options(name)
+    unknown = [option for option in options if option not in known]
     if unknown:
-        has = ", ".join(f"{knob} (default {default!r})" for knob, default in known.items()) or "none"
-        raise ArgumentError(f"loss {name!r} has no knob {unknown[0]!r}: its knobs are {has}")
-    loss = partial(function, **knobs)
-    # One tuple of zeros: the loss itself judges the values of its knobs.
+        has = ", ".join(f"{option} (default {default!r})" for option, default in known.items()) or "none"
+        raise ArgumentError(f"loss {name!r} has no option {unknown[0]!r}: its options are {has}")
+    loss = partial(function, **options)
+    # One tuple of zeros: the loss itself checks the values of its options.
     loss(torch.zeros(1, 1), torch.zeros(1, 1), torch.zeros(1, 1, 1))
     return loss
 
 
-def _knobs(function: Callable[..., Tensor]) -> dict[str, Any]:
-    parameters = inspect.signature(function).parameters.values()
+def loss_options(name: str) -> dict[str, Any]:
+    """The options of the loss of this name, with their defaults."""
+    parameters = inspect.signature(look_up(LOSSES, name, "loss")).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}

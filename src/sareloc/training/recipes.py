@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+import math
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from sareloc.errors import ArgumentError, look_up
-from sareloc.losses import make_loss
+from sareloc.losses import LOSSES, loss_options, make_loss
+from sareloc.models.preprocess import MIN_SIDE_PX
 
 GEO_CLASSIFICATION = "geo-classification"
+LOSS_OPTIONS = {"kernel": "kernel", "kernel_width": "width", "margin": "margin"}
+"""The options of `Training` that only some losses have, each with its name as an option of the loss."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Training:
     """Queries between two descriptions of all photos; doubles whenever the learning rate halves."""
 
     epochs: int = 30
-    """Epochs at most."""
+    """Epochs at most; 0: evaluate the start and save it."""
     patience: int | None = None
     """Stop after so many epochs without a better recall@5 on validation; by default never."""
     optimizer: Literal["sgd", "adamw"] = "sgd"
@@ -87,11 +91,12 @@ class Training:
     tensorboard: bool = False
     """Also write the history as TensorBoard events into the run's folder."""
 
-    dim: int = 4096
-    """Dimensions after whitening, at most; 0: no whitening."""
+    dim: int | None = None
+    """Dimensions after whitening, at most; 0: no whitening; default: those of the start's whitening, else 4096."""
     whitening: Literal["after", "learned", "refitted"] = "after"
     """Fit the whitening after training, as in the paper; or fit it to the start, and train it with the rest; or train
-    it so, and in the end fit another one to what the network gives then, which finds more in towns not trained on."""
+    it so, and in the end fit another one to what the network gives then, which finds more in towns not trained on.
+    Where there are fewer than two database photos per dimension, a start that has a whitening keeps it."""
     whitening_power: float = 1.0
     """How far the whitening evens out the directions: 1 all alike, as in the paper, 0 a plain PCA."""
     whitening_photos: int = 10_000
@@ -100,11 +105,20 @@ class Training:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, (int, float)) and not isinstance(value, bool) and value < 0:
-                raise ArgumentError(f"{field.name} must not be negative, got {value}")
-        for name in ("negatives", "tuples_per_step", "tuples_at_once", "pool", "refresh_every", "halve_every", "batch"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"{name} must be at least 1, got {getattr(self, name)}")
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                if value < 0:
+                    raise ArgumentError(f"{field.name} must not be negative, got {value}")
+                if not math.isfinite(value):
+                    raise ArgumentError(f"{field.name} must be a finite number, got {value}")
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ArgumentError(f"{name} must be at least {least}, got {value}")
+        for name in ("lr", "cell_m"):
+            if not getattr(self, name):
+                raise ArgumentError(f"{name} must be above 0, got {getattr(self, name)}")
+        if self.seed >= 2**63:
+            raise ArgumentError(f"seed must be below 2^63, got {self.seed}")
         if not self.positive_min_m < self.positive_radius_m <= self.negative_radius_m:
             raise ArgumentError(
                 "the radii must rise: positive_min_m < positive_radius_m <= negative_radius_m, got "
@@ -115,17 +129,22 @@ class Training:
         for name in ("crop", "light"):
             if getattr(self, name) > 1:
                 raise ArgumentError(f"{name} is a strength, 0 to 1, got {getattr(self, name)}")
-        if self.whitening != "after" and not self.dim:
+        if self.whitening != "after" and self.dim == 0:
             raise ArgumentError("a learned whitening has dimensions: give dim, or whitening=after")
         if (self.height is None) != (self.width is None):
             raise ArgumentError(f"give height and width together, got {self.height} and {self.width}")
+        known = _options_of(self.loss)
+        for name in LOSS_OPTIONS:
+            if getattr(self, name) is not None and name not in known:
+                having = ", ".join(loss for loss in LOSSES if name in _options_of(loss))
+                raise ArgumentError(f"the loss {self.loss} has no {name}: the losses that have one are {having}")
         if self.loss != GEO_CLASSIFICATION:
             make_loss(self.loss, **self.loss_knobs())
 
     def loss_knobs(self) -> dict[str, Any]:
-        """The knobs that were set for the loss."""
-        given = {"kernel": self.kernel, "width": self.kernel_width, "margin": self.margin}
-        return {knob: value for knob, value in given.items() if value is not None}
+        """The options that were set for the loss, under its own names for them."""
+        given = {name: getattr(self, option) for option, name in LOSS_OPTIONS.items()}
+        return {name: value for name, value in given.items() if value is not None}
 
     @property
     def augmented(self) -> bool:
@@ -143,6 +162,12 @@ class Training:
         """How often the learning rate has halved, and the refresh interval doubled, by this epoch (from 0)."""
         return epoch // self.halve_every if self.schedule == "halving" else 0
 
+
+LEAST = {
+    "negatives": 1, "tuples_per_step": 1, "tuples_at_once": 1, "pool": 1, "refresh_every": 1, "halve_every": 1,
+    "batch": 1, "height": MIN_SIDE_PX, "width": MIN_SIDE_PX, "whitening_photos": 2,
+}  # fmt: skip
+"""The smallest value of options for which 0 has no meaning."""
 
 RECIPES: dict[str, dict[str, Any]] = {
     "sare-ind": {"loss": "sare-ind"},
@@ -163,6 +188,17 @@ RECIPES: dict[str, dict[str, Any]] = {
 """The rows of the paper's tables. "crn" wants a model that aggregates by crn, started from what "netvlad" trained."""
 
 
-def recipe(name: str, **knobs: Any) -> Training:
-    """The training of this row of the paper's tables, with these knobs changed."""
-    return replace(Training(**look_up(RECIPES, name, "recipe")), **knobs)
+def recipe(name: str, **options: Any) -> Training:
+    """The training of this row of the paper's tables; `options` take precedence over what the row sets.
+
+    With another loss than the row's, the row's kernel stays where that loss has one.
+    """
+    row = look_up(RECIPES, name, "recipe")
+    known = _options_of(options.get("loss", row["loss"]))
+    return Training(**{k: v for k, v in row.items() if k == "loss" or k in known} | options)
+
+
+def _options_of(loss: str) -> set[str]:
+    """Which of LOSS_OPTIONS this loss has."""
+    own = {} if loss == GEO_CLASSIFICATION else loss_options(loss)
+    return {option for option, name in LOSS_OPTIONS.items() if name in own}
