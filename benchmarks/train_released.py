@@ -161,7 +161,7 @@ def run(args: argparse.Namespace, sets: PixelSets, text: str) -> None:
     save_checkpoint(model, args.out / f"{name}.safetensors", storage=args.storage, training=given | {"towns": towns})
     record = {
         "name": name, "knobs": given, "towns": towns, "seconds": round(seconds, 1), "ready": round(ready, 1),
-        "size": [sets.height, sets.width], "loss": [round(r.loss, 4) for r in result.history],
+        "size": [sets.height, sets.width], "loss": [round(r.loss, 4) for r in result.history[1:]],
         "val_recall_5": [round(100 * r.recall_5, 2) for r in result.history],
         "val": judge(model, sets, tuple(validation)),
     }  # fmt: skip

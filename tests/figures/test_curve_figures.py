@@ -37,6 +37,14 @@ def epochs(count: int, **values: float) -> tuple[EpochRecord, ...]:
     )
 
 
+def test_the_start_has_recall_and_no_loss() -> None:
+    start = EpochRecord.of_start().judged({1: 0.2, 5: 0.4, 10: 0.5})
+    loss, recall = draw_training({"run": (start, *epochs(2, recall_1=0.3, recall_5=0.5, recall_10=0.6))}).axes
+    assert list(loss.lines[0].get_xdata()) == [1, 2]
+    assert list(recall.lines[0].get_xdata()) == [0, 1, 2]
+    assert recall.get_xlim()[0] < 0
+
+
 def test_recall_of_every_report_is_there_to_be_read() -> None:
     (axes,) = draw_recall({"sare": make_report(RECALL), "triplet": make_report({1: 50.0, 5: 70.0, 10: 75.0})}).axes
     lines = labelled(axes)

@@ -48,7 +48,7 @@ def test_two_towns_teach_what_one_town_of_both_teaches() -> None:
     several, one = tiny_model(), tiny_model()
     first = train(several, towns, KNOBS, progress=False)
     second = train(one, as_one(towns), KNOBS, progress=False)
-    assert [r.loss for r in first.history] == [r.loss for r in second.history]
+    assert [r.loss for r in first.history[1:]] == [r.loss for r in second.history[1:]]
     for name, tensor in one.state_dict().items():
         assert torch.equal(tensor, several.state_dict()[name]), name
 
@@ -127,7 +127,7 @@ def test_a_learned_whitening_starts_as_the_fitted_one_and_then_moves(tmp_path: P
     train(fitted, town, replace(knobs, epochs=0, whitening="after"), progress=False)
     run = train(learned, town, replace(knobs, epochs=12), out=tmp_path / "run", progress=False)
     assert learned.dim == 8
-    assert run.history[-1].loss < run.history[0].loss
+    assert run.history[-1].loss < run.history[1].loss
     start, end = (m.encode(town.inputs.tensor, precision=torch.float32) for m in (fitted, learned))
     assert recall_of_descriptors(town.places, end)[5] > recall_of_descriptors(town.places, start)[5] + 0.1
     assert not learned.whitening.projection.requires_grad

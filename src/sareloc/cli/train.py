@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from sareloc.checkpoint import load_model
 from sareloc.datasets import load_dataset
-from sareloc.errors import look_up
-from sareloc.training import Training, train
-from sareloc.training.recipes import RECIPES
+from sareloc.errors import ArgumentError
+from sareloc.training import Training, recipe, train
+from sareloc.training.recipes import LOSS_OPTIONS
 from sareloc.training.start import start_model
+
+
+class GivenOptions(Training):
+    """The options of `Training` that the command line gave, and no others: what is not given comes from the recipe."""
+
+    given: dict[str, Any]
+
+    def __init__(self, **given: Any) -> None:
+        object.__setattr__(self, "given", given)
 
 
 def train_command(
@@ -21,13 +29,13 @@ def train_command(
     *,
     out: Path,
     root: Path | None = None,
-    recipe: str | None = None,
+    recipe_name: Annotated[str | None, Parameter(name="recipe")] = None,
     model: str | None = None,
-    backbone: str = "vgg16",
-    aggregation: str = "netvlad",
+    backbone: str | None = None,
+    aggregation: str | None = None,
     weights: Path | None = None,
     resume: bool = False,
-    knobs: Annotated[Training, Parameter(name="*")] = Training(),  # noqa: B008
+    options: Annotated[GivenOptions, Parameter(name="*")] = GivenOptions(),  # noqa: B008
 ) -> None:
     """Train a model on the train split of one or several datasets; keep the epoch that does best on their val splits.
 
@@ -39,30 +47,41 @@ def train_command(
         The folder of the run: its state, history, best and finished model.
     root
         Where the photos of a named dataset are.
-    recipe
-        A row of the paper's tables, such as sare-joint or netvlad; sets the loss and its kernel.
+    recipe_name
+        A row of the paper's tables, such as sare-joint or netvlad; sets the loss and its kernel. Options that are given
+        take precedence.
     model
         A checkpoint to start from, instead of backbone, aggregation and weights.
     backbone
-        The backbone of a new model.
+        The backbone of a new model; default: vgg16.
     aggregation
-        The aggregation of a new model.
+        The aggregation of a new model; default: netvlad.
     weights
         Published weights of the new model's backbone, such as torchvision's VGG16.
     resume
         Go on with the run in the folder, to the same numbers as an uninterrupted one.
     """
-    if recipe is not None:
-        knobs = replace(knobs, **look_up(RECIPES, recipe, "recipe"))
+    training = Training(**options.given) if recipe_name is None else recipe(recipe_name, **options.given)
+    new = {"--backbone": backbone, "--aggregation": aggregation, "--weights": weights}
+    described = [option for option, value in new.items() if value is not None]
+    if model is not None and described:
+        raise ArgumentError(
+            f"--model gives the whole model, and {' and '.join(described)} describe a new one: give one or the other"
+        )
+    if recipe_name is not None:
+        of_loss = "".join(
+            f", {name} {value}" for name in LOSS_OPTIONS if (value := getattr(training, name)) is not None
+        )
+        print(f"recipe {recipe_name}: loss {training.loss}{of_loss}")
     places, validation = ([load_dataset(name, root, split) for name in datasets] for split in ("train", "val"))
-    size = (knobs.height or 480, knobs.width or 640)
+    size = (training.height or 480, training.width or 640)
     if model is not None:
         start = load_model(model)
     else:
         start = start_model(
-            [town.database for town in places], backbone=backbone, aggregation=aggregation, weights=weights, size=size,
-            seed=knobs.seed, workers=knobs.workers,
+            [town.database for town in places], backbone=backbone or "vgg16", aggregation=aggregation or "netvlad",
+            weights=weights, size=size, seed=training.seed, workers=training.workers,
         )  # fmt: skip
-    run = train(start, places, knobs, validation=validation, out=out, resume=resume)
-    print(f"kept: {run.best.line()}")
+    run = train(start, places, training, validation=validation, out=out, resume=resume)
+    print(run.line())
     print(f"model: {out / 'model.safetensors'} ({run.model.dim} dimensions, fingerprint {run.model.fingerprint()})")

@@ -118,7 +118,7 @@ def draw_precision_recall(curves: Mapping[str, SurenessCurve], at: float | None 
 
 @drawn
 def draw_training(runs: Mapping[str, Sequence[EpochRecord]]) -> Figure:
-    """Loss and validation recall over the epochs of one or several runs; the kept epoch is ringed.
+    """Loss and validation recall over the epochs of one or several runs; the best epoch is ringed. Epoch 0: the start.
 
     Runs without a validation set have no recall to show: where none has, the loss stands alone.
     """
@@ -129,8 +129,9 @@ def draw_training(runs: Mapping[str, Sequence[EpochRecord]]) -> Figure:
     for number, (name, history) in enumerate(runs.items()):
         look, epochs = look_of(number), [record.epoch for record in history]
         style = {"color": look.colour, "linestyle": look.line, "marker": look.marker}
-        loss = finite([record.loss for record in history], f"loss of {name!r}")
-        panels[0].plot(epochs, loss, label=name, clip_on=False, **style)
+        learned = [record for record in history if record.epoch]  # epoch 0 is the start: it has no loss
+        loss = finite([record.loss for record in learned], f"loss of {name!r}")
+        panels[0].plot([record.epoch for record in learned], loss, label=name, clip_on=False, **style)
         if name not in judged:
             continue
         recall = 100 * finite([record.recall_5 for record in history], f"recall@5 of {name!r}")
@@ -144,11 +145,12 @@ def draw_training(runs: Mapping[str, Sequence[EpochRecord]]) -> Figure:
     panels[0].set_title("Loss")
     if judged:
         panels[1].set(ylabel="% of validation queries")
-        panels[1].set_title("Recall@5 (ringed: kept), recall@1 (pale)")
+        panels[1].set_title("Recall@5 (ringed: best), recall@1 (pale)")
     for axes in panels:
         axes.set_xlabel("epoch")
         axes.locator_params(axis="x", integer=True, min_n_ticks=1)
-        axes.set_xlim(0.5, max(record.epoch for history in runs.values() for record in history) + 0.5)
+        shown = [record.epoch for history in runs.values() for record in history]
+        axes.set_xlim(min(1, *shown) - 0.5, max(1, *shown) + 0.5)
         axes.margins(y=0.08)
     panels[-1].legend(loc="best")
     return figure

@@ -4,6 +4,10 @@ An epoch visits every query that has a potential positive, in random order. Befo
 queries all photos are described anew and the block's tuples are mined from those descriptors; then the tuples are
 learned, `tuples_per_step` at a time. After each epoch the validation set is judged and the run is saved, so that a
 stopped run goes on from there to the same numbers. What is random is drawn from (seed, epoch, block) alone.
+
+Epoch 0 is the start. It is judged as the epochs after it are, and kept if none of them has a better recall@5 on
+validation. A start that comes with a whitening is a finished model: it is also judged with that whitening, beside what
+the training made of it with the whitening that is saved, and the training's result is kept only if it is better.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from sareloc.errors import ArgumentError, SarelocError
 from sareloc.mining import check_minable, find_neighbourhoods, join_neighbourhoods
 from sareloc.models import PlaceModel
 from sareloc.models.precision import best_dtype
-from sareloc.models.whitening import in_order
+from sareloc.models.whitening import Whitening, in_order
 from sareloc.training.learning import CellLearner, Learner, TupleLearner
 from sareloc.training.network import Network
 from sareloc.training.ranks import Ranks, local_device, start_ranks
@@ -32,22 +36,52 @@ from sareloc.training.recipes import GEO_CLASSIFICATION, Training
 from sareloc.training.run_folder import EpochRecord, RunFolder, RunState, optimizer_tensors, restore_optimizer
 from sareloc.training.town import Town, join_inputs, open_towns
 from sareloc.training.validation import mean_recall
-from sareloc.training.whitening import choose_photos, describe_database, fit_to_towns
+from sareloc.training.whitening import (
+    PHOTOS_PER_DIM,
+    choose_photos,
+    cut_whitening,
+    describe_database,
+    fit_to_towns,
+    load_weights,
+    photos_suffice,
+    scale_to,
+    whitening_dim,
+    with_whitening,
+)
 
 LOOK_EVERY = 20  # steps between two looks at the loss: each look waits for the GPU
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A finished training: the model of the best epoch, whitened if that was asked for, and every epoch's record."""
+    """A finished training: the model that was kept, whitened if that was asked for, and every epoch's record."""
 
     model: PlaceModel
     history: tuple[EpochRecord, ...]
+    """Epoch 0, which is the start, and those after it, all judged alike."""
+    start: EpochRecord
+    """Epoch 0, judged with the whitening that the start came with."""
+    best: EpochRecord
+    """The epoch that was kept, judged with the whitening that it is saved with; epoch 0: the start was kept."""
 
-    @property
-    def best(self) -> EpochRecord:
-        """The epoch that was kept."""
-        return best_epoch(self.history)
+    def line(self) -> str:
+        """What the training gained, in one line for a person."""
+        trained = self.history[-1].epoch
+        if math.isnan(self.best.recall_5):
+            if not trained:
+                return "no epoch was trained and there is no validation set: the start is kept"
+            return f"no validation set: the last epoch, {trained}, is kept, not compared with the start"
+        if not self.best.epoch:
+            why = "no epoch beat the start" if trained else "no epoch was trained"
+            return f"{why}: the start is kept, recall@1 {self.best.recall_1:.1%} on validation"
+        gained = ", ".join(
+            f"recall@{n} {before:.1%} -> {after:.1%}"
+            for n, before, after in (
+                (1, self.start.recall_1, self.best.recall_1),
+                (5, self.start.recall_5, self.best.recall_5),
+            )
+        )
+        return f"{gained} on validation; best epoch {self.best.epoch}"
 
 
 def train(
@@ -64,20 +98,30 @@ def train(
 
     Both may be several: a tuple's negatives then come from all towns, also from those without queries, and recall is
     the mean over the validation sets.
-    The model is changed in place and ends with the best epoch's weights; its whitening is fitted on database photos
-    (`knobs.dim`), after training or, to be trained as well, before. `out` is a folder that the run is saved to after
-    every epoch; `resume` goes on from what is there, to the same numbers as an uninterrupted run. Under `torchrun` the
-    processes share the work, and the result is that of one process.
+    The model is changed in place and ends with the best epoch's weights, or with those it came with where no epoch
+    beats them. Its whitening is fitted on database photos (`knobs.dim`), after training or, to be trained as well,
+    before; a model that comes with one keeps it where these photos are too few (`photos_suffice`). `out` is a folder
+    that the run is saved to after every epoch; `resume` goes on from what is there, to the same numbers as an
+    uninterrupted run. Under `torchrun` the processes share the work, and the result is that of one process.
     """
     knobs = knobs or Training()
     device = local_device()
     ranks = start_ranks(device)
     progress = progress and ranks.first
     dtype = best_dtype(device) if knobs.precision == "auto" else getattr(torch, knobs.precision)
-    folder = RunFolder(Path(out)) if out is not None else None
-    state = folder.start(asdict(knobs), resume=resume) if folder else None
+    folder, state = RunFolder(Path(out)) if out is not None else None, None
+    if folder:
+        folder.prepare(resume=resume)
+        state = folder.open(asdict(knobs))
+        if state:
+            load_weights(model, folder.open_start())
 
     model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    dim = whitening_dim(model.whitening, knobs)
+    came_with = model.whitening = cut_whitening(model.whitening, dim)
+    start_weights = _copy_weights(model)
+    if folder and ranks.first and not state:
+        save_checkpoint(model, folder.start)
     model.whitening = None  # the descriptors that are learned are the aggregation's
     if knobs.train_from is not None:
         model.backbone.freeze_below(knobs.train_from)
@@ -88,45 +132,74 @@ def train(
     if not towns:
         raise ArgumentError("no places to train on: give at least one dataset")
     network = Network(model, towns[0].inputs.stage, dtype)
+    kept = None if came_with is None or photos_suffice(towns, dim, knobs) else came_with
+    if kept and ranks.first:
+        tqdm.write(
+            f"the database photos are too few to fit a whitening of {dim} dimensions to them ({PHOTOS_PER_DIM} a "
+            f"dimension): the start's, of {kept.dim}, is kept"
+        )
     if knobs.whitening != "after":
-        whitening = fit_to_towns(network, towns, knobs, ranks)
-        whitening.projection.requires_grad_(True)
-        model.whitening = whitening
+        rows = choose_photos(towns, knobs)
+        model.whitening = (
+            scale_to(kept, describe_database(network, towns, rows, knobs, ranks)).to(device)
+            if kept
+            else fit_to_towns(network, towns, dim, knobs, ranks)
+        )
+        model.whitening.projection.requires_grad_(True)
+    judged_with = model.whitening or kept
     learner = make_learner(network, towns, knobs, ranks)
     optimizer = make_optimizer(learner, knobs)
-    history, best = _restore(state, model, learner, optimizer)
 
-    while len(history) < knobs.epochs and not _patience_is_over(history, knobs.patience):
-        epoch = len(history)
-        record = _learn_epoch(epoch, learner, optimizer, knobs, progress=progress)
-        if exams:
-            record = record.judged(mean_recall(model, exams, knobs, dtype, ranks))
+    def judge(record: EpochRecord, whitening: Whitening | None) -> EpochRecord:
+        if not exams:
+            return record
+        with with_whitening(model, whitening):
+            return record.judged(mean_recall(model, exams, knobs, dtype, ranks))
+
+    start = state.start if state else judge(EpochRecord.of_start(), came_with or judged_with)
+    history, best_weights = _restore(state, model, learner, optimizer)
+
+    while not _is_over(history, knobs):
+        if history:
+            record = _learn_epoch(history[-1].epoch, learner, optimizer, knobs, progress=progress)
+            record = judge(record, judged_with)
+        else:
+            record = judge(start, judged_with) if came_with is not kept else start
         history = (*history, record)
         if progress:
             tqdm.write(record.line())
         if best_epoch(history) is record:
-            best = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+            best_weights = _copy_weights(model)
             if folder and ranks.first:
-                save_checkpoint(model, folder.best, training=asdict(knobs) | {"epoch": record.epoch})
+                with with_whitening(model, judged_with):
+                    save_checkpoint(model, folder.best, training=asdict(knobs) | {"epoch": record.epoch})
         if folder and ranks.first:
             tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-            tensors |= {f"best.{name}": tensor for name, tensor in best.items()}
+            tensors |= {f"best.{name}": tensor for name, tensor in best_weights.items()}
             tensors |= learner.tensors() | optimizer_tensors(optimizer)
-            folder.save(RunState(tensors, history), asdict(knobs))
+            folder.save(RunState(tensors, history, start), asdict(knobs))
             if knobs.tensorboard:
                 folder.log(record)
 
-    model.load_state_dict(best or model.state_dict())
+    model.load_state_dict(best_weights)
     model.eval()
-    if knobs.whitening == "learned":
+    best = best_epoch(history)
+    if knobs.whitening == "learned" or (knobs.whitening == "refitted" and kept):
         assert model.whitening is not None
         known = describe_database(network, towns, choose_photos(towns, knobs), knobs, ranks)
         model.whitening = in_order(model.whitening, known)
-    elif knobs.dim:
-        model.whitening = fit_to_towns(network, towns, knobs, ranks)
+    elif kept:
+        model.whitening = kept
+    elif dim:
+        model.whitening = fit_to_towns(network, towns, dim, knobs, ranks)
+        best = judge(best, model.whitening)
+    if came_with and (not best.epoch or best.recall_5 <= start.recall_5):
+        load_weights(model, start_weights)
+        best = start
     if folder and ranks.first:
-        save_checkpoint(model, folder.model, training=asdict(knobs) | {"history": [asdict(r) for r in history]})
-    return Run(model, history)
+        about = {"history": [asdict(r) for r in history], "start": asdict(start), "kept": asdict(best)}
+        save_checkpoint(model, folder.model, training=asdict(knobs) | about)
+    return Run(model, history, start, best)
 
 
 def make_learner(network: Network, towns: Sequence[Town], knobs: Training, ranks: Ranks) -> Learner:
@@ -209,6 +282,10 @@ def _finite(losses: list[Tensor], epoch: int) -> float:
     return mean
 
 
+def _copy_weights(model: PlaceModel) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+
+
 def _restore(
     state: RunState | None, model: PlaceModel, learner: Learner, optimizer: torch.optim.Optimizer
 ) -> tuple[tuple[EpochRecord, ...], Mapping[str, Tensor]]:
@@ -221,5 +298,10 @@ def _restore(
     return state.history, state.part("best")
 
 
-def _patience_is_over(history: tuple[EpochRecord, ...], patience: int | None) -> bool:
-    return bool(history) and patience is not None and len(history) - best_epoch(history).epoch >= patience
+def _is_over(history: tuple[EpochRecord, ...], knobs: Training) -> bool:
+    """Whether all epochs are done, or `patience` of them without a better recall@5."""
+    if not history:
+        return False
+    last = history[-1].epoch
+    patience = math.inf if knobs.patience is None else knobs.patience
+    return last >= knobs.epochs or (last > 0 and last - best_epoch(history).epoch >= patience)

@@ -1,10 +1,12 @@
 """A training run on disk: what it has learned, how far it is, and its history. Survives being killed at any moment.
 
     RUN/
-      state.safetensors   weights, optimizer, memory of hard negatives, history: everything a resumed run needs
+      start.safetensors   checkpoint that the run started from, with its whitening
+      state.safetensors   weights, optimizer, memory of hard negatives, history: what a resumed run needs beside it
       best.safetensors    checkpoint of the epoch with the best recall@5 on validation
-      model.safetensors   checkpoint of that epoch with its whitening, written when training ends
-      history.csv         one line per epoch; with `tensorboard`, the same as event files
+      model.safetensors   checkpoint of that epoch with its whitening, or of the start where that is no worse, written
+                          when training ends
+      history.csv         one line per epoch, epoch 0 is the start; with `tensorboard`, the same as event files
 
 Each file is written beside its place and renamed, `state` last: what it says is always on disk already.
 """
@@ -16,7 +18,7 @@ import io
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +30,19 @@ from torch import Tensor
 from sareloc.errors import ArgumentError, WeightsError, need
 from sareloc.files import replacing
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """One epoch (from 1): what was learned from, and how well the model did on the validation set after it."""
+    """One epoch: what was learned from, and how well the model did on the validation set after it.
+
+    Epoch 0 is the start, from which nothing was learned.
+    """
 
     epoch: int
     loss: float
-    """Mean over the epoch's steps, after the reduction."""
+    """Mean over the epoch's steps, after the reduction; not a number in epoch 0."""
     lr: float
     tuples: int
     images: int
@@ -49,6 +54,11 @@ class EpochRecord:
     recall_5: float = math.nan
     recall_10: float = math.nan
 
+    @staticmethod
+    def of_start() -> EpochRecord:
+        """Epoch 0, not yet judged."""
+        return EpochRecord(0, math.nan, 0.0, 0, 0, 0.0)
+
     def judged(self, recall: Mapping[int, float]) -> EpochRecord:
         """The same epoch with its recall@1, 5 and 10 on the validation set."""
         return replace(self, recall_1=recall[1], recall_5=recall[5], recall_10=recall[10])
@@ -56,7 +66,8 @@ class EpochRecord:
     def line(self) -> str:
         """One line for a person."""
         rate = self.images / max(self.seconds, 1e-9)
-        text = f"epoch {self.epoch}: loss {self.loss:.4f}, {self.seconds:.0f} s, {rate:.0f} images/s"
+        text = f"epoch {self.epoch}: "
+        text += f"loss {self.loss:.4f}, {self.seconds:.0f} s, {rate:.0f} images/s" if self.epoch else "the start"
         if math.isnan(self.recall_5):
             return text
         return f"{text}, recall@1/5/10 {self.recall_1:.1%} / {self.recall_5:.1%} / {self.recall_10:.1%}"
@@ -64,10 +75,12 @@ class EpochRecord:
 
 @dataclass(frozen=True, eq=False)
 class RunState:
-    """Everything a resumed run needs: tensors by name, and the epochs done."""
+    """What a resumed run needs beside its start: tensors by name, and the epochs done."""
 
     tensors: Mapping[str, Tensor]
     history: tuple[EpochRecord, ...]
+    start: EpochRecord = field(default_factory=EpochRecord.of_start)
+    """Epoch 0 as it was saved, with the whitening that the start came with."""
 
     def part(self, prefix: str) -> dict[str, Tensor]:
         """The tensors under `prefix.`, without it."""
@@ -81,6 +94,11 @@ class RunFolder:
     path: Path
 
     @property
+    def start(self) -> Path:
+        """Checkpoint of the start."""
+        return self.path / "start.safetensors"
+
+    @property
     def best(self) -> Path:
         """Checkpoint of the best epoch."""
         return self.path / "best.safetensors"
@@ -90,18 +108,23 @@ class RunFolder:
         """Checkpoint of the finished model."""
         return self.path / "model.safetensors"
 
-    def start(self, knobs: dict[str, Any], *, resume: bool) -> RunState | None:
-        """Make the folder, or find the state to go on from.
+    @property
+    def _state(self) -> Path:
+        return self.path / "state.safetensors"
 
-        A folder with a state is gone on from only if asked to, and only with the knobs it was begun with.
-        """
+    def prepare(self, *, resume: bool) -> None:
+        """Make the folder; raises ArgumentError if it holds a run that is not to be resumed."""
         self.path.mkdir(parents=True, exist_ok=True)
-        file = self.path / "state.safetensors"
-        if not file.exists():
-            return None
-        if not resume:
+        if self._state.exists() and not resume:
             raise ArgumentError(f"{self.path} holds a run already: resume it with --resume, or choose another folder")
-        return _open_state(file, knobs)
+
+    def open(self, knobs: dict[str, Any]) -> RunState | None:
+        """The state to go on from, None where there is none; raises ArgumentError if it was begun with other knobs."""
+        return _open_state(self._state, knobs) if self._state.exists() else None
+
+    def open_start(self) -> dict[str, Tensor]:
+        """The weights of the start."""
+        return _read_tensors(self.start)[0]
 
     def save(self, state: RunState, knobs: dict[str, Any]) -> None:
         """Write the history, then the state."""
@@ -113,10 +136,11 @@ class RunFolder:
         about = {
             "version": STATE_VERSION,
             "history": [asdict(r) for r in state.history],
+            "start": asdict(state.start),
             "knobs": knobs,
         }
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}
-        with replacing(self.path / "state.safetensors") as beside:
+        with replacing(self._state) as beside:
             save_file(tensors, beside, metadata={"sareloc_run": json.dumps(about)})
 
     def log(self, record: EpochRecord) -> None:
@@ -131,13 +155,18 @@ class RunFolder:
         writer.close()
 
 
-def _open_state(file: Path, knobs: dict[str, Any]) -> RunState:
+def _read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a file of a run, and what it says about itself."""
     try:
         with safe_open(file, framework="pt") as opened:
-            about = json.loads((opened.metadata() or {}).get("sareloc_run", "null"))
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            return {name: opened.get_tensor(name) for name in opened.keys()}, opened.metadata() or {}  # noqa: SIM118
     except (SafetensorError, OSError) as broken:
-        raise WeightsError(f"{file} is not the state of a run ({broken}): remove it to start anew") from broken
+        raise WeightsError(f"{file} is not a file of a training run ({broken}): start a new run") from broken
+
+
+def _open_state(file: Path, knobs: dict[str, Any]) -> RunState:
+    tensors, metadata = _read_tensors(file)
+    about = json.loads(metadata.get("sareloc_run", "null"))
     if not isinstance(about, dict) or about.get("version") != STATE_VERSION:
         raise WeightsError(f"{file} is not a state that this version can go on from: start a new run")
     changed = [
@@ -148,7 +177,7 @@ def _open_state(file: Path, knobs: dict[str, Any]) -> RunState:
     if changed:
         was = ", ".join(f"{k} was {about['knobs'].get(k)!r}, is {knobs[k]!r}" for k in changed)
         raise ArgumentError(f"{file.parent} was begun with other knobs ({was}): resume with those, or start a new run")
-    return RunState(tensors, tuple(EpochRecord(**r) for r in about["history"]))
+    return RunState(tensors, tuple(EpochRecord(**r) for r in about["history"]), EpochRecord(**about["start"]))
 
 
 def replace_text(path: Path, text: str) -> None:
