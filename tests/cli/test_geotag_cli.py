@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from cyclopts import App
 from PIL import Image
+from PIL.ExifTags import GPS, IFD
 from tests.localize.street import build_street, position, street_model, view, write_queries, write_view
 
 from sareloc.checkpoint import save_checkpoint
@@ -92,7 +93,7 @@ def test_a_table_that_map_build_reads(town: Path, photos: Path, tmp_path: Path) 
     assert run(town, photos, "--out", tmp_path / "out", "--sidecar", "csv") == 0
     table = tmp_path / "out" / "geotags.csv"
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["geotags.csv"]
-    tags = read_geotag_table(table)
+    tags = read_geotag_table(table).tags
     assert distance_m(tags["../photos/day 1/q05.jpg"].latlon, position(5, 3.0)) < 25
     assert "../photos/screen.png" in tags  # what takes no EXIF can still stand in a table
     assert "../photos/elsewhere.jpg" not in tags
@@ -171,7 +172,7 @@ def test_copies_that_would_replace_one_another_are_refused_before_anything_is_wr
     assert not out.exists()
     # a table holds both, and one photo given twice is one photo
     assert run(town, a / "IMG_1.jpg", b / "IMG_1.jpg", "--out", out, "--min-confidence", "0", "--sidecar", "csv") == 0
-    assert sorted(read_geotag_table(out / "geotags.csv")) == ["../a/IMG_1.jpg", "../b/IMG_1.jpg"]
+    assert sorted(read_geotag_table(out / "geotags.csv").tags) == ["../a/IMG_1.jpg", "../b/IMG_1.jpg"]
     assert run(town, a, tmp_path / "b" / ".." / "a" / "IMG_1.jpg", "--out", out, "--min-confidence", "0") == 0
 
 
@@ -179,3 +180,13 @@ def test_a_table_goes_beside_the_originals(town: Path, tmp_path: Path) -> None:
     a, _ = two_folders(tmp_path)
     assert run(town, a, "--out", a, "--min-confidence", "0", "--sidecar", "csv") == 0
     assert sorted(contents(a)) == ["IMG_1.jpg", "geotags.csv"]
+
+
+def test_copies_say_that_their_position_is_an_estimate(town: Path, photos: Path, tmp_path: Path) -> None:
+    assert run(town, photos / "day 1" / "q05.jpg", "--out", tmp_path / "out", "--min-confidence", "0") == 0
+    with Image.open(tmp_path / "out" / "q05.jpg") as copy:
+        gps = copy.getexif().get_ifd(IFD.GPSInfo)
+    assert 0 < float(gps[GPS.GPSHPositioningError]) < 1000
+    assert gps[GPS.GPSProcessingMethod].startswith(b"ASCII\0\0\0sareloc")
+    assert b"confidence" in gps[GPS.GPSProcessingMethod]
+    assert GPS.GPSDateStamp not in gps

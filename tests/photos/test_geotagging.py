@@ -15,7 +15,7 @@ from PIL import Image
 from PIL.ExifTags import GPS, IFD, Base
 
 from sareloc.errors import PhotoError
-from sareloc.photos import Geotag, decode, exif_bytes, read_exif_geotag, write_geotag
+from sareloc.photos import Estimate, Geotag, decode, exif_bytes, read_exif_geotag, write_geotag
 from sareloc.photos.geotagging import jpeg_with_geotag, with_gps
 
 HERE = Geotag((-33.8567844, 151.2152967), 278.125, 1_717_156_800.25)
@@ -206,3 +206,30 @@ def test_camera_originals_keep_their_pixels(shared_data: Path, tmp_path: Path) -
         geotag = read_exif_geotag(tmp_path / "out.jpg")
         assert geotag is not None
         assert geotag.latlon == pytest.approx(HERE.latlon, abs=2e-11)
+
+
+def gps_of(path: Path) -> dict[int, object]:
+    with Image.open(path) as photo:
+        return photo.getexif().get_ifd(IFD.GPSInfo)
+
+
+def test_an_estimate_is_marked_as_one_and_the_time_stays(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    gps = exif.get_ifd(IFD.GPSInfo)
+    gps[GPS.GPSDateStamp], gps[GPS.GPSTimeStamp] = "2024:05:31", (14.0, 0.0, 7.0)
+    gps[GPS.GPSImgDirectionRef], gps[GPS.GPSImgDirection] = "M", 77.5
+    for name, content in (("tagged.jpg", jpeg(exif.tobytes())), ("bare.jpg", jpeg())):
+        (tmp_path / name).write_bytes(content)
+        write_geotag(
+            tmp_path / name, tmp_path / f"out-{name}", Geotag((1.5, 2.5)), Estimate(12.345, "by sareloc, 0.93")
+        )
+        written = gps_of(tmp_path / f"out-{name}")
+        assert float(written[GPS.GPSHPositioningError]) == pytest.approx(12.345, abs=0.006)
+        assert written[GPS.GPSProcessingMethod] == b"ASCII\0\0\0by sareloc, 0.93"
+        kept = {tag: written.get(tag) for tag in (GPS.GPSDateStamp, GPS.GPSTimeStamp, GPS.GPSImgDirection)}
+        assert kept == {tag: (gps[tag] if name == "tagged.jpg" else None) for tag in kept}
+        assert without_exif((tmp_path / f"out-{name}").read_bytes()) == without_exif(content)
+    measured = jpeg(exif_bytes(HERE))
+    (tmp_path / "measured.jpg").write_bytes(measured)
+    write_geotag(tmp_path / "measured.jpg", tmp_path / "again.jpg", HERE)  # without an estimate nothing is marked
+    assert GPS.GPSProcessingMethod not in gps_of(tmp_path / "again.jpg")

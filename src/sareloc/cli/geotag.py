@@ -17,9 +17,10 @@ from sareloc.errors import ArgumentError, PhotoError, explain
 from sareloc.files import replacing
 from sareloc.localize import Fix, Search, open_localizer
 from sareloc.localize.formats import geotags_csv, gpx
-from sareloc.photos import Geotag, find_photos, read_geotag, write_geotag
+from sareloc.photos import Estimate, Geotag, find_photos, read_geotag, write_geotag
 
 Flag = Annotated[bool, Parameter(negative=())]
+METHOD = "sareloc visual place recognition"
 SIDECARS = {"csv": ("geotags.csv", geotags_csv), "gpx": ("geotags.gpx", gpx)}
 
 
@@ -39,6 +40,9 @@ def geotag_command(
     device: Device = None,
 ) -> int:
     """Find where photos were taken and write that into the EXIF of copies. The originals stay as they are.
+
+    A position is marked as an estimate: GPSHPositioningError is its radius, GPSProcessingMethod names sareloc and the
+    confidence. Times of the GPS and all other metadata stay as they are.
 
     Photos that have a position already are passed over. The exit status is 1 if no position was written, or if writing
     one failed.
@@ -131,6 +135,13 @@ def _checked(targets: dict[Path, Path]) -> dict[Path, Path]:
     return {photo: target for target, photo in by_target.items()}
 
 
+def geotag_of(fix: Fix) -> tuple[Geotag, Estimate]:
+    """The geotag of a fix that has a position, and what marks it as an estimate."""
+    assert fix.latlon is not None
+    assert fix.radius_m is not None
+    return Geotag(fix.latlon), Estimate(fix.radius_m, f"{METHOD}, confidence {fix.confidence:.2f}")
+
+
 def _write_copies(answers: Iterable[tuple[Path, Path, Fix]], replace: bool) -> int:
     """Write the copy of each photo; how many were written. Why one was not goes to standard error.
 
@@ -138,11 +149,10 @@ def _write_copies(answers: Iterable[tuple[Path, Path, Fix]], replace: bool) -> i
     """
     written = 0
     for photo, target, fix in answers:
-        assert fix.latlon is not None
         try:
             if target.exists() and not replace:
                 raise PhotoError(target, "is there already (--replace writes it anew)")
-            write_geotag(photo, target, Geotag(fix.latlon))
+            write_geotag(photo, target, *geotag_of(fix))
             written += 1
         except (PhotoError, OSError) as error:
             print(f"sareloc: {explain(error)}", file=sys.stderr)

@@ -3,13 +3,14 @@
 from sareloc.photos.decoding import MAX_PIXELS, SizeRule, decode
 from sareloc.photos.exif import read_exif_geotag
 from sareloc.photos.finding import GeotaggedPhotos, find_geotagged, find_photos, read_geotag, read_time
-from sareloc.photos.geotag import Geotag
+from sareloc.photos.geotag import Estimate, Geotag
 from sareloc.photos.geotagging import exif_bytes, write_geotag
 from sareloc.photos.names import UtmName, make_utm_name, parse_utm_name
 from sareloc.photos.tables import GeotagTable, read_geotag_table
 
 __all__ = [
     "MAX_PIXELS",
+    "Estimate",
     "Geotag",
     "GeotagTable",
     "GeotaggedPhotos",

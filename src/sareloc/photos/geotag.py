@@ -32,6 +32,16 @@ class Geotag:
             raise PositionError(f"a time is in seconds since 1970, in the years 1 to 9998: found {self.time}")
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """How a position was estimated; written with it, so that nobody takes it for one that a receiver measured."""
+
+    radius_m: float
+    """The horizontal positioning error in metres."""
+    method: str
+    """The processing method, in ASCII."""
+
+
 def seconds_since_1970(moment: datetime) -> float:
     """The moment as PhotoSet and Geotag hold it; one without a zone is read as UTC."""
     return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - EPOCH).total_seconds()

@@ -15,12 +15,12 @@ from PIL.ExifTags import GPS, IFD
 
 from sareloc.errors import PhotoError
 from sareloc.files import replacing
-from sareloc.photos.geotag import EPOCH, Geotag
+from sareloc.photos.geotag import EPOCH, Estimate, Geotag
 
 EXIF = b"Exif\0\0"
 NO_TAGS = b"II*\0" + struct.pack("<IHI", 8, 0, 0)
-BYTE, ASCII, LONG, RATIONAL = 1, 2, 4, 5
-ITEM_BYTES = {BYTE: 1, ASCII: 1, LONG: 4, RATIONAL: 8}
+BYTE, ASCII, LONG, RATIONAL, UNDEFINED = 1, 2, 4, 5, 7
+ITEM_BYTES = {BYTE: 1, ASCII: 1, LONG: 4, RATIONAL: 8, UNDEFINED: 1}
 SECOND_PARTS = 10_000_000  # of an arc second: 3 micrometres on the ground, and 60 seconds still fit 32 bits
 LARGEST_SEGMENT = 0xFFFF - 2
 START, SCAN, APP0, APP1 = b"\xff\xd8", 0xDA, 0xE0, 0xE1
@@ -34,10 +34,11 @@ def exif_bytes(geotag: Geotag) -> bytes:
     return EXIF + with_gps(NO_TAGS, geotag)
 
 
-def write_geotag(photo: str | Path, target: str | Path, geotag: Geotag) -> None:
+def write_geotag(photo: str | Path, target: str | Path, geotag: Geotag, estimate: Estimate | None = None) -> None:
     """Copy a JPEG to `target` (which may be the same file) with this geotag in its EXIF.
 
-    Pixels and all other metadata stay as they are; GPS fields that the geotag does not know stay too. Raises
+    estimate: marks the position as an estimate, by GPSHPositioningError and GPSProcessingMethod. Pixels and all other
+    metadata stay as they are; GPS fields that the geotag does not know stay too. Raises
     PhotoError if the photo is no JPEG or its EXIF is damaged or full, OSError if the target cannot be written: then it
     is as it was before.
     """
@@ -48,7 +49,7 @@ def write_geotag(photo: str | Path, target: str | Path, geotag: Geotag) -> None:
     if not jpeg.startswith(START):
         raise PhotoError(photo, "only a JPEG takes a geotag unharmed: list other photos in a geotags.csv beside them")
     try:
-        tagged = jpeg_with_geotag(jpeg, geotag)
+        tagged = jpeg_with_geotag(jpeg, geotag, estimate)
     except ValueError as damaged:
         raise PhotoError(photo, f"cannot take a geotag: {damaged}") from damaged
     with replacing(target) as beside:
@@ -56,12 +57,12 @@ def write_geotag(photo: str | Path, target: str | Path, geotag: Geotag) -> None:
         shutil.copymode(photo, beside)
 
 
-def jpeg_with_geotag(jpeg: bytes, geotag: Geotag) -> bytes:
+def jpeg_with_geotag(jpeg: bytes, geotag: Geotag, estimate: Estimate | None = None) -> bytes:
     """The bytes of a JPEG with this geotag in its EXIF segment and everything else as it was; else a ValueError."""
     segments = _segments(jpeg)
     ours = [(at, end) for marker, at, end in segments if marker == APP1 and jpeg[at + 4 : end].startswith(EXIF)]
     old = b"".join(jpeg[at + 4 + len(EXIF) : end] for at, end in ours)
-    payload = EXIF + with_gps(old or NO_TAGS, geotag)
+    payload = EXIF + with_gps(old or NO_TAGS, geotag, estimate)
     if len(payload) > LARGEST_SEGMENT:
         raise ValueError(f"its EXIF would grow to {len(payload)} bytes, {LARGEST_SEGMENT} is the most a JPEG holds")
     # Without EXIF the new segment follows JFIF's, which must come first.
@@ -73,7 +74,7 @@ def jpeg_with_geotag(jpeg: bytes, geotag: Geotag) -> bytes:
     return result + jpeg[kept_to:]
 
 
-def with_gps(tiff: bytes, geotag: Geotag) -> bytes:
+def with_gps(tiff: bytes, geotag: Geotag, estimate: Estimate | None = None) -> bytes:
     """An EXIF block (a TIFF header with directories) with the geotag's fields in its GPS directory."""
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
     if order is None or len(tiff) < 8:
@@ -84,13 +85,13 @@ def with_gps(tiff: bytes, geotag: Geotag) -> bytes:
         gps, _ = _read_directory(tiff, order, struct.unpack_from(order + "I", first[IFD.GPSInfo], 8)[0])
     grown = tiff + b"\0" * (len(tiff) % 2)  # directories start at even offsets
     pointer = struct.pack(order + "I", len(grown))
-    grown += _directory(order, len(grown), gps, _gps_fields(geotag, order), 0)
+    grown += _directory(order, len(grown), gps, _gps_fields(geotag, estimate, order), 0)
     start = struct.pack(order + "I", len(grown))
     grown += _directory(order, len(grown), first, {IFD.GPSInfo: (LONG, pointer)}, following)
     return grown[:4] + start + grown[8:]
 
 
-def _gps_fields(geotag: Geotag, order: str) -> dict[int, Field]:
+def _gps_fields(geotag: Geotag, estimate: Estimate | None, order: str) -> dict[int, Field]:
     def rationals(*pairs: tuple[int, int]) -> Field:
         return RATIONAL, b"".join(struct.pack(order + "II", *pair) for pair in pairs)
 
@@ -115,6 +116,9 @@ def _gps_fields(geotag: Geotag, order: str) -> dict[int, Field]:
         seconds = (moment.second * 10**6 + moment.microsecond, 10**6)
         fields[GPS.GPSTimeStamp] = rationals((moment.hour, 1), (moment.minute, 1), seconds)
         fields[GPS.GPSDateStamp] = (ASCII, b"%04d:%02d:%02d\0" % (moment.year, moment.month, moment.day))
+    if estimate is not None:
+        fields[GPS.GPSHPositioningError] = rationals((round(estimate.radius_m * 100), 100))
+        fields[GPS.GPSProcessingMethod] = (UNDEFINED, b"ASCII\0\0\0" + estimate.method.encode("ascii", "replace"))
     return fields
 
 
