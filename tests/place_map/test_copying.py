@@ -153,3 +153,16 @@ def test_what_cannot_be_copied_is_told(lite: str, tmp_path: Path) -> None:
     with pytest.raises(MapError, match=r"map .*/nothing does not exist: make one with"):
         copy_map(f"{lite}/nothing", tmp_path / "x.gpkg")
     assert not (tmp_path / "x.gpkg").exists()
+
+
+def test_urls_stay_urls(lite: str, tmp_path: Path) -> None:
+    path, name = make_map(tmp_path / "town.gpkg", 2), "s3://bucket/photos/0.jpg"
+    with open_map_file(path, write=True) as file:
+        file.add([replace(photo(5), file=name)], unit_vectors(1, seed=5))
+    for target in (f"{lite}/urls", tmp_path / "deeper" / "copy.gpkg"):
+        copy_map(path, target, progress=False)
+        with open_store(target) as store:
+            assert name in store.entries([name])
+        back = tmp_path / f"back{Path(target).stem}.gpkg"
+        assert copy_map(target, back, progress=False).copied == 3
+        assert name in PlaceMap(back).files

@@ -12,6 +12,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from sareloc.errors import ArgumentError, MapError
+from sareloc.photos.remote import is_url
 from sareloc.place_map import gpkg
 from sareloc.place_map.place_map import PlaceMap
 from sareloc.place_map.records import Photo
@@ -49,7 +50,7 @@ def copy_map(source: str | Path, target: str | Path, *, progress: bool = True) -
         with tqdm(total=total, desc="copy", unit="photo", disable=None if progress else True) as bar:
             for photos, vectors in a.records():
                 located = _locate(a, photos)
-                copied += _write(b, [replace(one, file=b.file_name(Path(one.file))) for one in located], vectors)
+                copied += _write(b, [_name(b, one) for one in located], vectors)
                 expected += checksum(located, vectors, a.manifest.storage)
                 bar.update(len(photos))
         for name, text in a.notes().items():
@@ -74,8 +75,16 @@ def checksum(photos: Sequence[Photo], vectors: Vectors, storage: Storage) -> int
 
 
 def _locate(store: MapStore, photos: Sequence[Photo]) -> list[Photo]:
-    """The same photos with the whole paths of their files, whatever the map calls them."""
-    return [replace(photo, file=os.path.abspath(store.photo_path(photo.file))) for photo in photos]
+    """The same photos with the absolute paths of their files, whatever the map calls them; URLs as they are."""
+    return [
+        photo if is_url(photo.file) else replace(photo, file=os.path.abspath(store.photo_path(photo.file)))
+        for photo in photos
+    ]
+
+
+def _name(store: MapStore, located: Photo) -> Photo:
+    """A photo from `_locate` with the name that this map gives its file."""
+    return located if is_url(located.file) else replace(located, file=store.file_name(Path(located.file)))
 
 
 def _check_same(a: MapStore, b: MapStore) -> None:
