@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +16,9 @@ from tests.place_map.small_town import tiny_model, write_photo, write_town
 import sareloc.cli.map as commands
 from sareloc import checkpoint
 from sareloc.checkpoint import save_checkpoint
-from sareloc.errors import ArgumentError, MapError
-from sareloc.place_map import PlaceMap
+from sareloc.errors import ArgumentError, MapError, PhotoError
+from sareloc.localize.calibration import Calibration
+from sareloc.place_map import PlaceMap, open_store
 
 
 @pytest.fixture
@@ -29,7 +31,7 @@ def town(tmp_path: Path) -> Path:
 
 def run(*words: str | Path) -> Any:
     app = App(name="map")
-    for name in ("build", "add", "remove", "info", "verify", "compact", "copy"):
+    for name in ("build", "add", "sync", "remove", "info", "verify", "compact", "copy"):
         app.command(getattr(commands, name), name=name)
     return app([*map(str, words)], result_action="return_value", exit_on_error=False)
 
@@ -178,3 +180,75 @@ def test_commands_that_need_no_model_and_no_server_import_neither() -> None:
         "assert not {'torch', 'faiss', 'pymilvus', 'milvus_lite', 'grpc'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_build_again_says_what_changed(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build(town)
+    (town / "photos" / "0000.jpg").unlink()
+    for name in ("twin.jpg", "other.jpg"):
+        shutil.copy(town / "photos" / "0001.jpg", town / "photos" / name)
+    (town / "photos" / "geotags.csv").write_text("file,lat,lon\n0002.jpg,48.9,2.3\ntwin.jpg,48.9,2.3\n")
+    capsys.readouterr()
+    assert build(town) == 0
+    out = capsys.readouterr().out
+    assert "added 0 photos" in out
+    assert "updated 1, 4 were in it already, 2 duplicates" in out
+    assert "twin.jpg has the content of photos/0001.jpg and a position 4,6" in out
+    assert "1 photos no longer exist" in out
+    assert "  photos/0000.jpg\n" in out
+    assert build(town, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["updated"], told["already"], told["duplicates"], told["gone"]) == (0, 5, 2, ["photos/0000.jpg"])
+    assert told["conflicts"][0]["kept"] == "photos/0001.jpg"
+
+
+def test_sync_removes_what_is_gone_and_says_so_first(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = town / "town.gpkg"
+    build(town)
+    (town / "photos" / "0000.jpg").unlink()
+    arguments = ("--model", town / "model", "--device", "cpu", "--workers", "0")
+    capsys.readouterr()
+    run("sync", path, town / "photos", "--dry-run")
+    out = capsys.readouterr().out
+    assert "1 photos that no longer exist were removed:\n  photos/0000.jpg\n" in out
+    assert "dry run" in out
+    assert len(PlaceMap(path)) == 6
+    run("sync", path, town / "photos", *arguments, "--json")
+    told = json.loads(capsys.readouterr().out)
+    assert (told["removed"], told["gone"], told["dry_run"]) == (["photos/0000.jpg"], [], False)
+    assert len(PlaceMap(path)) == 5
+    shutil.rmtree(town / "photos")
+    with pytest.raises(PhotoError, match="--allow-empty"):
+        run("sync", path, town / "photos", *arguments)
+
+
+def test_info_and_verify_name_calibrations_and_photos_that_are_gone(
+    town: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = town / "town.gpkg"
+    build(town)
+    with open_store(path, write=True) as store:
+        store.write_note("calibration plain", Calibration(photos=216, origin="photos").to_json())
+        store.write_note("calibration rerank=50", "{}")
+        store.write_note("another note", "text")
+    (town / "photos" / "0003.jpg").unlink()
+    capsys.readouterr()
+    run("info", path)
+    out = capsys.readouterr().out
+    assert "search plain, fitted on 216 photos (photos)" in out
+    assert "search rerank=50, cannot be read" in out
+    assert "1 photos no longer exist, such as photos/0003.jpg" in out
+    run("info", path, "--json")
+    told = json.loads(capsys.readouterr().out)
+    assert told["calibrations"][0] == {"search": "plain", "origin": "photos", "photos": 216}
+    assert (len(told["calibrations"]), told["gone"]) == (2, ["photos/0003.jpg"])
+    assert run("verify", path) == 0
+    assert "  photos/0003.jpg" in capsys.readouterr().out
+
+
+def test_nothing_removed_is_a_failure(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build(town)
+    assert run("remove", town / "town.gpkg", "0001.jpg") == 0
+    assert run("remove", town / "town.gpkg", "0001.jpg") == 1
+    assert "nothing" in capsys.readouterr().err
+    assert run("remove", town / "town.gpkg", "--box", "0", "0", "1", "1") == 1

@@ -13,6 +13,7 @@ from tests.place_map.test_map_file import TINY, photo
 
 from sareloc.photos import Geotag
 from sareloc.place_map import Area, Box, Circle
+from sareloc.place_map.records import Entry, entry_of, same_geotag
 from sareloc.place_map.store import MapStore
 
 HALF = 1e-3
@@ -82,16 +83,36 @@ class StoreContract:
     def test_a_photo_that_moved_gets_its_new_name_and_keeps_its_descriptor(self) -> None:
         store = self.fill(3)
         first, third = (store.known([photo(n).sha256])[photo(n).sha256].photo_id for n in (0, 2))
-        store.rename(third, replace(photo(2), file="0000.jpg", replaces=first, modified_ns=77))
+        store.update([entry_of(replace(photo(2), file="0000.jpg", replaces=first, modified_ns=77), third)])
         entries = store.entries(FILES)
         assert entries.keys() == {"0000.jpg", "0001.jpg"}
         assert (entries["0000.jpg"].photo_id, entries["0000.jpg"].stamp) == (third, (1002, 77))
         # "replaces" is out of date: that photo has another name by now
         second = entries["0001.jpg"].photo_id
-        store.rename(second, replace(photo(1), file="0003.jpg", replaces=third))
+        store.update([entry_of(replace(photo(1), file="0003.jpg", replaces=third), second)])
         assert store.entries([*FILES, "0003.jpg"]).keys() == {"0000.jpg", "0003.jpg"}
         vectors = {p.file: vector for photos, rows in store.records() for p, vector in zip(photos, rows, strict=True)}
         np.testing.assert_allclose(vectors["0000.jpg"], unit_vectors(3)[2], atol=HALF)
+
+    def test_corrected_geotags_are_written_and_descriptors_kept(self) -> None:
+        store = self.fill(5)
+        entries = store.entries(FILES)
+        moved = Geotag((-33.5, 151.25), 359.5, 1.6e9 + 0.25)
+        bare = Geotag(geotag_of(2).latlon)
+        absent = Entry(12345, "absent.jpg", (1, 1), moved)
+        changed = [replace(entries["0001.jpg"], geotag=moved), replace(entries["0002.jpg"], geotag=bare), absent]
+        store.update(changed)
+        store.update([])
+        after = store.entries(FILES)
+        assert (after["0001.jpg"].geotag, after["0002.jpg"].geotag) == (moved, bare)
+        assert after["0001.jpg"].stamp == entries["0001.jpg"].stamp
+        assert same_geotag(after["0000.jpg"].geotag, geotag_of(0))
+        assert [name for _, _, names in store.pages(Circle(moved.latlon, 1)) for name in names] == ["0001.jpg"]
+        found = {p.file: (p, v) for records, rows in store.records() for p, v in zip(records, rows, strict=True)}
+        assert found.keys() == {f"{number:04d}.jpg" for number in range(5)}
+        assert found["0001.jpg"][0] == replace(photo(1), geotag=moved)
+        for number in range(5):
+            np.testing.assert_allclose(found[f"{number:04d}.jpg"][1], unit_vectors(5)[number], atol=HALF)
 
     def test_removed_photos_are_gone(self) -> None:
         store = self.fill(5)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from tests.place_map.small_town import geotag_of, tiny_model, write_photo, write_town
 
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.models.place_model import PlaceModel
-from sareloc.photos import decode, make_utm_name
-from sareloc.place_map import Box, Circle, PlaceMap, open_map_file
+from sareloc.photos import Geotag, decode, exif_bytes, make_utm_name
+from sareloc.place_map import Box, Circle, Manifest, PlaceMap, open_map_file, open_store
 from sareloc.place_map.building import add_photos, build_map
-from sareloc.place_map.upkeep import remove_photos
+from sareloc.place_map.copying import copy_map
+from sareloc.place_map.store import open_or_create_store
+from sareloc.place_map.upkeep import map_info, remove_photos
 
 
 @pytest.fixture(scope="module")
@@ -102,10 +107,11 @@ def test_the_same_photo_under_two_names_goes_in_once(model: PlaceModel, tmp_path
     paths = write_town(tmp_path / "photos", 3)
     shutil.copy(paths[1], tmp_path / "photos" / "copy.jpg")
     report = build_map(model, tmp_path / "photos", tmp_path / "town.gpkg")
-    assert (report.added, report.already) == (3, 1)
+    assert (report.added, report.already, report.duplicates, report.conflicts) == (3, 0, 1, ())
     shutil.copy(paths[2], tmp_path / "photos" / "another.jpg")
-    report = build_map(model, tmp_path / "photos", tmp_path / "town.gpkg")
-    assert (report.added, report.already) == (0, 5)
+    for given in (tmp_path / "photos", [tmp_path / "photos", paths[0]]):  # a file given twice is one file
+        report = build_map(model, given, tmp_path / "town.gpkg")
+        assert (report.added, report.already, report.duplicates) == (0, 3, 2)
     assert "photos/0002.jpg" in contents(tmp_path / "town.gpkg")
 
 
@@ -115,7 +121,7 @@ def test_a_file_that_changed_replaces_its_photo(model: PlaceModel, tmp_path: Pat
     before = contents(tmp_path / "town.gpkg")
     write_photo(paths[1], 1234)
     report = build_map(model, tmp_path / "photos", tmp_path / "town.gpkg")
-    assert (report.added, report.already) == (1, 2)
+    assert (report.added, report.updated, report.already) == (0, 1, 2)
     after = contents(tmp_path / "town.gpkg")
     assert before["photos/0001.jpg"] != after["photos/0001.jpg"]
     assert {**before, "photos/0001.jpg": after["photos/0001.jpg"]} == after
@@ -130,7 +136,8 @@ def test_moved_and_renumbered_photos_are_known_by_their_content(
     (tmp_path / "old").rename(tmp_path / "new")
     twin = shutil.copy(tmp_path / "new" / "0000.jpg", tmp_path / "new" / "twin.jpg")
     sizes = count_described(model, monkeypatch)
-    assert build_map(model, tmp_path / "new", tmp_path / "town.gpkg").already == 5
+    report = build_map(model, tmp_path / "new", tmp_path / "town.gpkg")
+    assert (report.added, report.updated, report.already, report.duplicates) == (0, 4, 0, 1)
     assert contents(tmp_path / "town.gpkg") == {name.replace("old", "new"): value for name, value in before.items()}
     assert sizes == []
     twin.unlink()
@@ -254,3 +261,171 @@ def test_remove_by_name_pattern_and_area(model: PlaceModel, tmp_path: Path) -> N
     assert PlaceMap(path).files == tuple(f"photos/000{n}.jpg" for n in (2, 4, 6, 7, 8, 9))
     with pytest.raises(ArgumentError, match="say which photos to remove"):
         remove_photos(path)
+
+
+def geotags(path: str | Path) -> dict[str, Geotag]:
+    with open_store(path) as store:
+        return {Path(photo.file).name: photo.geotag for photos, _ in store.records() for photo in photos}
+
+
+def where_to(kind: str, tmp_path: Path) -> str | Path:
+    if kind == "milvus":
+        pytest.importorskip("milvus_lite")
+        return f"milvus-lite:{tmp_path}/lite.db/town"
+    return tmp_path / "town.gpkg"
+
+
+@pytest.mark.parametrize("kind", ["file", "milvus"])
+def test_corrected_positions_are_updated_and_descriptors_kept(
+    kind: str, model: PlaceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, out = tmp_path / "photos", where_to(kind, tmp_path)
+    for number in range(3):
+        write_photo(folder / f"{number}.jpg", number, tagged=False)
+    table = folder / "geotags.csv"
+    table.write_text("file,lat,lon,heading\n0.jpg,10,20,90\n1.jpg,11,21,\n2.jpg,12,22,5\n")
+    build_map(model, folder, out)
+    with open_store(out) as store:
+        before = {
+            photo.sha256: vector for photos, rows in store.records() for photo, vector in zip(photos, rows, strict=True)
+        }
+    sizes = count_described(model, monkeypatch)
+    table.write_text("file,lat,lon,heading\n0.jpg,10,20,90\n1.jpg,11.5,21,\n2.jpg,12,22,6\n")
+    report = build_map(model, folder, out)
+    assert (report.added, report.updated, report.already, sizes) == (0, 2, 1, [])
+    assert geotags(out) == {"0.jpg": Geotag((10, 20), 90), "1.jpg": Geotag((11.5, 21)), "2.jpg": Geotag((12, 22), 6)}
+    with open_store(out) as store:
+        for photos, rows in store.records():
+            for photo, vector in zip(photos, rows, strict=True):
+                np.testing.assert_array_equal(vector, before[photo.sha256])
+    other = tmp_path / "corrected.csv"
+    other.write_text("file,lat,lon\nphotos/0.jpg,-10,-20\n")
+    report = add_photos(model, [folder / "0.jpg"], out, geotags=other)
+    assert (report.updated, report.already, geotags(out)["0.jpg"]) == (1, 0, Geotag((-10, -20)))
+    assert add_photos(model, [folder / "0.jpg"], out, geotags=other).already == 1
+    if kind == "file":
+        assert map_info(out).extent == Box(-10, -20, 12, 22)
+
+
+def test_a_corrected_exif_position_replaces_the_old_one(model: PlaceModel, tmp_path: Path) -> None:
+    paths = write_town(tmp_path / "photos", 2)
+    build_map(model, tmp_path / "photos", tmp_path / "town.gpkg")
+    with Image.open(paths[1]) as image:
+        image.save(paths[1], quality=90, exif=exif_bytes(geotag_of(70)))
+    report = build_map(model, tmp_path / "photos", tmp_path / "town.gpkg")
+    assert (report.added, report.updated, report.already) == (0, 1, 1)
+    assert geotags(tmp_path / "town.gpkg")["0001.jpg"].latlon == pytest.approx(geotag_of(70).latlon, abs=1e-6)
+    assert len(PlaceMap(tmp_path / "town.gpkg")) == 2
+
+
+def test_duplicates_with_another_position_are_named(model: PlaceModel, tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    first = write_photo(folder / "a.jpg", 1, tagged=False)
+    copies = [folder / name for name in ("b.jpg", "c.jpg")]
+    for copy in copies:
+        shutil.copy(first, copy)
+    (folder / "geotags.csv").write_text("file,lat,lon\na.jpg,10,20\nb.jpg,10.001,20\nc.jpg,10,20\n")
+    for _ in range(2):  # the second run says the same, of photos that are in the map
+        report = build_map(model, folder, tmp_path / "town.gpkg")
+        assert (report.added + report.already, report.duplicates) == (1, 2)
+        (conflict,) = report.conflicts
+        assert (Path(conflict.photo).name, Path(conflict.kept).name) == ("b.jpg", "a.jpg")
+        assert conflict.distance_m == pytest.approx(110.6, abs=0.1)
+    assert PlaceMap(tmp_path / "town.gpkg").latlon.tolist() == [[10, 20]]
+
+
+def test_photos_that_are_gone_are_listed_and_stay(model: PlaceModel, tmp_path: Path) -> None:
+    paths = write_town(tmp_path / "photos", 4)
+    build_map(model, tmp_path / "photos", tmp_path / "town.gpkg")
+    paths[2].unlink()
+    report = build_map(model, tmp_path / "photos", tmp_path / "town.gpkg")
+    assert (report.already, report.gone) == (3, ("photos/0002.jpg",))
+    assert map_info(tmp_path / "town.gpkg").gone == ("photos/0002.jpg",)
+    assert len(PlaceMap(tmp_path / "town.gpkg")) == 4
+
+
+@pytest.mark.parametrize("kind", ["file", "milvus"])
+@pytest.mark.parametrize("fault", ["untagged", "unreadable", "stopped"])
+def test_a_first_build_that_fails_leaves_no_map(
+    kind: str, fault: str, model: PlaceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, photo = where_to(kind, tmp_path), write_photo(tmp_path / "photos" / "a.jpg", 1, tagged=fault != "untagged")
+    if fault == "unreadable":
+        photo.write_bytes(photo.read_bytes()[:-300])  # what this lacks is missed only when all of it is decoded
+
+    def stop(*images: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        if fault == "stopped":
+            patched.setattr(model, "encode", stop)
+            with pytest.raises(KeyboardInterrupt):
+                build_map(model, photo.parent, out)
+        else:
+            report = build_map(model, photo.parent, out)
+            assert report.added == 0
+            assert len(report.untagged) + len(report.unreadable) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["photos"]
+    write_photo(photo, 1)
+    assert build_map(model, photo.parent, out).added == 1
+
+
+def test_an_empty_map_that_was_there_stays(model: PlaceModel, tmp_path: Path) -> None:
+    write_photo(tmp_path / "photos" / "a.jpg", 1, tagged=False)
+    path = tmp_path / "town.gpkg"
+    with open_or_create_store(path, Manifest(model.name, model.fingerprint(), model.dim)):
+        pass
+    assert len(build_map(model, tmp_path / "photos", path).untagged) == 1
+    assert len(PlaceMap(path)) == 0
+
+
+@pytest.mark.parametrize("name", ["town.txt", "town", "town.gpkg.bak"])
+def test_a_name_that_no_program_knows_as_a_geopackage_is_refused(name: str, model: PlaceModel, tmp_path: Path) -> None:
+    write_town(tmp_path / "photos", 1)
+    with pytest.raises(ArgumentError, match=r"\.gpkg"):
+        build_map(model, tmp_path / "photos", tmp_path / name)
+    build_map(model, tmp_path / "photos", tmp_path / "town.GPKG")
+    with pytest.raises(ArgumentError, match=r"\.gpkg"):
+        copy_map(tmp_path / "town.GPKG", tmp_path / name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["photos", "town.GPKG"]
+
+
+BUILD_AT_ONCE = """
+import sys
+from pathlib import Path
+from tests.place_map.small_town import tiny_model
+from sareloc.place_map import store
+from sareloc.place_map.building import build_map
+create = store.create_map_file
+def create_at_once(path, manifest):
+    print("ready", flush=True)  # there is no map, and this process is about to create one
+    sys.stdin.readline()
+    create(path, manifest)
+store.create_map_file = create_at_once
+print(build_map(tiny_model(), sys.argv[1], Path(sys.argv[2]), progress=False).added, flush=True)
+"""
+
+
+def test_two_builds_that_create_one_map_at_once_both_continue_it(tmp_path: Path) -> None:
+    write_town(tmp_path / "one", 3)
+    for number in range(10, 13):
+        write_photo(tmp_path / "two" / f"{number}.jpg", number)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", BUILD_AT_ONCE, tmp_path / folder, tmp_path / "town.gpkg"],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for folder in ("one", "two")
+    ]
+    for process in both:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    ends = [process.communicate("go\n", timeout=300) for process in both]
+    assert [process.returncode for process in both] == [0, 0], ends
+    assert [out for out, _ in ends] == ["3\n", "3\n"]
+    assert len(PlaceMap(tmp_path / "town.gpkg")) == 6

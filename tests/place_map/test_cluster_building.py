@@ -94,7 +94,8 @@ def test_the_map_of_many_workers_is_that_of_one_process(model: PlaceModel, tmp_p
     one = build_map(model, tmp_path / "photos", tmp_path / "one.gpkg", progress=False)
     many = build(model, tmp_path / "photos", tmp_path / "many.gpkg")
     assert len(packets) == 5
-    assert (many.added, many.already, many.untagged) == (one.added, one.already, one.untagged) == (10, 2, one.untagged)
+    assert (many.added, many.duplicates, many.untagged) == (one.added, one.duplicates, one.untagged)
+    assert (one.added, one.duplicates) == (10, 2)
     assert sorted(map(str, many.unreadable)) == sorted(map(str, one.unreadable))
     assert_equal(records(tmp_path / "one.gpkg"), records(tmp_path / "many.gpkg"))
     assert sum(many.workers.values()) == 5
@@ -114,7 +115,7 @@ def test_again_only_what_is_new_or_changed_goes_to_workers(
     paths[5].rename(tmp_path / "photos" / "moved.jpg")
     write_photo(tmp_path / "photos" / "new.jpg", 77)
     report = build(model, tmp_path / "photos", out)
-    assert (report.added, report.already, len(packets)) == (2, 5, 1)
+    assert (report.added, report.updated, report.already, len(packets)) == (1, 2, 4, 1)
     after = records(out)
     build_map(model, tmp_path / "photos", tmp_path / "fresh.gpkg", progress=False)
     assert_equal(after, records(tmp_path / "fresh.gpkg"))
@@ -141,7 +142,7 @@ def test_workers_write_to_a_server_themselves(
     assert set(returned) == {0}
     assert many.untagged == one.untagged
     assert sorted(map(str, many.unreadable)) == sorted(map(str, one.unreadable))
-    assert many.added + many.already == one.added + one.already
+    assert (many.added + many.already, many.duplicates) == (one.added, one.duplicates)
     twin = {photo.sha256: vector for photo, vector in records(tmp_path / "one.gpkg").values()}
     found = {photo.sha256: vector for photo, vector in records(address).values()}
     assert found.keys() == twin.keys()
@@ -171,13 +172,13 @@ def test_photos_come_from_object_storage(model: PlaceModel, tmp_path: Path, pack
         assert list_wanted("memory://bucket/photos", None)[0][0].stamp is not None
     finally:
         memory.rm("/bucket", recursive=True)
-    assert (many.added, many.already) == (one.added, one.already) == (10, 2)
+    assert (many.added, many.duplicates) == (one.added, one.duplicates) == (10, 2)
     assert many.untagged == ("memory:///bucket/photos/nowhere.jpg",)
     assert sorted(error.photo for error in many.unreadable) == [
         f"memory:///bucket/photos/{name}.jpg" for name in ("broken", "cut")
     ]
     assert sorted(error.reason for error in many.unreadable) == sorted(error.reason for error in one.unreadable)
-    assert (again.added, again.already) == (0, 12)
+    assert (again.added, again.already, again.duplicates) == (0, 10, 2)
     found = {file.removeprefix("memory:///bucket/"): known for file, known in records(tmp_path / "many.gpkg").items()}
     twin = records(tmp_path / "one.gpkg")
     assert found.keys() == twin.keys()

@@ -15,7 +15,7 @@ from sareloc.place_map import PlaceMap, open_map_file, open_store
 from sareloc.place_map.copying import checksum, copy_map
 from sareloc.place_map.map_file import MapFile
 from sareloc.place_map.milvus_store import MilvusStore
-from sareloc.place_map.records import Photo
+from sareloc.place_map.records import Photo, entry_of
 from sareloc.place_map.storage import Storage, Vectors
 
 
@@ -63,7 +63,7 @@ def test_the_same_copy_again_copies_nothing_and_follows_changes(lite: str, tmp_p
     again = copy_map(path, there, progress=False)
     assert (again.photos, again.copied, again.checksum) == (5, 0, first.checksum)
     with open_map_file(path, write=True) as file:
-        file.rename(2, replace(photo(1), file="renamed.jpg", modified_ns=77))
+        file.update([entry_of(replace(photo(1), file="renamed.jpg", modified_ns=77, geotag=photo(70).geotag), 2)])
         file.add([photo(5)], unit_vectors(1, seed=5))
     third = copy_map(path, there, progress=False)
     assert (third.photos, third.copied) == (6, 1)

@@ -26,11 +26,14 @@ def town(tmp_path: Path) -> tuple[Path, sqlite3.Connection]:
     return path, connection
 
 
-def plant(connection: sqlite3.Connection, *latlon: tuple[float, float], grown: bool = True) -> None:
+NONE = np.zeros((0, 2))
+
+
+def plant(connection: sqlite3.Connection, *latlon: tuple[float, float]) -> None:
     for point in latlon:
         row = (gpkg.point_blob(point), "oak", gpkg.time_text(1.7e9))
         connection.execute("INSERT INTO trees VALUES (NULL, ?, ?, ?)", row)
-    gpkg.note_change(connection, "trees", np.array(latlon).reshape(-1, 2), grown=grown)
+    gpkg.note_change(connection, "trees", np.array(latlon).reshape(-1, 2), NONE)
 
 
 def test_gdal_reads_layers_points_times_and_extent(town: tuple[Path, sqlite3.Connection]) -> None:
@@ -67,9 +70,15 @@ def test_extent_grows_shrinks_and_vanishes(town: tuple[Path, sqlite3.Connection]
     plant(connection, (10, 20))
     plant(connection, (12, 15), (11, 16))
     assert extent(connection) == (15, 10, 20, 12)
-    gpkg.note_change(connection, "trees", np.array([[11.0, 16.0]]), grown=False)
+    plant(connection, (11.5, 17))
+    connection.execute("DELETE FROM trees WHERE fid = 4")
+    gpkg.note_change(connection, "trees", NONE, np.array([[11.5, 17.0]]))
+    assert extent(connection) == (15, 10, 20, 12)
+    connection.execute("DELETE FROM trees WHERE fid <= 2")
+    gpkg.note_change(connection, "trees", NONE, np.array([[10.0, 20.0], [12.0, 15.0]]))
     assert extent(connection) == (16, 11, 16, 11)
-    gpkg.note_change(connection, "trees", np.zeros((0, 2)), grown=False)
+    connection.execute("DELETE FROM trees")
+    gpkg.note_change(connection, "trees", NONE, np.array([[11.0, 16.0]]))
     assert extent(connection) == (None,) * 4
     connection.close()
 

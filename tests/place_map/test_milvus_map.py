@@ -129,12 +129,12 @@ def test_build_again_add_move_change_remove(lite: str, tmp_path: Path, monkeypat
     shutil.copy(paths[0], tmp_path / "old" / "twin.jpg")
     extra = write_photo(tmp_path / "more" / "x.jpg", 30)
     report = add_photos(model, [extra, tmp_path / "old"], address, progress=False)
-    assert (report.added, report.already) == (1, 7)
+    assert (report.added, report.already, report.duplicates) == (1, 6, 1)
     (tmp_path / "old" / "twin.jpg").unlink()
     (tmp_path / "old").rename(tmp_path / "new")
     write_photo(tmp_path / "new" / "0005.jpg", 1234)
     report = build_map(model, tmp_path / "new", address, progress=False)
-    assert (report.added, report.already) == (1, 5)
+    assert (report.added, report.updated, report.already) == (1, 5, 0)
     after = names(address)
     assert {Path(name).name for name in after} == {f"000{n}.jpg" for n in range(6)} | {"x.jpg"}
     moved = {name.replace("/old/", "/new/"): digest for name, digest in before.items()}

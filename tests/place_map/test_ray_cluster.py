@@ -92,7 +92,7 @@ def test_what_a_lost_worker_had_is_done_by_others(
     assert len(many["lost"]) == 1
     host = socket.gethostname()
     assert any(worker != f"{host}:{many['lost'][0]}" for worker in many["workers"])
-    assert (many["added"], many["already"], tuple(many["untagged"])) == (one.added, one.already, one.untagged)
+    assert (many["added"], many["duplicates"], tuple(many["untagged"])) == (one.added, one.duplicates, one.untagged)
     assert sorted(many["unreadable"]) == sorted(map(str, one.unreadable))
     assert_equal(records(tmp_path / "one.gpkg"), records(tmp_path / "many.gpkg"))
 
@@ -117,7 +117,7 @@ def test_a_cluster_is_started_here_for_one_command_and_ends_with_it(
     told = json.loads(
         sareloc(*build, "--cluster", "ray://local", environment=environment | {"RAY_TMPDIR": temp}).stdout
     )
-    assert (told["added"], told["already"]) == (10, 2)
+    assert (told["added"], told["duplicates"]) == (10, 2)
     build_map(tiny_model(), tmp_path / "photos", tmp_path / "one.gpkg", progress=False)
     assert_equal(records(tmp_path / "one.gpkg"), records(tmp_path / "many.gpkg"))
 
@@ -182,13 +182,13 @@ def test_a_cluster_elsewhere_reads_an_archive_and_its_workers_write_to_milvus(
     one = build_map(tiny_model(), tmp_path / "photos", tmp_path / "one.gpkg", progress=False)
     for out in (tmp_path / "many.gpkg", milvus):
         told = json.loads(sareloc("map", "build", url, "--out", out, *knobs, environment=environment).stdout)
-        assert told["added"] + told["already"] == one.added + one.already
+        assert told["added"] + told["already"] + told["duplicates"] == one.added + one.duplicates
         assert told["untagged"] == [url.replace("photos", "photos/nowhere.jpg", 1)]
         assert len(told["unreadable"]) == 2
         digests = {photo.sha256 for photo, _ in records(out).values()}
         assert digests == {photo.sha256 for photo, _ in records(tmp_path / "one.gpkg").values()}
     again = json.loads(sareloc("map", "build", url, "--out", milvus, *knobs, environment=environment).stdout)
-    assert (again["added"], again["already"]) == (0, one.added + one.already)
+    assert (again["added"], again["already"], again["duplicates"]) == (0, one.added, one.duplicates)
 
 
 @pytest.mark.slow

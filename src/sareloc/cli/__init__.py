@@ -25,6 +25,7 @@ app = App(name="sareloc", help="Say where a photo was taken: learn, map, localiz
 maps = App(name="map", help="Maps of geotagged photos: build, look after, calibrate.")
 maps.command("sareloc.cli.map:build", name="build", help="Make a map of geotagged photos.")
 maps.command("sareloc.cli.map:add", name="add", help="Add photos to a map.")
+maps.command("sareloc.cli.map:sync", name="sync", help="Add, update and remove: a map as its folders are now.")
 maps.command("sareloc.cli.map:remove", name="remove", help="Remove photos from a map.")
 maps.command("sareloc.cli.map:info", name="info", help="What a map holds.")
 maps.command("sareloc.cli.map:verify", name="verify", help="Whether a map is whole.")

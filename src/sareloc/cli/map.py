@@ -1,9 +1,10 @@
-"""`sareloc map`: build, add, remove, info, verify, compact, copy. A map is a file, or an address of Milvus."""
+"""`sareloc map`: build, add, sync, remove, info, verify, compact, copy. A map is a file, or an address of Milvus."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,7 +15,7 @@ from sareloc.cli import Device
 from sareloc.errors import ArgumentError
 from sareloc.photos.remote import is_url
 from sareloc.place_map import Box, open_store
-from sareloc.place_map.upkeep import MapInfo, compact_map, map_info, remove_photos, verify_map
+from sareloc.place_map.upkeep import MapInfo, compact_map, find_gone, map_info, remove_photos, verify_map
 
 if TYPE_CHECKING:
     from sareloc.models.place_model import PlaceModel
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 LISTED = 10
 NOTES = 100  # bad rows of a table are listed all at once, so that they can be corrected at once
+GONE = "photos no longer exist; the map keeps them until map sync"
 Json = Annotated[bool, Parameter(name="--json", negative=())]
 
 
@@ -90,7 +92,7 @@ def add(
     device: Device = None,
     as_json: Json = False,
 ) -> int:
-    """Add photos to a map; those that are in it are passed over, also under other names.
+    """Add photos to a map; those in it are updated if their position, name or content has changed.
 
     The exit status is 1 where no photo has a position.
 
@@ -121,13 +123,73 @@ def add(
     return _tell(report, city, as_json)
 
 
+def sync(
+    city: str,
+    photos: Annotated[list[Path], Parameter(negative=())],
+    *,
+    geotags: Path | None = None,
+    dry_run: Annotated[bool, Parameter(negative=())] = False,
+    allow_empty: Annotated[bool, Parameter(negative=())] = False,
+    model: str | None = None,
+    batch: int = 8,
+    workers: int = 2,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Make a map hold the photos of these folders as they are now.
+
+    New photos are added; photos that were moved, changed or got another position are updated; photos of the map that
+    were in these folders and no longer exist are removed. Photos of the map that lie elsewhere stay as they are.
+
+    Parameters
+    ----------
+    city
+        The map.
+    photos
+        Folders of photos, with their subfolders, or photos.
+    geotags
+        A CSV (file, lat, lon, heading, time) or GeoJSON with the photos' positions, instead of EXIF and file names.
+        Bad rows are listed with their line numbers; the others are used.
+    dry_run
+        Print what would be done, and write nothing.
+    allow_empty
+        Accept folders that do not exist or hold no photos, and remove all photos of the map that were in them.
+    model
+        The checkpoint that the map was built with; default: the packaged model that it was built with.
+    batch
+        Photos described at once, and written at once.
+    workers
+        Processes that decode photos.
+    as_json
+        Print one JSON object.
+    """
+    from sareloc.place_map.building import sync_map
+
+    report = sync_map(
+        model,
+        photos,
+        city,
+        geotags=geotags,
+        batch=batch,
+        workers=workers,
+        device=device,
+        allow_empty=allow_empty,
+        dry_run=dry_run,
+    )
+    _tell(report, city, as_json, removed=report.removed)
+    if dry_run and not as_json:
+        print("this was a dry run: nothing was written")
+
+
 def remove(
     city: str,
     files: Annotated[list[str] | None, Parameter(negative=())] = None,
     *,
     box: tuple[float, float, float, float] | None = None,
-) -> None:
+) -> int:
     """Remove photos from a map, by name, by box, or by both: then those that fit both.
+
+    The exit status is 1 if no photo fits.
 
     Parameters
     ----------
@@ -141,11 +203,15 @@ def remove(
     if not files and box is None:
         raise ArgumentError("say which photos to remove: file names, or --box SOUTH WEST NORTH EAST")
     removed = remove_photos(city, files=files or (), area=None if box is None else Box(*box))
-    print(f"removed {removed:,} photos from {city}")
+    if removed:
+        print(f"removed {removed:,} photos from {city}")
+        return 0
+    print(f"nothing was removed: no photo of {city} is named so or lies there", file=sys.stderr)
+    return 1
 
 
 def info(city: str, *, as_json: Json = False) -> None:
-    """Say what a map holds: photos, extent, times, model, bytes.
+    """Say what a map holds: photos, extent, times, model, bytes, calibrations, and which photos no longer exist.
 
     Parameters
     ----------
@@ -159,7 +225,9 @@ def info(city: str, *, as_json: Json = False) -> None:
 
 
 def verify(city: str) -> int:
-    """Read every byte of a map and say what is wrong with it. The exit status is 1 where something is.
+    """Read every byte of a map and say what is wrong with it. The exit status is 1 if something is.
+
+    Photos whose files no longer exist are listed, too: they can still be matched, and are no damage of the map.
 
     Parameters
     ----------
@@ -168,6 +236,8 @@ def verify(city: str) -> int:
     """
     problems = verify_map(city)
     print("\n".join(_listed(problems)) if problems else f"{city} is whole")
+    if not problems:
+        _list(GONE, find_gone(city))
     return 1 if problems else 0
 
 
@@ -224,6 +294,11 @@ def table(found: MapInfo) -> str:
         lines.append(("longitude", f"{e.west:.5f} to {e.east:.5f}"))
     if found.first is not None:
         lines.append(("taken", f"{found.first} to {found.last}"))
+    for one in found.calibrations:
+        fitted = "cannot be read" if one.origin == "unreadable" else f"fitted on {one.photos:,} photos ({one.origin})"
+        lines.append(("calibrated", f"search {one.search}, {fitted}"))
+    if found.gone:
+        lines.append(("gone", f"{len(found.gone):,} photos no longer exist, such as {found.gone[0]}"))
     return "\n".join(f"{name:<12}{value}" for name, value in lines)
 
 
@@ -233,23 +308,42 @@ def _load(model: str, device: str | None) -> PlaceModel:
     return load_model(model, device)
 
 
-def _tell(report: BuildReport, city: str, as_json: bool) -> int:
+def _tell(report: BuildReport, city: str, as_json: bool, removed: Sequence[str] = ()) -> int:
     unreadable = [str(error) for error in report.unreadable]
+    used = report.added + report.updated + report.already + report.duplicates
     if as_json:
         told: dict[str, Any] = asdict(report) | {"unreadable": unreadable, "map": str(city)}
         print(json.dumps(told))
     else:
-        print(
-            f"{city}: added {report.added:,} photos in {report.seconds:,.1f} s, {report.already:,} were in it already"
-        )
-        for name, photos in (("have no position", report.untagged), ("cannot be read", unreadable)):
-            if photos:
-                print(f"{len(photos):,} photos {name}:", *(f"  {line}" for line in _listed(photos)), sep="\n")
+        print(f"{city}: {_counts(report)}")
+        for said, photos in (
+            ("photos that no longer exist were removed", removed),
+            ("duplicates have another position", list(map(str, report.conflicts))),
+            ("photos have no position", report.untagged),
+            ("photos cannot be read", unreadable),
+            (GONE, report.gone),
+        ):
+            _list(said, photos)
         if report.notes:
             print("notes:", *(f"  {note}" for note in _listed(report.notes, NOTES)), sep="\n")
-        if report.untagged and not report.added + report.already:
+        if report.untagged and not used:
             print("no photo has a position: give a table with --geotags (file, lat, lon)")
-    return 0 if report.added + report.already else 1
+    return 0 if used else 1
+
+
+def _counts(report: BuildReport) -> str:
+    parts = [f"added {report.added:,} photos in {report.seconds:,.1f} s"]
+    if report.updated:
+        parts.append(f"updated {report.updated:,}")
+    parts.append(f"{report.already:,} were in it already")
+    if report.duplicates:
+        parts.append(f"{report.duplicates:,} duplicate{'s'[: report.duplicates != 1]}")
+    return ", ".join(parts)
+
+
+def _list(said: str, photos: Sequence[str]) -> None:
+    if photos:
+        print(f"{len(photos):,} {said}:", *(f"  {line}" for line in _listed(photos)), sep="\n")
 
 
 def _listed(lines: Iterable[str], most: int = LISTED) -> list[str]:

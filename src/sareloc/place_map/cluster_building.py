@@ -17,15 +17,15 @@ from sareloc.engines.milvus_address import is_milvus_address, read_milvus_addres
 from sareloc.errors import ArgumentError
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos.remote import is_url
-from sareloc.place_map.building import BuildReport, check_same
+from sareloc.place_map.building import BuildReport, Target, make_report
 from sareloc.place_map.cluster_packets import Done, Wanted, list_wanted, packets_of
 from sareloc.place_map.cluster_worker import Work
 from sareloc.place_map.place_map import PlaceMap
 from sareloc.place_map.ray_cluster import joined, run_packets
 from sareloc.place_map.records import Entry, Manifest
-from sareloc.place_map.sorting import Tally, pick_new
+from sareloc.place_map.sorting import Tally, corrected, pick_new
 from sareloc.place_map.storage import Storage
-from sareloc.place_map.store import MapStore, open_or_create_store
+from sareloc.place_map.store import photo_name
 
 
 @dataclass(frozen=True)
@@ -63,27 +63,19 @@ def build_map_on_cluster(
         raise ArgumentError(f"a packet holds one photo or more, found {packet}")
     start, checkpoint = time.monotonic(), checkpoint_of(model)
     manifest = Manifest(model.name, model.fingerprint(), dim or model.dim, storage)
-    with joined(cluster, len(checkpoint)) as ray, open_or_create_store(out, manifest) as store:
-        check_same(store, model, manifest.dim, storage)
-        building = _Building(store, ray, checkpoint, Work(manifest.dim, batch, workers, None), packet)
+    with Target(out, manifest) as target, joined(cluster, len(checkpoint)) as ray:
+        building = _Building(target, ray, checkpoint, Work(manifest.dim, batch, workers, None), packet)
         wanted, notes = list_wanted(photos, geotags)
         building.build(wanted, _server(out), progress)
-    PlaceMap(out).settle()
-    tally = building.tally
-    return ClusterReport(
-        added=tally.added,
-        already=tally.already,
-        untagged=tuple(tally.untagged),
-        unreadable=tuple(tally.unreadable),
-        seconds=time.monotonic() - start,
-        notes=notes,
-        workers=dict(building.workers),
-    )
+        report = make_report(building.tally, target.gone(), notes, start)
+    if target.store is not None:
+        PlaceMap(out).settle()
+    return ClusterReport(**vars(report), workers=dict(building.workers))
 
 
 @dataclass
 class _Building:
-    store: MapStore
+    target: Target
     ray: Any
     checkpoint: bytes
     work: Work
@@ -92,14 +84,17 @@ class _Building:
     workers: Counter[str] = field(default_factory=Counter)
 
     def build(self, listed: Sequence[Wanted], server: str | None, progress: bool) -> None:
-        wanted = [replace(one, name=self._name(one.where)) for one in listed]
-        entries = self.store.entries([one.name for one in wanted])
+        wanted = list({one.name: one for one in (replace(one, name=self._name(one.where)) for one in listed)}.values())
+        entries = self.target.entries([one.name for one in wanted])
         todo = [one for one in wanted if one.name not in entries or entries[one.name].stamp != one.stamp]
-        self.tally.already = len(wanted) - len(todo)
+        new = {one.name for one in todo}
+        self._update(corrected(((one.name, one.geotag) for one in wanted if one.name not in new), entries, self.tally))
         with tqdm(
-            total=len(wanted), initial=self.tally.already, desc="map", unit="photo", disable=None if progress else True
+            total=len(wanted), initial=self.tally.total, desc="map", unit="photo", disable=None if progress else True
         ) as bar:
             if server is not None:
+                if todo:
+                    self.target.open()  # the workers expect it
                 # A file with new content may hold what was another file's: only who sees all of them in order may
                 # put these in, and when nobody else writes any more.
                 fresh = [one for one in todo if one.name not in entries]
@@ -108,7 +103,11 @@ class _Building:
             self._run(todo, entries, self.work, bar)
 
     def _name(self, where: str) -> str:
-        return where if is_url(where) else self.store.file_name(Path(where))
+        return where if is_url(where) else photo_name(self.target.where, Path(where))
+
+    def _update(self, entries: Sequence[Entry]) -> None:
+        if entries:
+            self.target.open().update(entries)
 
     def _run(self, wanted: Sequence[Wanted], entries: dict[str, Entry], work: Work, bar: Any) -> None:
         if not wanted:
@@ -118,18 +117,14 @@ class _Building:
             bar.update(self.tally.total - bar.n)
 
     def _take(self, done: Done, entries: dict[str, Entry]) -> None:
-        tally = self.tally
-        tally.added += done.tally.added
-        tally.already += done.tally.already
-        tally.untagged += done.tally.untagged
-        tally.unreadable += done.tally.unreadable
+        self.tally.include(done.tally)
         self.workers[done.worker] += 1
         rows = {where: row for row, (where, _) in enumerate(done.photos)}
-        new = pick_new(done.photos, self.store, entries, tally)
+        new, changed = pick_new(done.photos, self.target.store, entries, self.tally)
+        self._update(changed)
         if new:
-            added = self.store.add([photo for _, photo in new], done.descriptors[[rows[where] for where, _ in new]])
-            tally.added += added
-            tally.already += len(new) - added
+            photos, vectors = [photo for _, photo in new], done.descriptors[[rows[where] for where, _ in new]]
+            self.tally.count_written(photos, self.target.open().add(photos, vectors))
 
 
 def checkpoint_of(model: PlaceModel) -> bytes:

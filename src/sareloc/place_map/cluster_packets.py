@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,7 +23,7 @@ from sareloc.photos.remote import fetch_file, find_remote_photos, is_url, remote
 from sareloc.photos.tables import counted
 from sareloc.place_map.examining import list_photos, read_tables, stamp
 from sareloc.place_map.records import Photo
-from sareloc.place_map.sorting import Tally
+from sareloc.place_map.sorting import Conflict, Tally
 from sareloc.place_map.storage import Vectors
 
 FILE_URL = "file://"
@@ -119,9 +119,7 @@ def write_done(done: Done) -> dict[str, Any]:
     """As a row of a table."""
     about = {
         "worker": done.worker,
-        "added": done.tally.added,
-        "already": done.tally.already,
-        "untagged": done.tally.untagged,
+        "tally": asdict(replace(done.tally, unreadable=[])),
         "unreadable": [[error.photo, error.reason] for error in done.tally.unreadable],
         "photos": [[where, asdict(photo) | {"sha256": photo.sha256.hex()}] for where, photo in done.photos],
     }
@@ -134,7 +132,8 @@ def read_done(row: dict[str, Any]) -> Done:
     unreadable = [PhotoError(photo, reason) for photo, reason in about["unreadable"]]
     photos = [(where, _photo(known)) for where, known in about["photos"]]
     vectors = np.frombuffer(row["descriptors"], dtype="<f4").reshape(len(photos), -1 if photos else 0)
-    tally = Tally(about["added"], about["already"], about["untagged"], unreadable)
+    conflicts = [Conflict(**known) for known in about["tally"]["conflicts"]]
+    tally = Tally(**about["tally"] | {"unreadable": unreadable, "conflicts": conflicts})
     return Done(about["worker"], tally, photos, vectors)
 
 

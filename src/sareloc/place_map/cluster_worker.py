@@ -64,11 +64,13 @@ class Describer:
                 examined = list(threads.map(lambda one: _examine(one, Path(scratch), files), wanted))
             found = set_aside(((one.where, photo) for one, photo in zip(wanted, examined, strict=True)), tally)
             if self._store is not None:
-                found = pick_new(found, self._store, {}, tally)
+                found, changed = pick_new(found, self._store, {}, tally)
+                if changed:
+                    self._store.update(changed)
             done = self._describe(found, [files[where] for where, _ in found], tally)
         if self._store is not None and done.photos:
-            tally.added = self._store.add([photo for _, photo in done.photos], done.descriptors)
-            tally.already += len(done.photos) - tally.added  # another worker was faster
+            photos = [photo for _, photo in done.photos]
+            tally.count_written(photos, self._store.add(photos, done.descriptors))
             done = Done(self._name, tally)
         return write_done(done)
 

@@ -15,7 +15,7 @@ from sareloc.errors import ArgumentError, MapError
 from sareloc.photos.remote import is_url
 from sareloc.place_map import gpkg
 from sareloc.place_map.place_map import PlaceMap
-from sareloc.place_map.records import Photo
+from sareloc.place_map.records import Entry, Photo, entry_of, same_entry
 from sareloc.place_map.storage import PACKINGS, Storage, Vectors
 from sareloc.place_map.store import MapStore, open_or_create_store, open_store
 
@@ -97,12 +97,17 @@ def _check_same(a: MapStore, b: MapStore) -> None:
 
 
 def _write(b: MapStore, photos: Sequence[Photo], vectors: Vectors) -> int:
-    """Add the photos that are not there, and give those that are their present names; returns how many were added."""
+    """Add the photos that are not there, and update those that are; returns how many were added."""
     known = b.known([photo.sha256 for photo in photos])
+    changed: list[Entry] = []
     for photo in photos:
         entry = known.get(photo.sha256)
-        if entry is not None and (entry.file, *entry.stamp) != (photo.file, photo.size_bytes, photo.modified_ns):
-            b.rename(entry.photo_id, photo)
+        if entry is not None:
+            now = entry_of(photo, entry.photo_id)
+            if not same_entry(entry, now):
+                changed.append(now)
+    if changed:
+        b.update(changed)
     new = [row for row, photo in enumerate(photos) if photo.sha256 not in known]
     return b.add([photos[row] for row in new], vectors[new]) if new else 0
 

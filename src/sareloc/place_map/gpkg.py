@@ -90,16 +90,18 @@ def make_attributes(connection: sqlite3.Connection, name: str, columns: str, des
     )
 
 
-def note_change(connection: sqlite3.Connection, name: str, latlon: Floats, *, grown: bool) -> None:
+def note_change(connection: sqlite3.Connection, name: str, added: Floats, removed: Floats) -> None:
     """Keep what `gpkg_contents` says of a point layer true: its time of change and its extent.
 
-    `latlon` (N, 2): the points that were added where the layer has only grown, else all that it holds.
+    `added`, `removed` (N, 2): latitudes and longitudes; a point that has moved is in both. The layer is read only where
+    a removed point was on the border of the extent.
     """
-    corners = latlon
-    if grown:
-        query = "SELECT min_y, min_x, max_y, max_x FROM gpkg_contents WHERE table_name = ? AND min_y NOT NULL"
-        known = connection.execute(query, (name,)).fetchall()
-        corners = np.concatenate([latlon, np.array(known, dtype=np.float64).reshape(-1, 2)])
+    query = "SELECT min_y, min_x, max_y, max_x FROM gpkg_contents WHERE table_name = ? AND min_y NOT NULL"
+    border = np.array(connection.execute(query, (name,)).fetchall(), dtype=np.float64).reshape(-1, 2)
+    if len(border) and ((removed <= border[0]) | (removed >= border[1])).any():
+        corners = latlon_of_blobs([blob for (blob,) in connection.execute(f"SELECT geom FROM {name}")])
+    else:
+        corners = np.concatenate([added, border])
     extent = [*corners.min(axis=0)[::-1], *corners.max(axis=0)[::-1]] if len(corners) else [None] * 4
     connection.execute(
         f"UPDATE gpkg_contents SET last_change = {_NOW}, min_x = ?, min_y = ?, max_x = ?, max_y = ? "

@@ -40,7 +40,7 @@ CHANGE_ID = "change_id"
 ID_GAP = 2**32
 """A writer's ids begin after a random gap of up to so many: two maps that continue one backup share no new ids."""
 LAST_ID = 2**62
-_ENTRY = "fid, file, size_bytes, modified_ns"
+_ENTRY = "fid, geom, file, time, heading_deg, size_bytes, modified_ns"
 
 
 class MapFile:
@@ -73,18 +73,19 @@ class MapFile:
 
     def add(self, photos: Sequence[Photo], descriptors: Vectors) -> int:
         """Put photos and their descriptors (n, dim) in, in one transaction; returns how many were not there yet."""
-        added: list[tuple[float, float]] = []
+        added: list[bytes] = []
+        removed: list[bytes] = []
         with self._transaction() as sql:
             if not self._left_gap:
                 self._leave_gap(sql)
             for photo, blob in zip(photos, self._packing.pack(descriptors), strict=True):
-                _drop_replaced(sql, photo)
+                removed += _drop_replaced(sql, photo)
                 row = (None, gpkg.point_blob(photo.geotag.latlon), *_columns(photo), descriptor_checksum(blob))
                 new = sql.execute(f"INSERT OR IGNORE INTO photos VALUES ({_marks(row)})", row)
                 if new.rowcount == 1:  # else another process has added it meanwhile
                     sql.execute("INSERT INTO descriptors VALUES (?, ?)", (new.lastrowid, blob))
-                    added.append(photo.geotag.latlon)
-            gpkg.note_change(sql, "photos", np.array(added).reshape(-1, 2), grown=True)
+                    added.append(row[1])
+            _note_change(sql, added, removed)
         self._left_gap = True
         return len(added)
 
@@ -98,22 +99,32 @@ class MapFile:
             raise MapError(f"map {self.path} is damaged: its last photo id is {last!r}. Copy it with sareloc map copy")
         sql.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'photos'", (last + secrets.randbelow(ID_GAP),))
 
-    def rename(self, photo_id: int, photo: Photo) -> None:
-        """A photo that is in the map under `photo_id` has moved to another file, or its file has a new time stamp."""
+    def update(self, entries: Sequence[Entry]) -> None:
+        """See `MapStore`; one transaction."""
+        added: list[bytes] = []
+        removed: list[bytes] = []
         with self._transaction() as sql:
-            sql.execute(
-                "UPDATE photos SET file = ?, size_bytes = ?, modified_ns = ? WHERE fid = ?",
-                (photo.file, photo.size_bytes, photo.modified_ns, photo_id),
-            )
-            if photo.replaces != photo_id:
-                _drop_replaced(sql, photo)
+            for entry in entries:
+                geom, tag = gpkg.point_blob(entry.geotag.latlon), entry.geotag
+                for (before,) in sql.execute("SELECT geom FROM photos WHERE fid = ?", (entry.photo_id,)).fetchall():
+                    if before != geom:
+                        added.append(geom)
+                        removed.append(before)
+                sql.execute(
+                    "UPDATE photos SET geom = ?, file = ?, time = ?, heading_deg = ?, size_bytes = ?, modified_ns = ? "
+                    "WHERE fid = ?",
+                    (geom, entry.file, _time(tag), tag.heading_deg, *entry.stamp, entry.photo_id),
+                )
+                if entry.replaces != entry.photo_id:
+                    removed += _drop_replaced(sql, entry)
+            _note_change(sql, added, removed)
 
     def remove(self, ids: Ints) -> int:
         """Forget these photos and their descriptors; returns how many there were."""
         with self._transaction() as sql:
-            removed = sql.executemany("DELETE FROM photos WHERE fid = ?", [(int(i),) for i in ids]).rowcount
-            gpkg.note_change(sql, "photos", self.photos()[1], grown=False)
-        return removed
+            removed = [blob for i in ids for blob in _drop(sql, "fid = ?", (int(i),))]
+            _note_change(sql, [], removed)
+        return len(removed)
 
     def photos(self) -> tuple[Ints, Floats, tuple[str, ...]]:
         """The ids of all photos, rising, their latitudes and longitudes (N, 2), and their files."""
@@ -138,17 +149,15 @@ class MapFile:
 
     def known(self, digests: Sequence[bytes]) -> dict[bytes, Entry]:
         """See `MapStore`."""
-        return {
-            digest: _entry(rest)
-            for part in _parts(digests)
-            for digest, *rest in self.query(
-                f"SELECT sha256, {_ENTRY} FROM photos WHERE sha256 IN ({_marks(part)})", part
-            )
-        }
+        found: dict[bytes, Entry] = {}
+        for part in _parts(digests):
+            rows = self.query(f"SELECT {_ENTRY}, sha256 FROM photos WHERE sha256 IN ({_marks(part)})", part)
+            found |= zip([row[-1] for row in rows], _entries(rows), strict=True)
+        return found
 
     def entries(self, files: Sequence[str] = ()) -> dict[str, Entry]:
         """See `MapStore`; all of them, whichever are asked for: one look at the table is less than one for each."""
-        return {entry.file: entry for entry in map(_entry, self.query(f"SELECT {_ENTRY} FROM photos"))}
+        return {entry.file: entry for entry in _entries(self.query(f"SELECT {_ENTRY} FROM photos"))}
 
     def records(self) -> Iterator[tuple[list[Photo], Vectors]]:
         """See `MapStore`; of one moment."""
@@ -297,30 +306,50 @@ def write_change_id(sql: sqlite3.Connection) -> None:
     )
 
 
-def _drop_replaced(sql: sqlite3.Connection, photo: Photo) -> None:
-    if photo.replaces is not None:  # unless it has got another name meanwhile
-        sql.execute("DELETE FROM photos WHERE fid = ? AND file = ?", (photo.replaces, photo.file))
+def _drop_replaced(sql: sqlite3.Connection, photo: Photo | Entry) -> list[bytes]:
+    if photo.replaces is None:
+        return []
+    return _drop(sql, "fid = ? AND file = ?", (photo.replaces, photo.file))  # unless it has got another name meanwhile
+
+
+def _drop(sql: sqlite3.Connection, condition: str, values: Sequence[Any]) -> list[bytes]:
+    """Delete the photos that fit; returns their points."""
+    points = [blob for (blob,) in sql.execute(f"SELECT geom FROM photos WHERE {condition}", values).fetchall()]
+    sql.execute(f"DELETE FROM photos WHERE {condition}", values)
+    return points
+
+
+def _note_change(sql: sqlite3.Connection, added: Sequence[bytes], removed: Sequence[bytes]) -> None:
+    gpkg.note_change(sql, "photos", gpkg.latlon_of_blobs(added), gpkg.latlon_of_blobs(removed))
 
 
 def _columns(photo: Photo) -> tuple[Any, ...]:
     tag = photo.geotag
-    time = None if tag.time is None else gpkg.time_text(tag.time)
     return (
-        *(photo.file, time, tag.heading_deg, photo.width, photo.height),
+        *(photo.file, _time(tag), tag.heading_deg, photo.width, photo.height),
         *(photo.sha256, photo.size_bytes, photo.modified_ns),
     )
+
+
+def _time(tag: Geotag) -> str | None:
+    return None if tag.time is None else gpkg.time_text(tag.time)
+
+
+def _geotag(latlon: Sequence[float], heading_deg: float | None, time: str | None) -> Geotag:
+    return Geotag((latlon[0], latlon[1]), heading_deg, None if time is None else gpkg.seconds_of(time))
 
 
 def _photo(row: Sequence[Any]) -> Photo:
     geom, file, time, heading, width, height, sha256, size, modified = row
     (latlon,) = gpkg.latlon_of_blobs([geom]).tolist()
-    tag = Geotag((latlon[0], latlon[1]), heading, None if time is None else gpkg.seconds_of(time))
-    return Photo(file, tag, width, height, sha256, size, modified)
+    return Photo(file, _geotag(latlon, heading, time), width, height, sha256, size, modified)
 
 
-def _entry(row: Sequence[Any]) -> Entry:
-    photo_id, file, size_bytes, modified_ns = row
-    return Entry(photo_id, file, (size_bytes, modified_ns))
+def _entries(rows: Sequence[Sequence[Any]]) -> Iterator[Entry]:
+    """The entries of rows that start with the columns `_ENTRY`."""
+    latlon = gpkg.latlon_of_blobs([row[1] for row in rows]).tolist()
+    for point, (photo_id, _, file, time, heading, size_bytes, modified_ns, *_) in zip(latlon, rows, strict=True):
+        yield Entry(photo_id, file, (size_bytes, modified_ns), _geotag(point, heading, time))
 
 
 def _parts(values: Sequence[T]) -> Iterator[Sequence[T]]:

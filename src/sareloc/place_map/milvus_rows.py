@@ -31,7 +31,7 @@ COLUMNS = (
     Column("modified_ns", "INT64", 0),
 )
 ALL = [column.name for column in COLUMNS]
-ENTRY = ["file", "size_bytes", "modified_ns", "sha256"]
+ENTRY = ["lat", "lon", "file", "sha256", "time", "heading_deg", "size_bytes", "modified_ns"]
 PLACE = ["lat", "lon", "file"]
 
 
@@ -68,15 +68,18 @@ def row_of(photo: Photo) -> Row:
 
 def photo_of(row: Row) -> Photo:
     """The photo of a row with all columns."""
-    heading, time = (None if row[name] == UNKNOWN else row[name] for name in ("heading_deg", "time"))
-    tag = Geotag((row["lat"], row["lon"]), heading, time)
     sizes: tuple[Any, ...] = row["size_bytes"], row["modified_ns"]
-    return Photo(row["file"], tag, row["width"], row["height"], bytes.fromhex(row["sha256"]), *sizes)
+    return Photo(row["file"], _geotag(row), row["width"], row["height"], bytes.fromhex(row["sha256"]), *sizes)
 
 
 def entry_of(row: Row) -> Entry:
     """What an entry says, of a row with its columns."""
-    return Entry(row["id"], row["file"], (row["size_bytes"], row["modified_ns"]))
+    return Entry(row["id"], row["file"], (row["size_bytes"], row["modified_ns"]), _geotag(row))
+
+
+def _geotag(row: Row) -> Geotag:
+    heading, time = (None if row[name] == UNKNOWN else row[name] for name in ("heading_deg", "time"))
+    return Geotag((row["lat"], row["lon"]), heading, time)
 
 
 def text_list(values: Sequence[str]) -> str:

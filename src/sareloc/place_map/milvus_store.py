@@ -14,9 +14,9 @@ import numpy as np
 from sareloc.engines.milvus import Consistency, MilvusEngine
 from sareloc.engines.milvus_address import MilvusAddress
 from sareloc.engines.milvus_connection import Connection
-from sareloc.engines.milvus_index import DEFAULT
+from sareloc.engines.milvus_index import DEFAULT, INDEXES
 from sareloc.engines.milvus_schema import create_collection
-from sareloc.errors import MapError
+from sareloc.errors import MapError, look_up
 from sareloc.place_map.areas import Area
 from sareloc.place_map.matches import Floats, Ints, Vectors
 from sareloc.place_map.milvus_rows import (
@@ -35,6 +35,7 @@ from sareloc.place_map.records import Entry, Manifest, Photo, read_manifest
 
 PROPERTY, NOTE = "sareloc.", "sareloc.note "
 FILES_AT_ONCE = 1024
+ROWS_AT_ONCE = 1024
 
 
 class MilvusStore:
@@ -65,17 +66,16 @@ class MilvusStore:
         self._write(ids[new], [photos[row] for row in new], descriptors[new])
         return len(new)
 
-    def rename(self, photo_id: int, photo: Photo) -> None:
-        """See `MapStore`."""
-        ids = np.array([photo_id])
-        rows = self.engine.rows(ids, [*ALL, "vector"])
-        if photo_id not in rows:
-            return  # somebody has removed it meanwhile
-        if photo.replaces != photo_id:
-            self._drop_replaced([photo])
-        known = photo_of(rows[photo_id])
-        moved = replace(known, file=photo.file, size_bytes=photo.size_bytes, modified_ns=photo.modified_ns)
-        self._write(ids, [moved], np.array([rows[photo_id]["vector"]], dtype=np.float32))
+    def update(self, entries: Sequence[Entry]) -> None:
+        """See `MapStore`. Stopped between, the same call finishes it."""
+        for start in range(0, len(entries), ROWS_AT_ONCE):
+            part = {entry.photo_id: entry for entry in entries[start : start + ROWS_AT_ONCE]}
+            rows = self.engine.rows(np.array(list(part), dtype=np.int64), [*ALL, "vector"])
+            self._drop_replaced(e for e in part.values() if e.photo_id in rows and e.replaces not in part)
+            photos = [_updated(photo_of(row), part[i]) for i, row in rows.items()]
+            vectors = np.array([row["vector"] for row in rows.values()], dtype=np.float32)
+            if photos:  # the others were removed meanwhile
+                self._write(np.array(list(rows), dtype=np.int64), photos, vectors)
 
     def remove(self, ids: Ints) -> int:
         """See `MapStore`."""
@@ -142,12 +142,33 @@ class MilvusStore:
         known = [row_of(photo) for photo in photos]
         self.engine.upsert(ids, descriptors, {name: [row[name] for row in known] for name in ALL})
 
-    def _drop_replaced(self, photos: Iterable[Photo]) -> None:
+    def _drop_replaced(self, photos: Iterable[Photo | Entry]) -> None:
         replaced = {photo.replaces: photo.file for photo in photos if photo.replaces is not None}
         rows = self.engine.rows(np.array(list(replaced), dtype=np.int64), ["file"])
         # unless it has got another name meanwhile
         gone = [i for i, row in rows.items() if row["file"] == replaced[i]]
         self.engine.delete(np.array(gone, dtype=np.int64))
+
+
+def _updated(photo: Photo, entry: Entry) -> Photo:
+    size_bytes, modified_ns = entry.stamp
+    return replace(photo, file=entry.file, geotag=entry.geotag, size_bytes=size_bytes, modified_ns=modified_ns)
+
+
+def milvus_map_exists(address: MilvusAddress) -> bool:
+    """Whether there is a collection at this address.
+
+    Raises MapError if its server does not answer, ArgumentError if the address names an unknown index.
+    """
+    if address.index is not None:
+        look_up(INDEXES, address.index, "Milvus index")
+    if address.local and not Path(address.uri).exists():
+        return False  # connecting would create the file
+    connection = Connection(address)
+    try:
+        return bool(connection.ask("has_collection", collection_name=address.collection))
+    finally:
+        connection.close()
 
 
 def open_milvus_store(address: MilvusAddress, *, consistency: Consistency = "Strong") -> MilvusStore:

@@ -14,7 +14,7 @@ from sareloc.place_map import gpkg
 from sareloc.place_map.areas import Box
 from sareloc.place_map.milvus_rows import photo_id
 from sareloc.place_map.milvus_store import open_milvus_store
-from sareloc.place_map.upkeep import UNIT, MapInfo
+from sareloc.place_map.upkeep import UNIT, MapInfo, read_calibrations
 
 DEGREES, SECONDS = 1e-9, 1e-3  # how exactly extremes are found
 
@@ -30,7 +30,8 @@ def milvus_info(address: MilvusAddress) -> MapInfo:
         if latitudes is not None and longitudes is not None:
             extent = Box(latitudes[0], longitudes[0], latitudes[1], longitudes[1])
         first, last = (None, None) if times is None else map(gpkg.time_text, times)
-        return MapInfo(store.manifest, photos, extent, first, last, None, f"{store.engine.index}, kept by Milvus")
+        index, calibrations = f"{store.engine.index}, kept by Milvus", read_calibrations(store.notes())
+        return MapInfo(store.manifest, photos, extent, first, last, None, index, calibrations)
 
 
 def _extremes(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import uuid
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -25,16 +26,18 @@ _FORGET = """
 
 
 def create_map_file(path: Path, manifest: Manifest) -> None:
-    """Make an empty map; one that is there is an error. It is made beside and renamed: there is never half a map."""
+    """Create an empty map. If the file exists, as when another process was faster, it stays as it is.
+
+    The map is written beside and then linked: there is never half a map.
+    """
     look_up(PACKINGS, manifest.storage, "storage")
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
         with map_errors(path):
             _write_empty(beside, replace(manifest, map_id=uuid.uuid4().hex, format=FORMAT))
-        os.link(beside, path)  # unlike a rename it never replaces what another process has made meanwhile
-    except FileExistsError:
-        raise MapError(f"{path} is there already: add to it, or give another name") from None
+        with suppress(FileExistsError):
+            os.link(beside, path)  # unlike a rename it never replaces what another process has created meanwhile
     finally:
         beside.unlink(missing_ok=True)
 

@@ -13,6 +13,7 @@ from sareloc.place_map.storage import PACKINGS, Storage
 
 FORMAT = 2
 """Of map files. Format 1 had no checksums and no change id; it is read, and upgraded when opened for writing."""
+TIME_S = 1e-3  # a map file keeps milliseconds
 
 
 @dataclass(frozen=True)
@@ -48,14 +49,37 @@ class Photo:
     """The id of the photo that had this file name before."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
-    """Under which id a map holds a photo, and the file that it was read from."""
+    """What a map holds of a photo that may change while its content, and so its descriptor, stays."""
 
     photo_id: int
     file: str
     stamp: tuple[int, int]
     """Size in bytes and time stamp in ns of the file when it was read."""
+    geotag: Geotag
+    replaces: int | None = None
+    """Where an entry is written: the id of the photo that had this file name before."""
+
+
+def entry_of(photo: Photo, photo_id: int) -> Entry:
+    """What changes in a map that holds this photo's content under `photo_id`."""
+    stamp = (photo.size_bytes, photo.modified_ns)
+    return Entry(photo_id, photo.file, stamp, photo.geotag, photo.replaces)
+
+
+def same_geotag(one: Geotag, other: Geotag) -> bool:
+    """Whether two geotags are the same as far as a map keeps them: time to the millisecond."""
+    if (one.latlon, one.heading_deg) != (other.latlon, other.heading_deg):
+        return False
+    if one.time is None or other.time is None:
+        return one.time is other.time
+    return abs(one.time - other.time) <= TIME_S
+
+
+def same_entry(one: Entry, other: Entry) -> bool:
+    """Whether the map need not be changed from one to the other."""
+    return (one.file, one.stamp) == (other.file, other.stamp) and same_geotag(one.geotag, other.geotag)
 
 
 def read_manifest(values: Mapping[str, Any], name: str) -> Manifest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, Self
@@ -10,13 +11,17 @@ import numpy as np
 import numpy.typing as npt
 
 from sareloc.engines.milvus_address import is_milvus_address, read_milvus_address
+from sareloc.errors import ArgumentError
+from sareloc.photos.remote import is_url
 from sareloc.place_map.areas import Area
+from sareloc.place_map.examining import name_in_map
 from sareloc.place_map.opening import create_map_file, open_map_file
 from sareloc.place_map.records import Entry, Manifest, Photo
 from sareloc.place_map.storage import Vectors
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+SUFFIX = ".gpkg"
 
 
 class MapStore(Protocol):
@@ -37,8 +42,11 @@ class MapStore(Protocol):
     def add(self, photos: Sequence[Photo], descriptors: Vectors) -> int:
         """Put photos and their descriptors (n, dim) in; returns how many were not there yet."""
 
-    def rename(self, photo_id: int, photo: Photo) -> None:
-        """A photo that is in the map under `photo_id` has moved to another file, or its file has a new time stamp."""
+    def update(self, entries: Sequence[Entry]) -> None:
+        """Write the files, stamps and geotags of photos that are in the map, in order; ids that are not are ignored.
+
+        A photo that an entry `replaces` is removed, unless it has got another name meanwhile.
+        """
 
     def remove(self, ids: Ints) -> int:
         """Forget these photos and their descriptors; returns how many there were."""
@@ -71,6 +79,48 @@ class MapStore(Protocol):
         """Where a file of the map lies on this disk."""
 
 
+def map_exists(where: str | Path) -> bool:
+    """Whether there is something under this name; raises ArgumentError if not and no map could be created there."""
+    if is_milvus_address(where):
+        from sareloc.place_map.milvus_store import milvus_map_exists
+
+        return milvus_map_exists(read_milvus_address(where))
+    path = Path(where)
+    if not path.exists() and path.suffix.lower() != SUFFIX:
+        raise ArgumentError(
+            f"{where} is no name for a map: a map is a GeoPackage, give a name that ends in {SUFFIX} (such as "
+            f"{path.stem or 'city'}{SUFFIX}), or an address of Milvus (milvus://host:19530/city)"
+        )
+    return path.exists()
+
+
+def photo_name(where: str | Path, photo: Path) -> str:
+    """What the map at `where`, which need not exist yet, calls a file: see `name_in_map`; on Milvus its path."""
+    return Path(os.path.abspath(photo)).as_posix() if is_milvus_address(where) else name_in_map(photo, Path(where))
+
+
+def is_gone(path: str | Path) -> bool:
+    """Whether a file does not exist; one that cannot be looked at, as for lack of rights, is not known to be gone."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except (OSError, ValueError):
+        return False
+    return False
+
+
+def gone_photos(store: MapStore) -> Iterator[tuple[int, str]]:
+    """The ids and files of the photos of a map whose files no longer exist; URLs are not looked at.
+
+    Reads the names of all photos, and asks the file system about each.
+    """
+    for ids, _, files in store.pages():
+        for photo_id, file in zip(ids.tolist(), files, strict=True):
+            if not is_url(file) and is_gone(store.photo_path(file)):
+                yield photo_id, file
+
+
 def open_store(where: str | Path, *, write: bool = False) -> MapStore:
     """Open the map in this file, or at this address of Milvus (see `milvus_address`)."""
     if is_milvus_address(where):
@@ -81,11 +131,11 @@ def open_store(where: str | Path, *, write: bool = False) -> MapStore:
 
 
 def open_or_create_store(where: str | Path, manifest: Manifest) -> MapStore:
-    """Open a map to write to; where there is none, make an empty one of this manifest."""
+    """Open a map to write to; if there is none, create an empty one. Several processes may do so at once."""
     if is_milvus_address(where):
         from sareloc.place_map.milvus_store import open_or_create_milvus_store
 
         return open_or_create_milvus_store(read_milvus_address(where), manifest)
-    if not Path(where).exists():
+    if not map_exists(where):
         create_map_file(Path(where), manifest)
     return open_map_file(Path(where), write=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -18,11 +19,24 @@ from sareloc.place_map.map_file import PART, MapFile
 from sareloc.place_map.opening import open_map_file
 from sareloc.place_map.records import Manifest
 from sareloc.place_map.storage import PACKINGS
-from sareloc.place_map.store import open_store
+from sareloc.place_map.store import gone_photos, open_store
 
 HALF = 1e-3  # rounding to half precision moves a coordinate of a unit vector by less
 SAMPLE = 1000
+CALIBRATION = "calibration "  # the start of a note's name; the search follows
 UNIT = 1e-2  # how far from 1 the length of a stored descriptor may be: 8-bit storage brings it to 0.005
+
+
+@dataclass(frozen=True)
+class StoredCalibration:
+    """A calibration that is stored in a map."""
+
+    search: str
+    """The search that it is for, such as "plain" or "rerank=50"."""
+    origin: str
+    """What it was fitted on: "photos" or "map"; "unreadable" if the map holds something else under its name."""
+    photos: int
+    """How many it was fitted on."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +55,10 @@ class MapInfo:
     index: str
     """The state of the index: "none needed", "fresh", "absent", or how many photos came and went since; then where an
     index of an earlier version lies, which is not used."""
+    calibrations: tuple[StoredCalibration, ...] = ()
+    """Those stored in the map, sorted by search."""
+    gone: tuple[str, ...] | None = None
+    """Photos whose files no longer exist; None for a map on Milvus, see `find_gone`."""
 
 
 def map_info(path: str | Path) -> MapInfo:
@@ -53,8 +71,43 @@ def map_info(path: str | Path) -> MapInfo:
         ids, latlon, _ = file.photos()
         first, last = file.query("SELECT min(time), max(time) FROM photos")[0]
         extent = Box(*latlon.min(axis=0), *latlon.max(axis=0)) if len(ids) else None
-        index = _index_state(file) + _unused_index(file.path)
-        return MapInfo(file.manifest, len(ids), extent, first, last, file.path.stat().st_size, index)
+        return MapInfo(
+            manifest=file.manifest,
+            photos=len(ids),
+            extent=extent,
+            first=first,
+            last=last,
+            file_bytes=file.path.stat().st_size,
+            index=_index_state(file) + _unused_index(file.path),
+            calibrations=read_calibrations(file.notes()),
+            gone=tuple(name for _, name in gone_photos(file)),
+        )
+
+
+def read_calibrations(notes: Mapping[str, str]) -> tuple[StoredCalibration, ...]:
+    """What the notes of a map say about calibrations."""
+    return tuple(
+        _read_calibration(name.removeprefix(CALIBRATION), text)
+        for name, text in sorted(notes.items())
+        if name.startswith(CALIBRATION)
+    )
+
+
+def _read_calibration(search: str, text: str) -> StoredCalibration:
+    try:
+        given = json.loads(text)
+        return StoredCalibration(search, str(given["origin"]), int(given["photos"]))
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return StoredCalibration(search, "unreadable", 0)
+
+
+def find_gone(path: str | Path) -> tuple[str, ...]:
+    """The photos of a map whose files no longer exist, by their names in it; URLs are not looked at.
+
+    They can still be matched, but not shown or re-ranked.
+    """
+    with open_store(path) as store:
+        return tuple(name for _, name in gone_photos(store))
 
 
 def remove_photos(path: str | Path, *, files: Sequence[str] = (), area: Area | None = None) -> int:
