@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from benchmarks.judged_fixes import HIT_M, gain, judge, right_ones, told_of_strangers
+from benchmarks.judged_fixes import SURE, gain, judge, right_ones, told_of_strangers
 from benchmarks.walks import measure_walks
 
 from sareloc.checkpoint import open_checkpoint, save_checkpoint
@@ -91,16 +91,17 @@ def measure_calibration(
     """Calibrate a copy of the map on every other query; judge on the rest and as many photos of the other town."""
     copy = path.with_name("calibrated.gpkg")
     shutil.copy(path, copy)
-    calibrate(Localizer(model, PlaceMap(copy), search), photos[::2], truth[::2])
+    report = calibrate(Localizer(model, PlaceMap(copy), search), photos[::2], truth[::2])
+    photos_or_kept = f"by {report.photos} photos" if report.kept_because is None else "by photos: not better, not used"
     found = {}
-    for name, city in (("by the map itself", path), (f"by {len(photos[::2])} photos", copy)):
+    for name, city in (("by the map itself", path), (photos_or_kept, copy)):
         localizer = Localizer(model, PlaceMap(city), search, min_confidence=0)
         fixes = localizer.localize_many(photos[1::2], top=1)
         strangers = localizer.localize_many(others[: len(fixes)], top=1)
         errors = distance_m([fix.latlon for fix in fixes], truth[1::2])
-        held = (errors <= [fix.radius_m for fix in fixes])[errors <= HIT_M]
+        held = (errors <= [fix.radius_m for fix in fixes])[[fix.confidence >= SURE for fix in fixes]]
         told = judge(fixes, truth[1::2]) | told_of_strangers(fixes, truth[1::2], strangers)
-        found[f"{search.name}, calibrated {name}"] = told | {"right_in_radius": 100 * float(held.mean())}
+        found[f"{search.name}, calibrated {name}"] = told | {"answers_in_radius": 100 * float(held.mean())}
     return found
 
 

@@ -20,7 +20,8 @@ from sareloc.cli.calibrate import calibrate_command
 from sareloc.cli.localize import localize_command
 from sareloc.errors import ArgumentError, MapError
 from sareloc.geo import distance_m
-from sareloc.place_map import PlaceMap
+from sareloc.localize import Calibration
+from sareloc.place_map import PlaceMap, open_store
 from sareloc.place_map.copying import copy_map
 
 
@@ -191,17 +192,24 @@ def test_calibrating_is_told_and_kept(town: Path, tmp_path: Path, capsys: pytest
     write_queries(tmp_path / "known", tagged=True)
     write_view(tmp_path / "known" / "untagged.jpg", view(1, 55), None)
     words = (city, tmp_path / "known", "--model", town / "model.safetensors")
-    run("calibrate", *words)
+    assert run("calibrate", *words) == 0
     told = capsys.readouterr().out
-    assert "calibrated on 30 photos" in told
-    assert "expected calibration error" in told
+    assert "30 photos of 30 places" in told
+    assert re.search(r"right fixes answered +\d+\.\d% +\d+\.\d%\n", told)
+    assert re.search(r"absent photos rejected +\d+\.\d% +\d+\.\d%\n", told)
+    assert "nothing was written, the map keeps its calibration (from the map alone)" in told
     assert "1 photos have no position and were left out:\n" in told
-    assert PlaceMap(city).notes.keys() == {"calibration plain"}
-    run("calibrate", *words, "--expand", "2", "--json")
+    assert PlaceMap(city).notes == {}
+    with open_store(city, write=True) as store:  # one that answers everything
+        store.write_note("calibration plain", Calibration(weights=(3.0, 0.0, 0.0, 0.0), origin="photos").to_json())
+    assert run("calibrate", *words, "--json") == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["calibration"]["origin"] == "photos"
+    assert report["kept_because"] is None
+    assert report["calibration"]["photos"] == 30
+    assert report["before"]["absent_rejected"] == 0
+    assert report["after"]["absent_rejected"] > 0.8
     assert report["untagged"] == [str(tmp_path / "known" / "untagged.jpg")]
-    assert PlaceMap(city).notes.keys() == {"calibration plain", "calibration expand=2"}
+    assert Calibration.from_json(PlaceMap(city).notes["calibration plain"]).photos == 30
 
 
 def test_a_table_gives_positions(town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -213,7 +221,7 @@ def test_a_table_gives_positions(town: Path, tmp_path: Path, capsys: pytest.Capt
     shutil.copytree(town / "queries", tmp_path / "queries")
     (tmp_path / "queries" / "geotags.csv").write_text("\n".join(["file,lat,lon", *rows]))
     run("calibrate", city, tmp_path / "queries", "--model", town / "model.safetensors", "--json")
-    assert json.loads(capsys.readouterr().out)["calibration"]["photos"] == 30
+    assert json.loads(capsys.readouterr().out)["photos"] == 30
 
 
 def test_a_map_on_milvus_answers_alike(town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,4 +238,4 @@ def test_a_map_on_milvus_answers_alike(town: Path, tmp_path: Path, capsys: pytes
         Path(match["photo"]).name for match in file["matches"]
     ]
     run("calibrate", address, write_queries(tmp_path / "known", tagged=True)[0].parent, *words[1:])
-    assert json.loads(capsys.readouterr().out)["calibration"]["photos"] == 30
+    assert json.loads(capsys.readouterr().out)["photos"] == 30

@@ -11,6 +11,7 @@ from scipy.optimize import minimize
 from sareloc.errors import ArgumentError, MapError
 from sareloc.localize.calibration import (
     GRAIN_M,
+    LARGEST_SCALE,
     PRIOR,
     PRIOR_SPREAD,
     Calibration,
@@ -19,6 +20,7 @@ from sareloc.localize.calibration import (
     features,
     fit_calibration,
     fit_logistic,
+    fit_radius,
     sigmoid,
 )
 from sareloc.localize.fusion import Place
@@ -119,14 +121,35 @@ def test_absent_photos_count_for_their_share_however_many_were_tried() -> None:
         fit_calibration(taught, "map", absent_share=1)
 
 
-def test_the_radius_holds_nine_of_ten_right_photos() -> None:
+def test_the_radius_holds_nine_of_ten_answers_right_or_wrong() -> None:
+    """One answer in twenty is 40 m off; fixes without an answer and absent photos do not count."""
     rng = np.random.default_rng(3)
-    scatters = rng.uniform(0, 12, 500)
-    errors = np.minimum(25, np.abs(rng.normal(0, 0.8, 500)) * np.hypot(scatters, GRAIN_M))
-    outcomes = [Outcome(place(scatter_m=s), e) for s, e in zip(scatters, errors, strict=True)]
-    fitted = fit_calibration([*outcomes, Outcome(place(), 4000.0)], "photos")
-    held = np.mean([o.error_m <= fitted.radius_m(o.place) for o in outcomes])
-    assert held == pytest.approx(0.9, abs=0.01)
+
+    def drawn(count: int) -> list[Outcome]:
+        scatters = rng.uniform(0, 12, count)
+        errors = np.minimum(25, np.abs(rng.normal(0, 0.8, count)) * np.hypot(scatters, GRAIN_M))
+        errors[::20] = 40.0
+        return [Outcome(place(0.7, 1.2, 1.0, s), e) for s, e in zip(scatters, errors, strict=True)]
+
+    doubtful = [Outcome(place(1.3, 1.3, 0.1), 4000.0), Outcome(place(1.3, 1.3, 0.1), math.inf)] * 100
+    fitted = fit_calibration([*drawn(400), *doubtful], "photos")
+    assert fitted.confidence(doubtful[0].place) < 0.5
+    answers = drawn(2000)
+    assert all(fitted.confidence(answer.place) >= 0.5 for answer in answers)
+    held = np.mean([answer.error_m <= fitted.radius_m(answer.place) for answer in answers])
+    assert held == pytest.approx(0.9, abs=0.025)
+
+
+def test_the_radius_on_paper() -> None:
+    def of(*errors: float) -> list[Outcome]:
+        return [Outcome(place(scatter_m=0.0), error) for error in errors]
+
+    assert fit_radius(of(*range(1, 20)), 0.9) == pytest.approx(18 / GRAIN_M)  # the 18th of 19: 0.9 * (19 + 1)
+    assert fit_radius(of(*range(1, 10)), 0.9) == pytest.approx(9 / GRAIN_M)
+    assert fit_radius(of(1, 2, 3)) == Calibration().radius_scale  # too few to know
+    assert fit_radius(of(1, 2, 40)) == pytest.approx(40 / GRAIN_M)
+    assert fit_radius([]) == Calibration().radius_scale
+    assert fit_radius(of(*[3.0] * 16, *[5000.0] * 4)) == LARGEST_SCALE  # one in five is at another place
 
 
 def test_calibration_error_on_paper() -> None:

@@ -146,7 +146,7 @@ def test_a_given_calibration_is_used(street: PlaceMap, queries: list[Path]) -> N
     assert not Localizer(street_model(), street, calibration=doubt).localize(queries[0]).found
 
 
-def test_calibrating_on_photos_is_kept_in_the_map(street_folder: Path, tmp_path: Path) -> None:
+def test_a_calibration_that_is_better_on_other_photos_is_stored(street_folder: Path, tmp_path: Path) -> None:
     shutil.copytree(street_folder, tmp_path / "town")
     path = tmp_path / "town" / "street.gpkg"
     known = write_queries(tmp_path / "known", tagged=True)
@@ -160,7 +160,13 @@ def test_calibrating_on_photos_is_kept_in_the_map(street_folder: Path, tmp_path:
     assert report.right > 0.9
     assert report.in_map == (str(inside),)
     assert [error.photo for error in report.unreadable] == [str(broken)]
-    assert report.error_after < report.error_before
+    assert report.kept_because is None
+    assert (report.photos, report.places) == (PLACES, PLACES)
+    assert report.before_origin == "nothing"
+    assert report.before.absent_rejected == 0
+    assert report.after.absent_rejected > 0.8
+    assert report.after.log_loss < report.before.log_loss
+    assert report.after.calibration_error < report.before.calibration_error
     after = Localizer(street_model(), PlaceMap(path))
     assert after.calibration == report.calibration
     assert after.calibration.origin == "photos"
@@ -168,11 +174,29 @@ def test_calibrating_on_photos_is_kept_in_the_map(street_folder: Path, tmp_path:
     assert other.calibration.origin == "map"  # a calibration belongs to its way of searching
 
 
+def test_the_maps_own_calibration_is_kept_where_photos_give_none_better(street_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(street_folder, tmp_path / "town")
+    path = tmp_path / "town" / "street.gpkg"
+    localizer = Localizer(street_model(), PlaceMap(path))
+    known = write_queries(tmp_path / "known", tagged=True)
+    report = calibrate(localizer, known, [position(place, 3.0) for place in range(PLACES)])
+    assert "standard error" in str(report.kept_because)
+    assert report.calibration == localizer.calibration
+    assert report.before_origin == "map"
+    assert min(report.before.right_kept, report.after.right_kept) > 0.8
+    assert PlaceMap(path).notes == {}
+
+
 def test_too_few_photos_are_no_calibration(street: PlaceMap, tmp_path: Path) -> None:
     localizer = Localizer(street_model(), street)
     known = write_queries(tmp_path, tagged=True)[:9]
-    with pytest.raises(ArgumentError, match=r"10 photos or more .* found 9 \(0 of 9 are in the map, 0 cannot be read"):
+    with pytest.raises(
+        ArgumentError, match=r"10 photos or more .* found 9 of 9 \(0 of 9 are in the map, 0 cannot be read"
+    ):
         calibrate(localizer, known, [position(place) for place in range(9)])
+    one_spot = [write_view(tmp_path / f"same{seed}.jpg", view(4, seed), None) for seed in range(50, 62)]
+    with pytest.raises(ArgumentError, match="two places or more: found 12 of 1 "):
+        calibrate(localizer, one_spot, [position(4)] * 12)
     with pytest.raises(ArgumentError, match="9 photos need as many positions, found 1"):
         calibrate(localizer, known, [position(0)])
 

@@ -187,7 +187,7 @@ def calibrated(seeds: range) -> Calibration:
                 place = fuse([match.latlon for match in matches], [match.distance for match in matches])
                 error_m = float(distance_m([place.latlon], [latlon])[0])
                 outcomes.append(Outcome(place, error_m if shown else np.inf))
-    return fit_calibration(outcomes, "photos")
+    return fit_calibration(outcomes, "photos", absent_share=0.5)
 
 
 def judged(known: Calibration, alone: bool, shown: bool, seeds: range) -> tuple[np.ndarray, np.ndarray]:

@@ -32,10 +32,13 @@ def calibrate_command(
     device: Device = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> None:
-    """Fit the confidence and the radius of a map's fixes on photos with positions, and keep them in the map.
+    """Fit the confidence and the radius of a map's fixes on photos with positions; store them if they are better.
 
-    The photos must not be in the map, and should be like those that will be asked about. A calibration belongs to the
-    way of searching: give the options here that localize will be given.
+    The photos must not be in the map, and should be like the queries that will come, from all over the map. Old and
+    new calibration are compared on photos that the new one was not fitted on (cross-validation). The new one is stored
+    if the log loss of its confidence falls by more than one standard error and right answers less wrong ones do not
+    fall by more than one; otherwise the map stays as it is. A calibration belongs to the way of searching: give the
+    options here that localize will be given.
 
     Parameters
     ----------
@@ -72,9 +75,24 @@ def calibrate_command(
 
 def describe(report: CalibrationReport, untagged: list[str]) -> str:
     """A calibration's report for people to read."""
+    before, after = report.before, report.after
+    rows = [
+        ("right fixes answered", _percent(before.right_kept), _percent(after.right_kept)),
+        ("answers within 25 m", _percent(before.answers_right), _percent(after.answers_right)),
+        ("answers with the truth in the radius", _percent(before.answers_in_radius), _percent(after.answers_in_radius)),
+        ("absent photos rejected", _percent(before.absent_rejected), _percent(after.absent_rejected)),
+        ("calibration error", f"{before.calibration_error:.3f}", f"{after.calibration_error:.3f}"),
+        ("log loss", f"{before.log_loss:.3f}", f"{after.log_loss:.3f}"),
+    ]
+    origin = {"map": "from the map alone", "photos": "from earlier photos"}.get(report.before_origin, "default")
     lines = [
-        f"calibrated on {report.calibration.photos:,} photos, {report.right:.1%} of them found within 25 m",
-        f"expected calibration error {report.error_before:.3f} before, {report.error_after:.3f} after",
+        f"{report.photos:,} photos of {report.places:,} places, {report.right:.1%} of them found within 25 m",
+        "an answer has confidence 0.5 or more; absent: the same photos, without the map's photos within 200 m",
+        f"{'on photos that the new one was not fitted on':44}{'before':>10}{'after':>10}",
+        *(f"  {name:42}{old:>10}{new:>10}" for name, old, new in rows),
+        "the new calibration is better and was stored in the map"
+        if report.kept_because is None
+        else f"nothing was written, the map keeps its calibration ({origin}): {report.kept_because}",
     ]
     for name, photos in (
         ("are in the map themselves", report.in_map),
@@ -86,3 +104,7 @@ def describe(report: CalibrationReport, untagged: list[str]) -> str:
             lines += [f"  {photo}" for photo in photos[:LISTED]]
             lines += ["  ..."] if len(photos) > LISTED else []
     return "\n".join(lines)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"

@@ -33,7 +33,7 @@ from sareloc.figures import (
     write_geojson,
 )
 from sareloc.localize import Fix, Search, open_localizer
-from sareloc.localize.estimate import MIN_CONFIDENCE
+from sareloc.localize.calibration import MIN_CONFIDENCE
 from sareloc.models import PlaceModel
 
 

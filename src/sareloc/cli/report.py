@@ -16,7 +16,7 @@ from sareloc.errors import ArgumentError, PhotoError
 from sareloc.evaluation import rank
 from sareloc.figures import Put, answers_of, put_by_fixes, read_history, sureness_of_fixes, write_report
 from sareloc.localize import Fix
-from sareloc.localize.estimate import MIN_CONFIDENCE
+from sareloc.localize.calibration import MIN_CONFIDENCE
 
 FINISHED = "model.safetensors"
 """What `sareloc train` calls the model of a finished run, in the run's folder."""

@@ -21,9 +21,13 @@ FORMAT = 1
 PRIOR = (0.0, -3.0, 16.0, 3.0)
 """What whitened descriptors of street photos gave, in a drawn town and in a real one, rounded."""
 PRIOR_SPREAD = (3.0, 4.0, 10.0, 2.0)
+MIN_CONFIDENCE = 0.5
+"""Default: a fix that is less sure is no answer."""
 RADIUS_SHARE = 0.9
-ABSENT_SHARE = 0.5
+ABSENT_SHARE = 0.25
 GRAIN_M = 5.0
+LARGEST_SCALE = 10.0
+"""Where more than one answer in ten is at another place altogether, no useful radius holds nine of ten."""
 MOST_STEPS = 50
 
 
@@ -46,7 +50,7 @@ class Calibration:
     """
 
     weights: tuple[float, float, float, float] = PRIOR
-    radius_scale: float = 3.0
+    radius_scale: float = 4.0
     temperature: float = TEMPERATURE
     """Of the weights of matches, see `weigh`."""
     photos: int = 0
@@ -59,7 +63,7 @@ class Calibration:
         return float(sigmoid(features(place) @ np.array(self.weights)))
 
     def radius_m(self, place: Place) -> float:
-        """Where the place is right, the photo was taken within so many metres in 9 of 10 cases."""
+        """Of 10 answers (confidence 0.5 or more) about places in the map, 9 are at most so far from the truth."""
         return self.radius_scale * math.hypot(place.scatter_m, GRAIN_M)
 
     def to_json(self) -> str:
@@ -94,6 +98,11 @@ class Outcome:
         """Whether the place is within 25 m."""
         return self.error_m <= PLACE_M
 
+    @property
+    def absent(self) -> bool:
+        """Whether the map does not show the photo's place: then no answer is right."""
+        return math.isinf(self.error_m)
+
 
 def fit_calibration(
     outcomes: Sequence[Outcome],
@@ -102,14 +111,14 @@ def fit_calibration(
     temperature: float = TEMPERATURE,
     absent_share: float = ABSENT_SHARE,
     worth: float = 1.0,
+    radius_share: float = RADIUS_SHARE,
 ) -> Calibration:
     """The calibration that these outcomes speak for; with few of them it stays near the numbers it starts from.
 
     Logistic regression of "right" on `features`, with a normal prior around `PRIOR` (that is, L2-regularised). Photos
     that the map does not show (an infinite error) count together as `absent_share` of all: how often such photos come
     is not for the map to know. `temperature` is the one that the outcomes were fused with. Each outcome counts as many
-    times as it is `worth`. The radius scale is the 0.9 quantile of `error / sqrt(scatter^2 + (5 m)^2)` over the right
-    ones.
+    times as it is `worth`. For the radius see `fit_radius`; `radius_share` of the answers are to be inside.
     """
     if not 0 <= absent_share < 1:
         raise ArgumentError(f"the share of photos from elsewhere lies in 0 <= share < 1: found {absent_share}")
@@ -117,25 +126,38 @@ def fit_calibration(
         return Calibration(temperature=temperature)
     x = np.stack([features(outcome.place) for outcome in outcomes])
     right = np.array([outcome.right for outcome in outcomes])
-    absent = np.array([math.isinf(outcome.error_m) for outcome in outcomes])
-    weights = fit_logistic(x, right, worth * _importance(absent, absent_share))
-    ratios = [o.error_m / math.hypot(o.place.scatter_m, GRAIN_M) for o in outcomes if o.right]
-    scale = float(np.quantile(ratios, RADIUS_SHARE)) if ratios else Calibration().radius_scale
+    absent = np.array([outcome.absent for outcome in outcomes])
+    weights = fit_logistic(x, right, worth * importance(absent, absent_share))
+    answered = (sigmoid(x @ weights) >= MIN_CONFIDENCE) & ~absent
+    scale = fit_radius([outcome for outcome, one in zip(outcomes, answered, strict=True) if one], radius_share)
     first, second, third, fourth = weights.tolist()
     return Calibration((first, second, third, fourth), scale, temperature, int((~absent).sum()), origin)
 
 
-def _importance(absent: Bools, share: float) -> Floats:
+def fit_radius(answers: Sequence[Outcome], share: float = RADIUS_SHARE) -> float:
+    """The `radius_scale` with which this share of answers about places in the map, right or wrong, is in the radius.
+
+    The `ceil(share (n + 1))`-th smallest of the n values `error / sqrt(scatter^2 + (5 m)^2)`: that order statistic
+    holds the next answer of the same kind with at least that probability (split conformal prediction). Where n is too
+    small for it, the largest value or that of `Calibration()`, whichever is larger. At most `LARGEST_SCALE`.
+    """
+    ratios = sorted(answer.error_m / math.hypot(answer.place.scatter_m, GRAIN_M) for answer in answers)
+    rank = math.ceil(share * (len(ratios) + 1))
+    scale = ratios[rank - 1] if rank <= len(ratios) else max([*ratios, Calibration().radius_scale])
+    return min(scale, LARGEST_SCALE)
+
+
+def importance(absent: Bools, share: float) -> Floats:
     """Weights (n,) with which absent photos make up this share of the sum, which stays n."""
     if absent.all() or not absent.any():
         return np.ones(len(absent))
     return np.asarray(np.where(absent, share / absent.mean(), (1 - share) / (~absent).mean()))
 
 
-def fit_logistic(x: Floats, right: Bools, importance: Floats) -> Floats:
+def fit_logistic(x: Floats, right: Bools, counts: Floats) -> Floats:
     """Weights (D,) that maximise the likelihood of `right` (n,) given rows x (n, D), times the prior.
 
-    Minimises `sum_i importance_i log(1 + exp(-s_i w . x_i)) + sum_j (w_j - prior_j)^2 / (2 spread_j^2)`, s = +-1: a
+    Minimises `sum_i counts_i log(1 + exp(-s_i w . x_i)) + sum_j (w_j - prior_j)^2 / (2 spread_j^2)`, s = +-1: a
     convex function with one minimum, also where a line separates right from wrong. By Newton's method, steps halved
     where they overshoot.
     """
@@ -143,10 +165,10 @@ def fit_logistic(x: Floats, right: Bools, importance: Floats) -> Floats:
     w = prior.copy()
     for _ in range(MOST_STEPS):
         p = sigmoid(x @ w)
-        slope = x.T @ (importance * (p - right)) + precision * (w - prior)
-        curve = (x.T * (importance * p * (1 - p))) @ x + np.diag(precision)
+        slope = x.T @ (counts * (p - right)) + precision * (w - prior)
+        curve = (x.T * (counts * p * (1 - p))) @ x + np.diag(precision)
         step = np.linalg.solve(curve, slope)
-        while _loss(x, right, importance, w - step) > _loss(x, right, importance, w) and np.abs(step).max() > 1e-12:
+        while _loss(x, right, counts, w - step) > _loss(x, right, counts, w) and np.abs(step).max() > 1e-12:
             step = step / 2
         w = w - step
         if np.abs(step).max() < 1e-9:
@@ -154,10 +176,10 @@ def fit_logistic(x: Floats, right: Bools, importance: Floats) -> Floats:
     return w
 
 
-def _loss(x: Floats, right: Bools, importance: Floats, w: Floats) -> float:
+def _loss(x: Floats, right: Bools, counts: Floats, w: Floats) -> float:
     margins = np.where(right, 1, -1) * (x @ w)
     away = (w - np.array(PRIOR)) / np.array(PRIOR_SPREAD)
-    return float(importance @ np.logaddexp(0, -margins) + away @ away / 2)
+    return float(counts @ np.logaddexp(0, -margins) + away @ away / 2)
 
 
 def sigmoid(x: npt.ArrayLike) -> Floats:

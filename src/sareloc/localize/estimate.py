@@ -8,14 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from sareloc.geo import ecef_from_wgs84
-from sareloc.localize.calibration import Calibration
+from sareloc.localize.calibration import MIN_CONFIDENCE, Calibration
 from sareloc.localize.fix import Fix, Match
 from sareloc.localize.fusion import PLACE_M, Place, fuse, weigh
 from sareloc.localize.sequence import CHANCE, Belief, support
 
 Floats = npt.NDArray[np.float64]
 
-MIN_CONFIDENCE = 0.5
 OTHER_MATCHES, NO_MATCH = 0.15, 0.2
 """Where a fix is wrong, the chance that another of its matches is right, and that none is though the map shows it."""
 NO_MATCHES = "there is no photo of the map to compare with in the area asked for"

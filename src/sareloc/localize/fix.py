@@ -29,7 +29,9 @@ class Fix:
     latlon: LatLon | None
     """None: the photo is not in this map, as far as can be told."""
     radius_m: float | None
-    """Where the place is right, the photo was taken within so many metres in 9 of 10 cases. None without a position."""
+    """Of 10 answers about places in the map, right or wrong, 9 are at most so far from the truth. None without one.
+
+    For answers with a confidence of 0.5 or more; photos of places that the map does not show are not counted."""
     confidence: float
     """The probability that the position, or the best guess where none is given, is within 25 m of the truth."""
     matches: tuple[Match, ...]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.loading import load_images
-from sareloc.localize.calibration import Calibration
-from sareloc.localize.estimate import MIN_CONFIDENCE, estimate, estimate_walk
+from sareloc.localize.calibration import MIN_CONFIDENCE, Calibration
+from sareloc.localize.estimate import estimate, estimate_walk
 from sareloc.localize.fix import Fix, Match
 from sareloc.localize.reranking import SPREAD, Reranker
 from sareloc.localize.searching import Search, Searcher

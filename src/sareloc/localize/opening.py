@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from sareloc.localize.estimate import MIN_CONFIDENCE
+from sareloc.localize.calibration import MIN_CONFIDENCE
 from sareloc.localize.localizer import Localizer
 from sareloc.localize.searching import Search
 from sareloc.models.place_model import PlaceModel

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
@@ -17,6 +20,9 @@ DEEPEST = 2000
 MOST_DISTURBED = 2.5
 WORTH = 0.2
 """A photo of the map is a guess at what will be asked: five of them count as one that somebody really asked with."""
+TEMPERATURE_SHARE = 0.25  # more than for photos: disturbed descriptors have a smaller spread of distances
+ABSENT_SHARE = 0.5
+RADIUS_SHARE = 0.92  # photos of the map are nearer to one another than queries are to them
 
 Vectors = npt.NDArray[np.float32]
 
@@ -27,8 +33,9 @@ def calibrate_by_map(place_map: PlaceMap, candidates: int) -> Calibration:
     Each is looked for twice: among the photos that were not taken on the same spot, and among those more than 50 m
     away, as a photo that the map does not show. Photos of one drive look more alike than those of another night or
     year, and how much more is not for the map to know: descriptors are disturbed first, in random directions, some not
-    at all and some by 2.5 times the usual distance to the most alike photo. A map too small to say anything gives the
-    numbers to start from.
+    at all and some by 2.5 times the usual distance to the most alike photo. The radius scale is the geometric mean of
+    the one that these photos give and the one to start from: how far off answers will be depends on where queries are
+    taken, too. A map too small to say anything gives the numbers to start from.
     """
     rng = np.random.default_rng(0)
     ids, latlon = place_map.sample(SAMPLE, rng)
@@ -38,7 +45,15 @@ def calibrate_by_map(place_map: PlaceMap, candidates: int) -> Calibration:
     usual = np.median([trial.distances[0] for trial in plain if not trial.absent]) if plain else 0.0
     asked = disturbed(vectors, usual * np.linspace(0, MOST_DISTURBED, len(ids)), rng)
     trials = make_trials(place_map.search(asked, k), truth_m, candidates, same_spot_m=SAME_SPOT_M)
-    return fit_trials(trials, "map", worth=WORTH)
+    fitted = fit_trials(
+        trials,
+        "map",
+        temperature_share=TEMPERATURE_SHARE,
+        absent_share=ABSENT_SHARE,
+        worth=WORTH,
+        radius_share=RADIUS_SHARE,
+    )
+    return replace(fitted, radius_scale=math.sqrt(fitted.radius_scale * Calibration().radius_scale))
 
 
 def disturbed(vectors: Vectors, lengths: npt.NDArray[np.float64], rng: np.random.Generator) -> Vectors:
@@ -48,9 +63,11 @@ def disturbed(vectors: Vectors, lengths: npt.NDArray[np.float64], rng: np.random
     return np.asarray(moved / np.linalg.norm(moved, axis=1, keepdims=True), dtype=np.float32)
 
 
-def deep_enough(place_map: PlaceMap, truth_m: npt.NDArray[np.float64], candidates: int) -> int:
-    """How many matches to look for, so that so many are left without those around the true positions (Q, 3)."""
-    around = place_map.count_around(truth_m, ELSEWHERE_M)
+def deep_enough(
+    place_map: PlaceMap, truth_m: npt.NDArray[np.float64], candidates: int, absent_m: float = ELSEWHERE_M
+) -> int:
+    """How many matches to look for, so that so many are left without those within `absent_m` of the truth (Q, 3)."""
+    around = place_map.count_around(truth_m, absent_m)
     return min(candidates + int(around.max(initial=0)), DEEPEST)
 
 

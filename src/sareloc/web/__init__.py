@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sareloc.errors import need
 from sareloc.localize import Localizer, Search
-from sareloc.localize.estimate import MIN_CONFIDENCE
+from sareloc.localize.calibration import MIN_CONFIDENCE
 from sareloc.models.place_model import PlaceModel
 from sareloc.web.limits import Limits, Serving
 
