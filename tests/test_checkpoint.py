@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import pickle
+import resource
 import signal
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from sareloc import checkpoint
 from sareloc.checkpoint import find_packaged, load_model, open_checkpoint, read_manifest, save_checkpoint
 from sareloc.errors import ArgumentError, WeightsError
-from sareloc.models import PlaceModel, fit_whitening, make_model
+from sareloc.models import PlaceModel, Whitening, fit_whitening, make_model
 
 KINDS = ["model", "model.safetensors"]
 
@@ -31,6 +33,21 @@ def model() -> PlaceModel:
     descriptors = F.normalize(torch.randn(90, 1024, generator=torch.Generator().manual_seed(1)), dim=1)
     made.whitening = fit_whitening(descriptors, 80)
     return made
+
+
+@pytest.fixture(scope="module")
+def small() -> PlaceModel:
+    """As `model`, with a whitening of 3 dimensions."""
+    made = make_model("alexnet", size=(64, 96), clusters=4, rng=torch.Generator().manual_seed(0), name="small")
+    made.whitening = Whitening(torch.zeros(1024), torch.randn(3, 1024, generator=torch.Generator().manual_seed(1)))
+    return made
+
+
+@pytest.fixture(scope="module")
+def small_saved(small: PlaceModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("specs") / "small"
+    save_checkpoint(small, path)
+    return path
 
 
 def photos() -> list[np.ndarray]:
@@ -258,8 +275,83 @@ DESCRIPTIONS = [
     (lambda a: a["spec"].pop("cut"), r"its description is damaged .*missing \['cut'\]"),
     (lambda a: a["spec"].update(backbone="vgg99"), "cannot assemble: unknown backbone 'vgg99': known are alexnet,"),
     (lambda a: a["spec"].update(knobs={"leaves": 3}), "cannot assemble: netvlad has no knob 'leaves'"),
-    (lambda a: a["spec"]["preprocess"].update(mean=[0, 0]), "its description is damaged .*three means"),
+    (lambda a: a["spec"]["preprocess"].update(mean=[0, 0]), r"its description is damaged .*mean .*three"),
 ]
+
+
+NAN, INF = float("nan"), float("inf")
+SPECS = {
+    "clusters": [10**6, 10**9, 10**30, 1e30, "x", 2.5, 4.0, True, NAN, None, -1, 0, [4]],
+    "bias": [3, "x", None, 0.0],
+    "norm": ["l3", 3, None, ["clamped"]],
+    "whitening": [10**6, 10**9, 10**30, 80.0, -1, 0, "x", 2.5, True, NAN, [80]],
+    "backbone": [[], ["alexnet"], {}, 3, None, True, "vgg99"],
+    "cut": [3, None, ["conv5"], "conv9"],
+    "train_from": [3, None, ["conv5"]],
+    "aggregation": [[], 3, None, "vlad"],
+    "name": [[], 3, None],
+    "knobs": [[], 3, None, "clusters"],
+    "preprocess": [[], 3, None],
+    "mean": [[NAN, 0, 0], [0, 0], "abc", None, [0, 0, "x"], [0, 0, INF], [0, 0, None], [0, 0, [1]], 3],
+    "std": [[0, 1, 1], [1, 1, -1], [1, NAN, 1], [1, 1], "abc", None, [1, 1, INF]],
+    "scale": [0, -1, 10**400, NAN, INF, "x", None, [1], True],
+    "resize": [[10**9, 10**9], 10**9, 10**30, [64], [64, 64, 64], "x", 2.5, True, [64.5, 64], [64, None], NAN, 3, -64],
+}
+HOMES = {"clusters": "knobs", "bias": "knobs", "norm": "knobs", "mean": "preprocess", "std": "preprocess"}
+HOMES |= {"scale": "preprocess", "resize": "preprocess"}
+
+
+def peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in SPECS.items() for value in values])
+def test_a_spec_is_checked_before_anything_is_allocated(small_saved: Path, field: str, value: Any) -> None:
+    path = small_saved.with_name(f"{field}{uuid.uuid4().hex}")
+    path.mkdir()
+    (path / "weights.safetensors").hardlink_to(small_saved / "weights.safetensors")
+    about = json.loads((small_saved / "spec.json").read_text())
+    (about["spec"][HOMES[field]] if field in HOMES else about["spec"])[field] = value
+    (path / "spec.json").write_text(json.dumps(about))
+    before = peak_bytes()
+    # the field, or the tensor whose shape does not follow from it
+    tensor = {"clusters": "aggregation", "bias": "aggregation", "whitening": "whitening", "aggregation": "aggregation"}
+    with pytest.raises(WeightsError, match=f"{field}|tensors?:? {tensor.get(field, field)}"):
+        open_checkpoint(path)
+    assert peak_bytes() - before < 200e6
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (lambda t: t.update({"aggregation.assign": torch.zeros(4, 256, dtype=torch.int64)}), "I64"),
+        (lambda t: t.update({"aggregation.assign": torch.zeros(4, 256, dtype=torch.bool)}), "BOOL"),
+        (lambda t: t.update({"aggregation.assign": torch.zeros(4, 256, dtype=torch.int8)}), "row-scale"),
+        (lambda t: t.update({"aggregation.assign#row-scale": torch.zeros(4)}), "unexpected"),
+        (lambda t: t.update({"none#row-scale": torch.zeros(4)}), "unexpected"),
+        (
+            lambda t: t.update(
+                {
+                    "aggregation.assign": torch.zeros(4, 256, dtype=torch.int8),
+                    "aggregation.assign#row-scale": torch.zeros(4, 1024, 1024),
+                }
+            ),
+            "row-scale",
+        ),
+    ],
+)
+def test_tensors_of_another_type_are_named(small: PlaceModel, tmp_path: Path, change: Any, word: str) -> None:
+    save_checkpoint(small, tmp_path / "m.safetensors")
+    rewrite(tmp_path / "m.safetensors", change)
+    with pytest.raises(WeightsError, match=word):
+        open_checkpoint(tmp_path / "m.safetensors")
+
+
+def test_json_nested_too_deeply_is_damage(small: PlaceModel, tmp_path: Path) -> None:
+    save_checkpoint(small, tmp_path / "model")
+    (tmp_path / "model" / "spec.json").write_text("[" * 200_000)
+    with pytest.raises(WeightsError, match="damaged"):
+        open_checkpoint(tmp_path / "model")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -284,7 +376,7 @@ def test_a_missing_or_lost_scale_of_int8_is_noticed(model: PlaceModel, tmp_path:
     path = tmp_path / "m.safetensors"
     save_checkpoint(model, path, storage="int8")
     rewrite(path, lambda t: t.pop("whitening.projection#row-scale"))
-    with pytest.raises(WeightsError, match="is damaged: it should open to model"):
+    with pytest.raises(WeightsError, match="row-scale"):
         open_checkpoint(path)
 
 

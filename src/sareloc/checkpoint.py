@@ -26,13 +26,14 @@ from sareloc.devices import find_device
 from sareloc.errors import ArgumentError, WeightsError
 from sareloc.files import writing
 from sareloc.models.place_model import ModelSpec, PlaceModel, fingerprint, model_of_spec
-from sareloc.models.storage import Storage, pack, unpack
+from sareloc.models.storage import ROW_SCALE, Storage, pack, unpack
 from sareloc.runtimes import RUNTIMES, run_on
 
 FORMAT = "sareloc-checkpoint"
 VERSION = 1
 SPEC, WEIGHTS, TRAINING = "spec.json", "weights.safetensors", "training.json"
 SINGLE_FILE, OLD = ".safetensors", ".old"
+STORED_FLOATS, STORED_COUNTS = ("F64", "F32", "F16", "BF16", "I8"), ("I64",)  # safetensors' names of types
 PICKLES = (".pth", ".pt", ".tar", ".ckpt", ".pkl", ".pickle", ".bin")
 
 PACKAGED = {name: Path(__file__).parent / "weights" / f"{name}{SINGLE_FILE}" for name in ("default", "fast")}
@@ -138,13 +139,14 @@ def open_checkpoint(path: str | Path) -> PlaceModel:
     file = path / WEIGHTS if path.is_dir() else path
     _refuse_unsafe(file)
     try:
-        weights = unpack(load_file(file))
         model = model_of_spec(manifest.spec)
+        _check_tensors(path, file, model.state_dict())
+        weights = unpack(load_file(file))
     except SafetensorError as wrong:
         raise WeightsError(f"{file} is damaged or cut short ({wrong}): get the checkpoint again") from wrong
     except ArgumentError as wrong:
         raise WeightsError(f"{path} describes a model that this sareloc cannot assemble: {wrong}") from wrong
-    _check_tensors(path, weights, model.state_dict())
+    model = model.to_empty(device="cpu")
     model.load_state_dict(weights)
     if (found := model.fingerprint()) != manifest.fingerprint:
         raise WeightsError(
@@ -154,18 +156,26 @@ def open_checkpoint(path: str | Path) -> PlaceModel:
     return model
 
 
-def _check_tensors(path: Path, given: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+def _check_tensors(path: Path, file: Path, wanted: Mapping[str, Tensor]) -> None:
+    """Compare the header of the weights file with what the spec asks for, before any tensor is read or allocated."""
+    with safe_open(file, framework="pt") as opened:
+        slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 (not a dict)
+        given = {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
+    scales = {name + ROW_SCALE for name, (kind, _) in given.items() if kind == "I8"}
     for trouble, names in (
-        ("misses", wanted.keys() - given.keys()),
-        ("holds unexpected", given.keys() - wanted.keys()),
+        ("misses", (wanted.keys() | scales) - given.keys()),
+        ("holds unexpected", given.keys() - wanted.keys() - scales),
     ):
         if names:
             raise WeightsError(f"{path} {trouble} tensors: {', '.join(sorted(names))}; it does not fit its own {SPEC}")
     for name, tensor in wanted.items():
-        if given[name].shape != tensor.shape:
-            raise WeightsError(
-                f"{path}: tensor {name} has shape {tuple(given[name].shape)}, the model wants {tuple(tensor.shape)}"
-            )
+        kind, shape = given[name]
+        if shape != tensor.shape:
+            raise WeightsError(f"{path}: tensor {name} has shape {shape}, the model wants {tuple(tensor.shape)}")
+        if kind not in (STORED_FLOATS if tensor.is_floating_point() else STORED_COUNTS):
+            raise WeightsError(f"{path}: tensor {name} has type {kind}, the model wants {tensor.dtype}")
+        if kind == "I8" and given[name + ROW_SCALE] != ("F32", shape[:1]):
+            raise WeightsError(f"{path}: tensor {name}{ROW_SCALE} must be F32 with one number for each row of {name}")
 
 
 def load_model(name_or_path: str | Path, device: torch.device | str | None = "cpu") -> PlaceModel:
@@ -220,7 +230,9 @@ def read_manifest(path: str | Path) -> Manifest:
             )
         spec = ModelSpec.from_json(json.dumps(about["spec"]))
         return Manifest(spec, about["storage"], about["fingerprint"], about.get("training"))
-    except (ValueError, KeyError, TypeError, AttributeError) as wrong:
+    except ArgumentError as wrong:
+        raise WeightsError(f"{path}: its description is damaged ({wrong}): get the checkpoint again") from wrong
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as wrong:
         raise WeightsError(f"{path}: its description is damaged ({wrong!r}): get the checkpoint again") from wrong
 
 

@@ -105,13 +105,13 @@ def test_pil_images_are_turned_upright_and_made_rgb() -> None:
 def test_errors() -> None:
     with pytest.raises(ArgumentError, match=r"63 x 200 px \(height x width\): at least 64 px are needed each way"):
         Preprocess().size(63, 200)
-    with pytest.raises(ArgumentError, match=r"no side below 64 px, got \(480, 32\)"):
+    with pytest.raises(ArgumentError, match=r"resize .* from 64 .*, found \(480, 32\)"):
         Preprocess(resize=(480, 32))
-    with pytest.raises(ArgumentError, match="no side below 64 px, got 32"):
+    with pytest.raises(ArgumentError, match=r"resize .* from 64 .*, found 32"):
         Preprocess(resize=32)
-    with pytest.raises(ArgumentError, match="no side below 64 px, got 0"):
+    with pytest.raises(ArgumentError, match=r"resize .* from 64 .*, found 0"):
         Preprocess(resize=0)
-    with pytest.raises(ArgumentError, match="three positive deviations"):
+    with pytest.raises(ArgumentError, match=r"std .* positive"):
         Preprocess(std=(1.0, 0.0, 1.0))
     rule = Preprocess()
     with pytest.raises(ArgumentError, match=r"the shape \(B, 3, H, W\), got \(3, 64, 64\)"):

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from sareloc.errors import ArgumentError, look_up
 
 NORM_EPS = 1e-12
+MAX_CLUSTERS = 1 << 20
+MAX_POWER = 1e6
 RANDOM_SHARPNESS = 100.0  # of the assignment before `fit_start` has measured the right one
 
 Knob = int | float | bool | str
@@ -87,8 +89,8 @@ class GeM(Aggregation):
 
     def __init__(self, channels: int, p: float = 3.0, *, rng: torch.Generator | None = None) -> None:
         super().__init__(channels)
-        if not p > 0:
-            raise ArgumentError(f"gem wants p > 0, got {p}")
+        if not isinstance(p, int | float) or isinstance(p, bool) or not 0 < p <= MAX_POWER:
+            raise ArgumentError(f"p of gem must be a number above 0 and up to {MAX_POWER:,}, found {p!r}")
         self.p = nn.Parameter(torch.tensor([float(p)]))
 
     def pool(self, features: Tensor) -> Tensor:
@@ -121,8 +123,12 @@ class NetVLAD(Aggregation):
         rng: torch.Generator | None = None,
     ) -> None:
         super().__init__(channels)
-        if clusters < 1:
-            raise ArgumentError(f"{self.name} wants at least one cluster, got {clusters}")
+        if not isinstance(clusters, int) or isinstance(clusters, bool) or not 1 <= clusters <= MAX_CLUSTERS:
+            raise ArgumentError(
+                f"clusters of {self.name} must be a whole number from 1 to {MAX_CLUSTERS:,}, found {clusters!r}"
+            )
+        if not isinstance(bias, bool):
+            raise ArgumentError(f"bias of {self.name} must be true or false, found {bias!r}")
         if norm not in get_args(Norm):
             raise ArgumentError(f"unknown norm {norm!r} of {self.name}: known are {', '.join(get_args(Norm))}")
         self.clusters = clusters

@@ -19,6 +19,8 @@ from sareloc.models.precision import autocast
 from sareloc.models.preprocess import Image, Preprocess, Resize
 from sareloc.models.whitening import Whitening
 
+MAX_DIM = 1 << 24
+
 
 @dataclass(frozen=True)
 class ModelSpec:
@@ -35,27 +37,42 @@ class ModelSpec:
     whitening: int | None
     """Dimensions after whitening; None: no whitening."""
 
+    def __post_init__(self) -> None:
+        for field in ("name", "backbone", "cut", "train_from", "aggregation"):
+            if not isinstance(value := getattr(self, field), str):
+                raise ArgumentError(f"{field} of a model must be text, found {value!r}")
+        if not isinstance(self.knobs, Mapping):
+            raise ArgumentError(f"knobs of a model must be the aggregation's options by name, found {self.knobs!r}")
+        whole = isinstance(self.whitening, int) and not isinstance(self.whitening, bool)
+        if self.whitening is not None and not (whole and 1 <= self.whitening <= MAX_DIM):
+            raise ArgumentError(
+                f"whitening of a model must be a whole number of dimensions from 1 to {MAX_DIM:,} or None, "
+                f"found {self.whitening!r}"
+            )
+
     def to_json(self) -> str:
         """One line, the same for equal specs."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @staticmethod
     def from_json(text: str) -> ModelSpec:
-        """The spec that `to_json` wrote; anything else is an ArgumentError."""
+        """The spec that `to_json` wrote. Raises ArgumentError, which names the field, if it is not one."""
         given = json.loads(text)
-        _check_keys(given, ModelSpec)
-        _check_keys(given["preprocess"], Preprocess)
+        _check_keys(given, ModelSpec, "the spec of a model")
+        _check_keys(given["preprocess"], Preprocess, "preprocess of a model")
         # JSON has lists where the records hold tuples
         pixels: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given["preprocess"].items()}
         return ModelSpec(**{**given, "preprocess": Preprocess(**pixels)})
 
 
-def _check_keys(given: Any, record: type) -> None:
+def _check_keys(given: Any, record: type, what: str) -> None:
     wanted = {f.name for f in fields(record)}
-    found = set(given) if isinstance(given, dict) else {type(given).__name__}
+    if not isinstance(given, dict):
+        raise ArgumentError(f"{what} must be a JSON object, found {given!r}")
+    found = set(given)
     if found != wanted:
         raise ArgumentError(
-            f"{record.__name__} wants exactly {', '.join(sorted(wanted))}; "
+            f"{what} must have exactly the fields {', '.join(sorted(wanted))}; "
             f"missing {sorted(wanted - found)}, unexpected {sorted(found - wanted)}"
         )
 
@@ -219,11 +236,14 @@ def make_model(
 
 
 def model_of_spec(spec: ModelSpec) -> PlaceModel:
-    """The model that a spec describes, in evaluation mode, its weights still to be loaded."""
-    with torch.random.fork_rng(devices=[]):  # weights about to be overwritten must not change what is drawn next
+    """The model that a spec describes, in evaluation mode, on the device "meta": shapes without memory.
+
+    `to_empty(device=...)` allocates the weights, which then have to be loaded.
+    """
+    with torch.device("meta"):
         base = make_backbone(spec.backbone, cut=spec.cut, train_from=spec.train_from)
         aggregation = make_aggregation(spec.aggregation, base.channels, spec.knobs)
-    whitening = None
-    if spec.whitening is not None:
-        whitening = Whitening(torch.empty(aggregation.dim), torch.empty(spec.whitening, aggregation.dim))
+        whitening = None
+        if spec.whitening is not None:
+            whitening = Whitening(torch.empty(aggregation.dim), torch.empty(spec.whitening, aggregation.dim))
     return PlaceModel(spec.preprocess, base, aggregation, whitening, spec.name).eval()

@@ -18,6 +18,8 @@ from sareloc.errors import ArgumentError
 Image = npt.NDArray[np.uint8] | Pillow.Image
 Resize = tuple[int, int] | int | None
 MIN_SIDE_PX = 64
+MAX_SIDE_PX = 16_384
+LARGEST_FLOAT32 = 3.4e38
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
@@ -42,16 +44,20 @@ class Preprocess:
     resize: Resize = (480, 640)
 
     def __post_init__(self) -> None:
-        if len(self.mean) != 3 or len(self.std) != 3 or not min(self.std) > 0 or not self.scale > 0:
-            raise ArgumentError(
-                f"pixel statistics want three means, three positive deviations and a positive scale, "
-                f"got mean={self.mean}, std={self.std}, scale={self.scale}"
-            )
+        for field, positive in (("mean", False), ("std", True), ("scale", True)):
+            value = getattr(self, field)
+            numbers = (value,) * 3 if field == "scale" else value
+            usable = isinstance(numbers, tuple) and len(numbers) == 3 and all(map(_is_number, numbers))
+            if not usable or (positive and not min(numbers) > 0):
+                raise ArgumentError(
+                    f"{field} of the pixels must be {'a' if field == 'scale' else 'three'} finite"
+                    f"{', positive' if positive else ''} number{'' if field == 'scale' else 's'}, found {value!r}"
+                )
         sides = self.resize if isinstance(self.resize, tuple) else (self.resize,) * 2
-        if len(sides) != 2 or any(side is not None and side < MIN_SIDE_PX for side in sides):
+        if self.resize is not None and not (len(sides) == 2 and all(map(_is_side, sides))):
             raise ArgumentError(
-                f"resize wants (height, width), a longest side or None, no side below {MIN_SIDE_PX} px, "
-                f"got {self.resize}"
+                f"resize must be (height, width), a longest side or None, each side a whole number from {MIN_SIDE_PX} "
+                f"to {MAX_SIDE_PX} px, found {self.resize!r}"
             )
 
     def size(self, height: int, width: int) -> tuple[int, int]:
@@ -98,6 +104,15 @@ class Preprocess:
                 chosen = rows[start : start + batch]
                 pixels = np.stack([_resized(images[row], size) for row in chosen])
                 yield chosen, torch.from_numpy(pixels).permute(0, 3, 1, 2)
+
+
+def _is_number(number: object) -> bool:
+    """Whether it is a number that float32 can hold."""
+    return isinstance(number, int | float) and not isinstance(number, bool) and abs(number) < LARGEST_FLOAT32
+
+
+def _is_side(side: object) -> bool:
+    return isinstance(side, int) and not isinstance(side, bool) and MIN_SIDE_PX <= side <= MAX_SIDE_PX
 
 
 def _height_width(image: Image) -> tuple[int, int]:
