@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from tests.localize.street import street_model, view, write_queries
 
-from sareloc.errors import MapError
 from sareloc.localize import Localizer, Search
 from sareloc.localize.agreement import LocalFeatures, agreement, local_features, moved_alike, mutual_pairs
 from sareloc.localize.reranking import GAIN, SPREAD, Reranker, _bytes, shorten
@@ -123,7 +122,7 @@ def test_feature_maps_are_computed_once(street: PlaceMap, monkeypatch: pytest.Mo
     matches = street.search(model.encode([view(3, 99)]).numpy(), 6)
     first = reranker.rerank([view(3, 99)], matches, 6)
     loaded: list[object] = []
-    monkeypatch.setattr(reranker, "_load", lambda files: loaded.extend(files) or [])
+    monkeypatch.setattr(reranker, "_load", lambda files: loaded.extend(files) or {})
     again = reranker.rerank([view(3, 99)], matches, 6)
     assert loaded == []
     assert np.array_equal(first.distances, again.distances)
@@ -157,10 +156,46 @@ def test_a_localizer_reranks(street: PlaceMap, tmp_path: Path) -> None:
     assert [fix.matches[0].photo[:9] for fix in fixes] == [f"photos/0{i}" for i in range(4)]  # type: ignore[union-attr]
 
 
-def test_photos_that_are_gone_are_named(street_folder: Path, tmp_path: Path) -> None:
+def test_photos_that_are_gone_or_damaged_keep_their_distance(street_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(street_folder / "photos", tmp_path / "photos")
+    shutil.copy(street_folder / "street.gpkg", tmp_path / "street.gpkg")
+    model, town = street_model(), PlaceMap(tmp_path / "street.gpkg")
+    matches = town.search(model.encode([view(11, 99)]).numpy(), 20)
+    all_of_them = Reranker(model, town).rerank([view(11, 99)], matches, 20)
+    gone, damaged = (town.photo_path(matches.files[0][rank]) for rank in (3, 7))
+    gone.unlink()
+    damaged.write_bytes(b"no photo")
+    found = Reranker(model, town).rerank([view(11, 99)], matches, 20)
+    before = dict(zip(matches.files[0], matches.distances[0].tolist(), strict=True))
+    after = dict(zip(found.files[0], found.distances[0].tolist(), strict=True))
+    kept = {matches.files[0][3], matches.files[0][7]}
+    assert {file for file in before if after[file] == before[file]} >= kept
+    assert after.keys() == before.keys()
+    assert (np.diff(found.distances[0]) >= 0).all()
+    expected = [file for file in all_of_them.files[0] if file not in kept]
+    assert [file for file in found.files[0] if file not in kept] == expected
+
+
+def test_where_no_photo_can_be_read_matches_keep_their_order_and_it_is_said_once(
+    street_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     shutil.copy(street_folder / "street.gpkg", tmp_path / "moved.gpkg")
-    localizer = Localizer(street_model(), PlaceMap(tmp_path / "moved.gpkg"), Search(rerank=10))
-    with pytest.raises(
-        MapError, match=r"photos of map moved\.gpkg again, and .*jpg.* \(10 of 10 cannot be read\).*put"
-    ):
-        localizer.localize(view(0, 99))
+    town = PlaceMap(tmp_path / "moved.gpkg")
+    localizer = Localizer(street_model(), town, Search(rerank=10), min_confidence=0)
+    plain = Localizer(street_model(), town, min_confidence=0)
+    for place in (0, 1):
+        fix = localizer.localize(view(place, 99))
+        assert fix.matches == plain.localize(view(place, 99)).matches
+        assert fix.latlon is not None
+    (said,) = caplog.messages
+    assert "moved.gpkg" in said
+    assert "re-ranking" in said
+
+
+def test_unknown_shares_leave_distances_as_they_are() -> None:
+    distances = np.array([[1.0, 1.1, 0.8], [1.0, 1.1, 0.8]], dtype=np.float32)
+    shares = np.array([[0.5, np.nan, 0.1], [np.nan, np.nan, np.nan]])
+    usual = np.quantile([0.5, 0.1], 0.75)
+    expected = [1.0 * (1 + GAIN * usual) / (1 + GAIN * 0.5), 1.1, 0.8 * (1 + GAIN * usual) / (1 + GAIN * 0.1)]
+    assert shorten(distances, shares)[0] == pytest.approx(expected)
+    assert shorten(distances, shares)[1] == pytest.approx([1.0, 1.1, 0.8])

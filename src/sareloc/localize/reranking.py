@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from threading import Lock
@@ -9,12 +10,14 @@ from threading import Lock
 import numpy as np
 import numpy.typing as npt
 
-from sareloc.errors import MapError, PhotoError
+from sareloc.errors import PhotoError
 from sareloc.loading import load_images
 from sareloc.localize.agreement import LocalFeatures, agreement, local_features
 from sareloc.models.place_model import PlaceModel, evaluating
 from sareloc.models.preprocess import Image
 from sareloc.place_map import Matches, PlaceMap
+
+log = logging.getLogger("sareloc.localize")
 
 GAIN = 3.0
 USUAL_QUANTILE = 0.75
@@ -38,19 +41,23 @@ class Reranker:
         self._lock = Lock()  # localizers are asked from several threads
         self._cache: OrderedDict[str, LocalFeatures] = OrderedDict()
         self._cached_bytes = 0
+        self._warned = False
 
     def rerank(self, images: Sequence[Image], matches: Matches, first: int) -> Matches:
         """The matches (Q, K) of Q images in a new order: the `first` ones of each are looked at again.
 
         One whose photo agrees with the query to a share f (see `agreement`) gets the distance
         `d (1 + 3 f') / (1 + 3 f)`, with f' the upper quartile over those looked at: chance alone brings little nearer,
-        and distances go on meaning what they meant. Equal distances keep their order.
+        and distances go on meaning what they meant. Equal distances keep their order. One whose photo cannot be read
+        keeps its distance; if that is so for all of them, a warning is logged, once.
         """
-        shares = np.zeros((len(images), min(first, matches.ids.shape[1])))
+        shares = np.full((len(images), min(first, matches.ids.shape[1])), np.nan)
         for row, query in enumerate(self._of_images(images)):
             files = matches.files[row][:first]
             seen = self._of_files(files)
-            shares[row] = [agreement(query, seen[file]) for file in files]
+            shares[row] = [agreement(query, seen[file]) if file in seen else np.nan for file in files]
+            if files and not seen:
+                self._warn(files)
         distances = matches.distances.copy()
         distances[:, :first] = shorten(distances[:, :first], shares)
         return _reorder(matches, distances)
@@ -64,24 +71,30 @@ class Reranker:
         return [found[row] for row in range(len(images))]
 
     def _of_files(self, files: Sequence[str]) -> dict[str, LocalFeatures]:
+        """The local features of those files of the map that can be read."""
         with self._lock:
             here = {file: self._cache[file] for file in files if file in self._cache}
-            new = [file for file in dict.fromkeys(files) if file not in here]
-            here |= zip(new, self._of_images(self._load(new)), strict=True)
+            images = self._load([file for file in dict.fromkeys(files) if file not in here])
+            here |= zip(images, self._of_images(list(images.values())), strict=True)
             for file in files:
-                self._keep(file, here[file])
+                if file in here:
+                    self._keep(file, here[file])
         return here
 
-    def _load(self, files: Sequence[str]) -> list[npt.NDArray[np.uint8]]:
+    def _load(self, files: Sequence[str]) -> dict[str, npt.NDArray[np.uint8]]:
         paths = [self.place_map.photo_path(file) for file in files]
-        images = [image for _, image in load_images(paths, self.model.preprocess.size, workers=self.workers)]
-        lost = [image for image in images if isinstance(image, PhotoError)]
-        if lost:
-            raise MapError(
-                f"re-ranking looks at the photos of map {self.place_map.path.name} again, and {lost[0]} "
-                f"({len(lost)} of {len(files)} cannot be read): put them back where they were, or do without re-ranking"
-            )
-        return [image for image in images if not isinstance(image, PhotoError)]
+        loaded = load_images(paths, self.model.preprocess.size, workers=self.workers)
+        return {files[row]: image for row, image in loaded if not isinstance(image, PhotoError)}
+
+    def _warn(self, files: Sequence[str]) -> None:
+        with self._lock:
+            if not self._warned:
+                log.warning(
+                    f"re-ranking needs the photos of map {self.place_map.path.name}, and none of the first "
+                    f"{len(files):,} matches can be read, such as {self.place_map.photo_path(files[0])}: matches keep "
+                    "their order. Put the photos back where they were, or do without re-ranking"
+                )
+            self._warned = True
 
     def _keep(self, file: str, features: LocalFeatures) -> None:
         if file not in self._cache:
@@ -93,11 +106,17 @@ class Reranker:
 
 
 def shorten(distances: npt.NDArray[np.float32], shares: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
-    """Descriptor distances (Q, K), shorter where the share of agreement (Q, K) is above the query's upper quartile."""
-    if not distances.size:
-        return distances
-    usual = np.quantile(shares, USUAL_QUANTILE, axis=1, keepdims=True)
-    return np.minimum(2.0, distances * (1 + GAIN * usual) / (1 + GAIN * shares)).astype(np.float32)
+    """Descriptor distances (Q, K), shorter where the share of agreement (Q, K) is above the query's upper quartile.
+
+    A share that is nan, not known, counts as equal to the quartile of the others: that distance stays.
+    """
+    shortened = distances.copy()
+    for row, known in enumerate(~np.isnan(shares)):
+        if known.any():
+            usual = np.quantile(shares[row, known], USUAL_QUANTILE)
+            factors = (1 + GAIN * usual) / (1 + GAIN * shares[row, known])
+            shortened[row, known] = np.minimum(2.0, distances[row, known] * factors)
+    return shortened
 
 
 def _reorder(matches: Matches, distances: npt.NDArray[np.float32]) -> Matches:
