@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sqlite3
+import subprocess
 import threading
 from contextlib import closing
 from dataclasses import replace
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pyogrio
 import pytest
+from tests.conftest import make_read_only
 from tests.engines.contract_suite import unit_vectors
 from tests.place_map.small_town import geotag_of
 
@@ -24,6 +26,7 @@ from sareloc.place_map.map_file import MapFile
 from sareloc.place_map.opening import create_map_file, open_map_file
 from sareloc.place_map.records import Manifest, Photo, entry_of
 from sareloc.place_map.storage import PACKINGS
+from sareloc.place_map.upkeep import verify_map
 
 DIM = 32
 TINY = Manifest("tiny", "0123456789abcdef", DIM)
@@ -306,6 +309,76 @@ def test_reading_while_another_writes(tmp_path: Path) -> None:
         assert plain.execute("PRAGMA journal_mode").fetchone() == ("delete",)
 
 
+def test_the_file_alone_copied_after_a_batch_is_a_map_of_all_batches(tmp_path: Path) -> None:
+    path = make_map(tmp_path / "town.gpkg")
+    (tmp_path / "copies").mkdir()
+    with open_map_file(path, write=True) as writer, open_map_file(path) as reader:
+        for batch in range(5):
+            numbers = range(100 * batch, 100 * batch + 100)
+            writer.add([photo(number) for number in numbers], unit_vectors(100, seed=batch))
+            copied = Path(shutil.copy(path, tmp_path / "copies" / f"{batch}.gpkg"))
+            assert verify_map(copied) == []
+            with open_map_file(copied) as copy:
+                assert copy.photos()[2] == tuple(f"{number:04d}.jpg" for number in range(numbers.stop))
+            with open_map_file(copied, write=True) as copy:
+                assert copy.add([photo(9999)], unit_vectors(1)) == 1
+        with reader.snapshot():
+            assert reader.count() == 500
+            writer.add([photo(1000)], unit_vectors(1))  # a reader in the middle of something is not waited for
+            assert reader.count() == 500
+        writer.write_note("calibration", "{}")
+        with open_map_file(Path(shutil.copy(path, tmp_path / "last.gpkg"))) as copy:
+            assert (copy.count(), copy.notes()) == (501, {"calibration": "{}"})
+
+
+@pytest.mark.parametrize("create", [True, False], ids=["a new map", "a map that grows"])
+def test_a_full_disk_is_named_and_what_was_acknowledged_is_kept(small_disk: Path, create: bool) -> None:
+    path = small_disk / "town.gpkg"
+    if create:
+        (small_disk / "filler").write_bytes(bytes(40_000))
+        with pytest.raises(MapError, match=r"town\.gpkg .*disk is full"):
+            create_map_file(path, TINY)
+        assert [file.name for file in small_disk.iterdir()] == ["filler"]
+        return
+    resize(small_disk, 1000)
+    create_map_file(path, TINY)
+    added = 0
+    with open_map_file(path, write=True) as file:
+        with pytest.raises(MapError, match=r"town\.gpkg .*disk is full"):  # noqa: PT012
+            while added < 10_000:
+                numbers = range(added, added + 100)
+                file.add([photo(number) for number in numbers], unit_vectors(100))
+                added += 100
+        resize(small_disk, 4000)
+        file.add([photo(20_000)], unit_vectors(1))
+    with open_map_file(path) as file:
+        assert (file.count(), file.query("PRAGMA integrity_check")) == (added + 1, [("ok",)])
+
+
+def resize(disk: Path, kilobytes: int) -> None:
+    subprocess.run(["mount", "-o", f"remount,size={kilobytes}k", str(disk)], check=True)
+
+
+def test_a_read_only_disk_is_named_and_maps_on_it_can_be_read(small_disk: Path) -> None:
+    resize(small_disk, 1000)
+    path = make_map(small_disk / "town.gpkg", 3)
+    make_read_only(small_disk)
+    with open_map_file(path) as file:
+        assert file.count() == 3
+    with pytest.raises(MapError, match=r"town\.gpkg .*read-only"):
+        open_map_file(path, write=True)
+    with pytest.raises(MapError, match=r"other\.gpkg .*read-only"):
+        create_map_file(small_disk / "other.gpkg", TINY)
+    with pytest.raises(MapError, match=r"deeper/other\.gpkg .*read-only"):
+        create_map_file(small_disk / "deeper" / "other.gpkg", TINY)
+
+
+def test_a_map_cannot_be_made_where_a_file_is_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(MapError, match=r"file/town\.gpkg .*not a directory"):
+        create_map_file(tmp_path / "file" / "town.gpkg", TINY)
+
+
 @pytest.mark.parametrize("last", ["reader", "writer"])
 def test_the_last_to_close_leaves_one_file(tmp_path: Path, last: str) -> None:
     path = make_map(tmp_path / "town.gpkg", 1)
@@ -358,7 +431,7 @@ def test_a_map_in_a_folder_that_may_not_be_written_to_can_be_read(tmp_path: Path
 
 
 def test_readers_cannot_write(tmp_path: Path) -> None:
-    with open_map_file(make_map(tmp_path / "town.gpkg")) as file, pytest.raises(MapError, match="readonly"):
+    with open_map_file(make_map(tmp_path / "town.gpkg")) as file, pytest.raises(MapError, match="read-only"):
         file.add([photo(1)], unit_vectors(1))
 
 

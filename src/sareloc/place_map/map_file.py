@@ -6,12 +6,14 @@
 
 A photo and its descriptor come in one transaction and go together, whoever deletes the point. Every transaction that
 changes something also draws a new change id. Writers keep a write-ahead log, so that others may read meanwhile, and
-several writers take turns; the last one to close leaves a single file.
+several writers take turns. After every transaction the log is copied into the file, as far as readers allow without
+waiting, so that the file alone holds all that was acknowledged; the last one to close leaves a single file.
 """
 
 from __future__ import annotations
 
 import secrets
+import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -35,6 +37,7 @@ T = TypeVar("T")
 
 PART = 4096  # rows read at a time
 WAIT_S = 30.0
+FULL_BYTES = 2**18  # where SQLite says only that writing failed: its files grow by pages and by 32 kB
 NOTE = "note "
 CHANGE_ID = "change_id"
 ID_GAP = 2**32
@@ -278,8 +281,11 @@ class MapFile:
                     write_change_id(self._connection)
                 self._connection.execute("COMMIT")
             except BaseException:
-                self._connection.execute("ROLLBACK")
+                if self._connection.in_transaction:  # SQLite has rolled back itself where the disk is full
+                    self._connection.execute("ROLLBACK")
                 raise
+        with suppress(sqlite3.Error):  # the log holds it
+            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 
 @contextmanager
@@ -288,14 +294,29 @@ def map_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        said = str(error)
-        if "locked" in said:
-            said = f"another process has been writing it for {WAIT_S:.0f} s: try again when it is done"
-        elif "not a database" in said:
-            said = "it is no map: maps are GeoPackages (.gpkg)"
-        elif "malformed" in said or "disk I/O" in said:
-            said = f"it is damaged ({said}): build it again, or take it from a backup"
-        raise MapError(f"map {path} cannot be used: {said}") from error
+        raise MapError(f"map {path} cannot be used: {_cause(path, error)}") from error
+
+
+def _cause(path: Path, error: sqlite3.Error) -> str:
+    said, name = str(error), getattr(error, "sqlite_errorname", "")
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return f"another process has been writing it for {WAIT_S:.0f} s: try again when it is done"
+    if name == "SQLITE_FULL" or (name.startswith("SQLITE_IOERR") and _is_full(path)):
+        return "the disk is full. What was acknowledged is kept: free some space and run the same command again"
+    if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):
+        return f"the file or its folder is read-only ({said}): make it writable, or copy the map elsewhere"
+    if name == "SQLITE_NOTADB":
+        return "it is no map: maps are GeoPackages (.gpkg)"
+    if name.startswith(("SQLITE_CORRUPT", "SQLITE_IOERR")):
+        return f"it is damaged, or the disk is ({said}): build it again, or restore a backup"
+    return said
+
+
+def _is_full(path: Path) -> bool:
+    try:
+        return shutil.disk_usage(path.parent).free < FULL_BYTES
+    except OSError:
+        return False
 
 
 def write_change_id(sql: sqlite3.Connection) -> None:

@@ -31,15 +31,22 @@ def create_map_file(path: Path, manifest: Manifest) -> None:
     The map is written beside and then linked: there is never half a map.
     """
     look_up(PACKINGS, manifest.storage, "storage")
-    path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = "not a directory" if isinstance(error, FileExistsError) else error.strerror
+        raise MapError(f"map {path} cannot be made: {error.filename}: {str(reason).lower()}") from error
     try:
         with map_errors(path):
             _write_empty(beside, replace(manifest, map_id=uuid.uuid4().hex, format=FORMAT))
         with suppress(FileExistsError):
             os.link(beside, path)  # unlike a rename it never replaces what another process has created meanwhile
+    except OSError as error:
+        raise MapError(f"map {path} cannot be made: {str(error.strerror).lower()}") from error
     finally:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
 
 
 def open_map_file(path: Path, *, write: bool = False) -> MapFile:
@@ -111,7 +118,8 @@ def _upgrade(path: Path, connection: sqlite3.Connection) -> Manifest:
             write_change_id(connection)
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
         raise
     return replace(manifest, format=FORMAT)
 
