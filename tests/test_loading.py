@@ -49,7 +49,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     (folder / "empty.jpg").touch()
     (folder / "text.jpg").write_text("no photo")
     cut = folder / "cut.jpg"
-    cut.write_bytes(good[0].read_bytes()[:-2000])
+    cut.write_bytes(good[0].read_bytes()[: good[0].stat().st_size // 2])
     odd = folder / os.fsdecode(b'caf\xe9 "1".jpg')
     save(odd)
     bad = [folder / "none.jpg", folder, folder / "empty.jpg", folder / "text.jpg", cut, Path("a\0b.jpg")]

@@ -101,6 +101,17 @@ def test_unreadable_photos_go_to_standard_error(town: Path, tmp_path: Path, caps
     assert capsys.readouterr().out == ""
 
 
+def test_a_photo_without_its_last_bytes_is_answered_with_a_note(
+    town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = (town / "queries" / "q05.jpg").read_bytes()
+    (tmp_path / "cut.jpg").write_bytes(whole[: int(len(whole) * 0.97)])
+    assert localize(town, tmp_path / "cut.jpg") == 0
+    told = capsys.readouterr()
+    assert "most like photos/05_" in told.out
+    assert re.search(r"cut\.jpg: truncated", told.err)
+
+
 def test_where_to_look(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
     latitude, longitude = position(20)
     asked = [town / "queries" / "q02.jpg", "--json"]

@@ -41,6 +41,11 @@ def test_faulty_files_are_told_apart(tmp_path, make_photo):
     decoded = check_places(places, decode=True)
     assert [Path(file).name for file, _ in decoded.unreadable] == ["d1.jpg", "d2.jpg"]
     assert "truncated" in decoded.unreadable[1][1]
+    assert decoded.notes == ()
+    (tmp_path / "d2.jpg").write_bytes(whole[:-9])  # almost complete: used, and said
+    decoded = check_places(places, decode=True)
+    assert [Path(file).name for file, _ in decoded.unreadable] == ["d1.jpg"]
+    assert "d2.jpg: truncated" in decoded.notes[0]
     assert decoded.missing == found.missing
     assert json.loads(json.dumps(decoded.to_json()))["extent"]["east_west_m"] == 500
 

@@ -20,6 +20,7 @@ from PIL import Image
 import sareloc.photos.decoding as decoding
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.photos import decode
+from sareloc.photos.decoding import is_truncated
 
 pytest.importorskip("pillow_heif").register_heif_opener()  # so that Pillow can save HEIC; decode does without
 
@@ -304,7 +305,7 @@ def test_a_truncated_photo_names_itself(format: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     content = encoded(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8), format)
     path = tmp_path / f"cut.{format.lower()}"
-    for share in (0.1, 0.5, 0.9):
+    for share in (0.1, 0.5, 0.7):
         path.write_bytes(content[: int(len(content) * share)])
         with pytest.raises(PhotoError) as caught:
             decode(path)
@@ -488,3 +489,54 @@ def test_many_mutated_photos_decode_or_name_themselves(mutated: tuple[str, bytes
 )
 def test_noise_behind_a_signature(signature: bytes, noise: bytes) -> None:
     survives(signature + noise)
+
+
+# A JPEG without its last bytes, as a broken copy or a full card leaves it
+
+
+def noise(mode: str = "RGB") -> Image.Image:
+    """As much detail everywhere, so that a share of the bytes is the same share of the rows."""
+    pixels = np.random.default_rng(3).integers(0, 256, (30, 40, 3), dtype=np.uint8)
+    return Image.fromarray(pixels).resize((400, 300), Image.Resampling.BICUBIC).convert(mode)
+
+
+@pytest.mark.parametrize(
+    ("mode", "options"),
+    [("RGB", {}), ("RGB", {"progressive": True}), ("L", {}), ("CMYK", {}), ("RGB", {"restart_marker_rows": 1})],
+    ids=["baseline", "progressive", "grey", "CMYK", "restart markers"],
+)
+def test_a_jpeg_that_is_almost_complete_is_used(mode: str, options: dict[str, object], tmp_path: Path) -> None:
+    content = encoded(noise(mode), "JPEG", **options)
+    path = tmp_path / "cut.jpg"
+    path.write_bytes(content[: int(len(content) * 0.97)])
+    assert is_truncated(path)
+    for size in (None, lambda height, width: (height // 3, width // 3)):
+        expected = decode(content, size=size).astype(int)
+        for source in (path, path.read_bytes()):
+            found = decode(source, size=size)
+            assert found.shape == expected.shape
+            rows = int(len(expected) * 0.9)
+            assert np.abs(found[:rows] - expected[:rows]).mean() < 2
+    for share in (0.5, 0.3):
+        path.write_bytes(content[: int(len(content) * share)])
+        with pytest.raises(PhotoError, match=r"cut\.jpg.*truncated"):
+            decode(path)
+
+
+def test_a_turned_photo_that_is_almost_complete_comes_upright() -> None:
+    content = encoded(noise(), "JPEG", exif=orientation_exif(6))
+    found = decode(content[: int(len(content) * 0.97)])
+    assert found.shape == (400, 300, 3)
+    assert np.abs(found[:, 40:].astype(int) - decode(content)[:, 40:]).mean() < 2  # the lower edge is now on the left
+
+
+def test_only_a_jpeg_without_its_end_is_called_truncated(tmp_path: Path) -> None:
+    path = tmp_path / "photo"
+    content = encoded(noise(), "JPEG")
+    for other in (b"", b"no photo", content, content + b"a trailer of the camera's", encoded(noise(), "PNG")):
+        path.write_bytes(other)
+        assert not is_truncated(path)
+    block = b"Exif\0\0" + encoded(scene(), "JPEG")  # with an end of its own
+    path.write_bytes(encoded(noise(), "JPEG", exif=block)[:-9])
+    assert is_truncated(path)
+    assert not is_truncated(tmp_path / "none")

@@ -94,13 +94,27 @@ def test_photos_that_cannot_go_in_are_listed(model: PlaceModel, tmp_path: Path) 
     broken = folder / "broken.jpg"
     broken.write_bytes(b"no photo")
     cut = write_photo(folder / "cut.jpg", 51)
-    cut.write_bytes(cut.read_bytes()[:-300])
+    cut.write_bytes(cut.read_bytes()[: cut.stat().st_size // 2])
     for _ in range(2):  # the second run says the same
         report = build_map(model, folder, tmp_path / "town.gpkg", batch=2)
         assert report.untagged == (str(untagged),)
         assert sorted(error.photo for error in report.unreadable) == [str(broken), str(cut)]
         assert report.added + report.already == 4
     assert set(contents(tmp_path / "town.gpkg")) == {f"photos/{path.name}" for path in paths}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_photo_without_its_last_bytes_is_used_with_a_note(workers: int, model: PlaceModel, tmp_path: Path) -> None:
+    write_town(tmp_path / "photos", 2)
+    noise = np.random.default_rng(0).integers(0, 256, (96, 96, 3), dtype=np.uint8)
+    cut = tmp_path / "photos" / "cut.jpg"
+    Image.fromarray(noise).save(cut, exif=exif_bytes(geotag_of(7)))
+    cut.write_bytes(cut.read_bytes()[: int(cut.stat().st_size * 0.97)])
+    report = build_map(model, tmp_path / "photos", tmp_path / "town.gpkg", workers=workers)
+    assert (report.added, report.unreadable) == (3, ())
+    (note,) = report.notes
+    assert str(cut) in note
+    assert "truncated" in note
 
 
 def test_the_same_photo_under_two_names_goes_in_once(model: PlaceModel, tmp_path: Path) -> None:
@@ -351,7 +365,9 @@ def test_a_first_build_that_fails_leaves_no_map(
 ) -> None:
     out, photo = where_to(kind, tmp_path), write_photo(tmp_path / "photos" / "a.jpg", 1, tagged=fault != "untagged")
     if fault == "unreadable":
-        photo.write_bytes(photo.read_bytes()[:-300])  # what this lacks is missed only when all of it is decoded
+        photo.write_bytes(
+            photo.read_bytes()[: photo.stat().st_size // 2]
+        )  # what this lacks is missed only when all of it is decoded
 
     def stop(*images: object, **options: object) -> None:
         raise KeyboardInterrupt

@@ -83,7 +83,7 @@ def write_trouble(folder: Path) -> None:
     write_photo(folder / "nowhere.jpg", 50, tagged=False)
     (folder / "broken.jpg").write_bytes(b"no photo")
     cut = write_photo(folder / "cut.jpg", 51)
-    cut.write_bytes(cut.read_bytes()[:-300])
+    cut.write_bytes(cut.read_bytes()[: cut.stat().st_size // 2])
     write_photo(folder / "sub" / make_utm_name(geotag_of(52)), 52, tagged=False)
     write_photo(folder / "listed.jpg", 53, tagged=False)
     (folder / "geotags.csv").write_text("file,lat,lon,heading\nlisted.jpg,10,20,90\n")

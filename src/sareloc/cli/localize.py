@@ -17,6 +17,7 @@ from sareloc.errors import ArgumentError, PhotoError
 from sareloc.localize import Fix, Localizer, Search, open_localizer
 from sareloc.localize.formats import csv_table, geojson, sentence
 from sareloc.photos import find_photos, read_time
+from sareloc.photos.decoding import TRUNCATED, is_truncated
 from sareloc.place_map import Area, Box, Circle
 from sareloc.place_map.examining import read_tables
 
@@ -153,8 +154,10 @@ def ask(
 
 
 def tell_unreadable(found: Iterator[tuple[str, Fix | PhotoError]]) -> Iterator[tuple[str, Fix]]:
-    """The photos that have an answer; the others go to standard error."""
+    """The photos that have an answer; the others go to standard error, and so does a note on truncated photos."""
     for photo, fix in found:
+        if not isinstance(fix, PhotoError) and is_truncated(photo):
+            tqdm.write(f"sareloc: {photo}: {TRUNCATED}", file=sys.stderr)
         if isinstance(fix, PhotoError):
             tqdm.write(f"sareloc: {fix}", file=sys.stderr)
         else:

@@ -14,7 +14,7 @@ from sareloc.datasets.places import Places, find_positives, photo_paths
 from sareloc.errors import PhotoError
 from sareloc.geo import Floats, Positions, distance_m
 from sareloc.photos import decode as decode_photo
-from sareloc.photos.decoding import open_photo
+from sareloc.photos.decoding import TRUNCATED, is_truncated, open_photo
 
 FILES_AT_ONCE = 8  # reading waits for the disk, and decoding lets other threads run
 ABSENT = "no such file"
@@ -53,7 +53,7 @@ class Check:
     """(file, reason) of each file that is there and cannot be read."""
     left_out: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    """What is wrong or odd about the tables of positions, in sentences."""
+    """What is wrong or odd about the tables of positions, and truncated photos, in sentences."""
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
@@ -64,6 +64,8 @@ def check_places(places: Places, *, decode: bool = False, progress: bool = False
     """Look a dataset over: every file's header is read, or with `decode` the whole file."""
     paths = photo_paths(places)
     missing, unreadable = _faults(paths, _decode if decode else _read_header, progress)
+    bad = {file for file, _ in unreadable}
+    cut = [str(path) for path in paths if decode and str(path) not in bad and is_truncated(path)]
     return Check(
         places.name,
         places.split,
@@ -77,7 +79,7 @@ def check_places(places: Places, *, decode: bool = False, progress: bool = False
         missing,
         unreadable,
         places.left_out,
-        places.notes,
+        (*places.notes, *(f"{file}: {TRUNCATED}" for file in cut)),
     )
 
 

@@ -20,6 +20,7 @@ from sareloc.errors import ArgumentError, PhotoError, SarelocError, need
 
 Source = str | Path | bytes | BinaryIO
 SizeRule = Callable[[int, int], tuple[int, int]]
+Box = tuple[float, float, float, float]
 
 MAX_PIXELS = 200_000_000
 """The largest phone sensors have 200 megapixels; a file that claims more is refused before it is decoded."""
@@ -28,6 +29,11 @@ FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "TIFF")  # no others: each decoder is 
 HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
 DRAFT_GAP = 2  # a JPEG is unpacked at 1/2, 1/4 or 1/8 while that leaves at least twice the target's size
 REDUCING_GAP = 3.0  # beyond 6 times the target's size a box filter goes first; Pillow calls 3 indistinguishable
+JPEGS = ("JPEG", "MPO")
+START_OF_IMAGE, END_OF_IMAGE, START_OF_SCAN = b"\xff\xd8", b"\xff\xd9", 0xDA
+NO_LENGTH = {0x00, 0x01, *range(0xD0, 0xD9), 0xFF}  # after 0xFF: markers without content, and what is no marker
+TRUNCATED = "truncated: the end of the file is missing, and what is there was used"
+MIN_ROWS = 0.8  # of a truncated JPEG; the last 3 % of its bytes may be more than 3 % of its rows
 BACKGROUND = "white"  # what shows through transparent pixels, as on a page
 
 Turn = Image.Transpose
@@ -53,29 +59,47 @@ def decode(
     white; colour profiles are ignored. Resizing is bilinear and antialiased, as the field's models were trained:
     unlike bicubic it makes no brightness that the photo does not have.
 
-    Raises PhotoError, and nothing else, for a file that is missing, no photo, damaged, truncated, larger than
-    `max_pixels`, or refused by `size` with an ArgumentError. `name` is what errors call a photo without a path.
+    A JPEG whose end is missing is used if at least `MIN_ROWS` of its rows are there; the others are grey
+    (`is_truncated` says which files these are). Raises PhotoError, and nothing else, for a file that is missing, no
+    photo, damaged, truncated by more, larger than `max_pixels`, or refused by `size` with an ArgumentError. `name` is
+    what errors call a photo without a path.
     """
     label = name or _name_of(source)
     with open_photo(source, name=label, max_pixels=max_pixels) as image:
         with pillow_errors(label):
-            is_jpeg = image.format in ("JPEG", "MPO")
+            is_jpeg = image.format in JPEGS
             if not is_jpeg:
                 image.load()  # a TIFF turns itself upright on the way, a PNG may hold its EXIF behind the pixels
             turn = _turn(image)
             sideways = turn in SIDEWAYS
             height, width = image.size if sideways else image.size[::-1]
         target = None if size is None else target_size(size, height, width, label)
+        stored = None if target is None else target if sideways else target[::-1]  # (width, height) as in the file
         with pillow_errors(label):
-            box = None
-            if target is not None:
-                stored = target if sideways else target[::-1]  # (width, height) as the file has them
-                if is_jpeg and (draft := image.draft(None, (DRAFT_GAP * stored[0], DRAFT_GAP * stored[1]))):
-                    box = draft[1]
-            rgb = _rgb(image, label)
-            if target is not None:
+            try:
+                rgb, box = _reduced(image, stored, label)
+            except OSError:
+                content = _content(image) if is_jpeg else b""
+                if not _lacks_end(content):
+                    raise
+                rgb, box = _reduced_with_end(content, stored, label)
+            if stored is not None:
                 rgb = rgb.resize(stored, Image.Resampling.BILINEAR, box=box, reducing_gap=REDUCING_GAP)
             return np.array(rgb if turn is None else rgb.transpose(turn))
+
+
+def is_truncated(photo: str | Path) -> bool:
+    """Whether a file is a JPEG whose end is missing: `decode` uses it if at least `MIN_ROWS` of its rows are there."""
+    try:
+        with open(photo, "rb") as file:
+            start = file.read(2)
+            file.seek(-2, os.SEEK_END)
+            if start != START_OF_IMAGE or file.read(2) == END_OF_IMAGE:
+                return False
+            file.seek(0)
+            return _lacks_end(file.read())
+    except OSError:
+        return False
 
 
 @contextmanager
@@ -205,6 +229,68 @@ def _turn(image: Image.Image) -> Turn | None:
         return TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
     except Exception:  # damaged EXIF beside good pixels: as they are
         return None
+
+
+def _reduced(image: Image.Image, stored: tuple[int, int] | None, label: str) -> tuple[Image.Image, Box | None]:
+    """RGB, decoded at a fraction of its size while that is enough for `stored` (width, height), and its box then."""
+    box = None
+    if stored is not None and image.format in JPEGS:
+        draft = image.draft(None, (DRAFT_GAP * stored[0], DRAFT_GAP * stored[1]))
+        box = draft[1] if draft else None
+    return _rgb(image, label), box
+
+
+def _reduced_with_end(content: bytes, stored: tuple[int, int] | None, label: str) -> tuple[Image.Image, Box | None]:
+    """As `_reduced`, of a JPEG whose end is missing: given one, libjpeg fills the missing rows with grey."""
+    image = Image.open(io.BytesIO(content + END_OF_IMAGE), formats=FORMATS)
+    progressive = bool(image.info.get("progressive"))
+    rgb, box = _reduced(image, stored, label)
+    rows = np.asarray(rgb)
+    there = np.flatnonzero((rows != rows[-1, -1]).any(axis=(1, 2)))
+    share = (there[-1] + 1) / len(rows) if len(there) else 0.0
+    if share < MIN_ROWS or (progressive and not _shows_all_detail(_scans(content)[0])):
+        missing = "the details are" if progressive else f"{1 - share:.0%} of the rows are"
+        raise PhotoError(label, f"truncated: {missing} missing")
+    return rgb, box
+
+
+def _content(image: Image.Image) -> bytes:
+    stream: BinaryIO = image.fp  # type: ignore[attr-defined]
+    stream.seek(0)
+    return stream.read()
+
+
+def _lacks_end(content: bytes) -> bool:
+    return content[:2] == START_OF_IMAGE and not _scans(content)[1]
+
+
+def _scans(content: bytes) -> tuple[list[bytes], bool]:
+    """The headers of a JPEG's scans, as far as they are there, and whether its end is."""
+    headers: list[bytes] = []
+    at = 2
+    while 0 <= at < len(content) - 1:
+        marker = content[at + 1]
+        if content[at] != 0xFF or marker in NO_LENGTH:  # in the pixels of a scan
+            at = content.find(b"\xff", at + 1 if content[at] != 0xFF or marker == 0xFF else at + 2)
+        elif marker == END_OF_IMAGE[1]:
+            return headers, True
+        else:
+            length = int.from_bytes(content[at + 2 : at + 4], "big")
+            if marker == START_OF_SCAN:
+                headers.append(content[at + 4 : at + 2 + length])
+            at += 2 + length
+    return headers, False
+
+
+def _shows_all_detail(scans: list[bytes]) -> bool:
+    """Whether the last bit of the brightness's highest frequency has begun: what a progressive JPEG ends with."""
+    for scan in scans:
+        components = scan[0] if scan else 0
+        if len(scan) == 2 * components + 4 and scans[0][1] in scan[1 : 1 + 2 * components : 2]:
+            last, low_bit = scan[-2], scan[-1] & 15
+            if (last, low_bit) == (63, 0):
+                return True
+    return False
 
 
 def _rgb(image: Image.Image, label: str) -> Image.Image:

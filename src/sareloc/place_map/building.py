@@ -22,6 +22,7 @@ from sareloc.engines.milvus_address import is_milvus_address
 from sareloc.errors import MapError, PhotoError
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Geotag, find_photos
+from sareloc.photos.decoding import TRUNCATED, is_truncated
 from sareloc.place_map.examining import Given, examine, list_photos, read_tables, stamp
 from sareloc.place_map.map_model import load_map_model
 from sareloc.place_map.place_map import PlaceMap
@@ -65,7 +66,7 @@ class BuildReport:
     """Photos of the map, given or not, whose files no longer exist; they stay in it. Not looked for on Milvus."""
     seconds: float
     notes: tuple[str, ...]
-    """What a person should know: bad rows of tables, rows that name no photo, odd positions."""
+    """What a person should know: bad rows of tables, rows that name no photo, odd positions, truncated photos."""
 
 
 @dataclass(frozen=True)
@@ -223,7 +224,7 @@ class Target:
 
 
 def make_report(tally: Tally, gone: tuple[str, ...], notes: tuple[str, ...], start: float) -> BuildReport:
-    """The report of a tally; `start`: when the work began, by `time.monotonic`."""
+    """The report of a tally; `notes`: on the tables of positions; `start`: when the work began, by `time.monotonic`."""
     return BuildReport(
         added=tally.added,
         updated=tally.updated,
@@ -234,7 +235,7 @@ def make_report(tally: Tally, gone: tuple[str, ...], notes: tuple[str, ...], sta
         unreadable=tuple(tally.unreadable),
         gone=gone,
         seconds=time.monotonic() - start,
-        notes=notes,
+        notes=(*notes, *tally.notes),
     )
 
 
@@ -306,6 +307,7 @@ class _Adding:
             if photos:
                 tally.count_written(photos, self.target.open().add(photos, part.descriptors))
             tally.unreadable += part.errors.values()
+            tally.notes += [f"{files[row]}: {TRUNCATED}" for row in part.rows if is_truncated(files[row])]
             bar.update(tally.total - bar.n)
 
 

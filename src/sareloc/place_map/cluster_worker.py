@@ -16,6 +16,7 @@ import numpy as np
 from sareloc.checkpoint import load_model
 from sareloc.descriptors import describe
 from sareloc.errors import PhotoError
+from sareloc.photos.decoding import TRUNCATED, is_truncated
 from sareloc.photos.remote import fetch_file, is_url
 from sareloc.place_map.cluster_packets import Done, Wanted, read_packet, write_done
 from sareloc.place_map.examining import examine
@@ -82,6 +83,7 @@ class Describer:
             self._model, files, batch=knobs.batch, workers=knobs.decoders, dim=knobs.dim, progress=False
         ):
             vectors[part.rows], described[part.rows] = part.descriptors, True
+            tally.notes += [f"{found[row][0]}: {TRUNCATED}" for row in part.rows if is_truncated(files[row])]
             tally.unreadable += [PhotoError(found[row][0], error.reason) for row, error in part.errors.items()]
         rows = np.flatnonzero(described).tolist()
         return Done(self._name, tally, [found[row] for row in rows], vectors[rows])

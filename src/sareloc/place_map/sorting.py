@@ -46,6 +46,8 @@ class Tally:
     """Of some of the duplicates."""
     untagged: list[str] = field(default_factory=list)
     unreadable: list[PhotoError] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What a person should know of photos that were used."""
 
     @property
     def total(self) -> int:
@@ -68,6 +70,7 @@ class Tally:
         self.conflicts += other.conflicts
         self.untagged += other.untagged
         self.unreadable += other.unreadable
+        self.notes += other.notes
 
 
 def set_aside(examined: Iterable[tuple[Where, Photo | PhotoError | None]], tally: Tally) -> list[tuple[Where, Photo]]:
