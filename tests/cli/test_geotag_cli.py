@@ -54,20 +54,19 @@ def test_copies_get_positions_and_originals_stay(
     town: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = contents(photos)
-    assert run(town, photos, "--out", tmp_path / "out") == 1  # one could not be written
+    assert run(town, photos, "--out", tmp_path / "out") == 0
     assert contents(photos) == before
     told = capsys.readouterr()
     written = find_geotagged(tmp_path / "out")
     names = {str(path.relative_to(tmp_path / "out")) for path in written.photos}
     assert "day 1/q05.jpg" in names
     assert len(names) >= 20
-    assert not names & {"elsewhere.jpg", "tagged.jpg", "broken.jpg", "screen.png"}
-    truth = [position(int(path.stem[1:]), 3.0) for path in written.photos]
+    assert not names & {"elsewhere.jpg", "tagged.jpg", "broken.jpg"}
+    truth = [position(7 if path.stem == "screen" else int(path.stem[1:]), 3.0) for path in written.photos]
     assert max(distance_m([tag.latlon for tag in written.geotags], truth)) < 25
     assert "1 photos have a position already" in told.out
     assert f"{len(names)} of 33 photos geotagged in {tmp_path / 'out'}" in told.out
     assert "broken.jpg" in told.err
-    assert "screen.png: only a JPEG takes a geotag unharmed" in told.err
 
 
 def test_pixels_of_a_copy_are_the_originals(town: Path, photos: Path, tmp_path: Path) -> None:
@@ -190,3 +189,43 @@ def test_copies_say_that_their_position_is_an_estimate(town: Path, photos: Path,
     assert gps[GPS.GPSProcessingMethod].startswith(b"ASCII\0\0\0sareloc")
     assert b"confidence" in gps[GPS.GPSProcessingMethod]
     assert GPS.GPSDateStamp not in gps
+
+
+def test_photos_that_are_no_jpeg_get_a_sidecar(town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given, out = tmp_path / "given", tmp_path / "out"
+    given.mkdir()
+    for place, name in enumerate(("a.png", "b.webp", "c.tif", "d.JPG"), start=5):
+        Image.fromarray(view(place, 99)).save(given / name, **({"lossless": True} if name == "b.webp" else {}))
+    before = contents(given)
+    assert run(town, given, "--out", out, "--min-confidence", "0") == 0
+    assert "4 of 4 photos geotagged" in capsys.readouterr().out
+    assert contents(given) == before
+    assert sorted(contents(out)) == ["a.png", "a.png.xmp", "b.webp", "b.webp.xmp", "c.tif", "c.tif.xmp", "d.JPG"]
+    for place, name in enumerate(("a.png", "b.webp", "c.tif", "d.JPG"), start=5):
+        assert distance_m(read_geotag(out / name).latlon, position(place, 3.0)) < 25
+        assert name == "d.JPG" or (out / name).read_bytes() == before[name]
+    assert "GPSHPositioningError" in (out / "a.png.xmp").read_text()
+    # they have a position now
+    assert run(town, out, "--out", tmp_path / "again") == 1
+    assert "4 photos have a position already" in capsys.readouterr().out
+
+
+def test_sidecars_alone_beside_the_originals(town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, _ = two_folders(tmp_path)
+    photo = (a / "IMG_1.jpg").read_bytes()
+    words = (a, "--out", a, "--min-confidence", "0", "--sidecar", "xmp")
+    assert run(town, *words) == 0
+    assert sorted(contents(a)) == ["IMG_1.jpg", "IMG_1.jpg.xmp"]
+    assert (a / "IMG_1.jpg").read_bytes() == photo
+    held = (a / "IMG_1.jpg.xmp").read_text().replace("<x:xmpmeta ", '<x:xmpmeta x:xmptk="mine" ')
+    (a / "IMG_1.jpg.xmp").write_text(held)
+    assert run(town, *words, "--retag") == 1
+    assert "IMG_1.jpg.xmp: is there already" in capsys.readouterr().err
+    assert (a / "IMG_1.jpg.xmp").read_text() == held
+    assert run(town, *words, "--retag", "--replace") == 0
+    assert 'x:xmptk="mine"' in (a / "IMG_1.jpg.xmp").read_text()
+    assert run(town, *words, "--retag", "--xmp-names", "replaced") == 0
+    assert sorted(contents(a)) == ["IMG_1.jpg", "IMG_1.jpg.xmp", "IMG_1.xmp"]
+    Image.fromarray(view(7, 99)).save(a / "IMG_1.png")
+    with pytest.raises(ArgumentError, match=r"IMG_1\.jpg .*IMG_1\.png .*IMG_1\.xmp"):
+        run(town, *words, "--retag", "--replace", "--xmp-names", "replaced")

@@ -1,4 +1,4 @@
-"""`sareloc geotag`: write the positions that were found into copies of photos, or into a table beside them."""
+"""`sareloc geotag`: write the positions that were found into copies of photos, XMP sidecars or a table."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,11 +18,27 @@ from sareloc.errors import ArgumentError, PhotoError, explain
 from sareloc.files import replacing
 from sareloc.localize import Fix, Search, open_localizer
 from sareloc.localize.formats import geotags_csv, gpx
-from sareloc.photos import Estimate, Geotag, find_photos, read_geotag, write_geotag
+from sareloc.photos import Estimate, Geotag, find_photos, read_geotag, write_geotag, write_sidecar
+from sareloc.photos.geotagging import is_jpeg
+from sareloc.photos.xmp import SidecarNames, sidecar_path
 
 Flag = Annotated[bool, Parameter(negative=())]
 METHOD = "sareloc visual place recognition"
-SIDECARS = {"csv": ("geotags.csv", geotags_csv), "gpx": ("geotags.gpx", gpx)}
+TABLES = {"csv": ("geotags.csv", geotags_csv), "gpx": ("geotags.gpx", gpx)}
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The files that are written for one photo."""
+
+    copy: Path | None = None
+    xmp: Path | None = None
+    """The sidecar of the copy, or of the original."""
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Those that there are."""
+        return tuple(file for file in (self.copy, self.xmp) if file is not None)
 
 
 def geotag_command(
@@ -29,7 +46,8 @@ def geotag_command(
     *,
     city: Annotated[Path, Parameter(name="--map")],
     out: Path = Path("geotagged"),
-    sidecar: Literal["csv", "gpx"] | None = None,
+    sidecar: Literal["xmp", "csv", "gpx"] | None = None,
+    xmp_names: SidecarNames = "appended",
     min_confidence: float = 0.8,
     retag: Flag = False,
     replace: Flag = False,
@@ -41,8 +59,12 @@ def geotag_command(
 ) -> int:
     """Find where photos were taken and write that into the EXIF of copies. The originals stay as they are.
 
+    The position of a JPEG goes into the EXIF of its copy; all other metadata and the pixels stay as they are. Other
+    photos (PNG, WebP, TIFF, HEIC, AVIF) are copied unchanged, with the position in an XMP sidecar beside the
+    copy, which keeps what a sidecar of the original holds.
+
     A position is marked as an estimate: GPSHPositioningError is its radius, GPSProcessingMethod names sareloc and the
-    confidence. Times of the GPS and all other metadata stay as they are.
+    confidence.
 
     Photos that have a position already are passed over. The exit status is 1 if no position was written, or if writing
     one failed.
@@ -54,10 +76,14 @@ def geotag_command(
     city
         The map.
     out
-        The folder that the copies, or the sidecar, go to. Subfolders are kept; of several folders given, each keeps its
+        The folder that copies and sidecars go to. Subfolders are kept; of several folders given, each keeps its
         own name as a level below this one.
     sidecar
-        Instead of copies write one file of positions: geotags.csv, which map build reads, or geotags.gpx.
+        Write no copies, but an XMP sidecar for each photo (xmp; --out may be the photos' own folder), or one file of
+        positions: geotags.csv, which map build reads (csv), or geotags.gpx (gpx).
+    xmp_names
+        How XMP sidecars are named: appended (photo.png.xmp: digiKam, darktable, Immich) or replaced (photo.xmp:
+        Lightroom, which reads them beside raw files).
     min_confidence
         Write only positions that are at least so sure.
     retag
@@ -74,13 +100,14 @@ def geotag_command(
     targets = dict(copies(photos, out))
     if not targets:
         raise ArgumentError(f"no photos in {', '.join(map(str, photos))}" if photos else "no photos given: name some")
-    if sidecar is None:
-        targets = _checked(targets)
-    elif (out / SIDECARS[sidecar][0]).exists() and not replace:
-        raise ArgumentError(f"{out / SIDECARS[sidecar][0]} is there already: give another --out, or --replace")
-    asked = [photo for photo in targets if retag or read_geotag(photo) is None]
-    if len(asked) < len(targets):
-        print(f"{len(targets) - len(asked):,} photos have a position already (--retag looks for them too)")
+    outputs: dict[Path, Outputs] = {photo: Outputs() for photo in targets}
+    if sidecar is None or sidecar == "xmp":
+        outputs = plan(targets, only_sidecars=sidecar == "xmp", xmp_names=xmp_names)
+    elif (out / TABLES[sidecar][0]).exists() and not replace:
+        raise ArgumentError(f"{out / TABLES[sidecar][0]} is there already: give another --out, or --replace")
+    asked = [photo for photo in outputs if retag or read_geotag(photo) is None]
+    if len(asked) < len(outputs):
+        print(f"{len(outputs) - len(asked):,} photos have a position already (--retag looks for them too)")
     if not asked:
         return 1
     localizer = open_localizer(
@@ -88,10 +115,10 @@ def geotag_command(
     )
     found = [(Path(photo), fix) for photo, fix in tell_unreadable(ask(localizer, asked))]
     sure = [(photo, fix) for photo, fix in found if fix.found]
-    if sidecar is not None:
-        written = _write_sidecar(sure, out, sidecar)
+    if sidecar is None or sidecar == "xmp":
+        written = _write_each([(photo, outputs[photo], fix) for photo, fix in sure], replace)
     else:
-        written = _write_copies([(photo, targets[photo], fix) for photo, fix in sure], replace)
+        written = _write_table(sure, out, sidecar)
     failed, unsure = len(sure) - written, len(found) - len(sure)
     print(
         f"{written:,} of {len(asked):,} photos geotagged in {out}, {unsure:,} below confidence {min_confidence:g}"
@@ -115,24 +142,32 @@ def copies(given: Sequence[Path], out: Path) -> Iterator[tuple[Path, Path]]:
             yield one, out / one.name
 
 
-def _checked(targets: dict[Path, Path]) -> dict[Path, Path]:
-    """The same photos and copies, a photo given twice once. Raises ArgumentError if a copy would replace an original or
-    the copy of another photo."""
-    files = {photo: os.path.realpath(photo) for photo in targets}
-    originals = set(files.values())
-    by_target: dict[Path, Path] = {}
+def plan(targets: dict[Path, Path], *, only_sidecars: bool = False, xmp_names: SidecarNames) -> dict[Path, Outputs]:
+    """The files to be written for each photo, a photo given twice once.
+
+    A JPEG's copy holds its position; any other photo needs a sidecar. Raises ArgumentError if a file would replace an
+    original, or one that is written for another photo.
+    """
+    originals = {os.path.realpath(photo) for photo in targets}
+    writers: dict[Path, Path] = {}
+    plans: dict[Path, Outputs] = {}
     for photo, target in targets.items():
-        if os.path.realpath(target) in originals:
-            raise ArgumentError(
-                f"the copy of {photo} would replace the original {target}: give another folder as --out"
-            )
-        if target in by_target and files[photo] != files[by_target[target]]:
-            raise ArgumentError(
-                f"the copies of {by_target[target]} and {photo} would both be {target}, the same file: "
-                "geotag them in two runs with two folders as --out"
-            )
-        by_target.setdefault(target, photo)
-    return {photo: target for target, photo in by_target.items()}
+        xmp = sidecar_path(target, xmp_names) if only_sidecars or not is_jpeg(photo) else None
+        outputs = Outputs(None if only_sidecars else target, xmp)
+        for file in outputs.files:
+            if os.path.realpath(file) in originals:
+                raise ArgumentError(
+                    f"the copy of {photo} would replace the original {file}: give another folder as --out"
+                )
+            other = writers.setdefault(file, photo)
+            if os.path.realpath(other) != os.path.realpath(photo):
+                raise ArgumentError(
+                    f"{other} and {photo} would both be written to {file}, the same file: "
+                    "geotag them in two runs with two folders as --out"
+                )
+        if writers[outputs.files[0]] == photo:
+            plans[photo] = outputs
+    return plans
 
 
 def geotag_of(fix: Fix) -> tuple[Geotag, Estimate]:
@@ -142,17 +177,21 @@ def geotag_of(fix: Fix) -> tuple[Geotag, Estimate]:
     return Geotag(fix.latlon), Estimate(fix.radius_m, f"{METHOD}, confidence {fix.confidence:.2f}")
 
 
-def _write_copies(answers: Iterable[tuple[Path, Path, Fix]], replace: bool) -> int:
-    """Write the copy of each photo; how many were written. Why one was not goes to standard error.
+def _write_each(answers: Iterable[tuple[Path, Outputs, Fix]], replace: bool) -> int:
+    """Write the files of each photo; for how many they were written. Why they were not goes to standard error.
 
-    A disk that is full or read-only ends it: no other copy could be written either.
+    A disk that is full or read-only ends it: no other file could be written either.
     """
     written = 0
-    for photo, target, fix in answers:
+    for photo, output, fix in answers:
         try:
-            if target.exists() and not replace:
-                raise PhotoError(target, "is there already (--replace writes it anew)")
-            write_geotag(photo, target, *geotag_of(fix))
+            for file in output.files:
+                if file.exists() and not replace:
+                    raise PhotoError(file, "is there already (--replace writes it anew)")
+            if output.xmp is not None:
+                write_sidecar(photo, output.xmp, *geotag_of(fix), copy=output.copy)
+            elif output.copy is not None:
+                write_geotag(photo, output.copy, *geotag_of(fix))
             written += 1
         except (PhotoError, OSError) as error:
             print(f"sareloc: {explain(error)}", file=sys.stderr)
@@ -161,8 +200,8 @@ def _write_copies(answers: Iterable[tuple[Path, Path, Fix]], replace: bool) -> i
     return written
 
 
-def _write_sidecar(sure: Iterable[tuple[Path, Fix]], out: Path, kind: Literal["csv", "gpx"]) -> int:
-    name, written = SIDECARS[kind]
+def _write_table(sure: Iterable[tuple[Path, Fix]], out: Path, kind: Literal["csv", "gpx"]) -> int:
+    name, written = TABLES[kind]
     named = [(Path(os.path.relpath(photo, out)).as_posix(), fix) for photo, fix in sure]
     if named:
         with replacing(out / name) as beside:

@@ -4,7 +4,7 @@ from sareloc.photos.decoding import MAX_PIXELS, SizeRule, decode
 from sareloc.photos.exif import read_exif_geotag
 from sareloc.photos.finding import GeotaggedPhotos, find_geotagged, find_photos, read_geotag, read_time
 from sareloc.photos.geotag import Estimate, Geotag
-from sareloc.photos.geotagging import exif_bytes, write_geotag
+from sareloc.photos.geotagging import exif_bytes, write_geotag, write_sidecar
 from sareloc.photos.names import UtmName, make_utm_name, parse_utm_name
 from sareloc.photos.tables import GeotagTable, read_geotag_table
 
@@ -27,4 +27,5 @@ __all__ = [
     "read_geotag_table",
     "read_time",
     "write_geotag",
+    "write_sidecar",
 ]

@@ -16,6 +16,7 @@ from sareloc.photos.exif import read_exif_geotag, read_exif_time
 from sareloc.photos.geotag import Geotag
 from sareloc.photos.names import parse_utm_name
 from sareloc.photos.tables import GeotagTable, counted, read_geotag_table
+from sareloc.photos.xmp import read_sidecar_geotag
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".avif", ".tif", ".tiff", ".heic", ".heif")
 TABLES = ("geotags.csv", "geotags.geojson")
@@ -84,8 +85,9 @@ def find_photos(folder: str | Path) -> list[Path]:
 
 
 def read_geotag(path: str | Path) -> Geotag | None:
-    """The geotag of a photo: from its EXIF, else from its file name in the field's format, else None."""
-    geotag = read_exif_geotag(Path(path))
+    """The geotag of a photo: from its EXIF, else from the XMP sidecar beside it, else from its file name in the field's
+    format, else None."""
+    geotag = read_exif_geotag(Path(path)) or read_sidecar_geotag(path)
     if geotag is not None:
         return geotag
     name = parse_utm_name(Path(path).name)
@@ -105,7 +107,7 @@ def read_time(path: str | Path) -> float | None:
 
 
 def find_geotagged(folder: str | Path, table: str | Path | None = None) -> GeotaggedPhotos:
-    """The photos of a folder with their geotags: from the table, else from the photo's EXIF, else from its name.
+    """The photos of a folder with their geotags: from the table, else as `read_geotag` finds them.
 
     `table` is read by `read_geotag_table`; without one, a `geotags.csv` or `geotags.geojson` in the folder is used.
     """

@@ -1,13 +1,15 @@
-"""Writing a geotag into a JPEG without touching its pixels: only the EXIF segment of the file changes.
+"""Writing a geotag into a JPEG without touching its pixels, or into an XMP sidecar beside any photo.
 
-The other EXIF fields stay byte for byte where they were, offsets that camera makers hide in their own notes
-included: the new GPS directory, and a first directory that points to it, are appended to the block.
+Of a JPEG only the EXIF segment changes. The other EXIF fields stay byte for byte where they were, offsets that camera
+makers hide in their own notes included: the new GPS directory, and a first directory that points to it, are appended to
+the block.
 """
 
 from __future__ import annotations
 
 import shutil
 import struct
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from PIL.ExifTags import GPS, IFD
 from sareloc.errors import PhotoError
 from sareloc.files import replacing
 from sareloc.photos.geotag import EPOCH, Estimate, Geotag
+from sareloc.photos.xmp import sidecar_with_geotag
 
 EXIF = b"Exif\0\0"
 NO_TAGS = b"II*\0" + struct.pack("<IHI", 8, 0, 0)
@@ -47,14 +50,46 @@ def write_geotag(photo: str | Path, target: str | Path, geotag: Geotag, estimate
     except OSError as unreadable:
         raise PhotoError(photo, unreadable.strerror or "cannot be read") from unreadable
     if not jpeg.startswith(START):
-        raise PhotoError(photo, "only a JPEG takes a geotag unharmed: list other photos in a geotags.csv beside them")
+        raise PhotoError(photo, "only a JPEG takes a geotag unharmed: write others with write_sidecar")
     try:
         tagged = jpeg_with_geotag(jpeg, geotag, estimate)
     except ValueError as damaged:
         raise PhotoError(photo, f"cannot take a geotag: {damaged}") from damaged
     with replacing(target) as beside:
         beside.write_bytes(tagged)
-        shutil.copymode(photo, beside)
+        with suppress(PermissionError):  # a file system without such rights (FAT)
+            shutil.copymode(photo, beside)
+
+
+def write_sidecar(
+    photo: str | Path,
+    sidecar: str | Path,
+    geotag: Geotag,
+    estimate: Estimate | None = None,
+    *,
+    copy: str | Path | None = None,
+) -> None:
+    """Write an XMP sidecar with this geotag, and all else that the sidecar beside the photo holds; the photo stays.
+
+    copy: copy the photo to there too, unchanged: both are written, or none. Raises PhotoError if the sidecar beside the
+    photo is no XMP, OSError if a file cannot be written.
+    """
+    content = sidecar_with_geotag(photo, geotag, estimate)
+    with ExitStack() as files:
+        if copy is not None:
+            beside = shutil.copyfile(photo, files.enter_context(replacing(copy)))
+            with suppress(PermissionError):
+                shutil.copystat(photo, beside)
+        files.enter_context(replacing(sidecar)).write_bytes(content)
+
+
+def is_jpeg(photo: str | Path) -> bool:
+    """Whether a file begins as a JPEG does; False if it cannot be read."""
+    try:
+        with Path(photo).open("rb") as file:
+            return file.read(len(START)) == START
+    except OSError:
+        return False
 
 
 def jpeg_with_geotag(jpeg: bytes, geotag: Geotag, estimate: Estimate | None = None) -> bytes:

@@ -1,0 +1,159 @@
+"""XMP sidecars: what is written is read again, by us and by others, and nothing that was there is lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sareloc.errors import PhotoError
+from sareloc.photos import Estimate, Geotag, read_geotag, write_sidecar
+from sareloc.photos.xmp import find_sidecar, read_sidecar_geotag, sidecar_path, sidecar_with_geotag
+
+HERE = Geotag((-33.8567844, 151.2152967), 278.12)
+GUESS = Estimate(12.3, "sareloc visual place recognition, confidence 0.93")
+EXIF = "{http://ns.adobe.com/exif/1.0/}"
+DIGIKAM = """<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>
+<x:xmpmeta xmlns:x="adobe:ns:meta/" x:xmptk="XMP Core 4.4.0-Exiv2">
+ <rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">
+  <rdf:Description rdf:about="" xmlns:digiKam="http://www.digikam.org/ns/1.0/"
+    xmlns:exif="http://ns.adobe.com/exif/1.0/" xmlns:dc="http://purl.org/dc/elements/1.1/"
+    digiKam:ColorLabel="3" exif:GPSLatitude="10,30.0N" exif:GPSLongitude="20,15,30E"
+    exif:GPSAltitude="77/1" exif:GPSTimeStamp="2024-05-31T14:00:00Z">
+   <dc:subject><rdf:Bag><rdf:li>Zürich &amp; lake</rdf:li></rdf:Bag></dc:subject>
+   <exif:GPSMapDatum>Tokyo</exif:GPSMapDatum>
+  </rdf:Description>
+ </rdf:RDF>
+</x:xmpmeta>
+<?xpacket end="w"?>"""
+
+
+def exif_properties(xmp: bytes) -> list[tuple[str, str]]:
+    found = []
+    for block in ElementTree.fromstring(xmp).iter("{http://www.w3.org/1999/02/22-rdf-syntax-ns#}Description"):
+        found += [*block.attrib.items(), *((child.tag, child.text or "") for child in block)]
+    return sorted((tag.removeprefix(EXIF), value) for tag, value in found if tag.startswith(EXIF))
+
+
+@given(st.floats(-90, 90), st.floats(-180, 180))
+def test_what_is_written_is_read_again(
+    tmp_path_factory: pytest.TempPathFactory, latitude: float, longitude: float
+) -> None:
+    photo = tmp_path_factory.getbasetemp() / "again.png"
+    sidecar_path(photo).unlink(missing_ok=True)
+    sidecar_path(photo).write_bytes(sidecar_with_geotag(photo, Geotag((latitude, longitude), 12.5)))
+    read = read_sidecar_geotag(photo)
+    if max(abs(latitude), abs(longitude)) < 1e-9:
+        return  # may round to 0, 0, which is read as no fix
+    assert read is not None
+    assert read.latlon == pytest.approx((latitude, longitude), abs=2e-10)
+    assert read.heading_deg == 12.5
+
+
+def test_the_forms_of_the_specification(tmp_path: Path) -> None:
+    told = dict(exif_properties(sidecar_with_geotag(tmp_path / "photo.png", Geotag((52.2025, -0.125)), GUESS)))
+    assert told == {
+        "GPSVersionID": "2.3.0.0",
+        "GPSLatitude": "52,12.15000000N",
+        "GPSLongitude": "0,7.50000000W",
+        "GPSMapDatum": "WGS-84",
+        "GPSHPositioningError": "1230/100",
+        "GPSProcessingMethod": GUESS.method,
+    }
+    rounded = dict(exif_properties(sidecar_with_geotag(tmp_path / "photo.png", Geotag((56 - 1e-11, 1)))))
+    assert rounded["GPSLatitude"] == "56,0.00000000N"  # never sixty minutes
+
+
+def test_exiftool_reads_it(tmp_path: Path) -> None:
+    exiftool = shutil.which("exiftool")
+    if exiftool is None:
+        pytest.skip("exiftool is not installed")
+    sidecar = tmp_path / "photo.png.xmp"
+    sidecar.write_bytes(sidecar_with_geotag(tmp_path / "photo.png", HERE, GUESS))
+    shown = subprocess.run([exiftool, "-json", "-n", sidecar], check=True, capture_output=True, text=True).stdout
+    (told,) = json.loads(shown)
+    assert (told["GPSLatitude"], told["GPSLongitude"]) == pytest.approx(HERE.latlon, abs=1e-7)
+    assert told["GPSHPositioningError"] == 12.3
+    assert told["GPSProcessingMethod"] == GUESS.method
+    assert "Warning" not in told
+
+
+def test_names_of_sidecars(tmp_path: Path) -> None:
+    photo = tmp_path / "a.b.png"
+    assert sidecar_path(photo).name == "a.b.png.xmp"
+    assert sidecar_path(photo, "replaced").name == "a.b.xmp"
+    assert find_sidecar(photo) is None
+    assert find_sidecar(tmp_path / f"{'x' * 251}.png") is None  # a sidecar's name would be too long
+    (tmp_path / "a.b.xmp").touch()
+    assert find_sidecar(photo) == tmp_path / "a.b.xmp"
+    (tmp_path / "a.b.png.xmp").touch()
+    assert find_sidecar(photo) == tmp_path / "a.b.png.xmp"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_what_another_program_has_written_stays(tmp_path: Path, encoding: str) -> None:
+    photo, target = tmp_path / "photo.png", tmp_path / "out" / "photo.png"
+    photo.write_bytes(b"any bytes at all")
+    sidecar_path(photo).write_bytes(DIGIKAM.encode(encoding))
+    assert read_geotag(photo).latlon == pytest.approx((10.5, 20 + 15 / 60 + 30 / 3600))
+    write_sidecar(photo, sidecar_path(target), Geotag((1.5, -2.5)), GUESS, copy=target)
+    assert sidecar_path(photo).read_bytes() == DIGIKAM.encode(encoding)
+    assert target.read_bytes() == photo.read_bytes()
+    assert target.stat().st_mtime_ns == photo.stat().st_mtime_ns
+    written = sidecar_path(target).read_bytes()
+    assert exif_properties(written) == sorted(
+        {
+            "GPSVersionID": "2.3.0.0",
+            "GPSLatitude": "1,30.00000000N",
+            "GPSLongitude": "2,30.00000000W",
+            "GPSMapDatum": "WGS-84",
+            "GPSHPositioningError": "1230/100",
+            "GPSProcessingMethod": GUESS.method,
+            "GPSAltitude": "77/1",
+            "GPSTimeStamp": "2024-05-31T14:00:00Z",
+        }.items()
+    )
+    text = written.decode()
+    assert 'digiKam:ColorLabel="3"' in text
+    assert "<rdf:li>Zürich &amp; lake</rdf:li>" in text
+    assert 'x:xmptk="XMP Core 4.4.0-Exiv2"' in text
+    assert sorted(path.name for path in target.parent.iterdir()) == ["photo.png", "photo.png.xmp"]
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"",
+        b"<x",
+        b"<html/>",
+        DIGIKAM.encode()[:300],
+        b'<!DOCTYPE r [<!ENTITY a "aaaa">]><r>&a;</r>',
+        b'<r xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">'
+        + b"<a>" * 100_000
+        + b"<rdf:RDF/>"
+        + b"</a>" * 100_000
+        + b"</r>",
+    ],
+)
+def test_a_sidecar_that_is_no_xmp_is_named_and_stays(tmp_path: Path, damaged: bytes) -> None:
+    photo = tmp_path / "photo.png"
+    photo.write_bytes(b"x")
+    sidecar_path(photo).write_bytes(damaged)
+    assert read_geotag(photo) is None
+    with pytest.raises(PhotoError, match=r"photo\.png\.xmp.*XMP"):
+        write_sidecar(photo, sidecar_path(photo), HERE)
+    assert sidecar_path(photo).read_bytes() == damaged
+
+
+def test_on_a_full_disk_neither_file_is_left(small_disk: Path, tmp_path: Path) -> None:
+    photo = tmp_path / "photo.png"
+    photo.write_bytes(bytes(65_536))  # the copy fits, the sidecar does not
+    with pytest.raises(OSError, match="No space left"):
+        write_sidecar(photo, sidecar_path(small_disk / "photo.png"), HERE, GUESS, copy=small_disk / "photo.png")
+    assert list(small_disk.iterdir()) == []
