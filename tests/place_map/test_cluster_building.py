@@ -208,3 +208,31 @@ def test_what_cannot_be_built_says_why(model: PlaceModel, tmp_path: Path, packet
     build(model, tmp_path / "photos", tmp_path / "town.gpkg")
     with pytest.raises(MapError, match=f"was built by model {model.fingerprint()}"):
         build(tiny_model(seed=2), tmp_path / "photos", tmp_path / "town.gpkg")
+
+
+def test_corrected_positions_and_conflicts_are_those_of_one_process(
+    model: PlaceModel, tmp_path: Path, packets: list[str]
+) -> None:
+    folder, out = tmp_path / "photos", tmp_path / "town.gpkg"
+    first = write_photo(folder / "a.jpg", 1, tagged=False)
+    write_photo(folder / "b.jpg", 2, tagged=False)
+    shutil.copy(first, folder / "copy.jpg")
+    for latitude in (10, 11):
+        (folder / "geotags.csv").write_text(f"file,lat,lon\na.jpg,{latitude},20\nb.jpg,5,5\ncopy.jpg,40,20\n")
+        report = build(model, folder, out)
+        (conflict,) = report.conflicts
+        assert (Path(conflict.photo).name, Path(conflict.kept).name) == ("copy.jpg", "a.jpg")
+    assert (report.added, report.updated, report.already, report.duplicates) == (0, 1, 1, 1)
+    assert [[Path(one.where).name for one in read_packet(packet)] for packet in packets][-1] == ["copy.jpg"]
+    build_map(model, folder, tmp_path / "fresh.gpkg", progress=False)
+    assert_equal(records(out), records(tmp_path / "fresh.gpkg"))
+    (folder / "b.jpg").unlink()
+    assert build(model, folder, out).gone == ("photos/b.jpg",)
+
+
+def test_a_first_build_that_fails_leaves_no_map(model: PlaceModel, tmp_path: Path, packets: list[str]) -> None:
+    write_photo(tmp_path / "photos" / "nowhere.jpg", 1, tagged=False)
+    assert len(build(model, tmp_path / "photos", tmp_path / "town.gpkg").untagged) == 1
+    with pytest.raises(ArgumentError, match=r"\.gpkg"):
+        build(model, tmp_path / "photos", tmp_path / "town.txt")
+    assert [path.name for path in tmp_path.iterdir()] == ["photos"]
