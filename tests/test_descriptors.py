@@ -19,6 +19,7 @@ from sareloc.checkpoint import save_checkpoint
 from sareloc.descriptors import describe, describe_all, describe_boxes, receptive_field_px
 from sareloc.descriptors.boxes import decode_box
 from sareloc.descriptors.describing import WINDOW_BATCHES
+from sareloc.descriptors.store import Store
 from sareloc.errors import ArgumentError
 from sareloc.models.backbones import BACKBONES, make_backbone
 from sareloc.models.place_model import PlaceModel, make_model
@@ -185,6 +186,15 @@ def test_a_photo_that_changed_or_failed_is_described_again(
     found = describe_all(model, paths, store=store)
     assert (sum(batches), found.failures) == (2, {})
     np.testing.assert_allclose(found.vectors, one_by_one(model, paths), atol=2e-3)
+
+
+def test_odd_names_and_dates_do_not_stop_a_store(model: PlaceModel, tmp_path: Path) -> None:
+    first, second = write_photos(tmp_path, [(64, 64)] * 2)
+    odd = first.rename(tmp_path / os.fsdecode(b"caf\xe9.jpg"))
+    os.utime(second, (13_569_465_600, 13_569_465_600))  # the year 2400: its nanoseconds need more than 63 bits
+    done = describe_all(model, [odd, second], store=tmp_path / "store")
+    assert done.failures == {}
+    assert Store.open(tmp_path / "store", model.fingerprint(), model.dim, [odd, second]).todo().tolist() == []
 
 
 def test_a_photo_that_goes_away_and_comes_back(model: PlaceModel, tmp_path: Path) -> None:

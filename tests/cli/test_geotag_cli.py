@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,6 +15,7 @@ from PIL.ExifTags import GPS, IFD
 from tests.localize.street import build_street, position, street_model, view, write_queries, write_view
 
 from sareloc.checkpoint import save_checkpoint
+from sareloc.cli import main
 from sareloc.cli.geotag import geotag_command
 from sareloc.errors import ArgumentError
 from sareloc.geo import distance_m
@@ -48,6 +51,29 @@ def run(town: Path, *words: str | Path) -> int:
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("sidecar", [None, "csv", "gpx"])
+def test_a_name_that_is_not_utf8(
+    sidecar: str | None, town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "photos"
+    odd, good = folder / os.fsdecode(b"caf\xe9.jpg"), folder / "good.jpg"
+    for path in (odd, good):
+        write_view(path, view(6, 55), None)
+    words = [folder, "--map", town / "street.gpkg", "--out", tmp_path / "out", "--workers", "0", "--device", "cpu"]
+    words += ["--model", town / "model.safetensors", *([] if sidecar is None else ["--sidecar", sidecar])]
+    with pytest.raises(SystemExit) as ended:
+        main(["geotag", *map(str, words)])
+    if sidecar is None:
+        assert ended.value.code == 0
+        assert read_geotag(tmp_path / "out" / odd.name) == read_geotag(tmp_path / "out" / "good.jpg") is not None
+    else:
+        assert ended.value.code == 1
+        told = capsys.readouterr()
+        assert "1 of 2 photos geotagged" in told.out
+        assert re.search(r"caf\\udce9\.jpg: .*UTF-8", told.err)
+        assert "good.jpg" in (tmp_path / "out" / f"geotags.{sidecar}").read_text(encoding="utf-8")
 
 
 def test_copies_get_positions_and_originals_stay(

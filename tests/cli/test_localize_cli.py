@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -16,6 +17,7 @@ from PIL.ExifTags import IFD, Base
 from tests.localize.street import build_street, position, street_model, view, write_queries, write_view
 
 from sareloc.checkpoint import save_checkpoint
+from sareloc.cli import main
 from sareloc.cli.calibrate import calibrate_command
 from sareloc.cli.localize import localize_command
 from sareloc.errors import ArgumentError, MapError
@@ -110,6 +112,30 @@ def test_a_photo_without_its_last_bytes_is_answered_with_a_note(
     told = capsys.readouterr()
     assert "most like photos/05_" in told.out
     assert re.search(r"cut\.jpg: truncated", told.err)
+
+
+@pytest.mark.parametrize("form", ["--json", "--csv", "--geojson", "--top=1"])
+def test_a_name_that_is_not_utf8_is_answered(
+    form: str, town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd = shutil.copy(town / "queries" / "q05.jpg", tmp_path / os.fsdecode(b"caf\xe9.jpg"))
+    words = [
+        town / "street.gpkg",
+        odd,
+        form,
+        "--model",
+        town / "model.safetensors",
+        "--workers",
+        "0",
+        "--device",
+        "cpu",
+    ]
+    with pytest.raises(SystemExit) as ended:
+        main(["localize", *map(str, words)])
+    assert ended.value.code in (0, None)
+    told = capsys.readouterr().out
+    assert re.search(r"caf\\(xe9|udce9)\.jpg", told)
+    assert "photos/05_" in told
 
 
 def test_where_to_look(town: Path, capsys: pytest.CaptureFixture[str]) -> None:

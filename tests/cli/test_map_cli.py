@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from tests.place_map.small_town import tiny_model, write_photo, write_town
 import sareloc.cli.map as commands
 from sareloc import checkpoint
 from sareloc.checkpoint import save_checkpoint
+from sareloc.cli import main
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.localize.calibration import Calibration
 from sareloc.place_map import PlaceMap, open_store
@@ -131,6 +134,18 @@ def test_bad_rows_of_a_table_are_told_at_once(town: Path, capsys: pytest.Capture
         assert said in printed
     build(town, "--json")
     assert len(json.loads(capsys.readouterr().out)["notes"]) == 4
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_name_that_is_not_utf8_is_told(form: list[str], town: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_photo(town / "photos" / os.fsdecode(b"caf\xe9.jpg"), 50)
+    write_photo(town / "photos" / os.fsdecode(b"\xe9.jpg"), 51, tagged=False)
+    words = [town / "photos", "--out", town / "town.gpkg", "--model", town / "model", "--workers", "0", *form]
+    with pytest.raises(SystemExit) as ended:
+        main(["map", "build", *map(str, words), "--device", "cpu"])
+    assert ended.value.code == 0
+    told = capsys.readouterr().out
+    assert re.search(r"caf\\(xe9|udce9)\.jpg: .*UTF-8", told)
 
 
 def test_photos_left_out_are_told(town: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -115,6 +116,38 @@ def test_a_photo_without_its_last_bytes_is_used_with_a_note(workers: int, model:
     (note,) = report.notes
     assert str(cut) in note
     assert "truncated" in note
+
+
+@pytest.mark.parametrize("kind", ["file", "milvus"])
+def test_a_name_that_is_not_utf8_is_listed_and_stops_nothing(kind: str, model: PlaceModel, tmp_path: Path) -> None:
+    folder, out = tmp_path / "photos", where_to(kind, tmp_path)
+    write_town(folder, 2)
+    odd = [write_photo(folder / os.fsdecode(name), 50) for name in (b"caf\xe9.jpg", b"\xff/a.jpg")]
+    (folder / "geotags.csv").write_bytes(b"file;lat;lon\ncaf\xe9.jpg;48,8;2,3\n0000.jpg;48,9;2,3\n")
+    for _ in range(2):
+        report = build_map(model, folder, out)
+        assert report.added + report.already == 2
+        assert sorted(error.photo for error in report.unreadable) == sorted(map(str, odd))
+        assert all("UTF-8" in error.reason for error in report.unreadable)
+
+
+def test_a_map_may_lie_in_a_folder_whose_name_is_not_utf8(model: PlaceModel, tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    write_town(folder / "photos", 2)
+    assert build_map(model, folder / "photos", folder / "town.gpkg").added == 2
+
+
+@pytest.mark.parametrize("year", [2400, 1950])
+@pytest.mark.parametrize("kind", ["file", "milvus"])
+def test_a_file_dated_far_from_today_stops_nothing(kind: str, year: int, model: PlaceModel, tmp_path: Path) -> None:
+    paths, out = write_town(tmp_path / "photos", 2), where_to(kind, tmp_path)
+    seconds = int(datetime(year, 1, 1, tzinfo=UTC).timestamp())
+    os.utime(paths[0], (seconds, seconds))
+    if paths[0].stat().st_mtime != seconds:
+        pytest.skip("this file system does not hold such a date")
+    assert build_map(model, paths[0].parent, out).added == 2
+    report = build_map(model, paths[0].parent, out)
+    assert (report.added, report.updated, report.already) == (0, 0, 2)
 
 
 def test_the_same_photo_under_two_names_goes_in_once(model: PlaceModel, tmp_path: Path) -> None:

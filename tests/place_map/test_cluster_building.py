@@ -4,6 +4,7 @@ process, over the same packets; test_ray_cluster.py has a cluster.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -76,7 +77,8 @@ def build(model: PlaceModel, photos: Any, out: str | Path, **knobs: Any) -> Any:
 
 
 def write_trouble(folder: Path) -> None:
-    """Photos of all kinds: twins, without position, broken, cut short, with a table's and with a name's position."""
+    """Photos of all kinds: twins, without position, broken, cut short, with a table's and with a name's position, with
+    a name that is not UTF-8."""
     paths = write_town(folder, 8)
     shutil.copy(paths[1], folder / "0000_twin.jpg")
     shutil.copy(paths[1], folder / "zz_twin.jpg")
@@ -86,6 +88,7 @@ def write_trouble(folder: Path) -> None:
     cut.write_bytes(cut.read_bytes()[: cut.stat().st_size // 2])
     write_photo(folder / "sub" / make_utm_name(geotag_of(52)), 52, tagged=False)
     write_photo(folder / "listed.jpg", 53, tagged=False)
+    write_photo(folder / os.fsdecode(b"caf\xe9.jpg"), 54)
     (folder / "geotags.csv").write_text("file,lat,lon,heading\nlisted.jpg,10,20,90\n")
 
 
@@ -175,7 +178,7 @@ def test_photos_come_from_object_storage(model: PlaceModel, tmp_path: Path, pack
     assert (many.added, many.duplicates) == (one.added, one.duplicates) == (10, 2)
     assert many.untagged == ("memory:///bucket/photos/nowhere.jpg",)
     assert sorted(error.photo for error in many.unreadable) == [
-        f"memory:///bucket/photos/{name}.jpg" for name in ("broken", "cut")
+        f"memory:///bucket/photos/{name}.jpg" for name in ("broken", "caf\udce9", "cut")
     ]
     assert sorted(error.reason for error in many.unreadable) == sorted(error.reason for error in one.unreadable)
     assert (again.added, again.already, again.duplicates) == (0, 10, 2)

@@ -6,6 +6,7 @@ that `sareloc --help` imports neither torch nor anything else that takes time.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -84,6 +85,9 @@ def main(words: Sequence[str] | None = None) -> None:
     words: what follows the program's name; default: the arguments of this process.
     """
     wait_quietly()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a file name that is not UTF-8 cannot be written as it is
     try:
         try:
             app(sys.argv[1:] if words is None else words)

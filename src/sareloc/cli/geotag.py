@@ -19,6 +19,7 @@ from sareloc.files import replacing
 from sareloc.localize import Fix, Search, open_localizer
 from sareloc.localize.formats import geotags_csv, gpx
 from sareloc.photos import Estimate, Geotag, find_photos, read_geotag, write_geotag, write_sidecar
+from sareloc.photos.finding import NOT_UTF8, is_utf8
 from sareloc.photos.geotagging import is_jpeg
 from sareloc.photos.xmp import SidecarNames, sidecar_path
 
@@ -203,6 +204,9 @@ def _write_each(answers: Iterable[tuple[Path, Outputs, Fix]], replace: bool) -> 
 def _write_table(sure: Iterable[tuple[Path, Fix]], out: Path, kind: Literal["csv", "gpx"]) -> int:
     name, written = TABLES[kind]
     named = [(Path(os.path.relpath(photo, out)).as_posix(), fix) for photo, fix in sure]
+    for photo in [photo for photo, _ in named if not is_utf8(photo)]:
+        print(f"sareloc: {PhotoError(photo, NOT_UTF8)}", file=sys.stderr)
+    named = [(photo, fix) for photo, fix in named if is_utf8(photo)]
     if named:
         with replacing(out / name) as beside:
             beside.write_text(written(named), encoding="utf-8")

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from sareloc.errors import ArgumentError
 from sareloc.files import replacing, writing
+from sareloc.photos.finding import fitting_ns
 
 Ints = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
@@ -57,7 +58,7 @@ class Store:
     @staticmethod
     def open(folder: Path, model: str, dim: int, paths: Sequence[Path]) -> Store:
         """Open the folder, or begin it; one that another model, dimension or list of photos has filled is refused."""
-        names = hashlib.sha256("\n".join(path.as_posix() for path in paths).encode()).hexdigest()[:16]
+        names = hashlib.sha256(os.fsencode("\n".join(path.as_posix() for path in paths))).hexdigest()[:16]
         wanted = Manifest(FORMAT, model, dim, "float32", len(paths), names)
         manifest, vectors, stamps = (folder / name for name in ("manifest.json", "vectors.npy", "stamps.npy"))
         if not manifest.exists():
@@ -118,7 +119,7 @@ def _stamp(path: Path) -> tuple[int, int]:
         status = path.stat()
     except OSError:
         return -2, -2  # an absent file equals no stamp, and is tried again
-    return status.st_size, status.st_mtime_ns
+    return status.st_size, fitting_ns(status.st_mtime_ns)
 
 
 def _check(folder: Path, found: dict[str, object], wanted: dict[str, object]) -> None:

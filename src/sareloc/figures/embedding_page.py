@@ -60,7 +60,7 @@ def write_embedding_page(
         .replace("{{thumbnail}}", str(THUMBNAIL))
         .replace("{{photos}}", json.dumps(photos).replace("<", "\\u003c"))
     )
-    return write_beside(Path(path), page.encode())
+    return write_beside(Path(path), page.encode(errors="backslashreplace"))
 
 
 PAGE = """<!doctype html>

@@ -66,7 +66,7 @@ def write_report(
     if answers is not None:
         sections.append(_failures(answers, failures, model, progress))
     sections.append(section("How this page was made", facts(provenance(command))))
-    return write_beside(Path(out), page(title, sections).encode())
+    return write_beside(Path(out), page(title, sections).encode(errors="backslashreplace"))
 
 
 def _headline(report: Report) -> str:

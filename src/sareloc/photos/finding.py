@@ -20,6 +20,7 @@ from sareloc.photos.xmp import read_sidecar_geotag
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".avif", ".tif", ".tiff", ".heic", ".heif")
 TABLES = ("geotags.csv", "geotags.geojson")
+NOT_UTF8 = "its name or its folder's is not UTF-8, so that it cannot be listed in a map or a table: rename it"
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,20 @@ def find_photos(folder: str | Path) -> list[Path]:
             elif path.suffix.lower() in EXTENSIONS and _holds(entry.is_file):
                 found.append(path)
     return sorted(found)
+
+
+def is_utf8(name: str) -> bool:
+    """Whether a file name can be written as text: of one that is not UTF-8, Python keeps bytes that cannot."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def fitting_ns(time_stamp_ns: int) -> int:
+    """A file's time stamp as 64 bits hold it, as SQLite, Milvus and numpy need it: beyond 2262 it wraps around."""
+    return (time_stamp_ns + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def read_geotag(path: str | Path) -> Geotag | None:

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sareloc.errors import PhotoError, SarelocError, need
-from sareloc.photos.finding import EXTENSIONS
+from sareloc.photos.finding import EXTENSIONS, fitting_ns
 
 Stamp = tuple[int, int]
 """Size in bytes and time of change in ns since 1970."""
@@ -85,7 +85,7 @@ def _stamp(info: Mapping[str, Any]) -> Stamp:
         changed = datetime.fromisoformat(changed)
     if isinstance(changed, datetime):
         changed = (changed if changed.tzinfo else changed.replace(tzinfo=UTC)).timestamp()
-    return int(info.get("size") or 0), int(changed * 1e9)
+    return int(info.get("size") or 0), fitting_ns(int(changed * 1e9))
 
 
 @contextmanager

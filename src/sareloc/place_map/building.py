@@ -23,6 +23,7 @@ from sareloc.errors import MapError, PhotoError
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Geotag, find_photos
 from sareloc.photos.decoding import TRUNCATED, is_truncated
+from sareloc.photos.finding import NOT_UTF8, is_utf8
 from sareloc.place_map.examining import Given, examine, list_photos, read_tables, stamp
 from sareloc.place_map.map_model import load_map_model
 from sareloc.place_map.place_map import PlaceMap
@@ -270,6 +271,8 @@ class _Adding:
         """Update the photos that are in the map, and add the others."""
         tally = Tally()
         named = {photo_name(self.target.where, path): path for path in paths}
+        for name in [name for name in named if not is_utf8(name)]:
+            tally.unreadable.append(PhotoError(named.pop(name), NOT_UTF8))
         entries = self.target.entries(list(named))
         same = {name for name, path in named.items() if name in entries and entries[name].stamp == stamp(path)}
         self._update(corrected(((name, self._listed(named[name])) for name in same), entries, tally))

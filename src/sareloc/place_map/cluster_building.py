@@ -14,8 +14,9 @@ from tqdm import tqdm
 
 from sareloc.checkpoint import save_checkpoint
 from sareloc.engines.milvus_address import is_milvus_address, read_milvus_address
-from sareloc.errors import ArgumentError
+from sareloc.errors import ArgumentError, PhotoError
 from sareloc.models.place_model import PlaceModel
+from sareloc.photos.finding import NOT_UTF8, is_utf8
 from sareloc.photos.remote import is_url
 from sareloc.place_map.building import BuildReport, Target, make_report
 from sareloc.place_map.cluster_packets import Done, Wanted, list_wanted, packets_of
@@ -84,7 +85,9 @@ class _Building:
     workers: Counter[str] = field(default_factory=Counter)
 
     def build(self, listed: Sequence[Wanted], server: str | None, progress: bool) -> None:
-        wanted = list({one.name: one for one in (replace(one, name=self._name(one.where)) for one in listed)}.values())
+        named = {one.name: one for one in (replace(one, name=self._name(one.where)) for one in listed)}
+        self.tally.unreadable += [PhotoError(one.where, NOT_UTF8) for name, one in named.items() if not is_utf8(name)]
+        wanted = [one for name, one in named.items() if is_utf8(name)]
         entries = self.target.entries([one.name for one in wanted])
         todo = [one for one in wanted if one.name not in entries or entries[one.name].stamp != one.stamp]
         new = {one.name for one in todo}

@@ -10,7 +10,7 @@ from pathlib import Path
 from sareloc.errors import PhotoError
 from sareloc.photos import Geotag, find_photos, read_geotag, read_geotag_table
 from sareloc.photos.decoding import open_photo
-from sareloc.photos.finding import TABLES, TableTags, match_table
+from sareloc.photos.finding import TABLES, TableTags, fitting_ns, match_table
 from sareloc.place_map.records import Photo
 
 Given = str | Path | Sequence[str | Path]
@@ -57,7 +57,7 @@ def stamp(photo: Path) -> tuple[int, int] | None:
         status = photo.stat()
     except OSError:
         return None
-    return status.st_size, status.st_mtime_ns
+    return status.st_size, fitting_ns(status.st_mtime_ns)
 
 
 def examine(photo: Path, name: str, table: Mapping[str, Geotag]) -> Photo | None:
@@ -73,7 +73,7 @@ def examine(photo: Path, name: str, table: Mapping[str, Geotag]) -> Photo | None
             digest = hashlib.file_digest(content, "sha256").digest()
     except OSError as lost:
         raise PhotoError(photo, f"cannot be read: {lost.strerror}") from lost
-    return Photo(name, geotag, width, height, digest, status.st_size, status.st_mtime_ns)
+    return Photo(name, geotag, width, height, digest, status.st_size, fitting_ns(status.st_mtime_ns))
 
 
 def _items(given: Given) -> list[Path]:
