@@ -11,7 +11,7 @@ from tests.training.tiny_town import SIDE, tiny_pixels, write_town
 
 from sareloc.checkpoint import load_model, read_manifest, save_checkpoint
 from sareloc.cli import app
-from sareloc.errors import ArgumentError
+from sareloc.errors import ArgumentError, DatasetError
 from sareloc.models import fit_whitening, make_model
 
 QUICK = ("--negatives", "5", "--pool", "10", "--remembered", "0", "--precision", "float32")
@@ -109,3 +109,51 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written(
     for word in words:
         assert word in str(refused.value)
     assert not (tmp_path / "run/model.safetensors").exists()
+
+
+@pytest.fixture(scope="module")
+def unsplit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """database/ and queries/ along a street of 1.2 km, as a person has them."""
+    folder = tmp_path_factory.mktemp("unsplit")
+    places = write_town(folder / "tiny")
+    for role, photos in (("database", places.database), ("queries", places.queries)):
+        (folder / "mine" / role).mkdir(parents=True)
+        assert photos.positions is not None
+        for row, (east, north) in enumerate(photos.positions.metres):
+            name = f"@{500000 + east:.2f}@{4477000 + north:.2f}@17@T@@@{role}{row}@@@@@@@@.png"
+            photos.path(row).rename(folder / "mine" / role / name)
+    return folder / "mine"
+
+
+def test_a_folder_without_parts_is_split_by_position(
+    unsplit: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(unsplit, "--model", start, "--out", tmp_path / "run", *QUICK, "--epochs", "1")
+    assert "split by position" in capsys.readouterr().out
+    with (tmp_path / "run/split.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    files = {split: {row["file"] for row in rows if row["split"] == split} for split in ("train", "val")}
+    assert all(Path(file).is_file() for file in files["train"] | files["val"])
+    assert not files["train"] & files["val"]
+    east = {split: [float(Path(file).name.split("@")[1]) for file in names] for split, names in files.items()}
+    assert min(abs(a - b) for a in east["train"] for b in east["val"]) > 50
+    assert sum(row["split"] == "val" and row["role"] == "query" for row in rows) == 10
+    with (tmp_path / "run/history.csv").open() as file:
+        assert [int(float(row["tuples"])) for row in csv.DictReader(file)] == [0, len(east["train"]) // 3]
+
+
+def test_a_dataset_with_parts_keeps_them(town: Path, start: Path, tmp_path: Path) -> None:
+    run(town, "--model", start, "--out", tmp_path, *QUICK, "--epochs", "0")
+    assert not (tmp_path / "split.csv").exists()
+
+
+def test_photos_without_queries_say_what_is_missing(unsplit: Path, start: Path, tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="queries/"):
+        run(unsplit / "database", "--model", start, "--out", tmp_path, *QUICK, "--epochs", "1")
+
+
+def test_a_run_of_other_photos_is_left_as_it_is(unsplit: Path, town: Path, start: Path, tmp_path: Path) -> None:
+    run(town, "--model", start, "--out", tmp_path, *QUICK, "--epochs", "0")
+    with pytest.raises(ArgumentError, match="resume"):
+        run(unsplit, "--model", start, "--out", tmp_path, *QUICK, "--epochs", "0")
+    assert not (tmp_path / "split.csv").exists()

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sareloc.datasets import IdLists, PhotoSet, Places, find_positives, missing_photos, photo_paths
+from sareloc.datasets import (
+    IdLists,
+    PhotoSet,
+    Places,
+    find_positives,
+    missing_photos,
+    photo_paths,
+    split_places,
+)
 from sareloc.errors import DatasetError
 from sareloc.geo import Positions
 
@@ -116,3 +124,79 @@ def test_each_file_counts_once_and_absent_ones_are_missing(tmp_path, make_photo)
     places = Places("own", "all", photos, photos.take([0]))
     assert photo_paths(places) == [tmp_path / "0.jpg", tmp_path / "1.jpg"]
     assert missing_photos(places) == [tmp_path / "1.jpg"]
+
+
+def town(x_m: np.ndarray, frame: str = "local") -> Places:
+    """Database photos at these (N, 2) points, and a query 5 m east of every second one."""
+
+    def positions(points: np.ndarray) -> Positions:
+        if frame == "local":
+            return Positions.from_local(points)
+        degrees = np.array([52.2, 0.12]) + points[:, ::-1] / [111_200, 68_200]
+        return Positions.from_wgs84(degrees)
+
+    queries = x_m[::2] + np.array([5.0, 0.0])
+    return Places(
+        "a town",
+        "all",
+        photo_set(len(x_m), "database", positions=positions(x_m)),
+        photo_set(len(queries), "queries", positions=positions(queries)),
+    )
+
+
+def all_metres(places: Places) -> np.ndarray:
+    return np.concatenate([places.database.positions.metres, places.queries.positions.metres])
+
+
+@pytest.mark.parametrize("frame", ["local", "wgs84"])
+@pytest.mark.parametrize("size_m", [300, 2000])
+def test_a_town_is_split_into_areas_that_lie_apart(size_m: int, frame: str) -> None:
+    places = town(np.random.default_rng(3).uniform(0, size_m, (400, 2)), frame)
+    train, val = split_places(places)
+    assert (train.split, val.split, train.name) == ("train", "val", "a town")
+    assert not set(train.database.files) & set(val.database.files)
+    assert len(val.queries) == pytest.approx(0.25 * len(places.queries), abs=3)
+    assert len(train.queries) > 0.5 * len(places.queries)
+    gaps = np.linalg.norm(all_metres(train)[:, None] - all_metres(val)[None], axis=2)
+    assert gaps.min() > 50
+    again = split_places(places)
+    assert [part.database.files for part in again] == [train.database.files, val.database.files]
+
+
+def test_a_walk_gives_an_end_of_it() -> None:
+    walk = np.stack([10.0 * np.arange(60), np.zeros(60)], axis=1)
+    train, val = split_places(town(walk))
+    assert len(train.database) == 60 - 15 - 5  # 15 are val, 5 lie within 50 m of them
+    ends = val.database.positions.metres[:, 0]
+    assert ends.min() == 0 or ends.max() == 590
+
+
+def test_a_dense_town_is_split_at_the_hit_radius() -> None:
+    side = np.arange(0, 101, 10.0)
+    train, val = split_places(town(np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2)))
+    gaps = np.linalg.norm(all_metres(train)[:, None] - all_metres(val)[None], axis=2)
+    assert 25 < gaps.min() < 50
+
+
+def test_panoramas_are_not_torn() -> None:
+    corners = np.repeat(np.random.default_rng(0).uniform(0, 400, (50, 2)), 4, axis=0)
+    train, val = split_places(town(corners))
+    assert not {*map(tuple, train.database.positions.metres)} & {*map(tuple, val.database.positions.metres)}
+
+
+@pytest.mark.parametrize("size_m", [0, 40])
+def test_a_town_that_is_too_small_to_split_says_what_to_do(size_m: int) -> None:
+    with pytest.raises(DatasetError, match="25 m") as refused:
+        split_places(town(np.random.default_rng(0).uniform(0, size_m or 1e-9, (80, 2))))
+    assert "train/" in str(refused.value)
+
+
+def test_places_without_positions_are_split_by_place() -> None:
+    ids = [(i % 20,) for i in range(60)]
+    database = photo_set(62, place_ids=(*ids, (0, 1), ()))
+    places = Places("by place", "all", database, photo_set(40, place_ids=tuple(ids[:40])), "place-id")
+    train, val = split_places(places)
+    shown = [{i for ids in part.database.place_ids for i in ids} for part in (train, val)]
+    assert not shown[0] & shown[1]
+    assert (len(shown[0]), len(shown[1]), len(val.queries)) == (15, 5, 10)
+    assert len(train.database) + len(val.database) == 61  # one photo shows places of both parts

@@ -89,8 +89,10 @@ def test_a_town_where_nobody_asks_gives_negatives_alone() -> None:
     assert (tuples.positives < own).all()
     assert (tuples.negatives >= own).any()
     assert len(learner.near.positives) == len(tiny_town(0).places.queries)
-    with pytest.raises(DatasetError, match="none of its 0 queries"):
+    with pytest.raises(DatasetError, match="no queries"):
         train(tiny_model(), silent, KNOBS, progress=False)
+    with pytest.raises(DatasetError, match="validation set has no queries"):
+        train(tiny_model(), tiny_town(0), KNOBS, validation=silent, progress=False)
 
 
 def test_databases_come_first() -> None:

@@ -8,10 +8,12 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from sareloc.checkpoint import load_model
-from sareloc.datasets import load_dataset
+from sareloc.datasets import Places, load_dataset, split_places
 from sareloc.errors import ArgumentError
 from sareloc.training import Training, recipe, train
+from sareloc.training.ranks import local_device, start_ranks
 from sareloc.training.recipes import LOSS_OPTIONS
+from sareloc.training.run_folder import RunFolder
 from sareloc.training.start import start_model
 
 
@@ -39,10 +41,13 @@ def train_command(
 ) -> None:
     """Train a model on the train split of one or several datasets; keep the epoch that does best on their val splits.
 
+    The start is epoch 0, and is kept where no epoch beats it.
+
     Parameters
     ----------
     datasets
-        Names of datasets, or folders or CSVs of your own. Several are learned from together.
+        Names of datasets, or folders or CSVs of your own. Several are learned from together. One without train and val
+        parts is split by position: a quarter of its queries, in an area apart from the rest, validate.
     out
         The folder of the run: its state, history, best and finished model.
     root
@@ -73,7 +78,13 @@ def train_command(
             f", {name} {value}" for name in LOSS_OPTIONS if (value := getattr(training, name)) is not None
         )
         print(f"recipe {recipe_name}: loss {training.loss}{of_loss}")
-    places, validation = ([load_dataset(name, root, split) for name in datasets] for split in ("train", "val"))
+    folder = RunFolder(out)
+    folder.prepare(resume=resume)
+    parts = [_load_parts(name, root) for name in datasets]
+    split = [part for made, *pair in parts if made for part in pair if part]
+    if split and start_ranks(local_device()).first:
+        folder.save_split(split)
+    places, validation = [train for _, train, _ in parts], [val for _, _, val in parts if val]
     size = (training.height or 480, training.width or 640)
     if model is not None:
         start = load_model(model)
@@ -85,3 +96,22 @@ def train_command(
     run = train(start, places, training, validation=validation, out=out, resume=resume)
     print(run.line())
     print(f"model: {out / 'model.safetensors'} ({run.model.dim} dimensions, fingerprint {run.model.fingerprint()})")
+
+
+def _load_parts(name: str, root: Path | None) -> tuple[bool, Places, Places | None]:
+    """Whether a dataset was split here, its train part, and its val part; a dataset without queries has only train."""
+    places = load_dataset(name, root, "train")
+    if places.split != "all":
+        return False, places, load_dataset(name, root, "val")
+    if not len(places.queries):
+        return False, places, None
+    train, val = split_places(places)
+    left_out = sum(map(len, (places.database, places.queries)))
+    left_out -= sum(len(photos) for part in (train, val) for photos in (part.database, part.queries))
+    counts = (f"{p.split} {len(p.database)} database photos and {len(p.queries)} queries" for p in (train, val))
+    print(
+        f"{places.name} has no train and val parts, so it is split by "
+        f"{'place' if places.protocol == 'place-id' else 'position'}: {', '.join(counts)}; {left_out} photos between "
+        "them are left out (see split.csv in the run's folder)"
+    )
+    return True, train, val

@@ -11,7 +11,7 @@ from sareloc.datasets.dbstruct import STRUCT_SETS, load_dbstruct
 from sareloc.datasets.folders import find_splits, load_photo_folder, load_split_folder
 from sareloc.datasets.landmarks import LAYOUT as LANDMARKS_LAYOUT
 from sareloc.datasets.landmarks import load_landmarks
-from sareloc.datasets.places import IdLists, PhotoSet, Places, find_positives, missing_photos, photo_paths
+from sareloc.datasets.places import IdLists, PhotoSet, Places, find_positives, missing_photos, photo_paths, split_places
 from sareloc.datasets.retrieval import (
     HOLIDAYS_LAYOUT,
     OXFORD_LAYOUT,
@@ -37,6 +37,7 @@ __all__ = [
     "load_table",
     "missing_photos",
     "photo_paths",
+    "split_places",
 ]
 
 FORMATS = """\

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal, overload
@@ -15,6 +15,7 @@ from sareloc.errors import DatasetError
 from sareloc.geo import Positions, within_radius
 
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 Protocol = Literal["radius", "panorama", "time", "place-id", "average-precision"]
 
 
@@ -170,6 +171,89 @@ def _sharing_a_place(places: Places) -> list[Ints]:
         np.array(sorted({row for place in ids for row in showing[place]}), dtype=np.int64)
         for ids in places.queries.place_ids
     ]
+
+
+APART_M = (50.0, 25.0)
+"""Distances between the train and the val part that `split_places` tries: twice the usual hit radius, and once."""
+VALIDATION_QUERIES = 5
+"""Queries with a right answer that such a val part has at least."""
+
+
+def split_places(places: Places) -> tuple[Places, Places]:
+    """A train and a val part of a dataset that comes without parts; the same ones every time.
+
+    By position: the queries are halved at their median along the axis on which they spread most, and each half again.
+    One of the four areas is val, with all its photos; the others are train, without the photos within 50 m of one of
+    val, which are in neither part. Of the four, the one is taken that leaves the most photos to train. Where that is
+    less than half of all photos, 25 m are tried. Under the protocol "place-id": every fourth place that queries show is
+    val, and photos that show places of both parts are in neither.
+    Raises DatasetError if train has less than half of the photos, or no query with a right answer, or val fewer than
+    VALIDATION_QUERIES of them.
+    """
+    if places.protocol in ("panorama", "average-precision"):
+        raise DatasetError(f"{places.name} is judged by {places.protocol}, and such a dataset cannot be split")
+    by_place = places.protocol == "place-id"
+    for train, val in _split_by_place(places) if by_place else _splits_by_position(places):
+        parts = _part(places, "train", train), _part(places, "val", val)
+        answered = [sum(map(bool, map(len, find_positives(part)))) for part in parts]
+        if 2 * train.sum() >= len(train) and answered[0] and answered[1] >= VALIDATION_QUERIES:
+            return parts
+    apart = "that show places of their own" if by_place else f"{APART_M[-1]:.0f} m away from the train part"
+    raise DatasetError(
+        f"{places.name} has no train and val parts, and its {len(places.database)} database photos and "
+        f"{len(places.queries)} queries are too few or too close together to make them: the val part takes at least "
+        f"{VALIDATION_QUERIES} queries with right answers, {apart}, and train half of all photos. Add photos, or make "
+        "the parts yourself: folders train/ and val/, each with database/ and queries/, or a column split in a CSV file"
+    )
+
+
+def _splits_by_position(places: Places) -> Iterator[tuple[Bools, Bools]]:
+    """Train and val as masks over the rows of the database, then of the queries: the largest train of each distance
+    first."""
+    found = places.database.positions, places.queries.positions
+    if found[0] is None or found[1] is None:
+        raise DatasetError(f"{places.name} has no train and val parts and no positions to split it by")
+    metres = np.concatenate([found[0].metres, found[1].metres])
+    asked = np.arange(len(metres)) >= len(places.database)
+    halves = _halved(metres, asked, np.ones(len(metres), dtype=np.bool_))
+    quarters = [quarter for half in halves for quarter in _halved(metres, asked, half)]
+    for apart_m in APART_M:
+        trains = [_far_from(metres, val, apart_m) for val in quarters]
+        order = sorted(range(len(quarters)), key=lambda quarter: -int(trains[quarter].sum()))
+        yield from ((trains[quarter], quarters[quarter]) for quarter in order)
+
+
+def _far_from(metres: npt.NDArray[np.float64], area: Bools, apart_m: float) -> Bools:
+    """The points that lie farther than `apart_m` from every point of an area."""
+    far = ~area
+    far[~area] = [not len(rows) for rows in within_radius(metres[area], metres[~area], apart_m)]
+    return far
+
+
+def _halved(metres: npt.NDArray[np.float64], asked: Bools, area: Bools) -> tuple[Bools, Bools]:
+    """An area (N,) cut at the median of its queries (`asked`) along the axis on which they spread most."""
+    queries = metres[area & asked]
+    if not len(queries):
+        return area, np.zeros_like(area)
+    axis = int(np.argmax(np.ptp(queries, axis=0)))
+    low = metres[:, axis] < np.median(queries[:, axis])
+    return area & low, area & ~low
+
+
+def _split_by_place(places: Places) -> list[tuple[Bools, Bools]]:
+    """The same, by the places that photos show; there is one such split."""
+    if places.database.place_ids is None or places.queries.place_ids is None:
+        raise DatasetError(f"{places.name} is judged by place id and its photos have none")
+    chosen = set(sorted({place for ids in places.queries.place_ids for place in ids})[::4])
+    shown = [set(ids) for photos in (places.database, places.queries) for ids in photos.place_ids or ()]
+    val = np.array([bool(ids) and ids <= chosen for ids in shown])
+    return [(np.array([not ids & chosen for ids in shown]), val)]
+
+
+def _part(places: Places, split: str, rows: Bools) -> Places:
+    count = len(places.database)
+    database, queries = np.flatnonzero(rows[:count]), np.flatnonzero(rows[count:])
+    return replace(places, split=split, database=places.database.take(database), queries=places.queries.take(queries))
 
 
 def photo_paths(places: Places) -> list[Path]:

@@ -86,7 +86,12 @@ def join_neighbourhoods(parts: Sequence[tuple[Neighbourhoods, int]]) -> Neighbou
 
 
 def check_minable(places: Places, neighbourhoods: Neighbourhoods, negatives: int) -> None:
-    """Say before the first step that nothing can be mined here, and why."""
+    """Raises DatasetError if nothing can be mined here, and says why."""
+    if not len(places.queries):
+        raise DatasetError(
+            f"{places.name} has no queries: training takes them from a folder queries/ beside database/, or from a "
+            "CSV file with a column role"
+        )
     if not len(neighbourhoods.trainable):
         raise DatasetError(
             f"{places.name}: none of its {len(places.queries)} queries has a potential positive among "

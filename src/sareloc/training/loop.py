@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from sareloc.checkpoint import save_checkpoint
 from sareloc.datasets.places import Places
-from sareloc.errors import ArgumentError, SarelocError
+from sareloc.errors import ArgumentError, DatasetError, SarelocError
 from sareloc.mining import check_minable, find_neighbourhoods, join_neighbourhoods
 from sareloc.models import PlaceModel
 from sareloc.models.precision import best_dtype
@@ -131,6 +131,9 @@ def train(
     )
     if not towns:
         raise ArgumentError("no places to train on: give at least one dataset")
+    for exam in exams:
+        if not len(exam.places.queries):
+            raise DatasetError(f"{exam.places.name}: the validation set has no queries: give some, or none of it")
     network = Network(model, towns[0].inputs.stage, dtype)
     kept = None if came_with is None or photos_suffice(towns, dim, knobs) else came_with
     if kept and ranks.first:

@@ -6,6 +6,7 @@
       best.safetensors    checkpoint of the epoch with the best recall@5 on validation
       model.safetensors   checkpoint of that epoch with its whitening, or of the start where that is no worse, written
                           when training ends
+      split.csv           which photos were trained on and which validate, where a dataset came without such parts
       history.csv         one line per epoch, epoch 0 is the start; with `tensorboard`, the same as event files
 
 Each file is written beside its place and renamed, `state` last: what it says is always on disk already.
@@ -17,7 +18,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from sareloc.datasets.places import Places
 from sareloc.errors import ArgumentError, WeightsError, need
 from sareloc.files import replacing
 
@@ -142,6 +144,17 @@ class RunFolder:
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}
         with replacing(self._state) as beside:
             save_file(tensors, beside, metadata={"sareloc_run": json.dumps(about)})
+
+    def save_split(self, parts: Iterable[Places]) -> None:
+        """Write which photos are in which part of a dataset: columns dataset, split, role, file."""
+        table = io.StringIO(newline="")
+        writer = csv.writer(table)
+        writer.writerow(("dataset", "split", "role", "file"))
+        for places in parts:
+            for role, photos in (("database", places.database), ("query", places.queries)):
+                rows = range(len(photos))
+                writer.writerows((places.name, places.split, role, photos.path(row)) for row in rows)
+        replace_text(self.path / "split.csv", table.getvalue())
 
     def log(self, record: EpochRecord) -> None:
         """Add the epoch's numbers to TensorBoard's event files in this folder (extra `tensorboard`)."""
