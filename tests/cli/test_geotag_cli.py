@@ -255,3 +255,22 @@ def test_sidecars_alone_beside_the_originals(town: Path, tmp_path: Path, capsys:
     Image.fromarray(view(7, 99)).save(a / "IMG_1.png")
     with pytest.raises(ArgumentError, match=r"IMG_1\.jpg .*IMG_1\.png .*IMG_1\.xmp"):
         run(town, *words, "--retag", "--replace", "--xmp-names", "replaced")
+
+
+def test_photos_below_the_confidence_are_listed_with_their_best_guess(
+    town: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in ((), ("--sidecar", "csv")):
+        run(town, photos, "--out", tmp_path / "out", *words)
+        told = capsys.readouterr().out.splitlines()
+        (heading,) = (row for row, line in enumerate(told) if "best guess" in line)
+        listed = dict(line.strip().split(": ", 1) for line in told[heading + 1 :])
+        guess = listed[str(photos / "elsewhere.jpg")]
+        latitude, longitude, radius, sure = map(
+            float, re.fullmatch(r"([\d.]+), ([\d.]+) within (\d+) m, confidence (0\.\d+)", guess).groups()
+        )
+        assert distance_m((latitude, longitude), position(15)) < 2000
+        assert radius > 0
+        assert sure < 0.8
+        assert f"{len(listed)} below confidence 0.8" in told[heading - 1]
+        assert not {str(photos / "tagged.jpg"), str(photos / "broken.jpg")} & listed.keys()

@@ -89,7 +89,7 @@ def test_json_has_exactly_the_promised_keys() -> None:
     assert told["photo"] == "walk/a.jpg"
     assert list(told["matches"][0]) == ["id", "photo", "latlon", "distance"]
     lost = estimate(LOST).to_json("b.jpg")
-    assert list(lost) == ["photo", "latlon", "radius_m", "confidence", "matches", "reason"]
+    assert list(lost) == ["photo", "latlon", "radius_m", "confidence", "matches", "reason", "guess", "guess_radius_m"]
     assert lost["latlon"] is None
 
 
@@ -140,3 +140,14 @@ def test_a_fix_is_a_frozen_record() -> None:
     assert isinstance(fix, Fix)
     with pytest.raises(AttributeError):
         fix.confidence = 1.0  # type: ignore[misc]
+
+
+def test_below_the_confidence_the_fix_that_it_would_be_is_a_guess() -> None:
+    matches = [Match(1, "a.jpg", (48.0, 2.0), 0.4), Match(2, "b.jpg", (48.0001, 2.0), 0.5)]
+    sure, unsure = (estimate(matches, min_confidence=least) for least in (0.0, 1.0))
+    assert (unsure.latlon, unsure.radius_m) == (None, None)
+    assert (unsure.guess, unsure.guess_radius_m) == (sure.latlon, sure.radius_m)
+    assert (sure.guess, sure.guess_radius_m) == (None, None)
+    assert unsure.to_json("q.jpg")["guess"] == sure.latlon
+    assert not {"guess", "guess_radius_m", "reason"} & sure.to_json("q.jpg").keys()
+    assert estimate([]).guess is None

@@ -17,7 +17,7 @@ from sareloc.cli.localize import ask, tell_unreadable
 from sareloc.errors import ArgumentError, PhotoError, explain
 from sareloc.files import replacing
 from sareloc.localize import Fix, Search, open_localizer
-from sareloc.localize.formats import geotags_csv, gpx
+from sareloc.localize.formats import geotags_csv, gpx, guess_sentence
 from sareloc.photos import Estimate, Geotag, find_photos, read_geotag, write_geotag, write_sidecar
 from sareloc.photos.finding import NOT_UTF8, is_utf8
 from sareloc.photos.geotagging import is_jpeg
@@ -86,7 +86,7 @@ def geotag_command(
         How XMP sidecars are named: appended (photo.png.xmp: digiKam, darktable, Immich) or replaced (photo.xmp:
         Lightroom, which reads them beside raw files).
     min_confidence
-        Write only positions that are at least so sure.
+        Write only positions of at least this confidence; the best guess of each other photo is printed.
     retag
         Look for photos that have a position already, too.
     replace
@@ -120,11 +120,14 @@ def geotag_command(
         written = _write_each([(photo, outputs[photo], fix) for photo, fix in sure], replace)
     else:
         written = _write_table(sure, out, sidecar)
-    failed, unsure = len(sure) - written, len(found) - len(sure)
+    unsure = [guess_sentence(str(photo), fix) for photo, fix in found if not fix.found]
+    failed = len(sure) - written
     print(
-        f"{written:,} of {len(asked):,} photos geotagged in {out}, {unsure:,} below confidence {min_confidence:g}"
+        f"{written:,} of {len(asked):,} photos geotagged in {out}, {len(unsure):,} below confidence {min_confidence:g}"
         + (f", {failed:,} could not be written" if failed else "")
     )
+    if unsure:
+        print("the best guess of each photo below the confidence, not written:", *unsure, sep="\n  ")
     return 0 if written and not failed else 1
 
 

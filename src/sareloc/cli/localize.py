@@ -65,7 +65,8 @@ def localize_command(
         from all of them. They are sorted by the time they were taken if all have one (in a table geotags.csv or
         geotags.geojson beside them, their EXIF or their names); else they stay in the order given.
     as_json
-        Print one JSON object a line: photo, latlon, radius_m, confidence, matches.
+        Print one JSON object a line: photo, latlon, radius_m, confidence, matches; without a position also reason and
+        guess.
     as_geojson
         Print one GeoJSON FeatureCollection.
     as_csv

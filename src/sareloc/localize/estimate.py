@@ -87,7 +87,7 @@ def _fix(
     ordered = tuple(sorted(matches, key=lambda match: match.distance))
     if confidence < min_confidence:
         reason = f"not in this map: the best guess has confidence {confidence:.2f}, asked for is {min_confidence:.2f}"
-        return Fix(None, None, confidence, ordered, reason)
+        return Fix(None, None, confidence, ordered, reason, place.latlon, calibration.radius_m(place))
     return Fix(place.latlon, calibration.radius_m(place), confidence, ordered)
 
 

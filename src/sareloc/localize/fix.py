@@ -38,6 +38,10 @@ class Fix:
     """The most alike first."""
     reason: str | None = None
     """Why there is no position."""
+    guess: LatLon | None = None
+    """The best guess where there is no position but there are matches: where a lower least confidence would put it."""
+    guess_radius_m: float | None = None
+    """The radius of the guess."""
 
     @property
     def found(self) -> bool:
@@ -45,8 +49,8 @@ class Fix:
         return self.latlon is not None
 
     def to_json(self, photo: str) -> dict[str, Any]:
-        """A JSON object: photo, latlon, radius_m, confidence, matches; and the reason where latlon is null."""
+        """A JSON object: photo, latlon, radius_m, confidence, matches; and where latlon is null reason, guess and
+        guess_radius_m, as far as they are known."""
         told: dict[str, Any] = {"photo": photo, **asdict(self)}
-        if self.reason is None:
-            del told["reason"]
-        return told
+        absent = {name for name in ("reason", "guess", "guess_radius_m") if told[name] is None}
+        return {name: value for name, value in told.items() if name not in absent}

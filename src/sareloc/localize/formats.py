@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-from sareloc.localize.fix import Fix
+from sareloc.localize.fix import Fix, LatLon
 
 Answer = tuple[str, Fix]
 """A photo's name and its fix."""
@@ -23,11 +23,17 @@ def sentence(photo: str, fix: Fix) -> str:
     """One line for people."""
     if fix.latlon is None:
         return f"{photo}: {fix.reason}"
-    latitude, longitude = fix.latlon
     best = f", most like {fix.matches[0].photo}" if fix.matches else ""
-    return (
-        f"{photo}: {latitude:.6f}, {longitude:.6f} within {fix.radius_m:.0f} m, confidence {fix.confidence:.2f}{best}"
-    )
+    return f"{photo}: {_place(fix.latlon, fix.radius_m, fix.confidence)}{best}"
+
+
+def guess_sentence(photo: str, fix: Fix) -> str:
+    """One line for people about a photo without a position: the best guess, or why there is none."""
+    return f"{photo}: {fix.reason if fix.guess is None else _place(fix.guess, fix.guess_radius_m, fix.confidence)}"
+
+
+def _place(latlon: LatLon, radius_m: float | None, confidence: float) -> str:
+    return f"{latlon[0]:.6f}, {latlon[1]:.6f} within {radius_m:.0f} m, confidence {confidence:.2f}"
 
 
 def geojson(answers: Iterable[Answer]) -> str:

@@ -45,6 +45,10 @@ class FixAnswer(BaseModel):
     confidence: float = Field(description="The probability that the position is within 25 m of the truth.")
     matches: list[MatchAnswer]
     reason: str = Field(default="", description="Why there is no position; absent where there is one.")
+    guess: tuple[float, float] | None = Field(
+        default=None, description="The best guess below the least confidence; absent where there is a position."
+    )
+    guess_radius_m: float | None = Field(default=None, description="The radius of the guess; absent without one.")
 
 
 class UnreadableAnswer(BaseModel):
