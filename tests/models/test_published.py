@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import re
+import resource
+import subprocess
+import sys
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -105,13 +110,28 @@ def assert_computes(model: PlaceModel, images: Tensor, expected: Tensor) -> None
 # --- NetVLAD's own MatConvNet release -------------------------------------------------------------------------------
 
 
-def matconvnet_file(path: Path, vgg: State, vlad: list[np.ndarray], white: list[np.ndarray], mean: np.ndarray) -> Path:
-    """The published structure: a cell array of layer structs, some without weights, and the mean image."""
+def matconvnet_file(
+    path: Path,
+    vgg: State,
+    vlad: list[np.ndarray],
+    white: list[np.ndarray],
+    mean: np.ndarray,
+    first: list[Any] | None = None,
+) -> Path:
+    """The published structure: a cell array of layer structs, some without weights, and the mean image.
+
+    With `first`, the arrays of the first convolution, all others are zeros.
+    """
     savemat = pytest.importorskip("scipy.io").savemat
     layers: list[dict[str, Any]] = []
-    for i in VGG16:
-        kernel = vgg[f"{i}.weight"].numpy().transpose(2, 3, 1, 0)  # height, width, in, out
-        layers.append({"type": "conv", "name": f"conv{i}", "weights": cell(kernel, vgg[f"{i}.bias"].numpy()[None])})
+    for i, (width, depth) in VGG16.items():
+        if first is None:
+            kernel = vgg[f"{i}.weight"].numpy().transpose(2, 3, 1, 0)  # height, width, in, out
+            arrays: list[Any] = [kernel, vgg[f"{i}.bias"].numpy()[None]]
+        else:
+            arrays = [np.zeros((3, 3, depth, width), dtype=np.float32), np.zeros(width, dtype=np.float32)]
+            arrays = first if i == 0 else arrays
+        layers.append({"type": "conv", "name": f"conv{i}", "weights": cell(*arrays)})
         layers.append({"type": "relu", "name": f"relu{i}", "leak": 0.0})
         if i in (2, 7, 14, 21):
             layers.append({"type": "pool", "name": f"pool{i}", "weights": cell()})
@@ -496,6 +516,232 @@ def test_what_the_benchmark_has_and_we_do_not_is_named(odd: State, word: str, vg
     path = benchmark_file(tmp_path / "best_model.pth", prefixed(vgg, "backbone.") | odd)
     with pytest.raises(WeightsError, match=word):
         load_published(path, "deep-vg-benchmark")
+
+
+# --- odd tensors ------------------------------------------------------------------------------------------------------
+
+
+def odd_versions(tensor: Tensor) -> dict[str, Tensor]:
+    """What a file may hold instead of a tensor."""
+    tensor = tensor.clone()
+    nan = tensor.clone()
+    nan.view(-1)[0] = float("nan")
+    return {
+        "scalar": torch.tensor(1.0),
+        "flat": tensor.flatten(),
+        "matrix": tensor.flatten(1) if tensor.ndim > 2 else tensor[None],
+        "more dimensions": tensor[..., None],
+        "empty": tensor[:0],
+        "empty rows": tensor.new_zeros(len(tensor), 0, *tensor.shape[2:]),
+        "many empty rows": tensor.new_zeros(10**9, 0, *tensor.shape[2:]),
+        "fewer rows": tensor[:-1].clone(),
+        "integers": tensor.long(),
+        "truth": tensor > 0,
+        "complex": tensor.to(torch.complex64),
+        "sparse": tensor.to_sparse(),
+        "no memory": tensor.to("meta"),
+        "repeated": tensor.new_zeros(1).expand(10**5, *tensor.shape[1:-1], 10**6),
+        "not finite": nan,
+    }
+
+
+ODD = list(odd_versions(torch.ones(2, 2)))
+NAMES = [
+    "encoder.0.weight",
+    "encoder.10.bias",
+    "pool.conv.weight",
+    "pool.conv.bias",
+    "pool.centroids",
+    "backbone.0.weight",
+    "aggregation.0.conv.weight",
+    "aggregation.0.centroids",
+    "aggregation.1.weight",
+    "aggregation.1.bias",
+]
+
+
+@pytest.fixture(scope="module")
+def alexnet_files() -> dict[str, State]:
+    """Complete states, by the prefix of their backbone."""
+    convs = alexnet_convolutions()
+    assign, bias, centres = netvlad_arrays(256)
+    pool = {"conv.weight": assign[:, :, None, None], "centroids": centres}
+    fc = {"aggregation.1.weight": torch.randn(DIM, 256 * CLUSTERS), "aggregation.1.bias": torch.randn(DIM)}
+    return {
+        "encoder": prefixed(convs, "encoder.") | prefixed(pool | {"conv.bias": bias}, "pool."),
+        "backbone": prefixed(convs, "backbone.") | prefixed(pool, "aggregation.0.") | fc,
+    }
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's, about sparse tensors
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("name", NAMES)
+def test_an_odd_tensor_is_named(name: str, odd: str, alexnet_files: dict[str, State], tmp_path: Path) -> None:
+    state = dict(alexnet_files["encoder" if name.startswith(("encoder", "pool")) else "backbone"])
+    if odd == "flat" and state[name].ndim == 1:
+        pytest.skip("it is flat")
+    state[name] = odd_versions(state[name])[odd]
+    torch.save({"state_dict": state}, tmp_path / "w.pth")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(WeightsError, match=r"weight|bias|centroids|assign|centres"):
+        load_published(tmp_path / "w.pth")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # kB
+
+
+@pytest.mark.parametrize(
+    ("name", "odd"),
+    [
+        ("pca_layer.weight", torch.zeros(DIM)),
+        ("pca_layer.weight", torch.zeros(0, 512 * CLUSTERS, 1, 1)),
+        ("pca_layer.weight", torch.zeros(DIM, 7, 1, 1)),
+        ("pca_layer.weight", torch.zeros(DIM, 512 * CLUSTERS, 1, 1, dtype=torch.int64)),
+        ("pca_layer.bias", torch.zeros(())),
+        ("pca_layer.bias", torch.zeros(DIM, 1)),
+        ("pca_layer.bias", torch.full((DIM,), float("nan"))),
+    ],
+)
+def test_an_odd_whitening_of_openibl_is_named(name: str, odd: Tensor, vgg: State, tmp_path: Path) -> None:
+    assign, _, centres = netvlad_arrays()
+    state = openibl_state(vgg, assign, centres)
+    state |= {"pca_layer.weight": torch.randn(DIM, 512 * CLUSTERS, 1, 1), "pca_layer.bias": torch.randn(DIM), name: odd}
+    torch.save(state, tmp_path / "w.pth")
+    with pytest.raises(WeightsError, match=r"whitening|pca_layer"):
+        load_published(tmp_path / "w.pth")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"U": np.zeros((1536, 8)), "lams": np.ones(7), "mu": np.zeros((1536, 1))},
+        {"U": np.zeros((1536, 8)), "lams": np.zeros(8), "mu": np.zeros((1536, 1))},
+        {"U": np.zeros((1536, 8)), "lams": -np.ones(8), "mu": np.zeros((1536, 1))},
+        {"U": np.zeros(1536), "lams": np.ones(8), "mu": np.zeros((1536, 1))},
+        {"U": np.zeros((1536, 0)), "lams": np.ones(0), "mu": np.zeros((1536, 1))},
+        {"U": np.zeros((1536, 8)), "lams": np.ones(8), "mu": np.zeros((9, 1))},
+        {"U": b"text", "lams": np.ones(8), "mu": np.zeros((1536, 1))},
+        {"U": np.zeros((1536, 8), dtype=complex), "lams": np.ones(8), "mu": np.zeros((1536, 1))},
+        {"U": np.full((1536, 8), np.nan), "lams": np.ones(8), "mu": np.zeros((1536, 1))},
+        {"U": (1536, 10**9), "lams": np.ones(8), "mu": np.zeros((1536, 1))},  # declared, not stored
+    ],
+)
+def test_odd_pca_parameters_are_explained(odd: dict[str, Any], vgg: State, tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    assign, _, centres = netvlad_arrays()
+    torch.save(openibl_state(vgg, assign, centres), tmp_path / "w.pth")
+    with h5py.File(tmp_path / "pca.h5", "w") as file:
+        for name, value in odd.items():
+            if isinstance(value, tuple):
+                file.create_dataset(name, value, dtype="f4", chunks=(16, 16))
+            else:
+                file[name] = value
+    with pytest.raises(WeightsError, match=r"pca\.h5"):
+        load_published(tmp_path / "w.pth", pca=tmp_path / "pca.h5")
+
+
+ODD_ARRAYS = {
+    "matrix": np.zeros((3, 3)),
+    "complex": np.zeros((3, 3, 3, 64), dtype=complex),
+    "empty": np.zeros((0, 3, 3, 64)),
+    "not finite": np.full((3, 3, 3, 64), np.nan),
+    "text": "text",
+    "cell": cell(np.zeros(3), "text"),
+    "struct": {"a": 3},
+    "number": np.float64(3),
+    "empty cell": cell(),
+}
+PLACES = ["kernel", "bias", "assignment", "centres", "whitening", "offset", "mean"]
+
+
+@pytest.mark.parametrize(
+    ("where", "odd"),
+    [
+        pytest.param(where, odd, marks=[pytest.mark.slow] if (i + j) % 9 else [])  # each file has 59 MB
+        for i, where in enumerate(PLACES)
+        for j, odd in enumerate(ODD_ARRAYS)
+        if (where, odd) != ("mean", "matrix")  # of three columns: a mean image
+    ],
+)
+def test_an_odd_array_of_matconvnet_is_explained(where: str, odd: str, vgg: State, tmp_path: Path) -> None:
+    array = ODD_ARRAYS[odd]
+    assign, _, centres = netvlad_arrays()
+    vlad: list[Any] = [as_matlab(assign), as_matlab(-centres)]
+    white: list[Any] = [np.zeros((1, 1, 512 * CLUSTERS, DIM), dtype=np.float32), np.zeros((DIM, 1), dtype=np.float32)]
+    mean: Any = np.array([123.7, 116.8, 103.9], dtype=np.float32)[None, None]
+    first = [vgg["0.weight"].numpy().transpose(2, 3, 1, 0), vgg["0.bias"].numpy()]
+    lists = {"kernel": (first, 0), "bias": (first, 1), "assignment": (vlad, 0), "centres": (vlad, 1)}
+    lists |= {"whitening": (white, 0), "offset": (white, 1)}
+    if where in lists:
+        arrays, i = lists[where]
+        arrays[i] = array
+    path = matconvnet_file(tmp_path / "w.mat", {}, vlad, white, array if where == "mean" else mean, first=first)
+    with pytest.raises(WeightsError, match=r"w\.mat"):
+        load_published(path)
+
+
+def test_damaged_files_give_no_other_error(tmp_path: Path) -> None:
+    """Single bytes changed anywhere in the small parts of weights files."""
+    rng = np.random.default_rng(3)
+    torch.save({"state_dict": {"encoder.0.weight": torch.zeros(3)}, "recalls": np.zeros(3)}, tmp_path / "zip.pth")
+    torch.save({"a": torch.zeros(3)}, tmp_path / "legacy.pth", _use_new_zipfile_serialization=False)
+    pytest.importorskip("scipy.io").savemat(tmp_path / "net.mat", {"net": {"layers": cell(np.zeros(3))}})
+    for path in sorted(tmp_path.iterdir()):
+        good = path.read_bytes()
+        for _ in range(30):
+            bad = bytearray(good)
+            for at in rng.integers(len(bad), size=rng.integers(1, 4)):
+                bad[at] = rng.integers(256)
+            path.write_bytes(bad)
+            with pytest.raises(WeightsError):
+                load_published(path)
+
+
+# --- files that unpack to far more than they are ----------------------------------------------------------------------
+
+LOAD = """
+import resource, sys
+from sareloc.errors import WeightsError
+from sareloc.models.published import load_published
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
+for path in sys.argv[1:]:
+    try:
+        load_published(path)
+    except WeightsError as refused:
+        print("error:", refused)
+print("MB:", (peak() - before) // 1000)
+"""
+
+
+def test_files_that_unpack_to_far_more_are_refused_with_little_memory(tmp_path: Path) -> None:
+    state = {"encoder.0.weight": torch.zeros(1)}
+    torch.save({"state_dict": state}, tmp_path / "plain.pth")
+    with zipfile.ZipFile(tmp_path / "plain.pth") as plain:
+        entries = {name: plain.read(name) for name in plain.namelist()}
+    # the storage of 4 bytes becomes one of 200 MB of zeros, deflated to 0.9 MB
+    zeros = 50_000_000
+    pickled = entries["plain/data.pkl"].replace(b"K\x01t", b"J" + zeros.to_bytes(4, "little") + b"t", 1)
+    bomb = tmp_path / "bomb.pth.tar"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, content in entries.items():
+            if not name.endswith("data/0"):
+                packed.writestr(name, pickled if name.endswith("data.pkl") else content, zipfile.ZIP_STORED)
+        with packed.open("plain/data/0", "w") as entry:
+            for _ in range(100):
+                entry.write(bytes(4 * zeros // 100))
+    mat = tmp_path / "bomb.mat"
+    packer = zlib.compressobj(1)
+    head = (14).to_bytes(4, "little") + (200_000_000).to_bytes(4, "little")
+    flags = bytes.fromhex("06000000 08000000 06000000 00000000 05000000 08000000 01000000 0046c323 01000300 6e657400")
+    body = packer.compress(head + flags + (9).to_bytes(4, "little") + (199_999_000).to_bytes(4, "little"))
+    body += b"".join(packer.compress(bytes(2_000_000)) for _ in range(100)) + packer.flush()
+    start = b"MATLAB 5.0 MAT-file".ljust(124) + b"\x00\x01IM"
+    mat.write_bytes(start + (15).to_bytes(4, "little") + len(body).to_bytes(4, "little") + body)
+    assert bomb.stat().st_size + mat.stat().st_size < 10e6
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, str(bomb), str(mat)], capture_output=True, text=True, check=True, timeout=600
+    )
+    assert done.stdout.count("error:") == 2, done.stdout
+    assert int(done.stdout.rpartition("MB:")[2]) < 100, done.stdout
 
 
 # --- a stored whitening layer ---------------------------------------------------------------------------------------

@@ -40,6 +40,11 @@ def assemble(
     """
     base = make_backbone(backbone, cut=cut)
     load_strictly(base, convolutions, source)
+    if vlad["assign"].ndim != 2 or vlad["assign"].shape[1] != base.channels or not len(vlad["assign"]):
+        raise WeightsError(
+            f"{source}: NetVLAD's weight for the assignment must be (K, {base.channels}), "
+            f"found {tuple(vlad['assign'].shape)}"
+        )
     layer = NetVLAD(base.channels, clusters=len(vlad["assign"]), bias="bias" in vlad, norm=norm)
     load_strictly(layer, vlad, source)
     if whitening is not None and len(whitening.mean) != layer.dim:
@@ -53,6 +58,8 @@ def whitening_of_layer(weight: Tensor, bias: Tensor, source: str | Path) -> Whit
     weight: (dim, D). Its mean is the shortest m with `weight m = -bias`, by conjugate gradients on `W W^T` after
     scaling W's rows to unit length: a PCA's rows are orthogonal, so that one round is enough.
     """
+    if not (weight.numel() and weight.isfinite().all() and bias.isfinite().all()):
+        raise WeightsError(f"{source}: weight and bias of the whitening must be finite numbers")
     if bias.shape != weight.shape[:1]:
         raise WeightsError(f"{source}: the whitening has {len(weight)} rows but a bias of shape {tuple(bias.shape)}")
     lengths = torch.linalg.vector_norm(weight, dim=1).double().clamp(min=1e-30)

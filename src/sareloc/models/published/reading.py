@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
+from zipfile import ZIP_STORED, ZipFile
 
 import torch
 from safetensors import SafetensorError
@@ -54,13 +55,16 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
     stored: Any = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
     while isinstance(stored, dict) and (keys := [k for k in STATE_DICTS if isinstance(stored.get(k), dict)]):
         stored = stored[keys[0]]
-    if not isinstance(stored, dict) or not all(isinstance(v, Tensor) for v in stored.values()) or not stored:
+    tensors = stored.items() if isinstance(stored, dict) else ()
+    if not tensors or not all(isinstance(name, str) and isinstance(v, Tensor) for name, v in tensors):
         held = f"the keys {_listed(map(str, stored))}" if isinstance(stored, dict) else f"a {type(stored).__name__}"
         raise WeightsError(
             f"{path} holds {held}, not tensors by name: what is needed is the state dict, "
             f"alone or under the key 'state_dict'"
         )
-    return {name.removeprefix("module.").replace(".module.", "."): v for name, v in stored.items()}
+    for name, tensor in tensors:
+        _check_dense(name, tensor, path)
+    return {name.removeprefix("module.").replace(".module.", "."): v for name, v in tensors}
 
 
 def need_file(path: str | Path) -> Path:
@@ -68,6 +72,17 @@ def need_file(path: str | Path) -> Path:
     if not (path := Path(path)).is_file():
         raise WeightsError(f"there is no weights file {path}")
     return path
+
+
+def _check_dense(name: str, tensor: Tensor, path: Path) -> None:
+    """Refuse tensors whose numbers are not all in the file, one by one: views that repeat them, sparse, quantized."""
+    kind = tensor.dtype if tensor.layout == torch.strided and not tensor.is_quantized else "sparse or quantized numbers"
+    real = isinstance(kind, torch.dtype) and not kind.is_complex and kind != torch.bool
+    if not real or tensor.device.type != "cpu":
+        raise WeightsError(f"{path}: tensor {name} holds {kind} on {tensor.device}: plain numbers are expected")
+    stored = tensor.untyped_storage().nbytes()
+    if stored > path.stat().st_size or tensor.numel() * tensor.element_size() > stored:
+        raise WeightsError(f"{path}: tensor {name} of shape {tuple(tensor.shape)} is larger than what the file holds")
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -78,6 +93,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _read_torch(path: Path) -> Any:
+    _check_zip(path)
     try:
         with torch.serialization.safe_globals(NUMPY_VALUES), warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # a foreign pickle's protocol, said before it is refused
@@ -90,10 +106,28 @@ def _read_torch(path: Path) -> Any:
             f"run any program. Where the file was made, save the tensors alone, with "
             f"torch.save(model.state_dict(), ...) or safetensors.torch.save_file(model.state_dict(), ...)"
         ) from wrong
-    except (RuntimeError, EOFError, KeyError, ValueError, OSError) as wrong:
+    except Exception as wrong:  # of a dozen types, wherever the damage is
         raise WeightsError(
             f"{path} is neither a safetensors file nor one that torch.save wrote, or it is damaged ({wrong})"
         ) from wrong
+
+
+def _check_zip(path: Path) -> None:
+    """Refuse a zip archive that unpacks to more than its own size: torch.save does not compress."""
+    with path.open("rb") as file:
+        if file.read(4) != b"PK\x03\x04":
+            return  # the format from before torch 1.6, or damaged
+    try:
+        with ZipFile(path) as archive:
+            entries = archive.infolist()
+    except Exception as wrong:  # of several types, wherever the damage is
+        raise WeightsError(f"{path} is damaged: its zip archive cannot be read ({wrong})") from wrong
+    unpacked = sum(entry.file_size for entry in entries)
+    if any(entry.compress_type != ZIP_STORED for entry in entries) or unpacked > path.stat().st_size:
+        raise WeightsError(
+            f"{path} is refused: it is a compressed archive that unpacks to {unpacked / 1e6:,.0f} MB, and torch.save "
+            f"does not compress. If it is genuine, save it again with torch.save"
+        )
 
 
 def load_strictly(module: nn.Module, tensors: Mapping[str, Tensor], source: str | Path) -> None:
@@ -117,6 +151,15 @@ def load_strictly(module: nn.Module, tensors: Mapping[str, Tensor], source: str 
                     if n in given and given[n].shape != v.shape
                 ],
             ),
+            (
+                "of another type",
+                [
+                    f"{n} {given[n].dtype} instead of {v.dtype}"
+                    for n, v in wanted.items()
+                    if n in given and given[n].is_floating_point() != v.is_floating_point()
+                ],
+            ),
+            ("not finite", [n for n in wanted if n in given and not given[n].isfinite().all()]),
         )
         if names
     ]
@@ -126,11 +169,16 @@ def load_strictly(module: nn.Module, tensors: Mapping[str, Tensor], source: str 
     module.load_state_dict(given)
 
 
-def take(tensors: Mapping[str, Tensor], name: str, source: str | Path) -> Tensor:
-    """One tensor by its name; if it is missing the error names it."""
+def take(tensors: Mapping[str, Tensor], name: str, source: str | Path, dims: int) -> Tensor:
+    """One tensor by its name, float32. Raises WeightsError if it is missing or not of floats in `dims` dimensions."""
     if name not in tensors:
         raise WeightsError(f"{source} has no tensor {name!r}: it has {_listed(sorted(tensors))}")
-    return tensors[name]
+    tensor = tensors[name]
+    if tensor.ndim != dims or not tensor.is_floating_point() or not tensor.numel():
+        raise WeightsError(
+            f"{source}: tensor {name} must be floats in {dims} dimensions, found {tensor.dtype} {tuple(tensor.shape)}"
+        )
+    return tensor.float()
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -21,6 +23,7 @@ from sareloc.models.whitening import Whitening
 
 # OpenIBL starts from MatConvNet's VGG16, whose pixels are 0..255 minus this.
 MATCONVNET_MEAN = (123.68, 116.779, 103.939)
+MAX_PACKING = 4  # a compressed file of weights unpacks to little more than its size: they are nearly random
 RESNET_MODULES = {0: "conv1", 1: "bn1", 4: "layer1", 5: "layer2", 6: "layer3", 7: "layer4"}
 
 
@@ -36,8 +39,8 @@ def load_openibl(path: str | Path, pca: str | Path | None = None) -> PlaceModel:
     if pca is not None:
         whitening = _whitening_of_h5(need_file(pca))
     elif "pca_layer.weight" in tensors:
-        weight = tensors["pca_layer.weight"].flatten(1).float()
-        whitening = whitening_of_layer(weight, take(tensors, "pca_layer.bias", path), path)
+        weight = take(tensors, "pca_layer.weight", path, dims=4).flatten(1)
+        whitening = whitening_of_layer(weight, take(tensors, "pca_layer.bias", path, dims=1), path)
     convolutions = _renamed(tensors, "base_model.base.")
     vlad = _vlad(tensors, "net_vlad.", path)
     preprocess = Preprocess(mean=MATCONVNET_MEAN, std=(1.0, 1.0, 1.0), scale=255.0)
@@ -51,7 +54,7 @@ def load_pytorch_netvlad(path: str | Path) -> PlaceModel:
     `pool.conv.bias` (K). Pixels have ImageNet's statistics; there is no whitening.
     """
     tensors = read_tensors(path)
-    first = take(tensors, "encoder.0.weight", path)
+    first = take(tensors, "encoder.0.weight", path, dims=4)
     backbone = "alexnet" if first.shape[-1] == 11 else "vgg16"
     convolutions, vlad = _renamed(tensors, "encoder."), _vlad(tensors, "pool.", path)
     return assemble(
@@ -86,8 +89,8 @@ def load_deep_vg_benchmark(path: str | Path) -> PlaceModel:
         convolutions = _renamed(tensors, "backbone.")
     whitening = None
     if "aggregation.1.weight" in tensors:
-        bias = take(tensors, "aggregation.1.bias", path)
-        whitening = whitening_of_layer(tensors["aggregation.1.weight"].float(), bias, path)
+        weight = take(tensors, "aggregation.1.weight", path, dims=2)
+        whitening = whitening_of_layer(weight, take(tensors, "aggregation.1.bias", path, dims=1), path)
     name = f"{backbone}-netvlad-deep-vg-benchmark"
     vlad = _vlad(tensors, prefix, path)
     return assemble(name, Preprocess(), backbone, convolutions, vlad, whitening, path, norm="clamped", cut=cut)
@@ -95,7 +98,7 @@ def load_deep_vg_benchmark(path: str | Path) -> PlaceModel:
 
 def _benchmark_backbone(tensors: Mapping[str, Tensor], path: str | Path) -> tuple[str, str | None]:
     """Name and cut of the backbone, by its tensors."""
-    kernel = take(tensors, "backbone.0.weight", path).shape[-1]
+    kernel = take(tensors, "backbone.0.weight", path, dims=4).shape[-1]
     if kernel in (3, 11):
         return "vgg16" if kernel == 3 else "alexnet", None
     deep = any(name.startswith("backbone.7.") for name in tensors)
@@ -107,8 +110,8 @@ def _renamed(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def _vlad(tensors: Mapping[str, Tensor], prefix: str, path: str | Path) -> dict[str, Tensor]:
-    assign = take(tensors, f"{prefix}conv.weight", path).flatten(1)  # (K, D, 1, 1) -> (K, D)
-    vlad = {"assign": assign, "centres": take(tensors, f"{prefix}centroids", path)}
+    assign = take(tensors, f"{prefix}conv.weight", path, dims=4).flatten(1)  # (K, D, 1, 1) -> (K, D)
+    vlad = {"assign": assign, "centres": take(tensors, f"{prefix}centroids", path, dims=2)}
     if f"{prefix}conv.bias" in tensors:
         vlad["bias"] = tensors[f"{prefix}conv.bias"]
     return vlad
@@ -119,9 +122,23 @@ def _whitening_of_h5(path: Path) -> Whitening:
     h5py = need("h5py", "hdf5")
     try:
         with h5py.File(path, "r") as file:
-            u, variances, mean = (np.asarray(file[name], dtype=np.float32) for name in ("U", "lams", "mu"))
+            u, variances, mean = (_read_dataset(file[name], path) for name in ("U", "lams", "mu"))
     except (OSError, KeyError) as wrong:
         raise WeightsError(f"{path} is not OpenIBL's file of PCA parameters (U, lams, mu in HDF5): {wrong}") from wrong
+    fits = u.ndim == 2 and u.size and variances.shape == u.shape[1:] and mean.size == len(u)
+    if not fits or not all(np.isfinite(a).all() for a in (u, variances, mean)) or not (variances > 0).all():
+        raise WeightsError(
+            f"{path}: U must be (D, n), lams (n,) positive and mu (D, 1), all finite; "
+            f"found shapes {u.shape}, {variances.shape} and {mean.shape}"
+        )
     strongest = np.argsort(-variances, kind="stable")
     rows = np.ascontiguousarray((u / np.sqrt(variances)).T[strongest])
     return Whitening(torch.from_numpy(mean.ravel()), torch.from_numpy(rows))
+
+
+def _read_dataset(dataset: Any, path: Path) -> npt.NDArray[np.float32]:
+    """An HDF5 dataset of numbers; one that declares more numbers than the file can hold is refused."""
+    kind = getattr(getattr(dataset, "dtype", None), "kind", None)
+    if kind not in ("f", "i", "u") or dataset.nbytes > MAX_PACKING * path.stat().st_size:
+        raise WeightsError(f"{path}: {dataset} is not an array of numbers that is stored in the file")
+    return np.asarray(dataset, dtype=np.float32)
