@@ -462,9 +462,15 @@ def break_map(path: Path, sql: str) -> None:
             r"has format 3 \(made by sareloc .*\), this sareloc reads formats up to 2",
         ),
         ("DELETE FROM manifest WHERE key = 'format'", "has format None"),
-        ("DELETE FROM manifest WHERE key = 'dim'", "its manifest lacks or garbles 'dim'"),
-        ("UPDATE manifest SET value = 'many' WHERE key = 'dim'", "lacks or garbles .*'many'"),
-        ("UPDATE manifest SET value = 'float8' WHERE key = 'storage'", "unknown storage 'float8'"),
+        ("DELETE FROM manifest WHERE key = 'dim'", "its manifest has nothing as dim"),
+        (
+            "UPDATE manifest SET value = 'many' WHERE key = 'dim'",
+            "its manifest has many as dim, expected a number from 1",
+        ),
+        (
+            "UPDATE manifest SET value = 'float8' WHERE key = 'storage'",
+            "has float8 as storage, expected one of float16",
+        ),
         ("DELETE FROM gpkg_contents WHERE table_name != 'photos'", "no map of sareloc's: its layers are photos"),
         ("PRAGMA application_id = 7", "an SQLite file but no map"),
     ],
@@ -472,7 +478,7 @@ def break_map(path: Path, sql: str) -> None:
 def test_what_is_almost_a_map_is_told_so(tmp_path: Path, sql: str, said: str) -> None:
     path = make_map(tmp_path / "town.gpkg", 1)
     break_map(path, sql)
-    with pytest.raises((MapError, ArgumentError), match=said):
+    with pytest.raises(MapError, match=said):
         open_map_file(path)
 
 

@@ -86,7 +86,7 @@ def test_a_whole_map_has_nothing_wrong(city: Path, tmp_path: Path) -> None:
         ("UPDATE photos SET descriptor_checksum = 5 WHERE fid = 7", r"photo 7 \(0006.jpg\) .* checksum"),
         (
             "UPDATE photos SET geom = x'47500001e61000000101000000000000000000f03f0000000000c05840' WHERE fid = 7",
-            r"photo 7 \(0006.jpg\) stands nowhere on Earth: \[99. +1.\]",
+            r"photo 7: latitude 99, longitude 1 are invalid coordinates \(file 0006.jpg\)",
         ),
         (
             "UPDATE descriptors SET descriptor = (SELECT descriptor FROM descriptors WHERE fid = 8) WHERE fid = 7",

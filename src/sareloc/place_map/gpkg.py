@@ -50,6 +50,7 @@ _REFERENCE_SYSTEMS = (
 
 # A point as GeoPackage binary: "GP", version 0, flags (little endian, no envelope), reference system, then WKB.
 _POINT = struct.Struct("<2sBBiBIdd")
+_OUR_HEADER = _POINT.pack(b"GP", 0, 1, WGS84, 1, 1, 0, 0)[:13]
 _POINT_ROWS = np.dtype([("head", "V13"), ("lonlat", "<f8", 2)])
 _ENVELOPE_NUMBERS = {0: 0, 1: 4, 2: 6, 3: 6, 4: 8}
 
@@ -96,10 +97,12 @@ def note_change(connection: sqlite3.Connection, name: str, added: Floats, remove
     `added`, `removed` (N, 2): latitudes and longitudes; a point that has moved is in both. The layer is read only where
     a removed point was on the border of the extent.
     """
-    query = "SELECT min_y, min_x, max_y, max_x FROM gpkg_contents WHERE table_name = ? AND min_y NOT NULL"
+    corner = ("min_y", "min_x", "max_y", "max_x")
+    numbers = " AND ".join(f"typeof({column}) IN ('real', 'integer')" for column in corner)
+    query = f"SELECT {', '.join(corner)} FROM gpkg_contents WHERE table_name = ? AND {numbers}"
     border = np.array(connection.execute(query, (name,)).fetchall(), dtype=np.float64).reshape(-1, 2)
     if len(border) and ((removed <= border[0]) | (removed >= border[1])).any():
-        corners = latlon_of_blobs([blob for (blob,) in connection.execute(f"SELECT geom FROM {name}")])
+        corners = latlon_of_blobs(readable_points([blob for (blob,) in connection.execute(f"SELECT geom FROM {name}")]))
     else:
         corners = np.concatenate([added, border])
     extent = [*corners.min(axis=0)[::-1], *corners.max(axis=0)[::-1]] if len(corners) else [None] * 4
@@ -117,17 +120,48 @@ def point_blob(latlon: Sequence[float]) -> bytes:
 
 
 def latlon_of_blobs(blobs: Sequence[bytes]) -> Floats:
-    """Latitude, longitude (N, 2) in degrees of points in binary form, whoever wrote them."""
-    if all(len(blob) == _POINT.size and blob[3] == 1 for blob in blobs):
+    """Latitude, longitude (N, 2) in degrees of points in binary form, whoever wrote them.
+
+    Raises ValueError if one is not a point on Earth.
+    """
+    if all(type(blob) is bytes and len(blob) == _POINT.size and blob[:13] == _OUR_HEADER for blob in blobs):
         lonlat = np.frombuffer(b"".join(blobs), dtype=_POINT_ROWS)["lonlat"]
     else:
         lonlat = np.array([_lonlat(blob) for blob in blobs])
-    return np.ascontiguousarray(lonlat.reshape(-1, 2)[:, ::-1], dtype=np.float64)
+    latlon = np.ascontiguousarray(lonlat.reshape(-1, 2)[:, ::-1], dtype=np.float64)
+    outside = ~(np.abs(latlon) <= (90, 180)).all(axis=1)
+    if outside.any():
+        latitude, longitude = latlon[outside][0]
+        raise ValueError(f"latitude {latitude:g}, longitude {longitude:g} are invalid coordinates")
+    return latlon
+
+
+def readable_points(blobs: Sequence[bytes]) -> list[bytes]:
+    """Those that `latlon_of_blobs` reads."""
+    return [blob for blob in blobs if point_problem(blob) is None]
+
+
+def point_problem(blob: object) -> str | None:
+    """Why this is not a point on Earth; None if it is one."""
+    try:
+        latlon_of_blobs([blob])  # type: ignore[list-item]
+    except ValueError as wrong:
+        return str(wrong)
+    return None
 
 
 def _lonlat(blob: bytes) -> tuple[float, float]:
-    wkb = 8 + 8 * _ENVELOPE_NUMBERS[(blob[3] >> 1) & 7]
-    longitude, latitude = struct.unpack_from("<dd" if blob[wkb] == 1 else ">dd", blob, wkb + 5)
+    if type(blob) is not bytes:
+        raise ValueError(f"its geometry is a {type(blob).__name__}, expected a point as bytes")
+    if len(blob) < 8 or blob[:2] != b"GP":
+        raise ValueError(f"its geometry of {len(blob)} bytes is not in the form of a GeoPackage")
+    wkb = 8 + 8 * _ENVELOPE_NUMBERS.get((blob[3] >> 1) & 7, len(blob))
+    if len(blob) < wkb + 21:
+        raise ValueError(f"its geometry of {len(blob)} bytes is too short for a point")
+    order = "<" if blob[wkb] == 1 else ">"
+    kind, longitude, latitude = struct.unpack_from(f"{order}Idd", blob, wkb + 1)
+    if kind % 1000 != 1:
+        raise ValueError(f"its geometry is of type {kind}, expected a point (1)")
     return longitude, latitude
 
 

@@ -13,6 +13,7 @@ waiting, so that the file alone holds all that was acknowledged; the last one to
 from __future__ import annotations
 
 import secrets
+import shlex
 import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -23,12 +24,12 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from sareloc.errors import MapError
+from sareloc.errors import MapError, PositionError
 from sareloc.photos import Geotag
 from sareloc.place_map import gpkg
 from sareloc.place_map.areas import Area
 from sareloc.place_map.examining import name_in_map
-from sareloc.place_map.records import Entry, Manifest, Photo
+from sareloc.place_map.records import Entry, Manifest, Photo, shown
 from sareloc.place_map.storage import PACKINGS, Vectors, descriptor_checksum
 
 Ints = npt.NDArray[np.int64]
@@ -43,7 +44,10 @@ CHANGE_ID = "change_id"
 ID_GAP = 2**32
 """A writer's ids begin after a random gap of up to so many: two maps that continue one backup share no new ids."""
 LAST_ID = 2**62
+LARGEST_NUMBER = 60_000.0  # of a descriptor: engines keep half precision
 _ENTRY = "fid, geom, file, time, heading_deg, size_bytes, modified_ns"
+_ROW = "fid, geom, file, time, heading_deg, width, height, sha256, size_bytes, modified_ns"
+_BAD_VALUE = (ValueError, TypeError, OverflowError, PositionError)
 
 
 class MapFile:
@@ -132,8 +136,12 @@ class MapFile:
     def photos(self) -> tuple[Ints, Floats, tuple[str, ...]]:
         """The ids of all photos, rising, their latitudes and longitudes (N, 2), and their files."""
         rows = self.query("SELECT fid, geom, file FROM photos ORDER BY fid")
-        ids = np.array([fid for fid, _, _ in rows], dtype=np.int64)
-        return ids, gpkg.latlon_of_blobs([blob for _, blob, _ in rows]), tuple([file for _, _, file in rows])
+        with self._reading_values():
+            files = tuple([file for _, _, file in rows])
+            if not all(files) or "\0" in "".join(files):
+                raise ValueError("an empty file name, or a NUL in one")
+            latlon = gpkg.latlon_of_blobs([blob for _, blob, _ in rows])
+            return _ids([fid for fid, _, _ in rows]), latlon, files
 
     def pages(self, area: Area | None = None) -> Iterator[tuple[Ints, Floats, tuple[str, ...]]]:
         """See `MapStore`; all at once."""
@@ -155,21 +163,47 @@ class MapFile:
         found: dict[bytes, Entry] = {}
         for part in _parts(digests):
             rows = self.query(f"SELECT {_ENTRY}, sha256 FROM photos WHERE sha256 IN ({_marks(part)})", part)
-            found |= zip([row[-1] for row in rows], _entries(rows), strict=True)
+            with self._reading_values():
+                found |= zip([row[-1] for row in rows], _entries(rows), strict=True)
         return found
 
     def entries(self, files: Sequence[str] = ()) -> dict[str, Entry]:
         """See `MapStore`; all of them, whichever are asked for: one look at the table is less than one for each."""
-        return {entry.file: entry for entry in _entries(self.query(f"SELECT {_ENTRY} FROM photos"))}
+        rows = self.query(f"SELECT {_ENTRY} FROM photos")
+        with self._reading_values():
+            return {entry.file: entry for entry in _entries(rows)}
 
     def records(self) -> Iterator[tuple[list[Photo], Vectors]]:
         """See `MapStore`; of one moment."""
-        columns = "geom, file, time, heading_deg, width, height, sha256, size_bytes, modified_ns"
         with self.snapshot():
             for ids, vectors in self.descriptors(self.photos()[0]):
                 part = ids.tolist()
-                rows = self.query(f"SELECT {columns} FROM photos WHERE fid IN ({_marks(part)}) ORDER BY fid", part)
-                yield [_photo(row) for row in rows], vectors
+                rows = self.query(f"SELECT {_ROW} FROM photos WHERE fid IN ({_marks(part)}) ORDER BY fid", part)
+                with self._reading_values():
+                    photos = [_photo(row) for row in rows]
+                yield photos, vectors
+
+    def bad_values(self) -> Iterator[tuple[int, str]]:
+        """Photos whose values are not what a map holds: their ids, and what is wrong."""
+        for row in self.query(f"SELECT {_ROW} FROM photos ORDER BY fid"):
+            try:
+                _ids([row[0]])
+                _photo(row)
+            except _BAD_VALUE as wrong:
+                yield row[0], f"{wrong} (file {shown(row[2])})"
+
+    @contextmanager
+    def _reading_values(self) -> Iterator[None]:
+        """Inside, values of photos are read; what cannot be read becomes a MapError that names the photo."""
+        try:
+            yield
+        except _BAD_VALUE as error:
+            for photo_id, wrong in self.bad_values():
+                raise MapError(
+                    f"map {self.path} is damaged: photo {photo_id}: {wrong}. Restore a backup, or delete the photo: "
+                    f"sqlite3 {shlex.quote(str(self.path))} 'DELETE FROM photos WHERE fid = {photo_id}'"
+                ) from error
+            raise
 
     def file_name(self, photo: Path) -> str:
         """See `name_in_map`."""
@@ -235,16 +269,24 @@ class MapFile:
                     f"map {self.path} is damaged: photo {lost} ({self._file_of(lost)}) has no descriptor. Remove it "
                     "and add it again"
                 )
-            yield np.array(part, dtype=np.int64), self._packing.unpack(list(whole.values()), self.manifest.dim)
+            vectors = self._packing.unpack(list(whole.values()), self.manifest.dim)
+            small = (np.abs(vectors) <= LARGEST_NUMBER).all(axis=1)
+            if not small.all():
+                first = part[int(np.argmin(small))]
+                raise MapError(
+                    f"map {self.path} is damaged: the descriptor of photo {first} ({self._file_of(first)}) holds "
+                    "numbers that are not finite or too large. Remove the photo and add it again"
+                )
+            yield np.array(part, dtype=np.int64), vectors
 
     def _file_of(self, photo_id: int) -> str:
         rows = self.query("SELECT file FROM photos WHERE fid = ?", (photo_id,))
-        return str(rows[0][0]) if rows else "unknown file"
+        return shown(rows[0][0]) if rows else "unknown file"
 
     def notes(self) -> dict[str, str]:
         """The texts that travel with the map, by name, such as a calibration."""
         rows = self.query("SELECT key, value FROM manifest WHERE key LIKE ?", (f"{NOTE}%",))
-        return {key.removeprefix(NOTE): value for key, value in rows}
+        return {key.removeprefix(NOTE): value for key, value in rows if isinstance(key, str) and isinstance(value, str)}
 
     def write_note(self, name: str, text: str) -> None:
         """Keep a text under this name, in place of an earlier one."""
@@ -305,6 +347,10 @@ def _cause(path: Path, error: sqlite3.Error) -> str:
         return "the disk is full. What was acknowledged is kept: free some space and run the same command again"
     if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):
         return f"the file or its folder is read-only ({said}): make it writable, or copy the map elsewhere"
+    if name == "SQLITE_TOOBIG":
+        return "it holds a value larger than 16 MiB, as no map of sareloc's does: restore a backup, or build it again"
+    if name == "SQLITE_AUTH":
+        return "a trigger in it does more than maintain an index of a GIS program: remove it, or copy the map"
     if name == "SQLITE_NOTADB":
         return "it is no map: maps are GeoPackages (.gpkg)"
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_IOERR")):
@@ -341,7 +387,8 @@ def _drop(sql: sqlite3.Connection, condition: str, values: Sequence[Any]) -> lis
 
 
 def _note_change(sql: sqlite3.Connection, added: Sequence[bytes], removed: Sequence[bytes]) -> None:
-    gpkg.note_change(sql, "photos", gpkg.latlon_of_blobs(added), gpkg.latlon_of_blobs(removed))
+    gone = gpkg.latlon_of_blobs(gpkg.readable_points(removed))
+    gpkg.note_change(sql, "photos", gpkg.latlon_of_blobs(added), gone)
 
 
 def _columns(photo: Photo) -> tuple[Any, ...]:
@@ -357,19 +404,38 @@ def _time(tag: Geotag) -> str | None:
 
 
 def _geotag(latlon: Sequence[float], heading_deg: float | None, time: str | None) -> Geotag:
+    if not (time is None or isinstance(time, str)):
+        raise TypeError(f"its time is a {type(time).__name__}, expected a text")
+    if not (heading_deg is None or isinstance(heading_deg, int | float)):
+        raise TypeError(f"its heading is a {type(heading_deg).__name__}, expected a number")
     return Geotag((latlon[0], latlon[1]), heading_deg, None if time is None else gpkg.seconds_of(time))
 
 
 def _photo(row: Sequence[Any]) -> Photo:
-    geom, file, time, heading, width, height, sha256, size, modified = row
+    """The photo of a row of the columns `_ROW`; raises one of `_BAD_VALUE` if a value is not what a map holds."""
+    _, geom, file, time, heading, width, height, sha256, size, modified = row
     (latlon,) = gpkg.latlon_of_blobs([geom]).tolist()
+    if not isinstance(file, str) or not file or "\0" in file:
+        raise ValueError("its file name is empty, holds a NUL, or is not a text")
+    if not isinstance(sha256, bytes) or len(sha256) != 32:
+        raise ValueError(f"its SHA-256 is {shown(sha256)}, expected 32 bytes")
+    if not all(type(number) is int for number in (width, height, size, modified)):
+        raise TypeError(f"its width, height, size and time stamp are {shown((width, height, size, modified))}")
     return Photo(file, _geotag(latlon, heading, time), width, height, sha256, size, modified)
+
+
+def _ids(ids: Sequence[int]) -> Ints:
+    if not all(type(photo_id) is int and photo_id >= 0 for photo_id in ids):
+        raise ValueError("its id is not a whole number from 0 up")
+    return np.array(ids, dtype=np.int64)
 
 
 def _entries(rows: Sequence[Sequence[Any]]) -> Iterator[Entry]:
     """The entries of rows that start with the columns `_ENTRY`."""
     latlon = gpkg.latlon_of_blobs([row[1] for row in rows]).tolist()
     for point, (photo_id, _, file, time, heading, size_bytes, modified_ns, *_) in zip(latlon, rows, strict=True):
+        if not isinstance(file, str):
+            raise TypeError("a file name is not a text")
         yield Entry(photo_id, file, (size_bytes, modified_ns), _geotag(point, heading, time))
 
 

@@ -6,7 +6,7 @@ import os
 import sqlite3
 import uuid
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 from sareloc.errors import MapError, look_up
@@ -16,6 +16,17 @@ from sareloc.place_map.records import FORMAT, Manifest, read_manifest
 from sareloc.place_map.storage import PACKINGS, descriptor_checksum
 
 PAGE_BYTES = 16_384  # 15 descriptors of 512 dimensions fill such a page; a usual one of 4096 would be a quarter empty
+
+LONGEST_VALUE = 2**24  # bytes of a text or blob
+COLUMNS = {
+    "photos": "fid geom file time heading_deg width height sha256 size_bytes modified_ns",
+    "descriptors": "fid descriptor",
+    "manifest": "key value",
+    "gpkg_contents": "table_name last_change min_x min_y max_x max_y",
+}
+"""The columns that are read and written, of each table."""
+TRIGGERED_TABLES = {"descriptors", "rtree_photos_geom", "gpkg_ogr_contents"}
+TRIGGERED_FUNCTIONS = {"st_minx", "st_maxx", "st_miny", "st_maxy", "st_isempty", "lower"}
 
 _PHOTOS = """
   file TEXT NOT NULL, time DATETIME, heading_deg DOUBLE, width INTEGER, height INTEGER,
@@ -59,6 +70,11 @@ def open_map_file(path: Path, *, write: bool = False) -> MapFile:
         connection = sqlite3.connect(where, uri=True, timeout=WAIT_S, isolation_level=None, check_same_thread=False)
     try:
         with map_errors(path):
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
+            connection.execute("PRAGMA cell_size_check = ON")
+            if not write:
+                connection.execute("PRAGMA query_only = ON")
+                connection.execute("PRAGMA trusted_schema = OFF")
             manifest = _read_manifest(path, connection)
             if write:
                 connection.execute("PRAGMA journal_mode = WAL")
@@ -66,8 +82,7 @@ def open_map_file(path: Path, *, write: bool = False) -> MapFile:
                 gpkg.allow_spatial_index(connection)
                 if manifest.format < FORMAT:
                     manifest = _upgrade(path, connection)
-            else:
-                connection.execute("PRAGMA query_only = ON")
+                connection.set_authorizer(_authorize)
     except BaseException:
         connection.close()
         raise
@@ -124,12 +139,58 @@ def _upgrade(path: Path, connection: sqlite3.Connection) -> Manifest:
     return replace(manifest, format=FORMAT)
 
 
+def _authorize(action: int, first: str | None, second: str | None, _: str | None, trigger: str | None) -> int:
+    """Of triggers, whose SQL comes with the map, allow those that delete descriptors or maintain GIS programs' tables.
+
+    SQLite asks this for each action of a statement and its triggers when the statement is compiled.
+    """
+    if trigger is None:
+        return sqlite3.SQLITE_OK
+    if action in (sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE):
+        allowed = str(first).lower() in TRIGGERED_TABLES
+    elif action == sqlite3.SQLITE_FUNCTION:
+        allowed = str(second).lower() in TRIGGERED_FUNCTIONS
+    else:
+        allowed = action == sqlite3.SQLITE_READ  # no SELECT: each trigger does little work
+    return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
+
+
+def _check_tables(path: Path, connection: sqlite3.Connection) -> None:
+    """Raise MapError unless what is read are tables with the columns that are needed: a view may be endless."""
+    query = "SELECT lower(name), type, rootpage FROM sqlite_master WHERE type IN ('table', 'view')"
+    kinds = {
+        name: "virtual table" if kind == "table" and not page else kind
+        for name, kind, page in connection.execute(query)
+    }
+    if wrong := [table for table in COLUMNS if kinds.get(table, "table") != "table"]:
+        raise MapError(f"{path} is no map of sareloc's: its {wrong[0]} is a {kinds[wrong[0]]}, expected a table")
+    layers = set()
+    if "gpkg_contents" in kinds:
+        _check_columns(path, connection, "gpkg_contents", set(COLUMNS["gpkg_contents"].split()))
+        layers = {str(name) for (name,) in connection.execute("SELECT table_name FROM gpkg_contents LIMIT 1000")}
+    if not {"photos", "descriptors", "manifest"} <= layers:
+        told = ", ".join(sorted(layers)[:20]) or "none"
+        raise MapError(f"{path} is a GeoPackage but no map of sareloc's: its layers are {told}")
+    for table, columns in COLUMNS.items():
+        if table not in kinds:
+            raise MapError(f"{path} is no map of sareloc's: it lacks the table {table}")
+        _check_columns(path, connection, table, set(columns.split()))
+
+
+def _check_columns(path: Path, connection: sqlite3.Connection, table: str, columns: set[str]) -> None:
+    found = connection.execute(f"PRAGMA table_xinfo({table})").fetchall()
+    stored = {name for _, name, _, _, _, _, hidden in found if not hidden}  # the others are computed by the map's SQL
+    if missing := columns - stored:
+        raise MapError(f"{path} is no map of sareloc's: its table {table} lacks {', '.join(sorted(missing))}")
+
+
 def _read_manifest(path: Path, connection: sqlite3.Connection) -> Manifest:
     if not gpkg.is_geopackage(connection):
         raise MapError(f"{path} is an SQLite file but no map: maps are GeoPackages (.gpkg)")
-    tables = {name for (name,) in connection.execute("SELECT table_name FROM gpkg_contents")}
-    if not {"photos", "descriptors", "manifest"} <= tables:
-        raise MapError(
-            f"{path} is a GeoPackage but no map of sareloc's: its layers are {', '.join(sorted(tables)) or 'none'}"
-        )
-    return read_manifest(dict(connection.execute("SELECT key, value FROM manifest")), str(path))
+    _check_tables(path, connection)
+    keys = [field.name for field in fields(Manifest)]
+    rows = connection.execute(f"SELECT key, value FROM manifest WHERE key IN ({', '.join('?' * len(keys))})", keys)
+    manifest = read_manifest(dict(rows.fetchall()), str(path))
+    if manifest.format > 1:
+        _check_columns(path, connection, "photos", {"descriptor_checksum"})
+    return manifest

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from sareloc import __version__
-from sareloc.errors import MapError, look_up
+from sareloc.errors import MapError
 from sareloc.photos import Geotag
 from sareloc.place_map.storage import PACKINGS, Storage
 
 FORMAT = 2
 """Of map files. Format 1 had no checksums and no change id; it is read, and upgraded when opened for writing."""
 TIME_S = 1e-3  # a map file keeps milliseconds
+
+
+LARGEST_DIM = 2**18
+LONGEST_TEXT = 1000
 
 
 @dataclass(frozen=True)
@@ -83,17 +88,38 @@ def same_entry(one: Entry, other: Entry) -> bool:
 
 
 def read_manifest(values: Mapping[str, Any], name: str) -> Manifest:
-    """The manifest of the map of this name, from keys and texts; MapError where this sareloc cannot read it."""
-    made_by = values.get("made_by", "an unknown program")
-    if not values.get("format", "").isdigit() or int(values["format"]) > FORMAT:
+    """The manifest of the map of this name, from keys and texts; raises MapError if this sareloc cannot read it."""
+    texts = {key: value for key, value in values.items() if isinstance(value, str) and len(value) <= LONGEST_TEXT}
+    if not _is_number(texts.get("format", ""), FORMAT):
+        made_by = texts.get("made_by", "an unknown program")
         raise MapError(
-            f"map {name} has format {values.get('format')} (made by {made_by}), this sareloc reads formats up to "
-            f"{FORMAT}: install a newer sareloc, or build the map again"
+            f"map {name} has format {shown(values.get('format'))} (made by {made_by}), this sareloc reads formats up "
+            f"to {FORMAT}: install a newer sareloc, or build the map again"
         )
-    try:
-        known = {field.name: values[field.name] for field in fields(Manifest)}
-        known |= {"dim": int(known["dim"]), "format": int(known["format"])}
-    except (KeyError, ValueError) as missing:
-        raise MapError(f"map {name} is damaged: its manifest lacks or garbles {missing}. Build it again") from missing
-    look_up(PACKINGS, known["storage"], "storage")
-    return Manifest(**known)
+    for key, (expected, is_valid) in _EXPECTED.items():
+        if not is_valid(texts.get(key, "")):
+            found = shown(values[key]) if key in values else "nothing"
+            raise MapError(
+                f"map {name} is damaged: its manifest has {found} as {key}, expected {expected}. Restore a backup, or "
+                "build it again"
+            )
+    known: dict[str, Any] = {field.name: texts[field.name] for field in fields(Manifest)}
+    return Manifest(**known | {"dim": int(texts["dim"]), "format": int(texts["format"])})
+
+
+def _is_number(text: str, largest: int) -> bool:
+    return re.fullmatch("[0-9]{1,9}", text) is not None and 1 <= int(text) <= largest
+
+
+_EXPECTED: dict[str, tuple[str, Callable[[str], object]]] = {
+    **dict.fromkeys(("model", "fingerprint", "made_by"), ("a short text", bool)),
+    "dim": (f"a number from 1 to {LARGEST_DIM}", lambda text: _is_number(text, LARGEST_DIM)),
+    "storage": (f"one of {', '.join(PACKINGS)}", PACKINGS.__contains__),
+    "map_id": ("32 hexadecimal digits", re.compile("[0-9a-f]{32}").fullmatch),  # it becomes the name of a folder
+}
+
+
+def shown(value: object) -> str:
+    """A value of a map in an error: what cannot be printed is quoted, what is long is cut."""
+    text = value if isinstance(value, str) and value.isprintable() else repr(value)
+    return text if len(text) <= 100 else f"{text[:90]}... ({len(text)} characters)"

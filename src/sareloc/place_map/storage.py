@@ -50,10 +50,11 @@ def _pack_int8(vectors: Vectors) -> list[bytes]:
 
 def _unpack_int8(blobs: Sequence[bytes], dim: int) -> Vectors:
     rows = np.frombuffer(b"".join(blobs), dtype=_int8_rows(dim))
-    vectors = rows["scale"][:, None] * rows["steps"].astype(np.float32)
-    # rounding moved them off the unit sphere, where they are known to lie
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit: Vectors = (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+    with np.errstate(invalid="ignore", over="ignore"):  # a scale that is not finite gives numbers that are not
+        vectors = rows["scale"][:, None] * rows["steps"].astype(np.float32)
+        # rounding moved them off the unit sphere, where they are known to lie
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        unit: Vectors = (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
     return unit
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from sareloc.engines.approximate import ApproximateEngine, exact_below
 from sareloc.engines.milvus_address import is_milvus_address, read_milvus_address
-from sareloc.errors import ArgumentError
+from sareloc.errors import ArgumentError, MapError
 from sareloc.place_map.areas import Area, Box
 from sareloc.place_map.file_photos import index_cache
 from sareloc.place_map.map_file import PART, MapFile
@@ -69,7 +69,7 @@ def map_info(path: str | Path) -> MapInfo:
         return milvus_info(read_milvus_address(path))
     with open_map_file(Path(path)) as file:
         ids, latlon, _ = file.photos()
-        first, last = file.query("SELECT min(time), max(time) FROM photos")[0]
+        first, last = file.query("SELECT min(time), max(time) FROM photos WHERE typeof(time) = 'text'")[0]
         extent = Box(*latlon.min(axis=0), *latlon.max(axis=0)) if len(ids) else None
         return MapInfo(
             manifest=file.manifest,
@@ -136,8 +136,12 @@ def verify_map(path: str | Path) -> list[str]:
 
         return verify_milvus(read_milvus_address(path))
     with open_map_file(Path(path)) as file, file.snapshot():
-        for check in (_damage, _lost, _bad_positions, _bad_descriptors, _bad_index):
-            if problems := check(file):
+        for check in (_damage, _bad_values, _lost, _bad_descriptors, _bad_index):
+            try:
+                problems = check(file)
+            except MapError as error:
+                problems = [str(error)]
+            if problems:
                 return problems
     return []
 
@@ -194,10 +198,8 @@ def _lost(file: MapFile) -> list[str]:
     ]
 
 
-def _bad_positions(file: MapFile) -> list[str]:
-    ids, latlon, files = file.photos()
-    wrong = ~(np.abs(latlon) <= [90, 180]).all(axis=1)
-    return [f"photo {ids[row]} ({files[row]}) stands nowhere on Earth: {latlon[row]}" for row in np.flatnonzero(wrong)]
+def _bad_values(file: MapFile) -> list[str]:
+    return [f"photo {photo_id}: {wrong}" for photo_id, wrong in file.bad_values()]
 
 
 def _bad_descriptors(file: MapFile) -> list[str]:
@@ -212,7 +214,8 @@ def _bad_descriptors(file: MapFile) -> list[str]:
                 whole.append((fid, blob))
             else:
                 problems.append(f"the descriptor of photo {fid} ({names[fid]}) {wrong}")
-        lengths = np.linalg.norm(unpack([blob for _, blob in whole], dim), axis=1)
+        vectors = unpack([blob for _, blob in whole], dim).astype(np.float64)
+        lengths = np.linalg.norm(vectors, axis=1)
         for row in np.flatnonzero(~(np.abs(lengths - 1) <= UNIT)):
             fid = whole[row][0]
             problems.append(f"the descriptor of photo {fid} ({names[fid]}) has length {lengths[row]:.3f}, not 1")
