@@ -18,6 +18,7 @@ from tests.place_map.small_town import geotag_of, tiny_model, write_photo, write
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Geotag, decode, exif_bytes, make_utm_name
+from sareloc.photos.xmp import sidecar_path, sidecar_with_geotag
 from sareloc.place_map import Box, Circle, Manifest, PlaceMap, open_map_file, open_store
 from sareloc.place_map.building import add_photos, build_map
 from sareloc.place_map.copying import copy_map
@@ -363,6 +364,21 @@ def test_a_corrected_exif_position_replaces_the_old_one(model: PlaceModel, tmp_p
     assert (report.added, report.updated, report.already) == (0, 1, 1)
     assert geotags(tmp_path / "town.gpkg")["0001.jpg"].latlon == pytest.approx(geotag_of(70).latlon, abs=1e-6)
     assert len(PlaceMap(tmp_path / "town.gpkg")) == 2
+
+
+def test_a_corrected_sidecar_updates_a_photo_that_has_not_changed(
+    model: PlaceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photo = write_photo(tmp_path / "photos" / "a.png", 1, tagged=False)
+    sidecar = sidecar_path(photo)
+    sidecar.write_bytes(sidecar_with_geotag(photo, Geotag((10, 20))))
+    build_map(model, photo.parent, tmp_path / "town.gpkg")
+    sidecar.write_bytes(sidecar_with_geotag(photo, Geotag((11, 20), 45.0)))
+    sizes = count_described(model, monkeypatch)
+    report = build_map(model, photo.parent, tmp_path / "town.gpkg")
+    assert (report.added, report.updated, sizes) == (0, 1, [])
+    assert geotags(tmp_path / "town.gpkg") == {"a.png": Geotag((11, 20), 45.0)}
+    assert build_map(model, photo.parent, tmp_path / "town.gpkg").already == 1
 
 
 def test_duplicates_with_another_position_are_named(model: PlaceModel, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Geotag, find_photos
 from sareloc.photos.decoding import TRUNCATED, is_truncated
 from sareloc.photos.finding import NOT_UTF8, is_utf8
-from sareloc.place_map.examining import Given, examine, list_photos, read_tables, stamp
+from sareloc.place_map.examining import Given, examine, list_photos, read_beside, read_tables, stamp
 from sareloc.place_map.map_model import load_map_model
 from sareloc.place_map.place_map import PlaceMap
 from sareloc.place_map.records import Entry, Manifest, Photo
@@ -275,7 +275,7 @@ class _Adding:
             tally.unreadable.append(PhotoError(named.pop(name), NOT_UTF8))
         entries = self.target.entries(list(named))
         same = {name for name, path in named.items() if name in entries and entries[name].stamp == stamp(path)}
-        self._update(corrected(((name, self._listed(named[name])) for name in same), entries, tally))
+        self._update(corrected(((name, self._given(named[name])) for name in same), entries, tally))
         with (
             ThreadPoolExecutor(max(self.workers, 1)) as threads,
             tqdm(
@@ -292,8 +292,8 @@ class _Adding:
                 bar.update(tally.total - bar.n)
         return tally
 
-    def _listed(self, path: Path) -> Geotag | None:
-        return self.table.get(os.path.abspath(path))
+    def _given(self, path: Path) -> Geotag | None:
+        return self.table.get(os.path.abspath(path)) or read_beside(path)
 
     def _update(self, entries: Sequence[Entry]) -> None:
         self.updated_ids |= {entry.photo_id for entry in entries}

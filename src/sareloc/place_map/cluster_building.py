@@ -16,11 +16,13 @@ from sareloc.checkpoint import save_checkpoint
 from sareloc.engines.milvus_address import is_milvus_address, read_milvus_address
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.models.place_model import PlaceModel
+from sareloc.photos import Geotag
 from sareloc.photos.finding import NOT_UTF8, is_utf8
 from sareloc.photos.remote import is_url
 from sareloc.place_map.building import BuildReport, Target, make_report
 from sareloc.place_map.cluster_packets import Done, Wanted, list_wanted, packets_of
 from sareloc.place_map.cluster_worker import Work
+from sareloc.place_map.examining import read_beside
 from sareloc.place_map.place_map import PlaceMap
 from sareloc.place_map.ray_cluster import joined, run_packets
 from sareloc.place_map.records import Entry, Manifest
@@ -91,7 +93,8 @@ class _Building:
         entries = self.target.entries([one.name for one in wanted])
         todo = [one for one in wanted if one.name not in entries or entries[one.name].stamp != one.stamp]
         new = {one.name for one in todo}
-        self._update(corrected(((one.name, one.geotag) for one in wanted if one.name not in new), entries, self.tally))
+        unchanged = ((one.name, _given(one)) for one in wanted if one.name not in new)
+        self._update(corrected(unchanged, entries, self.tally))
         with tqdm(
             total=len(wanted), initial=self.tally.total, desc="map", unit="photo", disable=None if progress else True
         ) as bar:
@@ -128,6 +131,10 @@ class _Building:
         if new:
             photos, vectors = [photo for _, photo in new], done.descriptors[[rows[where] for where, _ in new]]
             self.tally.count_written(photos, self.target.open().add(photos, vectors))
+
+
+def _given(wanted: Wanted) -> Geotag | None:
+    return wanted.geotag if is_url(wanted.where) else wanted.geotag or read_beside(Path(wanted.where))
 
 
 def checkpoint_of(model: PlaceModel) -> bytes:

@@ -11,6 +11,7 @@ from sareloc.errors import PhotoError
 from sareloc.photos import Geotag, find_photos, read_geotag, read_geotag_table
 from sareloc.photos.decoding import open_photo
 from sareloc.photos.finding import TABLES, TableTags, fitting_ns, match_table
+from sareloc.photos.xmp import find_sidecar
 from sareloc.place_map.records import Photo
 
 Given = str | Path | Sequence[str | Path]
@@ -58,6 +59,11 @@ def stamp(photo: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_size, fitting_ns(status.st_mtime_ns)
+
+
+def read_beside(photo: Path) -> Geotag | None:
+    """The geotag of a photo that has an XMP sidecar, which may change while the photo does not; None if it has none."""
+    return None if find_sidecar(photo) is None else read_geotag(photo)
 
 
 def examine(photo: Path, name: str, table: Mapping[str, Geotag]) -> Photo | None:

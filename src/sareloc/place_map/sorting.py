@@ -87,10 +87,10 @@ def set_aside(examined: Iterable[tuple[Where, Photo | PhotoError | None]], tally
 
 
 def corrected(unchanged: Iterable[tuple[str, Geotag | None]], entries: dict[str, Entry], tally: Tally) -> list[Entry]:
-    """What to update of photos whose files have not changed, because their table gives another geotag; counts them.
+    """What to update of photos whose files have not changed, but their geotags have; counts all of them.
 
-    `unchanged`: names of files in the map, each with its geotag in the table, None if it has none there. `entries`:
-    what the map holds under these names.
+    `unchanged`: names of files in the map, each with its geotag in a table or sidecar, None if it has none there.
+    `entries`: what the map holds under these names.
     """
     changed: list[Entry] = []
     for name, geotag in unchanged:
