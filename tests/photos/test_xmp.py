@@ -9,7 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sareloc.errors import PhotoError
@@ -41,6 +41,7 @@ def exif_properties(xmp: bytes) -> list[tuple[str, str]]:
     return sorted((tag.removeprefix(EXIF), value) for tag, value in found if tag.startswith(EXIF))
 
 
+@settings(max_examples=40)
 @given(st.floats(-90, 90), st.floats(-180, 180))
 def test_what_is_written_is_read_again(
     tmp_path_factory: pytest.TempPathFactory, latitude: float, longitude: float
@@ -135,9 +136,9 @@ def test_what_another_program_has_written_stays(tmp_path: Path, encoding: str) -
         DIGIKAM.encode()[:300],
         b'<!DOCTYPE r [<!ENTITY a "aaaa">]><r>&a;</r>',
         b'<r xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">'
-        + b"<a>" * 100_000
+        + b"<a>" * 5_000
         + b"<rdf:RDF/>"
-        + b"</a>" * 100_000
+        + b"</a>" * 5_000
         + b"</r>",
     ],
 )
