@@ -173,8 +173,9 @@ def _sharing_a_place(places: Places) -> list[Ints]:
     ]
 
 
-APART_M = (50.0, 25.0)
-"""Distances between the train and the val part that `split_places` tries: twice the usual hit radius, and once."""
+APART_M = {50.0: 1 / 2, 25.0: 1 / 3}
+"""Distances between the train and the val part that `split_places` tries, twice the usual hit radius and once, and the
+share of all photos that must be left to train."""
 VALIDATION_QUERIES = 5
 """Queries with a right answer that such a val part has at least."""
 
@@ -187,7 +188,7 @@ def split_places(places: Places) -> tuple[Places, Places]:
     val, which are in neither part. Of the four, the one is taken that leaves the most photos to train. Where that is
     less than half of all photos, 25 m are tried. Under the protocol "place-id": every fourth place that queries show is
     val, and photos that show places of both parts are in neither.
-    Raises DatasetError if train has less than half of the photos, or no query with a right answer, or val fewer than
+    Raises DatasetError if train has less than a third of the photos, or no query with a right answer, or val fewer than
     VALIDATION_QUERIES of them.
     """
     if places.protocol in ("panorama", "average-precision"):
@@ -196,14 +197,15 @@ def split_places(places: Places) -> tuple[Places, Places]:
     for train, val in _split_by_place(places) if by_place else _splits_by_position(places):
         parts = _part(places, "train", train), _part(places, "val", val)
         answered = [sum(map(bool, map(len, find_positives(part)))) for part in parts]
-        if 2 * train.sum() >= len(train) and answered[0] and answered[1] >= VALIDATION_QUERIES:
+        if answered[0] and answered[1] >= VALIDATION_QUERIES:
             return parts
-    apart = "that show places of their own" if by_place else f"{APART_M[-1]:.0f} m away from the train part"
+    apart = "that show places of their own" if by_place else f"{min(APART_M):.0f} m away from the train part"
     raise DatasetError(
         f"{places.name} has no train and val parts, and its {len(places.database)} database photos and "
         f"{len(places.queries)} queries are too few or too close together to make them: the val part takes at least "
-        f"{VALIDATION_QUERIES} queries with right answers, {apart}, and train half of all photos. Add photos, or make "
-        "the parts yourself: folders train/ and val/, each with database/ and queries/, or a column split in a CSV file"
+        f"{VALIDATION_QUERIES} queries with right answers, {apart}, and train a third of all photos. Add photos, or "
+        "make the parts yourself: folders train/ and val/, each with database/ and queries/, or a column split in a "
+        "CSV file"
     )
 
 
@@ -217,10 +219,10 @@ def _splits_by_position(places: Places) -> Iterator[tuple[Bools, Bools]]:
     asked = np.arange(len(metres)) >= len(places.database)
     halves = _halved(metres, asked, np.ones(len(metres), dtype=np.bool_))
     quarters = [quarter for half in halves for quarter in _halved(metres, asked, half)]
-    for apart_m in APART_M:
-        trains = [_far_from(metres, val, apart_m) for val in quarters]
-        order = sorted(range(len(quarters)), key=lambda quarter: -int(trains[quarter].sum()))
-        yield from ((trains[quarter], quarters[quarter]) for quarter in order)
+    for apart_m, share in APART_M.items():
+        splits = [(_far_from(metres, val, apart_m), val) for val in quarters]
+        splits = [(train, val) for train, val in splits if train.mean() >= share]
+        yield from sorted(splits, key=lambda split: -int(split[0].sum()))
 
 
 def _far_from(metres: npt.NDArray[np.float64], area: Bools, apart_m: float) -> Bools:
