@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -204,6 +205,25 @@ def test_a_run_killed_at_any_moment_goes_on_to_the_same_bits(tmp_path: Path) -> 
     torch.set_num_threads(threads)
     killed = load_file(tmp_path / "killed/model.safetensors")
     assert all(torch.equal(killed[name], tensor) for name, tensor in straight.state_dict().items())
+
+
+def test_a_state_that_cannot_be_written_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
+    """Files may not grow beyond what epoch 0 needed: the momenta of epoch 1 do not fit, as on a full disk."""
+    straight, stopped, resumed = tiny_model(), tiny_model(), tiny_model()
+    knobs = replace(QUICK, epochs=2)
+    train(straight, tiny_town(), knobs, progress=False)
+    train(stopped, tiny_town(), replace(knobs, epochs=0), out=tmp_path, progress=False)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "state.safetensors").stat().st_size + 1000, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"state\.safetensors"):
+            train(stopped, tiny_town(), knobs, out=tmp_path, resume=True, progress=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    names = {"start", "state", "best", "model"}
+    assert {file.name for file in tmp_path.iterdir()} == {"history.csv", *(f"{name}.safetensors" for name in names)}
+    train(resumed, tiny_town(), knobs, out=tmp_path, resume=True, progress=False)
+    assert same(weights(straight), weights(resumed))
 
 
 def test_the_best_epoch_by_recall_at_5_is_kept() -> None:
