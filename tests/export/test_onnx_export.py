@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -159,3 +160,25 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     images = pixels(1, 80, 64)
     expected = model.encode(images, precision=torch.float32).numpy()
     np.testing.assert_allclose(run(tmp_path / "model.onnx", images), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        ((480, 640), ["480 x 640", "640 x 480", "portrait"]),
+        ((256, 256), ["256 x 256"]),
+        (512, ["longer side", "512", "smaller"]),
+        (None, ["not resized"]),
+    ],
+)
+def test_the_command_prints_the_size_that_photos_must_be_resized_to(
+    size: Any, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_checkpoint(make_model("alexnet", "avg", size=size), tmp_path / "m.safetensors")
+    app(["export", str(tmp_path / "m.safetensors"), "--onnx", str(tmp_path / "m.onnx")], result_action="return_value")
+    printed = capsys.readouterr().out
+    for word in [*words, "64"]:
+        assert word in printed
+    assert ("portrait" in printed) == ("portrait" in words)
+    if size is not None:
+        assert "bilinear" in printed

@@ -683,7 +683,6 @@ def test_damaged_files_give_no_other_error(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     torch.save({"state_dict": {"encoder.0.weight": torch.zeros(3)}, "recalls": np.zeros(3)}, tmp_path / "zip.pth")
     torch.save({"a": torch.zeros(3)}, tmp_path / "legacy.pth", _use_new_zipfile_serialization=False)
-    pytest.importorskip("scipy.io").savemat(tmp_path / "net.mat", {"net": {"layers": cell(np.zeros(3))}})
     for path in sorted(tmp_path.iterdir()):
         good = path.read_bytes()
         for _ in range(30):
