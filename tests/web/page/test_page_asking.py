@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import threading
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 from tests.localize.street import position, street_model
-from tests.web.page.visiting import Visit, choose, drop, given_file, shown_position, verdict
-from tests.web.running import running
+from tests.web.page.visiting import Visit, choose, drop, given_files, shown_position, verdict
+from tests.web.running import DEADLINE_S, HeldLocalizer, running
 
 from sareloc.geo import distance_m
 from sareloc.web import Limits, make_app
@@ -91,7 +95,7 @@ def test_a_photo_from_elsewhere_is_not_in_this_map(page: Page, web_town: Path) -
 
 
 def test_a_pasted_photo_is_asked_about(page: Page, web_town: Path) -> None:
-    given = page.evaluate_handle(*given_file(web_town / "queries" / "q11.jpg"))
+    given = page.evaluate_handle(*given_files(web_town / "queries" / "q11.jpg"))
     page.evaluate("given => document.dispatchEvent(new ClipboardEvent('paste', { clipboardData: given }))", given)
     verdict(page)
     assert error_m(page, 11) < 10
@@ -142,13 +146,145 @@ def test_a_photo_of_the_map_is_shown_where_the_map_is_pressed(page: Page) -> Non
     page.locator(".peek img").evaluate("image => image.decode()")
 
 
-@pytest.mark.slow
-def test_of_several_photos_the_first_is_asked_about(page: Page, web_town: Path) -> None:
-    page.locator("#file").evaluate("input => (input.multiple = true)")  # as a drop may bring several
-    page.locator("#file").set_input_files([web_town / "queries" / name for name in ("q07.jpg", "q03.jpg")])
+def test_the_view_is_never_smaller_than_a_street(page: Page, web_town: Path) -> None:
+    choose(page, web_town / "queries" / "q03.jpg")
     verdict(page)
-    assert error_m(page, 7) < 10
-    expect(page.locator("#query-caption")).to_have_text("The first of 2 photos")
+    across_m, down_m = page.evaluate(
+        """async () => {
+          const { ground: { map } } = await import("/assets/app.js");
+          const { x, y } = map.getSize();
+          const metres = (a, b) => map.distance(map.containerPointToLatLng(a), map.containerPointToLatLng(b));
+          return [metres([0, y / 2], [x, y / 2]), metres([x / 2, 0], [x / 2, y])];
+        }"""
+    )
+    assert min(across_m, down_m) >= 150
+
+
+def test_a_map_site_is_a_link_that_loads_nothing(visit: Visit, web_town: Path) -> None:
+    page = visit.page
+    choose(page, web_town / "queries" / "q07.jpg")
+    verdict(page)
+    link = page.get_by_role("link", name="OpenStreetMap")
+    latitude, longitude = shown_position(page)
+    found = re.search(r"mlat=(-?[\d.]+)&mlon=(-?[\d.]+)", link.get_attribute("href") or "")
+    assert found is not None
+    assert (float(found[1]), float(found[2])) == pytest.approx((latitude, longitude), abs=1e-5)
+    assert {"noopener", "noreferrer"} <= set((link.get_attribute("rel") or "").split())
+    asked: list[str] = []
+    visit.context.route(
+        "https://www.openstreetmap.org/**", lambda route: (asked.append(route.request.url), route.fulfill(body="a map"))
+    )
+    with visit.context.expect_page() as opened:
+        link.click()
+    opened.value.wait_for_url("https://www.openstreetmap.org/**")  # the page's policy lets it go there
+    assert len(asked) == 1
+    assert opened.value.evaluate("() => [window.opener, document.referrer]") == [None, ""]
+
+
+def test_what_the_circle_and_the_distances_mean_is_said(page: Page, web_town: Path) -> None:
+    choose(page, web_town / "queries" / "q07.jpg")
+    verdict(page)
+    expect(page.get_by_text("In 9 of 10 answers, the photo was taken within the circle.")).to_be_visible()
+    expect(page.locator("#match-caption")).to_contain_text("from the answer")
+    expect(page.get_by_role("heading", name="distance from the answer")).to_be_visible()
+
+
+class ExactLocalizer(HeldLocalizer):
+    """Answers with the very position of the first match, and is all but certain of it."""
+
+    def localize_many(self, photos: Any, **options: Any) -> list[Any]:
+        fixes = super().localize_many(photos, **options)
+        return [replace(fix, latlon=fix.matches[0].latlon, radius_m=0.4) for fix in fixes]
+
+
+def test_a_match_at_the_answer_is_under_1_m_from_it(browser: Browser, web_town: Path) -> None:
+    exact = ExactLocalizer(web_town / "street.gpkg")
+    exact.gate.set()
+    with running(make_app(exact)) as url, Visit(browser, url) as visit:
+        choose(visit.page, web_town / "queries" / "q07.jpg")
+        verdict(visit.page)
+        expect(visit.page.locator("#match-caption")).to_have_text("Match 1 · under 1 m from the answer")
+        expect(visit.page.locator("#latlon")).to_contain_text("± 1 m")
+
+
+def test_several_photos_are_answered_one_after_the_other(browser: Browser, web_town: Path, tmp_path: Path) -> None:
+    held = HeldLocalizer(web_town / "street.gpkg")
+    bad = tmp_path / "bad.jpg"
+    bad.write_text("no photo")
+    with running(make_app(held)) as url, Visit(browser, url) as visit:
+        page = visit.page
+        drop(page, web_town / "queries" / "q07.jpg", web_town / "elsewhere.jpg", bad, web_town / "queries" / "q03.jpg")
+        photos = page.locator("#queue-list button")
+        expect(photos).to_have_count(4)
+        assert held.begun.wait(DEADLINE_S)
+        expect(page.locator("#queue-count")).to_have_text("0 of 4 answered")
+        assert [photos.nth(number).is_enabled() for number in range(4)] == [True, False, False, False]
+        held.gate.set()
+        expect(page.locator("#queue-count")).to_have_text("4 of 4 answered")
+        assert held.batches == [1, 1, 1]  # one at a time, the bad one never
+        # the first is shown, and stays until another one is chosen
+        expect(photos.nth(0)).to_have_attribute("aria-pressed", "true")
+        assert error_m(page, 7) < 10
+        expect(page.locator("#query-caption")).to_have_text("Photo 1 of 4")
+        expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+
+        photos.nth(3).focus()  # by keyboard
+        page.keyboard.press("Enter")
+        expect(page.locator("#query-caption")).to_have_text("Photo 4 of 4")
+        assert error_m(page, 3) < 10
+        expect(page.locator(".fix-circle")).to_have_count(1)
+        photos.nth(1).click()
+        assert verdict(page) == "Not in this map"
+        expect(photos.nth(1)).to_have_attribute("aria-label", "Photo 2, elsewhere.jpg: Not in this map")
+        photos.nth(2).click()
+        expect(page.get_by_role("heading", name="This photo cannot be used")).to_be_visible()
+        expect(page.locator(".fix-circle")).to_have_count(0)
+        photos.nth(0).click()
+        assert error_m(page, 7) < 10
+        for number in (0, 1, 3):
+            expect(photos.nth(number).locator("canvas")).to_have_count(1)
+        choose(page, web_town / "queries" / "q11.jpg")  # one photo needs no list
+        expect(page.locator("#queue")).to_be_hidden()
+
+
+def test_several_photos_can_be_stopped(browser: Browser, web_town: Path) -> None:
+    held = HeldLocalizer(web_town / "street.gpkg")
+    held.gate.set()
+    names = [web_town / "queries" / f"q{number:02d}.jpg" for number in (7, 3, 5)]
+    with running(make_app(held)) as url, Visit(browser, url) as visit:
+        page = visit.page
+        second = threading.Event()
+
+        def hold_second(route: Route) -> None:
+            if second.is_set():
+                held.gate.clear()
+            second.set()
+            route.continue_()
+
+        page.route("**/localize*", hold_second)
+        choose(page, *names)
+        expect(page.locator("#queue-list button").nth(1)).to_have_attribute("data-state", "working")
+        page.get_by_role("button", name="Stop").click()
+        assert verdict(page) != "Not in this map"  # what was answered stays
+        assert error_m(page, 7) < 10
+        expect(page.locator("#queue-list button")).to_have_count(1)
+        expect(page.locator("#queue")).to_be_hidden()
+        held.gate.set()
+
+
+def test_a_server_that_goes_away_among_several_photos_is_tried_again(visit: Visit, web_town: Path) -> None:
+    page = visit.page
+
+    page.route("**/localize*", lambda route: route.abort())
+    page.route("**/localize*", lambda route: route.continue_(), times=1)  # the later rule counts first
+    choose(page, *(web_town / "queries" / f"q{number:02d}.jpg" for number in (7, 3, 5)))
+    expect(page.get_by_role("heading", name="The server does not answer")).to_be_visible()
+    expect(page.locator("#queue-count")).to_have_text("2 of 3 answered")
+    page.unroute("**/localize*")
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator("#queue-count")).to_have_text("3 of 3 answered")
+    verdict(page)
+    assert error_m(page, 3) < 10
 
 
 def test_of_a_large_map_what_is_in_view_is_fetched(browser: Browser, web_town: Path) -> None:

@@ -16,6 +16,7 @@ from tests.web.running import DEADLINE_S, HeldLocalizer, running
 
 from sareloc.place_map import Box
 from sareloc.place_map.building import add_photos
+from sareloc.place_map.copying import copy_map
 from sareloc.place_map.upkeep import remove_photos
 from sareloc.web import Limits, make_app
 
@@ -25,7 +26,7 @@ def test_a_file_that_is_no_photo_is_told_in_the_servers_words(visit: Visit, tmp_
     text.write_text("no photo at all")
     choose(visit.page, text)
     expect(visit.page.get_by_role("heading", name="This photo cannot be used")).to_be_visible()
-    expect(visit.page.locator("#trouble-detail")).to_contain_text("not a JPEG, PNG")
+    expect(visit.page.locator("#trouble-detail")).to_contain_text("Not a JPEG, PNG")
     expect(visit.page.get_by_role("button", name="Try again")).to_be_hidden()
     expect(visit.page.locator("#status")).to_contain_text("This photo cannot be used")
     assert len(visit.failed) == 1
@@ -61,8 +62,39 @@ def test_a_photo_that_is_too_large_is_not_sent(browser: Browser, web_town: Path,
         visit.page.on("request", lambda request: asked.append(request.url))
         choose(visit.page, large)
         expect(visit.page.get_by_role("heading", name="This photo is too large")).to_be_visible()
-        expect(visit.page.locator("#trouble-detail")).to_have_text("It has 2.5 MB; this server takes up to 2.0 MB.")
+        expect(visit.page.locator("#trouble-detail")).to_contain_text(
+            "large.jpg has 2.5 MB; this server takes up to 2.0 MB."
+        )
         assert not [url for url in asked if "localize" in url]
+        large.write_bytes(large.read_bytes()[: limits.max_bytes + 1])  # the sizes are told apart all the same
+        choose(visit.page, large)
+        expect(visit.page.locator("#trouble-detail")).to_contain_text(
+            "2.000001 MB; this server takes up to 2.000000 MB"
+        )
+
+
+def test_an_empty_file_is_told_in_words_for_people(visit: Visit, tmp_path: Path) -> None:
+    (tmp_path / "IMG_1.jpg").touch()
+    choose(visit.page, tmp_path / "IMG_1.jpg")
+    expect(visit.page.get_by_role("heading", name="This file is empty")).to_be_visible()
+    expect(visit.page.locator("#trouble-detail")).to_contain_text("IMG_1.jpg has 0 bytes")
+    assert visit.failed == []  # it was not sent
+
+
+def test_photos_that_are_not_shown_leave_their_numbers(browser: Browser, web_town: Path, tmp_path: Path) -> None:
+    copy_map(web_town / "street.gpkg", tmp_path / "street.gpkg", progress=False)  # away from its photos
+    with running(make_app(tmp_path / "street.gpkg", street_model())) as url, Visit(browser, url) as visit:
+        page = visit.page
+        choose(page, web_town / "queries" / "q07.jpg")
+        assert verdict(page) != "Not in this map"
+        expect(page.get_by_text("The picture of this photo is not on this server.")).to_be_visible()
+        expect(page.locator("#matches button")).to_have_text(["1", "2", "3", "4", "5"])
+        expect(page.locator("#matches img")).to_have_count(0)
+        expect(page.locator("#match")).to_be_hidden()
+        page.locator("#ground").focus()
+        page.keyboard.press("Enter")
+        expect(page.locator(".peek").get_by_text("The picture is not on this server.")).to_be_visible()
+        assert len(visit.failed) == 7
 
 
 def test_a_slow_model_is_waited_for_and_can_be_cancelled(browser: Browser, web_town: Path) -> None:
@@ -134,7 +166,7 @@ def test_an_empty_map_says_what_to_do_and_notices_photos(browser: Browser, own_t
     with running(make_app(path, street_model())) as url, Visit(browser, url) as visit:
         page = visit.page
         expect(page.get_by_role("heading", name="This map has no photos yet")).to_be_visible()
-        expect(page.get_by_role("button", name="Choose a photo")).to_be_hidden()
+        expect(page.get_by_role("button", name="Choose photos")).to_be_hidden()
         expect(page.locator("#about")).to_contain_text("0 photos")
         add_photos(street_model(), own_town / "photos", path, progress=False)
         page.get_by_role("button", name="Look again").click()

@@ -52,12 +52,12 @@ def phone(browser: Browser, client: httpx.Client) -> Iterator[Visit]:
 
 def test_the_whole_way_by_keyboard_alone(page: Page, web_town: Path) -> None:
     expect(page.get_by_role("button", name="Take a photo")).to_be_hidden()  # a phone's alone
-    assert tab(page) == "Choose a photo"
+    assert tab(page) == "Choose photos"
     with page.expect_file_chooser() as chooser:
         page.keyboard.press("Enter")
     chooser.value.set_files(web_town / "queries" / "q07.jpg")
     verdict(page)
-    assert [tab(page) for _ in range(2)] == ["Copy", "What mattered?"]
+    assert [tab(page) for _ in range(3)] == ["Copy", "OpenStreetMap", "What mattered?"]
     names = [tab(page) for _ in range(5)]
     assert [name.split(",")[0] for name in names] == [f"Match {number}" for number in range(1, 6)]
     expect(page.locator(".pin.chosen")).to_have_text("5")  # the pin goes along with the focus

@@ -15,9 +15,11 @@ PATIENCE_MS = 600_000.0  # ends a test that hangs
 # nothing moves unless a test wants it to: where a thing is, is then where it stays
 DESKTOP: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}, "reduced_motion": "reduce"}
 PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
-GIVEN_FILE = """([name, bytes]) => {
+GIVEN_FILES = """(files) => {
   const given = new DataTransfer();
-  given.items.add(new File([Uint8Array.from(atob(bytes), (c) => c.charCodeAt(0))], name, { type: "image/jpeg" }));
+  for (const [name, bytes] of files) {
+    given.items.add(new File([Uint8Array.from(atob(bytes), (c) => c.charCodeAt(0))], name, { type: "image/jpeg" }));
+  }
   return given;
 }"""
 
@@ -70,25 +72,25 @@ class Visit:
             self.foreign.append(url)
 
 
-def choose(page: Page, photo: Path) -> None:
-    """Give a photo by the button."""
+def choose(page: Page, *photos: Path) -> None:
+    """Give photos by the button."""
     with page.expect_file_chooser() as chooser:
-        page.get_by_role("button", name="Choose a photo").click()
-    chooser.value.set_files(photo)
+        page.get_by_role("button", name="Choose photos").click()
+    chooser.value.set_files(photos)
 
 
-def given_file(photo: Path) -> tuple[str, list[str]]:
-    """Script and argument of what a browser hands over when a photo is dropped or pasted."""
-    return GIVEN_FILE, [photo.name, base64.b64encode(photo.read_bytes()).decode()]
+def given_files(*photos: Path) -> tuple[str, list[list[str]]]:
+    """Script and argument of what a browser hands over when photos are dropped or pasted."""
+    return GIVEN_FILES, [[photo.name, base64.b64encode(photo.read_bytes()).decode()] for photo in photos]
 
 
-def drop(page: Page, photo: Path) -> None:
-    """Give a photo from a folder of the desktop."""
-    given = page.evaluate_handle(*given_file(photo))
+def drop(page: Page, *photos: Path) -> None:
+    """Give photos from a folder of the desktop."""
+    given = page.evaluate_handle(*given_files(*photos))
     page.dispatch_event("body", "dragenter", {"dataTransfer": given})
-    expect(page.get_by_text("Let go to see where it was taken")).to_be_visible()
+    expect(page.get_by_text("Let go to see where they were taken")).to_be_visible()
     page.dispatch_event("body", "drop", {"dataTransfer": given})
-    expect(page.get_by_text("Let go to see where it was taken")).to_be_hidden()
+    expect(page.get_by_text("Let go to see where they were taken")).to_be_hidden()
 
 
 def verdict(page: Page) -> str:

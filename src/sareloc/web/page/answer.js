@@ -1,6 +1,6 @@
 // The answer in the panel: verdict, position, the photo beside its matches, and what in it mattered.
 
-import { confidenceOf, degrees, fileName, metres, verdictOf } from "./words.js";
+import { confidenceOf, degrees, fileName, mapSite, radius, verdictOf } from "./words.js";
 
 const byId = (id) => document.getElementById(id);
 
@@ -12,14 +12,16 @@ export function showAnswer(fix, away, choose) {
   byId("where").hidden = !fix.latlon;
   document.body.dataset.found = fix.latlon ? "yes" : "no";
   if (fix.latlon) {
-    byId("latlon").textContent = `${degrees(fix.latlon)} ± ${metres(fix.radius_m)}`;
+    byId("latlon").textContent = `${degrees(fix.latlon)} ± ${radius(fix)}`;
     byId("open").href = `geo:${degrees(fix.latlon, 6).replace(" ", "")}`;
+    byId("site").href = mapSite(fix.latlon);
   }
+  byId("matches-unit").textContent = fix.latlon ? " · distance from the answer" : "";
   byId("matches").replaceChildren(...fix.matches.map((match, i) => thumbnail(match, i + 1, away(match), choose)));
 }
 
 export function spokenAnswer(fix) {
-  const where = fix.latlon ? ` At ${degrees(fix.latlon)}, within ${metres(fix.radius_m)}.` : "";
+  const where = fix.latlon ? ` At ${degrees(fix.latlon)}, within ${radius(fix)}.` : "";
   return `${verdictOf(fix)}.${where} ${confidenceOf(fix)}`;
 }
 
@@ -31,12 +33,17 @@ export function showMatch(match, number, away) {
   const image = byId("match");
   image.src = `photos/${match.id}/thumbnail?size=512`;
   image.alt = `Match ${number}, ${fileName(match.photo)}`;
-  image.hidden = false;
-  byId("match-caption").textContent = `Match ${number}${away ? ` · ${away} away` : ""}`;
+  const visible = (can) => {
+    image.hidden = !can;
+    byId("no-match").hidden = can;
+  };
+  visible(true);
+  image.onerror = () => visible(false);
+  byId("match-caption").textContent = `Match ${number}${away ? ` · ${away} from the answer` : ""}`;
 }
 
 export function clearMatch() {
-  byId("match").hidden = true;
+  byId("match").hidden = byId("no-match").hidden = true;
   byId("match").removeAttribute("src");
   byId("match-caption").textContent = "";
 }
@@ -46,6 +53,7 @@ function thumbnail(match, number, away, choose) {
   const button = Object.assign(document.createElement("button"), { type: "button" });
   button.setAttribute("aria-label", `Match ${number}${away ? `, ${away} from the answer` : ""}`);
   const image = Object.assign(new Image(), { src: `photos/${match.id}/thumbnail?size=192`, alt: "", loading: "lazy" });
+  image.addEventListener("error", () => image.remove());  // its number is left
   const label = Object.assign(document.createElement("span"), { className: "number", textContent: number });
   const caption = Object.assign(document.createElement("small"), { textContent: away });
   button.append(image, label);

@@ -1,12 +1,13 @@
-// The page: a photo comes in, the server is asked, the answer is shown. Each state has its own words in index.html.
+// The page: photos come in, the server is asked, the answers are shown. Each state has its own words in index.html.
 
 import { clearMatch, showAnswer, showMatch, spokenAnswer } from "./answer.js";
 import { Ground } from "./ground.js";
 import { makeHeat } from "./heat.js";
 import { openIntake } from "./intake.js";
+import { Queue } from "./queue.js";
 import { fetchJson, patiently, postFile } from "./server.js";
 import { startWaiting } from "./waiting.js";
-import { count, degrees, megabytes, metres, troubleWords } from "./words.js";
+import { checkFile, count, degrees, metres, troubleWords } from "./words.js";
 
 const MATCHES = 5;
 const PHOTOS_AT_ONCE = 10000;  // two megabytes; a larger map is sampled, and sampled again for what is in view
@@ -16,7 +17,11 @@ const NO_FILE = { title: "That was not a file", detail: "Drop a photo from a fol
 const byId = (id) => document.getElementById(id);
 export const ground = new Ground(byId("ground"), byId("panel"));
 const heat = makeHeat({ button: byId("heat-button"), image: byId("heat"), note: byId("heat-note") });
-let settings, job;
+const queue = new Queue(
+  { list: byId("queue-list"), count: byId("queue-count"), stop: byId("stop") },
+  { ask, show, announce },
+);
+let settings, shown;
 let again = openMap;
 
 function enter(state) {
@@ -85,47 +90,51 @@ function followView(limit) {
   });
 }
 
-function showQuery(file, total) {
+function showQuery(file) {
   const image = byId("query");
-  byId("query-caption").textContent = total > 1 ? `The first of ${total} photos` : "Your photo";
   if (image.src) URL.revokeObjectURL(image.src);
-  const show = (can) => {
+  const visible = (can) => {
     image.hidden = !can;
     byId("no-preview").hidden = can;
     byId("heat-button").hidden = !can || !settings?.heatmap;  // there must be something to lay it over
   };
-  show(true);
-  image.onerror = () => show(false);  // HEIC, in most browsers
+  visible(true);
+  image.onerror = () => visible(false);  // HEIC, in most browsers
   image.src = URL.createObjectURL(file);
 }
 
-async function ask(file, total = 1) {
-  if (document.body.dataset.state === "empty") return;
-  job?.abort();
-  ground.clear();
-  heat.of(file);
-  clearMatch();
-  if (settings && file.size > settings.max_bytes) {
-    const detail = `It has ${megabytes(file.size)}; this server takes up to ${megabytes(settings.max_bytes)}.`;
-    return showTrouble({ title: "This photo is too large", detail, retry: false });
-  }
-  job = new AbortController();
-  const { signal } = job;
-  showQuery(file, total);
+/** The fix of a photo; rejects with what is wrong. */
+async function ask(file, signal) {
+  const unusable = checkFile(file, settings?.max_bytes);
+  if (unusable) throw unusable;
   const told = { title: byId("working-title"), detail: byId("working-detail") };
   const waiting = startWaiting({ box: byId("waiting"), bar: byId("progress"), ...told }, announce);
-  enter("working");
-  announce("Looking for this place.");
   try {
-    const fix = await patiently(() => postFile(`localize?top=${MATCHES}`, file, { signal, onSent: waiting.sent }), {
-      signal, onBusy: waiting.busy,
-    });
-    if (!signal.aborted) tell(fix);
-  } catch (trouble) {
-    if (!signal.aborted) showTrouble(troubleWords(trouble), () => ask(file, total));
+    const send = () => postFile(`localize?top=${MATCHES}`, file, { signal, onSent: waiting.sent });
+    return await patiently(send, { signal, onBusy: waiting.busy });
   } finally {
     waiting.stop();
   }
+}
+
+function take(files) {
+  if (document.body.dataset.state !== "empty") queue.start(files);
+}
+
+/** Put one of the photos that were given on the page, as far as it is answered. */
+function show({ file, state, fix, trouble }, position) {
+  ground.clear();
+  clearMatch();
+  if (file !== shown) {
+    heat.of(file);
+    showQuery(file);
+    shown = file;
+  }
+  byId("query-caption").textContent = position ? `Photo ${position}` : "Your photo";
+  if (state === "trouble") return showTrouble(trouble, () => queue.run());
+  if (state === "answer") return tell(fix);
+  enter("working");
+  announce("Looking for this place.");
 }
 
 function tell(fix) {
@@ -154,17 +163,19 @@ async function copy(text) {
 byId("copy").hidden = !navigator.clipboard;  // absent where the page is not served securely
 byId("retry").addEventListener("click", () => again());
 byId("look-again").addEventListener("click", openMap);
-byId("cancel").addEventListener("click", () => {
-  job.abort(new DOMException("cancelled", "AbortError"));
-  enter("start");
-  announce("Cancelled.");
-});
+for (const name of ["cancel", "stop"]) {
+  byId(name).addEventListener("click", () => {
+    if (!queue.stop()) enter("start");
+    announce("Cancelled.");
+  });
+}
 window.addEventListener("online", () => {
-  if (document.body.dataset.state === "trouble" && !byId("retry-row").hidden) again();
+  if (queue.stalled) queue.run();
+  else if (document.body.dataset.state === "trouble" && !byId("retry-row").hidden) again();
 });
 openIntake(
   { choose: byId("choose"), shoot: byId("shoot"), file: byId("file"), camera: byId("camera"), curtain: byId("drop") },
-  ask,
+  take,
   () => showTrouble(NO_FILE),
 );
 openMap();

@@ -8,6 +8,7 @@ import { metres } from "./words.js";
 const CLOSEST_ZOOM = 20;
 const ANSWER_ZOOM = 19;
 const NEAR_THE_FIX_M = 80;  // matches farther off than this may lie outside the view of a fix
+const LEAST_VIEW_M = 150;  // nearer, a fix among few photos would stand in nothing
 const PIN_PX = 28;
 const TOUCH_PX = 16;
 
@@ -153,7 +154,9 @@ export class Ground {
     const [map, panel] = [this.map.getContainer(), this.panel].map((element) => element.getBoundingClientRect());
     const covered = panel.right < map.right ? panel.right - map.left : 0;  // on a phone the panel is below
     const padding = { paddingTopLeft: [covered + 40, 48], paddingBottomRight: [40, 40] };
-    this.map.fitBounds(bounds, { ...padding, maxZoom: ANSWER_ZOOM, animate: !calm.matches, ...options });
+    const seen = L.latLngBounds(bounds.getSouthWest(), bounds.getNorthEast());
+    seen.extend(bounds.getCenter().toBounds(LEAST_VIEW_M));
+    this.map.fitBounds(seen, { ...padding, maxZoom: ANSWER_ZOOM, animate: !calm.matches, ...options });
   }
 }
 

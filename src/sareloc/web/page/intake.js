@@ -1,8 +1,8 @@
-// How a photo comes in: a file button, the camera, a drop anywhere on the page, a paste.
+// How photos come in: a file button, the camera, a drop anywhere on the page, a paste.
 
-/** `take(file, total)` gets the first file given and how many there were; `nothing()` is told of a drop without any. */
+/** `take(files)` gets the files that were given together; `nothing()` is told of a drop without any. */
 export function openIntake({ choose, shoot, file, camera, curtain }, take, nothing) {
-  const give = (files) => (files.length ? take(files[0], files.length) : nothing());
+  const give = (files) => (files.length ? take(files) : nothing());
   for (const [button, input] of [[choose, file], [shoot, camera]]) {
     button.addEventListener("click", () => input.click());
     input.addEventListener("change", () => {

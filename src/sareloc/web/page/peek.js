@@ -5,12 +5,16 @@ import { compass, fileName, moment } from "./words.js";
 /** photos: of one spot, [{id, latlon, name, heading, time}]. Returns what can take the focus. */
 export function openPeek(map, photos) {
   const image = new Image();
+  const missing = Object.assign(document.createElement("p"), { textContent: "The picture is not on this server." });
   const about = document.createElement("p");
   const place = document.createElement("span");
   let shown = 0;
+  const visible = (can) => ([image.hidden, missing.hidden] = [!can, can]);
+  image.onerror = () => visible(false);
   const show = (number) => {
     shown = (number + photos.length) % photos.length;
     const { id, name, heading, time } = photos[shown];
+    visible(true);
     image.src = `photos/${id}/thumbnail?size=480`;
     image.alt = `Photo ${fileName(name)}`;
     const facing = heading == null ? "" : `facing ${compass(heading)}`;
@@ -24,7 +28,7 @@ export function openPeek(map, photos) {
     map.closePopup();
     map.getContainer().focus();
   });
-  box.append(image, about);
+  box.append(image, missing, about);
   if (photos.length > 1) {
     const row = document.createElement("div");
     row.className = "stepper";

@@ -11,11 +11,16 @@ export function verdictOf(fix) {
   return fix.latlon ? SURE.find(([least]) => fix.confidence >= least)[1] : "Not in this map";
 }
 
+/** A word or two, for a list. */
+export function shortVerdict(fix) {
+  return fix.latlon ? verdictOf(fix).replace(" here", "") : "Not found";
+}
+
 /** Never "100 %" or "0 %": a confidence is not a certainty. */
 export function percent(share) {
   if (share >= 0.995) return "over 99 %";
   if (share < 0.005) return "under 1 %";
-  return `${Math.round(share * 100)} %`;
+  return `${Math.round(share * 100)}\u00a0%`;  // never parted by the end of a line
 }
 
 export function confidenceOf(fix) {
@@ -38,8 +43,32 @@ export function metres(m) {
   return m >= 950 ? `${(m / 1000).toFixed(1)} km` : `${Math.round(m)} m`;
 }
 
-export function megabytes(bytes) {
-  return `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB`;
+/** Of a fix: whole metres, as "± under 1 m" would be odd. */
+export function radius({ radius_m: m }) {
+  return metres(Math.max(1, m));
+}
+
+/** Where anybody can see a position on a map of the world; nothing is loaded from there before it is pressed. */
+export function mapSite([latitude, longitude]) {
+  const [lat, lon] = [latitude, longitude].map((degree) => degree.toFixed(6));
+  return `https://www.openstreetmap.org/?mlat=${lat}&mlon=${lon}#map=19/${lat}/${lon}`;
+}
+
+export function megabytes(bytes, digits = bytes < 1e7 ? 1 : 0) {
+  return `${(bytes / 1e6).toFixed(digits)} MB`;
+}
+
+/** What is wrong with a file, before it is sent; null where nothing is. */
+export function checkFile({ name, size }, maxBytes = Infinity) {
+  if (!size) {
+    const detail = `${name} has 0 bytes. Perhaps it was not copied or downloaded completely: choose the original.`;
+    return { title: "This file is empty", detail, retry: false };
+  }
+  if (size <= maxBytes) return null;
+  const digits = megabytes(size) === megabytes(maxBytes) ? 6 : undefined;  // "34 MB; up to 34 MB" would help nobody
+  const [has, takes] = [size, maxBytes].map((bytes) => megabytes(bytes, digits));
+  const detail = `${name} has ${has}; this server takes up to ${takes}. Choose a smaller copy of it.`;
+  return { title: "This photo is too large", detail, retry: false };
 }
 
 export function count(number, noun) {
@@ -66,13 +95,15 @@ const LOST = {
   detail: "It may have been stopped, or this device may be offline.",
 };
 
-/** Title, detail and whether trying again may help. */
+/** Title, detail, whether trying again may help, and whether the server was away, so that other photos fare the same. */
 export function troubleWords(trouble) {
-  if (trouble.kind === "lost") return { ...LOST, retry: true };
-  if (trouble.kind === "busy") return { title: "The server is busy", detail: trouble.detail, retry: true };
+  if (!(trouble instanceof Error)) return trouble;  // of `checkFile`
+  if (trouble.kind === "lost") return { ...LOST, retry: true, away: true };
+  if (trouble.kind === "busy") return { title: "The server is busy", detail: trouble.detail, retry: true, away: true };
   const told = { detail: trouble.detail || trouble.title || trouble.message, retry: true };
   if (trouble.kind !== "refused") return { title: "Something went wrong on this page", ...told };
   if (trouble.status >= 500) return { title: "Something went wrong on the server", ...told };
   if (trouble.status === 408) return { title: "The photo did not arrive in time", ...told };
-  return { title: "This photo cannot be used", ...told, retry: false };
+  // the server calls what it was sent "photo"
+  return { title: "This photo cannot be used", detail: capital(told.detail.replace(/^photo: /, "")), retry: false };
 }
