@@ -64,7 +64,7 @@ NO_PHOTOS = {
 
 
 SAID = {
-    "a decompression bomb": "30000 x 30000 px is more than the limit of 64 megapixels",
+    "a decompression bomb": "30000 x 30000 px is more than the limit of 64 megapixels: use a smaller copy",
     "a 200-megapixel PNG": "20000 x 10000 px is more than the limit of 64 megapixels",
     "a truncated JPEG": "truncated",
     "an animated GIF": "not a JPEG, PNG, WebP, AVIF, TIFF or HEIC photo",

@@ -115,8 +115,8 @@ def open_photo(source: Source, *, name: str | None = None, max_pixels: int = MAX
             if width * height > max_pixels:
                 raise PhotoError(
                     label,
-                    f"{width} x {height} px is more than the limit of {max_pixels / 1e6:g} megapixels "
-                    "(a decompression bomb, or raise max_pixels)",
+                    f"{width} x {height} px is more than the limit of {max_pixels / 1e6:g} megapixels: "
+                    "use a smaller copy",
                 )
         yield image
     finally:
