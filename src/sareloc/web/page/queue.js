@@ -86,13 +86,14 @@ export class Queue {
     document.body.toggleAttribute("data-several", this.photos.length > 1);
     this.photos.forEach((photo, i) => {
       const { file, state, fix, trouble, button, mark, caption } = photo;
-      const said = { answer: fix && verdictOf(fix), trouble: trouble?.title, working: "Looking", waiting: "Waiting" }[state];
+      const said = { answer: fix && verdictOf(fix), trouble: trouble?.title, working: "Looking", waiting: "Waiting" };
+      const short = { answer: fix && shortVerdict(fix), trouble: "Problem", working: "Looking…", waiting: "" };
       button.disabled = state === "waiting";
       button.dataset.state = state;
       button.setAttribute("aria-pressed", String(photo === this.chosen));
-      button.setAttribute("aria-label", `Photo ${i + 1}, ${file.name}: ${said}`);
+      button.setAttribute("aria-label", `Photo ${i + 1}, ${file.name}: ${said[state]}`);
       mark.textContent = state === "answer" && !fix.latlon ? "?" : MARKS[state];
-      caption.textContent = state === "answer" ? shortVerdict(fix) : { trouble: "Problem", working: "Looking…" }[state] ?? "";
+      caption.textContent = short[state];
     });
   }
 
@@ -112,7 +113,8 @@ export class Queue {
 async function drawThumbnails(photos) {
   for (const { file, item, button } of photos) {
     if (!item.isConnected) continue;
-    const bitmap = await createImageBitmap(file, { resizeHeight: THUMBNAIL_PX, resizeQuality: "medium" }).catch(() => null);
+    const small = { resizeHeight: THUMBNAIL_PX, resizeQuality: "medium" };
+    const bitmap = await createImageBitmap(file, small).catch(() => null);
     if (!bitmap) continue;  // no photo, or of a kind that this browser cannot show
     const canvas = Object.assign(document.createElement("canvas"), { width: bitmap.width, height: bitmap.height });
     canvas.getContext("2d").drawImage(bitmap, 0, 0);

@@ -18,9 +18,9 @@ export function shortVerdict(fix) {
 
 /** Never "100 %" or "0 %": a confidence is not a certainty. */
 export function percent(share) {
-  if (share >= 0.995) return "over 99 %";
-  if (share < 0.005) return "under 1 %";
-  return `${Math.round(share * 100)}\u00a0%`;  // never parted by the end of a line
+  if (share >= 0.995) return "over 99\u00a0%";  // no line ends before the sign
+  if (share < 0.005) return "under 1\u00a0%";
+  return `${Math.round(share * 100)}\u00a0%`;
 }
 
 export function confidenceOf(fix) {
@@ -95,7 +95,7 @@ const LOST = {
   detail: "It may have been stopped, or this device may be offline.",
 };
 
-/** Title, detail, whether trying again may help, and whether the server was away, so that other photos fare the same. */
+/** Title, detail, whether trying again may help, and whether the server was away, for other photos as well. */
 export function troubleWords(trouble) {
   if (!(trouble instanceof Error)) return trouble;  // of `checkFile`
   if (trouble.kind === "lost") return { ...LOST, retry: true, away: true };
