@@ -167,7 +167,23 @@ def test_json_brings_back_every_bit() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"format": 9}', '{"format": 1, "weights": [1, 2]}', '{"format": 1, "weights": [1,2,3,"x"]}'],
+    [
+        *("", "[]", "{}", '{"format": 9}', '{"format": 1, "weights": [1, 2]}', '{"format": 1, "weights": [1,2,3,"x"]}'),
+        *(f'{{"format": 1, "weights": [1, 2, 3, {odd}]}}' for odd in ("NaN", "Infinity", "1e999", "null", "[1]")),
+        *(
+            f'{{"format": 1, "weights": [1, 2, 3, 4], "{name}": {odd}}}'
+            for name, odds in {
+                "radius_scale": ('"4"', "NaN", "Infinity", "-1", "null", "1" + "0" * 400),
+                "temperature": ("0", "-1", "NaN", "[]", '"0.1"'),
+                "photos": ('"many"', "-1", "1.5", "null"),
+                "origin": ("7", "null"),
+                "other": ("1",),
+            }.items()
+            for odd in odds
+        ),
+        "[" * 100_000,
+    ],
+    ids=lambda text: text[:60],
 )
 def test_a_damaged_calibration_says_what_to_do(text: str) -> None:
     with pytest.raises(MapError, match=r'cannot be read .* "sareloc map calibrate"'):

@@ -13,7 +13,7 @@ from typing import Literal
 import pyogrio
 import pytest
 from tests.engines.contract_suite import unit_vectors
-from tests.place_map.test_map_file import TINY, make_map, photo
+from tests.place_map.test_map_file import TINY, make_format_1, make_map, photo
 
 from sareloc import cli
 from sareloc.errors import MapError
@@ -74,6 +74,12 @@ def refused(path: Path, said: str, capsys: pytest.CaptureFixture[str]) -> None:
         ("DROP TABLE descriptors", "lacks the table descriptors"),
         ("ALTER TABLE photos RENAME COLUMN file TO name", "photos lacks file"),
         ("ALTER TABLE photos DROP COLUMN descriptor_checksum", "photos lacks descriptor_checksum"),
+        ("CREATE TABLE x AS SELECT * FROM photos; DROP TABLE photos; ALTER TABLE x RENAME TO photos", "PRIMARY KEY"),
+        (
+            "DROP TRIGGER photos_forget; CREATE TABLE x (fid TEXT PRIMARY KEY, descriptor); DROP TABLE descriptors;"
+            "ALTER TABLE x RENAME TO descriptors",
+            "PRIMARY KEY",
+        ),
         (
             "ALTER TABLE photos DROP COLUMN file; ALTER TABLE photos ADD COLUMN file AS (hex(zeroblob(900000000)))",
             "photos lacks file",
@@ -214,6 +220,15 @@ def test_foreign_triggers_do_not_run(town: Path, trigger: str) -> None:
     with open_map_file(town) as file:
         assert (file.count(), file.query("SELECT count(*) FROM junk")) == (5, [(0,)])
     assert verify_map(town) == []
+
+
+def test_foreign_triggers_do_not_run_while_an_old_map_is_upgraded(tmp_path: Path) -> None:
+    path = make_format_1(tmp_path / "old.gpkg", 5)
+    change(path, "CREATE TRIGGER x AFTER UPDATE ON photos BEGIN UPDATE photos SET file = '/etc/passwd'; END")
+    with pytest.raises(MapError, match="trigger"):
+        open_map_file(path, write=True)
+    assert PlaceMap(path).files[0] == "0000.jpg"
+    assert map_info(path).manifest.format == 1
 
 
 def test_triggers_of_gdal_run(town: Path, tmp_path: Path) -> None:

@@ -72,14 +72,21 @@ class Calibration:
 
     @staticmethod
     def from_json(text: str) -> Calibration:
-        """The calibration that `to_json` wrote; anything else is a MapError."""
+        """The calibration that `to_json` wrote; raises MapError for anything else, as a stranger's map may hold it."""
         try:
             given: dict[str, Any] = json.loads(text)
             if given.pop("format") != FORMAT:
                 raise ValueError("its format is a newer one")
             first, second, third, fourth = (float(weight) for weight in given.pop("weights"))
-            return Calibration(weights=(first, second, third, fourth), **given)
-        except (ValueError, KeyError, TypeError, AttributeError) as wrong:
+            read = Calibration(weights=(first, second, third, fourth), **given)
+            if not all(math.isfinite(number) for number in (*read.weights, read.radius_scale, read.temperature)):
+                raise ValueError("a number is not finite")
+            if read.radius_scale < 0 or read.temperature <= 0 or type(read.photos) is not int or read.photos < 0:
+                raise ValueError("a number is out of range")
+            if not isinstance(read.origin, str):
+                raise TypeError("its origin is not a text")
+            return read
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as wrong:
             raise MapError(
                 f'the calibration in this map cannot be read ({wrong}): make it again with "sareloc map calibrate"'
             ) from wrong

@@ -203,7 +203,7 @@ class MapFile:
                     f"map {self.path} is damaged: photo {photo_id}: {wrong}. Restore a backup, or delete the photo: "
                     f"sqlite3 {shlex.quote(str(self.path))} 'DELETE FROM photos WHERE fid = {photo_id}'"
                 ) from error
-            raise
+            raise MapError(f"map {self.path} cannot be read ({error}): is another program writing it?") from error
 
     def file_name(self, photo: Path) -> str:
         """See `name_in_map`."""

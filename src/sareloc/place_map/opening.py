@@ -80,9 +80,9 @@ def open_map_file(path: Path, *, write: bool = False) -> MapFile:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = NORMAL")  # a power cut may cost the last batches, not the file
                 gpkg.allow_spatial_index(connection)
+                connection.set_authorizer(_authorize)
                 if manifest.format < FORMAT:
                     manifest = _upgrade(path, connection)
-                connection.set_authorizer(_authorize)
     except BaseException:
         connection.close()
         raise
@@ -182,6 +182,9 @@ def _check_columns(path: Path, connection: sqlite3.Connection, table: str, colum
     stored = {name for _, name, _, _, _, _, hidden in found if not hidden}  # the others are computed by the map's SQL
     if missing := columns - stored:
         raise MapError(f"{path} is no map of sareloc's: its table {table} lacks {', '.join(sorted(missing))}")
+    keys = {(name, str(kind).upper()) for _, name, kind, _, _, key, _ in found if key}
+    if "fid" in columns and keys != {("fid", "INTEGER")}:
+        raise MapError(f"{path} is no map of sareloc's: fid is not the INTEGER PRIMARY KEY of its table {table}")
 
 
 def _read_manifest(path: Path, connection: sqlite3.Connection) -> Manifest:
