@@ -38,7 +38,11 @@ maps.command(
 app.command(maps)
 app.command("sareloc.cli.localize:localize_command", name="localize", help="Say where photos were taken.")
 app.command("sareloc.cli.serve:serve_command", name="serve", help="Answer over HTTP, with a page for people.")
-app.command("sareloc.cli.geotag:geotag_command", name="geotag", help="Write found positions into copies of photos.")
+app.command(
+    "sareloc.cli.geotag:geotag_command",
+    name="geotag",
+    help="Write found positions into copies of photos (EXIF; XMP sidecars for all but JPEG), marked as estimates.",
+)
 
 datasets = App(name="data", help="Datasets: check one, or draw a city.")
 datasets.command(
