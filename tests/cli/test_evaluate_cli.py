@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from cyclopts import App
 from PIL import Image
 
 from sareloc.checkpoint import save_checkpoint
+from sareloc.cli import main
 from sareloc.cli.evaluate import evaluate_command
 from sareloc.errors import WeightsError
 from sareloc.models.place_model import make_model
@@ -51,6 +54,31 @@ def test_json_is_one_object(town: Path, capsys: pytest.CaptureFixture[str]) -> N
     ((photo, reason),) = report["failures"]["queries"]
     assert "queries3" in photo
     assert reason
+
+
+@pytest.mark.parametrize("form", [[], ["--json"], ["--store", "store"]])
+def test_a_name_that_is_not_utf8_stops_nothing(
+    form: list[str], town: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(town.parent)
+    for path in (town / "images" / "test").rglob("*3@*.png"):
+        path.rename(path.with_name(path.name.replace("3@", os.fsdecode(b"3\xe9@"))))
+    with pytest.raises(SystemExit) as ended:
+        main(["evaluate", str(town), "--model", "model", "--workers", "0", "--device", "cpu", *form])
+    assert ended.value.code in (0, None)
+    assert re.search(r"queries3\\udce9@", capsys.readouterr().out)
+
+
+def test_bad_rows_of_a_table_are_said(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [path.name for path in sorted((town / "images" / "test" / "database").iterdir())]
+    for role in ("database", "queries"):
+        (town / "images" / "test" / role / "plain.png").write_bytes(b"")  # so that not all names say a position
+    rows = [f"{name},{latitude},-80" for name, latitude in zip(names, ("40", "95", "40", "north"), strict=True)]
+    (town / "images" / "test" / "database" / "geotags.csv").write_text("\n".join(["file,lat,lon", *rows]))
+    run(town, "--model", town.parent / "model", "--workers", "0")
+    told = capsys.readouterr().err
+    assert "line 3" in told
+    assert "line 5" in told
 
 
 def test_the_table_says_the_same_to_people(town: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,6 +65,7 @@ def test_rows_without_a_position_are_left_out(tmp_path):
     places = load_table(write(tmp_path, "file,lat,lon,role\na.jpg,1,2,db\nb.jpg,,,query\nc.jpg,1,2,query\n"))
     assert (places.database.files, places.queries.files) == (("a.jpg",), ("c.jpg",))
     assert places.left_out == (str(tmp_path / "b.jpg"),)
+    assert "b.jpg" in places.notes[0]
     with pytest.raises(DatasetError, match="lists no photos with a position: 1 have none"):
         load_table(write(tmp_path, "file,lat,lon\nb.jpg,,\n"))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, NoReturn, TextIO
 
 from cyclopts import App, Parameter
@@ -108,6 +108,12 @@ def main(words: Sequence[str] | None = None) -> None:
         if (sentence := explain(error)) is None:
             raise
         _end(sentence, 1)
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """What a person should know of the input, on standard error."""
+    for note in notes:
+        print(f"sareloc: {note}", file=sys.stderr)
 
 
 def _end(sentence: str, status: int) -> NoReturn:

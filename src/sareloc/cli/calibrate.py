@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from sareloc.cli import Device
+from sareloc.cli import Device, print_notes
 from sareloc.localize import Search, open_localizer
 from sareloc.localize.calibrating import CalibrationReport, calibrate
 from sareloc.photos import read_geotag
@@ -60,8 +59,7 @@ def calibrate_command(
     listed = list_photos(photos)
     table = read_tables(photos, geotags, listed)
     tags = {photo: table.tags.get(os.path.abspath(photo)) or read_geotag(photo) for photo in listed}
-    for note in table.notes:
-        print(f"sareloc: {note}", file=sys.stderr)
+    print_notes(table.notes)
     tagged = {photo: tag.latlon for photo, tag in tags.items() if tag is not None}
     localizer = open_localizer(city, model, search, device=device, batch=batch, workers=workers)
     report = calibrate(localizer, list(tagged), list(tagged.values()))

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from sareloc.checkpoint import load_model
-from sareloc.cli import Device
+from sareloc.cli import Device, print_notes
 from sareloc.datasets import load_dataset
 from sareloc.datasets.places import Protocol
 from sareloc.errors import ArgumentError
@@ -66,6 +66,7 @@ def evaluate_command(
         Print one JSON object instead of a table.
     """
     places = load_dataset(dataset, root, split)
+    print_notes(places.notes)
     places = places if protocol is None else replace(places, protocol=protocol)
     if city is not None:
         if dim is not None or store is not None:

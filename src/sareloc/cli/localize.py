@@ -12,7 +12,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from tqdm import tqdm
 
-from sareloc.cli import Device
+from sareloc.cli import Device, print_notes
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.localize import Fix, Localizer, Search, open_localizer
 from sareloc.localize.formats import csv_table, geojson, sentence
@@ -112,8 +112,7 @@ def sorted_by_time(files: Sequence[Path], given: Sequence[Path]) -> list[Path]:
     and photos as the user named them; a table beside the photos comes before EXIF and file names.
     """
     table = read_tables(given, None, files)
-    for note in table.notes:
-        print(f"sareloc: {note}", file=sys.stderr)
+    print_notes(table.notes)
     tags = [table.tags.get(os.path.abspath(file)) for file in files]
     times = [
         read_time(file) if tag is None or tag.time is None else tag.time for file, tag in zip(files, tags, strict=True)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from sareloc.checkpoint import load_model
+from sareloc.cli import print_notes
 from sareloc.datasets import Places, load_dataset, split_places
 from sareloc.errors import ArgumentError
 from sareloc.training import Training, recipe, train
@@ -101,6 +102,7 @@ def train_command(
 def _load_parts(name: str, root: Path | None) -> tuple[bool, Places, Places | None]:
     """Whether a dataset was split here, its train part, and its val part; a dataset without queries has only train."""
     places = load_dataset(name, root, "train")
+    print_notes(places.notes)
     if places.split != "all":
         return False, places, load_dataset(name, root, "val")
     if not len(places.queries):

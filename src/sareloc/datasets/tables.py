@@ -35,6 +35,7 @@ from sareloc.geo import Positions
 from sareloc.photos.tables import (
     COLUMNS,
     CsvFile,
+    counted,
     find_columns,
     open_csv,
     parse_degrees,
@@ -93,6 +94,7 @@ def load_table(
             + ("" if split_name == "all" else f" in the split {split!r}")
             + (f" with a position: {len(left_out):,} have none" if left_out else "")
         )
+    notes = [f"{path}: {counted(left_out, 'row')} without a position left out"] if left_out else []
     folder = Path(photo_folder) if photo_folder else path.parent
     photos = PhotoSet(
         folder,
@@ -109,7 +111,7 @@ def load_table(
         photos.take(np.flatnonzero(queries)),
         protocol or ("radius" if photos.positions is not None else "place-id"),
         left_out=tuple(str(folder / name) for name in left_out),
-        notes=file.notes(),
+        notes=(*file.notes(), *notes),
     )
 
 

@@ -199,7 +199,7 @@ def counted(values: Sequence[str], what: str) -> str:
 def parse_number(value: Any) -> float:
     """A finite number, with a decimal point or a decimal comma. Raises ValueError for anything else."""
     text = str(value).strip()
-    if re.fullmatch(r"[+-]?\d*,\d+", text):
+    if "," in text and re.fullmatch(r"[+-]?\d*,\d+", text):
         text = text.replace(",", ".")
     try:
         number = float("x" if "_" in text else text)
