@@ -49,9 +49,9 @@ def estimate_walk(
 
     A photo whose own fix has confidence c believes in that place by c, in its other matches together by 0.15 (1 - c),
     each by its weight, in the rest of the map by 0.2 (1 - c), and by what is left in a place outside. `support` makes
-    of all photos' beliefs one walk with steps of at most `reach_m` (`chance`: see there). Positions are fused by the
-    chances it gives, and the confidence is their sum within 25 m. A photo without matches has no position. A walk of
-    one photo is `estimate`.
+    of all photos' beliefs one walk with steps of at most `reach_m` (`chance`: see there), which may leave the map.
+    Positions are fused by the chances it gives, and the confidence is their sum within 25 m. A photo without matches
+    has no position. A walk of one photo is `estimate`.
     """
     known = calibration or Calibration()
     supported = support([believe(matches, known) for matches in walk], reach_m, chance=chance)
