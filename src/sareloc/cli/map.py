@@ -176,9 +176,9 @@ def sync(
         allow_empty=allow_empty,
         dry_run=dry_run,
     )
-    _tell(report, city, as_json, removed=report.removed)
     if dry_run and not as_json:
-        print("this was a dry run: nothing was written")
+        print("dry run, nothing was written; without --dry-run the report would be:")
+    _tell(report, city, as_json, removed=report.removed)
 
 
 def remove(
@@ -206,7 +206,7 @@ def remove(
     if removed:
         print(f"removed {removed:,} photos from {city}")
         return 0
-    print(f"nothing was removed: no photo of {city} is named so or lies there", file=sys.stderr)
+    print(f"sareloc: nothing was removed: no photo of {city} is named so or lies there", file=sys.stderr)
     return 1
 
 
