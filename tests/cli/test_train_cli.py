@@ -10,7 +10,7 @@ import torch
 from tests.training.tiny_town import SIDE, tiny_pixels, write_town
 
 from sareloc.checkpoint import load_model, read_manifest, save_checkpoint
-from sareloc.cli import app
+from sareloc.cli import app, main
 from sareloc.errors import ArgumentError, DatasetError
 from sareloc.models import fit_whitening, make_model
 
@@ -157,3 +157,14 @@ def test_a_run_of_other_photos_is_left_as_it_is(unsplit: Path, town: Path, start
     with pytest.raises(ArgumentError, match="resume"):
         run(unsplit, "--model", start, "--out", tmp_path, *QUICK, "--epochs", "0")
     assert not (tmp_path / "split.csv").exists()
+
+
+def test_a_mistake_is_one_line_and_exit_status_1(
+    town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["train", str(town), "--out", str(tmp_path / "run"), "--epochs", "-1"])
+    assert end.value.code == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "epochs" in line
+    assert not (tmp_path / "run").exists()
