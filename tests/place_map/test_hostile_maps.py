@@ -23,6 +23,7 @@ from sareloc.place_map.storage import descriptor_checksum
 from sareloc.place_map.upkeep import map_info, remove_photos, verify_map
 
 ENDLESS = "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n) SELECT"
+NOT_UTF8 = "CAST(x'ee707a' AS TEXT)"
 COLUMNS = "geom, '' file, NULL time, NULL heading_deg, 1 width, 1 height, x'' sha256, 1 size_bytes, 1 modified_ns"
 
 
@@ -73,6 +74,7 @@ def refused(path: Path, said: str, capsys: pytest.CaptureFixture[str]) -> None:
         ("DROP TABLE manifest; CREATE VIRTUAL TABLE manifest USING fts5(key, value)", "is a virtual table"),
         ("DROP TABLE descriptors", "lacks the table descriptors"),
         ("ALTER TABLE photos RENAME COLUMN file TO name", "photos lacks file"),
+        (f"PRAGMA writable_schema = ON; UPDATE sqlite_master SET name = {NOT_UTF8} WHERE name = 'photos'", "damaged"),
         ("ALTER TABLE photos DROP COLUMN descriptor_checksum", "photos lacks descriptor_checksum"),
         ("CREATE TABLE x AS SELECT * FROM photos; DROP TABLE photos; ALTER TABLE x RENAME TO photos", "PRIMARY KEY"),
         (
@@ -81,7 +83,8 @@ def refused(path: Path, said: str, capsys: pytest.CaptureFixture[str]) -> None:
             "PRIMARY KEY",
         ),
         (
-            "ALTER TABLE photos DROP COLUMN file; ALTER TABLE photos ADD COLUMN file AS (hex(zeroblob(900000000)))",
+            "DROP TRIGGER photos_edited; ALTER TABLE photos DROP COLUMN file; "
+            "ALTER TABLE photos ADD COLUMN file AS (hex(zeroblob(900000000)))",
             "photos lacks file",
         ),
     ],
@@ -285,3 +288,32 @@ def test_descriptors_that_cannot_be_compared_are_an_error(
     with pytest.raises(MapError, match=r"photo 2 \(0001.jpg\) .*not finite"):
         PlaceMap(path)
     assert len(verify_map(path)) == 1
+
+
+def test_a_position_that_was_damaged_on_disk_is_found(town: Path) -> None:
+    """A flipped bit moves a photo by a few metres or kilometres: only a checksum tells."""
+    with open_map_file(town) as file:
+        geom = file.query("SELECT geom FROM photos WHERE fid = 3")[0][0]
+    content = bytearray(town.read_bytes())
+    assert content.count(geom) == 1
+    content[content.index(geom) + 18] ^= 1 << 4
+    town.write_bytes(content)
+    for use in (PlaceMap, map_info):
+        with pytest.raises(MapError, match="photo 3: its position or file name does not match its checksum"):
+            use(town)
+    assert ["photo 3" in problem for problem in verify_map(town)] == [True]
+
+
+def test_positions_and_names_that_a_gis_program_changes_are_kept(town: Path) -> None:
+    """QGIS moves points by plain SQL: that is no damage, and neither is what sareloc itself does afterwards."""
+    change(town, "UPDATE photos SET geom = ? WHERE fid = 3", gpkg.point_blob((48.0, 11.0)))
+    change(town, "UPDATE photos SET file = ? WHERE fid = 4", "renamed.jpg")
+    assert verify_map(town) == []
+    opened = PlaceMap(town)
+    assert opened.latlon[2].tolist() == [48.0, 11.0]
+    assert opened.files[3] == "renamed.jpg"
+    with open_map_file(town, write=True) as file:
+        (entry,) = (one for one in file.entries().values() if one.photo_id == 3)
+        file.update([replace(entry, geotag=replace(entry.geotag, latlon=(48.5, 11.5)))])
+        assert file.query("SELECT photo_checksum != 0 FROM photos ORDER BY fid") == [(1,), (1,), (1,), (0,), (1,)]
+    assert verify_map(town) == []

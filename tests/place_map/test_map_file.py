@@ -66,6 +66,7 @@ def test_gdal_reads_the_map_without_a_warning(tmp_path: Path) -> None:
         "size_bytes",
         "modified_ns",
         "descriptor_checksum",
+        "photo_checksum",
     ]
     assert table["file"].tolist() == [f"{number:04d}.jpg" for number in range(5)]
     assert table["heading_deg"].tolist() == [0, 1, 2, 3, 4]
@@ -176,6 +177,7 @@ def make_format_1(path: Path, count: int) -> Path:
     make_map(path, count)
     break_map(
         path,
+        "DROP TRIGGER photos_edited; ALTER TABLE photos DROP COLUMN photo_checksum; "
         "ALTER TABLE photos DROP COLUMN descriptor_checksum; DELETE FROM manifest WHERE key = 'change_id';"
         "UPDATE manifest SET value = '1' WHERE key = 'format'",
     )

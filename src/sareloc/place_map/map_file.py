@@ -1,6 +1,6 @@
 """The map on disk: one GeoPackage with a layer of photos, their descriptors, and a manifest.
 
-    photos        points in WGS84: file, time, heading, size, content hash, checksum of the descriptor; what QGIS shows
+    photos        points in WGS84: file, time, heading, size, content hash, checksums; what QGIS shows
     descriptors   the same fid, and the descriptor as bytes (see `storage`)
     manifest      keys and values: what `Manifest` holds, the change id, and notes
 
@@ -16,6 +16,7 @@ import secrets
 import shlex
 import shutil
 import sqlite3
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -47,6 +48,8 @@ LAST_ID = 2**62
 LARGEST_NUMBER = 60_000.0  # of a descriptor: engines keep half precision
 _ENTRY = "fid, geom, file, time, heading_deg, size_bytes, modified_ns"
 _ROW = "fid, geom, file, time, heading_deg, width, height, sha256, size_bytes, modified_ns"
+_INSERTED = _ROW.removeprefix("fid, ") + ", descriptor_checksum, photo_checksum"
+MISMATCH = "its position or file name does not match its checksum"
 _BAD_VALUE = (ValueError, TypeError, OverflowError, PositionError)
 
 
@@ -87,11 +90,12 @@ class MapFile:
                 self._leave_gap(sql)
             for photo, blob in zip(photos, self._packing.pack(descriptors), strict=True):
                 removed += _drop_replaced(sql, photo)
-                row = (None, gpkg.point_blob(photo.geotag.latlon), *_columns(photo), descriptor_checksum(blob))
-                new = sql.execute(f"INSERT OR IGNORE INTO photos VALUES ({_marks(row)})", row)
+                geom = gpkg.point_blob(photo.geotag.latlon)
+                row = (geom, *_columns(photo), descriptor_checksum(blob), photo_checksum(geom, photo.file))
+                new = sql.execute(f"INSERT OR IGNORE INTO photos ({_INSERTED}) VALUES ({_marks(row)})", row)
                 if new.rowcount == 1:  # else another process has added it meanwhile
                     sql.execute("INSERT INTO descriptors VALUES (?, ?)", (new.lastrowid, blob))
-                    added.append(row[1])
+                    added.append(geom)
             _note_change(sql, added, removed)
         self._left_gap = True
         return len(added)
@@ -113,14 +117,15 @@ class MapFile:
         with self._transaction() as sql:
             for entry in entries:
                 geom, tag = gpkg.point_blob(entry.geotag.latlon), entry.geotag
+                named = (geom, entry.file, photo_checksum(geom, entry.file))
                 for (before,) in sql.execute("SELECT geom FROM photos WHERE fid = ?", (entry.photo_id,)).fetchall():
                     if before != geom:
                         added.append(geom)
                         removed.append(before)
                 sql.execute(
-                    "UPDATE photos SET geom = ?, file = ?, time = ?, heading_deg = ?, size_bytes = ?, modified_ns = ? "
-                    "WHERE fid = ?",
-                    (geom, entry.file, _time(tag), tag.heading_deg, *entry.stamp, entry.photo_id),
+                    "UPDATE photos SET geom = ?, file = ?, photo_checksum = ?, time = ?, heading_deg = ?, "
+                    "size_bytes = ?, modified_ns = ? WHERE fid = ?",
+                    (*named, _time(tag), tag.heading_deg, *entry.stamp, entry.photo_id),
                 )
                 if entry.replaces != entry.photo_id:
                     removed += _drop_replaced(sql, entry)
@@ -135,13 +140,15 @@ class MapFile:
 
     def photos(self) -> tuple[Ints, Floats, tuple[str, ...]]:
         """The ids of all photos, rising, their latitudes and longitudes (N, 2), and their files."""
-        rows = self.query("SELECT fid, geom, file FROM photos ORDER BY fid")
+        rows = self.query(f"SELECT fid, geom, file, {self._photo_checksum} FROM photos ORDER BY fid")
         with self._reading_values():
-            files = tuple([file for _, _, file in rows])
+            files = tuple([file for _, _, file, _ in rows])
             if not all(files) or "\0" in "".join(files):
                 raise ValueError("an empty file name, or a NUL in one")
-            latlon = gpkg.latlon_of_blobs([blob for _, blob, _ in rows])
-            return _ids([fid for fid, _, _ in rows]), latlon, files
+            latlon = gpkg.latlon_of_blobs([geom for _, geom, _, _ in rows])
+            if any(checksum and photo_checksum(geom, file) != checksum for _, geom, file, checksum in rows):
+                raise ValueError(MISMATCH)
+            return _ids([fid for fid, _, _, _ in rows]), latlon, files
 
     def pages(self, area: Area | None = None) -> Iterator[tuple[Ints, Floats, tuple[str, ...]]]:
         """See `MapStore`; all at once."""
@@ -178,19 +185,25 @@ class MapFile:
         with self.snapshot():
             for ids, vectors in self.descriptors(self.photos()[0]):
                 part = ids.tolist()
-                rows = self.query(f"SELECT {_ROW} FROM photos WHERE fid IN ({_marks(part)}) ORDER BY fid", part)
+                found = f"FROM photos WHERE fid IN ({_marks(part)}) ORDER BY fid"
+                rows = self.query(f"SELECT {_ROW}, {self._photo_checksum} {found}", part)
                 with self._reading_values():
                     photos = [_photo(row) for row in rows]
                 yield photos, vectors
 
     def bad_values(self) -> Iterator[tuple[int, str]]:
         """Photos whose values are not what a map holds: their ids, and what is wrong."""
-        for row in self.query(f"SELECT {_ROW} FROM photos ORDER BY fid"):
+        for row in self.query(f"SELECT {_ROW}, {self._photo_checksum} FROM photos ORDER BY fid"):
             try:
                 _ids([row[0]])
                 _photo(row)
             except _BAD_VALUE as wrong:
                 yield row[0], f"{wrong} (file {shown(row[2])})"
+
+    @property
+    def _photo_checksum(self) -> str:
+        """The column of `photo_checksum`, or what stands for it in a map of format 1."""
+        return "photo_checksum" if self.manifest.format > 1 else "0"
 
     @contextmanager
     def _reading_values(self) -> Iterator[None]:
@@ -305,7 +318,7 @@ class MapFile:
         try:
             yield
         finally:
-            self.query("COMMIT")
+            self.query("ROLLBACK")  # nothing was written; a damaged file may refuse COMMIT even so
 
     def compact(self) -> None:
         """Give the space of removed photos back to the disk."""
@@ -337,6 +350,10 @@ def map_errors(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise MapError(f"map {path} cannot be used: {_cause(path, error)}") from error
+    except UnicodeDecodeError as error:  # of a name in the schema, or of a message about one
+        raise MapError(
+            f"map {path} cannot be used: it is damaged ({error}): build it again, or restore a backup"
+        ) from error
 
 
 def _cause(path: Path, error: sqlite3.Error) -> str:
@@ -363,6 +380,14 @@ def _is_full(path: Path) -> bool:
         return shutil.disk_usage(path.parent).free < FULL_BYTES
     except OSError:
         return False
+
+
+def photo_checksum(geom: bytes, file: str) -> int:
+    """Of where and under which name a map holds a photo: a CRC-32, never 0, which means unknown.
+
+    A trigger of the map sets it to 0 where another program, such as QGIS, changes these values.
+    """
+    return zlib.crc32(file.encode("utf-8", "surrogatepass"), zlib.crc32(geom)) or 1
 
 
 def write_change_id(sql: sqlite3.Connection) -> None:
@@ -412,8 +437,8 @@ def _geotag(latlon: Sequence[float], heading_deg: float | None, time: str | None
 
 
 def _photo(row: Sequence[Any]) -> Photo:
-    """The photo of a row of the columns `_ROW`; raises one of `_BAD_VALUE` if a value is not what a map holds."""
-    _, geom, file, time, heading, width, height, sha256, size, modified = row
+    """The photo of a row: `_ROW` and its checksum. Raises one of `_BAD_VALUE` if a value is not what a map holds."""
+    _, geom, file, time, heading, width, height, sha256, size, modified, checksum = row
     (latlon,) = gpkg.latlon_of_blobs([geom]).tolist()
     if not isinstance(file, str) or not file or "\0" in file:
         raise ValueError("its file name is empty, holds a NUL, or is not a text")
@@ -421,6 +446,8 @@ def _photo(row: Sequence[Any]) -> Photo:
         raise ValueError(f"its SHA-256 is {shown(sha256)}, expected 32 bytes")
     if not all(type(number) is int for number in (width, height, size, modified)):
         raise TypeError(f"its width, height, size and time stamp are {shown((width, height, size, modified))}")
+    if checksum and photo_checksum(geom, file) != checksum:
+        raise ValueError(MISMATCH)
     return Photo(file, _geotag(latlon, heading, time), width, height, sha256, size, modified)
 
 

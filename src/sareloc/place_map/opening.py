@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sareloc.errors import MapError, look_up
 from sareloc.place_map import gpkg
-from sareloc.place_map.map_file import WAIT_S, MapFile, map_errors, write_change_id
+from sareloc.place_map.map_file import WAIT_S, MapFile, map_errors, photo_checksum, write_change_id
 from sareloc.place_map.records import FORMAT, Manifest, read_manifest
 from sareloc.place_map.storage import PACKINGS, descriptor_checksum
 
@@ -31,9 +31,14 @@ TRIGGERED_FUNCTIONS = {"st_minx", "st_maxx", "st_miny", "st_maxy", "st_isempty",
 _PHOTOS = """
   file TEXT NOT NULL, time DATETIME, heading_deg DOUBLE, width INTEGER, height INTEGER,
   sha256 BLOB NOT NULL UNIQUE, size_bytes INTEGER NOT NULL, modified_ns INTEGER NOT NULL,
-  descriptor_checksum INTEGER NOT NULL DEFAULT 0"""
+  descriptor_checksum INTEGER NOT NULL DEFAULT 0, photo_checksum INTEGER NOT NULL DEFAULT 0"""
 _FORGET = """
   CREATE TRIGGER photos_forget AFTER DELETE ON photos BEGIN DELETE FROM descriptors WHERE fid = OLD.fid; END"""
+_EDITED = """
+  CREATE TRIGGER photos_edited AFTER UPDATE OF geom, file ON photos
+  WHEN NEW.photo_checksum = OLD.photo_checksum AND (NEW.geom IS NOT OLD.geom OR NEW.file IS NOT OLD.file)
+  BEGIN UPDATE photos SET photo_checksum = 0 WHERE fid = NEW.fid; END"""
+"""Who moves a point or changes a name without our checksum, such as QGIS, means it: it is not damage."""
 
 
 def create_map_file(path: Path, manifest: Manifest) -> None:
@@ -109,6 +114,7 @@ def _write_empty(path: Path, manifest: Manifest) -> None:
             "what made this map",
         )
         connection.execute(_FORGET)
+        connection.execute(_EDITED)
         rows = [(key, str(value)) for key, value in asdict(manifest).items()]
         connection.executemany("INSERT INTO manifest (key, value) VALUES (?, ?)", rows)
         write_change_id(connection)
@@ -123,12 +129,15 @@ def _upgrade(path: Path, connection: sqlite3.Connection) -> Manifest:
     try:
         manifest = _read_manifest(path, connection)
         if manifest.format < FORMAT:  # else another process was faster
-            connection.execute("ALTER TABLE photos ADD COLUMN descriptor_checksum INTEGER NOT NULL DEFAULT 0")
+            for column in ("descriptor_checksum", "photo_checksum"):
+                connection.execute(f"ALTER TABLE photos ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0")
             connection.create_function("descriptor_checksum", 1, descriptor_checksum, deterministic=True)
+            connection.create_function("photo_checksum", 2, photo_checksum, deterministic=True)
             connection.execute(
-                "UPDATE photos SET descriptor_checksum = descriptor_checksum(descriptor) FROM descriptors "
-                "WHERE descriptors.fid = photos.fid"
+                "UPDATE photos SET descriptor_checksum = descriptor_checksum(descriptor), "
+                "photo_checksum = photo_checksum(geom, file) FROM descriptors WHERE descriptors.fid = photos.fid"
             )
+            connection.execute(_EDITED)
             connection.execute("UPDATE manifest SET value = ? WHERE key = 'format'", (str(FORMAT),))
             write_change_id(connection)
         connection.execute("COMMIT")
@@ -140,13 +149,16 @@ def _upgrade(path: Path, connection: sqlite3.Connection) -> Manifest:
 
 
 def _authorize(action: int, first: str | None, second: str | None, _: str | None, trigger: str | None) -> int:
-    """Of triggers, whose SQL comes with the map, allow those that delete descriptors or maintain GIS programs' tables.
+    """Of triggers, whose SQL comes with the map, allow those that delete descriptors, reset checksums, or maintain the
+    tables of GIS programs.
 
     SQLite asks this for each action of a statement and its triggers when the statement is compiled.
     """
     if trigger is None:
         return sqlite3.SQLITE_OK
-    if action in (sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE):
+    if action == sqlite3.SQLITE_UPDATE and (first, second) == ("photos", "photo_checksum"):
+        allowed = True
+    elif action in (sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE):
         allowed = str(first).lower() in TRIGGERED_TABLES
     elif action == sqlite3.SQLITE_FUNCTION:
         allowed = str(second).lower() in TRIGGERED_FUNCTIONS
@@ -195,5 +207,5 @@ def _read_manifest(path: Path, connection: sqlite3.Connection) -> Manifest:
     rows = connection.execute(f"SELECT key, value FROM manifest WHERE key IN ({', '.join('?' * len(keys))})", keys)
     manifest = read_manifest(dict(rows.fetchall()), str(path))
     if manifest.format > 1:
-        _check_columns(path, connection, "photos", {"descriptor_checksum"})
+        _check_columns(path, connection, "photos", {"descriptor_checksum", "photo_checksum"})
     return manifest
