@@ -74,6 +74,10 @@ NOON_TAG = Geotag((52.2025, -0.125), 90.0, NOON)
             './a.jpg,"52 deg 12\' 9.00"" N","0 deg 7\' 30.00"" W",90,2024:05:31 12:00:00',
         ),
         (
+            "FileName,SourceFile,GPSLatitude,GPSLongitude,GPSImgDirection,DateTimeOriginal",
+            "b.jpg,a.jpg,52.2025,-0.125,90,2024:05:31 12:00:00",
+        ),
+        (
             "SourceFile,EXIF:GPSLatitude,EXIF:GPSLongitude,GPSLongitudeRef,GPSImgDirection,DateTimeOriginal",
             "a.jpg,52.2025,0.125,West,90,2024:05:31 12:00:00",
         ),
@@ -181,7 +185,7 @@ def test_bad_rows_are_listed_at_once_and_the_good_are_used(tmp_path: Path) -> No
     ("text", "message"),
     [
         ("", "is empty"),
-        ("which,lat,lon\na,1,2\n", "has no column 'file': it has which, lat, lon. Accepted are file, filename, image"),
+        ("which,lat,lon\na,1,2\n", "has no column 'file': it has which, lat, lon. Accepted are file, .*filename"),
         ("a.jpg,52.1,0.1\n", "has no column 'file': it has a.jpg, 52.1, 0.1"),
         ("file,lat\na,1\n", "has no column 'lon': it has file, lat. Accepted are lon, lng"),
         ("file,x,y\na,1,2\n", "has no column 'lat'"),

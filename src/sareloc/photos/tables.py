@@ -19,13 +19,13 @@ from sareloc.errors import ArgumentError, DatasetError, PositionError
 from sareloc.geo import distance_m
 from sareloc.photos.geotag import Geotag, seconds_since_1970
 
-FILE_NAMES = ("file", "filename", "image", "imagename", "imagefile", "photo", "photoname", "path", "filepath")
-LAT_NAMES = ("lat", "latitude", "latdeg", "latitudedeg", "gpslatitude", "gpslat")
-LON_NAMES = ("lon", "lng", "long", "longitude", "londeg", "longitudedeg", "gpslongitude", "gpslon", "gpslng")
 COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "file": (*FILE_NAMES, "sourcefile", "name"),
-    "lat": LAT_NAMES,
-    "lon": LON_NAMES,
+    "file": (
+        *("file", "sourcefile", "filename", "image", "imagename", "imagefile", "photo", "photoname", "path"),
+        *("filepath", "name"),
+    ),
+    "lat": ("lat", "latitude", "latdeg", "latitudedeg", "gpslatitude", "gpslat"),
+    "lon": ("lon", "lng", "long", "longitude", "londeg", "longitudedeg", "gpslongitude", "gpslon", "gpslng"),
     "lat_ref": ("gpslatituderef", "latituderef", "latref"),
     "lon_ref": ("gpslongituderef", "longituderef", "lonref"),
     "heading": ("heading", "headingdeg", "bearing", "compass", "direction", "gpsimgdirection"),
@@ -218,7 +218,7 @@ def parse_degrees(value: Any, letters: str, ref: str = "") -> float:
     not understood or out of range.
     """
     name, limit = ("latitude", 90) if letters == "NS" else ("longitude", 180)
-    text = str(value).strip()
+    text, hemisphere = str(value).strip(), ref[:1].upper()
     try:
         degrees, sign, letter = parse_number(text), "+", ""
     except ValueError:
@@ -232,7 +232,7 @@ def parse_degrees(value: Any, letters: str, ref: str = "") -> float:
             if max(sixtieths) >= 60:
                 raise ValueError(f"{name} {value!r} has 60 minutes or seconds, or more") from None
             degrees = float(whole) + sixtieths[0] / 60 + sixtieths[1] / 3600
-            if not (sign or before or after or ref):
+            if not (sign or before or after or (hemisphere and hemisphere in letters)):
                 raise ValueError(f"{name} {value!r} does not say its hemisphere ({' or '.join(letters)})") from None
         else:
             raise ValueError(f"{name} {value!r} is not a number") from None
@@ -240,7 +240,7 @@ def parse_degrees(value: Any, letters: str, ref: str = "") -> float:
         if (before and after) or (sign and letter) or (letter and letter not in letters):
             raise ValueError(f"{name} {value!r} is ambiguous") from None
         degrees = -degrees if sign == "-" else degrees
-    if letter == letters[1] or (not letter and ref[:1].upper() == letters[1]):
+    if letter == letters[1] or (not letter and hemisphere == letters[1]):
         degrees = -abs(degrees)
     if abs(degrees) > limit:
         raise ValueError(f"{name} {value} is outside -{limit}..{limit} degrees")
