@@ -40,7 +40,7 @@ class FixAnswer(BaseModel):
         description="Latitude, longitude in degrees, WGS84; null: not in this map."
     )
     radius_m: float | None = Field(
-        description="Where the place is right, the photo was taken within it in 9 of 10 cases."
+        description="Of 10 answers about places in the map, 9 are at most so far from the truth."
     )
     confidence: float = Field(description="The probability that the position is within 25 m of the truth.")
     matches: list[MatchAnswer]
