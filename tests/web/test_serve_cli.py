@@ -152,6 +152,7 @@ def test_binding_wider_needs_a_name(host: str, web_town: Path) -> None:
         run(web_town / "absent.gpkg", "--host", host)
 
 
+@pytest.mark.slow
 def test_a_wide_service_answers_to_the_names_it_was_told(web_town: Path, checkpoint: Path) -> None:
     words = (web_town / "street.gpkg", "--model", checkpoint, "--port", "0", "--host", "0.0.0.0", "--token", "t")
     with serving(*words, "--allow-host", "places.example.org") as (_, shown):

@@ -121,6 +121,9 @@ DAMAGE = {
     "heading a text": "UPDATE photos SET heading_deg = 'north' WHERE fid = 3",
     "time a blob": "UPDATE photos SET time = x'00ff' WHERE fid = 3",
     "time a number": "UPDATE photos SET time = 12.5 WHERE fid = 3",
+    "file a blob": "UPDATE photos SET file = x'00ff' WHERE fid = 3",
+    "file with a NUL": "UPDATE photos SET file = 'a' || char(0) || 'b' WHERE fid = 3",
+    "no manifest": "DROP TABLE manifest",
 }
 
 

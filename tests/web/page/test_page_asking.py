@@ -146,9 +146,11 @@ def test_a_photo_of_the_map_is_shown_where_the_map_is_pressed(page: Page) -> Non
     page.locator(".peek img").evaluate("image => image.decode()")
 
 
-def test_the_view_is_never_smaller_than_a_street(page: Page, web_town: Path) -> None:
+def test_the_circle_is_explained_and_seen_among_its_streets(page: Page, web_town: Path) -> None:
     choose(page, web_town / "queries" / "q03.jpg")
     verdict(page)
+    expect(page.get_by_text("In 9 of 10 answers, the photo was taken within the circle.")).to_be_visible()
+    expect(page.get_by_role("heading", name="distance from the answer")).to_be_visible()
     across_m, down_m = page.evaluate(
         """async () => {
           const { ground: { map } } = await import("/assets/app.js");
@@ -179,14 +181,6 @@ def test_a_map_site_is_a_link_that_loads_nothing(visit: Visit, web_town: Path) -
     opened.value.wait_for_url("https://www.openstreetmap.org/**")  # the page's policy lets it go there
     assert len(asked) == 1
     assert opened.value.evaluate("() => [window.opener, document.referrer]") == [None, ""]
-
-
-def test_what_the_circle_and_the_distances_mean_is_said(page: Page, web_town: Path) -> None:
-    choose(page, web_town / "queries" / "q07.jpg")
-    verdict(page)
-    expect(page.get_by_text("In 9 of 10 answers, the photo was taken within the circle.")).to_be_visible()
-    expect(page.locator("#match-caption")).to_contain_text("from the answer")
-    expect(page.get_by_role("heading", name="distance from the answer")).to_be_visible()
 
 
 class ExactLocalizer(HeldLocalizer):
@@ -247,6 +241,7 @@ def test_several_photos_are_answered_one_after_the_other(browser: Browser, web_t
         expect(page.locator("#queue")).to_be_hidden()
 
 
+@pytest.mark.slow
 def test_several_photos_can_be_stopped(browser: Browser, web_town: Path) -> None:
     held = HeldLocalizer(web_town / "street.gpkg")
     held.gate.set()
@@ -272,6 +267,7 @@ def test_several_photos_can_be_stopped(browser: Browser, web_town: Path) -> None
         held.gate.set()
 
 
+@pytest.mark.slow
 def test_a_server_that_goes_away_among_several_photos_is_tried_again(visit: Visit, web_town: Path) -> None:
     page = visit.page
 

@@ -81,6 +81,35 @@ def test_an_empty_file_is_told_in_words_for_people(visit: Visit, tmp_path: Path)
     assert visit.failed == []  # it was not sent
 
 
+STALE_FILE = """async () => {
+  const folder = await navigator.storage.getDirectory();
+  const handle = await folder.getFileHandle("stale.jpg", { create: true });
+  const write = async (text) => {
+    const stream = await handle.createWritable();
+    await stream.write(text);
+    await stream.close();
+  };
+  await write("a photo");
+  const file = await handle.getFile();
+  await write("another photo");
+  const given = new DataTransfer();
+  given.items.add(file);
+  return given;
+}"""
+
+
+def test_a_file_that_cannot_be_read_is_told(visit: Visit) -> None:
+    """And not that the server does not answer, which is what it looks like to who sends it."""
+    asked: list[str] = []
+    visit.page.on("request", lambda request: asked.append(request.url))
+    given = visit.page.evaluate_handle(STALE_FILE)
+    visit.page.dispatch_event("body", "drop", {"dataTransfer": given})
+    expect(visit.page.get_by_role("heading", name="This file cannot be read")).to_be_visible()
+    expect(visit.page.locator("#trouble-detail")).to_contain_text("stale.jpg")
+    assert not [url for url in asked if "localize" in url]
+
+
+@pytest.mark.slow
 def test_photos_that_are_not_shown_leave_their_numbers(browser: Browser, web_town: Path, tmp_path: Path) -> None:
     copy_map(web_town / "street.gpkg", tmp_path / "street.gpkg", progress=False)  # away from its photos
     with running(make_app(tmp_path / "street.gpkg", street_model())) as url, Visit(browser, url) as visit:

@@ -105,7 +105,7 @@ function showQuery(file) {
 
 /** The fix of a photo; rejects with what is wrong. */
 async function ask(file, signal) {
-  const unusable = checkFile(file, settings?.max_bytes);
+  const unusable = await checkFile(file, settings?.max_bytes);
   if (unusable) throw unusable;
   const told = { title: byId("working-title"), detail: byId("working-detail") };
   const waiting = startWaiting({ box: byId("waiting"), bar: byId("progress"), ...told }, announce);

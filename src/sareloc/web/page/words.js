@@ -59,9 +59,15 @@ export function megabytes(bytes, digits = bytes < 1e7 ? 1 : 0) {
 }
 
 /** What is wrong with a file, before it is sent; null where nothing is. */
-export function checkFile({ name, size }, maxBytes = Infinity) {
+export async function checkFile(file, maxBytes = Infinity) {
+  const { name, size } = file;
+  const readable = await file.slice(0, 1).arrayBuffer().then(() => true, () => false);
+  if (!readable) {
+    const detail = `${name} was moved, deleted or changed since it was chosen, or is a folder. Choose it again.`;
+    return { title: "This file cannot be read", detail, retry: false };
+  }
   if (!size) {
-    const detail = `${name} has 0 bytes. Perhaps it was not copied or downloaded completely: choose the original.`;
+    const detail = `${name} has 0 bytes. Perhaps it was not copied completely, or has been moved: choose the original.`;
     return { title: "This file is empty", detail, retry: false };
   }
   if (size <= maxBytes) return null;
