@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import struct
+import subprocess
 import sys
 import threading
 import warnings
@@ -540,3 +541,94 @@ def test_only_a_jpeg_without_its_end_is_called_truncated(tmp_path: Path) -> None
     path.write_bytes(encoded(noise(), "JPEG", exif=block)[:-9])
     assert is_truncated(path)
     assert not is_truncated(tmp_path / "none")
+
+
+# memory
+
+
+MEASURE = """
+import re, sys, threading, zlib
+from struct import pack
+from sareloc.errors import PhotoError
+from sareloc.photos import decode
+
+def chunk(kind, content):
+    return pack(">I", len(content)) + kind + content + pack(">I", zlib.crc32(kind + content))
+
+side, at_once, cut = map(int, sys.argv[1:])
+packer = zlib.compressobj(1)
+row = b"\\0" + bytes((200, 100, 50, 128)) * side
+rows = b"".join(packer.compress(row) for _ in range(side)) + packer.flush()
+header = pack(">IIBBBBB", side, side, 8, 6, 0, 0, 0)
+cut = cut or len(rows) + 1000
+photo = b"\\x89PNG\\r\\n\\x1a\\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+found = []
+# not ru_maxrss, which a child process inherits from its parent
+peak = lambda: int(re.search(r"VmHWM:\\s*(\\d+) kB", open("/proc/self/status").read())[1]) / 1000
+before = peak()
+
+def work():
+    try:
+        found.append(decode(photo[:cut], size=lambda height, width: (96, 96)))
+    except PhotoError as error:
+        found.append(error)  # kept, as the service keeps it until it answers
+
+threads = [threading.Thread(target=work) for _ in range(at_once)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+assert len(found) == at_once
+assert all(isinstance(f, PhotoError) if cut < 0 else (f == (227, 177, 152)).all() for f in found), found
+print(peak() - before)
+"""
+
+
+def decoding_mb(side: int, at_once: int, cut: int = 0) -> float:
+    """By how many MB the memory of a process grows that decodes so many RGBA PNGs of side x side px at once.
+
+    cut: where the files end, such as -100: before their last 100 bytes; 0: complete.
+    """
+    if not Path("/proc/self/status").exists():
+        pytest.skip("no /proc to read the memory from")
+    command = [sys.executable, "-c", MEASURE, str(side), str(at_once), str(cut)]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True, timeout=600).stdout)
+
+
+def test_a_transparent_photo_is_decoded_with_one_copy_of_its_pixels() -> None:
+    assert decoding_mb(side=3000, at_once=1) < 2 * 4 * 9 + 30
+
+
+@pytest.mark.slow
+def test_six_large_transparent_photos_at_once_stay_below_a_gigabyte() -> None:
+    assert decoding_mb(side=8000, at_once=6) < 1000
+    assert decoding_mb(side=8000, at_once=6, cut=-1000) < 1000
+
+
+def test_many_threads_that_need_all_the_memory_take_turns_and_all_finish(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "_MEMORY", decoding._Memory(1))
+    inside, most, found = 0, 0, []
+    lock = threading.Lock()
+
+    def size(height: int, width: int) -> tuple[int, int]:
+        nonlocal inside, most
+        with lock:
+            inside += 1
+            most = max(most, inside)
+        for _ in range(1000):  # so that others get a chance to enter
+            pass
+        with lock:
+            inside -= 1
+        return 8, 8
+
+    photo, broken = encoded(scene(), "PNG"), encoded(scene(), "PNG")[:400]
+
+    def work(content: bytes) -> None:
+        with contextlib.suppress(PhotoError):
+            found.append(decode(content, size=size))
+
+    threads = [threading.Thread(target=work, args=(photo if i % 3 else broken,)) for i in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1
+    assert len(found) == 8

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import os
 import stat
+import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -34,6 +37,10 @@ START_OF_IMAGE, END_OF_IMAGE, START_OF_SCAN = b"\xff\xd8", b"\xff\xd9", 0xDA
 NO_LENGTH = {0x00, 0x01, *range(0xD0, 0xD9), 0xFF}  # after 0xFF: markers without content, and what is no marker
 TRUNCATED = "truncated: the end of the file is missing, and what is there was used"
 MIN_ROWS = 0.8  # of a truncated JPEG; the last 3 % of its bytes may be more than 3 % of its rows
+DECODING_BYTES = 600_000_000  # that all photos in decoding take at one time, of one process
+BYTES_PER_PIXEL = 8  # Pillow has four for RGB as for RGBA, and there are two copies
+LARGE_BYTES = 100_000_000
+STRIP_PIXELS = 1_000_000
 BACKGROUND = "white"  # what shows through transparent pixels, as on a page
 
 Turn = Image.Transpose
@@ -63,9 +70,28 @@ def decode(
     (`is_truncated` says which files these are). Raises PhotoError, and nothing else, for a file that is missing, no
     photo, damaged, truncated by more, larger than `max_pixels`, or refused by `size` with an ArgumentError. `name` is
     what errors call a photo without a path.
+
+    Threads that decode large photos at one time wait for one another: all photos in decoding together take at most
+    about `DECODING_BYTES`, or what one of them takes alone.
     """
     label = name or _name_of(source)
+    with ExitStack() as held:
+        try:
+            return _decoded(source, size, label, max_pixels, held)
+        except PhotoError as error:
+            failed: BaseException | None = error
+            while failed is not None:  # or whoever keeps the error would keep the pixels, which its frames refer to
+                traceback.clear_frames(failed.__traceback__)
+                failed = failed.__cause__ or failed.__context__
+            raise
+
+
+def _decoded(
+    source: Source, size: SizeRule | None, label: str, max_pixels: int, held: ExitStack
+) -> npt.NDArray[np.uint8]:
+    """As `decode`; the memory that it takes is entered into `held`, to be given back when its images are gone."""
     with open_photo(source, name=label, max_pixels=max_pixels) as image:
+        held.enter_context(_MEMORY.hold(BYTES_PER_PIXEL * image.width * image.height))
         with pillow_errors(label):
             is_jpeg = image.format in JPEGS
             if not is_jpeg:
@@ -181,6 +207,43 @@ class _QuietPillow:
 
 
 _QUIET = _QuietPillow()
+
+
+class _Memory:
+    """Memory that all threads of the process together use for decoding; a photo that needs more is decoded alone."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._used = 0
+        self._freed = threading.Condition()
+        self._queue = threading.Lock()  # in order, so that small photos do not keep a large one waiting
+
+    @contextmanager
+    def hold(self, needed: int) -> Iterator[None]:
+        """Wait until so many bytes are free, and use them inside the `with`."""
+        needed = min(needed, self._total)
+        with self._queue, self._freed:
+            self._freed.wait_for(lambda: self._used + needed <= self._total)
+            self._used += needed
+        try:
+            yield
+        finally:
+            if needed >= LARGE_BYTES:
+                _trim_heap()
+            with self._freed:
+                self._used -= needed
+                self._freed.notify_all()
+
+
+_MEMORY = _Memory(DECODING_BYTES)
+
+
+def _trim_heap() -> None:
+    """Give freed memory back to the system: glibc keeps it for the thread that used it, which may not decode again."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none and need none
+        if trim is not None:
+            trim(0)
 
 
 def _name_of(source: Source) -> str:
@@ -301,6 +364,15 @@ def _rgb(image: Image.Image, label: str) -> Image.Image:
     if image.mode in ("I", "F"):
         raise PhotoError(label, "32-bit pixels have no agreed white: save it with 8 or 16 bits")
     if image.has_transparency_data:
-        seen = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", seen.size, BACKGROUND), seen).convert("RGB")
-    return image.convert("RGB")
+        return _on_background(image)
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _on_background(image: Image.Image) -> Image.Image:
+    """RGB of an image with transparent pixels; strip by strip, so that there is only one more copy of the pixels."""
+    rgb = Image.new("RGB", image.size)
+    rows = max(1, STRIP_PIXELS // image.width)
+    for top in range(0, image.height, rows):
+        strip = image.crop((0, top, image.width, min(top + rows, image.height))).convert("RGBA")
+        rgb.paste(Image.alpha_composite(Image.new("RGBA", strip.size, BACKGROUND), strip).convert("RGB"), (0, top))
+    return rgb
