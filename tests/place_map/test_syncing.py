@@ -124,8 +124,9 @@ def test_another_model_changes_nothing(model: PlaceModel, tmp_path: Path) -> Non
     before = held(path)
     paths[0].unlink()
     write_photo(tmp_path / "photos" / "new.jpg", 9)
-    save_checkpoint(tiny_model(seed=2), tmp_path / "other.safetensors")
-    for other in (tiny_model(seed=2), tmp_path / "other.safetensors"):
+    another = tiny_model(seed=2)
+    save_checkpoint(another, tmp_path / "other.safetensors")
+    for other in (another, tmp_path / "other.safetensors"):
         with pytest.raises(MapError, match="built by model"):
             sync_map(other, tmp_path / "photos", path, progress=False)
     assert held(path) == before
