@@ -46,6 +46,12 @@ def test_all_public_names_load_no_extra() -> None:
     assert not loaded_after("import sareloc\nfor name in sareloc.__all__: getattr(sareloc, name)") & EXTRAS
 
 
+def test_loading_a_packaged_model_does_not_load_the_compiler() -> None:
+    """torch._dynamo takes seconds to import; drawing random weights on the device "meta" needs it."""
+    code = "import sys, sareloc; sareloc.load_model('fast', 'cpu'); sys.exit('torch._dynamo' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def write_photos(folder: Path, count: int) -> list[Path]:
     rng = np.random.default_rng(0)
     paths = [folder / f"{i}.png" for i in range(count)]

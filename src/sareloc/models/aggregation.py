@@ -133,10 +133,13 @@ class NetVLAD(Aggregation):
             raise ArgumentError(f"unknown norm {norm!r} of {self.name}: known are {', '.join(get_args(Norm))}")
         self.clusters = clusters
         self.norm = norm
-        centres = F.normalize(torch.randn(clusters, channels, generator=rng), dim=1)
-        self.assign = nn.Parameter(RANDOM_SHARPNESS * centres)
+        self.assign = nn.Parameter(torch.empty(clusters, channels))
         self.bias = nn.Parameter(torch.zeros(clusters)) if bias else None
-        self.centres = nn.Parameter(centres.clone())
+        self.centres = nn.Parameter(torch.empty(clusters, channels))
+        if not self.centres.is_meta:  # there, nothing can be drawn: see `draw_weights`
+            with torch.no_grad():
+                self.centres.copy_(F.normalize(torch.randn(clusters, channels, generator=rng), dim=1))
+                self.assign.copy_(RANDOM_SHARPNESS * self.centres)
 
     @property
     def dim(self) -> int:

@@ -97,9 +97,12 @@ class Backbone(nn.Module):
 
 
 def draw_weights(backbone: Backbone, rng: torch.Generator | None) -> None:
-    """Random weights that keep the signal's size from layer to layer (He et al. 2015, fan-in), zero biases."""
+    """Random weights that keep the signal's size from layer to layer (He et al. 2015, fan-in), zero biases.
+
+    Weights on the device "meta" have no values, and torch would load its compiler, in seconds, to draw none.
+    """
     for module in backbone.modules():
-        if isinstance(module, nn.Conv2d):
+        if isinstance(module, nn.Conv2d) and not module.weight.is_meta:
             nn.init.kaiming_normal_(module.weight, nonlinearity="relu", generator=rng)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
