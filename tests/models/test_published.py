@@ -574,8 +574,14 @@ def alexnet_files() -> dict[str, State]:
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's, about sparse tensors
-@pytest.mark.parametrize("odd", ODD)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "odd"),
+    [
+        pytest.param(name, odd, marks=[pytest.mark.slow] if (i + j) % 5 else [])
+        for i, name in enumerate(NAMES)
+        for j, odd in enumerate(ODD)
+    ],
+)
 def test_an_odd_tensor_is_named(name: str, odd: str, alexnet_files: dict[str, State], tmp_path: Path) -> None:
     state = dict(alexnet_files["encoder" if name.startswith(("encoder", "pool")) else "backbone"])
     if odd == "flat" and state[name].ndim == 1:
@@ -609,6 +615,15 @@ def test_an_odd_whitening_of_openibl_is_named(name: str, odd: Tensor, vgg: State
         load_published(tmp_path / "w.pth")
 
 
+@pytest.fixture(scope="module")
+def openibl_file(vgg: State, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """OpenIBL's weights without a whitening."""
+    assign, _, centres = netvlad_arrays()
+    path = tmp_path_factory.mktemp("openibl") / "w.pth"
+    torch.save(openibl_state(vgg, assign, centres), path)
+    return path
+
+
 @pytest.mark.parametrize(
     "odd",
     [
@@ -624,10 +639,8 @@ def test_an_odd_whitening_of_openibl_is_named(name: str, odd: Tensor, vgg: State
         {"U": (1536, 10**9), "lams": np.ones(8), "mu": np.zeros((1536, 1))},  # declared, not stored
     ],
 )
-def test_odd_pca_parameters_are_explained(odd: dict[str, Any], vgg: State, tmp_path: Path) -> None:
+def test_odd_pca_parameters_are_explained(odd: dict[str, Any], openibl_file: Path, tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py")
-    assign, _, centres = netvlad_arrays()
-    torch.save(openibl_state(vgg, assign, centres), tmp_path / "w.pth")
     with h5py.File(tmp_path / "pca.h5", "w") as file:
         for name, value in odd.items():
             if isinstance(value, tuple):
@@ -635,7 +648,7 @@ def test_odd_pca_parameters_are_explained(odd: dict[str, Any], vgg: State, tmp_p
             else:
                 file[name] = value
     with pytest.raises(WeightsError, match=r"pca\.h5"):
-        load_published(tmp_path / "w.pth", pca=tmp_path / "pca.h5")
+        load_published(openibl_file, pca=tmp_path / "pca.h5")
 
 
 ODD_ARRAYS = {
@@ -683,6 +696,9 @@ def test_damaged_files_give_no_other_error(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     torch.save({"state_dict": {"encoder.0.weight": torch.zeros(3)}, "recalls": np.zeros(3)}, tmp_path / "zip.pth")
     torch.save({"a": torch.zeros(3)}, tmp_path / "legacy.pth", _use_new_zipfile_serialization=False)
+    layers = cell({"weights": cell(np.zeros(3), np.ones((2, 2)))}, {"name": "relu"})
+    for name, packed in (("plain.mat", False), ("packed.mat", True)):
+        pytest.importorskip("scipy.io").savemat(tmp_path / name, {"net": {"layers": layers}}, do_compression=packed)
     for path in sorted(tmp_path.iterdir()):
         good = path.read_bytes()
         for _ in range(30):
@@ -690,8 +706,10 @@ def test_damaged_files_give_no_other_error(tmp_path: Path) -> None:
             for at in rng.integers(len(bad), size=rng.integers(1, 4)):
                 bad[at] = rng.integers(256)
             path.write_bytes(bad)
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             with pytest.raises(WeightsError):
                 load_published(path)
+            assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # kB
 
 
 # --- files that unpack to far more than they are ----------------------------------------------------------------------

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import math
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import torch
@@ -18,8 +20,12 @@ from sareloc.models.published.assembling import assemble, whitening_of_layer
 from sareloc.models.published.reading import need_file
 from sareloc.models.whitening import Whitening
 
-HEADER = 128  # bytes, before the elements of a MATLAB 5 file: type, size, content
-COMPRESSED = 15  # the type of an element that is packed with zlib
+Order = Literal["little", "big"]
+HEADER = 128  # bytes of a MATLAB 5 file before its elements
+MATRIX, PACKED = 14, 15  # types of elements: an array, an element that is packed with zlib
+NUMBERS, LETTERS = {1, 2, 3, 4, 5, 6, 7, 9, 12, 13}, {16, 17, 18}  # for any other scipy reads outside its tables
+COMPLEX = 0x0800  # a flag of arrays
+CELL, STRUCT, OBJECT, CHAR, SPARSE, FUNCTION, OPAQUE = 1, 2, 3, 4, 5, 16, 17  # kinds of arrays; others: numbers alone
 MAX_PACKING = 4  # weights are nearly random and pack badly
 SMALL_FILE = 1 << 24
 PIECE = 1 << 20
@@ -64,7 +70,7 @@ def load_matconvnet(path: str | Path) -> PlaceModel:
 def _read_net(path: Path) -> Any:
     from scipy.io import loadmat
 
-    _check_packing(path)
+    _check_sizes(path)
     try:
         stored = loadmat(path, struct_as_record=False, squeeze_me=True, variable_names=["net"])
     except NotImplementedError as newer:  # scipy's answer to HDF5
@@ -119,22 +125,135 @@ def _tensor(array: Any, path: Path, dims: int | None = None) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
 
 
-def _check_packing(path: Path) -> None:
-    """Refuse a file whose compressed parts unpack to far more than its size, before they are unpacked all at once."""
-    left = MAX_PACKING * path.stat().st_size + SMALL_FILE
+def _check_sizes(path: Path) -> None:
+    """Refuse a MATLAB 5 file that declares more than it holds, or unknown types, before scipy trusts it.
+
+    Such a file is a sequence of elements: type, bytes, content. Every element must lie inside the one around it, an
+    array must not have more entries than its element has bytes, and packed ones must not unpack to far more.
+    """
+    total = path.stat().st_size
     with path.open("rb") as file:
-        file.seek(HEADER)
-        while len(tag := file.read(8)) == 8:
-            kind, size = np.frombuffer(tag, dtype="<u4").tolist()
-            end = file.tell() + size
-            unpacker = zlib.decompressobj() if kind == COMPRESSED else None
-            while unpacker is not None and not unpacker.eof and (part := file.read(min(PIECE, end - file.tell()))):
-                while part and left >= 0 and not unpacker.eof:
-                    try:
-                        left -= len(unpacker.decompress(part, PIECE))
-                    except zlib.error as wrong:
-                        raise WeightsError(f"{path} is not a MATLAB file, or damaged ({wrong})") from wrong
-                    part = unpacker.unconsumed_tail
-                if left < 0:
-                    raise WeightsError(f"{path} is refused: it unpacks to more than {MAX_PACKING} times its size")
-            file.seek(end)
+        header = file.read(HEADER)
+        if len(header) < HEADER or 0 in header[:4]:
+            raise WeightsError(f"{path} is not a MATLAB file of version 5 or later, or damaged")
+        order: Order = "little" if header[126:] == b"IM" else "big"
+        if header[125 if order == "little" else 124] != 1:
+            return  # another version, which scipy names
+        try:
+            while len(tag := file.read(8)) == 8:
+                kind, size = _read_tag(tag, order)
+                end = file.tell() + size
+                if kind == MATRIX:
+                    _check_matrix(file, min(size, total - file.tell()), order)
+                elif kind == PACKED:
+                    stream = io.BufferedReader(_Unpacked(file, size, MAX_PACKING * total + SMALL_FILE), PIECE)
+                    kind, inner = _read_tag(_read(stream, 8), order)
+                    _check_matrix(stream, inner if kind == MATRIX else 0, order)
+                file.seek(end)
+        except (ValueError, RecursionError, zlib.error) as wrong:
+            raise WeightsError(f"{path} is not a MATLAB file, or damaged ({wrong})") from wrong
+
+
+def _check_matrix(stream: BinaryIO, size: int, order: Order) -> None:
+    """Read through the `size` bytes of an array and of all arrays in it. Raises ValueError if they do not fit."""
+    if size == 0:
+        return
+    end = _Left(size)
+    flags = int.from_bytes(_read_part(stream, end, order)[:4], order)
+    kind = flags & 0xFF
+    if not CELL <= kind <= OPAQUE or kind == SPARSE or flags & COMPLEX:
+        raise ValueError(
+            f"an array of kind {kind}, flags {flags >> 8}: cells, structs, texts and real numbers are known"
+        )
+    entries = nested = 1
+    if kind == OPAQUE:
+        for _ in range(3):  # names
+            _read_part(stream, end, order)
+    else:
+        dims = np.frombuffer(_read_part(stream, end, order), "<i4" if order == "little" else ">i4").tolist()
+        entries = math.prod(dims)
+        if min(dims, default=0) < 0 or entries > size:
+            raise ValueError(f"an array of shape {tuple(dims)} in {size} bytes")
+        _read_part(stream, end, order)  # its name
+        nested = {CELL: entries, FUNCTION: 1}.get(kind, 0)
+        if kind in (STRUCT, OBJECT):
+            if kind == OBJECT:
+                _read_part(stream, end, order)  # its class
+            longest = int.from_bytes(_read_part(stream, end, order)[:4], order)
+            nested = entries * (len(_read_part(stream, end, order)) // max(1, longest))
+    for _ in range(nested):
+        inner_kind, inner = _read_tag(_read(stream, end.take(8)), order)
+        if inner_kind != MATRIX:
+            raise ValueError("an array is expected in an array")
+        _check_matrix(stream, end.take(inner), order)
+    if kind in (CELL, STRUCT, OBJECT, FUNCTION, OPAQUE):
+        return
+    data_type, data = _read_tag(_read(stream, end.take(8)), order)
+    if data_type & 0xFFFF not in (NUMBERS | LETTERS if kind == CHAR else NUMBERS):
+        raise ValueError(f"numbers of the unknown type {data_type & 0xFFFF}")
+    data = 0 if data_type >> 16 else end.take(data + -data % 8)
+    while data:
+        data -= len(_read(stream, min(data, PIECE)))
+    if end.left:
+        raise ValueError(f"{end.left} bytes behind the numbers of an array")
+
+
+class _Left:
+    """Bytes of an element that have not been read yet."""
+
+    def __init__(self, size: int) -> None:
+        self.left = size
+
+    def take(self, size: int) -> int:
+        """The size, if so much is left."""
+        if size > self.left:
+            raise ValueError(f"{size} bytes where {self.left} are left")
+        self.left -= size
+        return size
+
+
+def _read_part(stream: BinaryIO, end: _Left, order: Order) -> bytes:
+    """The content of an element of a few numbers or letters, without its padding."""
+    tag = _read(stream, end.take(8))
+    kind, size = _read_tag(tag, order)
+    if kind >> 16:  # up to four bytes are in the tag itself
+        return tag[4 : 4 + (kind >> 16)]
+    return _read(stream, end.take(size + -size % 8))[:size]
+
+
+def _read_tag(tag: bytes, order: Order) -> tuple[int, int]:
+    return int.from_bytes(tag[:4], order), int.from_bytes(tag[4:], order)
+
+
+def _read(stream: BinaryIO, size: int) -> bytes:
+    found = stream.read(min(size, PIECE))
+    if len(found) < size:
+        raise ValueError("cut short" if size <= PIECE else f"{size} bytes where a few are expected")
+    return found
+
+
+class _Unpacked(io.RawIOBase):
+    """The next `size` bytes of a file, unpacked piece by piece. Raises ValueError if that gives more than `limit`."""
+
+    def __init__(self, file: BinaryIO, size: int, limit: int) -> None:
+        self._file, self._size, self._limit = file, size, limit
+        self._unpacker = zlib.decompressobj()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        part = b""
+        while not part and not self._unpacker.eof:
+            packed = self._unpacker.unconsumed_tail
+            if not packed:
+                packed = self._file.read(min(PIECE, self._size))
+                self._size -= len(packed)
+            if not packed:
+                break
+            part = self._unpacker.decompress(packed, len(buffer))
+        self._limit -= len(part)
+        if self._limit < 0:
+            raise ValueError(f"it unpacks to more than {MAX_PACKING} times its size")
+        buffer[: len(part)] = part
+        return len(part)
