@@ -158,6 +158,8 @@ def test_calibration_error_on_paper() -> None:
     assert expected_calibration_error([1.0, 0.0], [True, False]) == 0
     assert expected_calibration_error([1.0], [False]) == 1
     assert expected_calibration_error([], []) == 0
+    # |2 (0.9 - 1) + 1 (0.9 - 0)| + 1 * 0.1, over 4
+    assert expected_calibration_error([0.9, 0.9, 0.1], [True, False, False], counts=[2, 1, 1]) == pytest.approx(0.2)
 
 
 def test_json_brings_back_every_bit() -> None:

@@ -58,7 +58,7 @@ class HeldOut:
     absent_rejected: float | None
     """Of absent photos, the share that is not answered."""
     calibration_error: float
-    """Expected calibration error over both kinds of photos."""
+    """Expected calibration error over both kinds of photos; absent ones count as a quarter of all."""
     log_loss: float
     """Mean of -log of the probability given to what was true; absent photos count as a quarter of all."""
     net_right: float
@@ -230,7 +230,7 @@ def held_out(judged: Judged) -> HeldOut:
         _share(judged.right[answers]),
         _share(judged.in_radius[answers]),
         _share(~judged.answered[judged.absent]),
-        expected_calibration_error(judged.confidence, judged.right),
+        expected_calibration_error(judged.confidence, judged.right, counts=judged.counts),
         float(np.average(judged.losses, weights=judged.counts)),
         float(np.average(judged.gains, weights=judged.counts)),
     )

@@ -194,13 +194,17 @@ def sigmoid(x: npt.ArrayLike) -> Floats:
     return np.asarray(np.exp(-np.logaddexp(0, -np.asarray(x, dtype=np.float64))))
 
 
-def expected_calibration_error(confidence: npt.ArrayLike, right: npt.ArrayLike, bins: int = 10) -> float:
+def expected_calibration_error(
+    confidence: npt.ArrayLike, right: npt.ArrayLike, bins: int = 10, *, counts: npt.ArrayLike | None = None
+) -> float:
     """How far confidence is from being right, on average: 0 is perfect, 1 always sure and always wrong.
 
     Answers are sorted into `bins` equal parts of 0..1 by confidence; each bin's |mean confidence - share right| counts
-    with its number of answers (Naeini et al. 2015). No answers: 0.
+    with its number of answers (Naeini et al. 2015). `counts` (n,): how much each answer counts; default: 1 each. No
+    answers: 0.
     """
     sure, truth = np.asarray(confidence, dtype=np.float64), np.asarray(right, dtype=np.float64)
+    each = np.ones(len(sure)) if counts is None else np.asarray(counts, dtype=np.float64)
     which = np.minimum((sure * bins).astype(int), bins - 1)
-    gaps = [abs(float((sure[which == b] - truth[which == b]).sum())) for b in range(bins)]
-    return sum(gaps) / max(len(sure), 1)
+    gaps = [abs(float((each * (sure - truth))[which == b].sum())) for b in range(bins)]
+    return sum(gaps) / (float(each.sum()) or 1.0)
