@@ -146,3 +146,14 @@ def test_two_new_files_of_one_content_are_planned_as_they_are_done(
     for dry_run in (True, False):
         report = sync_map(model, tmp_path / "photos", tmp_path / "town.gpkg", dry_run=dry_run, progress=False)
         assert (report.added, report.already, report.duplicates) == (1, 2, 2)
+
+
+def test_the_model_is_loaded_once(model: PlaceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sareloc.place_map.building.CHUNK", 1)
+    loaded: list[object] = []
+    monkeypatch.setattr("sareloc.place_map.building.load_map_model", lambda *given: (loaded.append(given), model)[1])
+    write_town(tmp_path / "photos", 1)
+    build_map(model, tmp_path / "photos", tmp_path / "town.gpkg", progress=False)
+    write_town(tmp_path / "photos", 3)
+    assert sync_map(None, tmp_path / "photos", tmp_path / "town.gpkg", progress=False).added == 2
+    assert len(loaded) == 1

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -168,7 +169,8 @@ def sync_map(
         if isinstance(model, PlaceModel):
             _check_same(store, _manifest_with(store.manifest, model))
         table = read_tables(photos, geotags, listed)
-        adding = _Adding(target, lambda: _load(model, store, device), table.tags, batch, workers, dry_run)
+        load = cache(lambda: _load(model, store, device))
+        adding = _Adding(target, load, table.tags, batch, workers, dry_run)
         tally, inside = adding.add(listed, progress), _inside(store, items)
         gone = {i: name for i, name in gone_photos(store) if i not in adding.updated_ids}
         removed = {i: name for i, name in gone.items() if inside(name)}
@@ -274,8 +276,8 @@ class _Adding:
         for name in [name for name in named if not is_utf8(name)]:
             tally.unreadable.append(PhotoError(named.pop(name), NOT_UTF8))
         entries = self.target.entries(list(named))
-        same = {name for name, path in named.items() if name in entries and entries[name].stamp == stamp(path)}
-        self._update(corrected(((name, self._given(named[name])) for name in same), entries, tally))
+        same = {name: path for name, path in named.items() if name in entries and entries[name].stamp == stamp(path)}
+        self._update(corrected(((name, self._given(path)) for name, path in same.items()), entries, tally))
         with (
             ThreadPoolExecutor(max(self.workers, 1)) as threads,
             tqdm(
