@@ -17,7 +17,7 @@ from sareloc.place_map import PlaceMap
 from sareloc.web import Limits, Serving, make_app
 from sareloc.web.server import bind, make_server
 
-DEADLINE_S = 600.0  # ends a test that hangs; no test waits for it to pass
+DEADLINE_S = 300.0  # ends a test that hangs; no test waits for it to pass
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, Page, expect
 
-PATIENCE_MS = 600_000.0  # ends a test that hangs
+PATIENCE_MS = 300_000.0  # ends a test that hangs
 # nothing moves unless a test wants it to: where a thing is, is then where it stays
 DESKTOP: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}, "reduced_motion": "reduce"}
 PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
