@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _codecs
 import argparse
 import pickle
 import subprocess
@@ -131,6 +132,53 @@ def test_a_pickle_is_refused_and_not_run(legacy: str, tmp_path: Path) -> None:
 def test_the_refusal_names_the_foreign_object(tmp_path: Path) -> None:
     torch.save({"state_dict": {"a": torch.zeros(1)}, "opt": argparse.Namespace(lr=1)}, tmp_path / "w.pth")
     with pytest.raises(WeightsError, match=r"it is a pickle that holds argparse.Namespace beside tensors"):
+        load_published(tmp_path / "w.pth")
+
+
+class Calls:
+    """An object that is unpickled by calling a function with arguments."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.call
+
+
+def doubled(times: int) -> Any:
+    """Bytes that are written in hexadecimal again and again, each time twice as long."""
+    found: Any = b"0123456789abcdef"
+    for _ in range(times):
+        found = Calls(_codecs.encode, found, "hex")
+    return found
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize(
+    ("extra", "word"),
+    [
+        (doubled(26), "hex"),
+        (Calls(bytearray, 10**9), "bytearray"),
+        (
+            Calls(
+                torch._utils._rebuild_device_tensor_from_cpu_tensor,
+                torch.zeros(1).expand(10**9),
+                torch.float64,
+                "cpu",
+                False,
+            ),
+            "_rebuild_device_tensor_from_cpu_tensor",
+        ),
+    ],
+    ids=["codec", "bytes", "copy"],
+)
+def test_a_small_file_that_would_compute_gigabytes_is_refused(
+    extra: Any, word: str, zipped: bool, tmp_path: Path
+) -> None:
+    record = {"state_dict": {"encoder.0.weight": torch.zeros(1)}, "extra": extra}
+    torch.save(record, tmp_path / "w.pth", _use_new_zipfile_serialization=zipped)
+    assert (tmp_path / "w.pth").stat().st_size < 10_000
+    with pytest.raises(WeightsError, match=f"refused.*{word}"):
         load_published(tmp_path / "w.pth")
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
+import io
+import pickletools
 import re
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, BinaryIO
 from zipfile import ZIP_STORED, ZipFile
 
 import torch
@@ -19,6 +22,13 @@ from sareloc.errors import WeightsError
 
 NAMES_SHOWN = 6
 STATE_DICTS = ("state_dict", "model_state_dict")  # the keys under which training scripts store the tensors
+
+
+CALLED = (  # what pickles of weights call: containers, tensors and their storages, numbers of numpy
+    r"(collections\.OrderedDict|(__builtin__|builtins)\.set|_codecs\.encode|numpy\..+"
+    r"|torch\._utils\._rebuild_(tensor|tensor_v2|parameter|parameter_with_state)|torch\.nn\.parameter\.Parameter"
+    r"|torch\.(storage\.|cuda\.)?\w*Storage|torch\.(Size|device|[a-z]+[0-9]+\w*))"
+)
 
 
 class _Ignored:
@@ -75,11 +85,9 @@ def need_file(path: str | Path) -> Path:
 
 
 def _check_dense(name: str, tensor: Tensor, path: Path) -> None:
-    """Refuse tensors whose numbers are not all in the file, one by one: views that repeat them, sparse, quantized."""
-    kind = tensor.dtype if tensor.layout == torch.strided and not tensor.is_quantized else "sparse or quantized numbers"
-    real = isinstance(kind, torch.dtype) and not kind.is_complex and kind != torch.bool
-    if not real or tensor.device.type != "cpu":
-        raise WeightsError(f"{path}: tensor {name} holds {kind} on {tensor.device}: plain numbers are expected")
+    """Refuse tensors that are not real numbers, or whose numbers are not all in the file, such as repeated ones."""
+    if tensor.is_complex() or tensor.dtype == torch.bool:
+        raise WeightsError(f"{path}: tensor {name} holds {tensor.dtype}: real numbers are expected")
     stored = tensor.untyped_storage().nbytes()
     if stored > path.stat().st_size or tensor.numel() * tensor.element_size() > stored:
         raise WeightsError(f"{path}: tensor {name} of shape {tuple(tensor.shape)} is larger than what the file holds")
@@ -93,41 +101,87 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _read_torch(path: Path) -> Any:
-    _check_zip(path)
+    _check_pickles(path)
     try:
         with torch.serialization.safe_globals(NUMPY_VALUES), warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # a foreign pickle's protocol, said before it is refused
             return torch.load(path, map_location="cpu", weights_only=True)
     except UnpicklingError as wrong:
         named = re.search(r"GLOBAL (\S+) was not", str(wrong))
-        objects = named.group(1) if named else "Python objects"
-        raise WeightsError(
-            f"{path} is refused: it is a pickle that holds {objects} beside tensors, and opening such a pickle can "
-            f"run any program. Where the file was made, save the tensors alone, with "
-            f"torch.save(model.state_dict(), ...) or safetensors.torch.save_file(model.state_dict(), ...)"
-        ) from wrong
+        raise _refusal(path, named.group(1) if named else "Python objects") from wrong
     except Exception as wrong:  # of a dozen types, wherever the damage is
         raise WeightsError(
             f"{path} is neither a safetensors file nor one that torch.save wrote, or it is damaged ({wrong})"
         ) from wrong
 
 
-def _check_zip(path: Path) -> None:
-    """Refuse a zip archive that unpacks to more than its own size: torch.save does not compress."""
+def _refusal(path: Path, objects: str) -> WeightsError:
+    return WeightsError(
+        f"{path} is refused: it is a pickle that holds {objects} beside tensors, and opening such a pickle can "
+        f"run any program or take any memory. Where the file was made, save the tensors alone, with "
+        f"torch.save(model.state_dict(), ...) or safetensors.torch.save_file(model.state_dict(), ...)"
+    )
+
+
+def _check_pickles(path: Path) -> None:
+    """Refuse a file that takes far more memory than its size, by reading it without unpacking or computing anything.
+
+    torch.save does not compress its zip archive. Of the functions that torch allows in a pickle, some allocate, copy or
+    re-encode as much as they are told to: only those that weights need are let through.
+    """
     with path.open("rb") as file:
-        if file.read(4) != b"PK\x03\x04":
-            return  # the format from before torch 1.6, or damaged
+        if file.read(4) != b"PK\x03\x04":  # the format from before torch 1.6: five pickles, then the numbers
+            file.seek(0)
+            for _ in range(5):
+                if not file.peek(1):
+                    break
+                _check_pickle(file, path)
+            return
     try:
         with ZipFile(path) as archive:
             entries = archive.infolist()
+            unpacked = sum(entry.file_size for entry in entries)
+            packed = any(entry.compress_type != ZIP_STORED for entry in entries)
+            small = not packed and unpacked <= path.stat().st_size
+            pickles = [archive.read(e) for e in entries if small and e.filename.lower().endswith("data.pkl")]
     except Exception as wrong:  # of several types, wherever the damage is
         raise WeightsError(f"{path} is damaged: its zip archive cannot be read ({wrong})") from wrong
-    unpacked = sum(entry.file_size for entry in entries)
-    if any(entry.compress_type != ZIP_STORED for entry in entries) or unpacked > path.stat().st_size:
+    if not small:
         raise WeightsError(
             f"{path} is refused: it is a compressed archive that unpacks to {unpacked / 1e6:,.0f} MB, and torch.save "
             f"does not compress. If it is genuine, save it again with torch.save"
         )
+    for content in pickles:
+        _check_pickle(io.BytesIO(content), path)
+
+
+def _check_pickle(stream: BinaryIO, path: Path) -> None:
+    """Read one pickle, without running it."""
+    try:
+        steps = [(step.name, argument) for step, argument, _ in pickletools.genops(stream)]
+    except Exception as wrong:  # of several types, wherever the damage is
+        raise WeightsError(f"{path} is damaged, or not a file that torch.save wrote ({wrong})") from wrong
+    called = {str(argument).replace(" ", ".") for name, argument in steps if name == "GLOBAL"}
+    for name in sorted(called):
+        if not re.fullmatch(CALLED, name):
+            raise _refusal(path, name)
+    if "_codecs.encode" in called:
+        for text in {argument for _, argument in steps if isinstance(argument, str)}:
+            if _is_binary_codec(text):
+                raise _refusal(path, f"the encoding {text!r}")
+
+
+def _is_binary_codec(name: str) -> bool:
+    """Whether it names a codec that is not of text, such as hex: its output can be encoded again, and grows."""
+    try:
+        codecs.lookup(name)
+    except Exception:  # no codec, or no name that one could have
+        return False
+    try:
+        "".encode(name)
+    except LookupError:
+        return True
+    return False
 
 
 def load_strictly(module: nn.Module, tensors: Mapping[str, Tensor], source: str | Path) -> None:
