@@ -27,7 +27,7 @@ LEAST = 1e-9  # nothing is impossible: two photos may be sure and disagree
 
 @dataclass(frozen=True, eq=False)
 class Belief:
-    """What one photo says by itself. Probabilities; what is left is "taken outside of the map"."""
+    """What one photo says without the others. Probabilities; what is left is "taken outside of the map"."""
 
     points_m: Floats
     """(K, 3) the places where it may have been taken, earth-centred metres; K may be 0."""
@@ -130,7 +130,7 @@ def _in_reach(steps: Sequence[_Step], where: Sequence[Floats], reach_m: Sequence
 
 
 def _inside(beliefs: Sequence[Belief], in_reach: Floats) -> Floats:
-    """The probability (T,) that each photo was taken in the map, by itself and by those before and after.
+    """The probability (T,) that each photo was taken in the map, by all photos of the walk.
 
     A walk inside stays inside by `1 - SWITCH`, times what speaks for the step: `in_reach`, and `JUMP` where it leads
     too far, since then one of the two places is probably wrong. What other photos say counts to the power `TRUST`.
