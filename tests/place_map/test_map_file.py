@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -21,7 +22,7 @@ from tests.engines.contract_suite import unit_vectors
 from tests.place_map.small_town import geotag_of
 
 from sareloc.errors import ArgumentError, MapError
-from sareloc.place_map import map_file, opening
+from sareloc.place_map import PlaceMap, map_file, opening
 from sareloc.place_map.map_file import MapFile
 from sareloc.place_map.opening import create_map_file, open_map_file
 from sareloc.place_map.records import Manifest, Photo, entry_of
@@ -514,3 +515,17 @@ def test_a_photo_without_descriptor_is_named(tmp_path: Path) -> None:
     break_map(path, "DELETE FROM descriptors WHERE fid = 2")
     with open_map_file(path) as file, pytest.raises(MapError, match=r"photo 2 \(0001.jpg\) has no descriptor"):
         list(file.descriptors(file.photos()[0]))
+
+
+def test_a_map_is_created_where_there_are_no_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on exFAT, the file system of memory cards."""
+
+    def refuse(source: Path, target: Path) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(source), None, str(target))
+
+    monkeypatch.setattr(os, "link", refuse)
+    path = make_map(tmp_path / "town.gpkg", 3)
+    assert len(PlaceMap(path)) == 3
+    create_map_file(path, TINY)  # what exists stays as it is
+    assert len(PlaceMap(path)) == 3
+    assert [file.name for file in tmp_path.iterdir()] == ["town.gpkg"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import uuid
@@ -15,6 +16,8 @@ from sareloc.place_map.map_file import WAIT_S, MapFile, map_errors, photo_checks
 from sareloc.place_map.records import FORMAT, Manifest, read_manifest
 from sareloc.place_map.storage import PACKINGS, descriptor_checksum
 
+NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+"""What file systems without hard links, such as exFAT, say to one."""
 PAGE_BYTES = 16_384  # 15 descriptors of 512 dimensions fill such a page; a usual one of 4096 would be a quarter empty
 
 LONGEST_VALUE = 2**24  # bytes of a text or blob
@@ -56,13 +59,25 @@ def create_map_file(path: Path, manifest: Manifest) -> None:
     try:
         with map_errors(path):
             _write_empty(beside, replace(manifest, map_id=uuid.uuid4().hex, format=FORMAT))
-        with suppress(FileExistsError):
-            os.link(beside, path)  # unlike a rename it never replaces what another process has created meanwhile
+        _place(beside, path)
     except OSError as error:
         raise MapError(f"map {path} cannot be made: {str(error.strerror).lower()}") from error
     finally:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
+
+
+def _place(beside: Path, path: Path) -> None:
+    """Give a new file its name, unless another process has created one of that name meanwhile: then that one stays."""
+    try:
+        os.link(beside, path)  # unlike a rename it never replaces a file
+    except FileExistsError:
+        return
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        if not path.exists():
+            os.replace(beside, path)
 
 
 def open_map_file(path: Path, *, write: bool = False) -> MapFile:
