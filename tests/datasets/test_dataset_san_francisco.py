@@ -69,6 +69,7 @@ def test_errors_say_the_layout(root, make_photo):
 
 
 @pytest.mark.data
+@pytest.mark.slow
 def test_the_real_ids(shared_data):
     places = load_dataset("sf0", shared_data / "sf0")
     assert (len(places.database), len(places.queries)) == (1_062_468, 803)

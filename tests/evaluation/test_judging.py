@@ -225,6 +225,7 @@ def test_a_protocol_without_its_columns_says_so() -> None:
 
 
 @pytest.mark.data
+@pytest.mark.slow
 def test_the_published_san_francisco_curve_is_reproduced(shared_data: Path) -> None:
     """The CRN authors' own list of results gives the 100 numbers of hits that they stored."""
     h5py = pytest.importorskip("h5py")

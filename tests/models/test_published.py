@@ -411,9 +411,9 @@ def save_benchmark(vgg: State, assign: Tensor, centroids: Tensor, folder: Path) 
     ("save", "pixels", "netvlad"),
     [
         (save_matconvnet, matconvnet_pixels, matconvnet_netvlad),
-        (save_openibl, openibl_pixels, torch_netvlad),
+        pytest.param(save_openibl, openibl_pixels, torch_netvlad, marks=pytest.mark.slow),
         (save_pytorch_netvlad, imagenet_pixels, torch_netvlad),
-        (save_benchmark, imagenet_pixels, torch_netvlad),
+        pytest.param(save_benchmark, imagenet_pixels, torch_netvlad, marks=pytest.mark.slow),
     ],
     ids=["matconvnet", "openibl", "pytorch-netvlad", "deep-vg-benchmark"],
 )

@@ -39,6 +39,7 @@ def recall(model: PlaceModel, town: Town) -> dict[int, float]:
     return recall_of_descriptors(town.places, described)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["netvlad", "sare-ind", "sare-joint"])
 def test_recall_exceeds_that_before_training_on_both_towns(name: str, towns: dict[str, Town]) -> None:
     model = start(towns["train"])

@@ -16,6 +16,7 @@ from sareloc.web import Serving, make_app
 pytest.importorskip("milvus_lite")
 
 
+@pytest.mark.slow
 def test_thumbnails_of_a_map_on_milvus_are_shown(browser: Browser, web_town: Path, tmp_path: Path) -> None:
     there = f"milvus-lite:{tmp_path}/lite.db/street"
     copy_map(web_town / "street.gpkg", there, progress=False)
