@@ -62,7 +62,13 @@ INDEXED = 3000
 HANG_S = 120
 MEMORY_BYTES, FILE_BYTES = 8 * 2**30, 2**29
 FILE_OPERATIONS = {"open", "os.rename", "os.remove", "os.mkdir", "os.link", "os.chmod", "os.rmdir", "shutil.rmtree"}
-BAD = ("silently wrong", "traceback", "crash", "hang", "lost rows")
+BAD = {
+    "lost rows": "lost rows",
+    "silently wrong": "silently wrong answers",
+    "traceback": "tracebacks",
+    "crash": "crashes",
+    "hang": "hangs",
+}
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------
@@ -119,16 +125,23 @@ class Tally:
     def __init__(self) -> None:
         self.counts: dict[str, Counter[str]] = {}
         self.examples: list[str] = []
+        self.kills = 0
 
     def add(self, kind: str, outcome: str, case: str) -> None:
         word = outcome.partition("\n")[0]
         self.counts.setdefault(kind, Counter())[word] += 1
+        self.kills += "kill " in case
         if word in BAD:
             lines = outcome.strip().splitlines()
             self.examples.append(f"{kind}, {case}: {'; '.join([word, *lines[1:][-3:]])}")
 
     def total(self, *words: str) -> int:
         return sum(count[word] for count in self.counts.values() for word in words)
+
+    def line(self) -> str:
+        damaged = sum(sum(count.values()) for kind, count in self.counts.items() if kind.startswith("damaged"))
+        bad = ", ".join(f"{self.total(word)} {name}" for word, name in BAD.items())
+        return f"{self.kills} kills, {damaged} damaged files: {bad}"
 
     def table(self) -> str:
         words = sorted({word for count in self.counts.values() for word in count})
@@ -536,9 +549,10 @@ def main() -> int:
         for kind, cases in sections:
             for case, outcome in cases:
                 tally.add(kind, outcome, case)
-            print(f"{kind}: {dict(tally.counts[kind])}", file=sys.stderr, flush=True)
+            print(f"{kind}: {dict(tally.counts.get(kind, {}))}", file=sys.stderr, flush=True)
     print(json.dumps(about()))
     print(tally.table())
+    print(tally.line())
     for example in tally.examples[:20]:
         print(example)
     return 1 if tally.total(*BAD) else 0
