@@ -1,17 +1,25 @@
 # Nothing needs installing by hand: every target sets up .venv first (Python >= 3.11 and make are enough).
 PYTHON ?= python3
 BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
 .PHONY: demo test test-all check format docs clean chromium
 
-.venv/ready: pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,lite]"
+# One environment, filled in steps; each step leaves a file .venv/ready-*. A step that was interrupted leaves none and is
+# repeated by the next make.
+.venv/ready-torch: constraints.txt
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
+	$(INSTALL) torch==2.13.0
+	touch $@
+
+.venv/ready-demo: EXTRAS := plot
+.venv/ready-dev: EXTRAS := dev,lite
+.venv/ready-demo .venv/ready-dev: .venv/ready-torch pyproject.toml constraints.txt
+	$(INSTALL) --editable ".[$(EXTRAS)]"
 	touch $@
 
 # passive: threads that spin while they wait made it take five times as long on a busy machine
-demo: .venv/ready          ## the main job, end to end
+demo: .venv/ready-demo     ## the main job, end to end
 	OMP_WAIT_POLICY=passive $(BIN)/python examples/demo.py
 
 # The page is tested in a real browser; where none can be installed those tests are skipped, saying so.
@@ -19,18 +27,18 @@ chromium:
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-liberation >/dev/null; } \
 		|| echo "chromium is not here and could not be installed: the page is not tested"
 
-test: .venv/ready chromium ## the default tests: under five minutes on two cores
+test: .venv/ready-dev chromium ## the default tests: under five minutes on two cores
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
 
-test-all: .venv/ready chromium ## also the slow, gpu and data-hungry ones
+test-all: .venv/ready-dev chromium ## also the slow, gpu and data-hungry ones
 	$(BIN)/python -m pytest --hypothesis-profile=new
 
-check: .venv/ready         ## lint, format, types
+check: .venv/ready-dev       ## lint, format, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: .venv/ready
+format: .venv/ready-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
