@@ -14,7 +14,8 @@ INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
 .venv/ready-demo: EXTRAS := plot
 .venv/ready-dev: EXTRAS := dev,lite
-.venv/ready-demo .venv/ready-dev: .venv/ready-torch pyproject.toml constraints.txt
+.venv/ready-docs: EXTRAS := docs
+.venv/ready-demo .venv/ready-dev .venv/ready-docs: .venv/ready-torch pyproject.toml constraints.txt
 	$(INSTALL) --editable ".[$(EXTRAS)]"
 	touch $@
 
@@ -42,12 +43,7 @@ format: .venv/ready-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The documentation tools are an extra of their own (115 MB): demo and tests do without them.
-.venv/docs: .venv/ready
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
-	touch $@
-
-docs: .venv/docs           ## the documentation as a site: site/index.html
+docs: .venv/ready-docs     ## the documentation as a site: site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 clean:
