@@ -1,7 +1,7 @@
 """How fast the city is drawn, and whether a GPU draws what the CPU draws.
 
-    python benchmarks/city.py --device cpu --size 240x320
-    python benchmarks/city.py --device cuda --size 480x640
+    python -m benchmarks.city --device cpu --size 240x320
+    python -m benchmarks.city --device cuda --size 480x640
 
 Draws views of a medium town (database and queries, all weathers) and prints one JSON line: views per second of the
 fastest of some rounds and of all, and the seconds that the first batch took (on a GPU: compiling). On CUDA the first

@@ -1,15 +1,16 @@
-"""What is told of fixes whose truth is known."""
+"""Accuracy, confidence and calibration of fixes whose true positions are known, with bootstrap intervals."""
 
 from __future__ import annotations
 
 import numpy as np
-from benchmarks.bootstrap import interval
+import numpy.typing as npt
 
 from sareloc.geo import distance_m
 from sareloc.localize import Fix
 from sareloc.localize.calibration import expected_calibration_error
 
 HIT_M, SURE = 25.0, 0.5
+DRAWS = 2000
 
 
 def judge(fixes: list[Fix], truth: np.ndarray) -> dict[str, float | None]:
@@ -45,3 +46,16 @@ def gain(right: np.ndarray, against: np.ndarray, groups: np.ndarray | None = Non
     more = 100 * (right.astype(float) - against)
     low, high = interval(more, groups)
     return {"gain": float(more.mean()), "gain_low": low, "gain_high": high}
+
+
+def interval(values: npt.ArrayLike, groups: npt.ArrayLike | None = None) -> tuple[float, float]:
+    """95 % percentile bootstrap interval of the mean of `values` (n,); the draws are the same in every call.
+
+    `groups` (n,): values of one group, such as the photos of one walk, are drawn together, as they are not independent.
+    """
+    numbers = np.asarray(values, dtype=np.float64)
+    which = np.arange(len(numbers)) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
+    sums, counts = np.bincount(which, numbers), np.bincount(which)
+    rows = np.random.default_rng(0).integers(len(sums), size=(DRAWS, len(sums)))
+    low, high = np.percentile(sums[rows].sum(axis=1) / counts[rows].sum(axis=1), (2.5, 97.5))
+    return float(low), float(high)

@@ -41,17 +41,8 @@ from sareloc.place_map.building import build_map
 
 OPTIONS = {
     "plain": Search(),
-    "centre": Search(centre=True),
     "one match": Search(candidates=1),
-    "expand 1": Search(expand=1),
-    "expand 3": Search(expand=3),
-    "expand 10": Search(expand=10),
-    "average 5": Search(average=5),
-    "average 20": Search(average=20),
-    "expand 3, average 20": Search(expand=3, average=20),
     "rerank 50": Search(rerank=50),
-    "rerank 50, centre": Search(rerank=50, centre=True),
-    "rerank 50, average 20": Search(rerank=50, average=20),
 }
 
 

@@ -1,6 +1,6 @@
 """NetVLAD's layer, forward and backward: the matrix form against the two forms that other projects use.
 
-    python benchmarks/netvlad_layer.py [--device cuda] [--batch 4 --channels 512 --height 30 --width 40 --clusters 64]
+    python -m benchmarks.netvlad_layer [--device cuda] [--batch 4 --channels 512 --height 30 --width 40 --clusters 64]
 
 The other two differ from ours in how the sum of residuals is written, and in nothing else:
 - residual: the tensor of all residuals, B x K x D x S, multiplied by the assignment and summed (pytorch-NetVlad while

@@ -1,8 +1,8 @@
 """Put a trained model into the package: small storage, its name, and its card in the file itself.
 
-    python benchmarks/release_model.py chosen.safetensors --name default --commit COMMIT --recipe "SARE-Joint, ..."
-    python benchmarks/released_models.py --data DATA --out released      # numbers of the file as it is released
-    python benchmarks/release_model.py chosen.safetensors --name default --commit COMMIT --recipe "SARE-Joint, ..." \
+    python -m benchmarks.release_model chosen.safetensors --name default --commit COMMIT --recipe "SARE-Joint, ..."
+    python -m benchmarks.released_models --data DATA --out released      # numbers of the file as it is released
+    python -m benchmarks.release_model chosen.safetensors --name default --commit COMMIT --recipe "SARE-Joint, ..." \
         --results released/results.jsonl
 
 The card says what the model was made from, by which recipe and knobs (those that the checkpoint tells) and which
@@ -27,7 +27,7 @@ from benchmarks.released_models import parse_size
 from sareloc.checkpoint import PACKAGED, open_checkpoint, read_manifest, save_checkpoint
 from sareloc.errors import look_up
 
-MEASURED_BY = "python benchmarks/released_models.py --data DATA --models {} --out released"
+MEASURED_BY = "python -m benchmarks.released_models --data DATA --models {} --out released"
 AT_MOST_MB = {"default": 32, "fast": 10}
 ABOUT = {
     "default": "Says which photos show the same place, by day and by night: VGG16 and NetVLAD, trained with SARE.",

@@ -1,12 +1,11 @@
-"""What the models that come with the package find, on every real set and on the drawn test town.
+"""Recall of the packaged models on every real set and on the drawn test city.
 
-    python benchmarks/released_models.py --data DATA --models default fast --weights vgg16.safetensors --out released
+    python -m benchmarks.released_models --data DATA --models default fast --weights vgg16.safetensors --out released
 
 Every photo is described from its file at the model's own size, or at those of --resize (such as 480x640, or 480: the
-longer side at most); recall@1/5/10 (for landmarks also mAP@100) at 512, 256 and 128 dimensions; with --centre also as a
-map with `Search(centre=True)` would find them. With --weights (ImageNet's VGG16) also off the shelf: VGG16-NetVLAD
-without training, centres and whitening from the photos that the released models were trained on. Results are appended
-to OUT/results.jsonl, the tables are printed last.
+longer side at most); recall@1/5/10 (for landmarks also mAP@100) at 512, 256 and 128 dimensions.
+With --weights (ImageNet's VGG16) also off the shelf: VGG16-NetVLAD without training, centres and whitening from the
+photos that the released models were trained on. Results are appended to OUT/results.jsonl, the tables are printed last.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from sareloc.descriptors import describe_all
 from sareloc.errors import PhotoError
 from sareloc.evaluation import evaluate_rankings, search
 from sareloc.loading import load_images
-from sareloc.localize.centring import centred
 from sareloc.models import PlaceModel, fit_start, fit_whitening, make_model
 from sareloc.models.preprocess import Resize
 from sareloc.models.published import load_backbone_weights
@@ -97,14 +95,12 @@ def describe(model: PlaceModel, places: Places, workers: int) -> torch.Tensor:
     return torch.from_numpy(np.asarray(described.vectors)[rows]).float()
 
 
-def judge(whole: torch.Tensor, places: Places, *, centre: bool) -> dict[str, dict[str, float]]:
+def judge(whole: torch.Tensor, places: Places) -> dict[str, dict[str, float]]:
     """By dimension: recall@1/5/10 in percent, and mAP where the set is judged so."""
     found = {}
     for dim in (d for d in DIMS if d <= whole.shape[1]):
         unit = torch.nn.functional.normalize(whole[:, :dim], dim=1).numpy()
         count = len(places.database)
-        if centre:
-            unit = centred(unit, unit[:count].mean(axis=0, dtype=np.float64))
         rankings, _ = search(unit[:count], unit[count:], min(count, 200), device=local_device())
         report = evaluate_rankings(places, rankings, ns=(1, 5, 10))
         found[str(dim)] = {str(n): recall for n, recall in report.recall.items()}
@@ -139,7 +135,6 @@ def main() -> None:
     parser.add_argument("--city-seed", type=int, default=0)
     parser.add_argument("--size", default="480x640", help="of the model off the shelf")
     parser.add_argument("--resize", nargs="*", default=[None], help="other sizes than the models' own")
-    parser.add_argument("--centre", action="store_true", help="also without what the photos of a database share")
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -152,11 +147,9 @@ def main() -> None:
     for (name, model), size in product(models, args.resize):
         if size:
             name, model.preprocess = f"{name} {size}", replace(model.preprocess, resize=parse_size(size))
-        described = {chosen: describe(model, sets[chosen], args.workers) for chosen in args.sets}
-        row = {"model": name, "fingerprint": model.fingerprint(), "command": " ".join(sys.argv)}
-        for key, centre in ({"found": False} | ({"found centred": True} if args.centre else {})).items():
-            row[key] = {chosen: judge(described[chosen], sets[chosen], centre=centre) for chosen in args.sets}
-            columns[name if key == "found" else f"{name}, centred"] = row[key]
+        found = {chosen: judge(describe(model, sets[chosen], args.workers), sets[chosen]) for chosen in args.sets}
+        columns[name] = found
+        row = {"model": name, "fingerprint": model.fingerprint(), "command": " ".join(sys.argv), "found": found}
         with (args.out / "results.jsonl").open("a") as file:
             file.write(json.dumps(row) + "\n")
     print_tables(columns)

@@ -1,6 +1,6 @@
 """How the service bears load: requests a second, how long answers take, what happens beyond the bound, memory.
 
-    python benchmarks/serve.py [--requests 1000] [--soak 10000] [--photos 200]
+    python -m benchmarks.serve [--requests 1000] [--soak 10000] [--photos 200]
 
 Draws small photos, maps them with a small model of random weights (what is measured is the service, not the model), and
 starts `sareloc serve` as a process of its own on loopback. Prints for 1, 8 and 32 clients, each asking again as soon as

@@ -1,7 +1,7 @@
 """Images per second of training, ours and as other projects do it, in one run.
 
-    python benchmarks/training.py                        # H200: 480x640, 600 database photos, 200 queries
-    python benchmarks/training.py --height 96 --width 128 --database 60 --queries 12 --pool 20   # a CPU's size
+    python -m benchmarks.training                        # H200: 480x640, 600 database photos, 200 queries
+    python -m benchmarks.training --height 96 --width 128 --database 60 --queries 12 --pool 20   # a CPU's size
 
 An epoch is: describe every photo, mine, learn every query's tuple (1 + 1 + 10 photos, 4 tuples a step). "Other
 projects" is what their public code does: float32, NCHW, every photo through all of VGG16 in every pass, the residual

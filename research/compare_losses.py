@@ -1,6 +1,6 @@
 """The paper's comparison: the same start, mining and seeds for every loss, judged on towns it has and has not seen.
 
-    python benchmarks/compare_losses.py --data DATA --weights vgg16.safetensors --out compare --epochs 5 --jobs 6
+    python -m research.compare_losses --data DATA --weights vgg16.safetensors --out compare --epochs 5 --jobs 6
 
 trains VGG16-NetVLAD from ImageNet weights by every recipe, once on Cambridge and once on the drawn city, for every
 seed, and judges each model on the test parts of both and, untouched by training, on Gardens Point and TMBuD: with the
@@ -138,7 +138,7 @@ def share_out(args: argparse.Namespace) -> None:
         f"{town}:{seed}:{'+'.join(chain)}"
         for chain in sorted(chains, key=len, reverse=True) for town in args.towns for seed in range(args.seeds)
     ]  # fmt: skip
-    common = [sys.executable, __file__, *sys.argv[1:], "--only"]
+    common = [sys.executable, "-m", "research.compare_losses", *sys.argv[1:], "--only"]
     children = [subprocess.Popen([*common, *jobs[i :: args.jobs]]) for i in range(args.jobs)]
     for child in children:
         child.wait()

@@ -1,6 +1,6 @@
 """Experiments towards the models that come with the package: which mixture, depth, projection and augmentation.
 
-    python benchmarks/train_released.py --data DATA --weights WEIGHTS --out experiments --jobs 4 \
+    python -m research.train_released --data DATA --weights WEIGHTS --out experiments --jobs 4 \
         --try "plain epochs=8" --try "learned epochs=8 whitening=learned dim=512"
 
 Each `--try` is a name and knobs: those of `sareloc.training.Training`, and towns (names of `pixel_sets`, joined by
@@ -222,7 +222,7 @@ def main() -> None:
     wanted = [*towns, *VALIDATION, *(TESTS if args.test else ())]
     sets.prepare([name for name in wanted if unmarked(name) in sets.loaders], args.workers, local_device())
     print(f"photos ready after {time.perf_counter() - began:.0f} s", flush=True)
-    common = [sys.executable, __file__, "--here"]
+    common = [sys.executable, "-m", "research.train_released", "--here"]
     for flag in ("data", "weights", "out", "height", "width", "city", "city_seed", "storage"):
         common += [f"--{flag.replace('_', '-')}", str(getattr(args, flag))]
     common += ["--test"] if args.test else []
