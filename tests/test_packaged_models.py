@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import fnmatch
 import json
-import shutil
-import subprocess
-import sys
-import tomllib
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -72,53 +66,6 @@ def test_its_card_says_what_it_was_made_from(name: str, capsys: pytest.CaptureFi
     for town in ("cambridge-test", "gardens-day", "gardens-light", "gardens-both", "landmarks-test", "city-test"):
         assert {"1", "5", "10"} <= card["numbers"][town]["128"].keys(), town
     assert "/" not in json.dumps(card["knobs"]), "paths of the machine that it was trained on"
-
-
-def test_the_package_takes_the_files_along() -> None:
-    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["sareloc"]
-    package = ROOT / "src" / "sareloc"
-    for path in {*PACKAGED.values(), package / "weights" / "NOTICE.txt"}:
-        assert path.is_file()
-        relative = path.relative_to(package).as_posix()
-        assert any(fnmatch.fnmatch(relative, pattern) for pattern in patterns), f"{relative} is left out of the wheel"
-
-
-def test_the_wheel_alone_describes_a_photo(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    ignored = shutil.ignore_patterns("*.egg-info", "__pycache__")
-    shutil.copytree(ROOT / "src", source / "src", ignore=ignored)  # setuptools builds in the folder it is given
-    for file in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / file, source / file)
-    build = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--wheel-dir",
-        tmp_path,
-    ]
-    subprocess.run([*build, source], check=True)
-    wheel = next(tmp_path.glob("sareloc-*.whl"))
-    with zipfile.ZipFile(wheel) as archive:
-        held = {info.filename: info.file_size for info in archive.infolist()}
-        archive.extractall(tmp_path / "installed")
-    assert {f"sareloc/weights/{path.name}": path.stat().st_size for path in PACKAGED.values()}.items() <= held.items()
-    assert "sareloc/weights/NOTICE.txt" in held
-    code = """
-import sys
-sys.meta_path = [f for f in sys.meta_path if "editable" not in getattr(f, "__name__", "")]
-sys.path = [sys.argv[1], *(p for p in sys.path if not p.endswith("src"))]
-import numpy as np, sareloc
-assert sareloc.__file__.startswith(sys.argv[1])
-for name in ("default", "fast"):
-    model = sareloc.load_model(name)
-    print(model.encode([np.zeros((64, 96, 3), np.uint8)]).shape[1] == model.dim)
-"""
-    words = [sys.executable, "-c", code, str(tmp_path / "installed")]
-    assert subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path).stdout == "True\nTrue\n"
 
 
 @pytest.fixture(scope="module")
