@@ -160,7 +160,7 @@ class Trace:
             command()
         finally:
             sys.setprofile(None)
-            threading.setprofile(None)  # type: ignore[arg-type]
+            threading.setprofile(None)
 
 
 def count_walk(functions: Iterable[Function], package: Path) -> Counts:
