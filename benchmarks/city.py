@@ -20,8 +20,8 @@ import time
 import numpy as np
 import torch
 
-from sareloc.datasets.city import city_places, draw_scene, make_scene
-from sareloc.datasets.city.camera import Poses
+from sareloc.city import city_places, draw_scene, make_scene
+from sareloc.city.geometry import Poses
 
 
 def seconds(work, device: torch.device) -> float:

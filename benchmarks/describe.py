@@ -30,16 +30,16 @@ from benchmarks.training import ResidualNetVLAD
 from PIL import Image
 from torch import Tensor
 
-from sareloc.checkpoint import load_model
 from sareloc.datasets import Places, load_dataset
-from sareloc.descriptors import describe
-from sareloc.descriptors.encoding import encode_batches
+from sareloc.describe import describe
+from sareloc.describe.describing import encode_batches
 from sareloc.errors import SarelocError
 from sareloc.evaluation import evaluate
+from sareloc.export.runtime import RUNTIMES, RuntimeModel, run_on
 from sareloc.models import PlaceModel, fit_start, fit_whitening, make_model
+from sareloc.models.checkpoint import load_model
 from sareloc.models.published import load_backbone_weights
 from sareloc.photos import decode
-from sareloc.runtimes import RUNTIMES, RuntimeModel, run_on
 
 Pixels = npt.NDArray[np.uint8]
 START_PHOTOS = 128

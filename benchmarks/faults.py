@@ -42,19 +42,19 @@ import numpy as np
 import torch
 from benchmarks.map import drawn_photo
 from benchmarks.measuring import about
-from tests.place_map.kill_builds import die_before_statement, enough_photos, kill_builds
-from tests.place_map.small_town import geotag_of, tiny_model, write_town
+from tests.maps.kill_builds import die_before_statement, enough_photos, kill_builds
+from tests.maps.small_town import geotag_of, tiny_model, write_town
 
-from sareloc.checkpoint import load_model, save_checkpoint
-from sareloc.engines import approximate
 from sareloc.errors import SarelocError
+from sareloc.index import sharded as approximate
+from sareloc.maps import Manifest, PlaceMap, open_map_file
+from sareloc.maps.build import build_map
+from sareloc.maps.copy import copy_map
+from sareloc.maps.maintain import map_info, remove_photos, verify_map
+from sareloc.maps.schema import create_map_file
+from sareloc.models.checkpoint import load_model, save_checkpoint
 from sareloc.models.place_model import make_model
 from sareloc.photos import decode, read_geotag, read_geotag_table
-from sareloc.place_map import Manifest, PlaceMap, open_map_file
-from sareloc.place_map.building import build_map
-from sareloc.place_map.copying import copy_map
-from sareloc.place_map.opening import create_map_file
-from sareloc.place_map.upkeep import map_info, remove_photos, verify_map
 
 DIM = 64
 INDEXED = 3000

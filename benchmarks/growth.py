@@ -31,11 +31,11 @@ from benchmarks.measuring import about, memory_mb
 from torch import Tensor
 
 from sareloc.datasets import PhotoSet, Places
-from sareloc.engines import ExactEngine
-from sareloc.evaluation.exact_search import search
+from sareloc.evaluation.ranking import search
 from sareloc.geo import Positions
+from sareloc.index import ExactEngine
 from sareloc.losses import make_loss
-from sareloc.mining import find_neighbourhoods, mine, no_memory
+from sareloc.training.mining import find_neighbourhoods, mine, no_memory
 
 WALK = "streets-256"
 DIM = WALKS[WALK].dim

@@ -55,7 +55,7 @@ STEP_M = 30.0  # metres between two drawn places: farther than the radius of neg
 ENTRY_POINTS = {  # the first of the statements that can be executed
     "import sareloc": ("import sareloc",),
     "command line": ("import sareloc.cli",),
-    "web app": ("import sareloc.serve.app", "import sareloc.web.app"),
+    "web app": ("import sareloc.serve.app", "import sareloc.serve.app"),
     "Localizer": ("from sareloc import Localizer",),
     "train": ("from sareloc import train",),
 }

@@ -28,16 +28,16 @@ import torch
 from benchmarks.judged_fixes import SURE, gain, judge, right_ones, told_of_strangers
 from benchmarks.walks import measure_walks
 
-from sareloc.checkpoint import open_checkpoint, save_checkpoint
-from sareloc.datasets.city import city_places, draw_pixels, draw_places
+from sareloc.city import city_places, draw_pixels, draw_places
 from sareloc.geo import distance_m
 from sareloc.localize import Localizer, Search
-from sareloc.localize.calibrating import calibrate
+from sareloc.localize.calibrate import calibrate
+from sareloc.maps import PlaceMap
+from sareloc.maps.build import build_map
 from sareloc.models import PlaceModel
-from sareloc.models.off_the_shelf import off_the_shelf
+from sareloc.models.checkpoint import open_checkpoint, save_checkpoint
+from sareloc.models.netvlad_init import off_the_shelf
 from sareloc.photos import decode, find_photos, read_geotag
-from sareloc.place_map import PlaceMap
-from sareloc.place_map.building import build_map
 
 OPTIONS = {
     "plain": Search(),

@@ -30,13 +30,13 @@ from benchmarks.drawn_descriptors import WHITE, Walk, draw
 from benchmarks.measuring import about, memory_mb
 from PIL import Image
 
+from sareloc.maps import Circle, Manifest, PlaceMap, open_map_file
+from sareloc.maps.build import build_map
+from sareloc.maps.place_map import index_cache
+from sareloc.maps.records import Photo
+from sareloc.maps.schema import create_map_file
 from sareloc.models.place_model import make_model
 from sareloc.photos import Geotag, exif_bytes
-from sareloc.place_map import Circle, Manifest, PlaceMap, open_map_file
-from sareloc.place_map.building import build_map
-from sareloc.place_map.file_photos import index_cache
-from sareloc.place_map.opening import create_map_file
-from sareloc.place_map.records import Photo
 
 WALKS = {"streets": Walk(), "white": WHITE, "streets-256": Walk(dim=256)}
 QUERIES, HITS = 500, 10

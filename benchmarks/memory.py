@@ -24,8 +24,8 @@ import torch
 from benchmarks.measuring import about, memory_mb
 from PIL import Image
 
-from sareloc.descriptors import describe
-from sareloc.descriptors.encoding import encode_batches
+from sareloc.describe import describe
+from sareloc.describe.describing import encode_batches
 from sareloc.models import Whitening, make_model
 
 FILES = 16

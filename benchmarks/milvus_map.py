@@ -18,10 +18,10 @@ import numpy as np
 from benchmarks.drawn_descriptors import draw
 from benchmarks.map import BATCH, CITY, HITS, QUERIES, SIZE_DEG, WALKS, drawn_photo, timed
 
-from sareloc.engines.milvus import MilvusEngine
-from sareloc.place_map import Circle, Manifest, PlaceMap
-from sareloc.place_map.milvus_store import MilvusStore
-from sareloc.place_map.store import open_or_create_store
+from sareloc.maps import Circle, Manifest, PlaceMap
+from sareloc.maps.store import open_or_create_store
+from sareloc.milvus.engine import MilvusEngine
+from sareloc.milvus.store import MilvusStore
 
 
 def finish_index(engine: MilvusEngine) -> None:

@@ -71,7 +71,7 @@ class PixelSets:
             if path.exists():
                 continue
             if name.startswith("city-"):
-                from sareloc.datasets.city import draw_pixels
+                from sareloc.city import draw_pixels
 
                 drawn = draw_pixels(self._city(name.removeprefix("city-")), self.height, self.width, device)
                 np.save(path, drawn.cpu().numpy())
@@ -86,7 +86,7 @@ class PixelSets:
         return torch.cat([held, held]) if name.endswith("+") else held
 
     def _city(self, split: str):
-        from sareloc.datasets.city import city_places
+        from sareloc.city import city_places
 
         return city_places(self.city_seed, self.city, split)
 

@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.pixel_sets import unmarked
 from benchmarks.released_models import parse_size
 
-from sareloc.checkpoint import PACKAGED, open_checkpoint, read_manifest, save_checkpoint
 from sareloc.errors import look_up
+from sareloc.models.checkpoint import PACKAGED, open_checkpoint, read_manifest, save_checkpoint
 
 MEASURED_BY = "python -m benchmarks.released_models --data DATA --models {} --out released"
 AT_MOST_MB = {"default": 32, "fast": 10}

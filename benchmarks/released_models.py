@@ -23,16 +23,16 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.pixel_sets import PixelSets
 
-from sareloc.checkpoint import load_model
 from sareloc.datasets import Places, load_dataset, photo_paths
-from sareloc.descriptors import describe_all
+from sareloc.describe import describe_all
 from sareloc.errors import PhotoError
 from sareloc.evaluation import evaluate_rankings, search
 from sareloc.loading import load_images
 from sareloc.models import PlaceModel, fit_start, fit_whitening, make_model
+from sareloc.models.checkpoint import load_model
 from sareloc.models.preprocess import Resize
 from sareloc.models.published import load_backbone_weights
-from sareloc.training.ranks import local_device
+from sareloc.training.distributed import local_device
 
 TRAINED_ON = ("cambridge-train", "tmbud-train", "landmarks-train", "city-train")
 JUDGED_ON = (
@@ -53,7 +53,7 @@ class Sets:
     def __getitem__(self, name: str) -> Places:
         if not name.startswith("city-"):
             return self.real.places(name)
-        from sareloc.datasets.city import draw_places
+        from sareloc.city import draw_places
 
         split, folder = name.removeprefix("city-"), self.out / f"city-{self.city}-{self.city_seed}"
         draw_places(folder, self.city_seed, self.city, splits=(split,), device=local_device())

@@ -33,9 +33,9 @@ from benchmarks.measuring import about, memory_mb
 from PIL import Image
 from tqdm import tqdm
 
+from sareloc.maps import Manifest, open_map_file
+from sareloc.maps.schema import create_map_file
 from sareloc.photos import decode
-from sareloc.place_map import Manifest, open_map_file
-from sareloc.place_map.opening import create_map_file
 
 Vectors = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]

@@ -31,10 +31,10 @@ import numpy as np
 import torch
 from PIL import Image
 
-from sareloc.checkpoint import save_checkpoint
+from sareloc.maps.build import build_map
+from sareloc.models.checkpoint import save_checkpoint
 from sareloc.models.place_model import make_model
 from sareloc.photos import Geotag, exif_bytes
-from sareloc.place_map.building import build_map
 
 CLIENTS = (1, 8, 32)
 QUEUE = 64

@@ -24,10 +24,10 @@ from benchmarks.map import BATCH, CITY, SIZE_DEG, drawn_photo
 from benchmarks.measuring import about
 from PIL import Image
 
-from sareloc.checkpoint import save_checkpoint
+from sareloc.maps import Manifest, PlaceMap, open_map_file
+from sareloc.maps.schema import create_map_file
 from sareloc.models import Whitening, make_model
-from sareloc.place_map import Manifest, PlaceMap, open_map_file
-from sareloc.place_map.opening import create_map_file
+from sareloc.models.checkpoint import save_checkpoint
 
 DIM = 512
 EVERY_NAME = "import torch, sareloc\nfor name in sareloc.__all__: getattr(sareloc, name)"

@@ -27,15 +27,14 @@ from torch import Tensor, nn
 from sareloc.datasets import PhotoSet, Places
 from sareloc.geo import Positions
 from sareloc.losses import make_loss
-from sareloc.mining import Neighbourhoods, find_neighbourhoods
 from sareloc.models import PlaceModel, make_model
-from sareloc.models.precision import best_dtype
+from sareloc.models.preprocess import best_dtype
 from sareloc.training import Training
-from sareloc.training.inputs import TensorInputs, keep_features
-from sareloc.training.learning import TupleLearner
+from sareloc.training.data import TensorInputs, keep_features
+from sareloc.training.distributed import Network, Ranks, local_device
+from sareloc.training.learners import TupleLearner
 from sareloc.training.loop import make_optimizer
-from sareloc.training.network import Network
-from sareloc.training.ranks import Ranks, local_device
+from sareloc.training.mining import Neighbourhoods, find_neighbourhoods
 
 
 def make_places(database: int, queries: int) -> Places:

@@ -7,12 +7,12 @@ import argparse
 import numpy as np
 from benchmarks.judged_fixes import gain, judge, right_ones, told_of_strangers
 
-from sareloc.datasets.city import Poses, Town, city_places, draw
-from sareloc.datasets.city.views import DRIVES, make_tracks
+from sareloc.city import Poses, Town, city_places, draw
+from sareloc.city.town import DRIVES, make_tracks
 from sareloc.geo import wgs84_from_enu
 from sareloc.localize import Fix, Localizer, Search
+from sareloc.maps import PlaceMap
 from sareloc.models import PlaceModel
-from sareloc.place_map import PlaceMap
 
 STEP_M, STEPS = 8.0, 10
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from sareloc.datasets.city import city_places, draw, make_moment
+from sareloc.city import city_places, draw, make_moment
 
 SEED, HEIGHT, WIDTH, GAP = 0, 240, 320, 6
 VISITS = (

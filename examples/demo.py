@@ -14,17 +14,17 @@ from pathlib import Path
 
 import numpy as np
 
-from sareloc.checkpoint import load_model
+from sareloc.city import draw_places
 from sareloc.datasets import load_dataset
-from sareloc.datasets.city import draw_places
 from sareloc.evaluation import evaluate
 from sareloc.figures import Put, find_answers, write_report
 from sareloc.geo import Positions, distance_m
 from sareloc.localize import Fix, Localizer, Search
-from sareloc.localize.formats import geojson, sentence
+from sareloc.localize.fix import geojson, sentence
+from sareloc.maps import PlaceMap
+from sareloc.maps.build import build_map
+from sareloc.models.checkpoint import load_model
 from sareloc.photos import find_photos, read_geotag
-from sareloc.place_map import PlaceMap
-from sareloc.place_map.building import build_map
 
 HIT_M = 25.0
 

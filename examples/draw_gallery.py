@@ -21,20 +21,20 @@ import numpy as np
 from PIL import Image, ImageChops
 
 from sareloc import figures
-from sareloc.checkpoint import open_checkpoint, save_checkpoint
+from sareloc.city import draw_places
 from sareloc.datasets import Places, load_dataset
-from sareloc.datasets.city import draw_places
-from sareloc.descriptors import describe_all
+from sareloc.describe import describe_all
 from sareloc.evaluation import rank
+from sareloc.figures.matches import longest_side
 from sareloc.figures.style import png_bytes, write_beside
-from sareloc.figures.thumbnails import longest_side
 from sareloc.loading import load_images
 from sareloc.localize import Localizer, Search
+from sareloc.maps import PlaceMap
+from sareloc.maps.build import build_map
 from sareloc.models import PlaceModel
-from sareloc.models.off_the_shelf import off_the_shelf
+from sareloc.models.checkpoint import open_checkpoint, save_checkpoint
+from sareloc.models.netvlad_init import off_the_shelf
 from sareloc.photos import decode
-from sareloc.place_map import PlaceMap
-from sareloc.place_map.building import build_map
 from sareloc.training import Training, train
 
 SEED, WIDEST_PX, MARGIN_PX = 0, 900, 12

@@ -26,14 +26,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.pixel_sets import PixelSets
 
 from sareloc.models import PlaceModel, fit_start, fit_whitening, make_model
-from sareloc.models.precision import best_dtype
+from sareloc.models.preprocess import best_dtype
 from sareloc.models.published import load_backbone_weights
 from sareloc.models.whitening import Whitening
 from sareloc.training import RECIPES, recipe, train
-from sareloc.training.inputs import keep_features
-from sareloc.training.network import Network, describe
-from sareloc.training.ranks import Ranks, local_device
-from sareloc.training.town import Town
+from sareloc.training.data import Town, keep_features
+from sareloc.training.distributed import Network, Ranks, describe, local_device
 from sareloc.training.validation import recall_of_descriptors
 
 TRAINING = {"cambridge": ("cambridge-train", "cambridge-val"), "city": ("city-train", "city-val")}

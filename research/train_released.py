@@ -31,16 +31,15 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.pixel_sets import PixelSets, unmarked
 
-from sareloc.checkpoint import load_model, save_checkpoint
 from sareloc.datasets import Places
 from sareloc.evaluation import evaluate_rankings, search
 from sareloc.models import PlaceModel, fit_start, make_model
-from sareloc.models.precision import best_dtype, cudnn_tries
+from sareloc.models.checkpoint import load_model, save_checkpoint
+from sareloc.models.preprocess import best_dtype, cudnn_tries
 from sareloc.models.published import load_backbone_weights
 from sareloc.training import Training, train
-from sareloc.training.inputs import TensorInputs, keep_features
-from sareloc.training.ranks import local_device
-from sareloc.training.town import Town
+from sareloc.training.data import TensorInputs, Town, keep_features
+from sareloc.training.distributed import local_device
 
 TOWNS = "cambridge-train+,tmbud-train+,landmarks-train,city-train"
 VALIDATION = ("cambridge-val", "tmbud-val", "landmarks-val", "city-val")

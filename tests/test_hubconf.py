@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from sareloc.checkpoint import save_checkpoint
 from sareloc.errors import WeightsError
 from sareloc.models import make_model
+from sareloc.models.checkpoint import save_checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -10,8 +10,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sareloc.checkpoint import load_model as load_model
-    from sareloc.checkpoint import save_checkpoint as save_checkpoint
     from sareloc.datasets import load_dataset as load_dataset
     from sareloc.datasets.places import Places as Places
     from sareloc.errors import SarelocError as SarelocError
@@ -22,10 +20,12 @@ if TYPE_CHECKING:
     from sareloc.localize import Localizer as Localizer
     from sareloc.losses import SARE as SARE
     from sareloc.losses import make_loss as make_loss
+    from sareloc.maps import PlaceMap as PlaceMap
+    from sareloc.maps.build import build_map as build_map
     from sareloc.models import PlaceModel as PlaceModel
     from sareloc.models import make_model as make_model
-    from sareloc.place_map import PlaceMap as PlaceMap
-    from sareloc.place_map.building import build_map as build_map
+    from sareloc.models.checkpoint import load_model as load_model
+    from sareloc.models.checkpoint import save_checkpoint as save_checkpoint
     from sareloc.training import Training as Training
     from sareloc.training import train as train
 
@@ -34,21 +34,21 @@ __version__ = "0.1.0"
 _HOME = {
     "Fix": "sareloc.localize",
     "Localizer": "sareloc.localize",
-    "PlaceMap": "sareloc.place_map",
+    "PlaceMap": "sareloc.maps",
     "PlaceModel": "sareloc.models",
     "Places": "sareloc.datasets.places",
     "Report": "sareloc.evaluation",
     "SARE": "sareloc.losses",
     "SarelocError": "sareloc.errors",
     "Training": "sareloc.training",
-    "build_map": "sareloc.place_map.building",
+    "build_map": "sareloc.maps.build",
     "evaluate": "sareloc.evaluation",
     "export_onnx": "sareloc.export",
     "load_dataset": "sareloc.datasets",
-    "load_model": "sareloc.checkpoint",
+    "load_model": "sareloc.models.checkpoint",
     "make_loss": "sareloc.losses",
     "make_model": "sareloc.models",
-    "save_checkpoint": "sareloc.checkpoint",
+    "save_checkpoint": "sareloc.models.checkpoint",
     "train": "sareloc.training",
 }
 __all__ = ["__version__", *sorted(_HOME)]

@@ -10,10 +10,11 @@ from sareloc.errors import ArgumentError
 if TYPE_CHECKING:
     import torch
 
+
 TORCH_DEVICES = ("cpu", "cuda", "cuda:N", "mps")
 RUNTIME_DEVICES = ("int8", "openvino", "openvino-int8")
 DEVICES = (*TORCH_DEVICES, *RUNTIME_DEVICES)
-"""All names: torch's devices, and the runtimes that describe faster on a CPU (see `sareloc.runtimes`)."""
+"""All names: torch's devices, and the runtimes that describe faster on a CPU (see `sareloc.export.runtime`)."""
 DEVICE_HELP = (
     "Where the model runs: cpu, cuda, cuda:N (the GPU of number N, from 0), mps (Apple), or on a CPU but faster: int8, "
     "openvino, openvino-int8. Default: cuda if there is a GPU, else cpu."

@@ -13,10 +13,10 @@ from tests.figures.little_town import make_report
 from tests.localize.street import build_street, street_model, write_queries
 
 from sareloc import cli
-from sareloc.checkpoint import load_model, save_checkpoint
 from sareloc.devices import DEVICES, find_device
 from sareloc.errors import ArgumentError
-from sareloc.runtimes import RUNTIMES
+from sareloc.export.runtime import RUNTIMES
+from sareloc.models.checkpoint import load_model, save_checkpoint
 
 NAMES = ("cpu", "cuda", "cuda:N", "mps", "int8", "openvino", "openvino-int8")
 

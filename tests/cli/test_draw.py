@@ -6,8 +6,8 @@ import pytest
 from cyclopts import App
 from PIL import Image
 
-from sareloc.cli.draw import draw
-from sareloc.datasets.city import SIZES, Size, make_town
+from sareloc.city import SIZES, Size, make_town
+from sareloc.cli.data import draw
 from sareloc.errors import ArgumentError
 from sareloc.photos import find_photos
 

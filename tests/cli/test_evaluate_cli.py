@@ -13,10 +13,10 @@ import torch
 from cyclopts import App
 from PIL import Image
 
-from sareloc.checkpoint import save_checkpoint
 from sareloc.cli import main
 from sareloc.cli.evaluate import evaluate_command
 from sareloc.errors import WeightsError
+from sareloc.models.checkpoint import save_checkpoint
 from sareloc.models.place_model import make_model
 
 

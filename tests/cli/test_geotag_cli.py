@@ -14,11 +14,11 @@ from PIL import Image
 from PIL.ExifTags import GPS, IFD
 from tests.localize.street import build_street, position, street_model, view, write_queries, write_view
 
-from sareloc.checkpoint import save_checkpoint
 from sareloc.cli import main
 from sareloc.cli.geotag import geotag_command
 from sareloc.errors import ArgumentError
 from sareloc.geo import distance_m
+from sareloc.models.checkpoint import save_checkpoint
 from sareloc.photos import find_geotagged, read_geotag, read_geotag_table
 
 

@@ -16,15 +16,15 @@ from PIL import Image
 from PIL.ExifTags import IFD, Base
 from tests.localize.street import build_street, position, street_model, view, write_queries, write_view
 
-from sareloc.checkpoint import save_checkpoint
 from sareloc.cli import main
 from sareloc.cli.calibrate import calibrate_command
 from sareloc.cli.localize import localize_command
 from sareloc.errors import ArgumentError, MapError
 from sareloc.geo import distance_m
 from sareloc.localize import Calibration
-from sareloc.place_map import PlaceMap, open_store
-from sareloc.place_map.copying import copy_map
+from sareloc.maps import PlaceMap, open_store
+from sareloc.maps.copy import copy_map
+from sareloc.models.checkpoint import save_checkpoint
 
 
 @pytest.fixture(scope="module")

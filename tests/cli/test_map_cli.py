@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 from cyclopts import App
-from tests.place_map.small_town import tiny_model, write_photo, write_town
+from tests.maps.small_town import tiny_model, write_photo, write_town
 
 import sareloc.cli.map as commands
-from sareloc import checkpoint
-from sareloc.checkpoint import save_checkpoint
 from sareloc.cli import main
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.localize.calibration import Calibration
-from sareloc.place_map import PlaceMap, open_store
+from sareloc.maps import PlaceMap, open_store
+from sareloc.models import checkpoint
+from sareloc.models.checkpoint import save_checkpoint
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def test_remove_wants_to_know_what(town: Path) -> None:
 
 def test_commands_that_need_no_model_and_no_server_import_neither() -> None:
     code = (
-        "import sys, sareloc.cli.map, sareloc.place_map.copying;"
+        "import sys, sareloc.cli.map, sareloc.maps.copy;"
         "assert not {'torch', 'faiss', 'pymilvus', 'milvus_lite', 'grpc'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

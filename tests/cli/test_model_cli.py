@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.place_map.small_town import tiny_model
+from tests.maps.small_town import tiny_model
 
-from sareloc.checkpoint import PACKAGED, save_checkpoint
 from sareloc.cli import app
 from sareloc.errors import WeightsError
+from sareloc.models.checkpoint import PACKAGED, save_checkpoint
 
 CARD = {
     "about": "Finds streets. " * 12,

@@ -12,11 +12,11 @@ from cyclopts import App
 from PIL import Image
 from tests.figures.little_town import make_report
 
-from sareloc.checkpoint import load_model, save_checkpoint
 from sareloc.cli.report import report_command
 from sareloc.errors import ArgumentError
+from sareloc.maps.build import build_map
 from sareloc.models import make_model
-from sareloc.place_map.building import build_map
+from sareloc.models.checkpoint import load_model, save_checkpoint
 from sareloc.training import EpochRecord
 from sareloc.training.run_folder import RunFolder, RunState
 

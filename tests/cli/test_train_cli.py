@@ -9,10 +9,10 @@ import pytest
 import torch
 from tests.training.tiny_town import SIDE, tiny_pixels, write_town
 
-from sareloc.checkpoint import load_model, read_manifest, save_checkpoint
 from sareloc.cli import app, main
 from sareloc.errors import ArgumentError, DatasetError
 from sareloc.models import fit_whitening, make_model
+from sareloc.models.checkpoint import load_model, read_manifest, save_checkpoint
 
 QUICK = ("--negatives", "5", "--pool", "10", "--remembered", "0", "--precision", "float32")
 

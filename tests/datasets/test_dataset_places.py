@@ -10,15 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sareloc.datasets import (
-    IdLists,
-    PhotoSet,
-    Places,
-    find_positives,
-    missing_photos,
-    photo_paths,
-    split_places,
-)
+from sareloc.datasets import IdLists, PhotoSet, Places, find_positives, missing_photos, photo_paths, split_places
 from sareloc.errors import DatasetError
 from sareloc.geo import Positions
 

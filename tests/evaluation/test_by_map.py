@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from tests.localize.street import PLACES, position, street_model, view, write_view
 
-from sareloc.checkpoint import PACKAGED, save_checkpoint
 from sareloc.cli import app
 from sareloc.datasets import load_dataset
 from sareloc.errors import ArgumentError, DatasetError, MapError
 from sareloc.evaluation import rank, rank_by_map
+from sareloc.maps import PlaceMap
+from sareloc.maps.build import build_map
+from sareloc.maps.copy import copy_map
+from sareloc.models.checkpoint import PACKAGED, save_checkpoint
 from sareloc.models.place_model import PlaceModel
-from sareloc.place_map import PlaceMap
-from sareloc.place_map.building import build_map
-from sareloc.place_map.copying import copy_map
 
 
 @pytest.fixture(scope="module")

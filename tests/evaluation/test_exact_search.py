@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from sareloc.evaluation import exact_search, search
+from sareloc.evaluation import ranking as exact_search
+from sareloc.evaluation import search
 
 
 def sorted_in_loops(database: np.ndarray, queries: np.ndarray, k: int, absent: set[int]) -> list[list[int]]:

@@ -11,7 +11,7 @@ from PIL import Image
 from sareloc.datasets.places import PhotoSet, Places
 from sareloc.evaluation import CurvePoint, Report
 from sareloc.figures import Answers
-from sareloc.figures.answers import judge
+from sareloc.figures.matches import judge
 from sareloc.geo import Positions
 
 

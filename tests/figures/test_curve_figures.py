@@ -12,14 +12,7 @@ from tests.figures.little_town import make_report
 
 from sareloc.errors import ArgumentError
 from sareloc.evaluation import CurvePoint
-from sareloc.figures import (
-    SurenessCurve,
-    draw_precision_recall,
-    draw_recall,
-    draw_training,
-    read_history,
-    read_report,
-)
+from sareloc.figures import SurenessCurve, draw_precision_recall, draw_recall, draw_training, read_history, read_report
 from sareloc.training import EpochRecord
 from sareloc.training.run_folder import RunFolder, RunState
 

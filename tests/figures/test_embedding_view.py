@@ -17,8 +17,7 @@ from tests.figures.little_town import colour, photos
 from sareloc.datasets.places import PhotoSet
 from sareloc.errors import ArgumentError, MissingExtraError
 from sareloc.figures import draw_embedding, embed, places_of, write_embedding_page
-from sareloc.figures.embedding import ZOOMS, fitting_zooms, place_colour
-from sareloc.figures.embedding_page import THUMBNAIL
+from sareloc.figures.embedding import THUMBNAIL, ZOOMS, fitting_zooms, place_colour
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.localize.street import build_street
 
-from sareloc.place_map import PlaceMap
+from sareloc.maps import PlaceMap
 
 
 @pytest.fixture(scope="session")

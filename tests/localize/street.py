@@ -10,10 +10,10 @@ import torch
 from PIL import Image
 
 from sareloc.geo import wgs84_from_enu
+from sareloc.maps import PlaceMap
+from sareloc.maps.build import build_map
 from sareloc.models.place_model import PlaceModel, make_model
 from sareloc.photos import Geotag, exif_bytes
-from sareloc.place_map import PlaceMap
-from sareloc.place_map.building import build_map
 
 START = (48.8584, 2.2945)
 PLACES, SPACING_M = 30, 80.0

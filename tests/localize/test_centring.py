@@ -11,10 +11,9 @@ from tests.localize.street import position, street_model, write_queries
 from sareloc.errors import MapError
 from sareloc.geo import distance_m
 from sareloc.localize import Localizer, Search
-from sareloc.localize.centring import CentredMap, centred
-from sareloc.localize.searching import Searcher
+from sareloc.localize.search import CentredMap, Searcher, centred
+from sareloc.maps import PlaceMap
 from sareloc.photos import decode
-from sareloc.place_map import PlaceMap
 
 
 def test_centred_on_paper() -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sareloc.datasets.city import city_places, draw_pixels, draw_places
+from sareloc.city import city_places, draw_pixels, draw_places
 from sareloc.geo import distance_m
 from sareloc.localize import Calibration, Fix, Localizer, Search
-from sareloc.localize.calibrating import calibrate
-from sareloc.models.off_the_shelf import off_the_shelf
+from sareloc.localize.calibrate import calibrate
+from sareloc.maps import PlaceMap
+from sareloc.maps.build import build_map
+from sareloc.models.netvlad_init import off_the_shelf
 from sareloc.photos import find_photos, read_geotag
-from sareloc.place_map import PlaceMap
-from sareloc.place_map.building import build_map
 
 pytestmark = pytest.mark.slow
 PHOTO = (240, 320)

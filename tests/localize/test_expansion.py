@@ -11,9 +11,8 @@ from tests.localize.street import position, street_model, view, write_queries
 from sareloc.errors import MapError
 from sareloc.geo import distance_m
 from sareloc.localize import Localizer, Search
-from sareloc.localize.expansion import AveragedMap, blend, expand_queries
-from sareloc.localize.searching import Searcher
-from sareloc.place_map import Circle, PlaceMap
+from sareloc.localize.search import AveragedMap, Searcher, blend, expand_queries
+from sareloc.maps import Circle, PlaceMap
 
 
 def unit(rng: np.random.Generator, *shape: int) -> np.ndarray:

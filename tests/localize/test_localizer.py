@@ -10,14 +10,14 @@ import pytest
 from PIL import Image
 from tests.localize.street import PLACES, SPACING_M, position, street_model, view, write_queries, write_view
 
-from sareloc.checkpoint import PACKAGED, save_checkpoint
 from sareloc.errors import ArgumentError, MapError, PhotoError, WeightsError
 from sareloc.geo import distance_m
 from sareloc.localize import Calibration, Fix, Localizer, Search, open_localizer
-from sareloc.localize.calibrating import calibrate
-from sareloc.place_map import Box, Circle, PlaceMap
-from sareloc.place_map.map_file import Manifest
-from sareloc.place_map.opening import create_map_file
+from sareloc.localize.calibrate import calibrate
+from sareloc.maps import Box, Circle, PlaceMap
+from sareloc.maps.records import Manifest
+from sareloc.maps.schema import create_map_file
+from sareloc.models.checkpoint import PACKAGED, save_checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,19 @@ import torch.nn.functional as F
 from tests.localize.street import street_model, view, write_queries
 
 from sareloc.localize import Localizer, Search
-from sareloc.localize.agreement import LocalFeatures, agreement, local_features, moved_alike, mutual_pairs
-from sareloc.localize.reranking import GAIN, SPREAD, Reranker, _bytes, shorten
-from sareloc.place_map import PlaceMap
+from sareloc.localize.rerank import (
+    GAIN,
+    SPREAD,
+    LocalFeatures,
+    Reranker,
+    _bytes,
+    agreement,
+    local_features,
+    moved_alike,
+    mutual_pairs,
+    shorten,
+)
+from sareloc.maps import PlaceMap
 
 
 def test_mutual_pairs_by_a_loop() -> None:
@@ -130,7 +140,7 @@ def test_feature_maps_are_computed_once(street: PlaceMap, monkeypatch: pytest.Mo
 
 def test_the_cache_forgets_what_was_used_longest_ago(street: PlaceMap, monkeypatch: pytest.MonkeyPatch) -> None:
     model = street_model()
-    monkeypatch.setattr("sareloc.localize.reranking.CACHE_BYTES", 1)
+    monkeypatch.setattr("sareloc.localize.rerank.CACHE_BYTES", 1)
     reranker = Reranker(model, street)
     matches = street.search(model.encode([view(3, 99)]).numpy(), 4)
     reranker.rerank([view(3, 99)], matches, 4)
@@ -138,7 +148,7 @@ def test_the_cache_forgets_what_was_used_longest_ago(street: PlaceMap, monkeypat
     assert reranker._cached_bytes == 0
     files = street.files[:3]
     each = _bytes(reranker._of_files(files[:1])[files[0]])
-    monkeypatch.setattr("sareloc.localize.reranking.CACHE_BYTES", 2 * each)
+    monkeypatch.setattr("sareloc.localize.rerank.CACHE_BYTES", 2 * each)
     for file in (files[0], files[1], files[0], files[2]):
         reranker._of_files([file])
     assert list(reranker._cache) == [files[0], files[2]]

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from tests.localize.street import PLACES, START, position, street_model, view, write_view
 
-from sareloc.checkpoint import PACKAGED, open_checkpoint
 from sareloc.geo import ecef_from_wgs84, wgs84_from_enu
 from sareloc.localize import Calibration, Localizer
-from sareloc.localize.calibrating import (
+from sareloc.localize.calibrate import (
     FAR_M,
     Judged,
     calibrate,
@@ -24,10 +23,20 @@ from sareloc.localize.calibrating import (
 )
 from sareloc.localize.calibration import PRIOR, PRIOR_SPREAD
 from sareloc.localize.fusion import TEMPERATURE
-from sareloc.localize.self_calibration import calibrate_by_map, chance_of_place, deep_enough, disturbed
-from sareloc.localize.trials import TEMPERATURE_SHARE, Trial, fit_trials, judge, make_trials
-from sareloc.place_map import Matches, PlaceMap
-from sareloc.place_map.building import build_map
+from sareloc.localize.self_calibration import (
+    TEMPERATURE_SHARE,
+    Trial,
+    calibrate_by_map,
+    chance_of_place,
+    deep_enough,
+    disturbed,
+    fit_trials,
+    judge,
+    make_trials,
+)
+from sareloc.maps import Matches, PlaceMap
+from sareloc.maps.build import build_map
+from sareloc.models.checkpoint import PACKAGED, open_checkpoint
 
 
 def found(*rows: tuple[float, float]) -> Matches:

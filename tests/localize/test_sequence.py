@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sareloc.checkpoint import PACKAGED, open_checkpoint
 from sareloc.errors import ArgumentError
 from sareloc.geo import distance_m, wgs84_from_enu
 from sareloc.localize import Calibration, Fix, Localizer, Match, estimate, estimate_walk
 from sareloc.localize.calibration import Outcome, expected_calibration_error, fit_calibration
+from sareloc.localize.estimate import JUMP, SWITCH, TRUST, UNSEEN, Belief, support
 from sareloc.localize.fusion import fuse
-from sareloc.localize.sequence import JUMP, SWITCH, TRUST, UNSEEN, Belief, support
-from sareloc.place_map import PlaceMap
-from sareloc.place_map.building import build_map
+from sareloc.maps import PlaceMap
+from sareloc.maps.build import build_map
+from sareloc.models.checkpoint import PACKAGED, open_checkpoint
 
 CHANCE = 0.03
 

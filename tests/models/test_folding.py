@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from sareloc.models import make_model
-from sareloc.models.folding import fold_norms
+from sareloc.models.fused import fold_norms
 
 
 @pytest.mark.parametrize("backbone", ["resnet18", "resnet50", "efficientnet-lite0"])

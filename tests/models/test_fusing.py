@@ -7,10 +7,9 @@ import torch
 from torch import nn
 
 from sareloc.models import make_model
-from sareloc.models.folding import fold_norms
-from sareloc.models.fusing import ConvRelu, fuse_relus, run_fused
+from sareloc.models.fused import ConvRelu, fold_norms, fuse_relus, run_fused
 from sareloc.models.place_model import evaluating
-from sareloc.training.inputs import frozen_features
+from sareloc.training.data import frozen_features
 
 
 def random_images(rng: torch.Generator) -> torch.Tensor:
@@ -19,7 +18,7 @@ def random_images(rng: torch.Generator) -> torch.Tensor:
 
 @pytest.mark.parametrize(("backbone", "fused_away"), [("vgg16", 12), ("alexnet", 4)])
 def test_fused_relus_give_the_same_descriptors(monkeypatch: pytest.MonkeyPatch, backbone: str, fused_away: int) -> None:
-    monkeypatch.setattr("sareloc.models.fusing.best_dtype", lambda device: torch.float32)
+    monkeypatch.setattr("sareloc.models.fused.best_dtype", lambda device: torch.float32)
     rng = torch.Generator().manual_seed(1)
     model = make_model(backbone, "gem", rng=rng)
     for module in model.backbone.modules():
@@ -38,7 +37,7 @@ def test_fused_relus_give_the_same_descriptors(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_fused_convolutions_compute_in_the_format_of_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sareloc.models.fusing.best_dtype", lambda device: torch.bfloat16)
+    monkeypatch.setattr("sareloc.models.fused.best_dtype", lambda device: torch.bfloat16)
     rng = torch.Generator().manual_seed(1)
     model = make_model("vgg16", "gem", rng=rng)
     fused = fuse_relus(model)
@@ -55,7 +54,7 @@ def test_other_backbones_are_left_as_they_are(backbone: str) -> None:
 
 
 def test_fused_convolutions_compile_into_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sareloc.models.fusing.best_dtype", lambda device: torch.float32)
+    monkeypatch.setattr("sareloc.models.fused.best_dtype", lambda device: torch.float32)
     rng = torch.Generator().manual_seed(1)
     model = fuse_relus(make_model("vgg16", "gem", rng=rng))
     run = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=False)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sareloc.errors import MissingExtraError
-from sareloc.models.off_the_shelf import imagenet_weights, off_the_shelf
+from sareloc.models.netvlad_init import imagenet_weights, off_the_shelf
 
 
 def photos(count: int) -> list[np.ndarray]:

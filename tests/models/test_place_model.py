@@ -18,7 +18,7 @@ from sareloc.errors import ArgumentError
 from sareloc.models import ModelSpec, PlaceModel, Preprocess, Whitening, fit_whitening, make_backbone, make_model
 from sareloc.models.aggregation import AGGREGATIONS, NetVLAD
 from sareloc.models.place_model import evaluating, model_of_spec
-from sareloc.models.precision import autocast, best_dtype
+from sareloc.models.preprocess import autocast, best_dtype
 
 FULL = torch.float32
 

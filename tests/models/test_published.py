@@ -17,12 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sareloc.checkpoint import open_checkpoint, save_checkpoint
 from sareloc.errors import ArgumentError, WeightsError
 from sareloc.models.backbones import make_backbone
+from sareloc.models.checkpoint import open_checkpoint, save_checkpoint
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.published import load_published
-from sareloc.models.published.assembling import whitening_of_layer
+from sareloc.models.published.weights_files import whitening_of_layer
 
 VGG16 = {0: (64, 3), 2: (64, 64), 5: (128, 64), 7: (128, 128), 10: (256, 128), 12: (256, 256), 14: (256, 256),
          17: (512, 256), 19: (512, 512), 21: (512, 512), 24: (512, 512), 26: (512, 512), 28: (512, 512)}  # fmt: skip

@@ -13,7 +13,7 @@ from torch import Tensor
 from sareloc.errors import ArgumentError
 from sareloc.models import make_model
 from sareloc.models.aggregation import NetVLAD
-from sareloc.models.start import fit_start, k_means, sample_locations, sharpness, start_netvlad
+from sareloc.models.netvlad_init import fit_start, k_means, sample_locations, sharpness, start_netvlad
 
 
 def clumps(n: int = 2000, d: int = 16, k: int = 12) -> Tensor:

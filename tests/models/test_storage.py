@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sareloc.errors import ArgumentError
-from sareloc.models.storage import SMALL, pack, unpack
+from sareloc.models.checkpoint import SMALL, pack, unpack
 
 
 def weights() -> dict[str, torch.Tensor]:

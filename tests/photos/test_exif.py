@@ -16,7 +16,7 @@ from PIL.TiffImagePlugin import IFDRational
 
 from sareloc.errors import PhotoError, PositionError
 from sareloc.photos import Geotag, decode, exif_bytes, read_exif_geotag, read_geotag
-from sareloc.photos.exif import geotag_from_exif
+from sareloc.photos.geotags import geotag_from_exif
 
 LUND: dict[int, Any] = {
     GPS.GPSLatitudeRef: "N",

@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 from tests.training.test_training_loop import QUICK, recall_1, same, weights
 from tests.training.tiny_town import tiny_model, tiny_pixels, tiny_town
 
-from sareloc.checkpoint import read_manifest
 from sareloc.errors import ArgumentError
 from sareloc.models import PlaceModel, fit_whitening
+from sareloc.models.checkpoint import read_manifest
 from sareloc.training import train
-from sareloc.training.town import Town
+from sareloc.training.data import Town
 from sareloc.training.validation import recall_of_descriptors
 
 KNOBS = replace(QUICK, dim=None, lr=0.01)

@@ -8,7 +8,7 @@ import psutil
 import pytest
 import torch
 
-from sareloc.training.inputs import cgroup_free_bytes, free_bytes
+from sareloc.training.data import cgroup_free_bytes, free_bytes
 
 MB = 1 << 20
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from tests.training.two_ranks import LOSSES, trained
 
-from sareloc.training.ranks import Ranks
+from sareloc.training.distributed import Ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -13,14 +13,12 @@ from tests.training.tiny_town import tiny_model, tiny_pixels, tiny_places, tiny_
 
 from sareloc.errors import ArgumentError, DatasetError
 from sareloc.geo import Positions
-from sareloc.mining import find_neighbourhoods, join_neighbourhoods
 from sareloc.training import Training, recipe, train
 from sareloc.training.augment import augment
-from sareloc.training.inputs import FileInputs, JoinedInputs, TensorInputs, keep_features
+from sareloc.training.data import FileInputs, JoinedInputs, TensorInputs, Town, join_inputs, keep_features
+from sareloc.training.distributed import Network, Ranks
 from sareloc.training.loop import make_learner
-from sareloc.training.network import Network
-from sareloc.training.ranks import Ranks
-from sareloc.training.town import Town, join_inputs
+from sareloc.training.mining import find_neighbourhoods, join_neighbourhoods
 from sareloc.training.validation import recall_of_descriptors
 
 KNOBS = Training(epochs=2, pool=30, refresh_every=20, train_from="conv2", dim=0, precision="float32")

@@ -18,16 +18,14 @@ import torch
 from safetensors.torch import load_file
 from tests.training.tiny_town import PLACES, tiny_model, tiny_places, tiny_town, write_town
 
-from sareloc.checkpoint import open_checkpoint
 from sareloc.errors import ArgumentError, DatasetError, SarelocError
 from sareloc.models import PlaceModel
+from sareloc.models.checkpoint import open_checkpoint
 from sareloc.training import RECIPES, Training, recipe, train
-from sareloc.training.inputs import TensorInputs, keep_features
+from sareloc.training.data import TensorInputs, Town, keep_features
+from sareloc.training.distributed import Network, Ranks, describe
 from sareloc.training.loop import best_epoch, learning_rate
-from sareloc.training.network import Network, describe
-from sareloc.training.ranks import Ranks
 from sareloc.training.run_folder import EpochRecord
-from sareloc.training.town import Town
 from sareloc.training.validation import recall_of_descriptors
 
 QUICK = Training(epochs=3, lr=0.05, negatives=5, pool=10, remembered=5, refresh_every=20, precision="float32", dim=0)

@@ -7,13 +7,11 @@ import pytest
 import torch
 from tests.training.tiny_town import TinyBackbone
 
-from sareloc.datasets.city import city_places, draw_pixels
+from sareloc.city import city_places, draw_pixels
 from sareloc.models import PlaceModel, Preprocess, fit_start, make_aggregation
 from sareloc.training import recipe, train
-from sareloc.training.inputs import TensorInputs
-from sareloc.training.network import Network, describe
-from sareloc.training.ranks import Ranks
-from sareloc.training.town import Town
+from sareloc.training.data import TensorInputs, Town
+from sareloc.training.distributed import Network, Ranks, describe
 from sareloc.training.validation import recall_of_descriptors
 
 SIZE = (96, 128)

@@ -15,8 +15,7 @@ from sareloc.datasets.places import PhotoSet, Places
 from sareloc.geo import Positions
 from sareloc.models import PlaceModel, Preprocess, fit_start, make_aggregation
 from sareloc.models.backbones.base import Backbone, draw_weights
-from sareloc.training.inputs import TensorInputs
-from sareloc.training.town import Town
+from sareloc.training.data import TensorInputs, Town
 
 SIDE = 64
 PLACES = 40

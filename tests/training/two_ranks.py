@@ -9,7 +9,7 @@ from tests.training.tiny_town import tiny_model, tiny_town
 from torch import Tensor
 
 from sareloc.training import train
-from sareloc.training.ranks import local_device, start_ranks
+from sareloc.training.distributed import local_device, start_ranks
 
 LOSSES = ("sare-joint", "triplet", "geo-classification")
 

@@ -12,9 +12,9 @@ from cyclopts import Parameter
 
 from sareloc.cli import Device, print_notes
 from sareloc.localize import Search, open_localizer
-from sareloc.localize.calibrating import CalibrationReport, calibrate
+from sareloc.localize.calibrate import CalibrationReport, calibrate
+from sareloc.maps.examine import list_photos, read_tables
 from sareloc.photos import read_geotag
-from sareloc.place_map.examining import list_photos, read_tables
 
 LISTED = 5
 

@@ -9,14 +9,14 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from sareloc.checkpoint import load_model
 from sareloc.cli import Device, print_notes
 from sareloc.datasets import load_dataset
 from sareloc.datasets.places import Protocol
 from sareloc.errors import ArgumentError
 from sareloc.evaluation import Report, evaluate, rank_by_map
-from sareloc.place_map import PlaceMap
-from sareloc.place_map.map_model import load_map_model
+from sareloc.maps import PlaceMap
+from sareloc.maps.store import load_map_model
+from sareloc.models.checkpoint import load_model
 
 
 def evaluate_command(

@@ -15,11 +15,11 @@ from tqdm import tqdm
 from sareloc.cli import Device, print_notes
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.localize import Fix, Localizer, Search, open_localizer
-from sareloc.localize.formats import csv_table, geojson, sentence
+from sareloc.localize.fix import csv_table, geojson, sentence
+from sareloc.maps import Area, Box, Circle
+from sareloc.maps.examine import read_tables
 from sareloc.photos import find_photos, read_time
 from sareloc.photos.decoding import TRUNCATED, is_truncated
-from sareloc.place_map import Area, Box, Circle
-from sareloc.place_map.examining import read_tables
 
 
 def localize_command(

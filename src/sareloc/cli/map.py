@@ -13,13 +13,14 @@ from cyclopts import Parameter
 
 from sareloc.cli import Device
 from sareloc.errors import ArgumentError
-from sareloc.photos.remote import is_url
-from sareloc.place_map import Box, open_store
-from sareloc.place_map.upkeep import MapInfo, compact_map, find_gone, map_info, remove_photos, verify_map
+from sareloc.maps import Box, open_store
+from sareloc.maps.maintain import MapInfo, compact_map, find_gone, map_info, remove_photos, verify_map
+from sareloc.photos.finding import is_url
 
 if TYPE_CHECKING:
+    from sareloc.maps.build import BuildReport
     from sareloc.models.place_model import PlaceModel
-    from sareloc.place_map.building import BuildReport
+
 
 LISTED = 10
 NOTES = 100  # bad rows of a table are listed all at once, so that they can be corrected at once
@@ -71,10 +72,10 @@ def build(
     """
     knobs: dict[str, Any] = {"geotags": geotags, "dim": dim, "storage": storage, "batch": batch, "workers": workers}
     if cluster is not None:
-        from sareloc.place_map.cluster_building import build_map_on_cluster
+        from sareloc.cluster.build import build_map_on_cluster
 
         return _tell(build_map_on_cluster(_load(model, "cpu"), photos, out, cluster=cluster, **knobs), out, as_json)
-    from sareloc.place_map.building import build_map
+    from sareloc.maps.build import build_map
 
     if remote := [photo for photo in photos if is_url(photo)]:
         raise ArgumentError(f"{remote[0]} is not a folder of this machine: read URLs with --cluster ray://local")
@@ -114,8 +115,8 @@ def add(
     as_json
         Print one JSON object.
     """
-    from sareloc.place_map.building import add_photos
-    from sareloc.place_map.map_model import load_map_model
+    from sareloc.maps.build import add_photos
+    from sareloc.maps.store import load_map_model
 
     with open_store(city) as store:
         its_model = load_map_model(store.manifest, Path(city).name, model, device)
@@ -163,7 +164,7 @@ def sync(
     as_json
         Print one JSON object.
     """
-    from sareloc.place_map.building import sync_map
+    from sareloc.maps.build import sync_map
 
     report = sync_map(
         model,
@@ -265,7 +266,7 @@ def copy(source: str, target: str, *, as_json: Json = False) -> None:
     as_json
         Print one JSON object.
     """
-    from sareloc.place_map.copying import copy_map
+    from sareloc.maps.copy import copy_map
 
     report = copy_map(source, target)
     if as_json:
@@ -303,7 +304,7 @@ def table(found: MapInfo) -> str:
 
 
 def _load(model: str, device: str | None) -> PlaceModel:
-    from sareloc.checkpoint import load_model
+    from sareloc.models.checkpoint import load_model
 
     return load_model(model, device)
 

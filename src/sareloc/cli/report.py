@@ -7,16 +7,15 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from sareloc.checkpoint import load_model
 from sareloc.cli import Device
-from sareloc.cli.figure import named_reports
-from sareloc.cli.figure_dataset import fixes_of
+from sareloc.cli.figure import fixes_of, named_reports
 from sareloc.datasets import Places, load_dataset
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.evaluation import rank
 from sareloc.figures import Put, answers_of, put_by_fixes, read_history, sureness_of_fixes, write_report
 from sareloc.localize import Fix
 from sareloc.localize.calibration import MIN_CONFIDENCE
+from sareloc.models.checkpoint import load_model
 
 FINISHED = "model.safetensors"
 """What `sareloc train` calls the model of a finished run, in the run's folder."""

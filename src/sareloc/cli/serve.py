@@ -16,8 +16,8 @@ from cyclopts import Parameter
 from sareloc.cli import Device
 from sareloc.errors import ArgumentError, need
 from sareloc.localize import Search
-from sareloc.web import Limits, Serving, make_app
-from sareloc.web.limits import LOOPBACK, bracketed
+from sareloc.serve import Limits, Serving, make_app
+from sareloc.serve.config import LOOPBACK, bracketed
 
 EVERYWHERE = ("0.0.0.0", "::")
 
@@ -60,7 +60,7 @@ def serve_command(
     """
     for module in ("fastapi", "uvicorn", "python_multipart"):
         need(module, "serve")
-    from sareloc.web.server import bind, make_server
+    from sareloc.serve.server import bind, make_server
 
     shown, granted = serving or Serving(), limits or Limits()
     if shown.token is None:

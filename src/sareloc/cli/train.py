@@ -7,15 +7,14 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from sareloc.checkpoint import load_model
 from sareloc.cli import print_notes
 from sareloc.datasets import Places, load_dataset, split_places
 from sareloc.errors import ArgumentError
+from sareloc.models.checkpoint import load_model
 from sareloc.training import Training, recipe, train
-from sareloc.training.ranks import local_device, start_ranks
-from sareloc.training.recipes import LOSS_OPTIONS
+from sareloc.training.config import LOSS_OPTIONS
+from sareloc.training.distributed import local_device, start_model, start_ranks
 from sareloc.training.run_folder import RunFolder
-from sareloc.training.start import start_model
 
 
 class GivenOptions(Training):

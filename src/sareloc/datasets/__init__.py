@@ -8,21 +8,20 @@ from functools import partial
 from pathlib import Path
 
 from sareloc.datasets.dbstruct import STRUCT_SETS, load_dbstruct
-from sareloc.datasets.folders import find_splits, load_photo_folder, load_split_folder
-from sareloc.datasets.landmarks import LAYOUT as LANDMARKS_LAYOUT
-from sareloc.datasets.landmarks import load_landmarks
+from sareloc.datasets.folders_and_tables import find_splits, load_photo_folder, load_split_folder, load_table
 from sareloc.datasets.places import IdLists, PhotoSet, Places, find_positives, missing_photos, photo_paths, split_places
 from sareloc.datasets.retrieval import (
     HOLIDAYS_LAYOUT,
     OXFORD_LAYOUT,
     PARIS_LAYOUT,
     load_holidays,
+    load_landmarks,
     load_oxford,
     load_paris,
 )
+from sareloc.datasets.retrieval import LAYOUT as LANDMARKS_LAYOUT
 from sareloc.datasets.san_francisco import LAYOUT as SAN_FRANCISCO_LAYOUT
 from sareloc.datasets.san_francisco import load_san_francisco
-from sareloc.datasets.tables import load_table
 from sareloc.errors import ArgumentError, DatasetError, look_up
 from sareloc.photos import find_photos
 

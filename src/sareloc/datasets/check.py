@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from sareloc.arrays import Floats
 from sareloc.datasets.places import Places, find_positives, photo_paths
 from sareloc.errors import PhotoError
-from sareloc.geo import Floats, Positions, distance_m
+from sareloc.geo import Positions, distance_m
 from sareloc.photos import decode as decode_photo
 from sareloc.photos.decoding import TRUNCATED, is_truncated, open_photo
 

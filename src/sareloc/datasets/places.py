@@ -11,11 +11,10 @@ from typing import Literal, overload
 import numpy as np
 import numpy.typing as npt
 
+from sareloc.arrays import Bools, Ints
 from sareloc.errors import DatasetError
 from sareloc.geo import Positions, within_radius
 
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 Protocol = Literal["radius", "panorama", "time", "place-id", "average-precision"]
 
 

@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sareloc.datasets.places import Places, Protocol
-from sareloc.evaluation.by_map import rank_by_map
-from sareloc.evaluation.exact_search import search
-from sareloc.evaluation.judging import NS, PROTOCOLS, Rule, counted, evaluate_rankings
-from sareloc.evaluation.ranking import Boxes, Ranked, rank
-from sareloc.evaluation.report import CurvePoint, Report
+from sareloc.evaluation.judging import NS, PROTOCOLS, CurvePoint, Report, Rule, counted, evaluate_rankings
+from sareloc.evaluation.ranking import Boxes, Ranked, rank, rank_by_map, search
 from sareloc.models.place_model import PlaceModel
 
 __all__ = [

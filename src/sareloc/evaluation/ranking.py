@@ -1,26 +1,87 @@
-"""What a model answers to every query of a dataset: describe, search exactly, keep the rankings."""
+"""What a map answers to every query of a dataset: the search of its file or server is judged with the model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
+from sareloc.arrays import Floats, Ints, Vectors
 from sareloc.datasets import DATASETS
 from sareloc.datasets.places import Places, Protocol, photo_paths
-from sareloc.descriptors import Descriptors, describe_all, describe_boxes
-from sareloc.errors import DatasetError, PhotoError, look_up
-from sareloc.evaluation.exact_search import search
-from sareloc.evaluation.judging import NS, PROTOCOLS, evaluate_rankings
-from sareloc.evaluation.report import Report
+from sareloc.describe import Descriptors, describe_all, describe_boxes
+from sareloc.errors import DatasetError, MapError, PhotoError, look_up
+from sareloc.evaluation.judging import NS, PROTOCOLS, Report, evaluate_rankings
+from sareloc.maps import Matches, PlaceMap
 from sareloc.models.place_model import PlaceModel
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+# Exact search: the k nearest descriptors, in parts, on any device, ties by row number.
+
+ROWS_AT_ONCE, QUERIES_AT_ONCE = 16384, 512  # so many products at a time: 32 MB
+LAST_ROW = 2**32 - 1
+
+
+def search(
+    database: Vectors,
+    queries: Vectors,
+    k: int,
+    *,
+    absent: Collection[int] = (),
+    device: torch.device | str = "cpu",
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """The k nearest database rows of each query, exactly, and their distances: (Q, k) and (Q, k), nearest first.
+
+    database (N, dim), queries (Q, dim): unit descriptors. Equal products are ordered by row number. Rows in `absent`
+    are never found. Past the last row: -1 and inf. The database is read once, in parts, so that it may be a memory
+    map larger than the memory.
+    """
+    asked = torch.split(torch.from_numpy(queries).to(device), QUERIES_AT_ONCE)
+    missing = torch.as_tensor(sorted(absent), dtype=torch.int64, device=device)
+    best = [_keys(some.new_full((len(some), k), -torch.inf), LAST_ROW) for some in asked]
+    for start in range(0, len(database), ROWS_AT_ONCE):
+        part = torch.from_numpy(np.array(database[start : start + ROWS_AT_ONCE])).to(device)
+        rows = torch.arange(start, start + len(part), device=device)
+        for i, some in enumerate(asked):
+            products = (some @ part.T).masked_fill_(torch.isin(rows, missing), -torch.inf)
+            best[i] = torch.cat([best[i], _highest(products, rows, k)], dim=1).topk(k).values
+    keys = torch.cat(best).cpu()
+    cosines = _in_order((keys >> 32).int()).view(torch.float32).double()
+    found = cosines > -torch.inf
+    rankings = torch.where(found, LAST_ROW - (keys & LAST_ROW), -1)
+    return rankings.numpy(), torch.where(found, (2 - 2 * cosines).clamp(min=0).sqrt(), torch.inf).numpy()
+
+
+def _highest(products: Tensor, rows: Tensor, k: int) -> Tensor:
+    """Keys (Q, k) of the k highest products of each query."""
+    k = min(k, len(rows))
+    values, columns = products.topk(k)
+    keys = _keys(values, rows[columns])
+    # where more than k reach the last value, topk has chosen among equals as it liked
+    unsure = (products >= values[:, -1:]).sum(dim=1) > k
+    if unsure.any():
+        keys[unsure] = _keys(products[unsure], rows).topk(k).values
+    return keys
+
+
+def _keys(products: Tensor, rows: Tensor | int) -> Tensor:
+    """One int64 for each product and its row, in the order of results: by product, equal ones by the lower row."""
+    return (_in_order(products.view(torch.int32)).long() << 32) | (LAST_ROW - rows)
+
+
+def _in_order(bits: Tensor) -> Tensor:
+    """The bits of floats as integers of the same order; its own inverse."""
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+# What a model answers to every query of a dataset: describe, search exactly, keep the rankings.
+
 Boxes = Literal["crop", "full"]
 
 
@@ -122,3 +183,62 @@ def _take(described: Descriptors, rows: Sequence[int]) -> Descriptors:
 def reasons(failures: Mapping[int, PhotoError]) -> tuple[tuple[str, str], ...]:
     """The photos that failed and why, in the order of their rows."""
     return tuple((failures[row].photo, failures[row].reason) for row in sorted(failures))
+
+
+def rank_by_map(
+    model: PlaceModel,
+    places: Places,
+    place_map: PlaceMap,
+    *,
+    n: int = max(NS),
+    batch: int = 8,
+    workers: int = 0,
+    progress: bool = True,
+) -> Ranked:
+    """As `rank`, with the database as a map holds it: its descriptors, its precision, its index.
+
+    The map is one of the dataset's database photos, in a file or on a server; a photo of the map that is none of them
+    is an error, since nothing says whether it is right. Database photos that the map lacks are never found. Queries are
+    asked with whole photos.
+    """
+    if not len(place_map):
+        raise MapError(f'map {place_map.path} holds no photos: add some with "sareloc map add"')
+    place_map.check_model(model)
+    check_photos(places)
+    depth = look_up(PROTOCOLS, places.protocol, "protocol").depth(places, n)
+    asked = [places.queries.path(row) for row in range(len(places.queries))]
+    dim = place_map.manifest.dim
+    queries = describe_all(model, asked, batch=batch, workers=workers, dim=dim, progress=progress)
+    matches = place_map.search(queries.vectors, min(depth, len(places.database)))
+    rankings, distances = _rows(matches, places, place_map), np.asarray(matches.distances, dtype=np.float64)
+    rankings[list(queries.failures)], distances[list(queries.failures)] = -1, np.inf
+    return Ranked(
+        places,
+        rankings,
+        distances,
+        model=model.name,
+        fingerprint=model.fingerprint(),
+        dim=dim,
+        boxes=None if places.boxes is None else "full",
+        failures={"database": (), "queries": reasons(queries.failures)},
+    )
+
+
+def _rows(matches: Matches, places: Places, place_map: PlaceMap) -> np.typing.NDArray[np.int64]:
+    """(Q, K) database rows of the photos found."""
+    row_of = {_absolute(places.database.path(row)): row for row in range(len(places.database))}
+    found = np.empty(matches.ids.shape, dtype=np.int64)
+    for query, files in enumerate(matches.files):
+        for place, file in enumerate(files):
+            row = row_of.get(_absolute(place_map.photo_path(file)))
+            if row is None:
+                raise DatasetError(
+                    f"map {place_map.path.name} holds {file}, which is no database photo of {places.name} "
+                    f"{places.split}: build the map from {places.database.folder}"
+                )
+            found[query, place] = row
+    return found
+
+
+def _absolute(path: Path) -> str:
+    return os.path.abspath(path)

@@ -6,20 +6,23 @@ Functions called `draw_` return a matplotlib Figure (extra `plot`), which `save_
 
 from __future__ import annotations
 
-from sareloc.figures.answers import Answers, answers_of, find_answers
 from sareloc.figures.curves import SurenessCurve, draw_precision_recall, draw_recall, draw_training
-from sareloc.figures.dataset_map import draw_dataset
-from sareloc.figures.embedding import draw_embedding, embed, places_of
-from sareloc.figures.embedding_page import write_embedding_page
-from sareloc.figures.fixes import put_by_fixes, sureness_of_fixes
+from sareloc.figures.embedding import draw_embedding, embed, places_of, write_embedding_page
 from sareloc.figures.gradients import draw_gradient_decay, draw_gradients, gradient_magnitudes, paper_losses
-from sareloc.figures.ground import Put, draw_map, errors_geojson, write_geojson
 from sareloc.figures.heatmap import draw_heatmaps, occlusion_map, overlay
-from sareloc.figures.matches import draw_matches, heat_picture
-from sareloc.figures.reading import read_history, read_report
-from sareloc.figures.report_page import write_report
+from sareloc.figures.map import Put, draw_dataset, draw_map, errors_geojson, write_geojson
+from sareloc.figures.matches import (
+    Answers,
+    answers_of,
+    draw_matches,
+    find_answers,
+    heat_picture,
+    load_thumbnail,
+    put_by_fixes,
+    sureness_of_fixes,
+)
+from sareloc.figures.report import read_history, read_report, write_report
 from sareloc.figures.style import save_figure
-from sareloc.figures.thumbnails import load_thumbnail
 
 __all__ = [
     "Answers",

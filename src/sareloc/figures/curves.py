@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from sareloc.arrays import Floats
 from sareloc.errors import ArgumentError
 from sareloc.evaluation import Report
-from sareloc.figures.style import Floats, drawn, finite, look_of, new_figure
-from sareloc.metrics import precision_recall
+from sareloc.evaluation.metrics import precision_recall
+from sareloc.figures.style import drawn, finite, look_of, new_figure
 from sareloc.training import EpochRecord
 from sareloc.training.loop import best_epoch
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 
 FAR_APART = 30.0
 _RING: Mapping[str, Any] = {"marker": "o", "markersize": 12, "markerfacecolor": "none", "markeredgewidth": 1.8}

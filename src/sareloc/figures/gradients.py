@@ -10,12 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sareloc.arrays import Floats
 from sareloc.errors import ArgumentError, need
-from sareloc.figures.style import FAINT, INK, Floats, drawn, finite, look_of, new_figure
+from sareloc.figures.style import FAINT, INK, drawn, finite, look_of, new_figure
 from sareloc.losses import TupleLoss, make_loss
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
 
 FARTHEST = 2.0  # between unit vectors
 CELLS, CURVE_POINTS = 144, 400

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image as Pillow
 
+from sareloc.arrays import Image
 from sareloc.errors import ArgumentError, need
 from sareloc.figures.style import drawn, new_figure, plain_image
 from sareloc.models.place_model import PlaceModel
@@ -18,9 +19,8 @@ from sareloc.models.place_model import PlaceModel
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Image = npt.NDArray[np.uint8]
+
 Heat = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int64]
 
 BOXES_ACROSS = 5  # by default a box is this part of the photo's side
 SMOOTHING = 30  # for the eye, a heat map is smoothed by this part of its shorter side

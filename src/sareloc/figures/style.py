@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from sareloc.arrays import Floats
 from sareloc.errors import ArgumentError, look_up, need
 from sareloc.files import replacing
 
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+
 P = ParamSpec("P")
 R = TypeVar("R")
-Floats = npt.NDArray[np.float64]
 
 INK, FAINT = "#1f2328", "#d0d7de"
 """Text and axes; grids and whatever stays in the background."""

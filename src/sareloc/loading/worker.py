@@ -5,20 +5,118 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import mmap
 import os
 import queue
+import signal
+import struct
 import subprocess
 import sys
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sareloc.errors import PhotoError, SarelocError
-from sareloc.loading.protocol import DEPTH, IMAGE, REPLY, SIZE, Shelf
-from sareloc.photos.decoding import SizeRule, target_size
+from sareloc.errors import ArgumentError, PhotoError, SarelocError
+from sareloc.photos.decoding import SizeRule, decode, target_size
+
+# How a thread of the caller and its worker process talk.
+#
+# thread -> worker [path, whether to ask for a size] as a line of JSON, up to `DEPTH` of them before an answer worker
+# -> thread for each in turn: SIZE, height, width of the upright photo, if such a size is new to it thread -> worker
+# ... then [height, width] to give it, or [0, 0]: never mind, as a line of JSON worker -> thread IMAGE, height, width;
+# or ERROR, length, 0 and [photo, reason] in JSON
+#
+# A worker always has its next photo before it is done with one: the threads of the caller run in turns, and each would
+# let its worker wait for milliseconds otherwise. The pixels lie in memory that both share. Through a pipe they would
+# come in pieces, and for each piece the threads would wait for one another; where a system has no memory to share,
+# they follow IMAGE all the same.
+
+DEPTH = 3  # photos asked of a worker at a time, one of them in work; as many shelves
+READY, SIZE, IMAGE, ERROR = range(4)
+REPLY = struct.Struct("<BII")
+
+
+class Shelf:
+    """Memory that a worker and its thread share: room for the largest image so far. `file`: its descriptor."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._map: mmap.mmap | None = None
+
+    def pixels(self, height: int, width: int) -> npt.NDArray[np.uint8]:
+        """An image's place on it (height, width, 3)."""
+        wanted = 3 * height * width
+        if self._map is None or len(self._map) < wanted:
+            if os.fstat(self._file).st_size < wanted:
+                os.ftruncate(self._file, wanted)
+            self._map = mmap.mmap(self._file, os.fstat(self._file).st_size)  # the old one goes with its last image
+        return np.frombuffer(self._map, np.uint8, wanted).reshape(height, width, 3)
+
+    def close(self) -> None:
+        """Give the file back; the memory goes with its last user."""
+        os.close(self._file)
+
+
+# The worker process: decodes the photos that its standard input names, one after another.
+
+
+def serve(files: list[int]) -> None:
+    """Answer requests on standard input until it ends. `files`: the shelves', used in turn; none: pixels are sent."""
+    shelves = [Shelf(file) for file in files]
+    answers: dict[tuple[int, int], tuple[int, int]] = {}
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the caller decides, and ends us
+    requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a library prints must not land among the replies
+    early: deque[list[Any]] = deque()  # requests that came before an answer
+
+    def read() -> list[Any]:
+        line = requests.readline()
+        if not line:
+            os._exit(0)  # the caller is gone
+        message: list[Any] = json.loads(line)
+        return message
+
+    def reply(kind: int, first: int, second: int, content: bytes | memoryview = b"") -> None:
+        replies.write(REPLY.pack(kind, first, second))
+        replies.write(content)
+        replies.flush()
+
+    def ask(height: int, width: int) -> tuple[int, int]:
+        if (height, width) not in answers:
+            reply(SIZE, height, width)
+            while isinstance((message := read())[0], str):
+                early.append(message)
+            target = (int(message[0]), int(message[1]))
+            if target == (0, 0):
+                raise ArgumentError("never mind")
+            answers[height, width] = target
+        return answers[height, width]
+
+    try:
+        reply(READY, 0, 0)
+        number = 0
+        while True:
+            path, wants_size = early.popleft() if early else read()
+            number += 1
+            try:
+                image = decode(path, size=ask if wants_size else None)
+            except PhotoError as error:
+                message = json.dumps([error.photo, error.reason]).encode()
+                reply(ERROR, len(message), 0, message)
+                continue
+            height, width = image.shape[:2]
+            if shelves:
+                np.copyto(shelves[number % len(shelves)].pixels(height, width), image)
+                reply(IMAGE, height, width)
+            else:
+                reply(IMAGE, height, width, image.data)
+    except BrokenPipeError:
+        os._exit(0)  # the caller is gone
+
 
 Loaded = npt.NDArray[np.uint8] | PhotoError
 
@@ -26,7 +124,7 @@ START = """
 import json, sys
 folders, shelves = json.loads(sys.argv[1])
 sys.path[:] = folders
-from sareloc.loading.serving import serve
+from sareloc.loading.worker import serve
 serve(shelves)
 """
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # numpy would start one for each core, to idle

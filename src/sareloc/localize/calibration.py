@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sareloc.arrays import Bools, Floats
 from sareloc.errors import ArgumentError, MapError
 from sareloc.localize.fusion import PLACE_M, TEMPERATURE, Place
-
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 FORMAT = 1
 PRIOR = (0.0, -3.0, 16.0, 3.0)

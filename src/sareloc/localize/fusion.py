@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from sareloc.arrays import Floats
 from sareloc.errors import ArgumentError
 from sareloc.geo import ecef_from_wgs84, wgs84_from_ecef
 from sareloc.localize.fix import LatLon
-
-Floats = npt.NDArray[np.float64]
 
 PLACE_M = 25.0
 """Photos nearer to each other show the same place: the field's radius of a right answer."""

@@ -1,4 +1,4 @@
-"""Localizer: a model and a map, asked where photos were taken."""
+"""A localizer from a map's file: the map says which model it wants."""
 
 from __future__ import annotations
 
@@ -8,18 +8,23 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
+import torch
+
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.loading import load_images
 from sareloc.localize.calibration import MIN_CONFIDENCE, Calibration
 from sareloc.localize.estimate import estimate, estimate_walk
 from sareloc.localize.fix import Fix, Match
-from sareloc.localize.reranking import SPREAD, Reranker
-from sareloc.localize.searching import Search, Searcher
+from sareloc.localize.rerank import SPREAD, Reranker
+from sareloc.localize.search import Search, Searcher
 from sareloc.localize.self_calibration import calibrate_by_map, chance_of_place
+from sareloc.maps import Area, Circle, Matches, PlaceMap
+from sareloc.maps.store import load_map_model
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Image
 from sareloc.photos import decode
-from sareloc.place_map import Area, Circle, Matches, PlaceMap
+
+# Localizer: a model and a map, asked where photos were taken.
 
 Photo = str | Path | bytes | Image
 """A file, its bytes, or pixels."""
@@ -194,3 +199,24 @@ def _lists(matches: Matches) -> list[tuple[Match, ...]]:
             matches.ids, matches.files, matches.latlon, matches.distances, strict=True
         )
     ]
+
+
+def open_localizer(
+    path: str | Path,
+    model: str | Path | PlaceModel | None = None,
+    search: Search | None = None,
+    *,
+    min_confidence: float = MIN_CONFIDENCE,
+    device: torch.device | str | None = None,
+    batch: int = 8,
+    workers: int = 0,
+) -> Localizer:
+    """Open a map with its model, ready to be asked.
+
+    model: a model, a checkpoint or a packaged model's name; by default the packaged model that the map was built by.
+    device: where a model that is loaded here runs; by default the GPU where there is one.
+    """
+    place_map = PlaceMap(path)
+    if not isinstance(model, PlaceModel):
+        model = load_map_model(place_map.manifest, place_map.path.name, model, device)
+    return Localizer(model, place_map, search, min_confidence=min_confidence, batch=batch, workers=workers)

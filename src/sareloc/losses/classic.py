@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sareloc.errors import ArgumentError
-from sareloc.losses.distances import as_tuples, distances, squared_distances
-from sareloc.losses.numerics import log1p_sum_exp
+from sareloc.losses.sare import as_tuples, distances, log1p_sum_exp, squared_distances
 
 # Hinges are relu, whose gradient at exactly 0 is 0: a tuple that just meets its margin is pruned, as in the paper.
 

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sareloc.arrays import Floats, Ints
 from sareloc.errors import ArgumentError, PositionError
-from sareloc.geo import Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sareloc.models.aggregation import AGGREGATIONS, make_aggregation
 from sareloc.models.backbones import BACKBONES, make_backbone
+from sareloc.models.netvlad_init import fit_start
 from sareloc.models.place_model import ModelSpec, PlaceModel, make_model
 from sareloc.models.preprocess import Preprocess
-from sareloc.models.start import fit_start
 from sareloc.models.whitening import Whitening, fit_whitening
 
 __all__ = [

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from sareloc.errors import ArgumentError
 from sareloc.models.aggregation import Aggregation, Knob, make_aggregation
 from sareloc.models.backbones import Backbone, make_backbone
-from sareloc.models.precision import autocast
-from sareloc.models.preprocess import Image, Preprocess, Resize
+from sareloc.models.preprocess import Image, Preprocess, Resize, autocast
 from sareloc.models.whitening import Whitening
 
 MAX_DIM = 1 << 24

@@ -1,12 +1,10 @@
 """Photos on disk: find them, read and write their geotags, decode them upright and safely."""
 
 from sareloc.photos.decoding import MAX_PIXELS, SizeRule, decode
-from sareloc.photos.exif import read_exif_geotag
 from sareloc.photos.finding import GeotaggedPhotos, find_geotagged, find_photos, read_geotag, read_time
-from sareloc.photos.geotag import Estimate, Geotag
-from sareloc.photos.geotagging import exif_bytes, write_geotag, write_sidecar
-from sareloc.photos.names import UtmName, make_utm_name, parse_utm_name
+from sareloc.photos.geotags import Estimate, Geotag, UtmName, make_utm_name, parse_utm_name, read_exif_geotag
 from sareloc.photos.tables import GeotagTable, read_geotag_table
+from sareloc.photos.write_geotags import exif_bytes, write_geotag, write_sidecar
 
 __all__ = [
     "MAX_PIXELS",

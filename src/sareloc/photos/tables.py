@@ -17,7 +17,7 @@ import numpy as np
 
 from sareloc.errors import ArgumentError, DatasetError, PositionError
 from sareloc.geo import distance_m
-from sareloc.photos.geotag import Geotag, seconds_since_1970
+from sareloc.photos.geotags import Geotag, seconds_since_1970
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "file": (

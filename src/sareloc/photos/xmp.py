@@ -16,7 +16,7 @@ from typing import Literal
 from xml.etree import ElementTree
 
 from sareloc.errors import PhotoError, PositionError
-from sareloc.photos.geotag import EPOCH, Estimate, Geotag
+from sareloc.photos.geotags import EPOCH, Estimate, Geotag
 
 SidecarNames = Literal["appended", "replaced"]
 """photo.png.xmp, as digiKam, darktable and Immich name sidecars, or photo.xmp, as Lightroom does."""

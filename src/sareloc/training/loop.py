@@ -22,27 +22,26 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from sareloc.checkpoint import save_checkpoint
 from sareloc.datasets.places import Places
 from sareloc.errors import ArgumentError, DatasetError, SarelocError
-from sareloc.mining import check_minable, find_neighbourhoods, join_neighbourhoods
 from sareloc.models import PlaceModel
-from sareloc.models.precision import best_dtype
+from sareloc.models.checkpoint import save_checkpoint
+from sareloc.models.preprocess import best_dtype
 from sareloc.models.whitening import Whitening, in_order
-from sareloc.training.learning import CellLearner, Learner, TupleLearner
-from sareloc.training.network import Network
-from sareloc.training.ranks import Ranks, local_device, start_ranks
-from sareloc.training.recipes import GEO_CLASSIFICATION, Training
+from sareloc.training.config import GEO_CLASSIFICATION, Training
+from sareloc.training.data import Town, join_inputs, open_towns
+from sareloc.training.distributed import Network, Ranks, local_device, start_ranks
+from sareloc.training.learners import CellLearner, Learner, TupleLearner
+from sareloc.training.mining import check_minable, find_neighbourhoods, join_neighbourhoods
 from sareloc.training.run_folder import EpochRecord, RunFolder, RunState, optimizer_tensors, restore_optimizer
-from sareloc.training.town import Town, join_inputs, open_towns
-from sareloc.training.validation import mean_recall
-from sareloc.training.whitening import (
+from sareloc.training.validation import (
     PHOTOS_PER_DIM,
     choose_photos,
     cut_whitening,
     describe_database,
     fit_to_towns,
     load_weights,
+    mean_recall,
     photos_suffice,
     scale_to,
     whitening_dim,

@@ -10,8 +10,7 @@ import torch
 from sareloc.errors import look_up
 from sareloc.models.backbones.base import Backbone, draw_weights
 from sareloc.models.backbones.efficientnet import CUTS, EfficientNetLite0
-from sareloc.models.backbones.plain import alexnet, vgg16
-from sareloc.models.backbones.resnet import resnet18, resnet50
+from sareloc.models.backbones.torchvision import alexnet, resnet18, resnet50, vgg16
 
 __all__ = ["BACKBONES", "Backbone", "make_backbone"]
 

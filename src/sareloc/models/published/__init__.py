@@ -9,8 +9,8 @@ from sareloc.errors import ArgumentError, WeightsError, look_up
 from sareloc.models.backbones import Backbone
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.published.matconvnet import load_matconvnet
-from sareloc.models.published.reading import load_strictly, read_tensors
 from sareloc.models.published.torch_netvlad import load_deep_vg_benchmark, load_openibl, load_pytorch_netvlad
+from sareloc.models.published.weights_files import load_strictly, read_tensors
 
 __all__ = [
     "PUBLISHED",

@@ -16,8 +16,7 @@ from sareloc.errors import WeightsError
 from sareloc.models.backbones import make_backbone
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Preprocess
-from sareloc.models.published.assembling import assemble, whitening_of_layer
-from sareloc.models.published.reading import need_file
+from sareloc.models.published.weights_files import assemble, need_file, whitening_of_layer
 from sareloc.models.whitening import Whitening
 
 Order = Literal["little", "big"]

@@ -17,8 +17,7 @@ from torch import Tensor
 from sareloc.errors import WeightsError, need
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Preprocess
-from sareloc.models.published.assembling import assemble, whitening_of_layer
-from sareloc.models.published.reading import need_file, read_tensors, take
+from sareloc.models.published.weights_files import assemble, need_file, read_tensors, take, whitening_of_layer
 from sareloc.models.whitening import Whitening
 
 # OpenIBL starts from MatConvNet's VGG16, whose pixels are 0..255 minus this.

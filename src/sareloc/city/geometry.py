@@ -1,0 +1,132 @@
+"""Everything solid in a town is a flat four-sided piece; this is their table.
+
+A piece is the set of points corner + a U + b V with 0 <= b <= 1 and lean_left b <= a <= 1 - lean_right b: a
+parallelogram, or with leans a trapezoid or a triangle. Its front is where U x V points. `columns` says how it is
+painted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from sareloc.arrays import Floats, Ints
+
+# Where the camera stands and looks: poses, the pinhole, and the town's place on Earth.
+
+
+@dataclass(frozen=True, eq=False)
+class Poses:
+    """N cameras in the town's frame (metres; z is up)."""
+
+    eye: Floats
+    """(N, 3)"""
+    yaw: Floats
+    """(N,) radians counter-clockwise from the town's x axis to the optical axis, on the plan."""
+    pitch: Floats
+    """(N,) radians that the optical axis is raised."""
+    roll: Floats
+    """(N,) radians that the camera is turned clockwise about its axis."""
+    width_angle: Floats
+    """(N,) horizontal angle of view in radians."""
+    moment: Ints
+    """(N,) which moment of the list each view is taken at."""
+    seed: Ints
+    """(N,) of the camera's noise."""
+
+    def __len__(self) -> int:
+        return len(self.eye)
+
+    def take(self, rows: npt.ArrayLike) -> Poses:
+        """The poses of these rows, in this order."""
+        index = np.asarray(rows, dtype=np.int64).reshape(-1)
+        return Poses(*(getattr(self, f.name)[index] for f in fields(Poses)))
+
+
+def join_poses(parts: list[Poses]) -> Poses:
+    """All poses of `parts` in order."""
+    return Poses(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Poses)))
+
+
+def axes(poses: Poses) -> Floats:
+    """(N, 3, 3): rows are the unit vectors forward, right and up of each camera, in the town's frame."""
+    cy, sy, cp, sp = np.cos(poses.yaw), np.sin(poses.yaw), np.cos(poses.pitch), np.sin(poses.pitch)
+    zero = np.zeros_like(cy)
+    forward = np.stack([cy * cp, sy * cp, sp], axis=1)
+    right = np.stack([sy, -cy, zero], axis=1)
+    up = np.cross(right, forward)
+    c, s = np.cos(poses.roll)[:, None], np.sin(poses.roll)[:, None]
+    return np.stack([forward, c * right - s * up, c * up + s * right], axis=1)
+
+
+def focal_px(poses: Poses, width: int) -> Floats:
+    """(N,) focal length in pixels of an image so many pixels wide."""
+    return np.asarray(width / 2 / np.tan(poses.width_angle / 2))
+
+
+def project(poses: Poses, points: npt.ArrayLike, height: int, width: int) -> Floats:
+    """(N, P, 3): pixel column and row (0, 0 is the image's upper left corner) and depth of points (P, 3) in each view.
+
+    A point is in the image where 0 <= column <= width, 0 <= row <= height and depth > 0.
+    """
+    offset = np.asarray(points, dtype=np.float64)[None] - poses.eye[:, None]
+    depth, x, y = np.moveaxis(np.einsum("npc,nac->npa", offset, axes(poses)), -1, 0)
+    f = focal_px(poses, width)[:, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.stack([width / 2 + f * x / depth, height / 2 - f * y / depth, depth], axis=-1)
+
+
+FACADE, PANEL = 0.0, 1.0
+COLUMNS = (
+    "kind", "width", "height", "normal_x", "normal_y", "normal_z",
+    "r0", "g0", "b0", "r1", "g1", "b1", "r2", "g2", "b2",
+    # a panel: its page of the atlas, how often that repeats along U and V, how far it shines at night
+    "page", "repeat_u", "repeat_v", "glow",
+    # a facade: its grid of windows, see `styles.Style`; cells and street_floor are those of the ground floor
+    "bays", "ground", "floor", "floors", "window", "sill", "head", "arch", "panes_u", "panes_v",
+    "surround", "shutter", "band", "pilaster", "brick", "ashlar", "balcony", "street_floor", "cells", "seed",
+)  # fmt: skip
+COLUMN = {name: i for i, name in enumerate(COLUMNS)}
+
+
+@dataclass(frozen=True, eq=False)
+class Quads:
+    """N pieces: corners and edges in metres of the town's frame, and the columns that say how each is painted."""
+
+    corner: Floats
+    """(N, 3)"""
+    u: Floats
+    """(N, 3)"""
+    v: Floats
+    """(N, 3)"""
+    lean: Floats
+    """(N, 2) left and right lean, as shares of U's length at b = 1."""
+    columns: Floats
+    """(N, len(COLUMNS))"""
+
+    def __len__(self) -> int:
+        return len(self.corner)
+
+
+def make_quad(
+    corner: Floats, u: Floats, v: Floats, colours: Floats, lean: tuple[float, float] = (0.0, 0.0), /, **columns: float
+) -> Quads:
+    """One piece; `colours` is (3, 3) linear RGB, `columns` the rest by name; a panel unless `kind` says otherwise."""
+    normal = np.array([u[1] * v[2] - u[2] * v[1], u[2] * v[0] - u[0] * v[2], u[0] * v[1] - u[1] * v[0]])
+    normal = normal / np.sqrt(normal @ normal)
+    row = np.zeros(len(COLUMNS))
+    row[COLUMN["kind"]] = PANEL
+    row[COLUMN["width"]], row[COLUMN["height"]] = np.sqrt(u @ u), np.sqrt(v @ v)
+    row[COLUMN["normal_x"] : COLUMN["normal_z"] + 1] = normal
+    row[COLUMN["r0"] : COLUMN["b2"] + 1] = colours.reshape(9)
+    row[COLUMN["repeat_u"] : COLUMN["repeat_v"] + 1] = 1.0
+    for name, value in columns.items():
+        row[COLUMN[name]] = value
+    return Quads(corner[None], u[None], v[None], np.array([lean], dtype=np.float64), row[None])
+
+
+def join(parts: list[Quads]) -> Quads:
+    """All pieces of `parts` in order."""
+    return Quads(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Quads)))

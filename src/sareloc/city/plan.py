@@ -1,0 +1,316 @@
+"""Houses on the blocks of a town: rows of lots along every street, terraces of one style, gaps, corners."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sareloc.arrays import Floats, Ints
+from sareloc.city.styles import STYLES, Style
+
+# Where the streets of a town run: rows of blocks between long streets, cross streets that differ from row to row.
+#
+# The town's own frame is metres, x to the right and y up on the plan; every street runs along an axis and its centre
+# line lies on a whole metre, so that a table with one entry per metre says exactly which street a point belongs to.
+# Cross streets stop at the long streets (T-junctions), which closes the view along them as in an old town.
+
+MARGIN_M = 48
+"""The plan's tables reach so many metres beyond the outermost street lines."""
+SMALLEST_M = 220.0
+BUILT, PARK, PLAZA = 0, 1, 2
+
+
+@dataclass(frozen=True, eq=False)
+class Streets:
+    """R rows of blocks: R + 1 long streets along x, and in each row C + 1 cross streets along y.
+
+    A street is given by its centre line, the half width of its road and the width of the pavement on each side.
+    """
+
+    long_y: Floats
+    """(R + 1,) y of the long streets' centre lines."""
+    long_road: Floats
+    long_pave: Floats
+    cross_x: Floats
+    """(R, C + 1) x of the cross streets' centre lines; the first and the last are the same in all rows."""
+    cross_road: Floats
+    cross_pave: Floats
+    block_kind: Ints
+    """(R, C) BUILT, PARK or PLAZA."""
+
+    @property
+    def extent(self) -> tuple[float, float]:
+        """Length of the town in x and y, between the centre lines of its outermost streets."""
+        return float(self.cross_x[0, -1]), float(self.long_y[-1])
+
+    def length_m(self) -> float:
+        """The length of all centre lines."""
+        width, _ = self.extent
+        return float(len(self.long_y) * width + (np.diff(self.long_y)[:, None] * np.ones_like(self.cross_x)).sum())
+
+    def block(self, row: int, column: int) -> tuple[float, float, float, float]:
+        """The rectangle x0, y0, x1, y1 that the pavements leave to a block."""
+        x, road, pave = self.cross_x[row], self.cross_road[row], self.cross_pave[row]
+        edge = road + pave
+        long_edge = self.long_road + self.long_pave
+        return (
+            x[column] + edge[column],
+            self.long_y[row] + long_edge[row],
+            x[column + 1] - edge[column + 1],
+            self.long_y[row + 1] - long_edge[row + 1],
+        )
+
+
+def make_streets(rng: np.random.Generator, wanted_m: float) -> Streets:
+    """Streets of about `wanted_m` metres in all, at least around one block."""
+    wanted_m = max(wanted_m, SMALLEST_M)
+    rows = max(1, round((wanted_m / 124.0) ** 0.5 - 0.5))
+    columns = min(range(1, 99), key=lambda c: abs(_rough_length(rows, c) - wanted_m))
+    depths = rng.uniform(50, 72, rows)
+    spans = rng.uniform(48, 78, (rows, columns))
+    width = float(spans.sum(1).mean())
+    # Everything is scaled to the wanted length, and put on whole metres.
+    scale = wanted_m / ((rows + 1) * width + depths.sum() * (columns + 1))
+    width, long_y = round(width * scale), np.round(np.concatenate([[0], np.cumsum(depths)]) * scale)
+    inner = np.round(np.cumsum(spans, axis=1) * (width / spans.sum(1, keepdims=True)))
+    cross_x = np.concatenate([np.zeros((rows, 1)), inner], axis=1)
+    cross_x[:, -1] = width
+    long_road, long_pave = _profiles(rng, (rows + 1,), wide_share=0.4)
+    cross_road, cross_pave = _profiles(rng, (rows, columns + 1), wide_share=0.15)
+    for border in (0, -1):
+        cross_road[:, border], cross_pave[:, border] = cross_road[0, border], cross_pave[0, border]
+    kind = rng.choice([BUILT, PARK, PLAZA], size=(rows, columns), p=[0.88, 0.07, 0.05])
+    kind[0, 0] = BUILT  # a town of one block has houses on it
+    return Streets(long_y, long_road, long_pave, cross_x, cross_road, cross_pave, kind.astype(np.int64))
+
+
+def _rough_length(rows: int, columns: int) -> float:
+    return (rows + 1) * columns * 63.0 + rows * (columns + 1) * 61.0
+
+
+def _profiles(rng: np.random.Generator, shape: tuple[int, ...], wide_share: float) -> tuple[Floats, Floats]:
+    """Half widths of roads and widths of pavements: a few wide streets with trees, most narrow."""
+    wide = rng.random(shape) < wide_share
+    road = np.where(wide, rng.choice([5.5, 6.5], shape), rng.choice([3.25, 3.75, 4.25], shape))
+    pave = np.where(wide, rng.choice([3.5, 4.5], shape), rng.choice([1.75, 2.25, 2.75], shape))
+    return road, pave
+
+
+def ground_tables(streets: Streets) -> tuple[Floats, Floats]:
+    """What lies under every metre: `by_y` (Y, 4) row, nearest long street's y, road, pavement; `by_xy` (R, X, 4)
+    nearest cross street's x, road, pavement, and the kind of the block. Entry 0 is metre -MARGIN_M."""
+    width, height = streets.extent
+    ys = np.arange(-MARGIN_M, int(height) + MARGIN_M) + 0.5
+    xs = np.arange(-MARGIN_M, int(width) + MARGIN_M) + 0.5
+    rows = len(streets.long_y) - 1
+    row = np.clip(np.searchsorted(streets.long_y, ys) - 1, 0, rows - 1)
+    near = np.abs(ys[:, None] - streets.long_y).argmin(1)
+    by_y = np.stack([row, streets.long_y[near], streets.long_road[near], streets.long_pave[near]], axis=1)
+    by_xy = np.empty((rows, len(xs), 4))
+    for r in range(rows):
+        near = np.abs(xs[:, None] - streets.cross_x[r]).argmin(1)
+        column = np.clip(np.searchsorted(streets.cross_x[r], xs) - 1, 0, streets.cross_x.shape[1] - 2)
+        kind = streets.block_kind[r, column]
+        by_xy[r] = np.stack(
+            [streets.cross_x[r, near], streets.cross_road[r, near], streets.cross_pave[r, near], kind], axis=1
+        )
+    return by_y, by_xy
+
+
+DEPTH_M = 12.0
+SOUTH, EAST, NORTH, WEST = range(4)
+NORMALS = ((0.0, -1.0), (1.0, 0.0), (0.0, 1.0), (-1.0, 0.0))
+"""Outward directions of a house's four sides."""
+UP = np.array([0.0, 0.0, 1.0])
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a house: a facade towards a street, or a blank wall seen above the neighbour from `above_m` up."""
+
+    direction: int
+    facade: bool
+    above_m: float
+
+
+@dataclass(frozen=True)
+class House:
+    """A box on the plan (x0, y0, x1, y1), its style and the sides that can be seen."""
+
+    box: tuple[float, float, float, float]
+    front: int
+    style: Style
+    floors: int
+    ground_m: float
+    """Height of the ground floor."""
+    shop: bool
+    gable: bool
+    colours: tuple[str, str, str, str]
+    """Wall, trim, accent, roof."""
+    sides: tuple[Side, ...]
+    seed: int
+
+    @property
+    def height_m(self) -> float:
+        """Height of the walls: floors and parapet."""
+        return self.ground_m + (self.floors - 1) * self.style.floor + 0.35 + self.style.cornice
+
+
+def side_frame(house: House, direction: int) -> tuple[Floats, Floats, Floats]:
+    """Lower left corner (seen from outside), the edge along the ground and the outward normal of a side."""
+    x0, y0, x1, y1 = house.box
+    nx, ny = NORMALS[direction]
+    normal, along = np.array([nx, ny, 0.0]), np.array([-ny, nx, 0.0])
+    half = np.array([x1 - x0, y1 - y0, 0.0]) / 2
+    centre = np.array([x0 + x1, y0 + y1, 0.0]) / 2
+    u = 2 * float(np.abs(half @ along)) * along
+    return centre + float(np.abs(half @ normal)) * normal - u / 2, u, normal
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A strip of lots: the corner it starts from, its direction along the street, the side it fronts, its ends."""
+
+    origin: tuple[float, float]
+    along: tuple[float, float]
+    length: float
+    depth: float
+    front: int
+    corners: tuple[bool, bool]
+
+
+def make_houses(rng: np.random.Generator, streets: Streets) -> list[House]:
+    """The houses of every built block, and of the ring that closes the town."""
+    names = rng.permutation(sorted(STYLES))[:7]
+    styles = [STYLES[str(name)] for name in names]
+    houses: list[House] = []
+    rows, columns = streets.block_kind.shape
+    for row in range(rows):
+        for column in range(columns):
+            if streets.block_kind[row, column] == BUILT:
+                district = rng.choice(len(styles), 3)
+                for strip in _perimeter(streets.block(row, column)):
+                    houses += _fill(rng, strip, [styles[i] for i in district])
+    for strip in _ring(streets):
+        houses += _fill(rng, strip, styles)
+    return houses
+
+
+def _perimeter(block: tuple[float, float, float, float]) -> list[_Row]:
+    x0, y0, x1, y1 = block
+    depth = min(DEPTH_M, (y1 - y0) / 2)
+    strips = [
+        _Row((x0, y0), (1, 0), x1 - x0, depth, SOUTH, (True, True)),
+        _Row((x1, y1), (-1, 0), x1 - x0, depth, NORTH, (True, True)),
+    ]
+    gap = y1 - y0 - 2 * depth
+    if gap > 8:
+        side = min(DEPTH_M, (x1 - x0) / 2 - 1)
+        strips += [
+            _Row((x0, y1 - depth), (0, -1), gap, side, WEST, (False, False)),
+            _Row((x1, y0 + depth), (0, 1), gap, side, EAST, (False, False)),
+        ]
+    return strips
+
+
+def _ring(streets: Streets) -> list[_Row]:
+    width, height = streets.extent
+    edge = streets.long_road + streets.long_pave
+    side = streets.cross_road[0] + streets.cross_pave[0]
+    x0, x1, y0, y1 = -side[0], width + side[-1], -edge[0], height + edge[-1]
+    reach = DEPTH_M
+    return [
+        _Row((x1 + reach, y0), (-1, 0), x1 - x0 + 2 * reach, reach, NORTH, (False, False)),
+        _Row((x0 - reach, y1), (1, 0), x1 - x0 + 2 * reach, reach, SOUTH, (False, False)),
+        _Row((x0, y0), (0, 1), y1 - y0, reach, EAST, (False, False)),
+        _Row((x1, y1), (0, -1), y1 - y0, reach, WEST, (False, False)),
+    ]
+
+
+def _fill(rng: np.random.Generator, strip: _Row, styles: list[Style]) -> list[House]:
+    """Lots along a strip: runs of like houses (terraces), now and then a gap between two."""
+    lots: list[tuple[float, float, Style, tuple[str, str, str, str], int, bool]] = []
+    at = 0.0
+    while strip.length - at > 3.5:
+        style = styles[int(rng.integers(len(styles)))]
+        floors = int(rng.integers(style.floors[0], style.floors[1] + 1))
+        width = style.bay * int(rng.integers(2, 6)) + 0.6
+        colours = _colours(rng, style)
+        shop = bool(rng.random() < style.shop)
+        for _ in range(int(rng.choice([1, 1, 2, 3, 4]))):
+            if strip.length - at < width + 3.5:
+                width = min(width + 3.4, strip.length - at)
+            lots.append((at, width, style, colours, floors, shop))
+            at += width
+            if strip.length - at <= 3.5:
+                break
+            if rng.random() < 0.3:
+                colours = _colours(rng, style)
+        if rng.random() < 0.08 and strip.length - at > 12:
+            at += float(rng.uniform(2.0, 4.5))
+    made = [_house(rng, strip, lot, last=i == len(lots) - 1, first=i == 0) for i, lot in enumerate(lots)]
+    return [_with_sides(house, i, made, lots, strip) for i, house in enumerate(made)]
+
+
+def _colours(rng: np.random.Generator, style: Style) -> tuple[str, str, str, str]:
+    wall, trim, accent, roof = (
+        str(rng.choice(palette)) for palette in (style.walls, style.trims, style.accents, style.roofs)
+    )
+    return wall, trim, accent, roof
+
+
+def _house(
+    rng: np.random.Generator,
+    strip: _Row,
+    lot: tuple[float, float, Style, tuple[str, str, str, str], int, bool],
+    *,
+    first: bool,
+    last: bool,
+) -> House:
+    at, width, style, colours, floors, shop = lot
+    nx, ny = NORMALS[strip.front]
+    recess = 0.0 if (first or last) else float(rng.choice([0.0, 0.0, 0.15, 0.4]))
+    near = np.array(strip.origin) + at * np.array(strip.along) - recess * np.array([nx, ny])
+    far = near + width * np.array(strip.along) - (strip.depth - recess) * np.array([nx, ny])
+    low, high = np.minimum(near, far), np.maximum(near, far)
+    return House(
+        box=(float(low[0]), float(low[1]), float(high[0]), float(high[1])),
+        front=strip.front,
+        style=style,
+        floors=floors,
+        ground_m=4.0 if shop else max(3.3, style.floor + 0.3),
+        shop=shop,
+        gable=bool(rng.random() < style.gable) and width < 10,
+        colours=colours,
+        sides=(),
+        seed=int(rng.integers(1 << 24)),
+    )
+
+
+def _with_sides(
+    house: House,
+    i: int,
+    row: list[House],
+    lots: list[tuple[float, float, Style, tuple[str, str, str, str], int, bool]],
+    strip: _Row,
+) -> House:
+    sides = [Side(house.front, True, 0.0)]
+    before = next(d for d, n in enumerate(NORMALS) if n == tuple(-v + 0.0 for v in strip.along))
+    after = next(d for d, n in enumerate(NORMALS) if n == tuple(v + 0.0 for v in strip.along))
+    for direction, j, corner in ((before, i - 1, strip.corners[0]), (after, i + 1, strip.corners[1])):
+        if not 0 <= j < len(row):
+            sides.append(Side(direction, corner, 0.0))
+            continue
+        gap = lots[max(i, j)][0] - lots[min(i, j)][0] - lots[min(i, j)][1]
+        # A house that stands further out shows a sliver of its side beside its neighbour.
+        covered = 0.0 if gap > 0.5 or _stands_out(house, row[j]) else row[j].height_m
+        if covered < house.height_m - 0.3:
+            sides.append(Side(direction, False, min(covered, house.height_m)))
+    return House(**{**vars(house), "sides": tuple(sides)})
+
+
+def _stands_out(house: House, neighbour: House) -> bool:
+    nx, ny = NORMALS[house.front]
+    reach = [max(nx * h.box[0], nx * h.box[2]) + max(ny * h.box[1], ny * h.box[3]) for h in (house, neighbour)]
+    return reach[0] > reach[1] + 0.01

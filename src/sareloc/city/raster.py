@@ -1,0 +1,337 @@
+"""Per pixel: where its ray meets a piece, how much of the pixel the piece covers, and which two pieces come first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, wraps
+from typing import ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+# Run a pixel function as one GPU kernel.
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def fused(function: Callable[P, R]) -> Callable[P, R]:
+    """`function`, compiled when it is called with CUDA tensors and plain elsewhere: a CPU may have no compiler, and its
+    caches already hold what fusing would save."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        on_gpu = any(isinstance(arg, torch.Tensor) and arg.is_cuda for arg in args)
+        return (_compiled(function) if on_gpu else function)(*args, **kwargs)
+
+    return call
+
+
+@cache
+def _compiled(function: Callable[P, R]) -> Callable[P, R]:
+    # Not fullgraph: after many towns of different shapes torch stops compiling anew, and then plain steps must do.
+    return torch.compile(function)
+
+
+# The pixels of an image in square tiles.
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """The pixels of B views by tiles: `column`, `row` (B or 1, T, P) are pixel centres; tiles may be in any order."""
+
+    column: Tensor
+    row: Tensor
+    height: int
+    width: int
+    tile: int
+
+    @property
+    def across(self) -> int:
+        """Tiles in a row of tiles."""
+        return -(-self.width // self.tile)
+
+    @property
+    def down(self) -> int:
+        """Rows of tiles."""
+        return -(-self.height // self.tile)
+
+    def take(self, order: Tensor) -> Grid:
+        """The same pixels with the tiles in another order."""
+        return Grid(self.column[:, order], self.row[:, order], self.height, self.width, self.tile)
+
+
+def make_grid(height: int, width: int, device: torch.device) -> Grid:
+    """All pixels of an image; tiles are a twentieth of the width, at least 8 pixels."""
+    tile = max(8, -(-width // 20))
+    down, across = -(-height // tile), -(-width // tile)
+    local = torch.arange(tile, device=device, dtype=torch.float32) + 0.5
+    left = torch.arange(across, device=device, dtype=torch.float32) * tile
+    top = torch.arange(down, device=device, dtype=torch.float32) * tile
+    column = (left[None, :, None, None] + local[None, None, None, :]).expand(down, across, tile, tile)
+    row = (top[:, None, None, None] + local[None, None, :, None]).expand(down, across, tile, tile)
+    flat = (1, down * across, tile * tile)
+    return Grid(column.reshape(flat), row.reshape(flat), height, width, tile)
+
+
+def assemble(pixels: Tensor, grid: Grid) -> Tensor:
+    """(C, B, T * P) in the grid's first order of tiles -> (B, C, height, width)."""
+    c, b = pixels.shape[:2]
+    t = grid.tile
+    image = pixels.reshape(c, b, grid.down, grid.across, t, t).permute(1, 0, 2, 4, 3, 5)
+    return image.reshape(b, c, grid.down * t, grid.across * t)[:, :, : grid.height, : grid.width]
+
+
+# Which piece of the town does a pixel see? Homogeneous rasterisation in tiles, two layers deep.
+#
+# For the piece corner + a U + b V and the ray eye + t d, with w = corner - eye and n = U x V (Cramer's rule):
+#
+# 1 / t = d.n / w.n a = t d.(V x w) / w.n b = t d.(w x U) / w.n
+#
+# d is affine in the pixel's column and row, hence so are the three numerators: a piece in a view is nine numbers, and
+# its extremes over a tile lie at the tile's corners. The share of a pixel that a piece covers follows from how a and b
+# change from pixel to pixel, so that edges are smooth and nothing jumps where two machines round differently.
+
+FAR = 1e9
+NEAR_M = 0.25
+
+
+def cross(p: Tensor, q: Tensor) -> Tensor:
+    """Cross product along the last axis, written out so that every device rounds alike."""
+    px, py, pz = p.unbind(-1)
+    qx, qy, qz = q.unbind(-1)
+    return torch.stack([py * qz - pz * qy, pz * qx - px * qz, px * qy - py * qx], dim=-1)
+
+
+def piece_coefficients(corner: Tensor, u: Tensor, v: Tensor, view: Tensor, eye: Tensor) -> tuple[Tensor, Tensor]:
+    """The nine numbers (B, N, 3, 3) of each piece in each view, and whether its front is seen (B, N).
+
+    The three rows are 1/t, a/t and b/t; the three columns their constant, and their change per column and per row of
+    pixels. `view` (B, 3, 3) has d = view[0] + column view[1] + row view[2].
+
+    In double precision: the planes of some walls pass the eye by a millimetre, hundreds of metres from the origin, and
+    whether their fronts are seen must not hang on rounding.
+    """
+    given = corner.dtype
+    corner, u, v, view, eye = (x.double() for x in (corner, u, v, view, eye))
+    w = corner - eye[:, None]
+    n = cross(u, v)
+    wn = (w * n).sum(-1, keepdim=True)
+    seen = wn[..., 0] < -1e-3 * n.square().sum(-1).sqrt()
+    numerators = torch.stack([n, cross(v, w), cross(w, u)], dim=-2)
+    numerators = numerators / torch.where(seen[..., None], wn, torch.full_like(wn, -1.0))[..., None]
+    turned = (numerators[..., None, :] * view[:, None, None]).sum(-1)
+    return turned.to(given), seen
+
+
+def _range(c: Tensor, column: Tensor | float, row: Tensor | float, half: tuple[float, float]) -> tuple[Tensor, Tensor]:
+    """Middle and reach of an affine function (..., 3) over boxes of pixels."""
+    middle = c[..., 0] + c[..., 1] * column + c[..., 2] * row
+    return middle, c[..., 1].abs() * half[0] + c[..., 2].abs() * half[1]
+
+
+def _edges(c: Tensor) -> list[Tensor]:
+    """Five affine functions that are all positive where the piece is seen: in front, and within its four sides."""
+    inverse, a, b = c.unbind(-2)
+    return [inverse, a, inverse - a, b, inverse - b]
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Pieces that may be seen in B views: their numbers, and what bounds them on the screen."""
+
+    coefficients: Tensor
+    """(B, K, 3, 3)"""
+    seen: Tensor
+    """(B, K)"""
+    nearest: Tensor
+    """(B, K) 1/t of the nearest corner, which no point of the piece exceeds; at most 4 (25 cm)."""
+    box: Tensor
+    """(B, K, 4) first and last column, first and last row of the part before the camera."""
+
+    def take(self, chosen: Tensor) -> Candidates:
+        """The pieces `chosen` (B, k) of each view."""
+        rows = chosen[..., None]
+        flat = torch.gather(self.coefficients.flatten(2), 1, rows.expand(-1, -1, 9))
+        return Candidates(
+            flat.view(*chosen.shape, 3, 3),
+            torch.gather(self.seen, 1, chosen),
+            torch.gather(self.nearest, 1, chosen),
+            torch.gather(self.box, 1, rows.expand(-1, -1, 4)),
+        )
+
+
+def make_candidates(corner: Tensor, u: Tensor, v: Tensor, rays: Tensor, unproject: Tensor, eye: Tensor) -> Candidates:
+    """All pieces in all views; `unproject` (B, 3, 3) takes an offset from the eye to column t, row t and t."""
+    coefficients, seen = piece_coefficients(corner, u, v, rays, eye)
+    first, along, over = ((x[..., None, :] * unproject[:, None]).sum(-1) for x in (corner - eye[:, None], u, v))
+    corners = torch.stack([first, first + along, first + along + over, first + over], dim=2)
+    column, row, depth = _clipped(corners, corners.roll(-1, 2)).unbind(-1)
+    front = depth >= NEAR_M
+    inverse = 1 / depth.clamp(min=NEAR_M)
+    box = torch.stack(
+        [
+            torch.where(front, column * inverse, FAR).amin(-1),
+            torch.where(front, column * inverse, -FAR).amax(-1),
+            torch.where(front, row * inverse, FAR).amin(-1),
+            torch.where(front, row * inverse, -FAR).amax(-1),
+        ],
+        dim=-1,
+    )
+    return Candidates(coefficients, seen, torch.where(front, inverse, 0.0).amax(-1), box)
+
+
+def _clipped(start: Tensor, end: Tensor) -> Tensor:
+    """(B, N, 8, 3) both ends of four edges, moved along them to NEAR_M before the camera where they lie behind that."""
+    ds, de = start[..., 2:], end[..., 2:]
+    crosses = (ds < NEAR_M) != (de < NEAR_M)
+    share = (1.0001 * NEAR_M - ds) / torch.where(crosses, de - ds, 1.0)
+    cut = start + (end - start) * share
+    moved = [torch.where(crosses & (depth < NEAR_M), cut, point) for point, depth in ((start, ds), (end, de))]
+    return torch.cat(moved, 2)
+
+
+def nearest_pieces(candidates: Candidates, reach_m: Tensor, grid: Grid, keep: int) -> Tensor:
+    """(B, keep) the nearest pieces that may show in the image, in rising order: numbered so, they are ranked alike by
+    every machine where their depths are equal. `reach_m` (B or 1, N) is their longest side."""
+    half = (grid.width / 2 + 1.0, grid.height / 2 + 1.0)
+    shows, _, nearness, _ = _overlap(candidates, half[0] - 1.0, half[1] - 1.0, half)
+    # What is smaller than a pixel at its nearest is left out.
+    shows = shows & (nearness * reach_m * grid.width > 1.0)
+    order = torch.where(shows, nearness, -1.0)
+    return torch.topk(order, min(keep, order.shape[1]), dim=1).indices.sort(dim=1).values
+
+
+def _overlap(
+    pieces: Candidates, column: Tensor | float, row: Tensor | float, half: tuple[float, float]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Whether pieces show in boxes of pixels (given by middle and half size), whether they fill them, and the largest
+    and smallest 1/t there."""
+    left, right, top, low = pieces.box.unbind(-1)
+    shows = pieces.seen & (left < column + half[0]) & (right > column - half[0])
+    shows = shows & (top < row + half[1]) & (low > row - half[1])
+    fills = pieces.seen
+    for edge in _edges(pieces.coefficients):
+        middle, reach = _range(edge, column, row, half)
+        shows = shows & (middle + reach > 0)
+        fills = fills & (middle - reach > 0)
+    middle, reach = _range(pieces.coefficients[..., 0, :], column, row, half)
+    return shows, fills, torch.minimum(middle + reach, pieces.nearest), middle - reach
+
+
+def tile_lists(
+    pieces: Candidates, solid: Tensor, grid: Grid, keep: int, hidden_behind: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """For every tile the pieces that may show in it, nearest first: (B, T, keep) indices, (B, T) counts, and (B, T) the
+    largest 1/t that everything behind a piece covering the whole tile falls short of.
+
+    `solid` (B, K) says which pieces hide what is behind them; `hidden_behind` (B, T) comes from an earlier call.
+    """
+    half = grid.tile / 2
+    column = (grid.column[:, :, 0] - 0.5 + half)[:, None]
+    row = (grid.row[:, :, 0] - 0.5 + half)[:, None]
+    each = Candidates(
+        pieces.coefficients[:, :, None], pieces.seen[..., None], pieces.nearest[..., None], pieces.box[:, :, None]
+    )
+    shows, fills, nearness, farthest = _overlap(each, column, row, (half + 1.0, half + 1.0))
+    wall = torch.where(fills & solid[..., None], farthest, 0.0).amax(1)
+    if hidden_behind is not None:
+        wall = torch.maximum(wall, hidden_behind)
+    shows = shows & (nearness >= wall[:, None])
+    order = torch.where(shows, _ranked(nearness), -1).transpose(1, 2)
+    best = torch.topk(order, min(keep, order.shape[2]), dim=2)
+    return best.indices, (best.values >= 0).sum(-1), wall
+
+
+def _ranked(nearness: Tensor) -> Tensor:
+    """(B, K, T) int32, no two of a tile alike: by nearness to a two-thousandth, then by number, the smaller first.
+
+    Pieces that share a corner are equally near; which of them a full list leaves out must not hang on rounding.
+    """
+    numbers = torch.arange(nearness.shape[1] - 1, -1, -1, device=nearness.device, dtype=torch.int32)
+    rough = nearness.clamp(min=0.0).view(torch.int32) >> 12  # the exponent and 11 bits of a float32
+    return (rough << 10) + numbers[:, None]
+
+
+NUMBERS = 11
+"""Of a piece in a view: nine coefficients (see `raster`) and two leans."""
+TIE = 2e-5
+"""Of the depth. Row houses share a plane: depths nearer than this are equal, and the piece of the smaller number comes
+first. Which of two equal depths is smaller would be for each machine's rounding to say."""
+
+
+def surface_point(c: list[Tensor], column: Tensor, row: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """t, a, b of pixels on pieces and how much a and b change over one pixel; `c` holds the nine numbers."""
+    inverse = c[0] + c[1] * column + c[2] * row
+    t = 1 / inverse.clamp(min=1e-6)
+    a = (c[3] + c[4] * column + c[5] * row) * t
+    b = (c[6] + c[7] * column + c[8] * row) * t
+    fa = ((c[4] - a * c[1]).abs() + (c[5] - a * c[2]).abs()) * t
+    fb = ((c[7] - b * c[1]).abs() + (c[8] - b * c[2]).abs()) * t
+    return t, a, b, fa, fb
+
+
+def covered(a: Tensor, b: Tensor, fa: Tensor, fb: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """The share of each pixel that lies on its piece, 0 to 1."""
+    along = torch.minimum(a + 0.5 * fa, 1 - right * b) - torch.maximum(a - 0.5 * fa, left * b)
+    over = (b + 0.5 * fb).clamp(max=1.0) - (b - 0.5 * fb).clamp(min=0.0)
+    return (along / fa.clamp(min=1e-9)).clamp(0, 1) * (over / fb.clamp(min=1e-9)).clamp(0, 1)
+
+
+def two_nearest(numbers: Tensor, lists: Tensor, counts: Tensor, grid: Grid, dense: bool) -> tuple[Tensor, Tensor]:
+    """For every pixel the nearest piece and the next behind it: two (B, T, P) int32, K where there is none.
+
+    `numbers` (B, K, 11) are the pieces', `lists` and `counts` the tiles' (see `tile_lists`). Unless `dense`, the tiles
+    come sorted by `counts`, most first, and each further slot visits only those that use it.
+    """
+    b, tiles, keep = lists.shape
+    shape = (b, tiles, grid.column.shape[2])
+    near = torch.full(shape, FAR, device=lists.device)
+    nobody = torch.full(shape, numbers.shape[1], device=lists.device, dtype=torch.int32)
+    state = (near, near.clone(), nobody, nobody.clone())
+    for slot in range(keep):
+        n = tiles if dense else int((counts > slot).sum())
+        if n == 0:
+            break
+        index = lists[:, :n, slot]
+        rows = torch.gather(numbers, 1, index[..., None].expand(-1, -1, NUMBERS))
+        used = counts[:, :n] > slot
+        before = tuple(part[:, :n] for part in state)
+        after = fused(_one_more)(rows, index.to(torch.int32), used, grid.column[:, :n], grid.row[:, :n], *before)
+        if n == tiles:
+            state = after
+        else:
+            for part, new in zip(state, after, strict=True):
+                part[:, :n] = new
+    return state[2], state[3]
+
+
+def _one_more(
+    rows: Tensor, index: Tensor, used: Tensor, column: Tensor, row: Tensor,
+    near: Tensor, next_near: Tensor, first: Tensor, second: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Let one more piece per tile compete for its pixels."""
+    c = [x[..., None] for x in rows.unbind(-1)]
+    t, a, b, fa, fb = surface_point(c[:9], column, row)
+    along = torch.minimum(a - c[9] * b, 1 - a - c[10] * b) + 0.5 * fa
+    inside = torch.minimum(along, 0.5 - (b - 0.5).abs() + 0.5 * fb)
+    ahead = c[0] + c[1] * column + c[2] * row > 1e-6
+    hit = (inside > 0) & ahead & used[..., None]
+    t = torch.where(hit, t, FAR)
+    this = index[..., None]
+    # a list's unused slots name any piece, and at FAR it would tie with nobody
+    before_first, before_second = (hit & _before(t, this, *other) for other in ((near, first), (next_near, second)))
+    return (
+        torch.where(before_first, t, near),
+        torch.where(before_first, near, torch.where(before_second, t, next_near)),
+        torch.where(before_first, this, first),
+        torch.where(before_first, first, torch.where(before_second, this, second)),
+    )
+
+
+def _before(t: Tensor, piece: Tensor, other_t: Tensor, other: Tensor) -> Tensor:
+    """Whether a piece at depth t comes before another one."""
+    apart = t - other_t
+    tie = TIE * other_t
+    return (apart < -tie) | ((apart <= tie) & (piece < other))

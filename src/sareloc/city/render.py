@@ -1,0 +1,320 @@
+"""Draw views of a town: the door to the renderer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sareloc.city.atlas import mix, pick
+from sareloc.city.geometry import COLUMN, FACADE, Poses, axes, focal_px
+from sareloc.city.moment import Moment
+from sareloc.city.raster import (
+    Grid,
+    assemble,
+    covered,
+    fused,
+    make_candidates,
+    make_grid,
+    nearest_pieces,
+    surface_point,
+    tile_lists,
+    two_nearest,
+)
+from sareloc.city.scene import Scene, make_scene, usable
+from sareloc.city.shaders import View, expose, facade_pixels, ground_pixels, panel_pixels, ray_through, sky_pixels
+from sareloc.city.surface import Air, fields_at, through_air
+from sareloc.city.town import Town
+from sareloc.errors import ArgumentError
+
+# Trees, lamps, people: flat drawings that turn to the camera, laid over the town from far to near.
+
+SPRITES_PER_VIEW, SPRITES_PER_TILE = 96, 8
+NEAREST_M = 1.6
+
+
+def lay_sprites(air: Air, view: View, grid: Grid, wall: Tensor, colour: Tensor, depth: Tensor) -> Tensor:
+    """Colours (3, B, T * P) with every sprite nearer than `depth` (B, T * P) laid over; `wall` as of `tile_lists`."""
+    rows, lists, counts = _sprite_candidates(air, view, grid, wall)
+    tiled = (lists.shape[1], grid.column.shape[2])
+    colour = colour.view(*colour.shape[:2], *tiled).clone()
+    depth = depth.view(len(depth), *tiled)
+    for slot in reversed(range(lists.shape[2])):
+        used, index = counts > slot, lists[:, :, slot]
+        if air.scene.dense:
+            colour = fused(_lay)(air, _rows_at(rows, index), used, grid.column, grid.row, colour, depth)
+            continue
+        tiles = used[0].nonzero()[:, 0]
+        if len(tiles):
+            pixels = (grid.column[:, tiles], grid.row[:, tiles], colour[:, :, tiles], depth[:, tiles])
+            colour[:, :, tiles] = _lay(air, _rows_at(rows, index[:, tiles]), used[:, tiles], *pixels)
+    return colour.flatten(2)
+
+
+def _rows_at(rows: Tensor, index: Tensor) -> Tensor:
+    return torch.gather(rows, 1, index[..., None].expand(-1, -1, rows.shape[-1]))
+
+
+def _sprite_candidates(air: Air, view: View, grid: Grid, wall: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The sprites that may be seen (B, K, 22): nine coefficients, width, page, distance, three colours under their
+    light, and 1 for a mirrored drawing; and the tiles' lists of them."""
+    scene = air.scene
+    moving = scene.moving_sprites.index_select(0, view.moment)
+    sprites = torch.cat([scene.fixed_sprites.expand(len(view.eye), -1, -1), moving], 1)
+    corner, u, v, distance = _turned(sprites, view.eye)
+    everything = make_candidates(corner, u, v, view.rays, view.unproject, view.eye)
+    everything = replace(everything, seen=everything.seen & (distance > NEAREST_M))
+    chosen = nearest_pieces(everything, sprites[..., 4], grid, SPRITES_PER_VIEW)
+    candidates = everything.take(chosen)
+    lists, counts, _ = tile_lists(
+        candidates, torch.zeros_like(candidates.seen), grid, SPRITES_PER_TILE, hidden_behind=wall
+    )
+    looks = _looks(air, _rows_at(sprites, chosen), torch.gather(distance, 1, chosen))
+    return torch.cat([candidates.coefficients.flatten(2), looks], -1), lists, counts
+
+
+def _turned(sprites: Tensor, eye: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Corner and edges of each sprite turned to each eye, and its distance on the plan."""
+    foot, size = sprites[..., 0:3], sprites[..., 3:5]
+    off = foot[..., :2] - eye[:, None, :2]
+    distance = off.square().sum(-1).sqrt().clamp(min=1e-3)
+    side = torch.stack([off[..., 1], -off[..., 0]], -1) / distance[..., None]
+    u = torch.cat([side * size[..., :1].abs(), torch.zeros_like(size[..., :1])], -1)
+    v = torch.cat([torch.zeros_like(side), size[..., 1:]], -1)
+    return foot - 0.5 * u, u, v, distance
+
+
+def _looks(air: Air, sprites: Tensor, distance: Tensor) -> Tensor:
+    """(B, K, 12) page, mirrored, distance, and the three colours under the light where each sprite stands."""
+    size, page, glow, leafy = sprites[..., 3:5], sprites[..., 5:7], sprites[..., 16], sprites[..., 17]
+    shown = mix(page[..., 0], page[..., 1], air.bare)
+    shadow, _, lamps, sky = fields_at(air, sprites[..., 0], sprites[..., 1])
+    sun = ((size[..., 1] * 0.6 - shadow) * 0.4 + 1).clamp(0, 1)
+    lamplight = air.palette("lamplight") * (0.16 * lamps * air.night)
+    light = air.ambient * (0.35 + 0.65 * sky) + air.sun * (0.6 * sun) + lamplight
+    first, second, third = (sprites[..., i : i + 3].permute(2, 0, 1) for i in (7, 10, 13))
+    second = second * mix(torch.ones_like(air.leaf), air.leaf, leafy)
+    white, snow = air.palette("snow") * light, 0.45 * air.snow * leafy
+    colours = [mix(first * light, white, snow), mix(second * (light + glow * air.night), white, snow), third * light]
+    numbers = torch.stack([shown, (size[..., 0] < 0).to(shown.dtype), distance])
+    return torch.cat([numbers, *colours]).permute(1, 2, 0)
+
+
+def _lay(air: Air, rows: Tensor, used: Tensor, column: Tensor, row: Tensor, colour: Tensor, depth: Tensor) -> Tensor:
+    """One more sprite per tile over what is there."""
+    c = [x[..., None] for x in rows.unbind(-1)]
+    page, mirrored, distance = c[9].to(torch.int32), c[10], c[11]
+    t, a, b, fa, fb = surface_point(c[:9], column, row)
+    a = mix(a, 1 - a, mirrored)
+    x, y = a.clamp(0.004, 0.996), (1 - b).clamp(0.004, 0.996)
+    shade, second, third, opacity = air.scene.pages.fetch(page.expand_as(x), x, y, fa, fb)
+    inside = ((0.5 - (a - 0.5).abs()) / fa + 0.5).clamp(0, 1) * ((0.5 - (b - 0.5).abs()) / fb + 0.5).clamp(0, 1)
+    ahead = c[0] + c[1] * column + c[2] * row > 1e-4
+    alpha = opacity * inside * ((depth - t) * 4 + 0.5).clamp(0, 1) * ahead * used[..., None]
+    first, rest = shade * (1 - second - third), (shade * second, shade * third)
+    look = torch.stack([c[12 + i] * first + c[15 + i] * rest[0] + c[18 + i] * rest[1] for i in range(3)])
+    seen = through_air(air, look.flatten(2), distance.expand_as(t).flatten(1)).view(look.shape)
+    return mix(colour, seen, alpha)
+
+
+# From poses to images: find what each pixel sees, shade it, lay the sprites over it, expose it.
+#
+# The same code runs two ways (`Scene.dense`). On a CPU each view is drawn by itself and every shader visits just the
+# pixels that need it; on a GPU a batch is drawn at once and every shader visits every pixel, as a kernel of its own.
+
+PIECES_PER_VIEW, PIECES_PER_TILE = 512, 16
+CLEAR_OF_CARS_M = 4.5
+"""Nobody parks where a photographer stands."""
+
+
+def draw_views(scene: Scene, view: View, grid: Grid) -> Tensor:
+    """uint8 (B, 3, height, width)."""
+    air, b = Air(scene, view.moment), len(view.eye)
+    ids, numbers, lists, counts, wall = _candidates(scene, view, grid)
+    order = None if scene.dense else torch.argsort(counts[0], descending=True, stable=True)
+    here = grid if order is None else grid.take(order)
+    if order is not None:
+        lists, counts, wall = lists[:, order], counts[:, order], wall[:, order]
+    first, second = (x.reshape(b, -1) for x in two_nearest(numbers, lists, counts, here, scene.dense))
+    column, row = (x.expand(b, -1, -1).reshape(b, -1) for x in (here.column, here.row))
+    pixels = _Pixels(air, view, column, row)
+    table = _Table.of(ids, numbers)
+    colour, alpha, depth = pixels.pieces(table, first, first < numbers.shape[1])
+    rest = 1 - alpha
+    behind, alpha2, _ = pixels.pieces(table, second, (second < numbers.shape[1]) & (rest > 0))
+    # What abuts fills the rest of the pixel, and so does what is behind.
+    filled = torch.minimum(rest, alpha2)
+    left = rest - filled
+    colour = colour * alpha + behind * filled + pixels.backdrop(left > 0) * left
+    colour = lay_sprites(air, view, here, wall, colour, depth)
+    values = fused(expose)(air, view, colour, column, row, grid.height, grid.width)
+    if order is not None:
+        values = values.view(3, b, len(order), -1)[:, :, torch.argsort(order)].flatten(2)
+    return assemble(values, grid).to(torch.uint8)
+
+
+def _candidates(scene: Scene, view: View, grid: Grid) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The pieces that may be seen: their rows in the scene's columns (B, K), their numbers (B, K, 11), and the tiles'
+    lists of them (see `tile_lists`)."""
+    fixed, moving = scene.fixed_pieces, scene.moving_pieces.index_select(0, view.moment)
+    pieces = torch.cat([fixed.expand(len(view.eye), -1, -1), moving], 1)
+    edges = (pieces[..., 0:3], pieces[..., 3:6], pieces[..., 6:9])
+    everything = make_candidates(*edges, view.rays, view.unproject, view.eye)
+    apart = (pieces[..., 12:14] - view.eye[:, None, :2]).square().sum(-1)
+    everything = replace(everything, seen=everything.seen & (apart > CLEAR_OF_CARS_M**2))
+    chosen = nearest_pieces(everything, pieces[..., 11], grid, PIECES_PER_VIEW)
+    candidates = everything.take(chosen)
+    lean = torch.gather(pieces[..., 9:11], 1, chosen[..., None].expand(-1, -1, 2))
+    lists, counts, wall = tile_lists(candidates, (lean == 0).all(-1), grid, PIECES_PER_TILE)
+    shift = (view.moment * moving.shape[1])[:, None]
+    ids = torch.where(chosen < len(fixed), chosen, chosen + shift)
+    return ids, torch.cat([candidates.coefficients.flatten(2), lean], -1), lists, counts, wall
+
+
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """The candidates of B views, as pixels read them; after those of each view comes one that covers nothing."""
+
+    ids: Tensor
+    """(B * (K + 1),) their rows in the scene's columns."""
+    numbers: Tensor
+    """(11, B * (K + 1))"""
+    size: int
+    """K + 1."""
+
+    @staticmethod
+    def of(ids: Tensor, numbers: Tensor) -> _Table:
+        """From (B, K) and (B, K, 11)."""
+        b, k, _ = numbers.shape
+        nothing = numbers.new_tensor([1.0, 0, 0, -9.0, 1e-3, 1e-3, -9.0, 1e-3, 1e-3, 0, 0]).expand(b, 1, -1)
+        flat = torch.cat([numbers, nothing], 1).reshape(b * (k + 1), -1).t().contiguous()
+        return _Table(torch.cat([ids, torch.zeros_like(ids[:, :1])], 1).reshape(-1).to(torch.int32), flat, k + 1)
+
+
+def _resolve(table: _Table, piece: Tensor, column: Tensor, row: Tensor) -> tuple[Tensor, ...]:
+    """Of candidates `piece` (B, n) in pixels: their rows in the scene's columns, t, a, b, the pixel's size in a and b,
+    and the share of it that they cover."""
+    views = torch.arange(len(piece), device=piece.device, dtype=torch.int32)[:, None]
+    at = piece + views * table.size
+    c = [pick(numbers, at) for numbers in table.numbers]
+    t, a, b, fa, fb = surface_point(c[:9], column, row)
+    return pick(table.ids, at), t, a, b, fa, fb, covered(a, b, fa, fb, c[9], c[10])
+
+
+@dataclass(frozen=True, eq=False)
+class _Pixels:
+    """All pixels of B views, by tiles."""
+
+    air: Air
+    view: View
+    column: Tensor
+    row: Tensor
+
+    def shade(self, mask: Tensor, shader: Callable[..., Tensor], *numbers: Tensor) -> Tensor:
+        """Colours (3, B, n) of `shader` where `mask` holds, 0 elsewhere."""
+        inputs = (*numbers, self.column, self.row)
+        if self.air.scene.dense:
+            return torch.where(mask, fused(shader)(self.air, self.view, *inputs), 0.0)
+        index = mask[0].nonzero()[:, 0]
+        out = torch.zeros(3, *mask.shape)
+        if len(index):
+            colour = shader(self.air, self.view, *(x.index_select(1, index) for x in inputs))
+            out[:, 0].index_copy_(1, index, colour[:, 0])
+        return out
+
+    def pieces(self, table: _Table, piece: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Colour, covered share and depth of candidates `piece` (B, n) where they are wanted."""
+        number, t, a, b, fa, fb, share = fused(_resolve)(table, piece, self.column, self.row)
+        alpha = share * wanted
+        facade = pick(self.air.scene.columns[COLUMN["kind"]], number) == FACADE
+        colour = self.shade(wanted & facade, facade_pixels, number, t, a, fa, fb)
+        colour = colour + self.shade(wanted & ~facade, panel_pixels, number, t, a, b, fa, fb)
+        return colour, alpha, torch.where(wanted & (alpha > 0.5), t, 1e6)
+
+    def backdrop(self, wanted: Tensor) -> Tensor:
+        """Ground below the horizon, sky above it."""
+        below = ray_through(self.view, self.column, self.row)[2] < -1e-4
+        return self.shade(wanted & below, ground_pixels) + self.shade(wanted & ~below, sky_pixels)
+
+
+DENSE_BATCH = 32
+"""Views drawn at once on a GPU; always so many, so that a view's pixels do not depend on how many were asked for."""
+
+
+def draw(
+    town: Town, poses: Poses, moments: Sequence[Moment], height: int, width: int, device: torch.device | str = "cpu"
+) -> Tensor:
+    """Images (N, 3, height, width) uint8 on `device`: what each pose sees at its moment of the list.
+
+    On one machine and kind of device the same arguments give the same bytes, whatever else is drawn with them.
+    """
+    if not len(poses):
+        return torch.empty(0, 3, height, width, dtype=torch.uint8, device=usable(device))
+    scene, poses = scene_of(town, poses, moments, device)
+    return draw_scene(scene, poses, height, width)
+
+
+def scene_of(town: Town, poses: Poses, moments: Sequence[Moment], device: torch.device | str) -> tuple[Scene, Poses]:
+    """A scene of just the moments that these poses use, and the poses counting in it."""
+    used, row = np.unique(poses.moment, return_inverse=True)
+    if not 0 <= used[0] <= used[-1] < len(moments):
+        raise ArgumentError(f"the poses count moments up to {used[-1]}, but there are {len(moments)}")
+    return make_scene(town, [moments[m] for m in used], device), replace(poses, moment=row.reshape(-1))
+
+
+def draw_scene(scene: Scene, poses: Poses, height: int, width: int) -> Tensor:
+    """Images (N, 3, height, width) uint8 on the scene's device; the poses' moments count in the scene's."""
+    if min(height, width) < 8:
+        raise ArgumentError(f"an image is at least 8 pixels high and wide, found {height} x {width}")
+    grid = make_grid(height, width, scene.device)
+    step = DENSE_BATCH if scene.dense else 1
+    rows = np.arange(-(-len(poses) // step) * step) % len(poses)
+    view = _view(poses.take(rows), height, width, scene.device)
+
+    def part(start: int) -> Tensor:
+        with torch.inference_mode():
+            some = View(*(getattr(view, f.name)[start : start + step] for f in fields(View)))
+            return draw_views(scene, some, grid)
+
+    starts = range(0, len(rows), step)
+    return torch.cat(list(map(part, starts)) if scene.dense else _side_by_side(part, starts))[: len(poses)]
+
+
+def _side_by_side(part: Callable[[int], Tensor], starts: range) -> list[Tensor]:
+    """Draw each view in one thread, as many at a time as torch has threads: the thousands of small steps of a view are
+    not worth sharing out, and on a busy machine threads that wait for each other stand still."""
+    workers = min(torch.get_num_threads(), len(starts))
+    if workers == 1:
+        return [part(start) for start in starts]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(workers) as pool:
+            return list(pool.map(part, starts))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _view(poses: Poses, height: int, width: int, device: torch.device) -> View:
+    frame, f = axes(poses), focal_px(poses, width)
+    right, down = frame[:, 1] / f[:, None], -frame[:, 2] / f[:, None]
+    start = frame[:, 0] - 0.5 * width * right - 0.5 * height * down
+    screen = np.zeros((len(poses), 3, 3))
+    screen[:, 0, 1], screen[:, 1, 2], screen[:, 2, 0] = f, -f, 1
+    screen[:, 0, 0], screen[:, 1, 0] = width / 2, height / 2
+
+    def put(array: np.typing.NDArray[np.generic], kind: torch.dtype) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(kind).to(device)
+
+    return View(
+        put(poses.eye, torch.float32),
+        put(np.stack([start, right, down], axis=1), torch.float32),
+        put(screen @ frame, torch.float32),
+        put(poses.moment, torch.int64),
+        put(poses.seed, torch.int64),
+        put(1 / f, torch.float32),
+    )

@@ -1,0 +1,1 @@
+"""Building a map on the machines of a Ray cluster (extra `ray`)."""

@@ -1,0 +1,147 @@
+"""Building a map on many machines: they describe, and one process, or a server that they all reach, keeps the map."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tqdm import tqdm
+
+from sareloc.cluster.ray import joined, run_packets
+from sareloc.cluster.worker import Done, Wanted, Work, list_wanted, packets_of
+from sareloc.errors import ArgumentError, PhotoError
+from sareloc.maps.build import BuildReport, Target, make_report
+from sareloc.maps.examine import read_beside
+from sareloc.maps.place_map import PlaceMap
+from sareloc.maps.records import Entry, Manifest, Storage
+from sareloc.maps.sorting import Tally, corrected, pick_new
+from sareloc.maps.store import photo_name
+from sareloc.milvus.connection import is_milvus_address, read_milvus_address
+from sareloc.models.checkpoint import save_checkpoint
+from sareloc.models.place_model import PlaceModel
+from sareloc.photos import Geotag
+from sareloc.photos.finding import NOT_UTF8, is_url, is_utf8
+
+
+@dataclass(frozen=True)
+class ClusterReport(BuildReport):
+    """What became of the photos, and who saw to it."""
+
+    workers: Mapping[str, int] = field(default_factory=dict)
+    """How many packets each worker (host:process) has done."""
+
+
+def build_map_on_cluster(
+    model: PlaceModel,
+    photos: str | Path | Sequence[str | Path],
+    out: str | Path,
+    *,
+    cluster: str,
+    geotags: str | Path | None = None,
+    dim: int | None = None,
+    storage: Storage = "float16",
+    batch: int = 8,
+    workers: int = 0,
+    packet: int = 256,
+    progress: bool = True,
+) -> ClusterReport:
+    """Make a map of photos as `build_map` does, described by the workers of a Ray cluster.
+
+    `photos`: folders that all machines see under the same path, or URLs that fsspec reads (s3://bucket/photos).
+    `cluster`: ray://host:10001, ray://auto on a machine of the cluster, or ray://local. `packet` photos are handed to a
+    worker at a time: so many are done again where one is lost. `workers` processes decode for each of them.
+
+    A map in a file is written by this process alone; to a Milvus server the workers write. Photos that were moved
+    since they were put into a file's map are described once more.
+    """
+    if packet < 1:
+        raise ArgumentError(f"a packet holds one photo or more, found {packet}")
+    start, checkpoint = time.monotonic(), checkpoint_of(model)
+    manifest = Manifest(model.name, model.fingerprint(), dim or model.dim, storage)
+    with Target(out, manifest) as target, joined(cluster, len(checkpoint)) as ray:
+        building = _Building(target, ray, checkpoint, Work(manifest.dim, batch, workers, None), packet)
+        wanted, notes = list_wanted(photos, geotags)
+        building.build(wanted, _server(out), progress)
+        report = make_report(building.tally, target.gone(), notes, start)
+    if target.store is not None:
+        PlaceMap(out).settle()
+    return ClusterReport(**vars(report), workers=dict(building.workers))
+
+
+@dataclass
+class _Building:
+    target: Target
+    ray: Any
+    checkpoint: bytes
+    work: Work
+    packet: int
+    tally: Tally = field(default_factory=Tally)
+    workers: Counter[str] = field(default_factory=Counter)
+
+    def build(self, listed: Sequence[Wanted], server: str | None, progress: bool) -> None:
+        named = {one.name: one for one in (replace(one, name=self._name(one.where)) for one in listed)}
+        self.tally.unreadable += [PhotoError(one.where, NOT_UTF8) for name, one in named.items() if not is_utf8(name)]
+        wanted = [one for name, one in named.items() if is_utf8(name)]
+        entries = self.target.entries([one.name for one in wanted])
+        todo = [one for one in wanted if one.name not in entries or entries[one.name].stamp != one.stamp]
+        new = {one.name for one in todo}
+        unchanged = ((one.name, _given(one)) for one in wanted if one.name not in new)
+        self._update(corrected(unchanged, entries, self.tally))
+        with tqdm(
+            total=len(wanted), initial=self.tally.total, desc="map", unit="photo", disable=None if progress else True
+        ) as bar:
+            if server is not None:
+                if todo:
+                    self.target.open()  # the workers expect it
+                # A file with new content may hold what was another file's: only who sees all of them in order may
+                # put these in, and when nobody else writes any more.
+                fresh = [one for one in todo if one.name not in entries]
+                self._run(fresh, {}, replace(self.work, out=server), bar)
+                todo = [one for one in todo if one.name in entries]
+            self._run(todo, entries, self.work, bar)
+
+    def _name(self, where: str) -> str:
+        return where if is_url(where) else photo_name(self.target.where, Path(where))
+
+    def _update(self, entries: Sequence[Entry]) -> None:
+        if entries:
+            self.target.open().update(entries)
+
+    def _run(self, wanted: Sequence[Wanted], entries: dict[str, Entry], work: Work, bar: Any) -> None:
+        if not wanted:
+            return
+        for done in run_packets(self.ray, packets_of(wanted, self.packet), self.checkpoint, work):
+            self._take(done, entries)
+            bar.update(self.tally.total - bar.n)
+
+    def _take(self, done: Done, entries: dict[str, Entry]) -> None:
+        self.tally.include(done.tally)
+        self.workers[done.worker] += 1
+        rows = {where: row for row, (where, _) in enumerate(done.photos)}
+        new, changed = pick_new(done.photos, self.target.store, entries, self.tally)
+        self._update(changed)
+        if new:
+            photos, vectors = [photo for _, photo in new], done.descriptors[[rows[where] for where, _ in new]]
+            self.tally.count_written(photos, self.target.open().add(photos, vectors))
+
+
+def _given(wanted: Wanted) -> Geotag | None:
+    return wanted.geotag if is_url(wanted.where) else wanted.geotag or read_beside(Path(wanted.where))
+
+
+def checkpoint_of(model: PlaceModel) -> bytes:
+    """The content of the model's .safetensors file."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "model.safetensors"
+        save_checkpoint(model, file)
+        return file.read_bytes()
+
+
+def _server(out: str | Path) -> str | None:
+    """The address that workers can write to; None where this process must."""
+    return str(out) if is_milvus_address(out) and not read_milvus_address(out).local else None

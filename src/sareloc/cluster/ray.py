@@ -1,0 +1,161 @@
+"""A Ray cluster: joining one, or starting one on this machine, and running packets of photos through its workers."""
+
+from __future__ import annotations
+
+import re
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from typing import Any
+from urllib.parse import urlsplit
+
+from sareloc import __version__
+from sareloc.cluster.worker import Describer, Done, Work, read_done, write_done
+from sareloc.errors import ArgumentError, SarelocError, need
+from sareloc.maps.sorting import Tally
+
+SCHEME = "ray://"
+HERE, RUNNING = "ray://local", "ray://auto"
+STORE_BYTES = 256 * 2**20  # Ray's own default is a third of the memory; packets are small
+TRIES = 10  # for a packet whose worker is lost again and again
+HEAD = "node:__internal_head__"  # what Ray calls the machine that runs the cluster
+BLOCKS = 10_000
+ANSWER_S = 10.0
+FAILED = "failed"
+GO_ON = "What is in the map stays in it, and the same command goes on"
+
+
+def check_address(address: str) -> None:
+    """What is no address of a cluster is an ArgumentError that shows how one is written."""
+    try:
+        server = urlsplit(address)
+        complete = address in (HERE, RUNNING) or bool(server.hostname and server.port)
+    except ValueError:  # a port that is none
+        complete = False
+    if not address.startswith(SCHEME) or not complete:
+        raise ArgumentError(
+            f"{address!r} is no address of a Ray cluster: write ray://host:10001, {RUNNING} on a machine of the "
+            f"cluster, or {HERE} to start Ray here"
+        )
+
+
+@contextmanager
+def joined(address: str, model_bytes: int) -> Iterator[Any]:
+    """The module ray, connected; a process that has called `ray.init` stays with the cluster that it has.
+
+    Ray prints what happens to its workers: here to standard error, as standard output may be for a program to read.
+    """
+    check_address(address)
+    ray = need("ray", "ray")
+    if ray.is_initialized():
+        with redirect_stdout(sys.stderr):
+            yield ray
+        return
+    quiet = {"logging_level": "ERROR", "log_to_driver": False}
+    try:
+        if address == HERE:
+            store = STORE_BYTES + 2 * model_bytes
+            ray.init(address="local", include_dashboard=False, object_store_memory=store, **quiet)
+        else:
+            if address != RUNNING:  # Ray would wait for half a minute
+                parts = urlsplit(address)
+                socket.create_connection((str(parts.hostname), int(parts.port or 0)), ANSWER_S).close()
+            ray.init(address="auto" if address == RUNNING else address, **quiet)
+    except (OSError, RuntimeError, ValueError) as silent:
+        raise SarelocError(
+            f"no Ray cluster answers at {address} ({silent}): is it running, and its port open to this machine? "
+            f"{HERE} starts one here"
+        ) from silent
+    with redirect_stdout(sys.stderr):
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
+
+
+def run_packets(ray: Any, packets: Sequence[str], checkpoint: bytes, work: Work) -> Iterator[Done]:
+    """What became of each packet, in order, as the cluster's workers get them done.
+
+    A worker that is lost loses nothing: its packet is done again, by itself when it is back or by another.
+    """
+    # on the head, without which there is no cluster: any other machine may be lost
+    on_head = ray.remote(num_cpus=0, resources={HEAD: 0.001})
+    foreman = on_head(Foreman).remote(list(packets), checkpoint, work)
+    try:
+        found = ray.get(foreman.version.remote())
+        if found != __version__:
+            raise SarelocError(f"the cluster has sareloc {found}, this is {__version__}: install the same on both")
+        while (row := ray.get(foreman.next.remote())) is not None:
+            if row[FAILED]:
+                raise SarelocError(f"a worker stopped: {row[FAILED]}. {GO_ON}")
+            yield read_done(row)
+    except ray.exceptions.RayError as lost:
+        raise SarelocError(f"the cluster gave up: {_reason(lost)}. {GO_ON}") from lost
+    finally:
+        ray.kill(foreman)
+
+
+class Foreman:
+    """Runs the workers, from inside the cluster: Ray Data does not work from a client outside of it."""
+
+    def __init__(self, packets: list[str], checkpoint: bytes, work: Work) -> None:
+        ray, data = need("ray", "ray"), need("ray.data", "ray")
+        context = data.DataContext.get_current()
+        context.execution_options.preserve_order = True  # of two photos with one content the first goes in
+        context.enable_progress_bars = False
+        rows = data.from_items(
+            [{"packet": packet} for packet in packets], override_num_blocks=min(len(packets), BLOCKS)
+        )
+        self._rows = iter(
+            rows.map(
+                _RayDescriber,
+                fn_constructor_args=(ray.put(checkpoint), work),
+                **_workers(ray.nodes(), work.decoders),
+                max_task_retries=TRIES,
+            ).iter_rows()
+        )
+
+    def version(self) -> str:
+        """Of the sareloc that is installed on the cluster."""
+        return __version__
+
+    def next(self) -> dict[str, Any] | None:
+        """What became of the next packet; None after the last."""
+        return next(self._rows, None)
+
+
+class _RayDescriber:
+    """A worker whose errors of ours are rows: Ray would try again what raises them, and print where they came from."""
+
+    def __init__(self, checkpoint: Any, work: Work) -> None:
+        self._checkpoint, self._work = checkpoint, work
+        self._describer: Describer | None = None
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        try:
+            if self._describer is None:
+                self._describer = Describer(need("ray", "ray").get(self._checkpoint), self._work)
+            return {**self._describer(row), FAILED: ""}
+        except SarelocError as error:
+            return {**write_done(Done("", Tally())), FAILED: str(error)}
+
+
+def _workers(nodes: Sequence[dict[str, Any]], decoders: int) -> dict[str, Any]:
+    """How many workers there are and what each takes: one for each GPU, else for so many cores as it has decoders."""
+    pool = need("ray.data", "ray").ActorPoolStrategy
+    alive = [node["Resources"] for node in nodes if node["Alive"]]
+    gpus = sum(int(node.get("GPU", 0)) for node in alive)
+    if gpus:
+        return {"compute": pool(size=gpus), "num_cpus": 1, "num_gpus": 1}
+    cores = min(max(1, decoders), max(int(node.get("CPU", 0)) for node in alive))
+    count = sum(int(node.get("CPU", 0)) // cores for node in alive) if cores else 0
+    if not count:
+        raise SarelocError("no machine of the cluster has a core or a GPU for a worker")
+    return {"compute": pool(size=count), "num_cpus": cores}
+
+
+def _reason(lost: BaseException) -> str:
+    """The last line that names an error other than Ray's: what went wrong, without the way that it came."""
+    lines = str(lost).strip().splitlines() or [type(lost).__name__]
+    return next((line for line in reversed(lines) if re.match(r"(?!ray\.)[\w.]+(Error|Exception)\b", line)), lines[-1])

@@ -1,0 +1,230 @@
+"""A worker of a cluster: holds the model, takes packets of photos, gives or writes their descriptors."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import numpy as np
+
+from sareloc.arrays import Vectors
+from sareloc.describe import describe
+from sareloc.errors import PhotoError
+from sareloc.maps.examine import examine, list_photos, read_tables, stamp
+from sareloc.maps.records import Photo
+from sareloc.maps.sorting import Conflict, Tally, pick_new, set_aside
+from sareloc.maps.store import open_store
+from sareloc.models.checkpoint import load_model
+from sareloc.photos import Geotag, read_geotag_table
+from sareloc.photos.decoding import TRUNCATED, is_truncated
+from sareloc.photos.finding import TABLES, fetch_file, find_remote_photos, is_url, remote_stamp, usual_url
+from sareloc.photos.tables import counted
+
+# What travels between the process that builds a map and the workers of a cluster, as JSON: packets of photos, and what
+# became of them.
+
+FILE_URL = "file://"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A photo that shall go into a map."""
+
+    where: str
+    """Its path, the same on every machine, or its URL."""
+    stamp: tuple[int, int] | None
+    """Size in bytes and time stamp in ns when it was listed; None where it is gone already."""
+    geotag: Geotag | None = None
+    """What a table says of it; None: ask the photo."""
+    name: str = ""
+    """What the map calls it."""
+
+
+@dataclass
+class Done:
+    """What became of a packet of photos."""
+
+    worker: str
+    """Host and process."""
+    tally: Tally
+    photos: list[tuple[str, Photo]] = field(default_factory=list)
+    """Where they lie, and what a map knows of them: those that nobody has written yet."""
+    descriptors: Vectors = field(default_factory=lambda: np.zeros((0, 0), dtype=np.float32))
+    """(n, dim) of `photos`."""
+
+
+def list_wanted(
+    given: str | Path | Sequence[str | Path], geotags: str | Path | None
+) -> tuple[list[Wanted], tuple[str, ...]]:
+    """The photos in folders, here or at a URL, with what tables say of their positions; as `build_map` finds them.
+
+    Also notes on what is wrong or odd about the tables.
+    """
+    items = [given] if isinstance(given, str | Path) else list(given)
+    local = [path for item in items if (path := _local_path(item)) is not None]
+    remote = [str(item) for item in items if _local_path(item) is None]
+    wanted: list[Wanted] = []
+    notes: list[str] = []
+    if local:
+        photos = list_photos(local)
+        table = read_tables(local, geotags, photos)
+        wanted += [Wanted(str(path), stamp(path), table.tags.get(os.path.abspath(path))) for path in photos]
+        notes += table.notes
+    for url in remote:
+        found = find_remote_photos(url)
+        if not found:
+            raise PhotoError(url, "holds no photos")
+        by_url, problems = _remote_table(url, geotags)
+        wanted += [Wanted(photo, changed, by_url.get(photo)) for photo, changed in found.items()]
+        notes += problems
+        if missing := [named for named in by_url if named not in found]:
+            notes.append(f"{url}: {counted(missing, 'row')} of its table without a photo")
+    return wanted, tuple(notes)
+
+
+def _local_path(item: str | Path) -> Path | None:
+    if str(item).startswith(FILE_URL):
+        return Path(url2pathname(urlsplit(str(item)).path))
+    return None if is_url(item) else Path(item)
+
+
+def _remote_table(folder: str, geotags: str | Path | None) -> tuple[dict[str, Geotag], list[str]]:
+    """Geotags by URL, from this table, whose names are relative to the folder, or from the one in the folder; notes."""
+    head, colons, behind = usual_url(folder).partition("::")
+    within, after = head if head.endswith("/") else f"{head}/", f"{colons}{behind}"
+    with TemporaryDirectory() as scratch:
+        beside = [f"{within}{name}{after}" for name in TABLES if geotags is None]
+        tables = [fetch_file(url, Path(scratch)) for url in beside if remote_stamp(url) is not None]
+        read = [read_geotag_table(table) for table in ([Path(geotags)] if geotags is not None else tables)]
+    tags = {f"{within}{file}{after}": geotag for table in read for file, geotag in table.tags.items()}
+    return tags, [problem for table in read for problem in table.problems]
+
+
+def packets_of(wanted: Sequence[Wanted], size: int) -> list[str]:
+    """Photos as packets of so many."""
+    return [json.dumps([asdict(one) for one in wanted[i : i + size]]) for i in range(0, len(wanted), size)]
+
+
+def read_packet(packet: str) -> Iterator[Wanted]:
+    """The photos of a packet."""
+    for row in json.loads(packet):
+        known = row["stamp"] and tuple(row["stamp"])
+        yield Wanted(row["where"], known, row["geotag"] and _geotag(row["geotag"]), row["name"])
+
+
+def write_done(done: Done) -> dict[str, Any]:
+    """As a row of a table."""
+    about = {
+        "worker": done.worker,
+        "tally": asdict(replace(done.tally, unreadable=[])),
+        "unreadable": [[error.photo, error.reason] for error in done.tally.unreadable],
+        "photos": [[where, asdict(photo) | {"sha256": photo.sha256.hex()}] for where, photo in done.photos],
+    }
+    return {"about": json.dumps(about), "descriptors": done.descriptors.astype("<f4").tobytes()}
+
+
+def read_done(row: dict[str, Any]) -> Done:
+    """From a row of a table."""
+    about = json.loads(row["about"])
+    unreadable = [PhotoError(photo, reason) for photo, reason in about["unreadable"]]
+    photos = [(where, _photo(known)) for where, known in about["photos"]]
+    vectors = np.frombuffer(row["descriptors"], dtype="<f4").reshape(len(photos), -1 if photos else 0)
+    conflicts = [Conflict(**known) for known in about["tally"]["conflicts"]]
+    tally = Tally(**about["tally"] | {"unreadable": unreadable, "conflicts": conflicts})
+    return Done(about["worker"], tally, photos, vectors)
+
+
+def _geotag(known: dict[str, Any]) -> Geotag:
+    return Geotag(**known | {"latlon": tuple(known["latlon"])})
+
+
+def _photo(known: dict[str, Any]) -> Photo:
+    return Photo(**known | {"geotag": _geotag(known["geotag"]), "sha256": bytes.fromhex(known["sha256"])})
+
+
+FETCHING = 16  # photos on their way from a storage at a time
+
+Found = tuple[str, Photo]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a worker is there for."""
+
+    dim: int
+    batch: int
+    """Photos described at once."""
+    decoders: int
+    """Processes that decode; 0: the worker itself."""
+    out: str | None
+    """The map that the worker writes to; None: it gives the descriptors back."""
+
+
+class Describer:
+    """Called with one packet after another. Done twice, as when a worker was lost, a packet leaves the map as once."""
+
+    def __init__(self, checkpoint: bytes, work: Work) -> None:
+        """`checkpoint`: the content of a model's .safetensors file."""
+        self._work = work
+        self._name = f"{socket.gethostname()}:{os.getpid()}"
+        self._store = None if work.out is None else open_store(work.out, write=True)
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "model.safetensors"
+            file.write_bytes(checkpoint)
+            self._model = load_model(file, None)
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """The packet's photos as `Done`."""
+        tally = Tally()
+        with TemporaryDirectory(prefix="sareloc-") as scratch:
+            files: dict[str, Path] = {}
+            with ThreadPoolExecutor(FETCHING) as threads:
+                wanted = list(read_packet(row["packet"]))
+                examined = list(threads.map(lambda one: _examine(one, Path(scratch), files), wanted))
+            found = set_aside(((one.where, photo) for one, photo in zip(wanted, examined, strict=True)), tally)
+            if self._store is not None:
+                found, changed = pick_new(found, self._store, {}, tally)
+                if changed:
+                    self._store.update(changed)
+            done = self._describe(found, [files[where] for where, _ in found], tally)
+        if self._store is not None and done.photos:
+            photos = [photo for _, photo in done.photos]
+            tally.count_written(photos, self._store.add(photos, done.descriptors))
+            done = Done(self._name, tally)
+        return write_done(done)
+
+    def _describe(self, found: Sequence[Found], files: Sequence[Path], tally: Tally) -> Done:
+        vectors = np.zeros((len(found), self._work.dim), dtype=np.float32)
+        described = np.zeros(len(found), dtype=bool)
+        knobs = self._work
+        for part in describe(
+            self._model, files, batch=knobs.batch, workers=knobs.decoders, dim=knobs.dim, progress=False
+        ):
+            vectors[part.rows], described[part.rows] = part.descriptors, True
+            tally.notes += [f"{found[row][0]}: {TRUNCATED}" for row in part.rows if is_truncated(files[row])]
+            tally.unreadable += [PhotoError(found[row][0], error.reason) for row, error in part.errors.items()]
+        rows = np.flatnonzero(described).tolist()
+        return Done(self._name, tally, [found[row] for row in rows], vectors[rows])
+
+
+def _examine(wanted: Wanted, scratch: Path, files: dict[str, Path]) -> Photo | PhotoError | None:
+    """What a map knows of a photo, which from here on is a file: noted in `files`."""
+    try:
+        file = fetch_file(wanted.where, scratch) if is_url(wanted.where) else Path(wanted.where)
+        table = {} if wanted.geotag is None else {os.path.abspath(file): wanted.geotag}
+        photo = examine(file, wanted.name, table)
+    except PhotoError as error:
+        return PhotoError(wanted.where, error.reason)
+    files[wanted.where] = file
+    if photo is None or not is_url(wanted.where) or wanted.stamp is None:
+        return photo
+    return replace(photo, size_bytes=wanted.stamp[0], modified_ns=wanted.stamp[1])

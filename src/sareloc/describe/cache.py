@@ -1,0 +1,128 @@
+"""Descriptors on disk while they are being made: a killed run goes on from here."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sareloc.arrays import Ints, Vectors
+from sareloc.errors import ArgumentError
+from sareloc.files import replacing, writing
+from sareloc.photos.finding import fitting_ns
+
+FORMAT = 1
+MARK_EVERY_S = 5.0  # what a killed run may lose; waiting for the disk after each batch would slow a GPU down
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a store belongs to."""
+
+    format: int
+    model: str
+    """The model's fingerprint."""
+    dim: int
+    dtype: str
+    photos: int
+    names: str
+    """A hash of the photos' paths, in their order."""
+
+
+class Store:
+    """A folder of descriptors, one row for each photo, and which of them are done.
+
+    `manifest.json` says what it belongs to, `vectors.npy` holds the descriptors, and `stamps.npy` the size and time of
+    each photo's file when it was described, -1 before: a file that changes is described again.
+    """
+
+    def __init__(self, vectors: Vectors, stamps: Ints, current: Ints) -> None:
+        self.vectors = vectors
+        """(N, dim), mapped from the disk."""
+        self._stamps = stamps
+        self._current = current
+        self._unmarked: list[Ints] = []
+        self._marked_at = time.monotonic()
+
+    @staticmethod
+    def open(folder: Path, model: str, dim: int, paths: Sequence[Path]) -> Store:
+        """Open the folder, or begin it; one that another model, dimension or list of photos has filled is refused."""
+        names = hashlib.sha256(os.fsencode("\n".join(path.as_posix() for path in paths))).hexdigest()[:16]
+        wanted = Manifest(FORMAT, model, dim, "float32", len(paths), names)
+        manifest, vectors, stamps = (folder / name for name in ("manifest.json", "vectors.npy", "stamps.npy"))
+        if not manifest.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            with writing(vectors):
+                np.lib.format.open_memmap(vectors, "w+", np.float32, (len(paths), dim)).flush()
+                _reserve(vectors)
+            with writing(stamps):
+                content = io.BytesIO()  # np.save to a file that does not fit says only how much was written
+                np.save(content, np.full((len(paths), 2), -1, dtype=np.int64))
+                stamps.write_bytes(content.getvalue())
+            # the manifest comes last: a folder without one is begun anew
+            with replacing(manifest) as beside:
+                beside.write_text(json.dumps(asdict(wanted), indent=2) + "\n")
+        _check(folder, json.loads(manifest.read_text()), asdict(wanted))
+        current = np.array([_stamp(path) for path in paths], dtype=np.int64).reshape(-1, 2)
+        return Store(np.load(vectors, mmap_mode="r+"), np.load(stamps, mmap_mode="r+"), current)
+
+    def todo(self) -> Ints:
+        """Rows of the photos that are not described as they are now."""
+        return np.flatnonzero((self._stamps != self._current).any(axis=1))
+
+    def put(self, rows: Ints, descriptors: Vectors) -> None:
+        """Keep the descriptors (n, dim) of these rows; they count as done at the next `mark`, a few seconds later."""
+        self.vectors[rows] = descriptors
+        self._unmarked.append(rows)
+        if time.monotonic() - self._marked_at >= MARK_EVERY_S:
+            self.mark()
+
+    def forget(self, rows: Sequence[int]) -> None:
+        """These rows have no descriptor (any more)."""
+        self._stamps[rows] = -1
+        self.vectors[rows] = 0
+
+    def mark(self) -> None:
+        """Bring the descriptors to the disk, then mark them as done: never the other way round."""
+        if isinstance(self.vectors, np.memmap):
+            self.vectors.flush()
+        for rows in self._unmarked:
+            self._stamps[rows] = self._current[rows]
+        self._unmarked.clear()
+        self._marked_at = time.monotonic()
+
+
+def _reserve(file: Path) -> None:
+    """Give the file its space on the disk now: a process that writes to mapped memory without any is killed."""
+    if hasattr(os, "posix_fallocate"):
+        with file.open("r+b") as opened:
+            try:
+                os.posix_fallocate(opened.fileno(), 0, max(file.stat().st_size, 1))
+            except OSError as refused:
+                if refused.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # a file system that cannot reserve
+                    raise
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        status = path.stat()
+    except OSError:
+        return -2, -2  # an absent file equals no stamp, and is tried again
+    return status.st_size, fitting_ns(status.st_mtime_ns)
+
+
+def _check(folder: Path, found: dict[str, object], wanted: dict[str, object]) -> None:
+    differing = [f"{key} {found.get(key)} (here {value})" for key, value in wanted.items() if found.get(key) != value]
+    if differing:
+        raise ArgumentError(
+            f"{folder} holds descriptors of another model or list of photos: {', '.join(differing)}. "
+            "Give another folder, or delete this one to begin anew"
+        )

@@ -1,0 +1,322 @@
+"""Write a model as an ONNX file: pixels in, unit descriptors out, in any batch and of any size.
+
+The operators are written out layer by layer rather than by torch.onnx: with free image sizes torch's exporter reasons
+about every padding (minutes for EfficientNet-lite0), and rounds negative quotients the other way than Python does.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+
+from sareloc import __version__
+from sareloc.errors import ArgumentError, need
+from sareloc.files import replacing
+from sareloc.models.aggregation import CRN, NORM_EPS, Aggregation, Average, GeM, Maximum, NetVLAD
+from sareloc.models.backbones import Backbone
+from sareloc.models.backbones.efficientnet import _SameConv
+from sareloc.models.fused import trace_layers
+from sareloc.models.place_model import PlaceModel
+from sareloc.models.preprocess import MIN_SIDE_PX
+from sareloc.models.whitening import Whitening
+
+# An ONNX graph under construction: operators are added one after the other, each gives its output's name.
+
+OPSET = 18
+SMALLEST = 1e-30  # instead of a step of 0
+IR_VERSION = 10  # the oldest that has what the graph uses, so that older runtimes open the file
+
+
+class Graph:
+    """Operators and weights; every value has a name."""
+
+    def __init__(self) -> None:
+        self._onnx = need("onnx", "onnx")
+        self._nodes: list[Any] = []
+        self._weights: list[Any] = []
+        self._rounded: set[str] = set()
+
+    def add(self, op: str, *inputs: str, **attributes: Any) -> str:
+        """Apply an operator of ONNX's own set; the name of its output."""
+        output = f"{op.lower()}_{len(self._nodes)}"
+        if op == "DequantizeLinear" or (op == "MaxPool" and inputs[0] in self._rounded):
+            self._rounded.add(output)
+        self._nodes.append(self._onnx.helper.make_node(op, inputs, [output], name=output, **attributes))
+        return output
+
+    def floats(self, numbers: Tensor | float, name: str = "number") -> str:
+        """A float32 constant, of any shape."""
+        return self._constant(torch.as_tensor(numbers).detach().cpu().float().contiguous().numpy(), name)
+
+    def ints(self, *numbers: int) -> str:
+        """An int64 constant (n,), such as axes or a shape."""
+        return self._constant(np.array(numbers, dtype=np.int64), "ints")
+
+    def rounded(self, x: str, lowest: float, highest: float) -> str:
+        """The value rounded to 8 bits: 255 steps from 0 to `highest`, or 127 to each side where some are below 0."""
+        kind, top = (np.uint8, 255) if lowest >= 0 else (np.int8, 127)
+        scale = self.floats(max(-lowest, highest, SMALLEST) / top)
+        zero = self._constant(np.zeros((), dtype=kind), "zero")
+        return self.add("DequantizeLinear", self.add("QuantizeLinear", x, scale, zero), scale, zero)
+
+    def kernel(self, weight: Tensor, x: str) -> str:
+        """A convolution's weights (out, ...): where its input `x` is rounded, to 255 steps for each output channel."""
+        if x not in self._rounded:
+            return self.floats(weight, "weight")
+        steps = weight.detach().flatten(1).abs().amax(dim=1).clamp(min=SMALLEST) / 127
+        integers = (weight.detach() / steps.view(-1, *[1] * (weight.ndim - 1))).round().to(torch.int8)
+        zeros = self._constant(np.zeros(len(steps), dtype=np.int8), "zeros")
+        given = self._constant(integers.cpu().numpy(), "weight")
+        return self.add("DequantizeLinear", given, self.floats(steps, "steps"), zeros, axis=0)
+
+    def _constant(self, numbers: np.ndarray[Any, Any], name: str) -> str:
+        unique = f"{name}_{len(self._weights)}"
+        self._weights.append(self._onnx.numpy_helper.from_array(numbers, unique))
+        return unique
+
+    def build(self, name: str, given: Any, wanted: Any, found: str, about: dict[str, str]) -> Any:
+        """The finished ModelProto: `given` and `wanted` declare input and output, `found` is the value to give."""
+        helper = self._onnx.helper
+        self._nodes.append(helper.make_node("Identity", [found], [wanted.name]))
+        model = helper.make_model(
+            helper.make_graph(self._nodes, name, [given], [wanted], self._weights),
+            opset_imports=[helper.make_opsetid("", OPSET)],
+            ir_version=IR_VERSION,
+            producer_name="sareloc",
+        )
+        helper.set_model_props(model, about)
+        return model
+
+
+# A backbone's layers as ONNX operators. The order of the layers is read off the backbone itself, by torch.fx.
+
+Ranges = Mapping[str, tuple[float, float]]
+"""The lowest and the highest number that each layer is given, by the layer's name in the traced graph."""
+
+
+def add_backbone(graph: Graph, backbone: Backbone, images: str, ranges: Ranges | None = None) -> str:
+    """Normalised images (B, 3, H, W) -> the feature map; what layers named in `ranges` are given is rounded to 8 bits.
+
+    Rounded for all who read it: a value that one layer reads as integers and another as floats comes out wrong in
+    OpenVINO 2026.4.
+    """
+    root, layers = trace_layers(backbone)
+    values: dict[fx.Node, str] = {}
+    for node in layers.nodes:
+        given = [values[argument] for argument in node.args if isinstance(argument, fx.Node)]
+        if ranges is not None and node.name in ranges:
+            given = [graph.rounded(given[0], *ranges[node.name])]
+            values[node.args[0]] = given[0]
+        if node.op == "placeholder":
+            values[node] = images
+        elif node.op == "call_module":
+            values[node] = add_layer(graph, root.get_submodule(node.target), *given)
+        elif node.op == "call_function" and node.target is operator.add:
+            values[node] = graph.add("Add", *given)
+        elif node.op == "output":
+            return given[0]
+        else:
+            raise ArgumentError(f"{backbone.name} cannot be exported: no ONNX operator is known for {node.target}")
+    raise AssertionError("a traced graph ends with its output")
+
+
+def add_layer(graph: Graph, layer: nn.Module, x: str) -> str:
+    """One layer of a kind that `LAYERS` knows."""
+    if type(layer) not in LAYERS:
+        raise ArgumentError(f"the model cannot be exported: no ONNX operator is known for the layer {layer}")
+    return LAYERS[type(layer)](graph, layer, x)
+
+
+def _conv(graph: Graph, layer: Any, x: str) -> str:
+    weights = [graph.kernel(layer.weight, x)]
+    if layer.bias is not None:
+        weights.append(graph.floats(layer.bias, "bias"))
+    # TensorFlow's padding depends on the image's size: ONNX has a word for it
+    padding: dict[str, Any] = {"pads": [*layer.padding, *layer.padding]}
+    if isinstance(layer, _SameConv):
+        padding = {"auto_pad": "SAME_UPPER"}
+    return graph.add(
+        "Conv", x, *weights, kernel_shape=layer.kernel_size, strides=layer.stride, group=layer.groups, **padding
+    )
+
+
+def _norm(graph: Graph, layer: Any, x: str) -> str:
+    statistics = (layer.weight, layer.bias, layer.running_mean, layer.running_var)
+    return graph.add("BatchNormalization", x, *(graph.floats(s, "norm") for s in statistics), epsilon=layer.eps)
+
+
+def _max_pool(graph: Graph, layer: Any, x: str) -> str:
+    size, stride, margin = ([n, n] for n in (layer.kernel_size, layer.stride, layer.padding))
+    return graph.add("MaxPool", x, kernel_shape=size, strides=stride, pads=[*margin, *margin])
+
+
+def _relu6(graph: Graph, layer: nn.Module, x: str) -> str:
+    return graph.add("Clip", x, graph.floats(0.0), graph.floats(6.0))
+
+
+LAYERS: dict[type[nn.Module], Callable[[Graph, nn.Module, str], str]] = {
+    nn.Conv2d: _conv,
+    _SameConv: _conv,
+    nn.BatchNorm2d: _norm,
+    nn.MaxPool2d: _max_pool,
+    nn.Identity: lambda graph, _, x: x,
+    nn.ReLU: lambda graph, _, x: graph.add("Relu", x),
+    nn.ReLU6: _relu6,
+}
+
+
+# Aggregations and whitening as ONNX operators; each is the formula of the class it is named after.
+
+UNIT_EPS = 1e-12  # of torch.nn.functional.normalize
+
+
+def add_aggregation(graph: Graph, aggregation: Aggregation, features: str) -> str:
+    """Feature maps (B, C, h, w) -> unit vectors (B, dim)."""
+    return _unit(graph, POOLS[type(aggregation)](graph, aggregation, features))
+
+
+def add_whitening(graph: Graph, whitening: Whitening, descriptors: str, dim: int) -> str:
+    """Unit vectors -> unit vectors of `dim` dimensions."""
+    centred = graph.add("Sub", descriptors, graph.floats(whitening.mean, "whitening_mean"))
+    projection = graph.floats(whitening.projection[:dim], "whitening_projection")
+    return _unit(graph, graph.add("Gemm", centred, projection, transB=1))
+
+
+def _unit(graph: Graph, x: str) -> str:
+    length = graph.add("ReduceL2", x, graph.ints(1), keepdims=1)
+    return graph.add("Div", x, graph.add("Max", length, graph.floats(UNIT_EPS)))
+
+
+def _unit_scale(graph: Graph, layer: NetVLAD, x: str, axis: int) -> str:
+    """What scales x to unit length along an axis, which stays, according to the layer's norm."""
+    squares = graph.add("ReduceSumSquare", x, graph.ints(axis), keepdims=1)
+    if layer.norm == "clamped":
+        bounded = graph.add("Max", squares, graph.floats(NORM_EPS**2))
+    else:
+        bounded = graph.add("Add", squares, graph.floats(NORM_EPS))
+    return graph.add("Reciprocal", graph.add("Sqrt", bounded))
+
+
+def _average(graph: Graph, layer: Any, features: str) -> str:
+    return graph.add("ReduceMean", features, graph.ints(2, 3), keepdims=0)
+
+
+def _maximum(graph: Graph, layer: Any, features: str) -> str:
+    return graph.add("ReduceMax", features, graph.ints(2, 3), keepdims=0)
+
+
+def _gem(graph: Graph, layer: GeM, features: str) -> str:
+    powers = graph.add("Pow", graph.add("Max", features, graph.floats(1e-6)), graph.floats(layer.p))
+    return graph.add("Pow", _average(graph, layer, powers), graph.floats(1 / layer.p))
+
+
+def _netvlad(graph: Graph, layer: NetVLAD, features: str) -> str:
+    x = graph.add("Reshape", features, graph.ints(0, layer.channels, -1))  # (B, D, S)
+    scale = _unit_scale(graph, layer, x, 1)  # (B, 1, S)
+    logits = graph.add("Mul", graph.add("MatMul", graph.floats(layer.assign, "assign"), x), scale)  # (B, K, S)
+    if layer.bias is not None:
+        logits = graph.add("Add", logits, graph.floats(layer.bias[:, None], "bias"))
+    assigned = graph.add("Softmax", logits, axis=1)
+    if isinstance(layer, CRN):
+        assigned = graph.add("Mul", assigned, _weight_of_locations(graph, layer, features))
+    sums = graph.add("MatMul", graph.add("Mul", assigned, scale), graph.add("Transpose", x, perm=[0, 2, 1]))
+    total = graph.add("ReduceSum", assigned, graph.ints(2), keepdims=1)
+    vlad = graph.add("Sub", sums, graph.add("Mul", total, graph.floats(layer.centres, "centres")))  # (B, K, D)
+    return graph.add("Reshape", graph.add("Mul", vlad, _unit_scale(graph, layer, vlad, 2)), graph.ints(0, layer.dim))
+
+
+def _weight_of_locations(graph: Graph, layer: CRN, features: str) -> str:
+    halved = graph.add("AveragePool", features, kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)
+    evidence = [graph.add("Relu", add_layer(graph, conv, halved)) for conv in layer.context]
+    summed = graph.add("ReduceSum", graph.add("Concat", *evidence, axis=1), graph.ints(1), keepdims=1)
+    mask = graph.add("Relu", graph.add("Add", summed, graph.floats(layer.context_bias, "context_bias")))
+    size = graph.add("Concat", graph.add("Shape", mask, end=2), graph.add("Shape", features, start=2), axis=0)
+    # roi and scales, which Resize has before the size, are left out
+    resized = graph.add("Resize", mask, "", "", size, mode="linear", coordinate_transformation_mode="half_pixel")
+    return graph.add("Reshape", resized, graph.ints(0, 1, -1))
+
+
+POOLS: dict[type[Aggregation], Callable[[Graph, Any, str], str]] = {
+    NetVLAD: _netvlad,
+    CRN: _netvlad,
+    GeM: _gem,
+    Average: _average,
+    Maximum: _maximum,
+}
+
+
+INPUT, OUTPUT = "images", "descriptors"
+FLOAT = 1  # ONNX's number for float32
+LARGEST_BYTES = 1 << 31  # of a protobuf message
+
+
+def export_onnx(model: PlaceModel, path: str | Path, *, dim: int | None = None) -> None:
+    """Write the whole model, the normalisation of pixels included, as one ONNX file (extra `onnx`).
+
+    Input `images`: uint8 (batch, 3, height, width), RGB, upright, any size from 64 px each way, brought to the size
+    that the model wants by whoever calls it. Output `descriptors`: float32 (batch, dim), unit rows. `dim`: only the
+    first so many coordinates, as in `encode`. The file's metadata say what it is: `model`, `fingerprint`, `dim`,
+    `resize` (see `Preprocess`: [height, width], a longest side, or null), `least_side_px`, `spec` (all but the
+    weights, as JSON) and `made_by`.
+    """
+    onnx = need("onnx", "onnx")
+    wanted = model.dim if dim is None else dim
+    if not 1 <= wanted <= model.dim or (model.whitening is None and wanted != model.dim):
+        raise ArgumentError(f"{model.name} gives {model.dim} dimensions, it cannot be exported with {wanted}")
+    weights_bytes = 4 * sum(tensor.numel() for tensor in model.state_dict().values())
+    if weights_bytes >= LARGEST_BYTES:
+        raise ArgumentError(f"{model.name} has {weights_bytes / 1e9:.1f} GB of weights, an ONNX file holds 2.1")
+    graph, kinds = Graph(), onnx.TensorProto
+    features = add_backbone(graph, model.backbone, _add_normalisation(graph, model))
+    descriptors = add_aggregation(graph, model.aggregation, features)
+    if model.whitening is not None:
+        descriptors = add_whitening(graph, model.whitening, descriptors, wanted)
+    built = graph.build(
+        "".join(c if c.isalnum() else "_" for c in model.name),
+        onnx.helper.make_tensor_value_info(INPUT, kinds.UINT8, ["batch", 3, "height", "width"]),
+        onnx.helper.make_tensor_value_info(OUTPUT, kinds.FLOAT, ["batch", wanted]),
+        descriptors,
+        about(model, wanted),
+    )
+    onnx.checker.check_model(built, full_check=True)
+    with replacing(path) as beside:
+        onnx.save(built, beside)
+
+
+def features_onnx(model: PlaceModel, ranges: Ranges | None = None) -> bytes:
+    """The model up to its feature map as an ONNX file's bytes; with `ranges`, convolutions in 8-bit integers."""
+    onnx = need("onnx", "onnx")
+    graph, kinds = Graph(), onnx.TensorProto
+    features = add_backbone(graph, model.backbone, _add_normalisation(graph, model), ranges)
+    given = onnx.helper.make_tensor_value_info(INPUT, kinds.UINT8, ["batch", 3, "height", "width"])
+    wanted = onnx.helper.make_tensor_value_info("features", kinds.FLOAT, ["batch", model.backbone.channels, "h", "w"])
+    built: bytes = graph.build("backbone", given, wanted, features, {}).SerializeToString()
+    return built
+
+
+def about(model: PlaceModel, dim: int) -> dict[str, str]:
+    """What the file says of itself."""
+    return {
+        "model": model.name,
+        "fingerprint": model.fingerprint(),
+        "dim": str(dim),
+        "resize": json.dumps(model.preprocess.resize),
+        "least_side_px": str(MIN_SIDE_PX),
+        "spec": model.spec().to_json(),
+        "made_by": f"sareloc {__version__}",
+    }
+
+
+def _add_normalisation(graph: Graph, model: PlaceModel) -> str:
+    pixels = model.preprocess
+    std = torch.tensor(pixels.std).view(3, 1, 1)
+    gain, offset = pixels.scale / 255 / std, -torch.tensor(pixels.mean).view(3, 1, 1) / std
+    floats = graph.add("Cast", INPUT, to=FLOAT)
+    return graph.add("Add", graph.add("Mul", floats, graph.floats(gain, "gain")), graph.floats(offset, "offset"))

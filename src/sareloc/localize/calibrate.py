@@ -1,0 +1,262 @@
+"""Calibrating a map on photos whose positions are known."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from sareloc.arrays import Bools, Floats
+from sareloc.errors import ArgumentError, PhotoError
+from sareloc.geo import ecef_from_wgs84
+from sareloc.localize.calibration import (
+    ABSENT_SHARE,
+    MIN_CONFIDENCE,
+    Calibration,
+    expected_calibration_error,
+    importance,
+)
+from sareloc.localize.fusion import PLACE_M
+from sareloc.localize.localizer import AT_ONCE, Localizer
+from sareloc.localize.self_calibration import Trial, deep_enough, fit_trials, judge, make_trials
+from sareloc.maps import open_store
+
+Cell = tuple[int, int, int]
+"""25 m wide, see `place_of`."""
+
+FEWEST = 10
+FOLDS = 5
+LEAST = 1e-9
+FAR_M = 8 * PLACE_M
+"""Without the photos so near to a place, a map is taken not to show it. Nearer ones show the same street: as examples
+of photos from elsewhere they are so hard that confidences fitted on them are too low for everything else."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """How well a calibration does on photos that it was not fitted on; None where there is nothing to count.
+
+    "In the map": the photos as they are. "Absent": the same photos as if the map did not show them, that is, without
+    its photos within 200 m. An answer is a fix with a confidence of 0.5 or more.
+    """
+
+    right_kept: float | None
+    """Of photos in the map whose place is found within 25 m, the share that is answered."""
+    answers_right: float | None
+    """Of the answers about photos in the map, the share that is within 25 m of the truth."""
+    answers_in_radius: float | None
+    """Of the answers about photos in the map, the share whose radius holds the truth; meant to be 0.9."""
+    absent_rejected: float | None
+    """Of absent photos, the share that is not answered."""
+    calibration_error: float
+    """Expected calibration error over both kinds of photos; absent ones count as a quarter of all."""
+    log_loss: float
+    """Mean of -log of the probability given to what was true; absent photos count as a quarter of all."""
+    net_right: float
+    """Right answers less wrong ones, as a share of all photos; absent photos count as a quarter of all."""
+
+
+@dataclass(frozen=True)
+class CalibrationReport:
+    """What a calibration was made of, how well it does, and whether the map took it."""
+
+    calibration: Calibration
+    """The one that the map has now: the new one, or the one that it had."""
+    kept_because: str | None
+    """Why the map keeps the calibration that it had, see `objection`; None: the new one was stored in the map."""
+    before_origin: str
+    """What the calibration that the map had was fitted on, see `Calibration.origin`."""
+    photos: int
+    """Photos that were used."""
+    places: int
+    """Different places among them, see `place_of`."""
+    right: float
+    """The share of the photos whose place was found within 25 m, whatever the confidence."""
+    before: HeldOut
+    """Of the calibration that the map had."""
+    after: HeldOut
+    """Of the new one, by cross-validation: photos are judged by a calibration fitted on photos of other places."""
+    in_map: tuple[str, ...]
+    """Photos that are in the map themselves and were left out."""
+    unreadable: tuple[PhotoError, ...]
+
+
+def calibrate(localizer: Localizer, photos: Sequence[Path], latlon: npt.ArrayLike) -> CalibrationReport:
+    """Fit confidence and radius on photos taken at `latlon` (N, 2) degrees; store them in the map if they are better.
+
+    The photos must not be in the map (those that are, are left out) and should be like the queries that will come,
+    from all over the map: at least ten, of two places or more; some hundred are better. It does not matter how many
+    are found: that is what is measured. The new calibration is compared with the one that the map has, on photos that
+    it was not fitted on, and is stored unless there is an `objection`; else the map stays as it is. A calibration
+    belongs to the localizer's way of searching.
+    """
+    truth_m = ecef_from_wgs84(latlon)
+    if len(photos) != len(truth_m):
+        raise ArgumentError(f"{len(photos)} photos need as many positions, found {len(truth_m)}")
+    digests = [_digest(photo) for photo in photos]
+    with open_store(localizer.place_map.path) as store:
+        there = store.known([digest for digest in digests if digest is not None])
+    known = [digest in there for digest in digests]
+    asked = [row for row, held in enumerate(known) if not held]
+    trials, unreadable = _ask(localizer, [photos[row] for row in asked], truth_m[asked])
+    shown = [trial for trial in trials if not trial.absent]
+    places = {place_of(trial) for trial in shown}
+    if len(shown) < FEWEST or len(places) < 2:
+        raise ArgumentError(
+            f"a calibration needs {FEWEST} photos or more that are not in the map and can be read, of two places or "
+            f"more: found {len(shown)} of {len(places)} "
+            f"({sum(known)} of {len(photos)} are in the map, {len(unreadable)} cannot be read)"
+        )
+    old, fitted = localizer.calibration, fit_trials(trials, "photos")
+    before, after = judge_all(trials, [old] * len(trials)), judge_all(trials, cross_validate(trials))
+    kept_because = objection(before, after, [place_of(trial) for trial in trials])
+    if kept_because is None:
+        with open_store(localizer.place_map.path, write=True) as store:
+            store.write_note(localizer.note, fitted.to_json())
+    return CalibrationReport(
+        fitted if kept_because is None else old,
+        kept_because,
+        old.origin,
+        len(shown),
+        len(places),
+        float(np.mean([outcome.right for outcome in judge(shown, fitted.temperature)])),
+        held_out(before),
+        held_out(after),
+        tuple(str(photo) for photo, held in zip(photos, known, strict=True) if held),
+        tuple(unreadable),
+    )
+
+
+def _digest(photo: Path) -> bytes | None:
+    try:
+        with photo.open("rb") as content:
+            return hashlib.file_digest(content, "sha256").digest()
+    except OSError:
+        return None  # decoding it will say what is wrong
+
+
+def _ask(localizer: Localizer, photos: Sequence[Path], truth_m: Floats) -> tuple[list[Trial], list[PhotoError]]:
+    trials: list[Trial] = []
+    unreadable: list[PhotoError] = []
+    candidates = localizer.search.candidates
+    k = deep_enough(localizer.place_map, truth_m, candidates, FAR_M)
+    waiting = zip(truth_m, localizer.load(photos), strict=True)
+    with tqdm(total=len(photos), desc="calibrate", unit="photo", disable=None) as bar:
+        while loaded := list(islice(waiting, AT_ONCE)):
+            unreadable += [image for _, image in loaded if isinstance(image, PhotoError)]
+            read = [(truth, image) for truth, image in loaded if not isinstance(image, PhotoError)]
+            if read:
+                matches = localizer.find_matches([image for _, image in read], k)
+                trials += make_trials(matches, np.stack([truth for truth, _ in read]), candidates, absent_m=FAR_M)
+            bar.update(len(loaded))
+    return trials, unreadable
+
+
+def place_of(trial: Trial) -> Cell:
+    """The cell of 25 m that a photo was taken in; photos of one cell are never on both sides of a cross-validation."""
+    x, y, z = np.floor(trial.truth_m / PLACE_M).astype(int).tolist()
+    return x, y, z
+
+
+def cross_validate(trials: Sequence[Trial]) -> list[Calibration]:
+    """For each trial a calibration fitted on trials of other places: the places are dealt into up to five folds."""
+    fold_of = {place: number % FOLDS for number, place in enumerate(dict.fromkeys(map(place_of, trials)))}
+    folds = [fold_of[place_of(trial)] for trial in trials]
+    fitted = {
+        fold: fit_trials([trial for trial, other in zip(trials, folds, strict=True) if other != fold], "photos")
+        for fold in set(folds)
+    }
+    return [fitted[fold] for fold in folds]
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """What calibrations say of n trials, and what is true."""
+
+    confidence: Floats
+    right: Bools
+    absent: Bools
+    in_radius: Bools
+
+    @property
+    def answered(self) -> Bools:
+        """Which are sure enough for an answer."""
+        return self.confidence >= MIN_CONFIDENCE
+
+    @property
+    def counts(self) -> Floats:
+        """How much each counts, on average 1: absent ones as a quarter of all."""
+        return importance(self.absent, ABSENT_SHARE)
+
+    @property
+    def losses(self) -> Floats:
+        """-log of the probability given to what is true."""
+        return np.asarray(-np.log(np.maximum(np.where(self.right, self.confidence, 1 - self.confidence), LEAST)))
+
+    @property
+    def gains(self) -> Floats:
+        """1 for a right answer, -1 for a wrong one, 0 for none."""
+        return np.where(self.right, 1.0, -1.0) * self.answered
+
+
+def judge_all(trials: Sequence[Trial], calibrations: Sequence[Calibration]) -> Judged:
+    """What each trial's own calibration says of it."""
+    outcomes = [
+        judge([trial], calibration.temperature)[0] for trial, calibration in zip(trials, calibrations, strict=True)
+    ]
+    said = list(zip(outcomes, calibrations, strict=True))
+    return Judged(
+        np.array([calibration.confidence(outcome.place) for outcome, calibration in said]),
+        np.array([outcome.right for outcome in outcomes]),
+        np.array([outcome.absent for outcome in outcomes]),
+        np.array([outcome.error_m <= calibration.radius_m(outcome.place) for outcome, calibration in said]),
+    )
+
+
+def held_out(judged: Judged) -> HeldOut:
+    """The shares and means that a report tells."""
+    answers = judged.answered & ~judged.absent
+    return HeldOut(
+        _share(judged.answered[judged.right]),
+        _share(judged.right[answers]),
+        _share(judged.in_radius[answers]),
+        _share(~judged.answered[judged.absent]),
+        expected_calibration_error(judged.confidence, judged.right, counts=judged.counts),
+        float(np.average(judged.losses, weights=judged.counts)),
+        float(np.average(judged.gains, weights=judged.counts)),
+    )
+
+
+def objection(before: Judged, after: Judged, places: Sequence[Cell]) -> str | None:
+    """Why a new calibration is not to replace the old one, by held-out trials of these places (n,); None: it is to.
+
+    It replaces the old one if the mean log loss falls by more than one standard error and right answers less wrong
+    ones do not fall by more than one. Standard errors are of the differences, over places: photos of one place are
+    not independent.
+    """
+    number = {place: row for row, place in enumerate(dict.fromkeys(places))}
+    rows = [number[place] for place in places]
+    loss, gain = (
+        np.asarray(np.bincount(rows, weights=after.counts * (new - old)), dtype=np.float64)
+        for new, old in ((after.losses, before.losses), (after.gains, before.gains))
+    )
+    if loss.sum() >= -_error_of_sum(loss):
+        return "the log loss does not fall by more than its standard error"
+    if gain.sum() < -_error_of_sum(gain):
+        return "right answers less wrong ones become fewer"
+    return None
+
+
+def _error_of_sum(values: Floats) -> float:
+    return float(values.std(ddof=1)) * math.sqrt(len(values))
+
+
+def _share(chosen: Bools) -> float | None:
+    return float(chosen.mean()) if len(chosen) else None

@@ -1,0 +1,13 @@
+"""The map: photos with known positions, searched by descriptor; one GeoPackage, or a collection of Milvus.
+
+`PlaceMap` opens one; `building` makes one and adds to it; `upkeep` looks after it and removes from it; `copying` moves
+it. What keeps a map is behind `MapStore`, what searches it behind `MapPhotos`.
+"""
+
+from sareloc.geo import Area, Box, Circle
+from sareloc.maps.place_map import Matches, PlaceMap
+from sareloc.maps.records import Manifest
+from sareloc.maps.schema import open_map_file
+from sareloc.maps.store import open_store
+
+__all__ = ["Area", "Box", "Circle", "Manifest", "Matches", "PlaceMap", "open_map_file", "open_store"]

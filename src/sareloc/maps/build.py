@@ -1,0 +1,361 @@
+"""From geotagged photos to a map: build one, add to one, keep one in step with folders of photos.
+
+Stopped at any moment, the same call continues where it was.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from sareloc.describe import describe
+from sareloc.errors import MapError, PhotoError
+from sareloc.maps.examine import Given, examine, list_photos, read_beside, read_tables, stamp
+from sareloc.maps.place_map import PlaceMap
+from sareloc.maps.records import Entry, Manifest, Photo, Storage
+from sareloc.maps.sorting import Conflict, Tally, corrected, pick_new, set_aside
+from sareloc.maps.store import (
+    MapStore,
+    gone_photos,
+    is_gone,
+    load_map_model,
+    map_exists,
+    open_or_create_store,
+    open_store,
+    photo_name,
+)
+from sareloc.milvus.connection import is_milvus_address
+from sareloc.models.place_model import PlaceModel
+from sareloc.photos import Geotag, find_photos
+from sareloc.photos.decoding import TRUNCATED, is_truncated
+from sareloc.photos.finding import NOT_UTF8, is_utf8
+
+CHUNK = 2048  # photos examined before they are described; a resumed run must cut them the same way
+
+Examined = tuple[Path, Photo | PhotoError | None]
+
+
+@dataclass(frozen=True)
+class BuildReport:
+    """What became of the photos: each of those given is counted once."""
+
+    added: int
+    """New in the map."""
+    updated: int
+    """In the map before, now with another position, heading or time, under another name, or with other content."""
+    already: int
+    """In the map before, unchanged."""
+    duplicates: int
+    """Of the same content as another photo of the map that is still there."""
+    conflicts: tuple[Conflict, ...]
+    """Duplicates with another position than the photo in the map."""
+    untagged: tuple[str, ...]
+    """Photos without a position."""
+    unreadable: tuple[PhotoError, ...]
+    """Photos that cannot be decoded, and why."""
+    gone: tuple[str, ...]
+    """Photos of the map, given or not, whose files no longer exist; they stay in it. Not looked for on Milvus."""
+    seconds: float
+    notes: tuple[str, ...]
+    """What a person should know: bad rows of tables, rows that name no photo, odd positions, truncated photos."""
+
+
+@dataclass(frozen=True)
+class SyncReport(BuildReport):
+    """What became of the photos, and of those of the map that are no longer in the folders."""
+
+    removed: tuple[str, ...] = ()
+    """Photos that were removed from the map."""
+    dry_run: bool = False
+    """Whether all this was only worked out, and nothing written."""
+
+
+def build_map(
+    model: PlaceModel,
+    photos: Given,
+    out: str | Path,
+    *,
+    geotags: str | Path | None = None,
+    dim: int | None = None,
+    storage: Storage = "float16",
+    batch: int = 8,
+    workers: int = 0,
+    progress: bool = True,
+) -> BuildReport:
+    """Make a map of photos, or continue one that was begun.
+
+    `photos`: a folder (with its subfolders), or folders and files. `out`: a file (.gpkg), or an address of Milvus; it
+    is created when the first photos are written to it. Positions come from the table `geotags` or one named
+    geotags.csv or geotags.geojson in the folder (see `read_geotag_table`), else from EXIF, else from file names;
+    photos without one are left out and listed. Photos in the map whose position, heading or time has been corrected
+    are updated and keep their descriptors. `dim`: cut descriptors to so many dimensions. `storage`: of each number of
+    a descriptor in a file, float16, float32 or int8. `batch` photos are one transaction; `workers` processes decode.
+    """
+    start, listed = time.monotonic(), list_photos(photos)
+    manifest = Manifest(model.name, model.fingerprint(), dim or model.dim, storage)
+    with Target(out, manifest) as target:
+        table = read_tables(photos, geotags, listed)
+        tally = _Adding(target, lambda: model, table.tags, batch, workers).add(listed, progress)
+        report = make_report(tally, target.gone(), table.notes, start)
+    if target.store is not None:
+        PlaceMap(out).settle()
+    return report
+
+
+def add_photos(
+    model: PlaceModel,
+    photos: Given,
+    path: str | Path,
+    *,
+    geotags: str | Path | None = None,
+    batch: int = 8,
+    workers: int = 0,
+    progress: bool = True,
+) -> BuildReport:
+    """Add photos to a map that exists; see `build_map`."""
+    with open_store(path) as store:  # raises MapError if there is none
+        manifest = store.manifest
+    return build_map(
+        model,
+        photos,
+        path,
+        geotags=geotags,
+        dim=manifest.dim,
+        storage=manifest.storage,
+        batch=batch,
+        workers=workers,
+        progress=progress,
+    )
+
+
+def sync_map(
+    model: PlaceModel | str | Path | None,
+    photos: Given,
+    path: str | Path,
+    *,
+    geotags: str | Path | None = None,
+    batch: int = 8,
+    workers: int = 0,
+    device: str | None = None,
+    allow_empty: bool = False,
+    dry_run: bool = False,
+    progress: bool = True,
+) -> SyncReport:
+    """Make a map hold the photos of these folders as they are now: add, update, and remove those that are gone.
+
+    Photos of the map that lie elsewhere stay as they are. See `build_map` for `photos`, `geotags`, `batch` and
+    `workers`. `model`: the one that the map was built with, or its checkpoint; default: the packaged model that the map
+    was built with. It is loaded, on `device`, only if there is something to describe. Raises PhotoError if a folder
+    does not exist or holds no photos, as when its disk is not mounted, unless `allow_empty`: then all photos of the
+    map that were in it are removed. `dry_run`: only report what would be done; nothing is written.
+    """
+    start = time.monotonic()
+    items = [Path(photos)] if isinstance(photos, str | Path) else [Path(item) for item in photos]
+    listed = [photo for item in items for photo in _photos_in(item, allow_empty)]
+    with open_store(path, write=not dry_run) as store:
+        target = Target(path, store.manifest)
+        target.store = store
+        if isinstance(model, PlaceModel):
+            _check_same(store, _manifest_with(store.manifest, model))
+        table = read_tables(photos, geotags, listed)
+        load = cache(lambda: _load(model, store, device))
+        adding = _Adding(target, load, table.tags, batch, workers, dry_run)
+        tally, inside = adding.add(listed, progress), _inside(store, items)
+        gone = {i: name for i, name in gone_photos(store) if i not in adding.updated_ids}
+        removed = {i: name for i, name in gone.items() if inside(name)}
+        if removed and not dry_run:
+            store.remove(np.array(list(removed), dtype=np.int64))
+    if not dry_run:
+        PlaceMap(path).settle()
+    left = tuple(name for i, name in gone.items() if i not in removed)
+    report = make_report(tally, left, table.notes, start)
+    return SyncReport(**vars(report), removed=tuple(removed.values()), dry_run=dry_run)
+
+
+class Target:
+    """The map that photos are written to: opened at once if it exists, else created when the first are written.
+
+    So a build that fails before that leaves nothing behind. Raises MapError if the map holds descriptors of another
+    model, dimension or storage than `manifest` says.
+    """
+
+    def __init__(self, where: str | Path, manifest: Manifest) -> None:
+        self.where = where
+        self.manifest = manifest
+        self.store: MapStore | None = None
+
+    def __enter__(self) -> Target:
+        if map_exists(self.where):
+            self.open()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.store is not None:
+            self.store.__exit__(*error)
+
+    def open(self) -> MapStore:
+        """The map, open to write to."""
+        if self.store is None:
+            self.store = open_or_create_store(self.where, self.manifest)
+            try:
+                _check_same(self.store, self.manifest)
+            except MapError:
+                self.store.__exit__()
+                raise
+        return self.store
+
+    def entries(self, names: Sequence[str]) -> dict[str, Entry]:
+        """What the map holds under these file names."""
+        return {} if self.store is None else self.store.entries(names)
+
+    def gone(self) -> tuple[str, ...]:
+        """The photos of the map whose files no longer exist; none for a map on Milvus, which may have millions."""
+        if self.store is None or is_milvus_address(self.where):
+            return ()
+        return tuple(name for _, name in gone_photos(self.store))
+
+
+def make_report(tally: Tally, gone: tuple[str, ...], notes: tuple[str, ...], start: float) -> BuildReport:
+    """The report of a tally; `notes`: on the tables of positions; `start`: when the work began, by `time.monotonic`."""
+    return BuildReport(
+        added=tally.added,
+        updated=tally.updated,
+        already=tally.already,
+        duplicates=tally.duplicates,
+        conflicts=tuple(tally.conflicts),
+        untagged=tuple(tally.untagged),
+        unreadable=tuple(tally.unreadable),
+        gone=gone,
+        seconds=time.monotonic() - start,
+        notes=(*notes, *tally.notes),
+    )
+
+
+def _check_same(store: MapStore, wanted: Manifest) -> None:
+    found, here = store.manifest, f"map {store.name}"
+    if found.fingerprint != wanted.fingerprint:
+        raise MapError(
+            f"{here} was built by model {found.fingerprint} ({found.model}), this is model {wanted.fingerprint} "
+            f"({wanted.model}): use the first, or build another map"
+        )
+    if (found.dim, found.storage) != (wanted.dim, wanted.storage):
+        raise MapError(
+            f"{here} holds descriptors of {found.dim} dimensions as {found.storage}, asked for are {wanted.dim} as "
+            f"{wanted.storage}: ask for the first, or build another map"
+        )
+
+
+@dataclass
+class _Adding:
+    target: Target
+    model: Callable[[], PlaceModel]
+    """Called when there is something to describe."""
+    table: Mapping[str, Geotag]
+    batch: int
+    workers: int
+    dry_run: bool = False
+    """Count, and write nothing."""
+    updated_ids: set[int] = field(default_factory=set)
+    """Of the photos that got another name or geotag, or would."""
+
+    def add(self, paths: Sequence[Path], progress: bool) -> Tally:
+        """Update the photos that are in the map, and add the others."""
+        tally = Tally()
+        named = {photo_name(self.target.where, path): path for path in paths}
+        for name in [name for name in named if not is_utf8(name)]:
+            tally.unreadable.append(PhotoError(named.pop(name), NOT_UTF8))
+        entries = self.target.entries(list(named))
+        same = {name: path for name, path in named.items() if name in entries and entries[name].stamp == stamp(path)}
+        self._update(corrected(((name, self._given(path)) for name, path in same.items()), entries, tally))
+        with (
+            ThreadPoolExecutor(max(self.workers, 1)) as threads,
+            tqdm(
+                total=len(named), initial=tally.total, desc="map", unit="photo", disable=None if progress else True
+            ) as bar,
+        ):
+            # what is not written is not found again in the next chunk: a dry run looks at all photos at once
+            for chunk in _chunks(list(named.items()), len(named) if self.dry_run else CHUNK):
+                rest = [(path, name) for name, path in chunk if name not in same]
+                examined = threads.map(_examine, rest, repeat(self.table))
+                new, changed = pick_new(set_aside(examined, tally), self.target.store, entries, tally)
+                self._update(changed)
+                self._describe(new, tally, bar)
+                bar.update(tally.total - bar.n)
+        return tally
+
+    def _given(self, path: Path) -> Geotag | None:
+        return self.table.get(os.path.abspath(path)) or read_beside(path)
+
+    def _update(self, entries: Sequence[Entry]) -> None:
+        self.updated_ids |= {entry.photo_id for entry in entries}
+        if entries and not self.dry_run:
+            self.target.open().update(entries)
+
+    def _describe(self, new: Sequence[tuple[Path, Photo]], tally: Tally, bar: Any) -> None:
+        if self.dry_run or not new:
+            tally.count_written([photo for _, photo in new], len(new))
+            return
+        files, dim = [path for path, _ in new], self.target.manifest.dim
+        for part in describe(self.model(), files, batch=self.batch, workers=self.workers, dim=dim, progress=False):
+            photos = [new[row][1] for row in part.rows]
+            if photos:
+                tally.count_written(photos, self.target.open().add(photos, part.descriptors))
+            tally.unreadable += part.errors.values()
+            tally.notes += [f"{files[row]}: {TRUNCATED}" for row in part.rows if is_truncated(files[row])]
+            bar.update(tally.total - bar.n)
+
+
+def _load(model: PlaceModel | str | Path | None, store: MapStore, device: str | None) -> PlaceModel:
+    if isinstance(model, PlaceModel):
+        return model
+    loaded = load_map_model(store.manifest, store.name, model, device)
+    _check_same(store, _manifest_with(store.manifest, loaded))
+    return loaded
+
+
+def _manifest_with(manifest: Manifest, model: PlaceModel) -> Manifest:
+    return replace(manifest, model=model.name, fingerprint=model.fingerprint())
+
+
+def _photos_in(item: Path, allow_empty: bool) -> list[Path]:
+    found = [] if is_gone(item) else [item] if item.is_file() else find_photos(item)
+    if not found and not allow_empty:
+        raise PhotoError(
+            item,
+            f"{'does not exist' if is_gone(item) else 'holds no photos'}, and the map was not changed: is its disk "
+            "mounted? To remove all photos of the map that were there, allow it (--allow-empty)",
+        )
+    return found
+
+
+def _inside(store: MapStore, folders: Iterable[Path]) -> Callable[[str], bool]:
+    """Whether a file of the map lies in one of these folders, or is one of these files."""
+    roots = [os.path.abspath(folder) for folder in folders]
+
+    def lies_inside(file: str) -> bool:
+        path = os.path.abspath(store.photo_path(file))
+        return any(path == root or path.startswith(os.path.join(root, "")) for root in roots)
+
+    return lies_inside
+
+
+def _chunks(named: Sequence[tuple[str, Path]], size: int) -> Iterable[Sequence[tuple[str, Path]]]:
+    return (named[first : first + size] for first in range(0, len(named), max(size, 1)))
+
+
+def _examine(photo: tuple[Path, str], table: Mapping[str, Geotag]) -> Examined:
+    path, name = photo
+    try:
+        return path, examine(path, name, table)
+    except PhotoError as error:
+        return path, error

@@ -1,0 +1,136 @@
+"""Moving a map: from a file to Milvus, back, or to another file. Stopped at any moment, the same call goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tqdm import tqdm
+
+from sareloc.arrays import Vectors
+from sareloc.errors import ArgumentError, MapError
+from sareloc.maps import gpkg
+from sareloc.maps.place_map import PlaceMap
+from sareloc.maps.records import PACKINGS, Entry, Photo, Storage, entry_of, same_entry
+from sareloc.maps.store import MapStore, open_or_create_store, open_store
+from sareloc.photos.finding import is_url
+
+SCALES = {"int8": 4}
+"""Bytes of a packed descriptor's scale: packed again, its last bit may differ."""
+MODULUS = 2**256
+
+
+@dataclass(frozen=True)
+class CopyReport:
+    """What was copied."""
+
+    photos: int
+    """In both maps."""
+    copied: int
+    """This time; the others were there."""
+    checksum: str
+    """Of both maps: 16 hex digits over all that is known of every photo, wherever it is kept and in any order."""
+
+
+def copy_map(source: str | Path, target: str | Path, *, progress: bool = True) -> CopyReport:
+    """Copy all photos, descriptors and notes of a map to another, which is made where it is not there.
+
+    Then both are read again and their counts and checksums compared; a difference is a MapError. The photos themselves
+    stay where they are: names are changed so that they still lead there.
+    """
+    if str(source) == str(target):
+        raise ArgumentError(f"{source} cannot be copied to itself: give another name")
+    with open_store(source) as a, open_or_create_store(target, replace(a.manifest, map_id="")) as b:
+        _check_same(a, b)
+        total, copied, expected = a.count(), 0, 0
+        with tqdm(total=total, desc="copy", unit="photo", disable=None if progress else True) as bar:
+            for photos, vectors in a.records():
+                located = _locate(a, photos)
+                copied += _write(b, [_name(b, one) for one in located], vectors)
+                expected += checksum(located, vectors, a.manifest.storage)
+                bar.update(len(photos))
+        for name, text in a.notes().items():
+            b.write_note(name, text)
+        _verify(a, b, expected % MODULUS, progress)
+        count = b.count()
+    PlaceMap(target).settle()
+    return CopyReport(count, copied, _short(expected % MODULUS))
+
+
+def checksum(photos: Sequence[Photo], vectors: Vectors, storage: Storage) -> int:
+    """A sum over photos of the SHA-256 of all that is known of each, its descriptor as `storage` packs it."""
+    total = 0
+    for photo, blob in zip(photos, PACKINGS[storage].pack(vectors), strict=True):
+        tag = photo.geotag
+        time = None if tag.time is None else gpkg.time_text(tag.time)
+        seen = (*tag.latlon, tag.heading_deg, time, photo.width, photo.height)
+        file = (photo.file, photo.sha256.hex(), photo.size_bytes, photo.modified_ns)
+        content = json.dumps([*seen, *file]).encode() + blob[SCALES.get(storage, 0) :]
+        total += int.from_bytes(hashlib.sha256(content).digest(), "big")
+    return total % MODULUS
+
+
+def _locate(store: MapStore, photos: Sequence[Photo]) -> list[Photo]:
+    """The same photos with the absolute paths of their files, whatever the map calls them; URLs as they are."""
+    return [
+        photo if is_url(photo.file) else replace(photo, file=os.path.abspath(store.photo_path(photo.file)))
+        for photo in photos
+    ]
+
+
+def _name(store: MapStore, located: Photo) -> Photo:
+    """A photo from `_locate` with the name that this map gives its file."""
+    return located if is_url(located.file) else replace(located, file=store.file_name(Path(located.file)))
+
+
+def _check_same(a: MapStore, b: MapStore) -> None:
+    here, there = ((m.fingerprint, m.model, m.dim, m.storage) for m in (a.manifest, b.manifest))
+    if here != there:
+        raise MapError(
+            f"map {b.name} is there, of model {there[0]} ({there[1]}), {there[2]} dimensions as {there[3]}; "
+            f"map {a.name} is of model {here[0]} ({here[1]}), {here[2]} dimensions as {here[3]}: copy to another name"
+        )
+
+
+def _write(b: MapStore, photos: Sequence[Photo], vectors: Vectors) -> int:
+    """Add the photos that are not there, and update those that are; returns how many were added."""
+    known = b.known([photo.sha256 for photo in photos])
+    changed: list[Entry] = []
+    for photo in photos:
+        entry = known.get(photo.sha256)
+        if entry is not None:
+            now = entry_of(photo, entry.photo_id)
+            if not same_entry(entry, now):
+                changed.append(now)
+    if changed:
+        b.update(changed)
+    new = [row for row, photo in enumerate(photos) if photo.sha256 not in known]
+    return b.add([photos[row] for row in new], vectors[new]) if new else 0
+
+
+def _verify(a: MapStore, b: MapStore, expected: int, progress: bool) -> None:
+    counts = a.count(), b.count()
+    if counts[0] != counts[1]:
+        raise MapError(
+            f"map {a.name} holds {counts[0]:,} photos and map {b.name} {counts[1]:,}: the latter had others before, "
+            "or somebody is writing. Copy to another name, or try again when nobody writes"
+        )
+    parts = (checksum(_locate(b, photos), vectors, b.manifest.storage) for photos, vectors in b.records())
+    found = sum(_progress(parts, progress)) % MODULUS
+    if found != expected:
+        raise MapError(
+            f"map {b.name} is not what was copied from {a.name}: checksum {_short(found)}, not {_short(expected)}. "
+            "Was it written to meanwhile? Remove it and copy again"
+        )
+
+
+def _progress(parts: Iterable[int], progress: bool) -> Iterable[int]:
+    return tqdm(parts, desc="verify", unit="part", disable=None if progress else True, leave=False)
+
+
+def _short(total: int) -> str:
+    return f"{total:064x}"[:16]

@@ -1,0 +1,187 @@
+"""The GeoPackage file format (OGC 12-128r18, version 1.3): an SQLite file of point layers that GIS programs open.
+
+Only what a layer of WGS84 points and plain tables beside it need; `sqlite3` does the rest.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import numpy as np
+
+from sareloc.arrays import Floats
+from sareloc.photos.geotags import seconds_since_1970
+
+APPLICATION_ID = int.from_bytes(b"GPKG", "big")
+USER_VERSION = 10300
+WGS84 = 4326
+
+_WGS84_WKT = (
+    'GEOGCS["WGS 84",DATUM["WGS_1984",SPHEROID["WGS 84",6378137,298.257223563,AUTHORITY["EPSG","7030"]],'
+    'AUTHORITY["EPSG","6326"]],PRIMEM["Greenwich",0,AUTHORITY["EPSG","8901"]],UNIT["degree",0.0174532925199433,'
+    'AUTHORITY["EPSG","9122"]],AXIS["Latitude",NORTH],AXIS["Longitude",EAST],AUTHORITY["EPSG","4326"]]'
+)
+_NOW = "strftime('%Y-%m-%dT%H:%M:%fZ','now')"
+_TABLES = f"""
+CREATE TABLE gpkg_spatial_ref_sys (
+  srs_name TEXT NOT NULL, srs_id INTEGER PRIMARY KEY, organization TEXT NOT NULL,
+  organization_coordsys_id INTEGER NOT NULL, definition TEXT NOT NULL, description TEXT);
+CREATE TABLE gpkg_contents (
+  table_name TEXT NOT NULL PRIMARY KEY, data_type TEXT NOT NULL, identifier TEXT UNIQUE, description TEXT DEFAULT '',
+  last_change DATETIME NOT NULL DEFAULT ({_NOW}), min_x DOUBLE, min_y DOUBLE, max_x DOUBLE, max_y DOUBLE,
+  srs_id INTEGER, CONSTRAINT fk_gc_r_srs_id FOREIGN KEY (srs_id) REFERENCES gpkg_spatial_ref_sys(srs_id));
+CREATE TABLE gpkg_geometry_columns (
+  table_name TEXT NOT NULL, column_name TEXT NOT NULL, geometry_type_name TEXT NOT NULL, srs_id INTEGER NOT NULL,
+  z TINYINT NOT NULL, m TINYINT NOT NULL, CONSTRAINT pk_geom_cols PRIMARY KEY (table_name, column_name),
+  CONSTRAINT uk_gc_table_name UNIQUE (table_name),
+  CONSTRAINT fk_gc_tn FOREIGN KEY (table_name) REFERENCES gpkg_contents(table_name),
+  CONSTRAINT fk_gc_srs FOREIGN KEY (srs_id) REFERENCES gpkg_spatial_ref_sys (srs_id));
+"""
+_REFERENCE_SYSTEMS = (
+    ("Undefined Cartesian SRS", -1, "NONE", -1, "undefined", "undefined Cartesian coordinate reference system"),
+    ("Undefined geographic SRS", 0, "NONE", 0, "undefined", "undefined geographic coordinate reference system"),
+    ("WGS 84 geodetic", WGS84, "EPSG", WGS84, _WGS84_WKT, "longitude/latitude in degrees, WGS 84"),
+)
+
+# A point as GeoPackage binary: "GP", version 0, flags (little endian, no envelope), reference system, then WKB.
+_POINT = struct.Struct("<2sBBiBIdd")
+_OUR_HEADER = _POINT.pack(b"GP", 0, 1, WGS84, 1, 1, 0, 0)[:13]
+_POINT_ROWS = np.dtype([("head", "V13"), ("lonlat", "<f8", 2)])
+_ENVELOPE_NUMBERS = {0: 0, 1: 4, 2: 6, 3: 6, 4: 8}
+
+
+def make_geopackage(connection: sqlite3.Connection) -> None:
+    """Make a new, empty database a GeoPackage without layers."""
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {USER_VERSION}")
+    for statement in _TABLES.split(";")[:-1]:
+        connection.execute(statement)
+    connection.executemany("INSERT INTO gpkg_spatial_ref_sys VALUES (?, ?, ?, ?, ?, ?)", _REFERENCE_SYSTEMS)
+
+
+def is_geopackage(connection: sqlite3.Connection) -> bool:
+    """Whether the database says that it is one (of any version, with any layers)."""
+    return bool(connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID)
+
+
+def make_point_layer(connection: sqlite3.Connection, name: str, columns: str, description: str) -> None:
+    """Make a layer of WGS84 points: a table with `fid`, `geom` and these columns, as GIS programs look for it.
+
+    A `fid` that was deleted never comes back for another row.
+    """
+    connection.execute(f"CREATE TABLE {name} (fid INTEGER PRIMARY KEY AUTOINCREMENT, geom POINT NOT NULL, {columns})")
+    connection.execute(
+        "INSERT INTO gpkg_contents (table_name, data_type, identifier, description, srs_id) VALUES (?, ?, ?, ?, ?)",
+        (name, "features", name, description, WGS84),
+    )
+    connection.execute("INSERT INTO gpkg_geometry_columns VALUES (?, 'geom', 'POINT', ?, 0, 0)", (name, WGS84))
+
+
+def make_attributes(connection: sqlite3.Connection, name: str, columns: str, description: str) -> None:
+    """Make a table without geometry; its first column must be an INTEGER PRIMARY KEY, as the standard asks."""
+    connection.execute(f"CREATE TABLE {name} ({columns})")
+    connection.execute(
+        "INSERT INTO gpkg_contents (table_name, data_type, identifier, description) VALUES (?, 'attributes', ?, ?)",
+        (name, name, description),
+    )
+
+
+def note_change(connection: sqlite3.Connection, name: str, added: Floats, removed: Floats) -> None:
+    """Keep what `gpkg_contents` says of a point layer true: its time of change and its extent.
+
+    `added`, `removed` (N, 2): latitudes and longitudes; a point that has moved is in both. The layer is read only where
+    a removed point was on the border of the extent.
+    """
+    corner = ("min_y", "min_x", "max_y", "max_x")
+    numbers = " AND ".join(f"typeof({column}) IN ('real', 'integer')" for column in corner)
+    query = f"SELECT {', '.join(corner)} FROM gpkg_contents WHERE table_name = ? AND {numbers}"
+    border = np.array(connection.execute(query, (name,)).fetchall(), dtype=np.float64).reshape(-1, 2)
+    if len(border) and ((removed <= border[0]) | (removed >= border[1])).any():
+        corners = latlon_of_blobs(readable_points([blob for (blob,) in connection.execute(f"SELECT geom FROM {name}")]))
+    else:
+        corners = np.concatenate([added, border])
+    extent = [*corners.min(axis=0)[::-1], *corners.max(axis=0)[::-1]] if len(corners) else [None] * 4
+    connection.execute(
+        f"UPDATE gpkg_contents SET last_change = {_NOW}, min_x = ?, min_y = ?, max_x = ?, max_y = ? "
+        "WHERE table_name = ?",
+        (*extent, name),
+    )
+
+
+def point_blob(latlon: Sequence[float]) -> bytes:
+    """A point in the GeoPackage's binary form (29 bytes), from latitude, longitude in degrees."""
+    latitude, longitude = latlon
+    return _POINT.pack(b"GP", 0, 1, WGS84, 1, 1, longitude, latitude)
+
+
+def latlon_of_blobs(blobs: Sequence[bytes]) -> Floats:
+    """Latitude, longitude (N, 2) in degrees of points in binary form, whoever wrote them.
+
+    Raises ValueError if one is not a point on Earth.
+    """
+    if all(type(blob) is bytes and len(blob) == _POINT.size and blob[:13] == _OUR_HEADER for blob in blobs):
+        lonlat = np.frombuffer(b"".join(blobs), dtype=_POINT_ROWS)["lonlat"]
+    else:
+        lonlat = np.array([_lonlat(blob) for blob in blobs])
+    latlon = np.ascontiguousarray(lonlat.reshape(-1, 2)[:, ::-1], dtype=np.float64)
+    outside = ~(np.abs(latlon) <= (90, 180)).all(axis=1)
+    if outside.any():
+        latitude, longitude = latlon[outside][0]
+        raise ValueError(f"latitude {latitude:g}, longitude {longitude:g} are invalid coordinates")
+    return latlon
+
+
+def readable_points(blobs: Sequence[bytes]) -> list[bytes]:
+    """Those that `latlon_of_blobs` reads."""
+    return [blob for blob in blobs if point_problem(blob) is None]
+
+
+def point_problem(blob: object) -> str | None:
+    """Why this is not a point on Earth; None if it is one."""
+    try:
+        latlon_of_blobs([blob])  # type: ignore[list-item]
+    except ValueError as wrong:
+        return str(wrong)
+    return None
+
+
+def _lonlat(blob: bytes) -> tuple[float, float]:
+    if type(blob) is not bytes:
+        raise ValueError(f"its geometry is a {type(blob).__name__}, expected a point as bytes")
+    if len(blob) < 8 or blob[:2] != b"GP":
+        raise ValueError(f"its geometry of {len(blob)} bytes is not in the form of a GeoPackage")
+    wkb = 8 + 8 * _ENVELOPE_NUMBERS.get((blob[3] >> 1) & 7, len(blob))
+    if len(blob) < wkb + 21:
+        raise ValueError(f"its geometry of {len(blob)} bytes is too short for a point")
+    order = "<" if blob[wkb] == 1 else ">"
+    kind, longitude, latitude = struct.unpack_from(f"{order}Idd", blob, wkb + 1)
+    if kind % 1000 != 1:
+        raise ValueError(f"its geometry is of type {kind}, expected a point (1)")
+    return longitude, latitude
+
+
+def time_text(seconds: float) -> str:
+    """A DATETIME as the standard writes it, from seconds since 1970 in UTC."""
+    moment = datetime(1970, 1, 1) + timedelta(seconds=seconds)
+    return moment.isoformat(timespec="milliseconds") + "Z"
+
+
+def seconds_of(text: str) -> float:
+    """Seconds since 1970 in UTC, from a DATETIME."""
+    return seconds_since_1970(datetime.fromisoformat(text))
+
+
+def allow_spatial_index(connection: sqlite3.Connection) -> None:
+    """Define the functions that the triggers of a spatial index call, so that a layer with one can be written to.
+
+    QGIS and GDAL add such an index on request; SQLite alone does not know these functions.
+    """
+    functions = {"ST_MinX": 1, "ST_MaxX": 1, "ST_MinY": 0, "ST_MaxY": 0}
+    for name, column in functions.items():
+        connection.create_function(
+            name, 1, lambda blob, column=column: float(latlon_of_blobs([blob])[0, column]), deterministic=True
+        )
+    connection.create_function("ST_IsEmpty", 1, lambda blob: int(blob is None), deterministic=True)

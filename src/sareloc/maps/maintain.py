@@ -1,0 +1,232 @@
+"""Looking after a map: what is in it, whether it is whole, removing photos and giving back their space."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+import numpy as np
+
+from sareloc.errors import ArgumentError, MapError
+from sareloc.geo import Area, Box
+from sareloc.index.sharded import ApproximateEngine, exact_below
+from sareloc.maps.file import PART, MapFile
+from sareloc.maps.place_map import index_cache
+from sareloc.maps.records import PACKINGS, Manifest
+from sareloc.maps.schema import open_map_file
+from sareloc.maps.store import gone_photos, open_store
+from sareloc.milvus.connection import is_milvus_address, read_milvus_address
+
+HALF = 1e-3  # rounding to half precision moves a coordinate of a unit vector by less
+SAMPLE = 1000
+CALIBRATION = "calibration "  # the start of a note's name; the search follows
+UNIT = 1e-2  # how far from 1 the length of a stored descriptor may be: 8-bit storage brings it to 0.005
+
+
+@dataclass(frozen=True)
+class StoredCalibration:
+    """A calibration that is stored in a map."""
+
+    search: str
+    """The search that it is for, such as "plain" or "rerank=50"."""
+    origin: str
+    """What it was fitted on: "photos" or "map"; "unreadable" if the map holds something else under its name."""
+    photos: int
+    """How many it was fitted on."""
+
+
+@dataclass(frozen=True)
+class MapInfo:
+    """What a map holds."""
+
+    manifest: Manifest
+    photos: int
+    extent: Box | None
+    """The box that holds all photos; None where there are none."""
+    first: str | None
+    """The time of the oldest photo, as 2024-05-31T12:00:00.000Z; None where no time is known."""
+    last: str | None
+    file_bytes: int | None
+    """None where a server keeps the map."""
+    index: str
+    """The state of the index: "none needed", "fresh", "absent", or how many photos came and went since; then where an
+    index of an earlier version lies, which is not used."""
+    calibrations: tuple[StoredCalibration, ...] = ()
+    """Those stored in the map, sorted by search."""
+    gone: tuple[str, ...] | None = None
+    """Photos whose files no longer exist; None for a map on Milvus, see `find_gone`."""
+
+
+def map_info(path: str | Path) -> MapInfo:
+    """What a map holds."""
+    if is_milvus_address(path):
+        from sareloc.milvus.maintain import milvus_info
+
+        return milvus_info(read_milvus_address(path))
+    with open_map_file(Path(path)) as file:
+        ids, latlon, _ = file.photos()
+        first, last = file.query("SELECT min(time), max(time) FROM photos WHERE typeof(time) = 'text'")[0]
+        extent = Box(*latlon.min(axis=0), *latlon.max(axis=0)) if len(ids) else None
+        return MapInfo(
+            manifest=file.manifest,
+            photos=len(ids),
+            extent=extent,
+            first=first,
+            last=last,
+            file_bytes=file.path.stat().st_size,
+            index=_index_state(file) + _unused_index(file.path),
+            calibrations=read_calibrations(file.notes()),
+            gone=tuple(name for _, name in gone_photos(file)),
+        )
+
+
+def read_calibrations(notes: Mapping[str, str]) -> tuple[StoredCalibration, ...]:
+    """What the notes of a map say about calibrations."""
+    return tuple(
+        _read_calibration(name.removeprefix(CALIBRATION), text)
+        for name, text in sorted(notes.items())
+        if name.startswith(CALIBRATION)
+    )
+
+
+def _read_calibration(search: str, text: str) -> StoredCalibration:
+    try:
+        given = json.loads(text)
+        return StoredCalibration(search, str(given["origin"]), int(given["photos"]))
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return StoredCalibration(search, "unreadable", 0)
+
+
+def find_gone(path: str | Path) -> tuple[str, ...]:
+    """The photos of a map whose files no longer exist, by their names in it; URLs are not looked at.
+
+    They can still be matched, but not shown or re-ranked.
+    """
+    with open_store(path) as store:
+        return tuple(name for _, name in gone_photos(store))
+
+
+def remove_photos(path: str | Path, *, files: Sequence[str] = (), area: Area | None = None) -> int:
+    """Remove photos from a map; returns how many.
+
+    `files`: names or patterns like "2019/*.jpg" (a pattern without a slash is held against the file's own name).
+    `area`: those inside. Given both, photos must fit both.
+    """
+    if not files and area is None:
+        raise ArgumentError("say which photos to remove: files or an area")
+    removed = 0
+    with open_store(path, write=True) as store:
+        for ids, _, names in store.pages(area):
+            fits = [not files or any(_fits(name, pattern) for pattern in files) for name in names]
+            removed += store.remove(ids[np.array(fits, dtype=bool)])
+    return removed
+
+
+def verify_map(path: str | Path) -> list[str]:
+    """What is wrong with a map, one sentence each; nothing where it is whole. Reads every byte of it.
+
+    From the file itself up to the index: the first thing that is wrong ends it, as the next rest on it.
+    """
+    if is_milvus_address(path):
+        from sareloc.milvus.maintain import verify_milvus
+
+        return verify_milvus(read_milvus_address(path))
+    with open_map_file(Path(path)) as file, file.snapshot():
+        for check in (_damage, _bad_values, _lost, _bad_descriptors, _bad_index):
+            try:
+                problems = check(file)
+            except MapError as error:
+                problems = [str(error)]
+            if problems:
+                return problems
+    return []
+
+
+def compact_map(path: str | Path) -> tuple[int, int]:
+    """Give the space of removed photos back to the disk; returns the file's bytes before and after.
+
+    Needs as much free space as the map takes, and nobody else who reads or writes it.
+    """
+    if is_milvus_address(path):
+        raise ArgumentError(f"map {path} is on Milvus, which gives space back by itself: there is nothing to do")
+    where = Path(path)
+    before = where.stat().st_size if where.is_file() else 0
+    with open_map_file(where, write=True) as file:
+        file.compact()
+    return before, where.stat().st_size
+
+
+def _fits(file: str, pattern: str) -> bool:
+    return fnmatch(file if "/" in pattern else file.rpartition("/")[2], pattern)
+
+
+def _index_state(file: MapFile) -> str:
+    parts = index_cache(file.manifest).rows()
+    with file.snapshot():
+        photos, checksums = file.photos()[0], file.checksums()
+    if not parts:
+        return "none needed" if len(photos) <= exact_below(file.manifest.dim) else "absent: made when the map is opened"
+    now = set(zip(photos.tolist(), checksums.tolist(), strict=True))
+    held = {row for ids, marks in parts for row in zip(ids.tolist(), marks.tolist(), strict=True) if row[1]}
+    came, went = len(now - held), len(held - now)
+    return f"{came} photos came and {went} went since it was made" if came or went else "fresh"
+
+
+def _unused_index(path: Path) -> str:
+    """Earlier versions kept indexes beside maps: they are neither read nor deleted."""
+    beside = path.with_name(f"{path.name}.index")
+    return f"; {beside} is not used any more: delete it" if beside.is_dir() else ""
+
+
+def _damage(file: MapFile) -> list[str]:
+    return [f"SQLite: {said}" for (said,) in file.query("PRAGMA integrity_check") if said != "ok"]
+
+
+def _lost(file: MapFile) -> list[str]:
+    pairs = (
+        ("photos", "descriptors", "photo {} has no descriptor"),
+        ("descriptors", "photos", "descriptor {} has no photo"),
+    )
+    return [
+        said.format(fid)
+        for one, other, said in pairs
+        for (fid,) in file.query(f"SELECT fid FROM {one} WHERE fid NOT IN (SELECT fid FROM {other})")
+    ]
+
+
+def _bad_values(file: MapFile) -> list[str]:
+    return [f"photo {photo_id}: {wrong}" for photo_id, wrong in file.bad_values()]
+
+
+def _bad_descriptors(file: MapFile) -> list[str]:
+    """Descriptors that do not match their checksums, or that no model has made."""
+    ids, _, files = file.photos()
+    unpack, dim, problems = PACKINGS[file.manifest.storage].unpack, file.manifest.dim, list[str]()
+    names = dict(zip(ids.tolist(), files, strict=True))
+    for start in range(0, len(ids), PART):
+        whole = list[tuple[int, bytes]]()
+        for fid, blob, checksum in file.blobs(ids[start : start + PART].tolist()):
+            if (wrong := file.bad_blob(blob, checksum)) is None:
+                whole.append((fid, blob))
+            else:
+                problems.append(f"the descriptor of photo {fid} ({names[fid]}) {wrong}")
+        vectors = unpack([blob for _, blob in whole], dim).astype(np.float64)
+        lengths = np.linalg.norm(vectors, axis=1)
+        for row in np.flatnonzero(~(np.abs(lengths - 1) <= UNIT)):
+            fid = whole[row][0]
+            problems.append(f"the descriptor of photo {fid} ({names[fid]}) has length {lengths[row]:.3f}, not 1")
+    return problems
+
+
+def _bad_index(file: MapFile) -> list[str]:
+    """A sample of the index's vectors, held against the map's."""
+    cache, engine = index_cache(file.manifest), ApproximateEngine(file.manifest.dim)
+    loaded = engine.load(cache, file.photos()[0], file.checksums())
+    for ids, vectors in file.descriptors(loaded[:: max(1, len(loaded) // SAMPLE)]):
+        far = np.abs(engine.fetch(ids) - vectors).max(axis=1) > HALF
+        if far.any():
+            return [f"the index has another descriptor of photo {ids[far][0]} than the map: delete {cache.folder}"]
+    return []

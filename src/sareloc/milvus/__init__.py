@@ -1,0 +1,1 @@
+"""Maps that live in a Milvus server or in milvus-lite (extra `milvus`)."""

@@ -1,0 +1,335 @@
+"""The Milvus engine: vectors, and columns of what is known of each, in a collection of Milvus or milvus-lite.
+
+Vectors are unit vectors as far as their rounding lets them, kept as they come in float32 and compared by their inner
+product; a length beside each makes exact distances of those. Reading is consistent at
+one of two levels: "Strong", which sees whatever anybody has written and waits for it (some 0.2 s), or "Bounded", which
+does not wait and may miss the last seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from time import sleep
+from typing import Any, Literal
+
+import numpy as np
+
+from sareloc.arrays import Floats, Ints, Vectors
+from sareloc.errors import ArgumentError, MapError, look_up
+from sareloc.index.protocol import EngineInfo, Hits, checked_ids, checked_k, checked_vectors, nearest_of
+from sareloc.milvus.connection import Connection
+
+# The indexes that a Milvus collection can have, and how each is searched.
+#
+# FLAT compares with every vector and is right always; HNSW reads few of them, for maps of millions, and misses some,
+# the more the less descriptors cluster. A collection whose owner has given it another index is searched with that
+# index's own defaults.
+
+DEFAULT = "FLAT"
+
+
+@dataclass(frozen=True)
+class MilvusIndex:
+    """How an index is made, and searched for so many hits."""
+
+    made: dict[str, Any]
+    searched: Callable[[int], dict[str, Any]]
+
+
+INDEXES: dict[str, MilvusIndex] = {
+    "FLAT": MilvusIndex({}, lambda k: {}),
+    "HNSW": MilvusIndex({"M": 32, "efConstruction": 200}, lambda k: {"ef": max(2 * k, 400)}),
+}
+
+
+def search_parameters(index: str, k: int) -> dict[str, Any]:
+    """What to ask this index with, for k hits."""
+    return INDEXES[index].searched(k) if index in INDEXES else {}
+
+
+# How a Milvus collection is made: an id, a vector and its length, and columns of what is known of each.
+
+LONGEST_TEXT = 8192  # bytes
+INDEX_PROPERTY = "sareloc.index"
+"""The property of a collection that names the index it was created with."""
+LOAD_S = 3600.0  # a server that was started again reads its collections from disk
+WAITS_S = (0.1, 0.2, 0.4)
+
+
+@dataclass(frozen=True)
+class Column:
+    """Something that is known of each vector."""
+
+    name: str
+    kind: Literal["DOUBLE", "INT64", "VARCHAR"]
+    absent: float | str
+    """What stands where nothing was said."""
+
+
+def create_collection(
+    connection: Connection, dim: int, columns: Sequence[Column], index: str, properties: Mapping[str, str]
+) -> None:
+    """Create the connection's collection if there is none of its name; `complete_collection` must follow.
+
+    The name of the index is kept as a property, so that any client can complete the collection.
+    Raises MapError if the server refuses.
+    """
+    look_up(INDEXES, index, "Milvus index")
+    kind = connection.types
+    schema = connection.make_schema()
+    schema.add_field("id", kind.INT64, is_primary=True)
+    schema.add_field("vector", kind.FLOAT_VECTOR, dim=dim)
+    schema.add_field("length", kind.DOUBLE)
+    for column in columns:
+        size = {"max_length": LONGEST_TEXT} if column.kind == "VARCHAR" else {}
+        schema.add_field(column.name, kind[column.kind], **size)
+    name = {"collection_name": connection.address.collection}
+    stated = {**properties, INDEX_PROPERTY: index}
+    _ensure(
+        lambda: connection.ask("has_collection", **name) or None,
+        lambda: connection.ask(
+            "create_collection", **name, schema=schema, properties=stated, consistency_level="Strong"
+        ),
+    )
+
+
+def complete_collection(connection: Connection) -> str:
+    """Index and load the connection's collection unless that has been done; returns the type of its index.
+
+    A client may have been killed between creating a collection and indexing it, and several clients may complete one
+    at the same time. Raises MapError if the server refuses.
+    """
+    name = {"collection_name": connection.address.collection}
+    properties = connection.ask("describe_collection", **name).get("properties") or {}
+    index = properties.get(INDEX_PROPERTY)
+    index = index if index in INDEXES else DEFAULT
+    parameters = connection.make_index_parameters()
+    parameters.add_index("vector", index_type=index, metric_type="IP", params=INDEXES[index].made)
+    described = _ensure(
+        lambda: connection.ask("describe_index", **name, index_name="vector"),
+        lambda: connection.ask("create_index", **name, index_params=parameters),
+    )
+    connection.ask("load_collection", **name, timeout=LOAD_S)
+    return str(described["index_type"])
+
+
+def _ensure(find: Callable[[], Any], make: Callable[[], object]) -> Any:
+    """What `find` returns, after `make` if it returns None.
+
+    The server refuses what another client makes at the same time: then both are repeated, a few times.
+    Raises MapError if the server still refuses.
+    """
+    for wait in WAITS_S:
+        if (found := find()) is not None:
+            return found
+        try:
+            make()
+        except MapError:
+            sleep(wait)
+    if (found := find()) is None:
+        make()
+        found = find()
+    return found
+
+
+MOST_ROWS = 16_384
+"""Milvus gives no more hits to a query, and no more rows at once."""
+NUMBERS_AT_ONCE = 2**22  # of vectors in one message: 16 MiB
+HITS_AT_ONCE = 2**17
+IDS_AT_ONCE = 8192
+UNIT = 1e-2
+
+Consistency = Literal["Strong", "Bounded"]
+Row = dict[str, Any]
+
+
+class MilvusEngine:
+    """The vectors of a collection that exists, with `columns` beside them; one without an index is given it.
+
+    Safe from several threads.
+    """
+
+    def __init__(
+        self, connection: Connection, columns: Sequence[Column] = (), *, consistency: Consistency = "Strong"
+    ) -> None:
+        self.connection = connection
+        self.columns = columns
+        self.consistency = consistency
+        self._collection = connection.address.collection
+        self.index = complete_collection(connection)
+        described = self._ask("describe_collection")
+        self.dim = int(next(field for field in described["fields"] if field["name"] == "vector")["params"]["dim"])
+
+    def upsert(self, ids: Ints, vectors: Vectors, known: Mapping[str, Sequence[Any]] | None = None) -> None:
+        """See `Engine`. `known`: for some columns, what they say of each vector."""
+        rows = checked_vectors(vectors, self.dim)
+        new = checked_ids(ids, len(rows)).tolist()
+        lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
+        if len(rows) and not np.abs(lengths - 1).max() <= UNIT:
+            raise ArgumentError(
+                f"Milvus is given unit vectors: found one of length {lengths[np.argmax(np.abs(lengths - 1))]:.3f}"
+            )
+        columns = {column.name: [column.absent] * len(rows) for column in self.columns} | dict(known or {})
+        columns["length"] = lengths.tolist()
+        for start in range(0, len(rows), step := max(1, NUMBERS_AT_ONCE // self.dim)):
+            part = range(start, min(start + step, len(rows)))
+            data = [
+                {"id": new[i], "vector": rows[i], **{name: values[i] for name, values in columns.items()}} for i in part
+            ]
+            self._ask("upsert", data=data)
+
+    def delete(self, ids: Ints) -> None:
+        """See `Engine`."""
+        for part in _parts(ids):
+            self._ask("delete", ids=part)
+
+    def search(self, queries: Vectors, k: int, among: Ints | None = None) -> Hits:
+        """See `Engine`. A hit may be missed where the index is not FLAT."""
+        if among is None:
+            return self.find(queries, k)[0]
+        return self.find_among(queries, k, among)[0]
+
+    def find_among(
+        self, queries: Vectors, k: int, among: Ints, fields: Sequence[str] = ()
+    ) -> tuple[Hits, dict[int, Row]]:
+        """As `find`, from these ids alone."""
+        asked, rows = checked_vectors(queries, self.dim), dict[int, Row]()
+        parts = [_nothing(len(asked))]
+        for part in _parts(np.unique(among)):
+            hits, known = self.find(asked, k, f"id in {part}", fields)
+            parts.append(hits)
+            rows |= known
+        return nearest_of(checked_k(k), *parts), rows
+
+    def find(
+        self, queries: Vectors, k: int, where: str = "", fields: Sequence[str] = ()
+    ) -> tuple[Hits, dict[int, Row]]:
+        """The k nearest of those that fit the condition `where`, in Milvus's words, and these fields of them by id."""
+        asked, k = checked_vectors(queries, self.dim), checked_k(k)
+        if k > MOST_ROWS:
+            k = min(k, self.count(where))
+        if k > MOST_ROWS:
+            raise ArgumentError(f"Milvus finds {MOST_ROWS:,} hits at most, asked for are {k:,}")
+        found: list[list[Row]] = []
+        for start in range(0, len(asked) if k else 0, step := max(1, HITS_AT_ONCE // max(k, 1))):
+            found += self._search(asked[start : start + step], k, where, fields)
+        shortest = min(map(len, found), default=k)
+        if shortest < k and shortest < (k := min(k, self.count(where))):
+            return self._scan(asked, k, where, fields)  # an index may lose its way among what does not fit
+        rows = {hit["id"]: hit["entity"] for hits in found for hit in hits}
+        if not found:
+            return _nothing(len(asked)), rows
+        told = [[(hit["distance"], hit["entity"]["length"]) for hit in hits[:k]] for hits in found]
+        products, lengths = np.moveaxis(np.array(told, dtype=np.float64).reshape(len(asked), k, 2), 2, 0)
+        ids = np.array([[hit["id"] for hit in hits[:k]] for hits in found], dtype=np.int64).reshape(len(asked), k)
+        return nearest_of(k, Hits(ids, _distances(asked, products, lengths))), rows
+
+    def _search(self, asked: Vectors, k: int, where: str, fields: Sequence[str]) -> list[list[Row]]:
+        found: list[list[Row]] = self._ask(
+            "search",
+            data=list(asked),
+            limit=k,
+            filter=where,
+            output_fields=["length", *fields],
+            search_params={"metric_type": "IP", "params": search_parameters(self.index, k)},
+            consistency_level=self.consistency,
+        )
+        return found
+
+    def _scan(self, asked: Vectors, k: int, where: str, fields: Sequence[str]) -> tuple[Hits, dict[int, Row]]:
+        """As `find`, by comparing with all that fit."""
+        best, known = _nothing(len(asked)), dict[int, Row]()
+        for page in self.select(where, (*fields, "vector")):
+            ids = np.array([row["id"] for row in page], dtype=np.int64)
+            vectors = np.array([row["vector"] for row in page], dtype=np.float64)
+            distances = _distances(asked, asked @ vectors.T, np.linalg.norm(vectors, axis=1))
+            here = Hits(np.tile(ids, (len(asked), 1)), distances)
+            best = nearest_of(k, best, here)
+            known |= {row["id"]: {name: row[name] for name in fields} for row in page}
+            known = {i: known[i] for i in np.unique(best.ids).tolist()}
+        return best, known
+
+    def select(self, where: str = "", fields: Sequence[str] = ()) -> Iterator[list[Row]]:
+        """All that fit, with these fields, in rising order of id, some thousand at a time."""
+        page = min(MOST_ROWS, max(1, NUMBERS_AT_ONCE // self.dim)) if "vector" in fields else MOST_ROWS
+        names = ["id", *fields]
+        first = self._ask("query", filter=where, limit=page, output_fields=names, consistency_level=self.consistency)
+        if len(first) < page:  # mostly: and an iterator takes a second to begin on older servers
+            if first:
+                yield sorted(first, key=lambda row: int(row["id"]))
+            return
+        pages = self._ask("query_iterator", batch_size=page, filter=where, output_fields=names)
+        try:
+            while rows := self.connection.patiently(pages.next):
+                yield list(rows)
+        finally:
+            pages.close()
+
+    def rows(self, ids: Ints, fields: Sequence[str] = ()) -> dict[int, Row]:
+        """These fields of these ids; those that are not there are left out."""
+        return {row["id"]: row for part in _parts(ids) for page in self.select(f"id in {part}", fields) for row in page}
+
+    def fetch(self, ids: Ints) -> Vectors:
+        """See `Engine`."""
+        wanted = np.asarray(ids, dtype=np.int64).tolist()
+        rows = self.rows(np.unique(np.asarray(ids, dtype=np.int64)), ["vector"])
+        if lost := [i for i in wanted if i not in rows]:
+            raise ArgumentError(f"there is no vector under id {lost[0]}")
+        return np.array([rows[i]["vector"] for i in wanted], dtype=np.float32).reshape(-1, self.dim)
+
+    def iterate(self, batch: int = 4096) -> Iterator[tuple[Ints, Vectors]]:
+        """See `Engine`."""
+        waiting: list[Row] = []
+        for page in self.select(fields=["vector"]):
+            waiting += page
+            while len(waiting) >= batch:
+                yield _ids_and_vectors(waiting[:batch])
+                waiting = waiting[batch:]
+        if waiting:
+            yield _ids_and_vectors(waiting)
+
+    def any_value(self, column: str, where: str) -> float | None:
+        """What a column says of one of those that fit; None where there is none."""
+        rows = self._ask("query", filter=where, limit=1, output_fields=[column], consistency_level=self.consistency)
+        return float(rows[0][column]) if len(rows) else None
+
+    def seal(self) -> None:
+        """Let the server index what came last, which it searches less well until then; it may say "not now"."""
+        with suppress(MapError):
+            self._ask("flush", retry_on_rate_limit=False)
+
+    def count(self, where: str = "") -> int:
+        """How many fit; whatever was written before is counted."""
+        counted = self._ask("query", filter=where, output_fields=["count(*)"], consistency_level="Strong")
+        return int(counted[0]["count(*)"])
+
+    def info(self) -> EngineInfo:
+        """See `Engine`."""
+        count = self.count()
+        return EngineInfo(f"Milvus {self.index}", count, self.dim, 4 * self.dim * count)
+
+    def _ask(self, method: str, **arguments: Any) -> Any:
+        return self.connection.ask(method, collection_name=self._collection, **arguments)
+
+
+def _distances(queries: Vectors, products: Floats, lengths: Floats) -> Vectors:
+    """Euclidean distances (Q, K) from inner products (Q, K) with vectors of these lengths."""
+    squared = (queries.astype(np.float64) ** 2).sum(axis=1, keepdims=True) + lengths**2 - 2 * products
+    return np.asarray(np.sqrt(np.maximum(squared, 0)), dtype=np.float32)
+
+
+def _nothing(queries: int) -> Hits:
+    return Hits(np.zeros((queries, 0), dtype=np.int64), np.zeros((queries, 0), dtype=np.float32))
+
+
+def _parts(ids: Ints) -> Iterator[list[int]]:
+    wanted = np.asarray(ids, dtype=np.int64).tolist()
+    for start in range(0, len(wanted), IDS_AT_ONCE):
+        yield wanted[start : start + IDS_AT_ONCE]
+
+
+def _ids_and_vectors(rows: Sequence[Row]) -> tuple[Ints, Vectors]:
+    ids = np.array([row["id"] for row in rows], dtype=np.int64)
+    return ids, np.array([row["vector"] for row in rows], dtype=np.float32)

@@ -1,0 +1,377 @@
+"""A map as a collection of Milvus: a row for each photo, the manifest and the notes as properties of the collection."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from sareloc.arrays import Floats, Ints, Vectors
+from sareloc.errors import MapError, look_up
+from sareloc.geo import AREA_ROUNDING_M as ROUNDING_M
+from sareloc.geo import SMALLEST_RADIUS_M, Area, Box, Circle, ecef_from_wgs84, wgs84_from_ecef
+from sareloc.index import EngineInfo
+from sareloc.index.protocol import Hits
+from sareloc.maps.place_map import Matches
+from sareloc.maps.records import Entry, Manifest, Photo, read_manifest
+from sareloc.milvus.connection import Connection, MilvusAddress
+from sareloc.milvus.engine import DEFAULT, INDEXES, Column, Consistency, MilvusEngine, Row, create_collection
+from sareloc.photos import Geotag
+
+# A photo as a row of a Milvus collection.
+#
+# Its id is the first 63 bits of the SHA-256 of its content, so that whoever adds it, however often, writes the same
+# row. (Of 100 million photos two share an id with a chance of 1 in 1,800: the later one is left out.)
+
+UNKNOWN = -1e18
+"""Stands where a time or a heading is not known: old servers have no empty fields."""
+COLUMNS = (
+    Column("lat", "DOUBLE", 0.0),
+    Column("lon", "DOUBLE", 0.0),
+    Column("file", "VARCHAR", ""),
+    Column("sha256", "VARCHAR", ""),
+    Column("time", "DOUBLE", UNKNOWN),
+    Column("heading_deg", "DOUBLE", UNKNOWN),
+    Column("width", "INT64", 0),
+    Column("height", "INT64", 0),
+    Column("size_bytes", "INT64", 0),
+    Column("modified_ns", "INT64", 0),
+)
+ALL = [column.name for column in COLUMNS]
+ENTRY = ["lat", "lon", "file", "sha256", "time", "heading_deg", "size_bytes", "modified_ns"]
+PLACE = ["lat", "lon", "file"]
+
+
+def photo_id(sha256: bytes) -> int:
+    """The id of the photo with this content."""
+    return int.from_bytes(sha256[:8], "big") >> 1
+
+
+def inside(box: Box) -> str:
+    """The condition, in Milvus's words, that a photo stands in a box, borders included."""
+    between = "and" if box.west <= box.east else "or"  # the latter across the antimeridian
+    return (
+        f"lat >= {float(box.south)!r} and lat <= {float(box.north)!r} "
+        f"and (lon >= {float(box.west)!r} {between} lon <= {float(box.east)!r})"
+    )
+
+
+def row_of(photo: Photo) -> Row:
+    """What is known of a photo, without its id and its descriptor."""
+    tag = photo.geotag
+    return {
+        "lat": float(tag.latlon[0]),
+        "lon": float(tag.latlon[1]),
+        "file": photo.file,
+        "sha256": photo.sha256.hex(),
+        "time": UNKNOWN if tag.time is None else float(tag.time),
+        "heading_deg": UNKNOWN if tag.heading_deg is None else float(tag.heading_deg),
+        "width": photo.width,
+        "height": photo.height,
+        "size_bytes": photo.size_bytes,
+        "modified_ns": photo.modified_ns,
+    }
+
+
+def photo_of(row: Row) -> Photo:
+    """The photo of a row with all columns."""
+    sizes: tuple[Any, ...] = row["size_bytes"], row["modified_ns"]
+    return Photo(row["file"], _geotag(row), row["width"], row["height"], bytes.fromhex(row["sha256"]), *sizes)
+
+
+def entry_of(row: Row) -> Entry:
+    """What an entry says, of a row with its columns."""
+    return Entry(row["id"], row["file"], (row["size_bytes"], row["modified_ns"]), _geotag(row))
+
+
+def _geotag(row: Row) -> Geotag:
+    heading, time = (None if row[name] == UNKNOWN else row[name] for name in ("heading_deg", "time"))
+    return Geotag((row["lat"], row["lon"]), heading, time)
+
+
+def text_list(values: Sequence[str]) -> str:
+    """Texts as a list in a condition."""
+    return json.dumps(list(values), ensure_ascii=False)
+
+
+# The photos of a map on Milvus: searched and looked up there, nothing of them held here.
+
+IDS = 2**63
+SPARE = 2  # a circle fills three quarters of its box
+
+
+class MilvusPhotos:
+    """See `MapPhotos`.
+
+    Opening and refreshing wait for whatever was written before (consistency level Strong); searches do not wait
+    (Bounded), so that they may miss what others have added in the last seconds, and never take longer for it.
+    """
+
+    def __init__(self, address: MilvusAddress) -> None:
+        self._store = open_milvus_store(address, consistency="Bounded")
+        self._engine = self._store.engine
+        self.manifest = self._store.manifest
+        self._look_again()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def search(self, descriptors: Vectors, k: int, near: Area | None) -> Matches:
+        """See `MapPhotos`."""
+        if isinstance(near, Circle):
+            hits, rows = self._find_in_circle(descriptors, k, near)
+        else:
+            hits, rows = self._engine.find(descriptors, k, "" if near is None else inside(near), PLACE)
+        found = [[rows[i] for i in line] for line in hits.ids.tolist()]
+        latlon = np.array([[(row["lat"], row["lon"]) for row in line] for line in found], dtype=np.float64)
+        files = tuple(tuple(row["file"] for row in line) for line in found)
+        return Matches(hits.ids, hits.distances, latlon.reshape(*hits.ids.shape, 2), files)
+
+    def _find_in_circle(self, queries: Vectors, k: int, circle: Circle) -> tuple[Hits, dict[int, Row]]:
+        """By the box around the circle, and the exact distance here; servers measure circles in various ways."""
+        hits, rows = self._engine.find(queries, SPARE * k, inside(circle.bounds()), PLACE)
+        latlon = np.array([[row["lat"], row["lon"]] for row in rows.values()], dtype=np.float64).reshape(-1, 2)
+        held = np.array(list(rows), dtype=np.int64)[circle.rows(latlon)]
+        in_circle = np.isin(hits.ids, held)
+        enough = int(in_circle.sum(axis=1).min(initial=k))
+        if enough < k and hits.ids.shape[1] == SPARE * k:  # there may be more than were looked at
+            ids = [ids for ids, _, _ in self._store.pages(circle)]
+            return self._engine.find_among(queries, k, np.concatenate([held, *ids]), PLACE)
+        first = np.argsort(~in_circle, axis=1, kind="stable")[:, : min(k, enough)]
+        taken = Hits(np.take_along_axis(hits.ids, first, 1), np.take_along_axis(hits.distances, first, 1))
+        return taken, rows
+
+    def descriptors(self, ids: Ints) -> Vectors:
+        """See `MapPhotos`."""
+        return self._engine.fetch(ids)
+
+    def sample(self, count: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
+        """See `MapPhotos`; always the same ones: ids are hashes, so that the smallest belong to photos at random."""
+        limit = IDS * SPARE * count // max(self._count, 1)
+        parts = list(self._engine.select(f"id < {min(limit, IDS - 1)}", PLACE))
+        rows = [row for part in parts for row in part][:count]
+        latlon = np.array([[row["lat"], row["lon"]] for row in rows], dtype=np.float64).reshape(-1, 2)
+        return np.array([row["id"] for row in rows], dtype=np.int64), latlon
+
+    def count_around(self, points_m: Floats, radius_m: float) -> Ints:
+        """See `MapPhotos`."""
+        ground_m = (
+            2 * SMALLEST_RADIUS_M * math.asin(min(1.0, radius_m / (2 * SMALLEST_RADIUS_M)))
+        )  # longer than a chord
+        counts = []
+        for point, latlon in zip(points_m, wgs84_from_ecef(points_m), strict=True):
+            box = Circle((float(latlon[0]), float(latlon[1])), ground_m).bounds()
+            around = [there for _, there, _ in self._store.pages(box)]
+            away = [np.linalg.norm(ecef_from_wgs84(there) - point, axis=1) for there in around if len(there)]
+            counts.append(sum(int((part <= radius_m + ROUNDING_M).sum()) for part in away))
+        return np.array(counts, dtype=np.int64)
+
+    def settle(self) -> None:
+        """See `MapPhotos`."""
+        self._engine.seal()
+
+    def engine_info(self) -> EngineInfo:
+        """See `MapPhotos`."""
+        return self._engine.info()
+
+    def refresh(self) -> None:
+        """See `MapPhotos`."""
+        if manifest_of(self._engine.connection) != self.manifest:
+            raise MapError(f"{self._store.name} has become another map since it was opened: open it again")
+        self._look_again()
+
+    def _look_again(self) -> None:
+        self._count = self._store.count()
+        self.notes = self._store.notes()
+
+
+PROPERTY, NOTE = "sareloc.", "sareloc.note "
+FILES_AT_ONCE = 1024
+ROWS_AT_ONCE = 1024
+
+
+class MilvusStore:
+    """An open map, from `open_milvus_store`: the `MapStore` of one collection. Safe from several threads."""
+
+    def __init__(self, engine: MilvusEngine, manifest: Manifest) -> None:
+        self.engine = engine
+        self.address = engine.connection.address
+        self.manifest = manifest
+
+    @property
+    def name(self) -> str:
+        """See `MapStore`."""
+        return str(self.address)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.engine.connection.close()
+
+    def add(self, photos: Sequence[Photo], descriptors: Vectors) -> int:
+        """See `MapStore`. First what is replaced goes, then the new comes: stopped between, the same call mends it."""
+        ids = np.array([photo_id(photo.sha256) for photo in photos], dtype=np.int64)
+        there = self.engine.rows(ids)
+        new = list({i: row for row, i in enumerate(ids.tolist()) if i not in there}.values())
+        self._drop_replaced(photos[row] for row in new)
+        self._write(ids[new], [photos[row] for row in new], descriptors[new])
+        return len(new)
+
+    def update(self, entries: Sequence[Entry]) -> None:
+        """See `MapStore`. Stopped between, the same call finishes it."""
+        for start in range(0, len(entries), ROWS_AT_ONCE):
+            part = {entry.photo_id: entry for entry in entries[start : start + ROWS_AT_ONCE]}
+            rows = self.engine.rows(np.array(list(part), dtype=np.int64), [*ALL, "vector"])
+            self._drop_replaced(e for e in part.values() if e.photo_id in rows and e.replaces not in part)
+            photos = [_updated(photo_of(row), part[i]) for i, row in rows.items()]
+            vectors = np.array([row["vector"] for row in rows.values()], dtype=np.float32)
+            if photos:  # the others were removed meanwhile
+                self._write(np.array(list(rows), dtype=np.int64), photos, vectors)
+
+    def remove(self, ids: Ints) -> int:
+        """See `MapStore`."""
+        there = self.engine.rows(ids)
+        self.engine.delete(np.array(list(there), dtype=np.int64))
+        return len(there)
+
+    def count(self) -> int:
+        """See `MapStore`."""
+        return self.engine.count()
+
+    def known(self, digests: Sequence[bytes]) -> dict[bytes, Entry]:
+        """See `MapStore`."""
+        ids = np.array([photo_id(digest) for digest in digests], dtype=np.int64)
+        return {bytes.fromhex(row["sha256"]): entry_of(row) for row in self.engine.rows(np.unique(ids), ENTRY).values()}
+
+    def entries(self, files: Sequence[str]) -> dict[str, Entry]:
+        """See `MapStore`."""
+        return {
+            row["file"]: entry_of(row)
+            for start in range(0, len(files), FILES_AT_ONCE)
+            for page in self.engine.select(f"file in {text_list(files[start : start + FILES_AT_ONCE])}", ENTRY)
+            for row in page
+        }
+
+    def pages(self, area: Area | None = None) -> Iterator[tuple[Ints, Floats, Sequence[str]]]:
+        """See `MapStore`."""
+        for page in self.engine.select("" if area is None else inside(area.bounds()), PLACE):
+            latlon = np.array([[row["lat"], row["lon"]] for row in page])
+            rows = np.arange(len(page)) if area is None else area.rows(latlon)
+            ids = np.array([row["id"] for row in page], dtype=np.int64)
+            yield ids[rows], latlon[rows], [page[row]["file"] for row in rows]
+
+    def records(self) -> Iterator[tuple[list[Photo], Vectors]]:
+        """See `MapStore`."""
+        for page in self.engine.select(fields=[*ALL, "vector"]):
+            yield [photo_of(row) for row in page], np.array([row["vector"] for row in page], dtype=np.float32)
+
+    def notes(self) -> dict[str, str]:
+        """See `MapStore`."""
+        return {
+            key.removeprefix(NOTE): text
+            for key, text in _properties(self.engine.connection).items()
+            if key.startswith(NOTE)
+        }
+
+    def write_note(self, name: str, text: str) -> None:
+        """See `MapStore`."""
+        self.engine.connection.ask(
+            "alter_collection_properties",
+            collection_name=self.address.collection,
+            properties={f"{NOTE}{name}": text},
+        )
+
+    def file_name(self, photo: Path) -> str:
+        """The absolute path: a server has no folder that photos could lie in."""
+        return Path(os.path.abspath(photo)).as_posix()
+
+    def photo_path(self, file: str) -> Path:
+        """See `MapStore`."""
+        return Path(file)
+
+    def _write(self, ids: Ints, photos: Sequence[Photo], descriptors: Vectors) -> None:
+        known = [row_of(photo) for photo in photos]
+        self.engine.upsert(ids, descriptors, {name: [row[name] for row in known] for name in ALL})
+
+    def _drop_replaced(self, photos: Iterable[Photo | Entry]) -> None:
+        replaced = {photo.replaces: photo.file for photo in photos if photo.replaces is not None}
+        rows = self.engine.rows(np.array(list(replaced), dtype=np.int64), ["file"])
+        # unless it has got another name meanwhile
+        gone = [i for i, row in rows.items() if row["file"] == replaced[i]]
+        self.engine.delete(np.array(gone, dtype=np.int64))
+
+
+def _updated(photo: Photo, entry: Entry) -> Photo:
+    size_bytes, modified_ns = entry.stamp
+    return replace(photo, file=entry.file, geotag=entry.geotag, size_bytes=size_bytes, modified_ns=modified_ns)
+
+
+def milvus_map_exists(address: MilvusAddress) -> bool:
+    """Whether there is a collection at this address.
+
+    Raises MapError if its server does not answer, ArgumentError if the address names an unknown index.
+    """
+    if address.index is not None:
+        look_up(INDEXES, address.index, "Milvus index")
+    if address.local and not Path(address.uri).exists():
+        return False  # connecting would create the file
+    connection = Connection(address)
+    try:
+        return bool(connection.ask("has_collection", collection_name=address.collection))
+    finally:
+        connection.close()
+
+
+def open_milvus_store(address: MilvusAddress, *, consistency: Consistency = "Strong") -> MilvusStore:
+    """Open a map; a collection that is none of ours is a MapError that says so. Who writes must read Strong."""
+    connection = Connection(address)
+    if not connection.ask("has_collection", collection_name=address.collection):
+        raise MapError(f'map {address} does not exist: make one with "sareloc map build PHOTOS --out {address}"')
+    return _store_of(connection, consistency)
+
+
+def open_or_create_milvus_store(address: MilvusAddress, manifest: Manifest) -> MilvusStore:
+    """Open a map; where there is none, create an empty one of this manifest.
+
+    Several processes may do so at once: all get the map of the one that created the collection.
+    """
+    connection = Connection(address)
+    values = asdict(replace(manifest, map_id=uuid.uuid4().hex, format=1))  # later formats differ in files alone
+    properties = {f"{PROPERTY}{key}": str(value) for key, value in values.items()}
+    create_collection(connection, manifest.dim, COLUMNS, address.index or DEFAULT, properties)
+    return _store_of(connection, "Strong")
+
+
+def _store_of(connection: Connection, consistency: Consistency) -> MilvusStore:
+    manifest, engine = manifest_of(connection), MilvusEngine(connection, COLUMNS, consistency=consistency)
+    address = connection.address
+    if address.index not in (None, engine.index):
+        raise MapError(
+            f"map {address} has the index {engine.index}, asked for is {address.index}: leave that out, or copy the "
+            "map to a collection that is made with it"
+        )
+    return MilvusStore(engine, manifest)
+
+
+def _properties(connection: Connection) -> dict[str, str]:
+    described = connection.ask("describe_collection", collection_name=connection.address.collection)
+    properties: dict[str, str] = described.get("properties") or {}
+    return properties
+
+
+def manifest_of(connection: Connection) -> Manifest:
+    """What the collection says it is."""
+    values = {key.removeprefix(PROPERTY): text for key, text in _properties(connection).items()}
+    if "fingerprint" not in values:
+        raise MapError(
+            f"{connection.address} is a collection but no map of sareloc's: give another name, and a map will be made"
+        )
+    return read_manifest(values, str(connection.address))

@@ -1,0 +1,204 @@
+"""Writing a geotag into a JPEG without touching its pixels, or into an XMP sidecar beside any photo.
+
+Of a JPEG only the EXIF segment changes. The other EXIF fields stay byte for byte where they were, offsets that camera
+makers hide in their own notes included: the new GPS directory, and a first directory that points to it, are appended to
+the block.
+"""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from contextlib import ExitStack, suppress
+from datetime import timedelta
+from pathlib import Path
+
+from PIL.ExifTags import GPS, IFD
+
+from sareloc.errors import PhotoError
+from sareloc.files import replacing
+from sareloc.photos.geotags import EPOCH, Estimate, Geotag
+from sareloc.photos.xmp import sidecar_with_geotag
+
+EXIF = b"Exif\0\0"
+NO_TAGS = b"II*\0" + struct.pack("<IHI", 8, 0, 0)
+BYTE, ASCII, LONG, RATIONAL, UNDEFINED = 1, 2, 4, 5, 7
+ITEM_BYTES = {BYTE: 1, ASCII: 1, LONG: 4, RATIONAL: 8, UNDEFINED: 1}
+SECOND_PARTS = 10_000_000  # of an arc second: 3 micrometres on the ground, and 60 seconds still fit 32 bits
+LARGEST_SEGMENT = 0xFFFF - 2
+START, SCAN, APP0, APP1 = b"\xff\xd8", 0xDA, 0xE0, 0xE1
+
+Field = tuple[int, bytes]
+"""An EXIF type and the value's bytes."""
+
+
+def exif_bytes(geotag: Geotag) -> bytes:
+    """An EXIF block with the geotag alone, as Pillow's `save(..., exif=...)` takes it."""
+    return EXIF + with_gps(NO_TAGS, geotag)
+
+
+def write_geotag(photo: str | Path, target: str | Path, geotag: Geotag, estimate: Estimate | None = None) -> None:
+    """Copy a JPEG to `target` (which may be the same file) with this geotag in its EXIF.
+
+    estimate: marks the position as an estimate, by GPSHPositioningError and GPSProcessingMethod. Pixels and all other
+    metadata stay as they are; GPS fields that the geotag does not know stay too. Raises
+    PhotoError if the photo is no JPEG or its EXIF is damaged or full, OSError if the target cannot be written: then it
+    is as it was before.
+    """
+    try:
+        jpeg = Path(photo).read_bytes()
+    except OSError as unreadable:
+        raise PhotoError(photo, unreadable.strerror or "cannot be read") from unreadable
+    if not jpeg.startswith(START):
+        raise PhotoError(photo, "only a JPEG takes a geotag unharmed: write others with write_sidecar")
+    try:
+        tagged = jpeg_with_geotag(jpeg, geotag, estimate)
+    except ValueError as damaged:
+        raise PhotoError(photo, f"cannot take a geotag: {damaged}") from damaged
+    with replacing(target) as beside:
+        beside.write_bytes(tagged)
+        with suppress(PermissionError):  # a file system without such rights (FAT)
+            shutil.copymode(photo, beside)
+
+
+def write_sidecar(
+    photo: str | Path,
+    sidecar: str | Path,
+    geotag: Geotag,
+    estimate: Estimate | None = None,
+    *,
+    copy: str | Path | None = None,
+) -> None:
+    """Write an XMP sidecar with this geotag, and all else that the sidecar beside the photo holds; the photo stays.
+
+    copy: copy the photo to there too, unchanged: both are written, or none. Raises PhotoError if the sidecar beside the
+    photo is no XMP, OSError if a file cannot be written.
+    """
+    content = sidecar_with_geotag(photo, geotag, estimate)
+    with ExitStack() as files:
+        if copy is not None:
+            beside = shutil.copyfile(photo, files.enter_context(replacing(copy)))
+            with suppress(PermissionError):
+                shutil.copystat(photo, beside)
+        files.enter_context(replacing(sidecar)).write_bytes(content)
+
+
+def is_jpeg(photo: str | Path) -> bool:
+    """Whether a file begins as a JPEG does; False if it cannot be read."""
+    try:
+        with Path(photo).open("rb") as file:
+            return file.read(len(START)) == START
+    except OSError:
+        return False
+
+
+def jpeg_with_geotag(jpeg: bytes, geotag: Geotag, estimate: Estimate | None = None) -> bytes:
+    """The bytes of a JPEG with this geotag in its EXIF segment and everything else as it was; else a ValueError."""
+    segments = _segments(jpeg)
+    ours = [(at, end) for marker, at, end in segments if marker == APP1 and jpeg[at + 4 : end].startswith(EXIF)]
+    old = b"".join(jpeg[at + 4 + len(EXIF) : end] for at, end in ours)
+    payload = EXIF + with_gps(old or NO_TAGS, geotag, estimate)
+    if len(payload) > LARGEST_SEGMENT:
+        raise ValueError(f"its EXIF would grow to {len(payload)} bytes, {LARGEST_SEGMENT} is the most a JPEG holds")
+    # Without EXIF the new segment follows JFIF's, which must come first.
+    start = ours[0][0] if ours else next((end for marker, _, end in segments[:1] if marker == APP0), len(START))
+    result, kept_to = jpeg[:start] + struct.pack(">BBH", 0xFF, APP1, len(payload) + 2) + payload, start
+    for at, end in ours:
+        result += jpeg[kept_to:at]
+        kept_to = end
+    return result + jpeg[kept_to:]
+
+
+def with_gps(tiff: bytes, geotag: Geotag, estimate: Estimate | None = None) -> bytes:
+    """An EXIF block (a TIFF header with directories) with the geotag's fields in its GPS directory."""
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
+    if order is None or len(tiff) < 8:
+        raise ValueError("its EXIF is damaged (no TIFF header)")
+    first, following = _read_directory(tiff, order, struct.unpack_from(order + "I", tiff, 4)[0])
+    gps: dict[int, bytes] = {}
+    if IFD.GPSInfo in first:
+        gps, _ = _read_directory(tiff, order, struct.unpack_from(order + "I", first[IFD.GPSInfo], 8)[0])
+    grown = tiff + b"\0" * (len(tiff) % 2)  # directories start at even offsets
+    pointer = struct.pack(order + "I", len(grown))
+    grown += _directory(order, len(grown), gps, _gps_fields(geotag, estimate, order), 0)
+    start = struct.pack(order + "I", len(grown))
+    grown += _directory(order, len(grown), first, {IFD.GPSInfo: (LONG, pointer)}, following)
+    return grown[:4] + start + grown[8:]
+
+
+def _gps_fields(geotag: Geotag, estimate: Estimate | None, order: str) -> dict[int, Field]:
+    def rationals(*pairs: tuple[int, int]) -> Field:
+        return RATIONAL, b"".join(struct.pack(order + "II", *pair) for pair in pairs)
+
+    def angle(degrees: float) -> Field:
+        minutes, seconds = divmod(round(abs(degrees) * 3600 * SECOND_PARTS), 60 * SECOND_PARTS)
+        return rationals((minutes // 60, 1), (minutes % 60, 1), (seconds, SECOND_PARTS))
+
+    latitude, longitude = geotag.latlon
+    fields: dict[int, Field] = {
+        GPS.GPSVersionID: (BYTE, bytes([2, 3, 0, 0])),
+        GPS.GPSLatitudeRef: (ASCII, b"N\0" if latitude >= 0 else b"S\0"),
+        GPS.GPSLatitude: angle(latitude),
+        GPS.GPSLongitudeRef: (ASCII, b"E\0" if longitude >= 0 else b"W\0"),
+        GPS.GPSLongitude: angle(longitude),
+        GPS.GPSMapDatum: (ASCII, b"WGS-84\0"),
+    }
+    if geotag.heading_deg is not None:
+        fields[GPS.GPSImgDirectionRef] = (ASCII, b"T\0")
+        fields[GPS.GPSImgDirection] = rationals((round(geotag.heading_deg * 10**6), 10**6))
+    if geotag.time is not None:
+        moment = EPOCH + timedelta(seconds=geotag.time)
+        seconds = (moment.second * 10**6 + moment.microsecond, 10**6)
+        fields[GPS.GPSTimeStamp] = rationals((moment.hour, 1), (moment.minute, 1), seconds)
+        fields[GPS.GPSDateStamp] = (ASCII, b"%04d:%02d:%02d\0" % (moment.year, moment.month, moment.day))
+    if estimate is not None:
+        fields[GPS.GPSHPositioningError] = rationals((round(estimate.radius_m * 100), 100))
+        fields[GPS.GPSProcessingMethod] = (UNDEFINED, b"ASCII\0\0\0" + estimate.method.encode("ascii", "replace"))
+    return fields
+
+
+def _read_directory(tiff: bytes, order: str, start: int) -> tuple[dict[int, bytes], int]:
+    """The 12-byte entries of a directory by tag, and the offset of the directory that follows (0: none)."""
+    try:
+        (count,) = struct.unpack_from(order + "H", tiff, start)
+        end = start + 2 + 12 * count
+        (following,) = struct.unpack_from(order + "I", tiff, end)
+    except struct.error:
+        raise ValueError("its EXIF is damaged (a directory lies outside of it)") from None
+    entries = [tiff[at : at + 12] for at in range(start + 2, end, 12)]
+    return {struct.unpack_from(order + "H", entry)[0]: entry for entry in entries}, following
+
+
+def _directory(order: str, start: int, kept: dict[int, bytes], new: dict[int, Field], following: int) -> bytes:
+    """A directory at offset `start`: entries kept as they are, new fields in place of those with the same tag."""
+    tags = sorted({*kept, *new})
+    values_at = start + 2 + 12 * len(tags) + 4
+    entries, values = b"", b""
+    for tag in tags:
+        if tag not in new:
+            entries += kept[tag]
+            continue
+        kind, value = new[tag]
+        held = value.ljust(4, b"\0")
+        if len(value) > 4:
+            held = struct.pack(order + "I", values_at + len(values))
+            values += value + b"\0" * (len(value) % 2)
+        entries += struct.pack(order + "HHI", tag, kind, len(value) // ITEM_BYTES[kind]) + held
+    return struct.pack(order + "H", len(tags)) + entries + struct.pack(order + "I", following) + values
+
+
+def _segments(jpeg: bytes) -> list[tuple[int, int, int]]:
+    """Marker, start and end of each segment before the pixels."""
+    found: list[tuple[int, int, int]] = []
+    at = len(START)
+    while jpeg[at : at + 1] == b"\xff" and at + 4 <= len(jpeg):
+        marker = jpeg[at + 1]
+        if marker == SCAN:
+            return found
+        if marker == 0xFF:  # a fill byte
+            at += 1
+            continue
+        end = at + 2 + int.from_bytes(jpeg[at + 2 : at + 4], "big")
+        found.append((marker, at, end))
+        at = end
+    raise ValueError("it is damaged before its pixels begin")

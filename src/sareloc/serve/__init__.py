@@ -1,0 +1,46 @@
+"""The HTTP service: a map that answers where photos were taken, and a page for people (extra `serve`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sareloc.errors import need
+from sareloc.localize import Localizer, Search
+from sareloc.localize.calibration import MIN_CONFIDENCE
+from sareloc.models.place_model import PlaceModel
+from sareloc.serve.config import Limits, Serving
+
+if TYPE_CHECKING:
+    import torch
+    from fastapi import FastAPI
+
+
+__all__ = ["Limits", "Serving", "make_app"]
+
+
+def make_app(
+    city: Localizer | str | Path,
+    model: str | Path | PlaceModel | None = None,
+    search: Search | None = None,
+    *,
+    serving: Serving | None = None,
+    limits: Limits | None = None,
+    min_confidence: float = MIN_CONFIDENCE,
+    device: torch.device | str | None = None,
+    batch: int = 8,
+) -> FastAPI:
+    """The service as an ASGI app, for uvicorn or another server.
+
+    city: a localizer, or the map's file, which is then opened with `model` as `open_localizer` does; unlike a
+    localizer's it may still be empty. The other arguments count for a file; a localizer has them already.
+    """
+    for module in ("fastapi", "python_multipart"):
+        need(module, "serve")
+    from sareloc.serve.app import build_app, live_map_of, open_live_map
+
+    if isinstance(city, Localizer):
+        live, batch = live_map_of(city), city.batch
+    else:
+        live = open_live_map(city, model, search, min_confidence, device, batch)
+    return build_app(live, batch, serving or Serving(), limits or Limits())

@@ -1,0 +1,216 @@
+"""The service as an ASGI app."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import mimetypes
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+import torch
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+
+from sareloc import __version__
+from sareloc.errors import ArgumentError
+from sareloc.localize import Localizer, Search, open_localizer
+from sareloc.maps import PlaceMap, open_store
+from sareloc.maps.store import load_map_model
+from sareloc.milvus.connection import is_milvus_address
+from sareloc.models.place_model import PlaceModel
+from sareloc.serve import metrics
+from sareloc.serve.config import Limits, Serving, allowed_hosts, tile_host
+from sareloc.serve.guard import Guard, Problem, answer_problems
+from sareloc.serve.live_map import LiveMap
+from sareloc.serve.localize_routes import asking_routes
+from sareloc.serve.map_routes import map_routes
+from sareloc.serve.schemas import HealthAnswer, SettingsAnswer, docs_page, said, style_policy
+from sareloc.serve.service import Service
+
+# The page and its files, read once from the package: a request names one of a fixed table, never a path.
+
+START = "index.html"
+TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".webmanifest": "application/manifest+json"}
+"""Where the machine's own table may say otherwise."""
+
+
+@dataclass(frozen=True)
+class Asset:
+    """A file of the page."""
+
+    content: bytes
+    media_type: str
+    etag: str
+
+
+def read_assets() -> dict[str, Asset]:
+    """The files of the page by their names, those of folders as leaflet/leaflet.js."""
+    folder = files("sareloc.serve") / "page"
+    return {name: _asset(name, file.read_bytes()) for name, file in _files(folder, "")} if folder.is_dir() else {}
+
+
+def _files(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
+    for item in folder.iterdir():
+        if item.name.startswith((".", "__")):
+            continue
+        if item.is_dir():
+            yield from _files(item, f"{prefix}{item.name}/")
+        else:
+            yield prefix + item.name, item
+
+
+def _asset(name: str, content: bytes) -> Asset:
+    ending = name[name.rfind(".") :]
+    kind = TYPES.get(ending) or mimetypes.guess_type(name)[0] or "application/octet-stream"
+    text = kind.startswith("text/")
+    digest = hashlib.sha256(content).hexdigest()[:24]
+    return Asset(content, f"{kind}; charset=utf-8" if text else kind, f'"{digest}"')
+
+
+# Routes about the service itself: the page, its settings, its health, what it counts.
+
+
+def about_routes(service: Service) -> APIRouter:
+    """GET /, /assets/{name}, /settings, /health and /metrics."""
+    router = APIRouter(tags=["about"])
+    assets = read_assets()
+
+    def show(request: Request, name: str) -> Response:
+        asset = assets.get(name)
+        if asset is None:
+            raise Problem(404, f"the page has no file {name!r}" if assets else "this installation has no page")
+        headers = {"ETag": asset.etag, "Cache-Control": "no-cache"}
+        if asset.etag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        return Response(asset.content, media_type=asset.media_type, headers=headers)
+
+    @router.get("/", include_in_schema=False)
+    async def page(request: Request) -> Response:
+        return show(request, START)
+
+    @router.get("/docs", include_in_schema=False)
+    async def docs(request: Request) -> Response:
+        page = docs_page(request.app.openapi(), str(request.base_url).rstrip("/"))
+        return HTMLResponse(page, headers={"Content-Security-Policy": style_policy()})
+
+    @router.get("/assets/{name:path}", include_in_schema=False)
+    async def asset(request: Request, name: str) -> Response:
+        return show(request, name)
+
+    @router.get(
+        "/settings", summary="What a page needs to know.", responses={200: {"model": SettingsAnswer}, **said(421)}
+    )
+    async def settings() -> Response:
+        """The name of the map, where tiles come from, and what may be sent."""
+        serving = service.serving
+        return JSONResponse(
+            {
+                "name": service.name,
+                "tiles": serving.tiles,
+                "attribution": serving.attribution,
+                "max_bytes": service.limits.max_bytes,
+                "max_files": service.limits.max_files,
+                "max_features": service.limits.max_features,
+                "adding": serving.token is not None,
+                "heatmap": serving.heatmap,
+            }
+        )
+
+    @router.get("/health", summary="Is it well?", responses={200: {"model": HealthAnswer}, **said(421, 503)})
+    async def health() -> Response:
+        """What is served; a 503 where the map cannot be read."""
+        photos = await asyncio.to_thread(service.catalogue.count)
+        manifest = service.live.place_map.manifest
+        told = {"photos": photos, "model": manifest.model, "fingerprint": manifest.fingerprint, "version": __version__}
+        return JSONResponse({"status": "ok", **told})
+
+    @router.get(
+        "/metrics",
+        summary="What the service counts.",
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {}}, "description": "Prometheus text."}, **said(421)},
+    )
+    async def counted() -> Response:
+        """Requests, their times, photos and batches, as Prometheus reads them."""
+        return Response(service.metrics.text(), media_type=metrics.MEDIA_TYPE)
+
+    return router
+
+
+def build_app(live: LiveMap, batch: int, serving: Serving, limits: Limits) -> FastAPI:
+    """The app of a map that is open; see `make_app`."""
+    if serving.token is not None and is_milvus_address(live.place_map.path):
+        raise ArgumentError(
+            'photos are added to a map on Milvus by "sareloc map add", not over HTTP: start the service without a token'
+        )
+    live.model.eval()  # several threads use it: none may find it in another mode
+    service = Service(live, batch, serving, limits)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with service.running():
+            yield
+
+    app = FastAPI(
+        title="sareloc",
+        version=__version__,
+        summary="Where was this photo taken?",
+        description=f"Answers by the map {service.name!r}.",
+        lifespan=lifespan,
+        docs_url=None,  # FastAPI's pages load their scripts from elsewhere
+        redoc_url=None,
+    )
+    for routes in (asking_routes, map_routes, about_routes):
+        app.include_router(routes(service))
+    answer_problems(app)
+    app.add_middleware(
+        Guard, limits=limits, metrics=service.metrics, headers=safe_headers(serving.tiles), hosts=allowed_hosts(serving)
+    )
+    app.state.service = service
+    return app
+
+
+def safe_headers(tiles: str | None) -> dict[str, str]:
+    """Headers that let a browser use nothing but this service and the tiles."""
+    images = " ".join(filter(None, ("'self' data: blob:", tiles and tile_host(tiles))))
+    return {
+        "Content-Security-Policy": f"default-src 'self'; img-src {images}; object-src 'none'; base-uri 'none'; "
+        "form-action 'self'; frame-ancestors 'none'",
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "strict-origin-when-cross-origin",
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        "Permissions-Policy": "camera=(self), geolocation=(self), microphone=()",
+    }
+
+
+def open_live_map(
+    path: str | Path,
+    model: str | Path | PlaceModel | None,
+    search: Search | None,
+    min_confidence: float,
+    device: torch.device | str | None,
+    batch: int,
+) -> LiveMap:
+    """A map with its model, which unlike a localizer's may still be empty."""
+    with open_store(path) as store:
+        manifest = store.manifest
+        empty = not store.count()
+    if not empty:
+        localizer = open_localizer(path, model, search, min_confidence=min_confidence, device=device, batch=batch)
+        return LiveMap(localizer.model, localizer.place_map, localizer)
+    place_map = PlaceMap(path)
+    if not isinstance(model, PlaceModel):
+        model = load_map_model(manifest, place_map.path.name, model, device)
+    place_map.check_model(model)
+    return LiveMap(model, place_map, None, search=search, min_confidence=min_confidence, batch=batch)
+
+
+def live_map_of(localizer: Localizer) -> LiveMap:
+    """The map of a localizer, asked as the localizer does."""
+    return LiveMap(localizer.model, localizer.place_map, localizer)

@@ -1,0 +1,147 @@
+"""A map that is asked while others add to it: every batch of questions sees the map as it is on disk by then."""
+
+from __future__ import annotations
+
+import copy
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sareloc.errors import MapError
+from sareloc.localize import Fix, Localizer
+from sareloc.maps import Area, PlaceMap, open_map_file
+from sareloc.maps.file import MapFile
+from sareloc.milvus.connection import is_milvus_address
+from sareloc.models.place_model import PlaceModel
+
+SERVER_S = 5.0
+EMPTY = Fix(None, None, 0.0, (), "this map holds no photos yet")
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """Where was this image (H, W, 3) taken?"""
+
+    image: npt.NDArray[np.uint8]
+    near: Area | None
+    top: int
+
+
+class MapWatch:
+    """Says whether a map has changed, whoever changed it. Safe from several threads.
+
+    SQLite counts what other connections commit (`data_version`), exactly, where a file's time stamp may miss what
+    follows within its grain; that needs a connection that stays open.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._file: MapFile | None = None
+        self._inode: tuple[int, int] | None = None
+
+    def version(self) -> tuple[int, ...]:
+        """Equal as long as nothing changes."""
+        with self._lock:
+            try:
+                status = os.stat(self._path)
+            except OSError as gone:
+                raise MapError(f"map {self._path} cannot be read: {gone.strerror}") from gone
+            inode = (status.st_dev, status.st_ino)
+            if self._file is None or inode != self._inode:  # another file under this name
+                self._close()
+                self._file, self._inode = open_map_file(self._path), inode
+            return (*inode, *self._file.query("PRAGMA data_version")[0])
+
+    def close(self) -> None:
+        """Let go of the file; asked again, it is opened again."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class ServerWatch:
+    """Of a map on a server, which tells nobody that it has changed: it counts as changed every few seconds."""
+
+    def version(self) -> tuple[int, ...]:
+        """Equal for `SERVER_S` seconds."""
+        return (int(time.monotonic() / SERVER_S),)
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+
+class LiveMap:
+    """Answers questions by a map that may change, be empty, or be filled later. For one thread.
+
+    `localizer`: None while the map is empty; made as `options` say when photos have come.
+    """
+
+    def __init__(self, model: PlaceModel, place_map: PlaceMap, localizer: Localizer | None, **options: Any) -> None:
+        self.model = model
+        self.place_map = place_map
+        self._localizer = localizer
+        self._options = options
+        self._watch = ServerWatch() if is_milvus_address(place_map.path) else MapWatch(place_map.path)
+        self._seen: tuple[int, ...] | None = None
+
+    def answer(self, questions: Sequence[Question]) -> list[Fix]:
+        """The fix of each; questions about the same area go to the model together."""
+        self.catch_up()
+        if self._localizer is None or not len(self.place_map):
+            return [EMPTY] * len(questions)
+        groups: dict[Area | None, list[int]] = {}
+        for row, question in enumerate(questions):
+            groups.setdefault(question.near, []).append(row)
+        fixes: dict[int, Fix] = {}
+        for near, rows in groups.items():
+            most = max(questions[row].top for row in rows)
+            found = self._localizer.localize_many([questions[row].image for row in rows], near=near, top=most)
+            for row, fix in zip(rows, found, strict=True):
+                assert isinstance(fix, Fix), "images are decoded already"
+                fixes[row] = replace(fix, matches=fix.matches[: questions[row].top])
+        return [fixes[row] for row in range(len(questions))]
+
+    def catch_up(self) -> None:
+        """Take in what has changed in the map's file since the last time."""
+        version = self._watch.version()
+        if version == self._seen:
+            return
+        notes = self.place_map.notes
+        self.place_map.refresh()
+        if self._localizer is None and len(self.place_map):
+            self._localizer = Localizer(self.model, self.place_map, **self._options)
+        elif self._localizer is not None and (self.place_map.notes != notes or self._localizer.search.of_the_moment):
+            self._localizer = _forgetful(self._localizer)
+        self._seen = version
+
+    def prepare(self) -> None:
+        """Do once what the first question would wait for."""
+        self.catch_up()
+        if self._localizer is not None:
+            _ = self._localizer.calibration, self._localizer.searcher
+
+    def close(self) -> None:
+        """Let go of the map's file."""
+        self._watch.close()
+
+
+def _forgetful(localizer: Localizer) -> Localizer:
+    """The same localizer without what it has worked out from its map (calibration, averages, feature maps)."""
+    fresh = copy.copy(localizer)
+    for name, value in vars(Localizer).items():
+        if isinstance(value, cached_property):
+            vars(fresh).pop(name, None)
+    return fresh

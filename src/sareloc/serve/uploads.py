@@ -1,0 +1,201 @@
+"""Photos that come over the network into the map: kept beside it, under the hash of their content."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from fastapi import Request
+from starlette.datastructures import FormData, UploadFile
+
+from sareloc.errors import MapError, PhotoError, PositionError
+from sareloc.maps import open_map_file
+from sareloc.maps.file import MapFile
+from sareloc.maps.records import Photo
+from sareloc.models.place_model import PlaceModel
+from sareloc.photos import Geotag, SizeRule, decode, read_exif_geotag
+from sareloc.photos.decoding import open_photo
+from sareloc.serve.config import Limits
+from sareloc.serve.guard import Problem
+
+# The photos in a request: its whole body, or the files of a form.
+
+FIELD = "photos"
+LONGEST_NAME = 255
+MAX_FIELDS = 8
+LONGEST_FIELD = 1024
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A photo as it was sent."""
+
+    name: str
+    """The last part of the name that its sender gave it; shown again, and used for nothing else."""
+    content: bytes
+
+
+def is_form(request: Request) -> bool:
+    """Whether the body is a form rather than a photo."""
+    return request.headers.get("content-type", "").lower().startswith("multipart/form-data")
+
+
+async def read_photo(request: Request) -> Upload:
+    """The photo that is the whole body."""
+    content = await request.body()
+    if not content:
+        raise Problem(400, "the body is empty: send a photo as the body, or several as a form")
+    return Upload("photo", content)
+
+
+async def read_form(request: Request, limits: Limits) -> tuple[list[Upload], FormData]:
+    """The photos of a form, in order, and its other fields."""
+    if not is_form(request):
+        raise Problem(415, f"send the photos as multipart/form-data, in fields named {FIELD}")
+    try:
+        form = await request.form(max_files=limits.max_files, max_fields=MAX_FIELDS, max_part_size=LONGEST_FIELD)
+    except ValueError as garbled:  # a character set that no text was ever written in
+        raise Problem(400, "the form cannot be read: its names are garbled") from garbled
+    try:
+        files = form.getlist(FIELD)
+        if not files:
+            raise Problem(400, f"the form holds no photos: send them in fields named {FIELD}")
+        return [await _upload(file) for file in files], form
+    finally:
+        await form.close()
+
+
+def read_position(form: FormData) -> Geotag | None:
+    """The geotag that the fields lat and lon of a form give; None where there are none."""
+    given = [form.get(name) for name in ("lat", "lon")]
+    if given == [None, None]:
+        return None
+    try:
+        latitude, longitude = (float(value) for value in given if isinstance(value, str))
+        if not math.isfinite(latitude + longitude):
+            raise ValueError
+        return Geotag((latitude, longitude))
+    except PositionError as nowhere:
+        raise Problem(422, str(nowhere)) from nowhere
+    except ValueError as no_number:
+        raise Problem(422, "the fields lat and lon are two numbers, in degrees") from no_number
+
+
+async def _upload(file: UploadFile | str) -> Upload:
+    if isinstance(file, str):
+        raise Problem(400, f"the field {FIELD} holds a text, not a file")
+    return Upload(shown_name(file.filename), await file.read())
+
+
+def shown_name(given: str | None) -> str:
+    """The last part of a name, without what cannot be printed."""
+    last = (given or "").replace("\\", "/").rpartition("/")[2]
+    return "".join(letter for letter in last if letter.isprintable())[:LONGEST_NAME] or "photo"
+
+
+ENDINGS = {"JPEG": ".jpg", "MPO": ".jpg", "PNG": ".png", "WEBP": ".webp", "AVIF": ".avif", "TIFF": ".tif"}
+
+
+@dataclass(frozen=True, eq=False)
+class NewPhoto:
+    """A photo that shall be in the map, decoded."""
+
+    content: bytes
+    image: npt.NDArray[np.uint8]
+    """(H, W, 3) at the model's size."""
+    geotag: Geotag
+    ending: str
+    """Of its file's name, by its content."""
+    width: int
+    height: int
+
+
+def examine_upload(upload: Upload, position: Geotag | None, size: SizeRule, max_pixels: int) -> NewPhoto | PhotoError:
+    """A photo that was sent, ready to be added; `position` counts where it has no geotag of its own."""
+    try:
+        image = decode(upload.content, size=size, name=upload.name, max_pixels=max_pixels)
+        with open_photo(upload.content, name=upload.name, max_pixels=max_pixels) as opened:
+            ending = ENDINGS.get(opened.format or "", ".heic")
+            width, height = opened.size
+    except PhotoError as error:
+        return error
+    geotag = read_exif_geotag(upload.content) or position
+    if geotag is None:
+        return PhotoError(upload.name, "has no position: send one in the fields lat and lon")
+    return NewPhoto(upload.content, image, geotag, ending, width, height)
+
+
+def photos_folder(map_path: Path) -> Path:
+    """Where photos that were sent are kept: `city-photos` beside city.gpkg."""
+    return map_path.with_name(f"{map_path.stem}-photos")
+
+
+class Adder:
+    """Adds photos to a map, some at a time: one run of the model and one transaction."""
+
+    def __init__(self, model: PlaceModel, map_path: Path, batch: int) -> None:
+        self.model = model
+        self.map_path = map_path
+        self.batch = batch
+
+    def add(self, photos: Sequence[NewPhoto]) -> list[int]:
+        """The ids of these photos in the map; one whose content is there already keeps its id."""
+        digests = [hashlib.sha256(photo.content).digest() for photo in photos]
+        with open_map_file(self.map_path, write=True) as file:
+            known = {digest for digest in digests if file.find(digest)}
+            new = {digest: photo for digest, photo in zip(digests, photos, strict=True) if digest not in known}
+            if new:
+                self._add_new(file, new)
+            return [_id_of(file, digest) for digest in digests]
+
+    def _add_new(self, file: MapFile, new: dict[bytes, NewPhoto]) -> None:
+        dim = None if file.manifest.dim == self.model.dim else file.manifest.dim
+        images = [photo.image for photo in new.values()]
+        descriptors = self.model.encode(images, dim=dim, batch=self.batch).numpy()
+        folder = photos_folder(self.map_path)
+        folder.mkdir(exist_ok=True)
+        kept = {digest: _keep(folder / f"{digest.hex()}{photo.ending}", photo) for digest, photo in new.items()}
+        file.add([_record(photo, kept[digest], digest, file) for digest, photo in new.items()], descriptors)
+
+    def remove(self, photo_id: int) -> bool:
+        """Forget a photo, and delete its file where it had been sent here; says whether the map held it."""
+        with open_map_file(self.map_path, write=True) as file:
+            rows = file.query("SELECT file, sha256 FROM photos WHERE fid = ?", (photo_id,))
+            if not rows or not file.remove(np.array([photo_id])):
+                return False
+            ((name, digest),) = rows
+            path = self.map_path.parent / name
+            ours = path.parent == photos_folder(self.map_path) and path.stem == digest.hex()
+            if ours and file.find(digest) is None:
+                path.unlink(missing_ok=True)
+            return True
+
+
+def _keep(path: Path, photo: NewPhoto) -> Path:
+    if not path.exists():
+        beside = path.with_name(f".{uuid.uuid4().hex}")
+        try:
+            beside.write_bytes(photo.content)
+            os.replace(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)
+    return path
+
+
+def _record(photo: NewPhoto, path: Path, digest: bytes, file: MapFile) -> Photo:
+    status, name = path.stat(), file.file_name(path)
+    return Photo(name, photo.geotag, photo.width, photo.height, digest, status.st_size, status.st_mtime_ns)
+
+
+def _id_of(file: MapFile, digest: bytes) -> int:
+    found = file.find(digest)
+    if found is None:
+        raise MapError(f"a photo was removed from map {file.path} while it was being added")
+    return found[0]

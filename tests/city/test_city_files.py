@@ -1,0 +1,136 @@
+"""The city as a dataset: exact positions in memory, in file names and in EXIF; runs that go on where they stopped."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from sareloc.city import SIZES, Size, city_places, draw, draw_pixels, draw_places, make_town
+from sareloc.city.dataset import geotags, photo_names
+from sareloc.datasets import load_dataset
+from sareloc.errors import ArgumentError
+from sareloc.geo import distance_m, enu_from_wgs84
+from sareloc.photos import find_photos, parse_utm_name, read_exif_geotag
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """A size of six database photos and five queries."""
+    monkeypatch.setitem(SIZES, "tiny", Size(3, 2, (5.0,), 5, (24, 32)))
+    yield "tiny"
+    make_town.cache_clear()
+
+
+def test_places_stand_where_the_cameras_stand(tiny):
+    city = city_places(3, tiny, "val")
+    assert (len(city.places.database), len(city.places.queries)) == (6, 5)
+    enu = city.town.enu(city.poses.eye)
+    assert np.array_equal(city.places.database.positions.metres, enu[:6])
+    assert np.array_equal(city.places.queries.positions.metres, enu[6:])
+    assert city.places.panoramas.tolist() == [0, 0, 1, 1, 2, 2]
+    # turning and shifting the plan keeps distances
+    for i, j in ((0, 2), (1, 8), (4, 10)):
+        on_plan = np.linalg.norm(city.poses.eye[i, :2] - city.poses.eye[j, :2])
+        assert np.linalg.norm(enu[i] - enu[j]) == pytest.approx(on_plan)
+
+
+def test_headings_point_where_the_camera_looks(tiny):
+    city = city_places(3, tiny, "test")
+    yaw = city.poses.yaw
+    ahead = city.poses.eye[:, :2] + np.stack([np.cos(yaw), np.sin(yaw)], axis=1)
+    east, north = (city.town.enu(ahead) - city.town.enu(city.poses.eye)).T
+    expected = np.rad2deg(np.arctan2(east, north)) % 360
+    headings = np.concatenate([city.places.database.headings_deg, city.places.queries.headings_deg])
+    assert headings == pytest.approx(expected)
+
+
+def test_pixels_come_in_the_order_asked_for(tiny):
+    city = city_places(3, tiny, "test")
+    everything = draw_pixels(city, 24, 32)
+    assert everything.shape == (11, 3, 24, 32)
+    assert torch.equal(draw_pixels(city, 24, 32, rows=[9, 0, 4]), everything[[9, 0, 4]])
+    assert torch.equal(draw(city.town, city.views.queries, city.views.moments, 24, 32), everything[6:])
+
+
+def test_positions_survive_the_file_name_and_the_exif(tiny, tmp_path):
+    assert draw_places(tmp_path, 3, tiny, splits=["test"]) == 11
+    city = city_places(3, tiny, "test")
+    tags = geotags(city)
+    exact_of = dict(zip(photo_names(city, tags), tags, strict=True))
+    paths = find_photos(tmp_path)
+    assert len(paths) == 11
+    found = []
+    for path in paths:
+        exif, name = read_exif_geotag(path), parse_utm_name(path.name)
+        exact = exact_of[f"{path.parent.name}/{path.name}"]
+        assert exif.heading_deg == pytest.approx(exact.heading_deg, abs=0.01)
+        assert float(distance_m([exact.latlon], [exif.latlon])[0]) < 0.01
+        assert float(distance_m([exact.latlon], [name.geotag().latlon])[0]) < 0.01
+        assert name.heading_deg == pytest.approx(exact.heading_deg, abs=0.01)
+        assert abs(exif.time - exact.time) < 1
+        found.append(enu_from_wgs84([exif.latlon], city.town.origin)[0])
+        with Image.open(path) as image:
+            assert image.size == (32, 24)
+    enu = city.town.enu(city.poses.eye)
+    away = np.linalg.norm(np.array(found)[:, None] - enu[None], axis=-1)
+    assert away.min(1).max() < 0.01
+    assert away.min(0).max() < 0.01
+
+
+def test_the_folder_is_a_dataset(tiny, tmp_path):
+    assert draw_places(tmp_path, 3, tiny, splits=["train", "test"]) == 22
+    city = city_places(3, tiny, "train")
+    places = load_dataset(tmp_path, split="train")
+    assert (len(places.database), len(places.queries)) == (6, 5)
+    metres = places.database.positions.metres
+    apart = np.linalg.norm(metres[:, None] - metres[None], axis=-1)
+    enu = city.places.database.positions.metres
+    exact = np.linalg.norm(enu[:, None] - enu[None], axis=-1)
+    assert np.sort(apart.ravel()) == pytest.approx(np.sort(exact.ravel()), abs=0.15)  # UTM's scale, and centimetres
+    assert not (tmp_path / "images" / "val").exists()
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(tiny, tmp_path):
+    draw_places(tmp_path, 3, tiny, splits=["val"])
+    before = {path: path.read_bytes() for path in find_photos(tmp_path)}
+    lost, kept = sorted(before)[2], sorted(before)[3]
+    lost.unlink()
+    (lost.parent / f".{lost.name}.part").write_bytes(b"half a photo")
+    kept.write_bytes(b"left alone")
+    assert draw_places(tmp_path, 3, tiny, splits=["val"]) == 1
+    assert lost.read_bytes() == before[lost]
+    assert kept.read_bytes() == b"left alone"
+    assert not list(tmp_path.rglob("*.part"))
+    assert draw_places(tmp_path, 3, tiny, splits=["val"]) == 0
+
+
+def test_a_file_in_the_way_is_named(tmp_path):
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(ArgumentError, match="out is a file: give a folder to write the photos to"):
+        draw_places(tmp_path / "out")
+    with pytest.raises(ArgumentError, match="unknown size of town 'tiny': known are large, medium, small"):
+        draw_places(tmp_path, size="tiny")
+
+
+def test_two_cities_are_not_mixed(tiny, tmp_path):
+    draw_places(tmp_path, 3, tiny, splits=["val"])
+    for other in ({"seed": 4}, {"seed": 3, "photo_size": (32, 32)}):
+        with pytest.raises(ArgumentError, match=r'holds another city \(.*"seed": 3.*into a folder of its own'):
+            draw_places(tmp_path, size=tiny, splits=["val"], **other)
+    assert len(find_photos(tmp_path)) == 11
+    (tmp_path / "city.json").write_text("{")
+    with pytest.raises(ArgumentError, match=r"city\.json is not JSON"):
+        draw_places(tmp_path, 3, tiny)
+
+
+def test_a_seed_below_zero_is_refused():
+    with pytest.raises(ArgumentError, match="a seed is a whole number from 0 up, found -"):
+        city_places(-1, "small")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_missing_gpu_is_named(tiny):
+    with pytest.raises(ArgumentError, match="no device cuda"):
+        draw_pixels(city_places(3, tiny), 24, 32, "cuda", rows=[0])

@@ -1,0 +1,189 @@
+"""Other ways to compute a descriptor: near enough to torch's that maps and fingerprints stay valid."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import nn
+
+from sareloc.cli import app
+from sareloc.errors import ArgumentError
+from sareloc.export.int8 import Int8Layers, has_fast_int8, max_pool, pack
+from sareloc.export.runtime import RUNTIMES, RuntimeModel, run_on
+from sareloc.maps import PlaceMap
+from sareloc.models import PlaceModel, Preprocess, Whitening, fit_start, make_model
+from sareloc.models.backbones import make_backbone
+from sareloc.models.backbones.torchvision import PlainBackbone
+from sareloc.models.checkpoint import load_model, save_checkpoint
+
+needs_vnni = pytest.mark.skipif(not has_fast_int8(), reason="this processor does not multiply 8-bit integers")
+LIMITS = {
+    "int8": 0.02,
+    "openvino": 0.002,
+    "openvino-int8": 0.03,
+}  # cosine distance to float32; random weights are the hardest case
+
+
+def blobs(batch: int, height: int, width: int, seed: int = 0) -> torch.Tensor:
+    rng = torch.Generator().manual_seed(seed)
+    coarse = torch.rand(batch, 3, 6, 6, generator=rng) * 300 - 20
+    return F.interpolate(coarse, (height, width), mode="bicubic").clamp(0, 255).to(torch.uint8)
+
+
+def make(backbone: str, dim: int | None = None) -> PlaceModel:
+    """NetVLAD with the assignment that a real model starts from, or its sharpness would magnify every rounding."""
+    rng = torch.Generator().manual_seed(2)
+    model = make_model(backbone, clusters=4, size=None, rng=rng)
+    for module in model.backbone.modules():
+        if isinstance(module, nn.Conv2d) and module.bias is not None:
+            nn.init.normal_(module.bias, std=0.1, generator=rng)
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = None  # what it sees now is all that it has seen
+    with torch.no_grad():  # batch norms that never saw an image would let the numbers vanish from layer to layer
+        model.train().feature_map(blobs(12, 96, 96, seed=3))
+    model.eval()
+    fit_start(model, [image.permute(1, 2, 0).numpy() for image in blobs(12, 96, 96)], np.random.default_rng(0))
+    if dim is not None:
+        projection = torch.linalg.qr(torch.randn(model.dim, dim, generator=rng))[0].T.contiguous()
+        model.whitening = Whitening(torch.zeros(model.dim), projection)
+    return model
+
+
+@pytest.fixture(scope="module")
+def alexnet() -> PlaceModel:
+    return make("alexnet", 16)
+
+
+RUNS = [
+    pytest.param("int8", "vgg16", marks=needs_vnni),
+    pytest.param("int8", "alexnet", marks=needs_vnni),
+    ("openvino", "vgg16"),
+    ("openvino", "efficientnet-lite0"),
+    pytest.param("openvino-int8", "alexnet", marks=needs_vnni),
+    pytest.param("openvino-int8", "resnet18", marks=needs_vnni),
+]
+
+
+@pytest.mark.parametrize(("runtime", "backbone"), RUNS)
+def test_descriptors_are_near_those_of_torch(runtime: str, backbone: str) -> None:
+    model = make(backbone)
+    fast = run_on(model, runtime)
+    for shape in ((3, 96, 128), (2, 97, 131)):
+        images = blobs(*shape, seed=7)
+        expected, found = model.encode(images, precision=torch.float32), fast.encode(images)
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found.norm(dim=1), torch.ones(shape[0]))
+        assert (1 - (found * expected).sum(dim=1)).max() < LIMITS[runtime]
+        assert 1 - expected[0] @ expected[1] > 4 * LIMITS[runtime]  # or any two descriptors would do
+
+
+@pytest.mark.parametrize(
+    "runtime", ["openvino", *(pytest.param(name, marks=needs_vnni) for name in ("int8", "openvino-int8"))]
+)
+def test_the_rest_of_the_model_is_the_same(runtime: str, alexnet: PlaceModel, tmp_path: Path) -> None:
+    save_checkpoint(alexnet, tmp_path / "model.safetensors")
+    fast = load_model(tmp_path / "model.safetensors", runtime)
+    assert isinstance(fast, RuntimeModel)
+    assert fast.fingerprint() == alexnet.fingerprint()
+    images = blobs(3, 80, 96)
+    assert fast.feature_map(images).equal(alexnet.feature_map(images))
+    whole, part = fast.encode(images), fast.encode(images, dim=5)
+    torch.testing.assert_close(part, F.normalize(whole[:, :5], dim=1))
+    arrays = [image.permute(1, 2, 0).numpy() for image in images]
+    torch.testing.assert_close(fast.encode(arrays), whole, atol=1e-5, rtol=0)
+    with pytest.raises(ArgumentError, match=f"{runtime} has a precision of its own"):
+        fast.encode(images, precision=torch.float32)
+    with pytest.raises(ArgumentError, match="gives 16 dimensions, they cannot be cut to 17"):
+        fast.encode(images, dim=17)
+    with pytest.raises(ArgumentError, match="at least 64 px"):
+        fast.encode(blobs(1, 60, 80))
+
+
+@needs_vnni
+def test_a_photo_in_int8_does_not_depend_on_its_batch(alexnet: PlaceModel) -> None:
+    fast, images = run_on(alexnet, "int8"), torch.cat([blobs(2, 80, 96), blobs(1, 80, 96) // 9])
+    together = fast.encode(images, batch=3)
+    torch.testing.assert_close(together, fast.encode(images, batch=1), atol=1e-6, rtol=0)
+
+
+@needs_vnni
+def test_an_integer_convolution_is_that_of_its_rounded_weights() -> None:
+    layer = nn.Conv2d(5, 7, 3, stride=2, padding=1).requires_grad_(False)
+    packed = pack(layer, layer.weight, relu=True)
+    x = torch.randint(0, 256, (1, 5, 11, 14), dtype=torch.uint8)
+    rounded = (layer.weight / packed.steps.view(-1, 1, 1, 1)).round() * packed.steps.view(-1, 1, 1, 1)
+    assert (rounded - layer.weight).abs().max() <= packed.steps.max() / 2 * 1.001
+    expected = F.relu(F.conv2d(0.02 * x.float(), rounded, layer.bias, stride=2, padding=1))
+    torch.testing.assert_close(packed(x, 0.02, None), expected, atol=1e-4, rtol=0)
+    step = float(expected.max()) / 255
+    torch.testing.assert_close(packed(x, 0.02, step).float() * step, expected, atol=0.51 * step, rtol=0)
+
+
+@needs_vnni
+@pytest.mark.parametrize("pixels", [Preprocess(), Preprocess((123.7, 116.8, 103.9), (1.0, 1.0, 1.0), scale=255.0)])
+def test_the_first_convolution_takes_pixels_as_they_are_also_at_the_border(pixels: Preprocess) -> None:
+    backbone = make_backbone("vgg16")
+    assert isinstance(backbone, PlainBackbone)
+    layers, image = Int8Layers(backbone, pixels), blobs(1, 64, 70)
+    found = layers._first(layers._framed(image), 1.0, None)
+    expected = F.relu(backbone.features[0](pixels.normalise(image)))
+    assert (found - expected).abs().max() < 0.01 * expected.max()
+
+
+@pytest.mark.parametrize(("size", "stride"), [(2, 2), (3, 2)])
+def test_maxima_of_bytes_are_those_of_floats(size: int, stride: int) -> None:
+    layer = nn.MaxPool2d(size, stride)
+    for shape in ((1, 3, 8, 8), (2, 5, 9, 14), (1, 1, 3, 3)):
+        x = torch.randint(0, 256, shape, dtype=torch.uint8)
+        assert max_pool(x, layer).equal(layer(x.float()).to(torch.uint8))
+
+
+def test_what_cannot_run_is_said() -> None:
+    with pytest.raises(ArgumentError, match="resnet18 does not run in int8"):
+        run_on(make_model("resnet18", "gem"), "int8")
+    with pytest.raises(ArgumentError, match="unknown runtime 'tpu': known are int8, openvino"):
+        run_on(make_model("alexnet", "gem"), "tpu")
+    assert sorted(RUNTIMES) == sorted(LIMITS)
+
+
+@pytest.mark.parametrize("runtime", ["int8", "openvino-int8"])
+def test_a_processor_without_fast_integers_is_told(runtime: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sareloc.export.int8.has_fast_int8", lambda: False)
+    with pytest.raises(ArgumentError, match="does not multiply 8-bit integers"):
+        run_on(make_model("alexnet", "gem"), runtime)
+
+
+def test_without_the_extra_its_pip_line_is_named(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['openvino'] = None\n"
+        "from sareloc.export.runtime import run_on; from sareloc.models import make_model\n"
+        "run_on(make_model('alexnet', 'avg'), 'openvino')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert 'pip install "sareloc[openvino]"' in done.stderr.splitlines()[-1]
+
+
+@needs_vnni
+def test_a_map_built_in_int8_answers_the_model_in_float32(alexnet: PlaceModel, tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for number, image in enumerate(blobs(6, 80, 96, seed=5)):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(photos / f"{number}.png")
+    rows = [f"{number}.png,48.{number},2.35" for number in range(6)]
+    (photos / "geotags.csv").write_text("\n".join(["file,lat,lon", *rows]))
+    save_checkpoint(alexnet, tmp_path / "model.safetensors")
+    files = [str(photos), "--out", str(tmp_path / "city.gpkg"), "--model", str(tmp_path / "model.safetensors")]
+    app(["map", "build", *files, "--device", "int8", "--workers", "0"], result_action="return_value")
+    place_map = PlaceMap(tmp_path / "city.gpkg")
+    place_map.check_model(alexnet)
+    queries = alexnet.encode(blobs(6, 80, 96, seed=5), precision=torch.float32).numpy()
+    matches = place_map.search(queries, 2)
+    assert [Path(files[0]).name for files in matches.files] == [f"{number}.png" for number in range(6)]
+    assert (matches.distances[:, 0] < 0.5 * matches.distances[:, 1]).all()

@@ -1,0 +1,47 @@
+"""A mapped street for the service's tests; what writes to it takes a copy."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.localize.street import build_street, view, write_queries, write_view
+from tests.serve.running import street_client
+
+from sareloc.serve import Serving
+
+TOKEN = "a-token-of-the-tests"
+ALLOWED = {"Authorization": f"Bearer {TOKEN}"}
+
+
+@pytest.fixture(scope="session")
+def web_town(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder: street.gpkg with photos/, queries/ of its places, elsewhere.jpg of another town."""
+    folder = tmp_path_factory.mktemp("web_town")
+    build_street(folder)
+    write_queries(folder / "queries")
+    write_view(folder / "elsewhere.jpg", view(2, 99, town=5), None)
+    return folder
+
+
+@pytest.fixture
+def own_town(web_town: Path, tmp_path: Path) -> Path:
+    """A copy that a test may change."""
+    return Path(shutil.copytree(web_town, tmp_path / "town"))
+
+
+@pytest.fixture(scope="session")
+def client(web_town: Path) -> Iterator[httpx.Client]:
+    """Of a service that nothing is written to."""
+    with street_client(web_town / "street.gpkg", serving=Serving(name="Street")) as connected:
+        yield connected
+
+
+@pytest.fixture
+def own_client(own_town: Path) -> Iterator[httpx.Client]:
+    """Of a service over `own_town` that lets photos be added with the token."""
+    with street_client(own_town / "street.gpkg", serving=Serving(token=TOKEN)) as connected:
+        yield connected

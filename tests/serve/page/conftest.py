@@ -1,0 +1,37 @@
+"""A real browser, and the page of the street's service in it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+from tests.serve.page.visiting import Visit
+
+ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+
+# for the package, not the session: while it is open, no other test of this process can run an event loop
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("there is no browser to see the page with: no chromium on the PATH")
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def visit(browser: Browser, client: httpx.Client) -> Iterator[Visit]:
+    """The page on a desktop, the map open."""
+    with Visit(browser, str(client.base_url)) as visit:
+        yield visit
+
+
+@pytest.fixture
+def page(visit: Visit) -> Page:
+    return visit.page

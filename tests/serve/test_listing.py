@@ -1,0 +1,122 @@
+"""The photos of a map as a page shows them, and noticing that a map has changed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.localize.street import street_model, view, write_view
+
+from sareloc.errors import MapError
+from sareloc.localize import Localizer
+from sareloc.maps import Box, PlaceMap, open_map_file
+from sareloc.maps.build import add_photos
+from sareloc.photos import Geotag
+from sareloc.serve.catalogue import Catalogue, Listing
+from sareloc.serve.live_map import LiveMap, MapWatch, Question
+
+
+def listing(*latlon: tuple[float, float]) -> Listing:
+    ids = np.arange(len(latlon)) * 2 + 1
+    return Listing(ids, np.array(latlon, dtype=float).reshape(-1, 2), tuple(f"{i}.jpg" for i in ids))
+
+
+@pytest.mark.parametrize(
+    ("latlon", "bbox"),
+    [
+        ([], None),
+        ([(48.0, 2.0)], [2.0, 48.0, 2.0, 48.0]),
+        ([(48.0, 2.0), (49.0, -3.0), (47.0, 1.0)], [-3.0, 47.0, 2.0, 49.0]),
+        ([(-17.0, 179.5), (-16.0, -179.0), (-18.0, 178.0)], [178.0, -18.0, -179.0, -16.0]),
+        ([(0.0, 10.0), (1.0, 10.0)], [10.0, 0.0, 10.0, 1.0]),
+    ],
+)
+def test_the_box_of_a_map_takes_the_shorter_way_round(
+    latlon: list[tuple[float, float]], bbox: list[float] | None
+) -> None:
+    shown = listing(*latlon)
+    assert shown.bbox == bbox
+    if bbox is not None:
+        west, south, east, north = bbox
+        assert len(Box(south, west, north, east).rows(shown.latlon)) == len(latlon)
+
+
+def test_files_are_found_by_id() -> None:
+    shown = listing((1, 1), (2, 2), (3, 3))
+    assert [shown.file_of(i) for i in range(-1, 8)] == [None, None, "1.jpg", None, "3.jpg", None, "5.jpg", None, None]
+    assert listing().file_of(1) is None
+
+
+def test_headings_and_times_are_told(own_town: Path) -> None:
+    from PIL import Image
+
+    from sareloc.photos import exif_bytes
+
+    tag = Geotag((48.0, 2.0), 123.0, 1.7e9)
+    (own_town / "new").mkdir()
+    Image.fromarray(view(40, 0)).save(own_town / "new" / "a.jpg", exif=exif_bytes(tag))
+    add_photos(street_model(), own_town / "new", own_town / "street.gpkg", progress=False)
+    told = Catalogue(own_town / "street.gpkg").geojson(Box(47.9, 1.9, 48.1, 2.1), 10)
+    assert told["features"][0]["properties"] == {
+        "photo": "new/a.jpg", "heading_deg": 123.0, "time": "2023-11-14T22:13:20.000Z",
+    }  # fmt: skip
+    assert (told["inside"], told["total"]) == (1, 91)
+
+
+def test_a_watch_sees_every_change_and_nothing_else(own_town: Path) -> None:
+    city = own_town / "street.gpkg"
+    watch = MapWatch(city)
+    first = watch.version()
+    PlaceMap(city)  # reading is no change
+    assert watch.version() == first
+    seen = {first}
+    with open_map_file(city, write=True) as file:
+        for number in range(20):  # faster than a time stamp's grain
+            file.write_note("number", str(number))
+            assert watch.version() not in seen
+            seen.add(watch.version())
+    last = watch.version()
+    watch.close()
+    assert watch.version()[:2] == last[:2]  # opened again
+    shutil.copy(city, own_town / "copy.gpkg")
+    (own_town / "copy.gpkg").replace(city)
+    assert watch.version() != last
+    city.unlink()
+    with pytest.raises(MapError, match="cannot be read: No such file"):
+        watch.version()
+    watch.close()
+
+
+def test_a_watch_does_not_keep_a_map_from_becoming_one_file(own_town: Path) -> None:
+    city = own_town / "street.gpkg"
+    watch = MapWatch(city)
+    watch.version()
+    with open_map_file(city, write=True) as file:
+        file.write_note("a", "b")
+        watch.version()
+    watch.close()
+    assert [file.name for file in own_town.glob("street.gpkg*")] == ["street.gpkg"]
+
+
+def test_nothing_is_read_again_while_nothing_changes(own_town: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    city = own_town / "street.gpkg"
+    place_map = PlaceMap(city)
+    live = LiveMap(street_model(), place_map, Localizer(street_model(), place_map))
+    question = Question(view(5, 99), None, 3)
+    first = live.answer([question])
+    catalogue = Catalogue(city)
+    listed = catalogue.current()
+    reads: list[int] = []
+    monkeypatch.setattr(PlaceMap, "refresh", lambda self: reads.append(1))
+    assert live.answer([question]) == first
+    assert reads == []
+    assert catalogue.current() is listed
+    write_view(own_town / "new" / "a.jpg", view(40, 0), (48.0, 2.0))
+    add_photos(street_model(), own_town / "new", city, progress=False)
+    live.answer([question])
+    assert reads == [1]
+    assert len(catalogue.current().ids) == 91
+    live.close()
+    catalogue.close()

@@ -1,0 +1,38 @@
+"""Questions of one batch are answered together, each as if it had been asked alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.localize.street import position, street_model
+
+from sareloc.localize import Localizer
+from sareloc.maps import Circle, PlaceMap
+from sareloc.photos import decode
+from sareloc.serve.live_map import LiveMap, Question
+
+
+def test_different_numbers_of_matches_go_to_the_model_together_and_areas_apart(web_town: Path) -> None:
+    model, place_map = street_model(), PlaceMap(web_town / "street.gpkg")
+    localizer = Localizer(model, place_map)
+    images = [decode(web_town / "queries" / f"q{i:02d}.jpg", size=model.preprocess.size) for i in (2, 5, 9)]
+    area = Circle(position(9, 0.0), 60.0)
+    asked = [Question(images[0], None, 1), Question(images[1], None, 4), Question(images[2], area, 2)]
+    alone = [Localizer(model, place_map).localize(q.image, near=q.near, top=q.top) for q in asked]
+    calls: list[int] = []
+    answer = localizer.localize_many
+
+    def counted(photos, **options):
+        calls.append(len(photos))
+        return answer(photos, **options)
+
+    localizer.localize_many = counted
+    live = LiveMap(model, place_map, localizer)
+    try:
+        found = live.answer(asked)
+    finally:
+        live.close()
+    assert calls == [2, 1]
+    assert [len(fix.matches) for fix in found] == [1, 4, 2]
+    assert [[m.id for m in fix.matches] for fix in found] == [[m.id for m in fix.matches] for fix in alone]
+    assert [fix.latlon for fix in found] == [fix.latlon for fix in alone]
