@@ -35,10 +35,10 @@ from sareloc.describe import describe
 from sareloc.describe.describing import encode_batches
 from sareloc.errors import SarelocError
 from sareloc.evaluation import evaluate
-from sareloc.export.runtime import RUNTIMES, RuntimeModel, run_on
 from sareloc.models import PlaceModel, fit_start, fit_whitening, make_model
 from sareloc.models.checkpoint import load_model
 from sareloc.models.published import load_backbone_weights
+from sareloc.models.runtime import RUNTIMES, RuntimeModel, run_on
 from sareloc.photos import decode
 
 Pixels = npt.NDArray[np.uint8]
@@ -173,7 +173,7 @@ def main() -> None:
     parser.add_argument("--file-sizes", nargs="+", default=["768x1024"], help="height x width of the JPEG files")
     parser.add_argument("--model", help="a packaged model or a checkpoint, at its own size, instead of random weights")
     parser.add_argument("--backbone", default="vgg16")
-    parser.add_argument("--ways", nargs="+", help="only these, such as others sareloc int8")
+    parser.add_argument("--ways", nargs="+", help="only these, such as others sareloc openvino")
     parser.add_argument("--dataset", help="a dataset's folder: its recall by each way")
     parser.add_argument("--split", default="val")
     parser.add_argument("--weights", type=Path, help="ImageNet weights of the backbone")

@@ -33,7 +33,6 @@ KNOWN = {
     ("maps/place_map.py", "milvus"),
     ("maps/store.py", "milvus"),
     ("milvus/catalogue.py", "serve"),
-    ("models/checkpoint.py", "export"),
     ("serve/app.py", "milvus"),
     ("serve/catalogue.py", "milvus"),
     ("serve/live_map.py", "milvus"),

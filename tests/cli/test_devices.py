@@ -15,10 +15,10 @@ from tests.localize.street import build_street, street_model, write_queries
 from sareloc import cli
 from sareloc.devices import DEVICES, find_device
 from sareloc.errors import ArgumentError
-from sareloc.export.runtime import RUNTIMES
 from sareloc.models.checkpoint import load_model, save_checkpoint
+from sareloc.models.runtime import RUNTIMES
 
-NAMES = ("cpu", "cuda", "cuda:N", "mps", "int8", "openvino", "openvino-int8")
+NAMES = ("cpu", "cuda", "cuda:N", "mps", "openvino", "openvino-int8")
 
 WITHOUT_DEVICE = (("train",), ("export",), ("model", "info"))  # all GPUs, given by torchrun; no model runs
 
@@ -54,7 +54,7 @@ def test_every_command_that_runs_a_model_takes_every_device(capsys: pytest.Captu
 
 def test_every_name_is_one_that_load_model_takes() -> None:
     assert {*DEVICES} == {*NAMES}
-    assert RUNTIMES.keys() == {"int8", "openvino", "openvino-int8"}
+    assert RUNTIMES.keys() == {"openvino", "openvino-int8"}
 
 
 def test_an_unknown_device_lists_the_known_ones() -> None:

@@ -17,12 +17,12 @@ from tqdm import tqdm
 from sareloc.arrays import Ints, Vectors
 from sareloc.describe.cache import Store
 from sareloc.errors import PhotoError
-from sareloc.export.runtime import RuntimeModel
 from sareloc.loading import Loaded, load_images
 from sareloc.models.backbones import Backbone
 from sareloc.models.fused import fold_norms, fuse_relus
 from sareloc.models.place_model import PlaceModel, evaluating
 from sareloc.models.preprocess import MIN_SIDE_PX, cudnn_tries
+from sareloc.models.runtime import RuntimeModel
 from sareloc.photos import decode
 
 # Batch after batch of images to descriptors, as fast as the model's device allows.

@@ -1,32 +1,78 @@
-"""A model on Intel's OpenVINO: its backbone as an ONNX file, compiled for this processor."""
+"""A model on OpenVINO: its backbone as an ONNX graph, compiled for this processor, in bfloat16 or in 8-bit integers.
+
+Quantization needs no calibration photos: activation ranges are measured on synthetic dead-leaves images.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from sareloc.errors import need
+from sareloc.errors import ArgumentError, need
 from sareloc.export import INPUT, Ranges, features_onnx
-from sareloc.export.int8 import check_fast_int8
-from sareloc.export.runtime import RuntimeModel
 from sareloc.models.fused import fold_norms, trace_layers
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import autocast, best_dtype, check_size
-
-# How large the numbers between a backbone's layers become, without any photo: on drawn images like streets.
+from sareloc.models.runtime import RuntimeModel
 
 HEIGHT, WIDTH, IMAGES, LEAVES = 240, 320, 4, 1000
+FAST_INT8 = ("avx512_vnni", "avx_vnni", "amx_int8")  # without these, products of bytes saturate at 16 bits
 HEADROOM = 1.5  # photos hold stronger activations than the drawn images do
 
 
-def find_ranges(model: PlaceModel) -> Ranges:
-    """The range of what each convolution is given; before a pooling, of what the pooling is given, as it is the same.
+def on_openvino(model: PlaceModel) -> RuntimeModel:
+    """The backbone compiled by OpenVINO for as many threads as torch uses (extra `openvino`).
 
-    Not of what the first one is given: to round normalised pixels would cost more than all the rest. `model`: on the
-    CPU, with its batch norms folded.
+    Aggregation and whitening stay in torch, in float32.
+    """
+    return _compile(model, int8=False)
+
+
+def on_openvino_int8(model: PlaceModel) -> RuntimeModel:
+    """As `on_openvino`, with convolutions in 8-bit integers. Raises ArgumentError if the processor has no VNNI."""
+    if not has_fast_int8():
+        raise ArgumentError("this processor does not multiply 8-bit integers (VNNI): use the device cpu or openvino")
+    return _compile(model, int8=True)
+
+
+def has_fast_int8() -> bool:
+    """Whether this processor has instructions for products of 8-bit integers."""
+    capabilities: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return any(capabilities.get(capability) for capability in FAST_INT8)
+
+
+def _compile(model: PlaceModel, *, int8: bool) -> RuntimeModel:
+    openvino = need("openvino", "openvino")
+    need("onnx", "openvino,onnx")
+    settings = {
+        "INFERENCE_PRECISION_HINT": "bf16" if best_dtype("cpu") == torch.bfloat16 else "f32",
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    folded = fold_norms(model)
+    core = openvino.Core()
+    layers = core.read_model(features_onnx(folded, find_ranges(folded) if int8 else None))
+    request = core.compile_model(layers, "CPU", settings).create_infer_request()
+
+    def compute(images: Tensor) -> Tensor:
+        check_size(images.shape[2], images.shape[3])
+        # the result is in OpenVINO's own memory and valid until the next request
+        maps = torch.from_numpy(request.infer({INPUT: images.contiguous().numpy()})[0])
+        pooled: Tensor = model.aggregation(maps)
+        return pooled if model.whitening is None else model.whitening(pooled)
+
+    return RuntimeModel(model, "openvino-int8" if int8 else "openvino", compute)
+
+
+def find_ranges(model: PlaceModel) -> Ranges:
+    """The activation range at the input of each convolution, or of the max pooling in front of it, by node name.
+
+    The first convolution is left out: rounding its normalised pixels costs more accuracy than all other layers.
+    `model`: on the CPU, with its batch norms folded.
     """
     root, graph = trace_layers(model.backbone)
     layers = {node: root.get_submodule(node.target) for node in graph.nodes if node.op == "call_module"}
@@ -49,10 +95,7 @@ def find_ranges(model: PlaceModel) -> Ranges:
 
 
 def draw_leaves() -> Tensor:
-    """Images (4, 3, 240, 320) of boxes of all sizes that hide each other, known as dead leaves.
-
-    Sizes fall as a power law, as those of things in photos do; edges are smooth.
-    """
+    """Dead-leaves images (4, 3, 240, 320): overlapping boxes whose sizes follow a power law, as in natural images."""
     rng = np.random.default_rng(0)
     images = np.full((IMAGES, 2 * HEIGHT, 2 * WIDTH, 3), 127.0, dtype=np.float32)
     for image in images:
@@ -64,33 +107,3 @@ def draw_leaves() -> Tensor:
             image[rows, columns] = colour
     halved = images.reshape(IMAGES, HEIGHT, 2, WIDTH, 2, 3).mean(axis=(2, 4))
     return torch.from_numpy(halved.clip(0, 255).astype(np.uint8)).permute(0, 3, 1, 2)
-
-
-def on_openvino(model: PlaceModel, *, int8: bool = False) -> RuntimeModel:
-    """The backbone compiled by OpenVINO, for as many threads as torch would use (extra `openvino`).
-
-    `int8`: convolutions in 8-bit integers, on processors with VNNI. Aggregation and whitening stay with torch, in
-    float32.
-    """
-    openvino = need("openvino", "openvino")
-    need("onnx", "openvino,onnx")
-    settings = {
-        "INFERENCE_PRECISION_HINT": "bf16" if best_dtype("cpu") == torch.bfloat16 else "f32",
-        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
-        "PERFORMANCE_HINT": "LATENCY",
-    }
-    if int8:
-        check_fast_int8()
-    folded = fold_norms(model)
-    core = openvino.Core()
-    layers = core.read_model(features_onnx(folded, find_ranges(folded) if int8 else None))
-    request = core.compile_model(layers, "CPU", settings).create_infer_request()
-
-    def compute(images: Tensor) -> Tensor:
-        check_size(images.shape[2], images.shape[3])
-        # the answer lies in OpenVINO's own memory until the next question
-        maps = torch.from_numpy(request.infer({INPUT: images.contiguous().numpy()})[0])
-        pooled: Tensor = model.aggregation(maps)
-        return pooled if model.whitening is None else model.whitening(pooled)
-
-    return RuntimeModel(model, "openvino-int8" if int8 else "openvino", compute)

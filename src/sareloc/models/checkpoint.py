@@ -24,9 +24,9 @@ from torch import Tensor
 
 from sareloc.devices import find_device
 from sareloc.errors import ArgumentError, WeightsError
-from sareloc.export.runtime import RUNTIMES, run_on
 from sareloc.files import writing
 from sareloc.models.place_model import ModelSpec, PlaceModel, fingerprint, model_of_spec
+from sareloc.models.runtime import RUNTIMES, run_on
 
 # Weights as they are stored: float32, float16, or int8 with one scale for each row; and back.
 
@@ -230,7 +230,7 @@ def _check_tensors(path: Path, file: Path, wanted: Mapping[str, Tensor]) -> None
 def load_model(name_or_path: str | Path, device: torch.device | str | None = "cpu") -> PlaceModel:
     """A model by the name of one that comes with the package ("default", "fast"), or by the path of its checkpoint.
 
-    device: "cpu", "cuda", "cuda:N", "mps", or one of `RUNTIMES`, which describe faster on a CPU: "int8", "openvino",
+    device: "cpu", "cuda", "cuda:N", "mps", or one of `RUNTIMES`, which describe faster on a CPU: "openvino",
     "openvino-int8" (see `run_on`); None: the GPU if there is one, else the CPU. Raises ArgumentError if it is unknown
     or not on this machine.
     """
