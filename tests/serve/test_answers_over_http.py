@@ -162,7 +162,7 @@ def test_settings_health_and_metrics(client: httpx.Client, web_town: Path) -> No
         line.startswith('sareloc_requests_total{method="POST",route="/localize",status="200"}') for line in lines
     )
     assert any(line.startswith('sareloc_requests_total{method="GET",route="other",status="404"}') for line in lines)
-    assert f"sareloc_map_photos {3 * PLACES}" in lines
+    assert f"sareloc_map_photos {3 * PLACES:.1f}" in lines
     assert not any("nobody" in line for line in lines)
 
 

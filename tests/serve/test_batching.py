@@ -106,7 +106,7 @@ def test_places_are_bounded_and_come_free_again() -> None:
 
 def wait_until_waiting(address: str, count: int) -> None:
     deadline = time.monotonic() + DEADLINE_S
-    while f"sareloc_waiting_photos {count}\n" not in httpx.get(f"{address}/metrics", timeout=DEADLINE_S).text:
+    while f"sareloc_waiting_photos {count:.1f}\n" not in httpx.get(f"{address}/metrics", timeout=DEADLINE_S).text:
         assert time.monotonic() < deadline, f"there were never {count} photos waiting"
 
 

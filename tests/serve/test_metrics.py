@@ -1,41 +1,61 @@
-"""What the service counts, as Prometheus reads it."""
+"""GET /metrics: names, types, labels and buckets as dashboards use them, and one registry for each app."""
 
 from __future__ import annotations
 
-from sareloc.serve.metrics import Count, Histogram, Metrics
+from pathlib import Path
+
+import httpx
+from prometheus_client import REGISTRY
+from prometheus_client.parser import text_string_to_metric_families
+from tests.serve.running import street_client
+
+RECORDED = Path(__file__).with_name("recorded_metrics.txt")
+"""Scraped from the version before prometheus_client, after `send_requests`."""
+
+Sample = tuple[str, frozenset[tuple[str, str]]]
 
 
-def test_counts_by_label() -> None:
-    count = Count("asked_total", "Asked.", ("what", "who"))
-    count.add("a", 'quote " and \\ and \n')
-    count.add("a", "b")
-    count.add("a", "b", by=2)
-    assert list(count.lines()) == [
-        "# HELP asked_total Asked.",
-        "# TYPE asked_total counter",
-        'asked_total{what="a",who="b"} 3',
-        'asked_total{what="a",who="quote \\" and \\\\ and \\n"} 1',
-    ]
+def send_requests(client: httpx.Client, town: Path) -> None:
+    photo = (town / "queries" / "q01.jpg").read_bytes()
+    for body in (photo, photo, b"not a photo"):
+        client.post("/localize", content=body)
+    for path in ("/map", "/photos/999/thumbnail", "/not/a/route"):
+        client.get(path)
+    client.delete("/photos/7")
 
 
-def test_a_histogram_counts_up_to_each_bound() -> None:
-    histogram = Histogram("took_seconds", "Took.", (0.1, 1.0), ("route",))
-    for value in (0.05, 0.1, 0.5, 7.0):
-        histogram.observe(value, "/map")
-    assert list(histogram.lines())[2:] == [
-        'took_seconds_bucket{route="/map",le="0.1"} 2',
-        'took_seconds_bucket{route="/map",le="1.0"} 3',
-        'took_seconds_bucket{route="/map",le="+Inf"} 4',
-        'took_seconds_sum{route="/map"} 7.65',
-        'took_seconds_count{route="/map"} 4',
-    ]
+def read_metrics(text: str) -> tuple[dict[str, str], dict[Sample, float]]:
+    """The type of each metric, and the value of each sample, the bounds of buckets as numbers."""
+    families = list(text_string_to_metric_families(text))
+    samples = {
+        (sample.name, frozenset(_normal(sample.labels).items())): sample.value
+        for family in families
+        for sample in family.samples
+    }
+    return {family.name: family.type for family in families}, samples
 
 
-def test_values_of_the_moment_are_asked_for_when_they_are_shown() -> None:
-    metrics, numbers = Metrics(), iter((1, 2))
-    metrics.watch("now", "Of the moment.", lambda: next(numbers))
-    assert metrics.text().endswith("# TYPE now gauge\nnow 1\n")
-    metrics.batches.observe(3)
-    later = metrics.text()
-    assert later.endswith("now 2\n")
-    assert 'sareloc_batch_photos_bucket{le="4"} 1' in later
+def _normal(labels: dict[str, str]) -> dict[str, str]:
+    return labels | ({"le": str(float(labels["le"]))} if "le" in labels else {})
+
+
+def test_names_types_labels_buckets_and_counts_are_those_recorded(web_town: Path) -> None:
+    with street_client(web_town / "street.gpkg") as client:
+        send_requests(client, web_town)
+        types, samples = read_metrics(client.get("/metrics").text)
+    recorded_types, recorded = read_metrics(RECORDED.read_text())
+    assert types == recorded_types
+    assert samples.keys() == recorded.keys()
+    timed = {"sareloc_request_seconds_bucket", "sareloc_request_seconds_sum"}
+    assert {key: value for key, value in samples.items() if key[0] not in timed} == {
+        key: value for key, value in recorded.items() if key[0] not in timed
+    }
+
+
+def test_two_apps_of_one_process_count_apart_and_not_in_the_global_registry(web_town: Path) -> None:
+    path = web_town / "street.gpkg"
+    with street_client(path) as one, street_client(path) as other:
+        one.get("/settings")
+        counted = ['route="/settings"' in client.get("/metrics").text for client in (one, other)]
+    assert counted == [True, False]
+    assert not [family.name for family in REGISTRY.collect() if family.name.startswith("sareloc")]

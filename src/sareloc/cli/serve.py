@@ -58,7 +58,7 @@ def serve_command(
     access_log
         Log every request, with the positions that it asks about.
     """
-    for module in ("fastapi", "uvicorn", "python_multipart"):
+    for module in ("fastapi", "uvicorn", "python_multipart", "prometheus_client"):
         need(module, "serve")
     from sareloc.serve.server import bind, make_server
 

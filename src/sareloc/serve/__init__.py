@@ -35,7 +35,7 @@ def make_app(
     city: a localizer, or the map's file, which is then opened with `model` as `open_localizer` does; unlike a
     localizer's it may still be empty. The other arguments count for a file; a localizer has them already.
     """
-    for module in ("fastapi", "python_multipart"):
+    for module in ("fastapi", "python_multipart", "prometheus_client"):
         need(module, "serve")
     from sareloc.serve.app import build_app, live_map_of, open_live_map
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from sareloc import __version__
 from sareloc.errors import ArgumentError
@@ -23,7 +24,6 @@ from sareloc.maps import PlaceMap, open_store
 from sareloc.maps.store import load_map_model
 from sareloc.milvus.connection import is_milvus_address
 from sareloc.models.place_model import PlaceModel
-from sareloc.serve import metrics
 from sareloc.serve.config import Limits, Serving, allowed_hosts, tile_host
 from sareloc.serve.guard import Guard, Problem, answer_problems
 from sareloc.serve.live_map import LiveMap
@@ -137,7 +137,7 @@ def about_routes(service: Service) -> APIRouter:
     )
     async def counted() -> Response:
         """Requests, their times, photos and batches, as Prometheus reads them."""
-        return Response(service.metrics.text(), media_type=metrics.MEDIA_TYPE)
+        return Response(generate_latest(service.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     return router
 
@@ -169,7 +169,11 @@ def build_app(live: LiveMap, batch: int, serving: Serving, limits: Limits) -> Fa
         app.include_router(routes(service))
     answer_problems(app)
     app.add_middleware(
-        Guard, limits=limits, metrics=service.metrics, headers=safe_headers(serving.tiles), hosts=allowed_hosts(serving)
+        Guard,
+        limits=limits,
+        registry=service.registry,
+        headers=safe_headers(serving.tiles),
+        hosts=allowed_hosts(serving),
     )
     app.state.service = service
     return app

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 from PIL import Image as Pillow
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from scipy.ndimage import gaussian_filter
 
 from sareloc.arrays import Image
@@ -31,7 +32,6 @@ from sareloc.serve.catalogue import Catalogue, HiddenPhotos, hidden_photos, phot
 from sareloc.serve.config import Limits, Serving
 from sareloc.serve.guard import busy
 from sareloc.serve.live_map import LiveMap, Question
-from sareloc.serve.metrics import Metrics
 from sareloc.serve.uploads import Adder, NewPhoto, Upload, examine_upload
 
 if TYPE_CHECKING:
@@ -182,6 +182,20 @@ def png_of_heat(heat: npt.NDArray[np.float32]) -> bytes:
 T = TypeVar("T")
 
 HEATS_WAITING = 4
+BATCHES = (1, 2, 4, 8, 16, 32)
+
+
+class Registry(CollectorRegistry):
+    """The metrics of one app, without the `_created` series of counters and histograms.
+
+    prometheus_client can switch them off for the process only, which may hold other registries.
+    """
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics with their present values."""
+        for metric in super().collect():
+            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+            yield metric
 
 
 class Service:
@@ -191,19 +205,26 @@ class Service:
         self.live = live
         self.serving = serving
         self.limits = limits
-        self.metrics = Metrics()
+        self.registry = Registry()
+        self._photos = Counter("sareloc_photos_total", "Query photos by outcome.", ("outcome",), registry=self.registry)
+        self._batches = Histogram(
+            "sareloc_batch_photos", "Photos given to the model at once.", buckets=BATCHES, registry=self.registry
+        )
         self.photo_folders = photo_folders(live.place_map.path, serving.photos)
         self.catalogue = _catalogue(live.place_map.path)
         self.adder = Adder(live.model, live.place_map.path, batch)
         self.questions = BatchQueue[Question, Fix](
-            live.answer, batch=batch, bound=limits.queue, name="localize", observe=self.metrics.batches.observe
+            live.answer, batch=batch, bound=limits.queue, name="localize", observe=self._batches.observe
         )
         self.additions = BatchQueue[NewPhoto, int](self.adder.add, batch=batch, bound=limits.queue, name="add")
         self.heats = BatchQueue[Image, bytes](self._draw_heats, batch=1, bound=HEATS_WAITING, name="heat")
-        self.metrics.watch("sareloc_queue_photos", "Photos accepted, not answered.", lambda: self.questions.accepted)
-        self.metrics.watch("sareloc_waiting_photos", "Photos waiting for the model.", lambda: self.questions.waiting)
-        self.metrics.watch("sareloc_map_photos", "Photos in the map, as last asked.", lambda: len(live.place_map))
+        self._gauge("sareloc_queue_photos", "Photos accepted and not answered.", lambda: self.questions.accepted)
+        self._gauge("sareloc_waiting_photos", "Photos waiting for the model.", lambda: self.questions.waiting)
+        self._gauge("sareloc_map_photos", "Photos in the map at the last query.", lambda: len(live.place_map))
         self._decoders: ThreadPoolExecutor | None = None
+
+    def _gauge(self, name: str, text: str, value: Callable[[], int]) -> None:
+        Gauge(name, text, registry=self.registry).set_function(value)
 
     @property
     def name(self) -> str:
@@ -263,7 +284,7 @@ class Service:
         with self.questions.reserve(len(uploads)):
             found = await asyncio.gather(*map(one, uploads))
         for fix in found:
-            self.metrics.photos.add(_outcome(fix))
+            self._photos.labels(_outcome(fix)).inc()
         return found
 
     async def heat(self, upload: Upload) -> bytes | PhotoError:
