@@ -67,7 +67,7 @@ def measure(
     localizer: Localizer, images: list[np.ndarray], truth: np.ndarray, others: list[np.ndarray]
 ) -> tuple[dict, np.ndarray]:
     """What is told of an option, and which of its fixes are right."""
-    localizer.localize(images[0])  # averages, calibration and the cache of features are made
+    localizer.localize(images[0])  # fills the cache of local features
     start = time.perf_counter()
     fixes = localizer.localize_many(images, top=1)
     seconds = time.perf_counter() - start

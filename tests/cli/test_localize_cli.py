@@ -152,7 +152,7 @@ def test_where_to_look(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_walk_and_the_other_options(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
     walk = [town / "queries" / f"q{place:02d}.jpg" for place in range(3, 10)]
-    assert localize(town, *walk, "--json", "--walk-step-m", "90", "--expand", "1", "--rerank", "5") == 0
+    assert localize(town, *walk, "--json", "--walk-step-m", "90", "--candidates", "12", "--rerank", "5") == 0
     found = [json.loads(line)["latlon"] for line in capsys.readouterr().out.splitlines()]
     assert max(distance_m(found, [position(place, 3.0) for place in range(3, 10)])) < 25
 

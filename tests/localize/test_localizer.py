@@ -170,7 +170,7 @@ def test_a_calibration_that_is_better_on_other_photos_is_stored(street_folder: P
     after = Localizer(street_model(), PlaceMap(path))
     assert after.calibration == report.calibration
     assert after.calibration.origin == "photos"
-    other = Localizer(street_model(), PlaceMap(path), Search(expand=2))
+    other = Localizer(street_model(), PlaceMap(path), Search(rerank=5))
     assert other.calibration.origin == "map"  # a calibration belongs to its way of searching
 
 

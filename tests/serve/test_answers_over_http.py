@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 import pytest
 from PIL import Image
-from tests.localize.street import PLACES, build_street, position, street_model, view, write_view
+from tests.localize.street import PLACES, build_street, position, street_model, view
 from tests.serve.running import DEADLINE_S, running, same_place, street_client
 
 from sareloc import __version__
@@ -172,7 +172,9 @@ def test_the_name_is_the_maps_unless_another_is_given(web_town: Path) -> None:
 
 
 def test_a_localizer_is_served_as_it_is(web_town: Path) -> None:
-    localizer = Localizer(street_model(), PlaceMap(web_town / "street.gpkg"), Search(expand=2), min_confidence=0.99999)
+    localizer = Localizer(
+        street_model(), PlaceMap(web_town / "street.gpkg"), Search(candidates=5), min_confidence=0.99999
+    )
     with running(make_app(localizer)) as address:
         told = httpx.post(f"{address}/localize", content=query(web_town, 5), timeout=DEADLINE_S).json()
     fix = localizer.localize(query(web_town, 5))
@@ -225,13 +227,3 @@ def test_a_map_that_goes_away_is_a_503_and_comes_back(own_town: Path) -> None:
         build_street(own_town / "other")
         (own_town / "other" / "street.gpkg").replace(city)  # another map under the name
         assert client.post("/localize", content=query(own_town, 5)).status_code == 503
-
-
-@pytest.mark.parametrize("search", [Search(average=2), Search(centre=True)])
-def test_a_search_by_other_descriptors_sees_new_photos_too(own_town: Path, search: Search) -> None:
-    new = write_view(own_town / "new.jpg", view(2, 99, town=5), position(40)).read_bytes()
-    options = {"serving": Serving(token="t"), "search": search}
-    with street_client(own_town / "street.gpkg", **options) as client:
-        client.post("/localize", content=query(own_town, 5))
-        told = client.post("/photos", files={"photos": new}, headers={"Authorization": "Bearer t"}).json()
-        assert client.post("/localize", content=new).json()["matches"][0]["id"] == told["photos"][0]["id"]

@@ -3,7 +3,6 @@
 from sareloc.localize.calibration import Calibration
 from sareloc.localize.estimate import estimate, estimate_walk
 from sareloc.localize.fix import Fix, Match
-from sareloc.localize.localizer import Localizer, open_localizer
-from sareloc.localize.search import Search
+from sareloc.localize.localizer import Localizer, Search, open_localizer
 
 __all__ = ["Calibration", "Fix", "Localizer", "Match", "Search", "estimate", "estimate_walk", "open_localizer"]

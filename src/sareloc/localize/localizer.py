@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -16,7 +16,6 @@ from sareloc.localize.calibration import MIN_CONFIDENCE, Calibration
 from sareloc.localize.estimate import estimate, estimate_walk
 from sareloc.localize.fix import Fix, Match
 from sareloc.localize.rerank import SPREAD, Reranker
-from sareloc.localize.search import Search, Searcher
 from sareloc.localize.self_calibration import calibrate_by_map, chance_of_place
 from sareloc.maps import Area, Circle, Matches, PlaceMap
 from sareloc.maps.store import load_map_model
@@ -33,6 +32,27 @@ Near = Area | Fix | None
 AROUND_M = 500.0
 AT_ONCE = 32  # photos decoded before they are described
 FEW = 8
+
+
+@dataclass(frozen=True)
+class Search:
+    """How matches are searched. A calibration belongs to the search that it was fitted with."""
+
+    candidates: int = 20
+    """How many matches are fused into a fix."""
+    rerank: int = 0
+    """Re-rank the top N matches by local features; default: no re-ranking. Reads the map's photos, and takes time."""
+
+    def __post_init__(self) -> None:
+        for field, least in (("candidates", 1), ("rerank", 0)):
+            if getattr(self, field) < least:
+                raise ArgumentError(f"{field} must be {least} or more, found {getattr(self, field)}")
+
+    @property
+    def name(self) -> str:
+        """The options that are not at their defaults, such as "rerank=50", else "plain"; names stored calibrations."""
+        chosen = [f"{f.name}={getattr(self, f.name)}" for f in fields(self) if getattr(self, f.name) != f.default]
+        return " ".join(chosen) or "plain"
 
 
 class Localizer:
@@ -75,18 +95,13 @@ class Localizer:
         stored = self.place_map.notes.get(self.note)
         if stored is not None:
             return Calibration.from_json(stored)
-        plain = calibrate_by_map(self.searcher.base, self.search.candidates)
+        plain = calibrate_by_map(self.place_map, self.search.candidates)
         return replace(plain, temperature=SPREAD * plain.temperature) if self.search.rerank else plain
 
     @property
     def note(self) -> str:
         """Under which name the map keeps the calibration of this search."""
         return f"calibration {self.search.name}"
-
-    @cached_property
-    def searcher(self) -> Searcher:
-        """The map, searched as asked for."""
-        return Searcher(self.place_map, self.search)
 
     @cached_property
     def _reranker(self) -> Reranker:
@@ -143,7 +158,7 @@ class Localizer:
         """The photos of the map most like each image, k of them or as many as re-ranking has put in a new order."""
         dim = self.place_map.manifest.dim
         descriptors = self.model.encode(images, dim=None if dim == self.model.dim else dim, batch=self.batch).numpy()
-        matches = self.searcher.find(descriptors, max(k, self.search.rerank), near)
+        matches = self.place_map.search(descriptors, max(k, self.search.rerank), near)
         if self.search.rerank:
             matches = self._reranker.rerank(images, matches, self.search.rerank)
         return matches

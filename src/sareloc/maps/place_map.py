@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -135,12 +134,6 @@ class FilePhotos:
     def engine_info(self) -> EngineInfo:
         """See `MapPhotos`."""
         return self._engine.info()
-
-    def searched_by(self, engine: Engine) -> FilePhotos:
-        """The same photos with other descriptors of theirs."""
-        other = copy.copy(self)
-        other._engine = engine
-        return other
 
     def refresh(self) -> None:
         """See `MapPhotos`."""

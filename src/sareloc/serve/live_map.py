@@ -123,7 +123,7 @@ class LiveMap:
         self.place_map.refresh()
         if self._localizer is None and len(self.place_map):
             self._localizer = Localizer(self.model, self.place_map, **self._options)
-        elif self._localizer is not None and (self.place_map.notes != notes or self._localizer.search.of_the_moment):
+        elif self._localizer is not None and self.place_map.notes != notes:
             self._localizer = _forgetful(self._localizer)
         self._seen = version
 
@@ -131,7 +131,7 @@ class LiveMap:
         """Do once what the first question would wait for."""
         self.catch_up()
         if self._localizer is not None:
-            _ = self._localizer.calibration, self._localizer.searcher
+            _ = self._localizer.calibration
 
     def close(self) -> None:
         """Let go of the map's file."""
@@ -139,7 +139,7 @@ class LiveMap:
 
 
 def _forgetful(localizer: Localizer) -> Localizer:
-    """The same localizer without what it has worked out from its map (calibration, averages, feature maps)."""
+    """The same localizer without what it has worked out from its map (calibration, feature maps)."""
     fresh = copy.copy(localizer)
     for name, value in vars(Localizer).items():
         if isinstance(value, cached_property):
