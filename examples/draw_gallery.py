@@ -25,7 +25,6 @@ from sareloc.city import draw_places
 from sareloc.datasets import Places, load_dataset
 from sareloc.describe import describe_all
 from sareloc.evaluation import rank
-from sareloc.figures.matches import longest_side
 from sareloc.figures.style import png_bytes, write_beside
 from sareloc.loading import load_images
 from sareloc.localize import Localizer, Search
@@ -34,7 +33,7 @@ from sareloc.maps.build import build_map
 from sareloc.models import PlaceModel
 from sareloc.models.checkpoint import open_checkpoint, save_checkpoint
 from sareloc.models.netvlad_init import off_the_shelf
-from sareloc.photos import decode
+from sareloc.photos import decode, longest_side
 from sareloc.training import Training, train
 
 SEED, WIDEST_PX, MARGIN_PX = 0, 900, 12

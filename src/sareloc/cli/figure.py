@@ -41,12 +41,11 @@ from sareloc.figures import (
     write_embedding_page,
     write_geojson,
 )
-from sareloc.figures.matches import longest_side
 from sareloc.localize import Fix, Search, open_localizer
 from sareloc.localize.calibration import MIN_CONFIDENCE
 from sareloc.models import PlaceModel
 from sareloc.models.checkpoint import load_model
-from sareloc.photos import decode
+from sareloc.photos import decode, longest_side
 
 # `sareloc figure NAME`: the paper's figures, curves of reports and runs, heat maps, as PNG, SVG or PDF.
 

@@ -24,7 +24,7 @@ from sareloc.figures.style import FAINT, INK, RIGHT, WRONG, drawn, new_figure, p
 from sareloc.geo import Positions, distance_m
 from sareloc.localize import Fix
 from sareloc.models.place_model import PlaceModel
-from sareloc.photos import SizeRule, decode
+from sareloc.photos import decode, longest_side
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,16 +32,6 @@ if TYPE_CHECKING:
 
 
 # Photos small enough to stand in a figure or inside a page.
-
-
-def longest_side(pixels: int) -> SizeRule:
-    """A size rule: the longer side is at most so many pixels, the aspect kept."""
-
-    def size(height: int, width: int) -> tuple[int, int]:
-        shrink = min(1.0, pixels / max(height, width))
-        return max(1, round(height * shrink)), max(1, round(width * shrink))
-
-    return size
 
 
 def load_thumbnail(path: Path, pixels: int) -> Image | None:

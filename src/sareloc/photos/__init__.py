@@ -1,6 +1,6 @@
 """Photos on disk: find them, read and write their geotags, decode them upright and safely."""
 
-from sareloc.photos.decoding import MAX_PIXELS, SizeRule, decode
+from sareloc.photos.decoding import MAX_PIXELS, SizeRule, decode, longest_side
 from sareloc.photos.finding import GeotaggedPhotos, find_geotagged, find_photos, read_geotag, read_time
 from sareloc.photos.geotags import Estimate, Geotag, UtmName, make_utm_name, parse_utm_name, read_exif_geotag
 from sareloc.photos.tables import GeotagTable, read_geotag_table
@@ -18,6 +18,7 @@ __all__ = [
     "exif_bytes",
     "find_geotagged",
     "find_photos",
+    "longest_side",
     "make_utm_name",
     "parse_utm_name",
     "read_exif_geotag",

@@ -167,6 +167,16 @@ def pillow_errors(photo: str) -> Iterator[None]:
             raise PhotoError(photo, f"cannot be decoded: {why}") from broken
 
 
+def longest_side(pixels: int) -> SizeRule:
+    """The size rule that shrinks a photo until its longer side has at most `pixels`; keeps the aspect ratio."""
+
+    def size(height: int, width: int) -> tuple[int, int]:
+        shrink = min(1.0, pixels / max(height, width))
+        return max(1, round(height * shrink)), max(1, round(width * shrink))
+
+    return size
+
+
 def target_size(size: SizeRule, height: int, width: int, photo: str) -> tuple[int, int]:
     """What the size rule makes of a photo: a PhotoError where it refuses, two whole numbers otherwise."""
     try:

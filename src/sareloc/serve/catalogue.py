@@ -24,10 +24,9 @@ from PIL import Image
 
 from sareloc.arrays import Floats, Ints
 from sareloc.errors import ArgumentError, MapError
-from sareloc.figures.matches import longest_side
 from sareloc.maps import Area, open_map_file
 from sareloc.milvus.connection import is_milvus_address
-from sareloc.photos import decode
+from sareloc.photos import decode, longest_side
 from sareloc.serve.live_map import MapWatch
 
 # The photos of a map as a page shows them: where they stand, as GeoJSON, and which file each is.
