@@ -31,8 +31,7 @@ from PIL import Image
 from torch import Tensor
 
 from sareloc.datasets import Places, load_dataset
-from sareloc.describe import describe
-from sareloc.describe.describing import encode_batches
+from sareloc.describe import describe, encode_batches
 from sareloc.errors import SarelocError
 from sareloc.evaluation import evaluate
 from sareloc.models import PlaceModel, fit_start, fit_whitening, make_model

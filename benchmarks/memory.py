@@ -24,8 +24,7 @@ import torch
 from benchmarks.measuring import about, memory_mb
 from PIL import Image
 
-from sareloc.describe import describe
-from sareloc.describe.describing import encode_batches
+from sareloc.describe import describe, encode_batches
 from sareloc.models import Whitening, make_model
 
 FILES = 16

@@ -23,7 +23,7 @@ from PIL import Image, ImageChops
 from sareloc import figures
 from sareloc.city import draw_places
 from sareloc.datasets import Places, load_dataset
-from sareloc.describe import describe_all
+from sareloc.describe import describe_all, occlusion_map
 from sareloc.evaluation import rank
 from sareloc.figures.style import png_bytes, write_beside
 from sareloc.loading import load_images
@@ -82,7 +82,7 @@ def main() -> None:
 
     photo = towns["test"].queries.path(answers.best(1)[0])
     small = decode(photo, size=longest_side(256))
-    heats = {name: figures.occlusion_map(models[name], small) for name in (BEFORE, best)}
+    heats = {name: occlusion_map(models[name], small) for name in (BEFORE, best)}
     shown = [*answers.best(1), *answers.worst(2)]
     pictures = {row: figures.heat_picture(models[best], answers, row) for row in shown}
     points, places, images, names = embedded(models[best], towns["test"])

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from sareloc.describe import describe, describe_all, describe_boxes, receptive_field_px
-from sareloc.describe.cache import Store
+from sareloc.describe.cache import DescriptorCache
 from sareloc.describe.describing import WINDOW_BATCHES, decode_box
 from sareloc.errors import ArgumentError
 from sareloc.models.backbones import BACKBONES, make_backbone
@@ -193,7 +193,7 @@ def test_odd_names_and_dates_do_not_stop_a_store(model: PlaceModel, tmp_path: Pa
     os.utime(second, (13_569_465_600, 13_569_465_600))  # the year 2400: its nanoseconds need more than 63 bits
     done = describe_all(model, [odd, second], store=tmp_path / "store")
     assert done.failures == {}
-    assert Store.open(tmp_path / "store", model.fingerprint(), model.dim, [odd, second]).todo().tolist() == []
+    assert DescriptorCache.open(tmp_path / "store", model.fingerprint(), model.dim, [odd, second]).todo().tolist() == []
 
 
 def test_a_photo_that_goes_away_and_comes_back(model: PlaceModel, tmp_path: Path) -> None:

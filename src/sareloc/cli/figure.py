@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from sareloc.cli import Device
 from sareloc.datasets import Places, load_dataset
-from sareloc.describe import describe_all
+from sareloc.describe import describe_all, occlusion_map
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.evaluation import Report
 from sareloc.figures import (
@@ -31,7 +31,6 @@ from sareloc.figures import (
     find_answers,
     heat_picture,
     load_thumbnail,
-    occlusion_map,
     places_of,
     put_by_fixes,
     read_history,

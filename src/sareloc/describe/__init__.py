@@ -1,4 +1,4 @@
-"""From photo files to descriptors: streamed, in constant memory, resumable; bad photos are listed and never stop it."""
+"""From photo files to descriptors: in constant memory, resumable; unreadable photos are listed and skipped."""
 
 from sareloc.describe.describing import (
     Described,
@@ -6,7 +6,18 @@ from sareloc.describe.describing import (
     describe,
     describe_all,
     describe_boxes,
+    encode_batches,
     receptive_field_px,
 )
+from sareloc.describe.occlusion import occlusion_map
 
-__all__ = ["Described", "Descriptors", "describe", "describe_all", "describe_boxes", "receptive_field_px"]
+__all__ = [
+    "Described",
+    "Descriptors",
+    "describe",
+    "describe_all",
+    "describe_boxes",
+    "encode_batches",
+    "occlusion_map",
+    "receptive_field_px",
+]

@@ -24,8 +24,8 @@ MARK_EVERY_S = 5.0  # what a killed run may lose; waiting for the disk after eac
 
 
 @dataclass(frozen=True)
-class Manifest:
-    """What a store belongs to."""
+class CacheManifest:
+    """The model and the photos that a cache belongs to."""
 
     format: int
     model: str
@@ -37,7 +37,7 @@ class Manifest:
     """A hash of the photos' paths, in their order."""
 
 
-class Store:
+class DescriptorCache:
     """A folder of descriptors, one row for each photo, and which of them are done.
 
     `manifest.json` says what it belongs to, `vectors.npy` holds the descriptors, and `stamps.npy` the size and time of
@@ -53,10 +53,10 @@ class Store:
         self._marked_at = time.monotonic()
 
     @staticmethod
-    def open(folder: Path, model: str, dim: int, paths: Sequence[Path]) -> Store:
+    def open(folder: Path, model: str, dim: int, paths: Sequence[Path]) -> DescriptorCache:
         """Open the folder, or begin it; one that another model, dimension or list of photos has filled is refused."""
         names = hashlib.sha256(os.fsencode("\n".join(path.as_posix() for path in paths))).hexdigest()[:16]
-        wanted = Manifest(FORMAT, model, dim, "float32", len(paths), names)
+        wanted = CacheManifest(FORMAT, model, dim, "float32", len(paths), names)
         manifest, vectors, stamps = (folder / name for name in ("manifest.json", "vectors.npy", "stamps.npy"))
         if not manifest.exists():
             folder.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ class Store:
                 beside.write_text(json.dumps(asdict(wanted), indent=2) + "\n")
         _check(folder, json.loads(manifest.read_text()), asdict(wanted))
         current = np.array([_stamp(path) for path in paths], dtype=np.int64).reshape(-1, 2)
-        return Store(np.load(vectors, mmap_mode="r+"), np.load(stamps, mmap_mode="r+"), current)
+        return DescriptorCache(np.load(vectors, mmap_mode="r+"), np.load(stamps, mmap_mode="r+"), current)
 
     def todo(self) -> Ints:
         """Rows of the photos that are not described as they are now."""

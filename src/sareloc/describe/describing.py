@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from sareloc.arrays import Ints, Vectors
-from sareloc.describe.cache import Store
+from sareloc.describe.cache import DescriptorCache
 from sareloc.errors import PhotoError
 from sareloc.loading import Loaded, load_images
 from sareloc.models.backbones import Backbone
@@ -218,7 +218,7 @@ def describe_all(
     With `store`, photos described before are skipped unless their file has changed since; photos that failed are
     tried again. A folder that another model, dimension or list of photos has filled is refused.
     """
-    kept = None if store is None else Store.open(store, model.fingerprint(), dim or model.dim, paths)
+    kept = None if store is None else DescriptorCache.open(store, model.fingerprint(), dim or model.dim, paths)
     vectors = np.zeros((len(paths), dim or model.dim), dtype=np.float32) if kept is None else kept.vectors
     todo = np.arange(len(paths)) if kept is None else kept.todo()
     failures: dict[int, PhotoError] = {}

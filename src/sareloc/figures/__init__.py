@@ -9,7 +9,7 @@ from __future__ import annotations
 from sareloc.figures.curves import SurenessCurve, draw_precision_recall, draw_recall, draw_training
 from sareloc.figures.embedding import draw_embedding, embed, places_of, write_embedding_page
 from sareloc.figures.gradients import draw_gradient_decay, draw_gradients, gradient_magnitudes, paper_losses
-from sareloc.figures.heatmap import draw_heatmaps, occlusion_map, overlay
+from sareloc.figures.heatmap import draw_heatmaps, overlay
 from sareloc.figures.map import Put, draw_dataset, draw_map, errors_geojson, write_geojson
 from sareloc.figures.matches import (
     Answers,
@@ -45,7 +45,6 @@ __all__ = [
     "gradient_magnitudes",
     "heat_picture",
     "load_thumbnail",
-    "occlusion_map",
     "overlay",
     "paper_losses",
     "places_of",

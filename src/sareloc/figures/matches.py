@@ -14,11 +14,12 @@ from PIL import Image as Pillow
 
 from sareloc.arrays import Bools, Floats, Image, Ints
 from sareloc.datasets.places import PhotoSet, Places, find_positives
+from sareloc.describe import occlusion_map
 from sareloc.errors import ArgumentError, PhotoError, need
 from sareloc.evaluation import Ranked, counted, rank
 from sareloc.evaluation.metrics import right_results
 from sareloc.figures.curves import SurenessCurve
-from sareloc.figures.heatmap import occlusion_map, overlay
+from sareloc.figures.heatmap import overlay
 from sareloc.figures.map import Put
 from sareloc.figures.style import FAINT, INK, RIGHT, WRONG, drawn, new_figure, plain_image
 from sareloc.geo import Positions, distance_m

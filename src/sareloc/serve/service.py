@@ -20,8 +20,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metr
 from scipy.ndimage import gaussian_filter
 
 from sareloc.arrays import Image
+from sareloc.describe import occlusion_map
 from sareloc.errors import ArgumentError, PhotoError
-from sareloc.figures.heatmap import occlusion_map
 from sareloc.localize import Fix
 from sareloc.maps import Area
 from sareloc.milvus.connection import is_milvus_address, read_milvus_address
