@@ -2,8 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+OPTIONAL := cluster export figures milvus serve
 
-.PHONY: demo test test-all check format docs clean chromium
+.PHONY: demo test test-core test-all check format docs clean chromium
 
 # One environment, filled in steps; each step leaves a file .venv/ready-*. A step that was interrupted leaves none and is
 # repeated by the next make.
@@ -13,9 +14,10 @@ INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 	touch $@
 
 .venv/ready-demo: EXTRAS := plot
+.venv/ready-core: EXTRAS := test
 .venv/ready-dev: EXTRAS := dev,lite
 .venv/ready-docs: EXTRAS := docs
-.venv/ready-demo .venv/ready-dev .venv/ready-docs: .venv/ready-torch pyproject.toml constraints.txt
+.venv/ready-demo .venv/ready-core .venv/ready-dev .venv/ready-docs: .venv/ready-torch pyproject.toml constraints.txt
 	$(INSTALL) --editable ".[$(EXTRAS)]"
 	touch $@
 
@@ -30,6 +32,10 @@ chromium:
 
 test: .venv/ready-dev chromium ## the default tests: under five minutes on two cores
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
+
+# Extras are not installed for it: the folders of what needs them are left out, single tests are skipped, saying so.
+test-core: .venv/ready-core ## the default tests of the core, without extras
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not gpu" $(patsubst %,--ignore=tests/%,$(OPTIONAL))
 
 test-all: .venv/ready-dev chromium ## also the slow, gpu and data-hungry ones
 	$(BIN)/python -m pytest --hypothesis-profile=new

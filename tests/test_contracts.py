@@ -62,6 +62,7 @@ def test_commands_print_the_recorded_keys_types_and_columns(town: Path, run_here
 @pytest.mark.parametrize("map_by", ["this process", pytest.param("processes", marks=pytest.mark.slow)])
 def test_a_model_is_trained_a_map_built_a_photo_localized_and_served(map_by: str, town: Path, run_here: Run) -> None:
     """From photos to an answer over HTTP, as a user gets there; the service is also compared with its record."""
+    pytest.importorskip("fastapi")
     run = run_here if map_by == "this process" else run_process
     status, _ = run_process("train", "train.csv", "--out", "run", *MODEL, "--epochs", "1")
     assert status == 0

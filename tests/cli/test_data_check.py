@@ -72,6 +72,7 @@ def test_long_lists_are_cut(tmp_path, capsys):
 
 
 def test_json_and_figure(table, capsys):
+    pytest.importorskip("matplotlib")
     assert run(table, "--json", "--figure", table / "map.png") == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["database"], found["queries"], found["queries_with_positive"]) == (2, 2, 1)

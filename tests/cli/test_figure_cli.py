@@ -21,6 +21,8 @@ from sareloc.models.checkpoint import load_model, save_checkpoint
 from sareloc.training import EpochRecord
 from sareloc.training.run_folder import RunFolder, RunState
 
+pytest.importorskip("matplotlib")
+
 
 @pytest.fixture(scope="module")
 def town(tmp_path_factory: pytest.TempPathFactory) -> Path:

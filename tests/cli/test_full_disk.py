@@ -18,6 +18,9 @@ from sareloc.models.checkpoint import save_checkpoint
 from sareloc.photos import decode, read_geotag
 
 FULL = "no space left on the device"
+OPTIONAL = {"export": "onnx", "report": "matplotlib"}
+"""Modules of extras that commands need."""
+full_device = pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +71,7 @@ def fail(words: list[str | Path], capsys: pytest.CaptureFixture[str]) -> list[st
 def test_a_full_disk_is_one_sentence_and_leaves_no_half_file(
     command: str, town: Path, small_disk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip(OPTIONAL.get(command, "sareloc"))
     words = commands(town, small_disk)[command]
     free_kb = 0 if command in ("geotag csv", "data draw", "report") else 32
     (small_disk / "filler").write_bytes(bytes(1024 * (64 - free_kb)))
@@ -82,12 +86,14 @@ def test_a_full_disk_is_one_sentence_and_leaves_no_half_file(
 def test_a_read_only_folder_is_one_sentence(
     command: str, town: Path, small_disk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip(OPTIONAL.get(command, "sareloc"))
     make_read_only(small_disk)
     (told,) = fail(commands(town, small_disk)[command], capsys)
     assert "read-only" in told
     assert str(small_disk) in told
 
 
+@full_device
 @pytest.mark.parametrize(
     "words",
     [("map", "info", "street.gpkg", "--json"), ("map", "info", "street.gpkg"), ("--help",)],
@@ -106,7 +112,7 @@ def test_standard_output_on_a_full_disk(words: tuple[str, ...], town: Path) -> N
     assert "standard output" in told
 
 
-@pytest.mark.parametrize("stderr", ["/dev/full", "closed"])
+@pytest.mark.parametrize("stderr", [pytest.param("/dev/full", marks=full_device), "closed"])
 def test_an_error_that_cannot_be_printed_is_still_an_exit_status(stderr: str, tmp_path: Path) -> None:
     redirection = "2>&-" if stderr == "closed" else f"2>{stderr}"
     run = subprocess.run(

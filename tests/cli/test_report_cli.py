@@ -20,6 +20,8 @@ from sareloc.models.checkpoint import load_model, save_checkpoint
 from sareloc.training import EpochRecord
 from sareloc.training.run_folder import RunFolder, RunState
 
+pytest.importorskip("matplotlib")
+
 
 @pytest.fixture
 def run_folder(tmp_path: Path) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import resource
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from tests.conftest import peak_bytes
 
 from sareloc.errors import ArgumentError, WeightsError
 from sareloc.models import PlaceModel, Whitening, checkpoint, fit_whitening, make_model
@@ -298,10 +298,6 @@ SPECS = {
 }
 HOMES = {"clusters": "knobs", "bias": "knobs", "norm": "knobs", "mean": "preprocess", "std": "preprocess"}
 HOMES |= {"scale": "preprocess", "resize": "preprocess"}
-
-
-def peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 @pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in SPECS.items() for value in values])
