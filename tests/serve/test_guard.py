@@ -70,7 +70,7 @@ def test_a_body_that_is_declared_too_large_is_refused_unread(strict: httpx.Clien
         answer = HTTPResponse(connection)
         answer.begin()
         assert (answer.status, answer.headers["connection"]) == (413, "close")
-        assert b"a request may have 200,000 bytes at most" in answer.read()
+        assert b"200,000 bytes" in answer.read()
 
 
 def test_who_sends_too_much_still_reads_the_answer(strict: httpx.Client) -> None:
@@ -104,7 +104,7 @@ def test_a_slow_upload_is_given_up(hasty: httpx.Client) -> None:
         connection.sendall(post(1000, b"\xff\xd8\xff"))
         status, told = answer_of(connection)
     assert status == 408
-    assert b"did not arrive within 0.5 s" in told
+    assert b"within 0.5 s" in told
     assert b"connection: close" in told.lower()
     repeat_until(lambda: hasty.get("/health").status_code == 200, "the service answered others")
 
@@ -198,7 +198,7 @@ def test_an_answer_that_takes_too_long_is_a_503(web_town: Path) -> None:
         late = httpx.post(f"{address}/localize", content=photo, timeout=DEADLINE_S)
         assert late.status_code == 503
         assert late.headers["retry-after"] == "10"
-        assert "no answer within 0.5 s" in late.json()["detail"]
+        assert "within 0.5 s" in late.json()["detail"]
         held.gate.set()
 
         def answers() -> bool:
@@ -285,17 +285,17 @@ def test_other_methods_and_routes_are_problems_too(client: httpx.Client) -> None
 
 
 def test_limits_check_themselves() -> None:
-    with pytest.raises(ArgumentError, match="max_bytes must be greater than 0, found 0"):
+    with pytest.raises(ArgumentError, match="max_bytes"):
         Limits(max_bytes=0)
-    with pytest.raises(ArgumentError, match="a queue of 8 photos never has room for a request with 16"):
+    with pytest.raises(ArgumentError, match="queue 8"):
         Limits(queue=8)
-    with pytest.raises(ArgumentError, match="held_bytes 10 is less than one request's max_bytes 20"):
+    with pytest.raises(ArgumentError, match="held_bytes 10"):
         Limits(max_bytes=20, held_bytes=10)
     for tiles in ("javascript:alert(1)//{z}{x}{y}", "https://a.org/{z}/{x}.png", "https://a.org; script-src *", "x"):
-        with pytest.raises(ArgumentError, match="tiles are a URL like"):
+        with pytest.raises(ArgumentError, match="--tiles"):
             Serving(tiles=tiles)
     for token in ("", "two words", "g\u00fcltig"):
-        with pytest.raises(ArgumentError, match="a token is one or more printable ASCII characters"):
+        with pytest.raises(ArgumentError, match="printable ASCII"):
             Serving(token=token)
 
 
@@ -305,7 +305,7 @@ def test_a_long_strip_is_not_given_to_the_model_at_full_length(web_town: Path) -
     live = LiveMap(model, PlaceMap(web_town / "street.gpkg"), None)
     service = Service(live, 8, Serving(), Limits(model_pixels=1_000_000))
     assert service.model_size(480, 640) == (480, 640)
-    with pytest.raises(ArgumentError, match="64 x 60000 px, more than 1 megapixels: send a smaller"):
+    with pytest.raises(ArgumentError, match="64 x 60000 px"):
         service.model_size(64, 60_000)
 
 

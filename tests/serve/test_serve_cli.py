@@ -94,7 +94,7 @@ def run(*words: str | Path) -> None:
     app(["serve", *map(str, words), "--port", "0"], result_action="return_value", exit_on_error=False)
 
 
-def test_flags_are_the_knobs(web_town: Path, checkpoint: Path, started: dict[str, object]) -> None:
+def test_options_reach_the_service(web_town: Path, checkpoint: Path, started: dict[str, object]) -> None:
     words = [
         "--token",
         "t",
@@ -185,9 +185,9 @@ def test_answers_do_not_wait_for_packets_to_fill() -> None:
 
 
 def test_wrong_calls_say_so(web_town: Path, checkpoint: Path) -> None:
-    with pytest.raises(MapError, match=r"absent\.gpkg does not exist: make one"):
+    with pytest.raises(MapError, match=r"absent\.gpkg does not exist"):
         run(web_town / "absent.gpkg")
-    with pytest.raises(MapError, match="built by model 'street'"):
+    with pytest.raises(MapError, match="street"):
         run(web_town / "street.gpkg")
 
 

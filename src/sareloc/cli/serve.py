@@ -1,4 +1,4 @@
-"""`sareloc serve`: a map answers over HTTP, with a page for people."""
+"""`sareloc serve`: localize photos over HTTP, with a page for people."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EVERYWHERE = ("0.0.0.0", "::")
 
 
 def serve_command(
-    city: Path,
+    place_map: Annotated[Path, Parameter(name="map")],
     *,
     model: str | None = None,
     host: str = "127.0.0.1",
@@ -36,27 +36,27 @@ def serve_command(
     device: Device = None,
     access_log: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
-    """Answer over HTTP where photos were taken, and show a page where people drop them.
+    """Localize photos over HTTP: an API for programs, and a page for people.
 
-    Stops at Ctrl-C or SIGTERM, after answering what it has accepted. Better than on the command line, a token stands in
-    the environment variable SARELOC_TOKEN.
+    Ctrl-C or SIGTERM stops the service after the accepted requests are answered. The token can also be given in the
+    environment variable SARELOC_TOKEN, so that other users of the machine do not see it.
 
     Parameters
     ----------
-    city
-        The map.
+    place_map
+        The map: a file, or an address such as milvus://HOST:PORT/NAME.
     model
-        The checkpoint that the map was built with; by itself the packaged model that it was built with.
+        Checkpoint that the map was built with; default: the packaged model that the map was built with.
     host
-        The address to listen on; default: localhost only. 0.0.0.0 listens on all addresses, and needs --allow-host.
+        Address to listen on; default: localhost only. 0.0.0.0 listens on all addresses, and requires --allow-host.
     port
-        The port to listen on; 0 takes a free one.
+        Port to listen on; 0: any free port.
     min_confidence
-        Below it, a photo is not in this map.
+        Minimum confidence of a position; below it the answer is "not in this map".
     batch
-        Photos described at once.
+        Maximum photos described at once.
     access_log
-        Log every request, with the positions that it asks about.
+        Log every request, including the positions in its parameters.
     """
     for module in ("fastapi", "uvicorn", "python_multipart", "prometheus_client"):
         need(module, "serve")
@@ -70,18 +70,18 @@ def serve_command(
     elif not shown.allow_host:
         name = socket.gethostname() if host in EVERYWHERE else host
         raise ArgumentError(
-            f"--host {host} also needs the host names that the service may be addressed by, so that no web page can "
-            f"read the map under another name: add --allow-host {name} (may be repeated), or --allow-host '*' for all"
+            f"--host {host} requires the host names that requests may use, so that web pages of other hosts cannot "
+            f"read the map (DNS rebinding): add --allow-host {name} (may be repeated), or --allow-host '*' for all"
         )
     elif shown.token is None:
         print(
             f"sareloc: warning: everyone who can reach {host} can query this map and see its photos; without --token "
-            "nobody can add photos. Use a reverse proxy to restrict access",
+            "no client can add photos. Use a reverse proxy to restrict access",
             file=sys.stderr,
         )
-    with bind(host, port) as listening:  # first: opening the map takes longest
+    with bind(host, port) as listening:  # before the map is opened, which takes longer
         app = make_app(
-            city,
+            place_map,
             model,
             search,
             serving=shown,
@@ -94,7 +94,7 @@ def serve_command(
         if hidden.count:
             options = " ".join(f"--photos {shlex.quote(folder)}" for folder in hidden.folders)
             print(
-                f"sareloc: note: {hidden.count:,} photos of the map have no thumbnails, as they lie outside the "
+                f"sareloc: note: {hidden.count:,} photos of the map have no thumbnails, as they are not in the "
                 f"folders that may be shown: add {options} to show them",
                 file=sys.stderr,
             )
@@ -103,13 +103,13 @@ def serve_command(
         make_server(
             app,
             granted,
-            lambda: print(f"serving {city.name} at {where} (Ctrl-C stops)", flush=True),
+            lambda: print(f"serving {place_map.name} at {where} (Ctrl-C stops)", flush=True),
             access_log=access_log,
         ).run(sockets=[listening])
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
+    """Whether an address can be reached from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

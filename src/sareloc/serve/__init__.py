@@ -1,4 +1,4 @@
-"""The HTTP service: a map that answers where photos were taken, and a page for people (extra `serve`)."""
+"""The HTTP service: localizes photos by a map, with an API for programs and a page for people (extra `serve`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Limits", "Serving", "make_app"]
 
 
 def make_app(
-    city: Localizer | str | Path,
+    place_map: Localizer | str | Path,
     model: str | Path | PlaceModel | None = None,
     search: Search | None = None,
     *,
@@ -32,15 +32,15 @@ def make_app(
 ) -> FastAPI:
     """The service as an ASGI app, for uvicorn or another server.
 
-    city: a localizer, or the map's file, which is then opened with `model` as `open_localizer` does; unlike a
-    localizer's it may still be empty. The other arguments count for a file; a localizer has them already.
+    place_map: the path or address of a map, which may be empty, or a localizer. The arguments from `model` to `batch`
+    are those of `open_localizer`, and are used for a path only.
     """
     for module in ("fastapi", "python_multipart", "prometheus_client"):
         need(module, "serve")
     from sareloc.serve.app import build_app, live_map_of, open_live_map
 
-    if isinstance(city, Localizer):
-        live, batch = live_map_of(city), city.batch
+    if isinstance(place_map, Localizer):
+        live, batch = live_map_of(place_map), place_map.batch
     else:
-        live = open_live_map(city, model, search, min_confidence, device, batch)
+        live = open_live_map(place_map, model, search, min_confidence, device, batch)
     return build_app(live, batch, serving or Serving(), limits or Limits())

@@ -24,12 +24,12 @@ from sareloc.maps import PlaceMap, open_store
 from sareloc.maps.store import load_map_model
 from sareloc.milvus.connection import is_milvus_address
 from sareloc.models.place_model import PlaceModel
-from sareloc.serve.config import Limits, Serving, allowed_hosts, tile_host
-from sareloc.serve.guard import Guard, Problem, answer_problems
+from sareloc.serve.config import Limits, Serving
+from sareloc.serve.guard import Guard, Problem, add_problem_handlers
 from sareloc.serve.live_map import LiveMap
-from sareloc.serve.localize_routes import asking_routes
+from sareloc.serve.localize_routes import localize_routes
 from sareloc.serve.map_routes import map_routes
-from sareloc.serve.schemas import HealthAnswer, SettingsAnswer, docs_page, said, style_policy
+from sareloc.serve.schemas import HealthAnswer, SettingsAnswer, docs_page, problem_responses, style_policy
 from sareloc.serve.service import Service
 
 # The page and its files, read once from the package: a request names one of a fixed table, never a path.
@@ -83,7 +83,7 @@ def about_routes(service: Service) -> APIRouter:
     def show(request: Request, name: str) -> Response:
         asset = assets.get(name)
         if asset is None:
-            raise Problem(404, f"the page has no file {name!r}" if assets else "this installation has no page")
+            raise Problem(404, f"the page has no file {name!r}" if assets else "the page is not installed")
         headers = {"ETag": asset.etag, "Cache-Control": "no-cache"}
         if asset.etag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
@@ -103,10 +103,12 @@ def about_routes(service: Service) -> APIRouter:
         return show(request, name)
 
     @router.get(
-        "/settings", summary="What a page needs to know.", responses={200: {"model": SettingsAnswer}, **said(421)}
+        "/settings",
+        summary="Settings for clients.",
+        responses={200: {"model": SettingsAnswer}, **problem_responses(421)},
     )
     async def settings() -> Response:
-        """The name of the map, where tiles come from, and what may be sent."""
+        """The name of the map, the URL of base tiles, the limits of requests and the options of the service."""
         serving = service.serving
         return JSONResponse(
             {
@@ -121,22 +123,34 @@ def about_routes(service: Service) -> APIRouter:
             }
         )
 
-    @router.get("/health", summary="Is it well?", responses={200: {"model": HealthAnswer}, **said(421, 503)})
+    @router.get(
+        "/health", summary="Health check.", responses={200: {"model": HealthAnswer}, **problem_responses(421, 503)}
+    )
     async def health() -> Response:
-        """What is served; a 503 where the map cannot be read."""
+        """The number of photos in the map, its model and the version of sareloc; 503 if the map cannot be read."""
         photos = await asyncio.to_thread(service.catalogue.count)
         manifest = service.live.place_map.manifest
-        told = {"photos": photos, "model": manifest.model, "fingerprint": manifest.fingerprint, "version": __version__}
-        return JSONResponse({"status": "ok", **told})
+        return JSONResponse(
+            {
+                "status": "ok",
+                "photos": photos,
+                "model": manifest.model,
+                "fingerprint": manifest.fingerprint,
+                "version": __version__,
+            }
+        )
 
     @router.get(
         "/metrics",
-        summary="What the service counts.",
+        summary="Metrics.",
         response_class=Response,
-        responses={200: {"content": {"text/plain": {}}, "description": "Prometheus text."}, **said(421)},
+        responses={
+            200: {"content": {"text/plain": {}}, "description": "Prometheus text."},
+            **problem_responses(421),
+        },
     )
-    async def counted() -> Response:
-        """Requests, their times, photos and batches, as Prometheus reads them."""
+    async def metrics() -> Response:
+        """Requests, their durations, photos and batches, for Prometheus."""
         return Response(generate_latest(service.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     return router
@@ -148,7 +162,7 @@ def build_app(live: LiveMap, batch: int, serving: Serving, limits: Limits) -> Fa
         raise ArgumentError(
             'photos are added to a map on Milvus by "sareloc map add", not over HTTP: start the service without a token'
         )
-    live.model.eval()  # several threads use it: none may find it in another mode
+    live.model.eval()  # before threads share it
     service = Service(live, batch, serving, limits)
 
     @asynccontextmanager
@@ -160,37 +174,17 @@ def build_app(live: LiveMap, batch: int, serving: Serving, limits: Limits) -> Fa
         title="sareloc",
         version=__version__,
         summary="Where was this photo taken?",
-        description=f"Answers by the map {service.name!r}.",
+        description=f"The service localizes photos in the map {service.name!r}.",
         lifespan=lifespan,
-        docs_url=None,  # FastAPI's pages load their scripts from elsewhere
+        docs_url=None,  # FastAPI's pages load scripts from other servers
         redoc_url=None,
     )
-    for routes in (asking_routes, map_routes, about_routes):
+    for routes in (localize_routes, map_routes, about_routes):
         app.include_router(routes(service))
-    answer_problems(app)
-    app.add_middleware(
-        Guard,
-        limits=limits,
-        registry=service.registry,
-        headers=safe_headers(serving.tiles),
-        hosts=allowed_hosts(serving),
-    )
+    add_problem_handlers(app)
+    app.add_middleware(Guard, limits=limits, serving=serving, registry=service.registry)
     app.state.service = service
     return app
-
-
-def safe_headers(tiles: str | None) -> dict[str, str]:
-    """Headers that let a browser use nothing but this service and the tiles."""
-    images = " ".join(filter(None, ("'self' data: blob:", tiles and tile_host(tiles))))
-    return {
-        "Content-Security-Policy": f"default-src 'self'; img-src {images}; object-src 'none'; base-uri 'none'; "
-        "form-action 'self'; frame-ancestors 'none'",
-        "X-Content-Type-Options": "nosniff",
-        "Referrer-Policy": "strict-origin-when-cross-origin",
-        "Cross-Origin-Opener-Policy": "same-origin",
-        "Cross-Origin-Resource-Policy": "same-origin",
-        "Permissions-Policy": "camera=(self), geolocation=(self), microphone=()",
-    }
 
 
 def open_live_map(

@@ -1,4 +1,7 @@
-"""What stands before every request: size and time limits, headers that keep browsers safe, counting, errors."""
+"""ASGI middleware around the app: limits on size and time, the Host header, security headers, metrics, problem details.
+
+Every error is answered as problem details (RFC 9457): JSON that says what is wrong, without a stack trace.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +21,21 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sareloc.errors import MapError
-from sareloc.serve.config import Limits
-
-# Errors as problem details (RFC 9457): JSON that says what is wrong, and never how the code got there.
+from sareloc.serve.config import Limits, Serving, allowed_hosts, tile_host
 
 MEDIA_TYPE = "application/problem+json"
 MAP_RETRY_S = 10
+LINGER_S = 2.0
+"""Seconds to read and discard what a client still sends after its answer: a connection closed earlier is reset, and the
+client never reads the answer."""
+END: Message = {"type": "http.response.body", "body": b"", "more_body": False}
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+METHODS = {"GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH"}
 log = logging.getLogger("sareloc.serve")
 
 
-class Problem(Exception):  # noqa: N818  # the standard's word
-    """A request that cannot be answered as it is, with the status and the sentence that say so."""
+class Problem(Exception):  # noqa: N818  # the term of RFC 9457
+    """An error response: its status, the sentence that explains it, and further headers."""
 
     def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)
@@ -40,64 +47,64 @@ class Problem(Exception):  # noqa: N818  # the standard's word
 def problem_response(
     status: int, detail: str, headers: Mapping[str, str] | None = None, **members: Any
 ) -> JSONResponse:
-    """The answer: type, title, status, detail, and further members."""
-    told = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail, **members}
-    return JSONResponse(told, status, dict(headers or {}), MEDIA_TYPE)
+    """The response with type, title, status, detail and further members."""
+    content = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail, **members}
+    return JSONResponse(content, status, dict(headers or {}), MEDIA_TYPE)
 
 
 def busy(detail: str, retry_s: int = 1) -> Problem:
-    """The service has as much to do as it takes on: come back in so many seconds."""
+    """Status 503: the service is at its limits; Retry-After says in how many seconds to try again."""
     return Problem(503, detail, {"Retry-After": str(retry_s)})
 
 
-def answer_problems(app: FastAPI) -> None:
-    """Let the app answer these errors as problem details; whatever else is raised, `Guard` answers."""
+def add_problem_handlers(app: FastAPI) -> None:
+    """Answer these exceptions as problem details; `Guard` answers all others."""
 
     @app.exception_handler(Problem)
-    async def ours(_: Request, problem: Problem) -> JSONResponse:
+    async def problem_raised(_: Request, problem: Problem) -> JSONResponse:
         return problem_response(problem.status, problem.detail, problem.headers)
 
     @app.exception_handler(HTTPException)
-    async def plain(_: Request, error: HTTPException) -> JSONResponse:
+    async def http_error(_: Request, error: HTTPException) -> JSONResponse:
         return problem_response(error.status_code, str(error.detail), error.headers)
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        said = [f"{' '.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
-        return problem_response(422, "; ".join(said))
+    async def invalid_request(_: Request, error: RequestValidationError) -> JSONResponse:
+        messages = [f"{' '.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        return problem_response(422, "; ".join(messages))
 
     @app.exception_handler(MapError)
-    async def no_map(_: Request, error: MapError) -> JSONResponse:
-        log.error("%s", error)  # it names files of this machine, which are nobody else's business
-        said = "the map cannot be read at the moment: the log of the service says why"
-        return problem_response(503, said, {"Retry-After": str(MAP_RETRY_S)})
+    async def map_error(_: Request, error: MapError) -> JSONResponse:
+        log.error("%s", error)  # not in the answer: it names files of this machine
+        detail = "the map cannot be read at the moment: see the log of the service"
+        return problem_response(503, detail, {"Retry-After": str(MAP_RETRY_S)})
 
 
-LINGER_S = 2.0
-"""How long to go on reading, and dropping, what a client sends after its answer is out: who is cut off while sending
-never sees the answer."""
-END: Message = {"type": "http.response.body", "body": b"", "more_body": False}
-SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-METHODS = {"GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH"}
+def security_headers(tiles: str | None) -> dict[str, str]:
+    """Headers of every answer: browsers load content from this service and the tile server only."""
+    images = " ".join(filter(None, ("'self' data: blob:", tiles and tile_host(tiles))))
+    return {
+        "Content-Security-Policy": f"default-src 'self'; img-src {images}; object-src 'none'; base-uri 'none'; "
+        "form-action 'self'; frame-ancestors 'none'",
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "strict-origin-when-cross-origin",
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        "Permissions-Policy": "camera=(self), geolocation=(self), microphone=()",
+    }
 
 
 class Guard:
-    """ASGI middleware around the whole app. `hosts`: the Host headers that are answered; None for all."""
+    """The middleware. `registry` receives the metrics of requests."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        limits: Limits,
-        registry: CollectorRegistry,
-        headers: Mapping[str, str],
-        hosts: frozenset[str] | None,
-    ) -> None:
+    def __init__(self, app: ASGIApp, limits: Limits, serving: Serving, registry: CollectorRegistry) -> None:
         self.app = app
         self.limits = limits
+        self.hosts = allowed_hosts(serving)
+        headers = security_headers(serving.tiles)
         self.headers = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-        self.hosts = hosts
         self.held_bytes = 0
-        """Of all requests in work."""
+        """Size of the bodies of all requests that are not answered yet."""
         self._requests = Counter(
             "sareloc_requests_total", "Requests answered.", ("method", "route", "status"), registry=registry
         )
@@ -110,7 +117,7 @@ class Guard:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, within its limits."""
+        """Pass a request to the app within its limits, and count it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -120,7 +127,8 @@ class Guard:
             await exchange.run()
         finally:
             exchange.release()
-            route = getattr(scope.get("route"), "path", None) or "other"  # names that clients make up are not counted
+            # unknown paths and methods share one label: clients could invent any number of them
+            route = getattr(scope.get("route"), "path", None) or "other"
             method = scope["method"] if scope["method"] in METHODS else "other"
             self._requests.labels(method, route, str(exchange.status or "none")).inc()
             self._seconds.labels(route).observe(time.monotonic() - start)
@@ -142,7 +150,7 @@ class _Exchange:
         self.host = headers.get(b"host", b"").decode("latin-1").lower()
         self.declared = headers.get(b"content-length", b"0")
         self.complete = b"transfer-encoding" not in headers and self.declared == b"0"
-        """Whether the whole body has come."""
+        """Whether the body was received to its end."""
 
     async def run(self) -> None:
         try:
@@ -157,25 +165,25 @@ class _Exchange:
             await self._answer(problem)
         except Exception:
             log.exception("%s %s failed", self.scope["method"], self.scope["path"])
-            await self._answer(Problem(500, "the service made a mistake: its log says which"))
+            await self._answer(Problem(500, "internal error: see the log of the service"))
 
     def _check_head(self) -> None:
         name = self.host if self.host.endswith("]") else self.host.rpartition(":")[0] or self.host
         if self.guard.hosts is not None and name not in self.guard.hosts:
-            # a page elsewhere whose name was made to point here must not read this map
+            # DNS rebinding: a web page whose host name resolves to this machine must not read the map
             raise Problem(
-                421, f"this service does not answer to the host name {name!r}: its operator allows it by --allow-host"
+                421, f"the host name {name!r} is not allowed: the operator of this service can add it by --allow-host"
             )
         if self.declared.isdigit() and int(self.declared) > self.guard.limits.max_bytes:
             raise self._too_large()
 
     def _too_large(self) -> Problem:
-        return Problem(413, f"a request may have {self.guard.limits.max_bytes:,} bytes at most: send fewer photos")
+        return Problem(413, f"the request exceeds {self.guard.limits.max_bytes:,} bytes: send fewer or smaller photos")
 
     def _too_late(self) -> Problem:
         limit = f"{self.guard.limits.request_s:g} s"
         if not self.complete:
-            return Problem(408, f"the photo did not arrive within {limit}")
+            return Problem(408, f"the request did not arrive within {limit}")
         return busy(f"there was no answer within {limit}: try again later", 10)
 
     async def _answer(self, problem: Problem) -> None:
@@ -184,15 +192,15 @@ class _Exchange:
             await response(self.scope, self.receive, self.send)
         elif self.lingering:
             await self._send(END)
-        # else an answer is on its way, and only cutting it short tells the client
+        # else an answer was begun, and only closing the connection tells the client that it is incomplete
 
     def release(self) -> None:
-        """What was held of the body has been dealt with."""
+        """Subtract the body of this request from the bytes in memory."""
         self.guard.held_bytes -= self.held
         self.held = 0
 
     async def receive(self) -> Message:
-        """As the server's, within the limits."""
+        """The server's `receive`, within the limits."""
         message = await self._receive()
         if message["type"] == "http.request":
             self.complete = not message.get("more_body", False)
@@ -203,11 +211,11 @@ class _Exchange:
             if self.received > self.guard.limits.max_bytes:
                 raise self._too_large()
             if self.guard.held_bytes > self.guard.limits.held_bytes:
-                raise busy("the service is receiving as many photos as it can hold")
+                raise busy("the service is receiving as many photos as it can hold in memory: try again later")
         return message
 
     async def send(self, message: Message) -> None:
-        """As the server's, with our headers; before the end, what the client is still sending is let run out."""
+        """The server's `send`, with the security headers; if the body is incomplete, the answer ends after it."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self.release()

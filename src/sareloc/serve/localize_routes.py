@@ -1,4 +1,7 @@
-"""Routes that ask about a photo: where it was taken, and what in it mattered."""
+"""Routes that take a query photo: POST /localize and POST /heatmap.
+
+Annotations are evaluated here (no `from __future__ import annotations`): they contain the limits of the service.
+"""
 
 from typing import Annotated, Any, TypeVar
 
@@ -9,39 +12,36 @@ from sareloc.errors import PhotoError, PositionError
 from sareloc.localize import Fix
 from sareloc.maps import Area, Box, Circle
 from sareloc.serve.guard import Problem
-from sareloc.serve.schemas import FixAnswer, FixesAnswer, curl, form_body, photo_body, said
+from sareloc.serve.schemas import FixAnswer, FixesAnswer, curl, form_body, photo_body, problem_responses
 from sareloc.serve.service import Service
 from sareloc.serve.uploads import is_form, read_form, read_photo
-
-# annotations are evaluated here: they hold the limits of the service at hand
-
 
 T = TypeVar("T")
 
 NUMBER = r"[+-]?[0-9]{1,9}(\.[0-9]{0,20})?"
 BOX = Query(
-    description="Only between these: south,west,north,east in degrees; west > east crosses the antimeridian.",
+    description="Search this box only: south,west,north,east in degrees; west > east crosses the antimeridian.",
     pattern=rf"^{NUMBER}(,{NUMBER}){{3}}$",
     examples=["48.85,2.28,48.87,2.31"],
 )
 CIRCLE = Query(
-    description="Only within a radius of a position: latitude,longitude,metres.",
+    description="Search this circle only: latitude,longitude,radius in metres.",
     pattern=rf"^{NUMBER}(,{NUMBER}){{2}}$",
     examples=["48.8584,2.2945,500"],
 )
 
 
-def asking_routes(service: Service) -> APIRouter:
+def localize_routes(service: Service) -> APIRouter:
     """POST /localize and POST /heatmap."""
-    router = APIRouter(tags=["ask"])
+    router = APIRouter(tags=["localize"])
     limits = service.limits
     body = photo_body()
     body["content"] |= form_body()["content"]
 
     @router.post(
         "/localize",
-        summary="Where was this photo taken?",
-        responses={200: {"model": FixAnswer | FixesAnswer}, **said(400, 408, 413, 421, 422, 503)},
+        summary="Localize photos.",
+        responses={200: {"model": FixAnswer | FixesAnswer}, **problem_responses(400, 408, 413, 421, 422, 503)},
         openapi_extra={
             "requestBody": body,
             **curl("--data-binary @photo.jpg '/localize?top=3'", "-F photos=@one.jpg -F photos=@two.jpg /localize"),
@@ -49,48 +49,52 @@ def asking_routes(service: Service) -> APIRouter:
     )
     async def localize(
         request: Request,
-        top: Annotated[int, Query(ge=1, le=limits.max_matches, description="Matches to list.")] = 5,
+        top: Annotated[int, Query(ge=1, le=limits.max_matches, description="Number of matches in the answer.")] = 5,
         box: Annotated[str | None, BOX] = None,
         circle: Annotated[str | None, CIRCLE] = None,
     ) -> Response:
-        """One photo as the body gives one object, as `sareloc localize --json` prints it.
+        """If the body is a photo, the answer is one object, as printed by `sareloc localize --json`.
 
-        A form with one or several files in the field `photos` gives `{"fixes": [...]}`, one for each in order: such an
-        object, or `{"photo", "error"}` for one that cannot be read.
+        If the body is a form with one or several files in the field `photos`, the answer is `{"fixes": [...]}`: one
+        such object for each photo in order, or `{"photo", "error"}` for a photo that cannot be decoded.
         """
         near = area(box, circle)
         if is_form(request):
             uploads, _ = await read_form(request, limits)
             fixes = await service.localize(uploads, near, top)
-            told = [_told(upload.name, fix) for upload, fix in zip(uploads, fixes, strict=True)]
-            return JSONResponse({"fixes": told})
+            answers = [_to_json(upload.name, fix) for upload, fix in zip(uploads, fixes, strict=True)]
+            return JSONResponse({"fixes": answers})
         (fix,) = await service.localize([await read_photo(request)], near, top)
-        return JSONResponse(readable(fix).to_json("photo"))
+        return JSONResponse(decodable(fix).to_json("photo"))
 
     @router.post(
         "/heatmap",
-        summary="What in this photo mattered?",
+        summary="Heat map of a photo.",
         response_class=Response,
         responses={
-            200: {"content": {"image/png": {}}, "description": "A PNG to lay over the photo."},
-            **said(400, 404, 408, 413, 421, 422, 503),
+            200: {"content": {"image/png": {}}, "description": "A transparent PNG to lay over the photo."},
+            **problem_responses(400, 404, 408, 413, 421, 422, 503),
         },
         openapi_extra={"requestBody": photo_body(), **curl("--data-binary @photo.jpg /heatmap -o heat.png")},
     )
     async def heatmap(request: Request) -> Response:
-        """An overlay of the photo's shape, its longer side 512 px: coloured where the fix depends on the photo."""
+        """The parts of the photo that its descriptor depends on (occlusion heat map).
+
+        The PNG has the aspect ratio of the photo, its longer side 512 px; it is transparent where covering the photo
+        does not change the descriptor.
+        """
         if not service.serving.heatmap:
-            raise Problem(404, "this service draws no heat maps")
+            raise Problem(404, "heat maps are switched off (--no-heatmap)")
         png = await service.heat(await read_photo(request))
-        return Response(readable(png), media_type="image/png")
+        return Response(decodable(png), media_type="image/png")
 
     return router
 
 
 def area(box: str | None, circle: str | None) -> Area | None:
-    """The part of the map that the parameters ask for."""
+    """The area that the parameters restrict the search to; None without any. Raises Problem (422) if invalid."""
     if box is not None and circle is not None:
-        raise Problem(422, "choose one of box and circle")
+        raise Problem(422, "box and circle exclude each other: send one of them")
     try:
         if circle is not None:
             latitude, longitude, radius_m = map(float, circle.split(","))
@@ -103,12 +107,12 @@ def area(box: str | None, circle: str | None) -> Area | None:
     return None
 
 
-def readable(answer: T | PhotoError) -> T:
-    """The answer about a photo; one that cannot be read is a 422 that says why."""
+def decodable(answer: T | PhotoError) -> T:
+    """The answer about a photo. Raises Problem (422) if the photo cannot be decoded."""
     if isinstance(answer, PhotoError):
         raise Problem(422, str(answer))
     return answer
 
 
-def _told(name: str, fix: Fix | PhotoError) -> dict[str, Any]:
+def _to_json(name: str, fix: Fix | PhotoError) -> dict[str, Any]:
     return {"photo": name, "error": fix.reason} if isinstance(fix, PhotoError) else fix.to_json(name)

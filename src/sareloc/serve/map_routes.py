@@ -1,4 +1,7 @@
-"""Routes of the map's photos: where they are, how they look, adding and removing them."""
+"""Routes of the map's photos: list, thumbnail, add, remove.
+
+Annotations are evaluated here (no `from __future__ import annotations`): they contain the limits of the service.
+"""
 
 import asyncio
 import hmac
@@ -14,24 +17,21 @@ from sareloc.errors import PhotoError
 from sareloc.serve.catalogue import allowed_path, draw_thumbnail, etag_of
 from sareloc.serve.guard import Problem, problem_response
 from sareloc.serve.localize_routes import BOX, area
-from sareloc.serve.schemas import MapAnswer, PhotosAnswer, curl, form_body, said
+from sareloc.serve.schemas import MapAnswer, PhotosAnswer, curl, form_body, problem_responses
 from sareloc.serve.service import Service
 from sareloc.serve.uploads import read_form, read_position
 
-# annotations are evaluated here: they hold the limits of the service at hand
-
-
 LARGEST_ID = 2**63 - 1
-PhotoId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="The map's id of the photo.")]
+PhotoId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="Id of the photo in the map.")]
 
 
 class GeoJSONResponse(JSONResponse):
-    """GeoJSON, by its own name (RFC 7946)."""
+    """GeoJSON with its own media type (RFC 7946)."""
 
     media_type = "application/geo+json"
 
 
-bearer = HTTPBearer(auto_error=False, description="The token that the service was started with.")
+bearer = HTTPBearer(auto_error=False, description="The token of the service (--token).")
 
 
 def map_routes(service: Service) -> APIRouter:
@@ -41,36 +41,36 @@ def map_routes(service: Service) -> APIRouter:
 
     @router.get(
         "/map",
-        summary="Where are the photos?",
+        summary="List photos.",
         response_class=GeoJSONResponse,
-        responses={200: {"model": MapAnswer}, **said(421, 422, 503)},
+        responses={200: {"model": MapAnswer}, **problem_responses(421, 422, 503)},
         openapi_extra=curl("'/map?box=48.85,2.28,48.87,2.31&limit=100'"),
     )
     async def photos_of_map(
         box: Annotated[str | None, BOX] = None,
-        limit: Annotated[int, Query(ge=1, le=limits.max_features, description="Photos to show.")] = 1000,
+        limit: Annotated[int, Query(ge=1, le=limits.max_features, description="Maximum photos in the answer.")] = 1000,
     ) -> Response:
-        """Photos of the map, of one box or of all, as GeoJSON; where they are too many, an even sample."""
+        """Photos of the map as GeoJSON, of one box or all; if they exceed the limit, an even sample."""
         near = area(box, None)
         return await asyncio.to_thread(lambda: GeoJSONResponse(service.catalogue.geojson(near, limit)))
 
     @router.get(
         "/photos/{photo_id}/thumbnail",
-        summary="How does a photo look?",
+        summary="Thumbnail of a photo.",
         response_class=Response,
         responses={
             200: {"content": {"image/jpeg": {}}, "description": "A JPEG."},
-            304: {"description": "As the client has it already."},
-            **said(404, 421, 422, 503),
+            304: {"description": "Unchanged since the ETag of the request."},
+            **problem_responses(404, 421, 422, 503),
         },
         openapi_extra=curl("'/photos/7/thumbnail?size=256' -o photo.jpg"),
     )
     async def thumbnail(
         request: Request,
         photo_id: PhotoId,
-        size: Annotated[int, Query(ge=32, le=1024, description="Pixels of its longer side, at most.")] = 256,
+        size: Annotated[int, Query(ge=32, le=1024, description="Maximum length of the longer side in pixels.")] = 256,
     ) -> Response:
-        """A photo of the map, small; a 404 for one that is gone, damaged or outside the folders that may be shown."""
+        """A photo of the map as a small JPEG; 404 if its file is missing, damaged or may not be shown."""
         try:
             path, etag = await asyncio.to_thread(_shown_file, service, photo_id, size)
             headers = {"ETag": etag, "Cache-Control": "private, max-age=3600"}
@@ -78,70 +78,78 @@ def map_routes(service: Service) -> APIRouter:
                 return Response(status_code=304, headers=headers)
             jpeg = await service.off_loop(partial(draw_thumbnail, path, size))
         except (OSError, PhotoError):
-            # one answer, whatever the cause: nobody learns which files this machine has
-            raise Problem(404, "there is no photo of this id that can be shown") from None
+            # one answer for all causes: clients must not learn which files exist on this machine
+            raise Problem(404, "there is no photo with this id that may be shown") from None
         return Response(jpeg, media_type="image/jpeg", headers=headers)
 
-    async def allowed(given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> None:
-        wanted = service.serving.token
-        if wanted is None:
-            raise Problem(403, "photos cannot be added or removed here: the service was started without a token")
-        if given is None or not hmac.compare_digest(given.credentials.encode(), wanted.encode()):
+    async def check_token(given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> None:
+        token = service.serving.token
+        if token is None:
+            raise Problem(403, "photos cannot be added or removed: the service was started without a token")
+        if given is None or not hmac.compare_digest(given.credentials.encode(), token.encode()):
             raise Problem(
-                401, "send the token of this service: Authorization: Bearer ...", {"WWW-Authenticate": "Bearer"}
+                401,
+                "authentication failed: send the token of this service in the header Authorization: Bearer TOKEN",
+                {"WWW-Authenticate": "Bearer"},
             )
 
     @router.post(
         "/photos",
         summary="Add photos.",
         status_code=201,
-        dependencies=[Depends(allowed)],
-        responses={201: {"model": PhotosAnswer}, **said(400, 401, 403, 408, 413, 415, 421, 422, 503)},
+        dependencies=[Depends(check_token)],
+        responses={201: {"model": PhotosAnswer}, **problem_responses(400, 401, 403, 408, 413, 415, 421, 422, 503)},
         openapi_extra={
             "requestBody": form_body(
-                lat={"type": "number", "minimum": -90, "maximum": 90, "description": "Of photos without a geotag."},
+                lat={
+                    "type": "number",
+                    "minimum": -90,
+                    "maximum": 90,
+                    "description": "For photos without a geotag.",
+                },
                 lon={"type": "number", "minimum": -180, "maximum": 180},
             ),
             **curl("-H 'Authorization: Bearer TOKEN' -F photos=@new.jpg -F lat=48.8584 -F lon=2.2945 /photos"),
         },
     )
     async def add(request: Request) -> Response:
-        """Add the photos of a form to the map: the next question finds them.
+        """Add the photos of a form to the map; the next query can match them.
 
-        The fields `lat` and `lon` give the position of photos that have none themselves. The answer names each photo's
-        id, also of those that the map held already, or says why a photo was left out; where all were, it is a 422.
+        The fields `lat` and `lon` are the position of photos without a geotag. The answer has the id of each photo,
+        also of those that the map already had, or the reason why it was not added; if no photo was added, the status
+        is 422.
         """
         uploads, form = await read_form(request, limits)
         added = await service.add(uploads, read_position(form))
-        told = [
+        results = [
             {"photo": upload.name, "error": one.reason}
             if isinstance(one, PhotoError)
             else {"photo": upload.name, "id": one}
             for upload, one in zip(uploads, added, strict=True)
         ]
         if all(isinstance(one, PhotoError) for one in added):
-            return problem_response(422, f"no photo was added: {added[0]}", photos=told)
-        return JSONResponse({"photos": told}, 201)
+            return problem_response(422, f"no photo was added: {added[0]}", photos=results)
+        return JSONResponse({"photos": results}, 201)
 
     @router.delete(
         "/photos/{photo_id}",
         summary="Remove a photo.",
         status_code=204,
-        dependencies=[Depends(allowed)],
-        responses=said(401, 403, 404, 421, 422, 503),
+        dependencies=[Depends(check_token)],
+        responses=problem_responses(401, 403, 404, 421, 422, 503),
         openapi_extra=curl("-X DELETE -H 'Authorization: Bearer TOKEN' /photos/7"),
     )
     async def remove(photo_id: PhotoId) -> Response:
-        """Remove a photo from the map, and its file where it had been sent here; other files stay."""
+        """Remove a photo from the map. Its file is deleted if it was added by POST /photos; other files are kept."""
         if not await asyncio.to_thread(service.adder.remove, photo_id):
-            raise Problem(404, f"the map holds no photo {photo_id}")
+            raise Problem(404, f"the map has no photo with id {photo_id}")
         return Response(status_code=204)
 
     return router
 
 
 def _shown_file(service: Service, photo_id: int, size: int) -> tuple[FilePath, str]:
-    """The file of a photo, and the ETag of its thumbnail. Raises FileNotFoundError if it may not be shown."""
+    """The file of a photo and the ETag of its thumbnail. Raises FileNotFoundError if the photo may not be shown."""
     file = service.catalogue.file_of(photo_id)
     path = None if file is None else allowed_path(service.live.place_map.photo_path(file), service.photo_folders)
     if path is None:

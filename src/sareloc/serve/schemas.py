@@ -1,4 +1,4 @@
-"""The OpenAPI document as a page to read: no script, nothing loaded from elsewhere."""
+"""The API's documentation: the schemas of requests and answers for OpenAPI, and the page /docs made from it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sareloc.serve import guard as problems
+from sareloc.serve import guard
 
-# The shapes of requests and answers, for the OpenAPI document.
-
-FOUND: dict[str, Any] = {
+FIX: dict[str, Any] = {
     "latlon": [48.85841, 2.29453],
     "radius_m": 12.4,
     "confidence": 0.93,
@@ -24,42 +22,42 @@ FOUND: dict[str, Any] = {
 
 
 def example(answer: dict[str, Any]) -> ConfigDict:
-    """A model whose documentation shows this answer."""
+    """The configuration of a model whose documentation shows this answer."""
     return ConfigDict(json_schema_extra={"examples": [answer]})
 
 
 class MatchAnswer(BaseModel):
-    """A photo of the map that looks like the query."""
+    """A retrieved photo of the map."""
 
     id: int
     photo: str
     latlon: tuple[float, float]
-    distance: float = Field(description="Between the descriptors, 0 to 2.")
+    distance: float = Field(description="Distance between the descriptors, 0 to 2.")
 
 
 class FixAnswer(BaseModel):
-    """Where a photo was taken, or that the map does not show it."""
+    """The position of a photo, or null if the place is not in the map."""
 
-    model_config = example({"photo": "photo", **FOUND})
+    model_config = example({"photo": "photo", **FIX})
 
     photo: str
     latlon: tuple[float, float] | None = Field(
-        description="Latitude, longitude in degrees, WGS84; null: not in this map."
+        description="Latitude, longitude in degrees, WGS84; null if the place is not in the map."
     )
     radius_m: float | None = Field(
-        description="Of 10 answers about places in the map, 9 are at most so far from the truth."
+        description="90 % error radius in metres: of 10 positions for places in the map, 9 are within it of the truth."
     )
-    confidence: float = Field(description="The probability that the position is within 25 m of the truth.")
+    confidence: float = Field(description="Probability that the position is within 25 m of the truth.")
     matches: list[MatchAnswer]
-    reason: str = Field(default="", description="Why there is no position; absent where there is one.")
+    reason: str = Field(default="", description="Why there is no position; absent if there is one.")
     guess: tuple[float, float] | None = Field(
-        default=None, description="The best guess below the least confidence; absent where there is a position."
+        default=None, description="Best position below the minimum confidence; absent if there is a position."
     )
-    guess_radius_m: float | None = Field(default=None, description="The radius of the guess; absent without one.")
+    guess_radius_m: float | None = Field(default=None, description="Radius of the guess in metres.")
 
 
 class UnreadableAnswer(BaseModel):
-    """A photo that cannot be read."""
+    """A photo that cannot be decoded."""
 
     photo: str
     error: str
@@ -68,20 +66,20 @@ class UnreadableAnswer(BaseModel):
 class FixesAnswer(BaseModel):
     """One answer for each photo of a form, in order."""
 
-    model_config = example({"fixes": [{"photo": "a.jpg", **FOUND}, {"photo": "b.svg", "error": "not a JPEG, PNG ..."}]})
+    model_config = example({"fixes": [{"photo": "a.jpg", **FIX}, {"photo": "b.svg", "error": "not a JPEG, PNG ..."}]})
 
     fixes: list[FixAnswer | UnreadableAnswer]
 
 
 class AddedAnswer(BaseModel):
-    """A photo that the map holds from now on."""
+    """A photo that was added, or that the map already had."""
 
     photo: str
     id: int
 
 
 class PhotosAnswer(BaseModel):
-    """What became of each photo of a form, in order."""
+    """The id or the error of each photo of a form, in order."""
 
     model_config = example({"photos": [{"photo": "new.jpg", "id": 91}]})
 
@@ -96,7 +94,7 @@ class PointAnswer(BaseModel):
 
 
 class PhotoProperties(BaseModel):
-    """What the map knows of a photo."""
+    """Properties of a photo in the map."""
 
     photo: str
     heading_deg: float | None
@@ -134,28 +132,28 @@ class MapAnswer(BaseModel):
 
     type: Literal["FeatureCollection"]
     bbox: tuple[float, float, float, float] = Field(
-        default=(0, 0, 0, 0), description="Of the whole map: west, south, east, north; absent where it is empty."
+        default=(0, 0, 0, 0), description="Extent of the map: west, south, east, north; absent if the map is empty."
     )
-    total: int = Field(description="Photos in the whole map.")
-    inside: int = Field(description="Photos in the box; where they are more than the limit, an even sample is shown.")
+    total: int = Field(description="Photos in the map.")
+    inside: int = Field(description="Photos in the box; if they exceed the limit, features is an even sample of them.")
     features: list[FeatureAnswer]
 
 
 class SettingsAnswer(BaseModel):
-    """What a page needs to know."""
+    """Settings for clients."""
 
     name: str
     tiles: str | None
     attribution: str | None
     max_bytes: int
     max_files: int
-    max_features: int = Field(description="How many photos of the map may be asked for at once.")
-    adding: bool = Field(description="Whether photos can be added and removed, with a token.")
+    max_features: int = Field(description="Maximum of the parameter limit of GET /map.")
+    adding: bool = Field(description="Whether clients with the token can add and remove photos.")
     heatmap: bool
 
 
 class HealthAnswer(BaseModel):
-    """That the service is well, and what it serves."""
+    """The state of the service, and the map and model that it serves."""
 
     status: Literal["ok"]
     photos: int
@@ -165,7 +163,7 @@ class HealthAnswer(BaseModel):
 
 
 class ProblemAnswer(BaseModel):
-    """What is wrong with a request (RFC 9457)."""
+    """Problem details (RFC 9457)."""
 
     type: str
     title: str
@@ -174,34 +172,34 @@ class ProblemAnswer(BaseModel):
 
 
 PROBLEMS = {
-    400: "The request cannot be read.",
-    401: "The token is missing or wrong.",
+    400: "The request is malformed.",
+    401: "Authentication failed: the token is missing or wrong.",
     403: "Photos cannot be added or removed: the service was started without a token.",
-    404: "There is no such photo, or its file is gone.",
-    408: "The photo arrived too slowly.",
+    404: "There is no such photo, or its file is missing.",
+    408: "The request was not received in time.",
     413: "The request is too large.",
-    415: "The body is not of a kind that is understood here.",
-    421: "The service does not answer to this name.",
-    422: "A photo or a parameter is not one that can be used.",
-    503: "The service is busy or the map cannot be read: try again after the time in Retry-After.",
+    415: "The content type of the body is not supported.",
+    421: "The host name of the request is not allowed.",
+    422: "A photo cannot be decoded, or a parameter is invalid.",
+    503: "The service is busy, or the map cannot be read: try again after the seconds in Retry-After.",
 }
 
 
-def said(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The problems that a route may answer with."""
+def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The error responses of a route, for FastAPI's `responses`."""
     example = {"type": "about:blank", "title": "Unprocessable Content", "status": 422, "detail": "photo: ..."}
     schema = ProblemAnswer.model_json_schema()
     return {
         status: {
             "description": PROBLEMS[status],
-            "content": {problems.MEDIA_TYPE: {"schema": schema, "example": example | {"status": status}}},
+            "content": {guard.MEDIA_TYPE: {"schema": schema, "example": example | {"status": status}}},
         }
         for status in sorted(statuses)
     }
 
 
 def curl(*samples: str) -> dict[str, Any]:
-    """How to call a route from a shell; paths begin with a slash, the service's address goes before it."""
+    """Sample calls of a route; `docs_page` puts the service's address before paths, which begin with a slash."""
     return {"x-codeSamples": [{"lang": "Shell", "source": f"curl {sample}"} for sample in samples]}
 
 
@@ -211,12 +209,12 @@ _FORM = {"type": "object", "properties": {"photos": {"type": "array", "items": _
 
 
 def photo_body() -> dict[str, Any]:
-    """A request whose body is a photo."""
+    """The request body that is a photo."""
     return {"required": True, "content": {kind: {"schema": _BYTES} for kind in PHOTO_TYPES}}
 
 
 def form_body(**fields: dict[str, Any]) -> dict[str, Any]:
-    """A request that is a form of photos, and these fields."""
+    """The request body that is a form with photos and these fields."""
     schema = {**_FORM, "properties": {**_FORM["properties"], **fields}, "required": ["photos"]}  # type: ignore[dict-item]
     return {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
 
@@ -233,13 +231,13 @@ td { padding: 0.2rem 1rem 0.2rem 0; vertical-align: top; }
 
 
 def style_policy() -> str:
-    """A Content-Security-Policy that allows this page its own style and nothing else."""
+    """The Content-Security-Policy of the page: its own style and nothing else, no scripts."""
     digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; frame-ancestors 'none'"
 
 
 def docs_page(openapi: dict[str, Any], address: str) -> str:
-    """The page about an API; `address` (https://places.example.org) stands in its examples."""
+    """The OpenAPI document as HTML; `address` (https://places.example.org) is used in its examples."""
     about = openapi["info"]
     operations = [
         part

@@ -1,4 +1,4 @@
-"""Running the service: uvicorn on a socket, with time limits from the first byte to the last."""
+"""Run the service: a listening socket, and uvicorn with a time limit on requests that do not arrive."""
 
 from __future__ import annotations
 
@@ -18,81 +18,83 @@ from sareloc.serve.config import Limits
 
 BACKLOG = 2048  # uvicorn's
 GRACE_S = 5.0
-"""Beyond the time that a request may take, before a shutdown gives up on it."""
+"""Added to the time limit of a request: after both, a shutdown closes the connections that are left."""
 
 
-class PromptProtocol(H11Protocol):
-    """HTTP/1.1 that also ends connections whose request line and headers do not come within the time of a request."""
+class HeaderTimeoutProtocol(H11Protocol):
+    """HTTP/1.1; closes connections whose request line and headers do not arrive within the time limit of a request."""
 
-    within_s: float = Limits.request_s
-    _patience: asyncio.TimerHandle | None = None
+    request_s: float = Limits.request_s
+    _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """The time begins to run."""
+        """Start the timer."""
         super().connection_made(transport)
-        self._wait_for_request()
+        self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing left to wait for."""
+        """Stop the timer."""
         super().connection_lost(exc)
-        if self._patience is not None:
-            self._patience.cancel()
+        self._stop_timer()
 
     def on_response_complete(self) -> None:
-        """The next request may come over the same connection, and has as much time."""
+        """Restart the timer for the next request of the connection."""
         super().on_response_complete()
-        self._wait_for_request()
+        self._start_timer()
 
-    def _wait_for_request(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-        self._patience = self.loop.call_later(self.within_s, self._give_up)
+    def _start_timer(self) -> None:
+        self._stop_timer()
+        self._timer = self.loop.call_later(self.request_s, self._close_idle)
 
-    def _give_up(self) -> None:
-        if self.cycle is None or self.cycle.response_complete:  # else `Guard` looks at the clock
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _close_idle(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:  # else `Guard` applies the time limit
             self.timeout_keep_alive_handler()
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 takes a free one. Raises ArgumentError if the port cannot be had.
+    """A listening socket; port 0: any free port. Raises ArgumentError if the address cannot be used.
 
     Connections wait in the socket's queue until a server accepts them.
     """
     if not 0 <= port <= 65_535:
-        raise ArgumentError(f"a port is a number from 0 to 65535, found {port}: choose another --port")
+        raise ArgumentError(f"--port must be from 0 to 65535, found {port}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # only of a socket that says it is TCP does asyncio send small packets at once; else each answer waits 40 ms
+    # asyncio switches Nagle's algorithm off only if the socket names its protocol; else each answer waits 40 ms
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        if os.name == "posix":  # elsewhere it would take a port that is in use
+        if os.name == "posix":  # on Windows it would allow a port that is in use
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
-        listening.listen(BACKLOG)  # only from here on is the port this socket's alone
+        listening.listen(BACKLOG)  # two sockets can bind the same port, only one can listen
     except OSError as refused:
         listening.close()
-        raise ArgumentError(_why_not(host, port, refused)) from refused
+        raise ArgumentError(_reason(host, port, refused)) from refused
     return listening
 
 
-def _why_not(host: str, port: int, refused: OSError) -> str:
+def _reason(host: str, port: int, refused: OSError) -> str:
     if refused.errno == errno.EADDRINUSE:
-        return f"port {port} of {host} is in use by another program: choose another --port, or 0 for a free one"
+        return f"port {port} of {host} is in use by another program: choose another --port, or 0 for any free port"
     if refused.errno == errno.EACCES:
         return (
-            f"port {port} of {host} may only be used by the administrator: choose another --port, from 1024 on, and "
-            "let a reverse proxy forward to it"
+            f"no permission to listen on port {port} of {host}: choose another --port from 1024 on, and put a reverse "
+            "proxy in front"
         )
-    return f"{host} port {port} cannot be listened on ({refused.strerror}): choose another --host or --port"
+    return f"cannot listen on {host} port {port} ({refused.strerror}): choose another --host or --port"
 
 
 def make_server(app: FastAPI, limits: Limits, ready: Callable[[], None], *, access_log: bool = False) -> uvicorn.Server:
-    """A server whose `run(sockets=[...])` answers until SIGTERM or SIGINT, then finishes what it has accepted.
+    """A server whose `run(sockets=[...])` answers until SIGTERM or SIGINT, then completes the accepted requests.
 
-    `ready` is called when it answers.
+    `ready` is called when the server accepts requests.
     """
     config = uvicorn.Config(
         app,
-        http=type("Protocol", (PromptProtocol,), {"within_s": limits.request_s}),
+        http=type("Protocol", (HeaderTimeoutProtocol,), {"request_s": limits.request_s}),
         ws="none",
         lifespan="on",
         log_level="info" if access_log else "warning",

@@ -1,4 +1,7 @@
-"""Photos that come over the network into the map: kept beside it, under the hash of their content."""
+"""Uploaded photos: read from requests, and added to the map.
+
+Added photos are stored beside the map, in `city-photos` for city.gpkg, named by the SHA-256 of their content.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,6 @@ from sareloc.photos.decoding import open_photo
 from sareloc.serve.config import Limits
 from sareloc.serve.guard import Problem
 
-# The photos in a request: its whole body, or the files of a form.
-
 FIELD = "photos"
 LONGEST_NAME = 255
 MAX_FIELDS = 8
@@ -35,10 +36,10 @@ LONGEST_FIELD = 1024
 
 @dataclass(frozen=True)
 class Upload:
-    """A photo as it was sent."""
+    """A photo of a request, not decoded."""
 
     name: str
-    """The last part of the name that its sender gave it; shown again, and used for nothing else."""
+    """The last part of the file name in the form; repeated in the answer, and used for nothing else."""
     content: bytes
 
 
@@ -48,32 +49,32 @@ def is_form(request: Request) -> bool:
 
 
 async def read_photo(request: Request) -> Upload:
-    """The photo that is the whole body."""
+    """The photo that is the body of a request. Raises Problem (400) if the body is empty."""
     content = await request.body()
     if not content:
-        raise Problem(400, "the body is empty: send a photo as the body, or several as a form")
+        raise Problem(400, "the body is empty: send a photo as the body, or several photos as a form")
     return Upload("photo", content)
 
 
 async def read_form(request: Request, limits: Limits) -> tuple[list[Upload], FormData]:
-    """The photos of a form, in order, and its other fields."""
+    """The photos of a form, in order, and its other fields. Raises Problem (400, 415) if there are none."""
     if not is_form(request):
         raise Problem(415, f"send the photos as multipart/form-data, in fields named {FIELD}")
     try:
         form = await request.form(max_files=limits.max_files, max_fields=MAX_FIELDS, max_part_size=LONGEST_FIELD)
-    except ValueError as garbled:  # a character set that no text was ever written in
-        raise Problem(400, "the form cannot be read: its names are garbled") from garbled
+    except ValueError as malformed:  # an unknown character set
+        raise Problem(400, "the form is malformed: its field names cannot be decoded") from malformed
     try:
         files = form.getlist(FIELD)
         if not files:
-            raise Problem(400, f"the form holds no photos: send them in fields named {FIELD}")
+            raise Problem(400, f"the form has no photos: send them in fields named {FIELD}")
         return [await _upload(file) for file in files], form
     finally:
         await form.close()
 
 
 def read_position(form: FormData) -> Geotag | None:
-    """The geotag that the fields lat and lon of a form give; None where there are none."""
+    """The geotag in the fields lat and lon of a form; None without them. Raises Problem (422) if invalid."""
     given = [form.get(name) for name in ("lat", "lon")]
     if given == [None, None]:
         return None
@@ -82,20 +83,20 @@ def read_position(form: FormData) -> Geotag | None:
         if not math.isfinite(latitude + longitude):
             raise ValueError
         return Geotag((latitude, longitude))
-    except PositionError as nowhere:
-        raise Problem(422, str(nowhere)) from nowhere
-    except ValueError as no_number:
-        raise Problem(422, "the fields lat and lon are two numbers, in degrees") from no_number
+    except PositionError as invalid:
+        raise Problem(422, str(invalid)) from invalid
+    except ValueError as malformed:
+        raise Problem(422, "the fields lat and lon must be two numbers, in degrees") from malformed
 
 
 async def _upload(file: UploadFile | str) -> Upload:
     if isinstance(file, str):
-        raise Problem(400, f"the field {FIELD} holds a text, not a file")
+        raise Problem(400, f"the field {FIELD} must be a file, found text")
     return Upload(shown_name(file.filename), await file.read())
 
 
 def shown_name(given: str | None) -> str:
-    """The last part of a name, without what cannot be printed."""
+    """The last part of a file name, without unprintable characters."""
     last = (given or "").replace("\\", "/").rpartition("/")[2]
     return "".join(letter for letter in last if letter.isprintable())[:LONGEST_NAME] or "photo"
 
@@ -105,20 +106,20 @@ ENDINGS = {"JPEG": ".jpg", "MPO": ".jpg", "PNG": ".png", "WEBP": ".webp", "AVIF"
 
 @dataclass(frozen=True, eq=False)
 class NewPhoto:
-    """A photo that shall be in the map, decoded."""
+    """A decoded photo to add to the map."""
 
     content: bytes
     image: npt.NDArray[np.uint8]
     """(H, W, 3) at the model's size."""
     geotag: Geotag
     ending: str
-    """Of its file's name, by its content."""
+    """Ending of its file name, by its content."""
     width: int
     height: int
 
 
 def examine_upload(upload: Upload, position: Geotag | None, size: SizeRule, max_pixels: int) -> NewPhoto | PhotoError:
-    """A photo that was sent, ready to be added; `position` counts where it has no geotag of its own."""
+    """Decode an uploaded photo and read its geotag; `position` is used if it has none. Errors are returned."""
     try:
         image = decode(upload.content, size=size, name=upload.name, max_pixels=max_pixels)
         with open_photo(upload.content, name=upload.name, max_pixels=max_pixels) as opened:
@@ -133,12 +134,12 @@ def examine_upload(upload: Upload, position: Geotag | None, size: SizeRule, max_
 
 
 def photos_folder(map_path: Path) -> Path:
-    """Where photos that were sent are kept: `city-photos` beside city.gpkg."""
+    """The folder of added photos: `city-photos` beside city.gpkg."""
     return map_path.with_name(f"{map_path.stem}-photos")
 
 
 class Adder:
-    """Adds photos to a map, some at a time: one run of the model and one transaction."""
+    """Adds photos to a map in batches: one run of the model and one transaction for each."""
 
     def __init__(self, model: PlaceModel, map_path: Path, batch: int) -> None:
         self.model = model
@@ -146,7 +147,7 @@ class Adder:
         self.batch = batch
 
     def add(self, photos: Sequence[NewPhoto]) -> list[int]:
-        """The ids of these photos in the map; one whose content is there already keeps its id."""
+        """Add photos and return their ids; a photo whose content the map already has keeps its id."""
         digests = [hashlib.sha256(photo.content).digest() for photo in photos]
         with open_map_file(self.map_path, write=True) as file:
             known = {digest for digest in digests if file.find(digest)}
@@ -161,24 +162,24 @@ class Adder:
         descriptors = self.model.encode(images, dim=dim, batch=self.batch).numpy()
         folder = photos_folder(self.map_path)
         folder.mkdir(exist_ok=True)
-        kept = {digest: _keep(folder / f"{digest.hex()}{photo.ending}", photo) for digest, photo in new.items()}
-        file.add([_record(photo, kept[digest], digest, file) for digest, photo in new.items()], descriptors)
+        stored = {digest: _store(folder / f"{digest.hex()}{photo.ending}", photo) for digest, photo in new.items()}
+        file.add([_record(photo, stored[digest], digest, file) for digest, photo in new.items()], descriptors)
 
     def remove(self, photo_id: int) -> bool:
-        """Forget a photo, and delete its file where it had been sent here; says whether the map held it."""
+        """Remove a photo, and its file if it was added by `add`. Returns whether the map had the photo."""
         with open_map_file(self.map_path, write=True) as file:
             rows = file.query("SELECT file, sha256 FROM photos WHERE fid = ?", (photo_id,))
             if not rows or not file.remove(np.array([photo_id])):
                 return False
             ((name, digest),) = rows
             path = self.map_path.parent / name
-            ours = path.parent == photos_folder(self.map_path) and path.stem == digest.hex()
-            if ours and file.find(digest) is None:
+            was_added = path.parent == photos_folder(self.map_path) and path.stem == digest.hex()
+            if was_added and file.find(digest) is None:
                 path.unlink(missing_ok=True)
             return True
 
 
-def _keep(path: Path, photo: NewPhoto) -> Path:
+def _store(path: Path, photo: NewPhoto) -> Path:
     if not path.exists():
         beside = path.with_name(f".{uuid.uuid4().hex}")
         try:
@@ -197,5 +198,5 @@ def _record(photo: NewPhoto, path: Path, digest: bytes, file: MapFile) -> Photo:
 def _id_of(file: MapFile, digest: bytes) -> int:
     found = file.find(digest)
     if found is None:
-        raise MapError(f"a photo was removed from map {file.path} while it was being added")
+        raise MapError(f"a photo was removed from map {file.path} by another process while it was being added")
     return found[0]
