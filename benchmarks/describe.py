@@ -34,14 +34,14 @@ from sareloc.datasets import Places, load_dataset
 from sareloc.describe import describe, encode_batches
 from sareloc.errors import SarelocError
 from sareloc.evaluation import evaluate
-from sareloc.models import PlaceModel, fit_start, fit_whitening, make_model
+from sareloc.models import PlaceModel, fit_whitening, init_netvlad, make_model
 from sareloc.models.checkpoint import load_model
 from sareloc.models.published import load_backbone_weights
 from sareloc.models.runtime import RUNTIMES, RuntimeModel, run_on
 from sareloc.photos import decode
 
 Pixels = npt.NDArray[np.uint8]
-START_PHOTOS = 128
+INIT_PHOTOS = 128
 
 
 def as_others_do(model: PlaceModel) -> RuntimeModel:
@@ -145,9 +145,9 @@ def write_files(folder: Path, count: int, height: int, width: int) -> list[Path]
 def start_from(model: PlaceModel, places: Places, weights: Path, dim: int) -> None:
     """ImageNet's weights, centres and whitening from some of the database's photos."""
     load_backbone_weights(model.backbone, weights)
-    rows = np.linspace(0, len(places.database) - 1, min(START_PHOTOS, len(places.database))).astype(int)
+    rows = np.linspace(0, len(places.database) - 1, min(INIT_PHOTOS, len(places.database))).astype(int)
     images = [decode(places.database.path(int(row)), size=model.preprocess.size) for row in rows]
-    fit_start(model, images, np.random.default_rng(0))
+    init_netvlad(model, images, np.random.default_rng(0))
     model.whitening = fit_whitening(model.encode(images), min(dim, len(images) - 1))
 
 

@@ -28,7 +28,7 @@ from sareloc.describe import describe_all
 from sareloc.errors import PhotoError
 from sareloc.evaluation import evaluate_rankings, search
 from sareloc.loading import load_images
-from sareloc.models import PlaceModel, fit_start, fit_whitening, make_model
+from sareloc.models import PlaceModel, fit_whitening, init_netvlad, make_model
 from sareloc.models.checkpoint import load_model
 from sareloc.models.preprocess import Resize
 from sareloc.models.published import load_backbone_weights
@@ -40,7 +40,7 @@ JUDGED_ON = (
     "tmbud-east-night", "landmarks-test", "city-test",
 )  # fmt: skip
 DIMS = (512, 256, 128)
-START_PHOTOS = 1000
+INIT_PHOTOS = 1000
 
 
 class Sets:
@@ -74,9 +74,9 @@ def off_the_shelf(sets: Sets, names: tuple[str, ...], weights: Path, size: Resiz
         places.database.path(row) for places in map(sets.__getitem__, names) for row in range(len(places.database))
     ]
     rng = np.random.default_rng(0)
-    chosen = [photos[i] for i in rng.permutation(len(photos))[:START_PHOTOS]]
+    chosen = [photos[i] for i in rng.permutation(len(photos))[:INIT_PHOTOS]]
     loaded = [image for _, image in load_images(chosen, model.preprocess.size, workers=workers)]
-    fit_start(model, [image for image in loaded if not isinstance(image, PhotoError)], rng)
+    init_netvlad(model, [image for image in loaded if not isinstance(image, PhotoError)], rng)
     described = describe_all(model, photos, batch=32, workers=workers)
     vectors = np.delete(np.asarray(described.vectors), list(described.failures), axis=0)
     dim = min(max(DIMS), len(photos) - 1)

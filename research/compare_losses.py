@@ -25,7 +25,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.pixel_sets import PixelSets
 
-from sareloc.models import PlaceModel, fit_start, fit_whitening, make_model
+from sareloc.models import PlaceModel, fit_whitening, init_netvlad, make_model
 from sareloc.models.preprocess import best_dtype
 from sareloc.models.published import load_backbone_weights
 from sareloc.models.whitening import Whitening
@@ -60,7 +60,7 @@ def start(args: argparse.Namespace, sets: str, seed: int, aggregation: str) -> P
     pixels = np.load(args.out / f"{sets}.npy", mmap_mode="r")
     rng = np.random.default_rng(seed)
     rows = rng.permutation(args.database_rows)[:500]
-    fit_start(model, (np.ascontiguousarray(pixels[row].transpose(1, 2, 0)) for row in rows), rng)
+    init_netvlad(model, (np.ascontiguousarray(pixels[row].transpose(1, 2, 0)) for row in rows), rng)
     return model
 
 

@@ -33,7 +33,7 @@ from benchmarks.pixel_sets import PixelSets, unmarked
 
 from sareloc.datasets import Places
 from sareloc.evaluation import evaluate_rankings, search
-from sareloc.models import PlaceModel, fit_start, make_model
+from sareloc.models import PlaceModel, init_netvlad, make_model
 from sareloc.models.checkpoint import load_model, save_checkpoint
 from sareloc.models.preprocess import best_dtype, cudnn_tries
 from sareloc.models.published import load_backbone_weights
@@ -48,7 +48,7 @@ TESTS = (
     "tmbud-east-night", "landmarks-test", "city-test",
 )  # fmt: skip
 DIMS = (256, 128)
-START_PHOTOS = 1000
+INIT_PHOTOS = 1000
 NEAR_M = 12.5  # half of the usual radius: how finely a model tells places along a street apart
 DEFAULTS: dict[str, Any] = {
     "loss": "sare-joint", "reduction": "tuples", "train_from": "conv4_1", "epochs": 8, "dim": 512, "batch": 64,
@@ -77,9 +77,9 @@ def start_afresh(sets: PixelSets, towns: list[str], weights: Path, shape: dict[s
     chosen = []
     for name in towns:
         held = np.load(sets.out / f"{unmarked(name)}.npy", mmap_mode="r")
-        rows = rng.permutation(len(held))[: START_PHOTOS // len(towns)]
+        rows = rng.permutation(len(held))[: INIT_PHOTOS // len(towns)]
         chosen += [np.ascontiguousarray(held[row].transpose(1, 2, 0)) for row in rows]
-    fit_start(model.to(local_device()), chosen, rng)
+    init_netvlad(model.to(local_device()), chosen, rng)
     return model
 
 

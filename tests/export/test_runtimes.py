@@ -17,7 +17,7 @@ from sareloc.cli import app
 from sareloc.errors import ArgumentError
 from sareloc.export.openvino import has_fast_int8
 from sareloc.maps import PlaceMap
-from sareloc.models import PlaceModel, Whitening, fit_start, make_model
+from sareloc.models import PlaceModel, Whitening, init_netvlad, make_model
 from sareloc.models.checkpoint import load_model, save_checkpoint
 from sareloc.models.runtime import RUNTIMES, RuntimeModel, run_on
 
@@ -46,7 +46,7 @@ def make(backbone: str, dim: int | None = None) -> PlaceModel:
     with torch.no_grad():  # batch norms that never saw an image would let the numbers vanish from layer to layer
         model.train().feature_map(blobs(12, 96, 96, seed=3))
     model.eval()
-    fit_start(model, [image.permute(1, 2, 0).numpy() for image in blobs(12, 96, 96)], np.random.default_rng(0))
+    init_netvlad(model, [image.permute(1, 2, 0).numpy() for image in blobs(12, 96, 96)], np.random.default_rng(0))
     if dim is not None:
         projection = torch.linalg.qr(torch.randn(model.dim, dim, generator=rng))[0].T.contiguous()
         model.whitening = Whitening(torch.zeros(model.dim), projection)

@@ -8,7 +8,7 @@ import torch
 from tests.training.tiny_town import TinyBackbone
 
 from sareloc.city import city_places, draw_pixels
-from sareloc.models import PlaceModel, Preprocess, fit_start, make_aggregation
+from sareloc.models import PlaceModel, Preprocess, init_netvlad, make_aggregation
 from sareloc.training import recipe, train
 from sareloc.training.data import TensorInputs, Town
 from sareloc.training.distributed import Network, Ranks, describe
@@ -28,7 +28,7 @@ def start(town: Town) -> PlaceModel:
     torch.manual_seed(0)
     model = PlaceModel(Preprocess(resize=SIZE), TinyBackbone(), make_aggregation("netvlad", 16, {"clusters": 8}))
     assert isinstance(town.inputs, TensorInputs)
-    fit_start(model, [x.permute(1, 2, 0).numpy() for x in town.inputs.tensor[:60]], np.random.default_rng(0))
+    init_netvlad(model, [x.permute(1, 2, 0).numpy() for x in town.inputs.tensor[:60]], np.random.default_rng(0))
     return model
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from sareloc.datasets.places import PhotoSet, Places
 from sareloc.geo import Positions
-from sareloc.models import PlaceModel, Preprocess, fit_start, make_aggregation
+from sareloc.models import PlaceModel, Preprocess, init_netvlad, make_aggregation
 from sareloc.models.backbones.base import Backbone, draw_weights
 from sareloc.training.data import TensorInputs, Town
 
@@ -44,7 +44,7 @@ def tiny_model(aggregation: str = "netvlad", seed: int = 0) -> PlaceModel:
     aggregate = make_aggregation(aggregation, 16, {"clusters": 4})
     model = PlaceModel(Preprocess(resize=(SIDE, SIDE)), TinyBackbone(), aggregate)
     images = [image.permute(1, 2, 0).numpy() for image in tiny_pixels(0)[:40]]
-    fit_start(model, images, np.random.default_rng(seed))
+    init_netvlad(model, images, np.random.default_rng(seed))
     return model
 
 

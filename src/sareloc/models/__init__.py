@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sareloc.models.aggregation import AGGREGATIONS, make_aggregation
 from sareloc.models.backbones import BACKBONES, make_backbone
-from sareloc.models.netvlad_init import fit_start
+from sareloc.models.netvlad_init import init_netvlad
 from sareloc.models.place_model import ModelSpec, PlaceModel, make_model
 from sareloc.models.preprocess import Preprocess
 from sareloc.models.whitening import Whitening, fit_whitening
@@ -16,8 +16,8 @@ __all__ = [
     "PlaceModel",
     "Preprocess",
     "Whitening",
-    "fit_start",
     "fit_whitening",
+    "init_netvlad",
     "make_aggregation",
     "make_backbone",
     "make_model",

@@ -20,7 +20,7 @@ from sareloc.errors import ArgumentError, look_up
 NORM_EPS = 1e-12
 MAX_CLUSTERS = 1 << 20
 MAX_POWER = 1e6
-RANDOM_SHARPNESS = 100.0  # of the assignment before `fit_start` has measured the right one
+RANDOM_SHARPNESS = 100.0  # of the assignment before `init_netvlad` has measured the right one
 
 Knob = int | float | bool | str
 Norm = Literal["smoothed", "clamped"]

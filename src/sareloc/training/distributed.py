@@ -19,8 +19,8 @@ from sareloc.arrays import Ints
 from sareloc.datasets.places import PhotoSet
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.loading import load_images
-from sareloc.models import PlaceModel, Preprocess, fit_start, make_model
-from sareloc.models.netvlad_init import START_PHOTOS
+from sareloc.models import PlaceModel, Preprocess, init_netvlad, make_model
+from sareloc.models.netvlad_init import INIT_PHOTOS
 from sareloc.models.preprocess import Image, autocast
 from sareloc.models.published import load_backbone_weights
 from sareloc.training.data import Inputs, Stage, free_bytes, frozen_features
@@ -164,8 +164,8 @@ def start_model(
     load_backbone_weights(model.backbone, weights)
     rng = np.random.default_rng(seed)
     photos = [database.path(row) for database in databases for row in range(len(database))]
-    chosen = [photos[i] for i in rng.permutation(len(photos))[:START_PHOTOS]]
-    fit_start(model, _readable(chosen, model.preprocess, workers), rng)
+    chosen = [photos[i] for i in rng.permutation(len(photos))[:INIT_PHOTOS]]
+    init_netvlad(model, _readable(chosen, model.preprocess, workers), rng)
     return model
 
 
