@@ -32,7 +32,7 @@ from PIL import Image
 
 from sareloc.maps import Circle, Manifest, PlaceMap, open_map_file
 from sareloc.maps.build import build_map
-from sareloc.maps.place_map import index_cache
+from sareloc.maps.maintain import index_cache
 from sareloc.maps.records import Photo
 from sareloc.maps.schema import create_map_file
 from sareloc.models.place_model import make_model

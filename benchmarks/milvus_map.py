@@ -18,8 +18,7 @@ import numpy as np
 from benchmarks.drawn_descriptors import draw
 from benchmarks.map import BATCH, CITY, HITS, QUERIES, SIZE_DEG, WALKS, drawn_photo, timed
 
-from sareloc.maps import Circle, Manifest, PlaceMap
-from sareloc.maps.store import open_or_create_store
+from sareloc.maps import Circle, Manifest, PlaceMap, open_or_create_store
 from sareloc.milvus.engine import MilvusEngine
 from sareloc.milvus.store import MilvusStore
 

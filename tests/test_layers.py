@@ -26,20 +26,6 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 SIBLINGS = {"city", "serve", "milvus", "cluster"}
 """Optional packages: they import the core, and only the command line imports them."""
 
-KNOWN = {
-    ("cluster/build.py", "milvus"),
-    ("maps/build.py", "milvus"),
-    ("maps/maintain.py", "milvus"),
-    ("maps/place_map.py", "milvus"),
-    ("maps/store.py", "milvus"),
-    ("milvus/catalogue.py", "serve"),
-    ("serve/app.py", "milvus"),
-    ("serve/catalogue.py", "milvus"),
-    ("serve/live_map.py", "milvus"),
-    ("serve/service.py", "milvus"),
-}
-"""Imports that are still to be removed."""
-
 
 def package_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
@@ -62,8 +48,6 @@ def test_every_module_imports_only_its_own_package_and_lower_layers() -> None:
         if own in {"__init__", "__main__"}:
             continue
         for other in sorted(imported_packages(path) - {own}):
-            if (str(path.relative_to(PACKAGE)), other) in KNOWN:
-                continue
             if RANK[other] >= RANK[own]:
                 wrong.append(f"{path.relative_to(PACKAGE)} imports {other}, which is not below {own}")
             elif other in SIBLINGS and own != "cli":

@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from sareloc.cluster import build as cluster_building
 from sareloc.cluster.build import build_map_on_cluster
 from sareloc.cluster.worker import Describer, Done, Work, list_wanted, packets_of, read_done, read_packet
 from sareloc.errors import ArgumentError, MapError, PhotoError
+from sareloc.maps import place_map
 from sareloc.maps.build import build_map
 from sareloc.maps.records import Photo
 from sareloc.maps.store import open_store
@@ -129,7 +131,7 @@ def test_workers_write_to_a_server_themselves(
     model: PlaceModel, tmp_path: Path, packets: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file in the place of a server. Files with other content than before come last, for one writer."""
-    monkeypatch.setattr(cluster_building, "_server", str)
+    monkeypatch.setattr(place_map, "FILES", replace(place_map.FILES, has_remote_writers=lambda _: True))
     returned: list[int] = []
     take = cluster_building._Building._take
     monkeypatch.setattr(

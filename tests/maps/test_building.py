@@ -16,11 +16,10 @@ from PIL import Image
 from tests.maps.small_town import geotag_of, tiny_model, write_photo, write_town
 
 from sareloc.errors import ArgumentError, MapError, PhotoError
-from sareloc.maps import Box, Circle, Manifest, PlaceMap, open_map_file, open_store
+from sareloc.maps import Box, Circle, Manifest, PlaceMap, open_map_file, open_or_create_store, open_store
 from sareloc.maps.build import add_photos, build_map
 from sareloc.maps.copy import copy_map
 from sareloc.maps.maintain import map_info, remove_photos
-from sareloc.maps.store import open_or_create_store
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Geotag, decode, exif_bytes, make_utm_name
 from sareloc.photos.xmp import sidecar_path, sidecar_with_geotag
@@ -460,15 +459,15 @@ CREATE_AT_ONCE = """
 import sys
 import numpy as np
 from sareloc.photos import Geotag
-from sareloc.maps import Manifest, store
+from sareloc.maps import Manifest, schema
 from sareloc.maps.records import Photo
-create = store.create_map_file
+create = schema.create_map_file
 def create_at_once(path, manifest):
     print("ready", flush=True)  # there is no map, and this process is about to create one
     sys.stdin.readline()
     create(path, manifest)
-store.create_map_file = create_at_once
-with store.open_or_create_store(sys.argv[1], Manifest("tiny", "0" * 16, 4)) as town:
+schema.create_map_file = create_at_once
+with schema.open_or_create_map_file(sys.argv[1], Manifest("tiny", "0" * 16, 4)) as town:
     photo = Photo(sys.argv[2], Geotag((1, 2)), 8, 8, sys.argv[2].encode(), 1, 1)
     print(town.add([photo], np.full((1, 4), 0.5, dtype=np.float32)), flush=True)
 """

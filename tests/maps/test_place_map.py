@@ -20,7 +20,7 @@ from sareloc.geo import distance_m
 from sareloc.index import sharded as approximate
 from sareloc.maps import Box, Circle, PlaceMap, open_map_file
 from sareloc.maps import file as map_file
-from sareloc.maps.place_map import index_cache
+from sareloc.maps.maintain import index_cache
 
 
 @pytest.fixture

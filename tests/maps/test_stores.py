@@ -9,7 +9,8 @@ import pytest
 from tests.maps.store_suite import StoreContract
 from tests.maps.test_map_file import TINY
 
-from sareloc.maps.store import MapStore, open_or_create_store
+from sareloc.maps import open_or_create_store
+from sareloc.maps.store import MapStore
 from sareloc.milvus.store import MilvusStore
 
 

@@ -18,8 +18,7 @@ from sareloc.errors import MapError
 from sareloc.index import ApproximateEngine
 from sareloc.index import sharded as approximate
 from sareloc.maps import Box, PlaceMap, open_map_file
-from sareloc.maps.maintain import compact_map, map_info, remove_photos, verify_map
-from sareloc.maps.place_map import index_cache
+from sareloc.maps.maintain import compact_map, index_cache, map_info, remove_photos, verify_map
 from sareloc.maps.records import descriptor_checksum
 
 

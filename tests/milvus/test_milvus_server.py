@@ -25,12 +25,12 @@ from tests.milvus.relay import Relay
 
 from sareloc.errors import MapError
 from sareloc.index.protocol import Engine
-from sareloc.maps import Circle, PlaceMap, open_store
+from sareloc.maps import Circle, PlaceMap, open_or_create_store, open_store
 from sareloc.maps.build import build_map
 from sareloc.maps.copy import copy_map
 from sareloc.maps.file import MapFile
 from sareloc.maps.maintain import map_info, verify_map
-from sareloc.maps.store import MapStore, open_or_create_store
+from sareloc.maps.store import MapStore
 from sareloc.milvus.connection import read_milvus_address
 from sareloc.milvus.engine import MilvusEngine
 from sareloc.milvus.store import MilvusStore

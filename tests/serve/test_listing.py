@@ -11,36 +11,34 @@ from tests.localize.street import street_model, view, write_view
 
 from sareloc.errors import MapError
 from sareloc.localize import Localizer
-from sareloc.maps import Box, PlaceMap, open_map_file
+from sareloc.maps import Box, FileMap, PlaceMap, open_map_file
 from sareloc.maps.build import add_photos
+from sareloc.maps.listing import FileListing, FileWatch, PhotoTable
 from sareloc.photos import Geotag
-from sareloc.serve.catalogue import Catalogue, Listing
-from sareloc.serve.live_map import LiveMap, MapWatch, Question
+from sareloc.serve.catalogue import map_geojson
+from sareloc.serve.live_map import LiveMap, Question
 
 
-def listing(*latlon: tuple[float, float]) -> Listing:
+def listing(*latlon: tuple[float, float]) -> PhotoTable:
     ids = np.arange(len(latlon)) * 2 + 1
-    return Listing(ids, np.array(latlon, dtype=float).reshape(-1, 2), tuple(f"{i}.jpg" for i in ids))
+    return PhotoTable(ids, np.array(latlon, dtype=float).reshape(-1, 2), tuple(f"{i}.jpg" for i in ids))
 
 
 @pytest.mark.parametrize(
-    ("latlon", "bbox"),
+    ("latlon", "extent"),
     [
         ([], None),
-        ([(48.0, 2.0)], [2.0, 48.0, 2.0, 48.0]),
-        ([(48.0, 2.0), (49.0, -3.0), (47.0, 1.0)], [-3.0, 47.0, 2.0, 49.0]),
-        ([(-17.0, 179.5), (-16.0, -179.0), (-18.0, 178.0)], [178.0, -18.0, -179.0, -16.0]),
-        ([(0.0, 10.0), (1.0, 10.0)], [10.0, 0.0, 10.0, 1.0]),
+        ([(48.0, 2.0)], Box(48.0, 2.0, 48.0, 2.0)),
+        ([(48.0, 2.0), (49.0, -3.0), (47.0, 1.0)], Box(47.0, -3.0, 49.0, 2.0)),
+        ([(-17.0, 179.5), (-16.0, -179.0), (-18.0, 178.0)], Box(-18.0, 178.0, -16.0, -179.0)),
+        ([(0.0, 10.0), (1.0, 10.0)], Box(0.0, 10.0, 1.0, 10.0)),
     ],
 )
-def test_the_box_of_a_map_takes_the_shorter_way_round(
-    latlon: list[tuple[float, float]], bbox: list[float] | None
-) -> None:
+def test_the_box_of_a_map_takes_the_shorter_way_round(latlon: list[tuple[float, float]], extent: Box | None) -> None:
     shown = listing(*latlon)
-    assert shown.bbox == bbox
-    if bbox is not None:
-        west, south, east, north = bbox
-        assert len(Box(south, west, north, east).rows(shown.latlon)) == len(latlon)
+    assert shown.extent == extent
+    if extent is not None:
+        assert len(extent.rows(shown.latlon)) == len(latlon)
 
 
 def test_files_are_found_by_id() -> None:
@@ -58,7 +56,7 @@ def test_headings_and_times_are_told(own_town: Path) -> None:
     (own_town / "new").mkdir()
     Image.fromarray(view(40, 0)).save(own_town / "new" / "a.jpg", exif=exif_bytes(tag))
     add_photos(street_model(), own_town / "new", own_town / "street.gpkg", progress=False)
-    told = Catalogue(own_town / "street.gpkg").geojson(Box(47.9, 1.9, 48.1, 2.1), 10)
+    told = map_geojson(FileListing(own_town / "street.gpkg").photos(Box(47.9, 1.9, 48.1, 2.1), 10))
     assert told["features"][0]["properties"] == {
         "photo": "new/a.jpg", "heading_deg": 123.0, "time": "2023-11-14T22:13:20.000Z",
     }  # fmt: skip
@@ -67,7 +65,7 @@ def test_headings_and_times_are_told(own_town: Path) -> None:
 
 def test_a_watch_sees_every_change_and_nothing_else(own_town: Path) -> None:
     city = own_town / "street.gpkg"
-    watch = MapWatch(city)
+    watch = FileWatch(city)
     first = watch.version()
     PlaceMap(city)  # reading is no change
     assert watch.version() == first
@@ -91,7 +89,7 @@ def test_a_watch_sees_every_change_and_nothing_else(own_town: Path) -> None:
 
 def test_a_watch_does_not_keep_a_map_from_becoming_one_file(own_town: Path) -> None:
     city = own_town / "street.gpkg"
-    watch = MapWatch(city)
+    watch = FileWatch(city)
     watch.version()
     with open_map_file(city, write=True) as file:
         file.write_note("a", "b")
@@ -106,10 +104,10 @@ def test_nothing_is_read_again_while_nothing_changes(own_town: Path, monkeypatch
     live = LiveMap(street_model(), place_map, Localizer(street_model(), place_map))
     question = Question(view(5, 99), None, 3)
     first = live.answer([question])
-    catalogue = Catalogue(city)
+    catalogue = FileListing(city)
     listed = catalogue.current()
     reads: list[int] = []
-    monkeypatch.setattr(PlaceMap, "refresh", lambda self: reads.append(1))
+    monkeypatch.setattr(FileMap, "refresh", lambda self: reads.append(1))
     assert live.answer([question]) == first
     assert reads == []
     assert catalogue.current() is listed

@@ -17,11 +17,8 @@ from sareloc.cluster.worker import Done, Wanted, Work, list_wanted, packets_of
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.maps.build import BuildReport, Target, make_report
 from sareloc.maps.examine import read_beside
-from sareloc.maps.place_map import PlaceMap
 from sareloc.maps.records import Entry, Manifest, Storage
 from sareloc.maps.sorting import Tally, corrected, pick_new
-from sareloc.maps.store import photo_name
-from sareloc.milvus.connection import is_milvus_address, read_milvus_address
 from sareloc.models.checkpoint import save_checkpoint
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Geotag
@@ -66,10 +63,10 @@ def build_map_on_cluster(
     with Target(out, manifest) as target, joined(cluster, len(checkpoint)) as ray:
         building = _Building(target, ray, checkpoint, Work(manifest.dim, batch, workers, None), packet)
         wanted, notes = list_wanted(photos, geotags)
-        building.build(wanted, _server(out), progress)
+        building.build(wanted, str(out) if target.backend.has_remote_writers(out) else None, progress)
         report = make_report(building.tally, target.gone(), notes, start)
     if target.store is not None:
-        PlaceMap(out).settle()
+        target.backend.build_index(out)
     return ClusterReport(**vars(report), workers=dict(building.workers))
 
 
@@ -106,7 +103,7 @@ class _Building:
             self._run(todo, entries, self.work, bar)
 
     def _name(self, where: str) -> str:
-        return where if is_url(where) else photo_name(self.target.where, Path(where))
+        return where if is_url(where) else self.target.photo_name(Path(where))
 
     def _update(self, entries: Sequence[Entry]) -> None:
         if entries:
@@ -140,8 +137,3 @@ def checkpoint_of(model: PlaceModel) -> bytes:
         file = Path(folder) / "model.safetensors"
         save_checkpoint(model, file)
         return file.read_bytes()
-
-
-def _server(out: str | Path) -> str | None:
-    """The address that workers can write to; None where this process must."""
-    return str(out) if is_milvus_address(out) and not read_milvus_address(out).local else None

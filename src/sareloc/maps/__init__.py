@@ -5,9 +5,20 @@ it. What keeps a map is behind `MapStore`, what searches it behind `MapPhotos`.
 """
 
 from sareloc.geo import Area, Box, Circle
-from sareloc.maps.place_map import Matches, PlaceMap
+from sareloc.maps.place_map import FileMap, Matches, PlaceMap
 from sareloc.maps.records import Manifest
 from sareloc.maps.schema import open_map_file
-from sareloc.maps.store import open_store
+from sareloc.maps.store import open_or_create_store, open_store
 
-__all__ = ["Area", "Box", "Circle", "Manifest", "Matches", "PlaceMap", "open_map_file", "open_store"]
+__all__ = [
+    "Area",
+    "Box",
+    "Circle",
+    "FileMap",
+    "Manifest",
+    "Matches",
+    "PlaceMap",
+    "open_map_file",
+    "open_or_create_store",
+    "open_store",
+]

@@ -21,7 +21,6 @@ from tqdm import tqdm
 from sareloc.describe import describe
 from sareloc.errors import MapError, PhotoError
 from sareloc.maps.examine import Given, examine, list_photos, read_beside, read_tables, stamp
-from sareloc.maps.place_map import PlaceMap
 from sareloc.maps.records import Entry, Manifest, Photo, Storage
 from sareloc.maps.sorting import Conflict, Tally, corrected, pick_new, set_aside
 from sareloc.maps.store import (
@@ -29,12 +28,10 @@ from sareloc.maps.store import (
     gone_photos,
     is_gone,
     load_map_model,
-    map_exists,
+    map_backend,
     open_or_create_store,
     open_store,
-    photo_name,
 )
-from sareloc.milvus.connection import is_milvus_address
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Geotag, find_photos
 from sareloc.photos.decoding import TRUNCATED, is_truncated
@@ -108,7 +105,7 @@ def build_map(
         tally = _Adding(target, lambda: model, table.tags, batch, workers).add(listed, progress)
         report = make_report(tally, target.gone(), table.notes, start)
     if target.store is not None:
-        PlaceMap(out).settle()
+        target.backend.build_index(out)
     return report
 
 
@@ -176,7 +173,7 @@ def sync_map(
         if removed and not dry_run:
             store.remove(np.array(list(removed), dtype=np.int64))
     if not dry_run:
-        PlaceMap(path).settle()
+        target.backend.build_index(path)
     left = tuple(name for i, name in gone.items() if i not in removed)
     report = make_report(tally, left, table.notes, start)
     return SyncReport(**vars(report), removed=tuple(removed.values()), dry_run=dry_run)
@@ -191,11 +188,12 @@ class Target:
 
     def __init__(self, where: str | Path, manifest: Manifest) -> None:
         self.where = where
+        self.backend = map_backend(where)
         self.manifest = manifest
         self.store: MapStore | None = None
 
     def __enter__(self) -> Target:
-        if map_exists(self.where):
+        if self.backend.exists(self.where):
             self.open()
         return self
 
@@ -218,9 +216,13 @@ class Target:
         """What the map holds under these file names."""
         return {} if self.store is None else self.store.entries(names)
 
+    def photo_name(self, photo: Path) -> str:
+        """The name of a photo in the map."""
+        return self.backend.photo_name(self.where, photo)
+
     def gone(self) -> tuple[str, ...]:
-        """The photos of the map whose files no longer exist; none for a map on Milvus, which may have millions."""
-        if self.store is None or is_milvus_address(self.where):
+        """The photos of the map whose files no longer exist; not searched for on a server, which may hold millions."""
+        if self.store is None or not self.backend.is_file:
             return ()
         return tuple(name for _, name in gone_photos(self.store))
 
@@ -271,7 +273,7 @@ class _Adding:
     def add(self, paths: Sequence[Path], progress: bool) -> Tally:
         """Update the photos that are in the map, and add the others."""
         tally = Tally()
-        named = {photo_name(self.target.where, path): path for path in paths}
+        named = {self.target.photo_name(path): path for path in paths}
         for name in [name for name in named if not is_utf8(name)]:
             tally.unreadable.append(PhotoError(named.pop(name), NOT_UTF8))
         entries = self.target.entries(list(named))

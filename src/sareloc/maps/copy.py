@@ -14,9 +14,8 @@ from tqdm import tqdm
 from sareloc.arrays import Vectors
 from sareloc.errors import ArgumentError, MapError
 from sareloc.maps import gpkg
-from sareloc.maps.place_map import PlaceMap
 from sareloc.maps.records import PACKINGS, Entry, Photo, Storage, entry_of, same_entry
-from sareloc.maps.store import MapStore, open_or_create_store, open_store
+from sareloc.maps.store import Address, MapBackend, MapStore, map_backend, open_or_create_store, open_store
 from sareloc.photos.finding import is_url
 
 SCALES = {"int8": 4}
@@ -36,7 +35,7 @@ class CopyReport:
     """Of both maps: 16 hex digits over all that is known of every photo, wherever it is kept and in any order."""
 
 
-def copy_map(source: str | Path, target: str | Path, *, progress: bool = True) -> CopyReport:
+def copy_map(source: Address, target: Address, *, progress: bool = True) -> CopyReport:
     """Copy all photos, descriptors and notes of a map to another, which is made where it is not there.
 
     Then both are read again and their counts and checksums compared; a difference is a MapError. The photos themselves
@@ -44,20 +43,21 @@ def copy_map(source: str | Path, target: str | Path, *, progress: bool = True) -
     """
     if str(source) == str(target):
         raise ArgumentError(f"{source} cannot be copied to itself: give another name")
+    backend = map_backend(target)
     with open_store(source) as a, open_or_create_store(target, replace(a.manifest, map_id="")) as b:
         _check_same(a, b)
         total, copied, expected = a.count(), 0, 0
         with tqdm(total=total, desc="copy", unit="photo", disable=None if progress else True) as bar:
             for photos, vectors in a.records():
                 located = _locate(a, photos)
-                copied += _write(b, [_name(b, one) for one in located], vectors)
+                copied += _write(b, [_named(backend, target, photo) for photo in located], vectors)
                 expected += checksum(located, vectors, a.manifest.storage)
                 bar.update(len(photos))
         for name, text in a.notes().items():
             b.write_note(name, text)
         _verify(a, b, expected % MODULUS, progress)
         count = b.count()
-    PlaceMap(target).settle()
+    backend.build_index(target)
     return CopyReport(count, copied, _short(expected % MODULUS))
 
 
@@ -82,9 +82,9 @@ def _locate(store: MapStore, photos: Sequence[Photo]) -> list[Photo]:
     ]
 
 
-def _name(store: MapStore, located: Photo) -> Photo:
-    """A photo from `_locate` with the name that this map gives its file."""
-    return located if is_url(located.file) else replace(located, file=store.file_name(Path(located.file)))
+def _named(backend: MapBackend, target: Address, photo: Photo) -> Photo:
+    """A photo from `_locate` with its name in the target map."""
+    return photo if is_url(photo.file) else replace(photo, file=backend.photo_name(target, Path(photo.file)))
 
 
 def _check_same(a: MapStore, b: MapStore) -> None:

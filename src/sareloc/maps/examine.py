@@ -43,15 +43,6 @@ def read_tables(given: Given, table: str | Path | None, photos: Sequence[Path]) 
     )
 
 
-def name_in_map(photo: Path, map_path: Path) -> str:
-    """What a map calls a photo: its path from the map's folder where it lies inside, so that both can travel together.
-
-    Elsewhere it is the absolute path, which holds while the photos stay where they are.
-    """
-    path, folder = Path(os.path.abspath(photo)), Path(os.path.abspath(map_path.parent))
-    return (path.relative_to(folder) if path.is_relative_to(folder) else path).as_posix()
-
-
 def stamp(photo: Path) -> tuple[int, int] | None:
     """Size in bytes and time stamp in ns of a file; None where there is none."""
     try:

@@ -28,7 +28,6 @@ from sareloc.arrays import Floats, Ints, Vectors
 from sareloc.errors import MapError, PositionError
 from sareloc.geo import Area
 from sareloc.maps import gpkg
-from sareloc.maps.examine import name_in_map
 from sareloc.maps.records import PACKINGS, Entry, Manifest, Photo, descriptor_checksum, shown
 from sareloc.photos import Geotag
 
@@ -214,10 +213,6 @@ class MapFile:
                     f"sqlite3 {shlex.quote(str(self.path))} 'DELETE FROM photos WHERE fid = {photo_id}'"
                 ) from error
             raise MapError(f"map {self.path} cannot be read ({error}): is another program writing it?") from error
-
-    def file_name(self, photo: Path) -> str:
-        """See `name_in_map`."""
-        return name_in_map(photo, self.path)
 
     def photo_path(self, file: str) -> Path:
         """See `MapStore`."""

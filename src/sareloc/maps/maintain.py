@@ -12,13 +12,12 @@ import numpy as np
 
 from sareloc.errors import ArgumentError, MapError
 from sareloc.geo import Area, Box
+from sareloc.index.cache import IndexCache
 from sareloc.index.sharded import ApproximateEngine, exact_below
 from sareloc.maps.file import PART, MapFile
-from sareloc.maps.place_map import index_cache
 from sareloc.maps.records import PACKINGS, Manifest
 from sareloc.maps.schema import open_map_file
-from sareloc.maps.store import gone_photos, open_store
-from sareloc.milvus.connection import is_milvus_address, read_milvus_address
+from sareloc.maps.store import Address, gone_photos, map_backend, open_store
 
 HALF = 1e-3  # rounding to half precision moves a coordinate of a unit vector by less
 SAMPLE = 1000
@@ -60,13 +59,14 @@ class MapInfo:
     """Photos whose files no longer exist; None for a map on Milvus, see `find_gone`."""
 
 
-def map_info(path: str | Path) -> MapInfo:
+def map_info(address: Address) -> MapInfo:
     """What a map holds."""
-    if is_milvus_address(path):
-        from sareloc.milvus.maintain import milvus_info
+    return map_backend(address).info(address)
 
-        return milvus_info(read_milvus_address(path))
-    with open_map_file(Path(path)) as file:
+
+def file_info(path: str | Path) -> MapInfo:
+    """`map_info` of a map file."""
+    with open_map_file(path) as file:
         ids, latlon, _ = file.photos()
         first, last = file.query("SELECT min(time), max(time) FROM photos WHERE typeof(time) = 'text'")[0]
         extent = Box(*latlon.min(axis=0), *latlon.max(axis=0)) if len(ids) else None
@@ -125,16 +125,14 @@ def remove_photos(path: str | Path, *, files: Sequence[str] = (), area: Area | N
     return removed
 
 
-def verify_map(path: str | Path) -> list[str]:
-    """What is wrong with a map, one sentence each; nothing where it is whole. Reads every byte of it.
+def verify_map(address: Address) -> list[str]:
+    """Check a map's integrity: what is wrong with it, one sentence each. Reads all of it."""
+    return map_backend(address).verify(address)
 
-    From the file itself up to the index: the first thing that is wrong ends it, as the next rest on it.
-    """
-    if is_milvus_address(path):
-        from sareloc.milvus.maintain import verify_milvus
 
-        return verify_milvus(read_milvus_address(path))
-    with open_map_file(Path(path)) as file, file.snapshot():
+def verify_file(path: str | Path) -> list[str]:
+    """`verify_map` of a map file. The checks depend on each other: the first one with a problem is the last one run."""
+    with open_map_file(path) as file, file.snapshot():
         for check in (_damage, _bad_values, _lost, _bad_descriptors, _bad_index):
             try:
                 problems = check(file)
@@ -145,13 +143,17 @@ def verify_map(path: str | Path) -> list[str]:
     return []
 
 
-def compact_map(path: str | Path) -> tuple[int, int]:
+def compact_map(address: Address) -> tuple[int, int]:
     """Give the space of removed photos back to the disk; returns the file's bytes before and after.
 
-    Needs as much free space as the map takes, and nobody else who reads or writes it.
+    Needs as much free space as the map takes, and no other process that has the map open. Raises ArgumentError if the
+    map is on a server.
     """
-    if is_milvus_address(path):
-        raise ArgumentError(f"map {path} is on Milvus, which gives space back by itself: there is nothing to do")
+    return map_backend(address).compact(address)
+
+
+def compact_file(path: str | Path) -> tuple[int, int]:
+    """`compact_map` of a map file."""
     where = Path(path)
     before = where.stat().st_size if where.is_file() else 0
     with open_map_file(where, write=True) as file:
@@ -161,6 +163,11 @@ def compact_map(path: str | Path) -> tuple[int, int]:
 
 def _fits(file: str, pattern: str) -> bool:
     return fnmatch(file if "/" in pattern else file.rpartition("/")[2], pattern)
+
+
+def index_cache(manifest: Manifest) -> IndexCache:
+    """The index of a map file in the user's cache folder: it may be deleted at any time."""
+    return IndexCache(manifest.map_id, manifest.dim, manifest.storage)
 
 
 def _index_state(file: MapFile) -> str:

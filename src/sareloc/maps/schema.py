@@ -10,11 +10,12 @@ from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 
-from sareloc.errors import MapError, look_up
+from sareloc.errors import ArgumentError, MapError, look_up
 from sareloc.maps import gpkg
 from sareloc.maps.file import WAIT_S, MapFile, map_errors, photo_checksum, write_change_id
 from sareloc.maps.records import FORMAT, PACKINGS, Manifest, descriptor_checksum, read_manifest
 
+SUFFIX = ".gpkg"
 NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 """What file systems without hard links, such as exFAT, say to one."""
 PAGE_BYTES = 16_384  # 15 descriptors of 512 dimensions fill such a page; a usual one of 4096 would be a quarter empty
@@ -41,6 +42,33 @@ _EDITED = """
   WHEN NEW.photo_checksum = OLD.photo_checksum AND (NEW.geom IS NOT OLD.geom OR NEW.file IS NOT OLD.file)
   BEGIN UPDATE photos SET photo_checksum = 0 WHERE fid = NEW.fid; END"""
 """Who moves a point or changes a name without our checksum, such as QGIS, means it: it is not damage."""
+
+
+def map_file_exists(path: str | Path) -> bool:
+    """Whether there is a file of this name. Raises ArgumentError if there is none and the name is not one of a map."""
+    path = Path(path)
+    if not path.exists() and path.suffix.lower() != SUFFIX:
+        raise ArgumentError(
+            f"{path} is no name for a map: a map is a GeoPackage, give a name that ends in {SUFFIX} (such as "
+            f"{path.stem or 'city'}{SUFFIX}), or the address of a server (milvus://host:19530/city)"
+        )
+    return path.exists()
+
+
+def name_in_map(map_path: str | Path, photo: Path) -> str:
+    """The name of a photo in a map file: its path relative to the map's folder if it is inside, else its absolute path.
+
+    Map and photos can so be moved together.
+    """
+    path, folder = Path(os.path.abspath(photo)), Path(os.path.abspath(Path(map_path).parent))
+    return (path.relative_to(folder) if path.is_relative_to(folder) else path).as_posix()
+
+
+def open_or_create_map_file(path: str | Path, manifest: Manifest) -> MapFile:
+    """Open a map to write to it; if there is none, create an empty one. Several processes may do so at once."""
+    if not map_file_exists(path):
+        create_map_file(Path(path), manifest)
+    return open_map_file(path, write=True)
 
 
 def create_map_file(path: Path, manifest: Manifest) -> None:
@@ -79,8 +107,9 @@ def _place(beside: Path, path: Path) -> None:
             os.replace(beside, path)
 
 
-def open_map_file(path: Path, *, write: bool = False) -> MapFile:
+def open_map_file(path: str | Path, write: bool = False) -> MapFile:
     """Open a map for reading, or for writing too; a file that is no map of ours is a MapError that says what it is."""
+    path = Path(path)
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
         raise MapError(f'map {path} {what}: make one with "sareloc map build PHOTOS --out {path.name}"')

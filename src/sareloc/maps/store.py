@@ -1,29 +1,78 @@
-"""The model that goes with a map: the one that is asked for, or the packaged one that the map was built by."""
+"""Map addresses: which backend opens the map at an address, and what an open map can do.
+
+A map is a file, or it is on a server. The core opens both through `map_backend` and knows no server by name: `BACKENDS`
+says which object to import for the scheme of an address.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
 from sareloc.arrays import Floats, Ints, Vectors
-from sareloc.errors import ArgumentError, MapError
+from sareloc.errors import MapError
 from sareloc.geo import Area
-from sareloc.maps.examine import name_in_map
 from sareloc.maps.records import Entry, Manifest, Photo
-from sareloc.maps.schema import create_map_file, open_map_file
-from sareloc.milvus.connection import is_milvus_address, read_milvus_address
 from sareloc.photos.finding import is_url
 
 if TYPE_CHECKING:
     import torch
 
+    from sareloc.maps.listing import MapListing, MapWatch
+    from sareloc.maps.maintain import MapInfo
+    from sareloc.maps.place_map import PlaceMap
     from sareloc.models.place_model import PlaceModel
 
-# The seam beneath building, removing and copying: what keeps a map's photos and descriptors, a file or a server.
+Address = str | Path
+"""A file, or the address of a map on a server, such as milvus://host:19530/city."""
 
-SUFFIX = ".gpkg"
+FILES = "sareloc.maps.place_map:FILES"
+BACKENDS = {"milvus": "sareloc.milvus:BACKEND", "milvus-lite": "sareloc.milvus:BACKEND"}
+"""Scheme of an address -> "module:object" of its `MapBackend`, imported when the first such map is opened."""
+
+
+@dataclass(frozen=True)
+class MapBackend:
+    """What opens maps of one kind of address."""
+
+    is_file: bool
+    """Whether a map is a file: photos are named relative to its folder, and their positions fit into memory."""
+    exists: Callable[[Address], bool]
+    """Whether there is a map (or another file) at an address. Raises ArgumentError if no map could be created there."""
+    photo_name: Callable[[Address, Path], str]
+    """The name of a photo in the map at an address, which need not exist yet."""
+    open_store: Callable[[Address, bool], MapStore]
+    """The map at an address, to write to it if the second argument is true. Raises MapError if there is none."""
+    open_or_create_store: Callable[[Address, Manifest], MapStore]
+    """The map at an address, to write to it; an empty one is created if there is none, also by several processes."""
+    place_map: type[PlaceMap]
+    """The class of maps that are opened for searching."""
+    build_index: Callable[[Address], None]
+    """Build or complete the search index after photos were added, so that the next search need not."""
+    has_remote_writers: Callable[[Address], bool]
+    """Whether processes on other machines can write to the map."""
+    info: Callable[[Address], MapInfo]
+    """See `map_info`."""
+    verify: Callable[[Address], list[str]]
+    """See `verify_map`."""
+    compact: Callable[[Address], tuple[int, int]]
+    """See `compact_map`."""
+    listing: Callable[[Address], MapListing]
+    """The photos of the map, for a page that lists them."""
+    watch: Callable[[Address], MapWatch]
+    """Detects changes of the map."""
+
+
+def map_backend(address: Address) -> MapBackend:
+    """The backend of a map address, by its scheme; of an address without a known scheme, that of files."""
+    scheme, colon, _ = str(address).partition(":")
+    module, _, name = (BACKENDS.get(scheme, FILES) if colon else FILES).partition(":")
+    backend: MapBackend = getattr(import_module(module), name)
+    return backend
 
 
 class MapStore(Protocol):
@@ -74,31 +123,8 @@ class MapStore(Protocol):
     def write_note(self, name: str, text: str) -> None:
         """Keep a text under this name, in place of an earlier one."""
 
-    def file_name(self, photo: Path) -> str:
-        """What the map calls this file."""
-
     def photo_path(self, file: str) -> Path:
         """Where a file of the map lies on this disk."""
-
-
-def map_exists(where: str | Path) -> bool:
-    """Whether there is something under this name; raises ArgumentError if not and no map could be created there."""
-    if is_milvus_address(where):
-        from sareloc.milvus.store import milvus_map_exists
-
-        return milvus_map_exists(read_milvus_address(where))
-    path = Path(where)
-    if not path.exists() and path.suffix.lower() != SUFFIX:
-        raise ArgumentError(
-            f"{where} is no name for a map: a map is a GeoPackage, give a name that ends in {SUFFIX} (such as "
-            f"{path.stem or 'city'}{SUFFIX}), or an address of Milvus (milvus://host:19530/city)"
-        )
-    return path.exists()
-
-
-def photo_name(where: str | Path, photo: Path) -> str:
-    """What the map at `where`, which need not exist yet, calls a file: see `name_in_map`; on Milvus its path."""
-    return Path(os.path.abspath(photo)).as_posix() if is_milvus_address(where) else name_in_map(photo, Path(where))
 
 
 def is_gone(path: str | Path) -> bool:
@@ -123,24 +149,14 @@ def gone_photos(store: MapStore) -> Iterator[tuple[int, str]]:
                 yield photo_id, file
 
 
-def open_store(where: str | Path, *, write: bool = False) -> MapStore:
-    """Open the map in this file, or at this address of Milvus (see `milvus_address`)."""
-    if is_milvus_address(where):
-        from sareloc.milvus.store import open_milvus_store
-
-        return open_milvus_store(read_milvus_address(where))
-    return open_map_file(Path(where), write=write)
+def open_store(address: Address, *, write: bool = False) -> MapStore:
+    """Open a map to read all of it, and to write to it. Raises MapError if there is none."""
+    return map_backend(address).open_store(address, write)
 
 
-def open_or_create_store(where: str | Path, manifest: Manifest) -> MapStore:
-    """Open a map to write to; if there is none, create an empty one. Several processes may do so at once."""
-    if is_milvus_address(where):
-        from sareloc.milvus.store import open_or_create_milvus_store
-
-        return open_or_create_milvus_store(read_milvus_address(where), manifest)
-    if not map_exists(where):
-        create_map_file(Path(where), manifest)
-    return open_map_file(Path(where), write=True)
+def open_or_create_store(address: Address, manifest: Manifest) -> MapStore:
+    """Open a map to write to it; if there is none, create an empty one. Several processes may do so at once."""
+    return map_backend(address).open_or_create_store(address, manifest)
 
 
 def load_map_model(

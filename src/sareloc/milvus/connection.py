@@ -21,7 +21,6 @@ from sareloc.errors import ArgumentError, MapError, MissingExtraError, need
 # the same without a server, in this process ...?index=HNSW which index a collection gets when it is made, see
 # `milvus_index`
 
-SCHEMES = ("milvus:", "milvus-lite:")
 PORT = 19530
 
 # one slash or two: pathlib makes one of them
@@ -49,11 +48,6 @@ class MilvusAddress:
 
     def __str__(self) -> str:
         return f"{self.where}/{self.collection}"
-
-
-def is_milvus_address(given: str | Path) -> bool:
-    """Whether this names a collection rather than a file."""
-    return str(given).startswith(SCHEMES)
 
 
 def read_milvus_address(given: str | Path) -> MilvusAddress:

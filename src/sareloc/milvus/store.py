@@ -9,9 +9,10 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from sareloc.arrays import Floats, Ints, Vectors
 from sareloc.errors import MapError, look_up
@@ -19,9 +20,10 @@ from sareloc.geo import AREA_ROUNDING_M as ROUNDING_M
 from sareloc.geo import SMALLEST_RADIUS_M, Area, Box, Circle, ecef_from_wgs84, wgs84_from_ecef
 from sareloc.index import EngineInfo
 from sareloc.index.protocol import Hits
-from sareloc.maps.place_map import Matches
+from sareloc.maps import Matches, PlaceMap
 from sareloc.maps.records import Entry, Manifest, Photo, read_manifest
-from sareloc.milvus.connection import Connection, MilvusAddress
+from sareloc.maps.store import Address
+from sareloc.milvus.connection import Connection, read_milvus_address
 from sareloc.milvus.engine import DEFAULT, INDEXES, Column, Consistency, MilvusEngine, Row, create_collection
 from sareloc.photos import Geotag
 
@@ -101,21 +103,20 @@ def text_list(values: Sequence[str]) -> str:
     return json.dumps(list(values), ensure_ascii=False)
 
 
-# The photos of a map on Milvus: searched and looked up there, nothing of them held here.
-
 IDS = 2**63
 SPARE = 2  # a circle fills three quarters of its box
 
 
-class MilvusPhotos:
-    """See `MapPhotos`.
+class MilvusMap(PlaceMap):
+    """A map on Milvus, opened for searching; nothing of it is in memory.
 
-    Opening and refreshing wait for whatever was written before (consistency level Strong); searches do not wait
-    (Bounded), so that they may miss what others have added in the last seconds, and never take longer for it.
+    Opening and refreshing wait for all earlier writes (consistency level Strong). Searches do not wait (Bounded): they
+    may miss what was added in the last seconds.
     """
 
-    def __init__(self, address: MilvusAddress) -> None:
-        self._store = open_milvus_store(address, consistency="Bounded")
+    def __init__(self, path: str | Path, *, exact: bool = False) -> None:
+        super().__init__(path)
+        self._store = open_milvus_store(path, consistency="Bounded")
         self._engine = self._store.engine
         self.manifest = self._store.manifest
         self._look_again()
@@ -123,12 +124,13 @@ class MilvusPhotos:
     def __len__(self) -> int:
         return self._count
 
-    def search(self, descriptors: Vectors, k: int, near: Area | None) -> Matches:
-        """See `MapPhotos`."""
+    def search(self, descriptors: npt.ArrayLike, k: int = 10, near: Area | None = None) -> Matches:
+        """See `PlaceMap`."""
+        queries = np.asarray(descriptors, dtype=np.float32)
         if isinstance(near, Circle):
-            hits, rows = self._find_in_circle(descriptors, k, near)
+            hits, rows = self._find_in_circle(queries, k, near)
         else:
-            hits, rows = self._engine.find(descriptors, k, "" if near is None else inside(near), PLACE)
+            hits, rows = self._engine.find(queries, k, "" if near is None else inside(near), PLACE)
         found = [[rows[i] for i in line] for line in hits.ids.tolist()]
         latlon = np.array([[(row["lat"], row["lon"]) for row in line] for line in found], dtype=np.float64)
         files = tuple(tuple(row["file"] for row in line) for line in found)
@@ -148,12 +150,12 @@ class MilvusPhotos:
         taken = Hits(np.take_along_axis(hits.ids, first, 1), np.take_along_axis(hits.distances, first, 1))
         return taken, rows
 
-    def descriptors(self, ids: Ints) -> Vectors:
-        """See `MapPhotos`."""
-        return self._engine.fetch(ids)
+    def descriptors(self, ids: npt.ArrayLike) -> Vectors:
+        """See `PlaceMap`."""
+        return self._engine.fetch(np.asarray(ids, dtype=np.int64))
 
     def sample(self, count: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
-        """See `MapPhotos`; always the same ones: ids are hashes, so that the smallest belong to photos at random."""
+        """See `PlaceMap`; always the same ones: ids are hashes, so that the smallest belong to photos at random."""
         limit = IDS * SPARE * count // max(self._count, 1)
         parts = list(self._engine.select(f"id < {min(limit, IDS - 1)}", PLACE))
         rows = [row for part in parts for row in part][:count]
@@ -161,7 +163,7 @@ class MilvusPhotos:
         return np.array([row["id"] for row in rows], dtype=np.int64), latlon
 
     def count_around(self, points_m: Floats, radius_m: float) -> Ints:
-        """See `MapPhotos`."""
+        """See `PlaceMap`."""
         ground_m = (
             2 * SMALLEST_RADIUS_M * math.asin(min(1.0, radius_m / (2 * SMALLEST_RADIUS_M)))
         )  # longer than a chord
@@ -173,19 +175,24 @@ class MilvusPhotos:
             counts.append(sum(int((part <= radius_m + ROUNDING_M).sum()) for part in away))
         return np.array(counts, dtype=np.int64)
 
-    def settle(self) -> None:
-        """See `MapPhotos`."""
-        self._engine.seal()
-
     def engine_info(self) -> EngineInfo:
-        """See `MapPhotos`."""
+        """See `PlaceMap`."""
         return self._engine.info()
 
     def refresh(self) -> None:
-        """See `MapPhotos`."""
+        """See `PlaceMap`."""
         if manifest_of(self._engine.connection) != self.manifest:
             raise MapError(f"{self._store.name} has become another map since it was opened: open it again")
         self._look_again()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raise MapError for what only a map file has in memory."""
+        if name in ("ids", "latlon", "files"):
+            raise MapError(
+                f"the photos of map {self.path.name} are on a server, not in memory, and this needs all of them: copy "
+                f'the map to a file with "sareloc map copy"'
+            )
+        raise AttributeError(f"{type(self).__name__} has no attribute {name}")
 
     def _look_again(self) -> None:
         self._count = self._store.count()
@@ -289,10 +296,6 @@ class MilvusStore:
             properties={f"{NOTE}{name}": text},
         )
 
-    def file_name(self, photo: Path) -> str:
-        """The absolute path: a server has no folder that photos could lie in."""
-        return Path(os.path.abspath(photo)).as_posix()
-
     def photo_path(self, file: str) -> Path:
         """See `MapStore`."""
         return Path(file)
@@ -314,11 +317,12 @@ def _updated(photo: Photo, entry: Entry) -> Photo:
     return replace(photo, file=entry.file, geotag=entry.geotag, size_bytes=size_bytes, modified_ns=modified_ns)
 
 
-def milvus_map_exists(address: MilvusAddress) -> bool:
+def milvus_map_exists(where: Address) -> bool:
     """Whether there is a collection at this address.
 
-    Raises MapError if its server does not answer, ArgumentError if the address names an unknown index.
+    Raises MapError if its server does not answer, ArgumentError if the address is malformed or names an unknown index.
     """
+    address = read_milvus_address(where)
     if address.index is not None:
         look_up(INDEXES, address.index, "Milvus index")
     if address.local and not Path(address.uri).exists():
@@ -330,24 +334,42 @@ def milvus_map_exists(address: MilvusAddress) -> bool:
         connection.close()
 
 
-def open_milvus_store(address: MilvusAddress, *, consistency: Consistency = "Strong") -> MilvusStore:
-    """Open a map; a collection that is none of ours is a MapError that says so. Who writes must read Strong."""
+def photo_path_name(where: Address, photo: Path) -> str:
+    """The name of a photo in a map on a server: its absolute path."""
+    return Path(os.path.abspath(photo)).as_posix()
+
+
+def open_milvus_store(where: Address, write: bool = True, *, consistency: Consistency = "Strong") -> MilvusStore:
+    """Open a map. Raises MapError if there is none, or if the collection is not a map. Writers must read Strong."""
+    address = read_milvus_address(where)
     connection = Connection(address)
     if not connection.ask("has_collection", collection_name=address.collection):
         raise MapError(f'map {address} does not exist: make one with "sareloc map build PHOTOS --out {address}"')
     return _store_of(connection, consistency)
 
 
-def open_or_create_milvus_store(address: MilvusAddress, manifest: Manifest) -> MilvusStore:
-    """Open a map; where there is none, create an empty one of this manifest.
+def open_or_create_milvus_store(where: Address, manifest: Manifest) -> MilvusStore:
+    """Open a map to write to it; if there is none, create an empty one of this manifest.
 
     Several processes may do so at once: all get the map of the one that created the collection.
     """
+    address = read_milvus_address(where)
     connection = Connection(address)
     values = asdict(replace(manifest, map_id=uuid.uuid4().hex, format=1))  # later formats differ in files alone
     properties = {f"{PROPERTY}{key}": str(value) for key, value in values.items()}
     create_collection(connection, manifest.dim, COLUMNS, address.index or DEFAULT, properties)
     return _store_of(connection, "Strong")
+
+
+def build_milvus_index(where: Address) -> None:
+    """Ask the server to index what was added last."""
+    with open_milvus_store(where) as store:
+        store.engine.seal()
+
+
+def has_remote_writers(where: Address) -> bool:
+    """Whether processes on other machines can write to the map: not to milvus-lite's file."""
+    return not read_milvus_address(where).local
 
 
 def _store_of(connection: Connection, consistency: Consistency) -> MilvusStore:

@@ -21,8 +21,7 @@ from sareloc import __version__
 from sareloc.errors import ArgumentError
 from sareloc.localize import Localizer, Search, open_localizer
 from sareloc.maps import PlaceMap, open_store
-from sareloc.maps.store import load_map_model
-from sareloc.milvus.connection import is_milvus_address
+from sareloc.maps.store import load_map_model, map_backend
 from sareloc.models.place_model import PlaceModel
 from sareloc.serve.config import Limits, Serving
 from sareloc.serve.guard import Guard, Problem, add_problem_handlers
@@ -128,7 +127,7 @@ def about_routes(service: Service) -> APIRouter:
     )
     async def health() -> Response:
         """The number of photos in the map, its model and the version of sareloc; 503 if the map cannot be read."""
-        photos = await asyncio.to_thread(service.catalogue.count)
+        photos = await asyncio.to_thread(service.listing.count)
         manifest = service.live.place_map.manifest
         return JSONResponse(
             {
@@ -158,9 +157,10 @@ def about_routes(service: Service) -> APIRouter:
 
 def build_app(live: LiveMap, batch: int, serving: Serving, limits: Limits) -> FastAPI:
     """The app of a map that is open; see `make_app`."""
-    if serving.token is not None and is_milvus_address(live.place_map.path):
+    if serving.token is not None and not map_backend(live.place_map.path).is_file:
         raise ArgumentError(
-            'photos are added to a map on Milvus by "sareloc map add", not over HTTP: start the service without a token'
+            'photos are added to a map on a server by "sareloc map add", not over HTTP: start the service without a '
+            "token"
         )
     live.model.eval()  # before threads share it
     service = Service(live, batch, serving, limits)

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import copy
-import os
-import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sareloc.errors import MapError
 from sareloc.localize import Fix, Localizer
-from sareloc.maps import Area, PlaceMap, open_map_file
-from sareloc.maps.file import MapFile
-from sareloc.milvus.connection import is_milvus_address
+from sareloc.maps import Area, PlaceMap
+from sareloc.maps.store import map_backend
 from sareloc.models.place_model import PlaceModel
 
-SERVER_S = 5.0
 EMPTY = Fix(None, None, 0.0, (), "this map holds no photos yet")
 
 
@@ -33,54 +26,6 @@ class Question:
     image: npt.NDArray[np.uint8]
     near: Area | None
     top: int
-
-
-class MapWatch:
-    """Says whether a map has changed, whoever changed it. Safe from several threads.
-
-    SQLite counts what other connections commit (`data_version`), exactly, where a file's time stamp may miss what
-    follows within its grain; that needs a connection that stays open.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = threading.Lock()
-        self._file: MapFile | None = None
-        self._inode: tuple[int, int] | None = None
-
-    def version(self) -> tuple[int, ...]:
-        """Equal as long as nothing changes."""
-        with self._lock:
-            try:
-                status = os.stat(self._path)
-            except OSError as gone:
-                raise MapError(f"map {self._path} cannot be read: {gone.strerror}") from gone
-            inode = (status.st_dev, status.st_ino)
-            if self._file is None or inode != self._inode:  # another file under this name
-                self._close()
-                self._file, self._inode = open_map_file(self._path), inode
-            return (*inode, *self._file.query("PRAGMA data_version")[0])
-
-    def close(self) -> None:
-        """Let go of the file; asked again, it is opened again."""
-        with self._lock:
-            self._close()
-
-    def _close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-
-class ServerWatch:
-    """Of a map on a server, which tells nobody that it has changed: it counts as changed every few seconds."""
-
-    def version(self) -> tuple[int, ...]:
-        """Equal for `SERVER_S` seconds."""
-        return (int(time.monotonic() / SERVER_S),)
-
-    def close(self) -> None:
-        """There is nothing to let go of."""
 
 
 class LiveMap:
@@ -94,7 +39,7 @@ class LiveMap:
         self.place_map = place_map
         self._localizer = localizer
         self._options = options
-        self._watch = ServerWatch() if is_milvus_address(place_map.path) else MapWatch(place_map.path)
+        self._watch = map_backend(place_map.path).watch(place_map.path)
         self._seen: tuple[int, ...] | None = None
 
     def answer(self, questions: Sequence[Question]) -> list[Fix]:

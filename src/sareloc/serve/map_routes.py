@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse, Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from sareloc.errors import PhotoError
-from sareloc.serve.catalogue import allowed_path, draw_thumbnail, etag_of
+from sareloc.serve.catalogue import allowed_path, draw_thumbnail, etag_of, map_geojson
 from sareloc.serve.guard import Problem, problem_response
 from sareloc.serve.localize_routes import BOX, area
 from sareloc.serve.schemas import MapAnswer, PhotosAnswer, curl, form_body, problem_responses
@@ -52,7 +52,7 @@ def map_routes(service: Service) -> APIRouter:
     ) -> Response:
         """Photos of the map as GeoJSON, of one box or all; if they exceed the limit, an even sample."""
         near = area(box, None)
-        return await asyncio.to_thread(lambda: GeoJSONResponse(service.catalogue.geojson(near, limit)))
+        return await asyncio.to_thread(lambda: GeoJSONResponse(map_geojson(service.listing.photos(near, limit))))
 
     @router.get(
         "/photos/{photo_id}/thumbnail",
@@ -150,7 +150,7 @@ def map_routes(service: Service) -> APIRouter:
 
 def _shown_file(service: Service, photo_id: int, size: int) -> tuple[FilePath, str]:
     """The file of a photo and the ETag of its thumbnail. Raises FileNotFoundError if the photo may not be shown."""
-    file = service.catalogue.file_of(photo_id)
+    file = service.listing.file_of(photo_id)
     path = None if file is None else allowed_path(service.live.place_map.photo_path(file), service.photo_folders)
     if path is None:
         raise FileNotFoundError

@@ -10,8 +10,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,19 +23,15 @@ from sareloc.describe import occlusion_map
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.localize import Fix
 from sareloc.maps import Area
-from sareloc.milvus.connection import is_milvus_address, read_milvus_address
+from sareloc.maps.store import map_backend
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import MIN_SIDE_PX
 from sareloc.photos import Geotag, SizeRule, decode
-from sareloc.serve.catalogue import Catalogue, HiddenPhotos, hidden_photos, photo_folders
+from sareloc.serve.catalogue import HiddenPhotos, hidden_photos, photo_folders
 from sareloc.serve.config import Limits, Serving
 from sareloc.serve.guard import busy
 from sareloc.serve.live_map import LiveMap, Question
 from sareloc.serve.uploads import Adder, NewPhoto, Upload, examine_upload
-
-if TYPE_CHECKING:
-    from sareloc.milvus.catalogue import MilvusCatalogue
-
 
 # Questions of many requests, answered together by one thread: the more come at once, the more go into a batch.
 
@@ -211,7 +206,7 @@ class Service:
             "sareloc_batch_photos", "Photos given to the model at once.", buckets=BATCHES, registry=self.registry
         )
         self.photo_folders = photo_folders(live.place_map.path, serving.photos)
-        self.catalogue = _catalogue(live.place_map.path)
+        self.listing = map_backend(live.place_map.path).listing(live.place_map.path)
         self.adder = Adder(live.model, live.place_map.path, batch)
         self.questions = BatchQueue[Question, Fix](
             live.answer, batch=batch, bound=limits.queue, name="localize", observe=self._batches.observe
@@ -232,14 +227,14 @@ class Service:
         return self.serving.name or self.live.place_map.path.stem
 
     def hidden_photos(self) -> HiddenPhotos:
-        """Photos that have no thumbnails, as they lie outside the folders that may be shown (of Milvus, a sample)."""
-        return hidden_photos(self.catalogue.files(), self.live.place_map.path.parent, self.photo_folders)
+        """Photos without thumbnails, as they are outside the folders that may be shown; on a server, of a sample."""
+        return hidden_photos(self.listing.files(), self.live.place_map.path.parent, self.photo_folders)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Threads and queues at work; left when every request has its answer."""
         with ExitStack() as stack:
-            stack.callback(self.catalogue.close)
+            stack.callback(self.listing.close)
             stack.callback(self.live.close)
             self._decoders = stack.enter_context(ThreadPoolExecutor(self.limits.decoders, "sareloc-decode"))
             for queue in (self.questions, self.additions, self.heats):
@@ -311,14 +306,6 @@ class Service:
 
         with self.additions.reserve(len(uploads)):
             return await asyncio.gather(*map(one, uploads))
-
-
-def _catalogue(path: Path) -> Catalogue | MilvusCatalogue:
-    if not is_milvus_address(path):
-        return Catalogue(path)
-    from sareloc.milvus.catalogue import MilvusCatalogue
-
-    return MilvusCatalogue(read_milvus_address(path))
 
 
 def _outcome(fix: Fix | PhotoError) -> str:

@@ -22,6 +22,7 @@ from sareloc.errors import MapError, PhotoError, PositionError
 from sareloc.maps import open_map_file
 from sareloc.maps.file import MapFile
 from sareloc.maps.records import Photo
+from sareloc.maps.schema import name_in_map
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Geotag, SizeRule, decode, read_exif_geotag
 from sareloc.photos.decoding import open_photo
@@ -191,7 +192,7 @@ def _store(path: Path, photo: NewPhoto) -> Path:
 
 
 def _record(photo: NewPhoto, path: Path, digest: bytes, file: MapFile) -> Photo:
-    status, name = path.stat(), file.file_name(path)
+    status, name = path.stat(), name_in_map(file.path, path)
     return Photo(name, photo.geotag, photo.width, photo.height, digest, status.st_size, status.st_mtime_ns)
 
 
