@@ -84,7 +84,8 @@ def main() -> None:
     small = decode(photo, size=longest_side(256))
     heats = {name: occlusion_map(models[name], small) for name in (BEFORE, best)}
     shown = [*answers.best(1), *answers.worst(2)]
-    pictures = {row: figures.heat_picture(models[best], answers, row) for row in shown}
+    drawn = {row: figures.heat_picture(models[best], answers, row) for row in shown}
+    pictures = {row: picture for row, picture in drawn.items() if picture is not None}
     points, places, images, names = embedded(models[best], towns["test"])
     for name, figure in {
         "heatmap": figures.draw_heatmaps(decode(photo), heats),
