@@ -50,7 +50,7 @@ format: .venv/ready-dev
 	$(BIN)/ruff format .
 
 docs: .venv/ready-docs     ## the documentation as a site: site/index.html
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 clean:
 	rm -rf .venv build dist site .mypy_cache .ruff_cache .pytest_cache
