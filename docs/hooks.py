@@ -1,24 +1,34 @@
 """MkDocs hooks: the reference pages are generated from the code each time the documentation is built.
 
 A page that holds the line `[commands]` gets every command of the command line with its options; a line
-`[public names of sareloc.losses]` becomes one mkdocstrings entry for each name in that module's `__all__`.
+`[public names of sareloc.losses]` becomes one mkdocstrings entry for each public name of that module.
 """
 
 from __future__ import annotations
 
 import importlib
 import re
+from types import ModuleType
 from typing import Any
 
 COMMANDS = "[commands]"
 PUBLIC = re.compile(r"^\[public names of ([\w.]+)\]$", re.MULTILINE)
 
 
+documented: set[str] = set()
+"""The names that have an entry already."""
+
+
+def on_pre_build(**_: Any) -> None:
+    """Start a build."""
+    documented.clear()
+
+
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Fill in a reference page; other pages stay as they are."""
     if COMMANDS in markdown:
         markdown = markdown.replace(COMMANDS, commands())
-    return PUBLIC.sub(lambda found: public_names(found[1]), markdown)
+    return PUBLIC.sub(lambda found: entries(importlib.import_module(found[1])), markdown)
 
 
 def commands() -> str:
@@ -30,7 +40,17 @@ def commands() -> str:
     return first + rest
 
 
-def public_names(module: str) -> str:
-    """One entry for each public name of a module, read where it is defined."""
-    names: list[str] = importlib.import_module(module).__all__
-    return "\n\n".join(f"::: {module}.{name}" for name in names)
+def entries(module: ModuleType) -> str:
+    """One mkdocstrings entry for each public function or class that the module or a module below it defines.
+
+    A name that is re-exported from elsewhere has its entry on the page of the package that defines it, and one entry.
+    """
+    inside = f"{module.__name__}."
+    found = []
+    for name in getattr(module, "__all__", vars(module)):
+        value = getattr(module, name)
+        path = f"{getattr(value, '__module__', '')}.{name}"
+        if callable(value) and not name.startswith("_") and path.startswith(inside) and path not in documented:
+            documented.add(path)
+            found.append(f"::: {path}")
+    return "\n\n".join(found)

@@ -2,10 +2,10 @@
 
     python docs/run_tutorials.py FOLDER [--check]
 
-Commands are the lines that start with `$ ` in blocks marked `console`; they run in FOLDER. The lines below a command, up
-to the next command or the end of the block, are replaced by its output, progress bars left out. A command that fails
-ends the run with its message. `sareloc serve` runs in the background until the next `sareloc serve` or the end of its page.
-With --check the pages stay as they are.
+Commands are the lines that start with `$ ` in blocks marked `console`; they run in FOLDER. The lines below a command,
+up to the next command or the end of the block, are replaced by its output, progress bars left out. A command that
+fails ends the run with its message. `sareloc serve` runs in the background until the next `sareloc serve` or the end
+of its page. With --check the pages stay as they are.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ class Shell:
         self.folder = folder
         self.exports: list[str] = []
         self.service: subprocess.Popen[str] | None = None
-        self.environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "100"}
+        self.environment = os.environ | {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "COLUMNS": "100",
+        }
 
     def run(self, command: str) -> str:
         """What the command prints on both streams; raises SystemExit if it fails."""
@@ -83,6 +86,7 @@ def without_progress(printed: str) -> str:
 
 
 def main() -> None:
+    """Run all pages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--check", action="store_true")
