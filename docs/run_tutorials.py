@@ -2,10 +2,10 @@
 
     python docs/run_tutorials.py FOLDER [--check]
 
-Commands are the lines that start with `$ ` in blocks marked `console`; they run in FOLDER. The lines below a command,
-up to the next command or the end of the block, are replaced by its output, progress bars left out. A command that
-fails ends the run with its message. `sareloc serve` runs in the background until the next `sareloc serve` or the end
-of its page. With --check the pages stay as they are.
+Commands are the lines that start with `$ ` in blocks marked `console`; they run in FOLDER, a new one. The lines below
+a command, up to the next command or the end of the block, are replaced by its output, progress bars left out. A
+command that fails ends the run with its message. `sareloc serve` runs in the background until the next `sareloc serve`
+or the end of its page. With --check the pages stay as they are.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ SERVICE = "http://127.0.0.1:8000/health"
 
 
 class Shell:
-    """Runs commands in one folder; `export` lines set variables for the commands after them."""
+    """Runs commands in one folder; `export NAME=...` sets a variable for the commands after it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.exports: list[str] = []
         self.service: subprocess.Popen[str] | None = None
         self.environment = os.environ | {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -42,21 +41,23 @@ class Shell:
         print(f"$ {command}", flush=True)
         if command.startswith("sareloc serve"):
             return self.serve(command)
+        if command.startswith("export "):
+            name = command.removeprefix("export ").partition("=")[0]
+            self.environment[name] = subprocess.check_output(["bash", "-c", f"{command}; printf %s ${name}"], text=True)
+            return ""
         ran = subprocess.run(
-            ["bash", "-c", "\n".join([*self.exports, command])],
+            ["bash", "-c", command],
             cwd=self.folder, env=self.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         if ran.returncode:
             raise SystemExit(f"{command}\n{ran.stdout}\nexit status {ran.returncode}")
-        if command.startswith("export "):
-            self.exports.append(command)
         return without_progress(ran.stdout)
 
     def serve(self, command: str) -> str:
         """Start the service, wait until it answers, and return its first line."""
         self.stop()
         self.service = subprocess.Popen(
-            ["bash", "-c", "\n".join([*self.exports, f"exec {command}"])],
+            ["bash", "-c", f"exec {command}"],
             cwd=self.folder, env=self.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         assert self.service.stdout is not None
