@@ -189,13 +189,13 @@ def trace_command(src: Path, words: list[str]) -> dict[str, Counts]:
     return walks
 
 
-def trace_one_more_photo(src: Path, city: str, photo: str) -> dict[str, Counts]:
+def trace_one_more_photo(src: Path, map_path: str, photo: str) -> dict[str, Counts]:
     """What an answer crosses once everything is open."""
     from sareloc import Localizer, PlaceMap, load_model
 
     package = (src / "sareloc").resolve()
     trace = Trace(package)
-    localizer = Localizer(load_model("fast", device="cpu"), PlaceMap(city))
+    localizer = Localizer(load_model("fast", device="cpu"), PlaceMap(map_path))
     localizer.localize(photo)
     trace.run(lambda: localizer.localize(photo))
     return {"command": count_walk(trace.functions, package)}
@@ -245,12 +245,12 @@ def count_walks(src: Path) -> dict[str, Counts]:
         write_table(folder / "meta.csv", rows)
         database = folder / "photos" / "val" / "database"
         write_table(database / "geotags.csv", [row for row in rows if row[0].parent == database])
-        query, city = folder / "photos" / "val" / "query" / "003.jpg", folder / "map.gpkg"
+        query, map_path = folder / "photos" / "val" / "query" / "003.jpg", folder / "map.gpkg"
         here = ("--workers", "0")
         commands = {
-            "map build": ["map", "build", database, "--out", city, "--model", "fast", *here],
-            "localize": ["localize", city, query, "--json", *here],
-            ONE_MORE: [ONE_MORE, city, query],
+            "map build": ["map", "build", database, "--out", map_path, "--model", "fast", *here],
+            "localize": ["localize", map_path, query, "--json", *here],
+            ONE_MORE: [ONE_MORE, map_path, query],
             "train": ["train", folder, "--out", folder / "run", "--model", "fast", "--epochs", "1"],
         }
         found = {}

@@ -14,7 +14,7 @@ from tests.contracts.recording import (
     PLACES,
     QUICK,
     SERVED,
-    draw_town,
+    draw_street,
     get,
     metric_names,
     read,
@@ -32,8 +32,8 @@ Run = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    draw_town(tmp_path)
+def street(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    draw_street(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -51,29 +51,29 @@ def run_here(capsys: pytest.CaptureFixture[str]) -> Run:
     return run
 
 
-def test_commands_print_the_recorded_keys_types_and_columns(town: Path, run_here: Run) -> None:
+def test_commands_print_the_recorded_keys_types_and_columns(street: Path, run_here: Run) -> None:
     recorded = read("cli.json")
-    found: dict[str, Any] = {name: record_command(name, town, run_here) for name in COMMANDS}
+    found: dict[str, Any] = {name: record_command(name, street, run_here) for name in COMMANDS}
     differing = [name for name in recorded if found.get(name) != recorded[name]]
     assert {name: found.get(name) for name in differing} == {name: recorded[name] for name in differing}, AGAIN
     assert sorted(found) == sorted(recorded), AGAIN
 
 
 @pytest.mark.parametrize("map_by", ["this process", pytest.param("processes", marks=pytest.mark.slow)])
-def test_a_model_is_trained_a_map_built_a_photo_localized_and_served(map_by: str, town: Path, run_here: Run) -> None:
+def test_a_model_is_trained_a_map_built_a_photo_localized_and_served(map_by: str, street: Path, run_here: Run) -> None:
     """From photos to an answer over HTTP, as a user gets there; the service is also compared with its record."""
     pytest.importorskip("fastapi")
     run = run_here if map_by == "this process" else run_process
     status, _ = run_process("train", "train.csv", "--out", "run", *MODEL, "--epochs", "1")
     assert status == 0
     model = ("--model", "run/model.safetensors")
-    _, built = run("map", "build", "photos", "--out", "city.gpkg", *model, *QUICK, "--json")
+    _, built = run("map", "build", "photos", "--out", "map.gpkg", *model, *QUICK, "--json")
     assert json.loads(built)["added"] == PLACES
     photo = Path("queries", "03.jpg")
-    _, told = run("localize", "city.gpkg", str(photo), "--min-confidence", "0", *model, *QUICK, "--json")
+    _, told = run("localize", "map.gpkg", str(photo), "--min-confidence", "0", *model, *QUICK, "--json")
     fix = json.loads(told)
     assert Path(fix["matches"][0]["photo"]).name == photo.name
-    with serving("city.gpkg", *model, *SERVED) as address:
+    with serving("map.gpkg", *model, *SERVED) as address:
         served = json.loads(get(f"{address}/localize", photo.read_bytes()))
         found = record_http(address, photo.read_bytes())
     assert served["latlon"] == pytest.approx(fix["latlon"])

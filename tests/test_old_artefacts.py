@@ -106,9 +106,7 @@ def test_a_map_is_found_by_its_own_descriptors(name: str, old: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "calibrations"), [("format1.gpkg", 0), ("format2.gpkg", 1)])
-def test_a_map_tells_the_same_of_itself(
-    name: str, calibrations: int, old: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_map_info_is_the_same(name: str, calibrations: int, old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = run_json(capsys, "map", "info", name)
     assert told["manifest"] == RECORDED[name]["manifest"]
     assert told["manifest"]["fingerprint"] == RECORDED["fingerprint"]
@@ -134,7 +132,7 @@ def test_a_map_can_be_added_to(name: str, own: Path, capsys: pytest.CaptureFixtu
     np.testing.assert_allclose(found.distances[0][earlier], wanted.distances[0], atol=1e-4)
 
 
-def test_a_descriptor_store_is_gone_on_with(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_descriptor_store_is_resumed(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The photos can no longer be read, but have the same size and time: all descriptors come from the store."""
     for number, photo in enumerate(sorted(own.glob("*/*.png"))):
         photo.write_bytes(bytes(photo.stat().st_size))

@@ -42,20 +42,20 @@ Rows = list[tuple[object, ...]]
 DEADLINE_S = 300.0  # ends a run that hangs; nothing waits for it to pass
 
 COMMANDS: dict[str, tuple[str, ...]] = {  # in this order: each finds the map as the one before left it
-    "map build": ("map", "build", "photos", "--out", "city.gpkg", *MODEL, *QUICK, "--json"),
-    "evaluate, map": ("evaluate", "meta.csv", "--map", "city.gpkg", *MODEL, *QUICK, "--json"),
-    "map add": ("map", "add", "city.gpkg", "more", *MODEL, *QUICK, "--json"),
-    "map sync, dry run": ("map", "sync", "city.gpkg", "more", "--dry-run", *MODEL, *QUICK, "--json"),
-    "map sync": ("map", "sync", "city.gpkg", "more", *MODEL, *QUICK, "--json"),
-    "map info": ("map", "info", "city.gpkg", "--json"),
-    "map copy": ("map", "copy", "city.gpkg", "copy.gpkg", "--json"),
+    "map build": ("map", "build", "photos", "--out", "map.gpkg", *MODEL, *QUICK, "--json"),
+    "evaluate, map": ("evaluate", "meta.csv", "--map", "map.gpkg", *MODEL, *QUICK, "--json"),
+    "map add": ("map", "add", "map.gpkg", "more", *MODEL, *QUICK, "--json"),
+    "map sync, dry run": ("map", "sync", "map.gpkg", "more", "--dry-run", *MODEL, *QUICK, "--json"),
+    "map sync": ("map", "sync", "map.gpkg", "more", *MODEL, *QUICK, "--json"),
+    "map info": ("map", "info", "map.gpkg", "--json"),
+    "map copy": ("map", "copy", "map.gpkg", "copy.gpkg", "--json"),
     "map calibrate": ("map", "calibrate", "copy.gpkg", "queries", *MODEL, *QUICK, "--json"),
     "map info, calibrated": ("map", "info", "copy.gpkg", "--json"),
-    "localize": ("localize", "city.gpkg", "queries", "--min-confidence", "0", *MODEL, *QUICK, "--json"),
-    "localize, no position": ("localize", "city.gpkg", "queries", "--min-confidence", "1", *MODEL, *QUICK, "--json"),
+    "localize": ("localize", "map.gpkg", "queries", "--min-confidence", "0", *MODEL, *QUICK, "--json"),
+    "localize, no position": ("localize", "map.gpkg", "queries", "--min-confidence", "1", *MODEL, *QUICK, "--json"),
     "localize, walk": (
         "localize",
-        "city.gpkg",
+        "map.gpkg",
         "queries",
         "--min-confidence",
         "0",
@@ -65,8 +65,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {  # in this order: each finds the map as
         *QUICK,
         "--json",
     ),
-    "localize, csv": ("localize", "city.gpkg", "queries", *MODEL, *QUICK, "--csv"),
-    "localize, geojson": ("localize", "city.gpkg", "queries", "--min-confidence", "0", *MODEL, *QUICK, "--geojson"),
+    "localize, csv": ("localize", "map.gpkg", "queries", *MODEL, *QUICK, "--csv"),
+    "localize, geojson": ("localize", "map.gpkg", "queries", "--min-confidence", "0", *MODEL, *QUICK, "--geojson"),
     "evaluate": ("evaluate", "meta.csv", *MODEL, *QUICK, "--json"),
     "data check": ("data", "check", "meta.csv", "--json"),
     "model list": ("model", "list", "--json"),
@@ -77,7 +77,7 @@ LOST = {"map sync, dry run": "more/01.jpg"}
 SERVED = ("--min-confidence", "0", "--token", "t")
 
 
-def draw_town(folder: Path) -> None:
+def draw_street(folder: Path) -> None:
     """Photos of a street, a table of each part and of all together, and a small model, all in the folder."""
     parts = (("photos", 1.0, 0.0), ("more", 0.9, 2.0), ("queries", 0.8, 4.0), ("evening", 0.7, 4.0))
     tables: dict[str, Rows] = {part: [] for part, *_ in parts}
@@ -226,10 +226,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.environ["SARELOC_CACHE"] = str(folder / "cache")
-        draw_town(folder)
+        draw_street(folder)
         os.chdir(folder)
         write("cli.json", {command: record_command(command, folder, run_process) for command in COMMANDS})
-        with serving("city.gpkg", *MODEL, *SERVED) as address:
+        with serving("map.gpkg", *MODEL, *SERVED) as address:
             write("http.json", record_http(address, (folder / "queries" / "00.jpg").read_bytes()))
 
 
