@@ -29,7 +29,7 @@ from sareloc.geo import Positions
 from sareloc.losses import make_loss
 from sareloc.models import PlaceModel, make_model
 from sareloc.models.preprocess import best_dtype
-from sareloc.training import Training
+from sareloc.training import TrainingConfig
 from sareloc.training.data import TensorInputs, keep_features
 from sareloc.training.distributed import Network, Ranks, local_device
 from sareloc.training.learners import TupleLearner
@@ -71,13 +71,15 @@ class ResidualNetVLAD(nn.Module):
 class OtherWay:
     """One epoch in float32 and NCHW, mining query by query."""
 
-    def __init__(self, model: PlaceModel, pixels: Tensor, near: Neighbourhoods, database: int, knobs: Training) -> None:
-        self.pixels, self.near, self.database, self.knobs = pixels, near, database, knobs
+    def __init__(
+        self, model: PlaceModel, pixels: Tensor, near: Neighbourhoods, database: int, config: TrainingConfig
+    ) -> None:
+        self.pixels, self.near, self.database, self.config = pixels, near, database, config
         self.model = model.float().to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         self.pool = ResidualNetVLAD(model).to(pixels.device)
         trained = [*(p for p in self.model.backbone.parameters() if p.requires_grad), *self.pool.parameters()]
-        self.optimizer = torch.optim.SGD(trained, lr=knobs.lr, momentum=0.9, weight_decay=0.001)
-        self.loss = make_loss(knobs.loss)
+        self.optimizer = torch.optim.SGD(trained, lr=config.lr, momentum=0.9, weight_decay=0.001)
+        self.loss = make_loss(config.loss)
 
     def describe(self, rows: Tensor) -> Tensor:
         floats = self.model.preprocess.normalise(self.pixels[rows])
@@ -90,20 +92,20 @@ class OtherWay:
         rng = np.random.default_rng(0)
         for q in self.near.trainable:
             allowed = np.setdiff1d(np.arange(self.database), self.near.near[q])
-            pool = torch.from_numpy(rng.choice(allowed, min(self.knobs.pool, len(allowed)), replace=False))
+            pool = torch.from_numpy(rng.choice(allowed, min(self.config.pool, len(allowed)), replace=False))
             here = torch.from_numpy(self.near.positives[q])
             asked = cache[self.database + q]
             positive = here[((cache[here] - asked) ** 2).sum(1).argmin().cpu()]
-            hardest = pool[((cache[pool] - asked) ** 2).sum(1).topk(self.knobs.negatives, largest=False).indices.cpu()]
+            hardest = pool[((cache[pool] - asked) ** 2).sum(1).topk(self.config.negatives, largest=False).indices.cpu()]
             tuples.append(torch.cat([torch.tensor([self.database + q, int(positive)]), hardest]))
-        for start in range(0, len(tuples), self.knobs.tuples_per_step):
-            self.step(tuples[start : start + self.knobs.tuples_per_step])
+        for start in range(0, len(tuples), self.config.tuples_per_step):
+            self.step(tuples[start : start + self.config.tuples_per_step])
             yield
 
     def step(self, tuples: list[Tensor]) -> None:
         self.optimizer.zero_grad(set_to_none=True)
-        d = self.describe(torch.cat(tuples)).view(len(tuples), 2 + self.knobs.negatives, -1)
-        (self.loss(d[:, 0], d[:, 1], d[:, 2:]).sum() / (len(tuples) * self.knobs.negatives)).backward()
+        d = self.describe(torch.cat(tuples)).view(len(tuples), 2 + self.config.negatives, -1)
+        (self.loss(d[:, 0], d[:, 1], d[:, 2:]).sum() / (len(tuples) * self.config.negatives)).backward()
         self.optimizer.step()
 
 
@@ -129,24 +131,24 @@ def drain(steps: Iterator[object]) -> None:
 def step_seconds(learner: TupleLearner, optimizer: torch.optim.Optimizer) -> float:
     """The fastest of three rounds of learning the same block of mined tuples, per step."""
     tuples = learner._mine(learner.near.trainable, seed=0)
-    steps = -(-len(tuples) // learner.knobs.tuples_per_step)
+    steps = -(-len(tuples) // learner.config.tuples_per_step)
     rng = torch.Generator()
     return min(seconds(lambda: drain(learner._learn(tuples, optimizer, rng))) for _ in range(3)) / steps
 
 
 def peak_gib(args: argparse.Namespace, train_from: str, tuples_at_once: int) -> float:
     """Most memory that a GPU holds while steps of four tuples are learned from pixels on the host, in GiB."""
-    knobs = Training(pool=args.pool, batch=16, train_from=train_from, tuples_at_once=tuples_at_once)
+    config = TrainingConfig(pool=args.pool, batch=16, train_from=train_from, tuples_at_once=tuples_at_once)
     places = make_places(60, 8)
     pixels = torch.zeros(68, 3, args.height, args.width, dtype=torch.uint8)
     model = make_model(size=(args.height, args.width), train_from=train_from).to(local_device())
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     network = Network(model, "pixels", best_dtype(local_device()))
-    learner = TupleLearner(network, find_neighbourhoods(places), TensorInputs(pixels), 60, knobs, Ranks())
+    learner = TupleLearner(network, find_neighbourhoods(places), TensorInputs(pixels), 60, config, Ranks())
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated() - sum(p.nbytes for p in model.parameters())
-    drain(learner.epoch(0, make_optimizer(learner, knobs)))
+    drain(learner.epoch(0, make_optimizer(learner, config)))
     return (torch.cuda.max_memory_reserved() - before) / 2**30
 
 
@@ -160,7 +162,7 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="torch.compile for our way")
     args = parser.parse_args()
     device, dtype = local_device(), best_dtype(local_device())
-    knobs = Training(pool=args.pool, batch=32, compile=args.compile)
+    config = TrainingConfig(pool=args.pool, batch=32, compile=args.compile)
     places = make_places(args.database, args.queries)
     near = find_neighbourhoods(places)
     shape = (args.database + args.queries, 3, args.height, args.width)
@@ -176,9 +178,9 @@ def main() -> None:
             keep_features(model, pixels[:64], dtype, batch=32)
             once = seconds(lambda: held.update(features=keep_features(model, pixels, dtype, batch=32)))
         learner = TupleLearner(
-            Network(model, held[stage].stage, dtype), near, held[stage], args.database, knobs, Ranks()
+            Network(model, held[stage].stage, dtype), near, held[stage], args.database, config, Ranks()
         )
-        optimizer = make_optimizer(learner, knobs)
+        optimizer = make_optimizer(learner, config)
         drain(learner.epoch(0, optimizer))  # warm: kernels chosen, graphs compiled
         epoch = seconds(lambda: drain(learner.epoch(1, optimizer)))
         step = step_seconds(learner, optimizer)
@@ -186,7 +188,7 @@ def main() -> None:
 
     found: dict[str, object] = {"kept features": ours("features"), "from pixels": ours("pixels")}
     model = make_model(size=(args.height, args.width), rng=torch.Generator().manual_seed(0)).to(device)
-    other = OtherWay(model, pixels, near, args.database, knobs)
+    other = OtherWay(model, pixels, near, args.database, config)
     rows = [torch.arange(12) for _ in range(4)]
     other.step(rows)
     step = min(seconds(lambda: other.step(rows)) for _ in range(3))

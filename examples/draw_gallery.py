@@ -34,7 +34,7 @@ from sareloc.models import PlaceModel
 from sareloc.models.checkpoint import open_checkpoint, save_checkpoint
 from sareloc.models.netvlad_init import off_the_shelf
 from sareloc.photos import decode, longest_side
-from sareloc.training import Training, train
+from sareloc.training import TrainingConfig, train
 
 SEED, WIDEST_PX, MARGIN_PX = 0, 900, 12
 SIZE, CLUSTERS, DIM = (120, 160), 8, 32  # small enough to be trained in half a minute, and to leave something to learn
@@ -129,9 +129,9 @@ def trained(loss: str, towns: dict[str, Places], work: Path) -> PlaceModel:
         model = start(towns["train"], work / "start.safetensors")
         model.name = f"lite0-netvlad-{loss}"
         # fifty queries are few for the paper's recipe: AdamW gets somewhere with them
-        knobs = Training(loss=loss, epochs=EPOCHS, dim=DIM, optimizer="adamw", lr=0.001, schedule="cosine",
+        config = TrainingConfig(loss=loss, epochs=EPOCHS, dim=DIM, optimizer="adamw", lr=0.001, schedule="cosine",
                          reduction="tuples", seed=SEED)  # fmt: skip
-        train(model, towns["train"], knobs, validation=towns["val"], out=work / loss, resume=True)
+        train(model, towns["train"], config, validation=towns["val"], out=work / loss, resume=True)
     return open_checkpoint(work / loss / "model.safetensors")
 
 

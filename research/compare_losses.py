@@ -1,4 +1,4 @@
-"""The paper's comparison: the same start, mining and seeds for every loss, judged on towns it has and has not seen.
+"""The paper's comparison: the same start, mining and seeds for every loss, judged on datasets it has and has not seen.
 
     python -m research.compare_losses --data DATA --weights vgg16.safetensors --out compare --epochs 5 --jobs 6
 
@@ -30,7 +30,7 @@ from sareloc.models.preprocess import best_dtype
 from sareloc.models.published import load_backbone_weights
 from sareloc.models.whitening import Whitening
 from sareloc.training import RECIPES, recipe, train
-from sareloc.training.data import Town, keep_features
+from sareloc.training.data import TrainingSet, keep_features
 from sareloc.training.distributed import Network, Ranks, describe, local_device
 from sareloc.training.validation import recall_of_descriptors
 
@@ -42,13 +42,13 @@ class Features:
     """The sets as features of the frozen part, computed when first asked for; every recipe starts from the same."""
 
     def __init__(self, sets: PixelSets, model: PlaceModel) -> None:
-        self.sets, self.model, self.opened = sets, model, dict[str, Town]()
+        self.sets, self.model, self.opened = sets, model, dict[str, TrainingSet]()
 
-    def __getitem__(self, name: str) -> Town:
+    def __getitem__(self, name: str) -> TrainingSet:
         if name not in self.opened:
             pixels = self.sets.pixels(name).to(local_device())
             inputs = keep_features(self.model, pixels, best_dtype(local_device()), batch=64)
-            self.opened[name] = Town(self.sets.places(name), inputs)
+            self.opened[name] = TrainingSet(self.sets.places(name), inputs)
         return self.opened[name]
 
 
@@ -67,12 +67,12 @@ def start(args: argparse.Namespace, sets: str, seed: int, aggregation: str) -> P
 def judge(model: PlaceModel, sets: Features, trained_on: str, dim: int) -> dict[str, dict[str, dict[int, float]]]:
     """Recall@1/5/10 in percent on every test set, with the full descriptor and whitened."""
 
-    def descriptors(town: Town) -> torch.Tensor:
-        network = Network(model, town.inputs.stage, best_dtype(local_device()))
-        return describe(network, town.inputs, 64, Ranks())
+    def descriptors(dataset: TrainingSet) -> torch.Tensor:
+        network = Network(model, dataset.inputs.stage, best_dtype(local_device()))
+        return describe(network, dataset.inputs, 64, Ranks())
 
-    town = sets[trained_on]
-    known = descriptors(town)[: len(town.places.database)].float()
+    dataset = sets[trained_on]
+    known = descriptors(dataset)[: len(dataset.places.database)].float()
     whitening = fit_whitening(known, min(dim, len(known) - 1)).to(known.device)
     found: dict[str, dict[str, dict[int, float]]] = {"full": {}, f"whitened to {whitening.dim}": {}}
     for name in [n for n in TESTS if n in sets.sets.loaders]:
@@ -93,17 +93,17 @@ def pixel_sets(args: argparse.Namespace) -> PixelSets:
 
 
 def used_sets(args: argparse.Namespace) -> list[str]:
-    names = [*(name for town in args.towns for name in TRAINING[town]), *TESTS]
+    names = [*(name for dataset in args.datasets for name in TRAINING[dataset]), *TESTS]
     return [name for name in names if name in pixel_sets(args).loaders]
 
 
 def run_jobs(args: argparse.Namespace) -> None:
-    """Train and judge every (town, seed, recipe) of this process, one after another."""
+    """Train and judge every (dataset, seed, recipe) of this process, one after another."""
     frozen = make_model("vgg16", "avg", size=(args.height, args.width))
     load_backbone_weights(frozen.backbone, args.weights)
     sets = Features(pixel_sets(args), frozen.to(local_device()).eval())
-    for town, seed, names in [(t, int(s), n.split("+")) for t, s, n in (job.split(":") for job in args.only)]:
-        train_set, val_set = TRAINING[town]
+    for dataset, seed, names in [(t, int(s), n.split("+")) for t, s, n in (job.split(":") for job in args.only)]:
+        train_set, val_set = TRAINING[dataset]
         args.database_rows = len(sets[train_set].places.database)
         before: dict[str, torch.Tensor] = {}
         for name in names:
@@ -113,28 +113,28 @@ def run_jobs(args: argparse.Namespace) -> None:
             began = time.perf_counter()
             epochs = []
             if name != "off-the-shelf":
-                knobs = recipe(
+                config = recipe(
                     name, epochs=args.epochs, lr=args.lr, batch=64, dim=0, seed=seed, refresh_every=args.refresh
                 )
-                run = train(model, sets[train_set], knobs, validation=sets[val_set], progress=False)
+                run = train(model, sets[train_set], config, validation=sets[val_set], progress=False)
                 epochs = [round(100 * record.recall_5, 2) for record in run.history]
                 before = model.state_dict()
             result = {
-                "town": town, "recipe": name, "seed": seed, "seconds": round(time.perf_counter() - began, 1),
+                "town": dataset, "recipe": name, "seed": seed, "seconds": round(time.perf_counter() - began, 1),
                 "val_recall_5": epochs, "recall": judge(model, sets, train_set, args.dim),
             }  # fmt: skip
             with (args.out / "results.jsonl").open("a") as file:
                 file.write(json.dumps(result) + "\n")
-            print(f"{town} {name} seed {seed}: {result['seconds']} s, val {epochs}", flush=True)
+            print(f"{dataset} {name} seed {seed}: {result['seconds']} s, val {epochs}", flush=True)
 
 
 def share_out(args: argparse.Namespace) -> None:
-    """Every recipe of every town and seed, among `--jobs` processes."""
+    """Every recipe of every dataset and seed, among `--jobs` processes."""
     chains = [["off-the-shelf"], ["netvlad", "crn"], *([r] for r in RECIPES if r not in {"netvlad", "crn"})]
     chains = [chain for chain in chains if set(chain) <= set(args.recipes)] if args.recipes else chains
     jobs = [
-        f"{town}:{seed}:{'+'.join(chain)}"
-        for chain in sorted(chains, key=len, reverse=True) for town in args.towns for seed in range(args.seeds)
+        f"{dataset}:{seed}:{'+'.join(chain)}"
+        for chain in sorted(chains, key=len, reverse=True) for dataset in args.datasets for seed in range(args.seeds)
     ]  # fmt: skip
     common = [sys.executable, "-m", "research.compare_losses", *sys.argv[1:], "--only"]
     children = [subprocess.Popen([*common, *jobs[i :: args.jobs]]) for i in range(args.jobs)]
@@ -150,18 +150,18 @@ def print_table(path: Path) -> None:
         for kind, found in row["recall"].items():
             for name, recall in found.items():
                 cells[row["town"], kind, row["recipe"], name].append([recall[n] for n in ("1", "5", "10")])
-    for town in dict.fromkeys(key[0] for key in cells):
+    for dataset in dict.fromkeys(key[0] for key in cells):
         for kind in dict.fromkeys(key[1] for key in cells):
             names = list(dict.fromkeys(key[3] for key in cells))
             print(
-                f"\ntrained on {town}, {kind}\n| recipe | "
+                f"\ntrained on {dataset}, {kind}\n| recipe | "
                 + " | ".join(names)
                 + " |\n"
                 + "|---" * (1 + len(names))
                 + "|"
             )
-            for name in dict.fromkeys(key[2] for key in cells if key[0] == town):
-                found = [np.array(cells[town, kind, name, test]) for test in names]
+            for name in dict.fromkeys(key[2] for key in cells if key[0] == dataset):
+                found = [np.array(cells[dataset, kind, name, test]) for test in names]
                 texts = ["/".join(f"{v:.1f}" for v in c.mean(0)) + f" ±{np.ptp(c[:, 0]) / 2:.1f}" for c in found]
                 print(f"| {name} | " + " | ".join(texts) + " |")
 
@@ -173,7 +173,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--height", type=int, default=240)
     parser.add_argument("--width", type=int, default=320)
-    parser.add_argument("--towns", nargs="+", default=["cambridge", "city"])
+    parser.add_argument("--datasets", nargs="+", default=["cambridge", "city"])
     parser.add_argument("--city", default="medium", help="size of the drawn city, or none")
     parser.add_argument("--city-seed", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=5)

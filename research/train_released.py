@@ -3,10 +3,11 @@
     python -m research.train_released --data DATA --weights WEIGHTS --out experiments --jobs 4 \
         --try "plain epochs=8" --try "learned epochs=8 whitening=learned dim=512"
 
-Each `--try` is a name and knobs: those of `sareloc.training.Training`, and towns (names of `pixel_sets`, joined by
-commas; "+" lets every photo ask, "-" none), backbone, cut, clusters, start, blend. The start is ImageNet's weights
-(WEIGHTS is a folder of BACKBONE.safetensors) with centres from photos of these towns, or the model of an earlier
-experiment of that name; "blend=NAME:0.4" takes 0.4 of the weights from another one that began like it, before the
+Each `--try` is a name and options: those of `sareloc.training.TrainingConfig`, and towns (datasets: names of
+`pixel_sets`, joined by commas; "+" makes every photo a query, "-" none), backbone, cut, clusters, start, blend. The
+start is ImageNet's weights (WEIGHTS is a folder of BACKBONE.safetensors) with centres from photos of these datasets, or
+the model of an earlier experiment of that name; "blend=NAME:0.4" takes 0.4 of the weights from another one that began
+like it, before the
 whitening is fitted.
 Every epoch is judged on the validation sets, the best one is judged on each of them at 512, 256 and 128 dimensions, and
 the model is kept as OUT/NAME.safetensors. Choices are made on those numbers; `--test` adds the test sets for a model
@@ -37,11 +38,11 @@ from sareloc.models import PlaceModel, init_netvlad, make_model
 from sareloc.models.checkpoint import load_model, save_checkpoint
 from sareloc.models.preprocess import best_dtype, cudnn_tries
 from sareloc.models.published import load_backbone_weights
-from sareloc.training import Training, train
-from sareloc.training.data import TensorInputs, Town, keep_features
+from sareloc.training import TrainingConfig, train
+from sareloc.training.data import TensorInputs, TrainingSet, keep_features
 from sareloc.training.distributed import local_device
 
-TOWNS = "cambridge-train+,tmbud-train+,landmarks-train,city-train"
+DATASETS = "cambridge-train+,tmbud-train+,landmarks-train,city-train"
 VALIDATION = ("cambridge-val", "tmbud-val", "landmarks-val", "city-val")
 TESTS = (
     "cambridge-test", "gardens-day", "gardens-light", "gardens-both", "tmbud-night", "tmbud-east-day",
@@ -57,27 +58,27 @@ DEFAULTS: dict[str, Any] = {
 
 
 def parse(text: str) -> tuple[str, dict[str, Any]]:
-    """A name and its knobs, from "name key=value key=value"."""
+    """A name and its options, from "name key=value key=value"."""
     name, *words = shlex.split(text)
-    knobs = dict(DEFAULTS)
+    config = dict(DEFAULTS)
     for word in words:
         key, value = word.split("=", 1)
         try:
-            knobs[key] = json.loads(value)
+            config[key] = json.loads(value)
         except json.JSONDecodeError:
-            knobs[key] = value
-    return name, knobs
+            config[key] = value
+    return name, config
 
 
-def start_afresh(sets: PixelSets, towns: list[str], weights: Path, shape: dict[str, Any], seed: int) -> PlaceModel:
-    """The backbone's ImageNet weights, and centres from random photos of all towns alike."""
+def start_afresh(sets: PixelSets, datasets: list[str], weights: Path, shape: dict[str, Any], seed: int) -> PlaceModel:
+    """The backbone's ImageNet weights, and centres from random photos of all datasets alike."""
     model = make_model(**shape, size=(sets.height, sets.width), rng=torch.Generator().manual_seed(seed))
     load_backbone_weights(model.backbone, weights)
     rng = np.random.default_rng(seed)
     chosen = []
-    for name in towns:
+    for name in datasets:
         held = np.load(sets.out / f"{unmarked(name)}.npy", mmap_mode="r")
-        rows = rng.permutation(len(held))[: INIT_PHOTOS // len(towns)]
+        rows = rng.permutation(len(held))[: INIT_PHOTOS // len(datasets)]
         chosen += [np.ascontiguousarray(held[row].transpose(1, 2, 0)) for row in rows]
     init_netvlad(model.to(local_device()), chosen, rng)
     return model
@@ -96,15 +97,15 @@ def begin_from(name: str, blend: str | None, out: Path, size: tuple[int, int]) -
     return model
 
 
-def open_towns(sets: PixelSets, names: list[str], model: PlaceModel, *, features: bool) -> list[Town]:
-    towns = []
+def open_datasets(sets: PixelSets, names: list[str], model: PlaceModel, *, features: bool) -> list[TrainingSet]:
+    datasets = []
     for name in names:
         pixels = sets.pixels(name).to(local_device())
         inputs = TensorInputs(pixels)
         if features:
             inputs = keep_features(model, pixels, best_dtype(local_device()), batch=64)
-        towns.append(Town(sets.places(name), inputs))
-    return towns
+        datasets.append(TrainingSet(sets.places(name), inputs))
+    return datasets
 
 
 def judge(model: PlaceModel, sets: PixelSets, names: tuple[str, ...]) -> dict[str, dict[str, dict[str, float]]]:
@@ -133,33 +134,33 @@ def _judge(places: Places, described: torch.Tensor) -> dict[str, float]:
 def run(args: argparse.Namespace, sets: PixelSets, text: str) -> None:
     """Train, judge and keep one experiment."""
     name, given = parse(text)
-    knobs = dict(given)
-    towns = str(knobs.pop("towns", TOWNS)).split(",")
-    towns = [town for town in towns if unmarked(town) in sets.loaders]
+    config = dict(given)
+    datasets = str(config.pop("towns", DATASETS)).split(",")
+    datasets = [dataset for dataset in datasets if unmarked(dataset) in sets.loaders]
     shape = {"backbone": "vgg16", "clusters": 64}
-    shape |= {key: knobs.pop(key) for key in ("backbone", "cut", "clusters") if key in knobs}
-    begun, blend = knobs.pop("start", None), knobs.pop("blend", None)
-    training = Training(**{f.name: knobs[f.name] for f in fields(Training) if f.name in knobs})
-    unknown = set(knobs) - {f.name for f in fields(Training)}
+    shape |= {key: config.pop(key) for key in ("backbone", "cut", "clusters") if key in config}
+    begun, blend = config.pop("start", None), config.pop("blend", None)
+    training = TrainingConfig(**{f.name: config[f.name] for f in fields(TrainingConfig) if f.name in config})
+    unknown = set(config) - {f.name for f in fields(TrainingConfig)}
     if unknown:
-        raise SystemExit(f"{name}: unknown knobs {sorted(unknown)}")
+        raise SystemExit(f"{name}: unknown options {sorted(unknown)}")
     began = time.perf_counter()
     if begun:
         model = begin_from(begun, blend, args.out, (sets.height, sets.width))
     else:
-        model = start_afresh(sets, towns, args.weights / f"{shape['backbone']}.safetensors", shape, training.seed)
+        model = start_afresh(sets, datasets, args.weights / f"{shape['backbone']}.safetensors", shape, training.seed)
     if training.train_from:
         model.backbone.freeze_below(training.train_from)
     validation = [v for v in VALIDATION if v in sets.loaders]
-    opened = open_towns(sets, towns, model, features=not training.augmented)
-    exams = open_towns(sets, validation, model, features=not training.augmented)
+    opened = open_datasets(sets, datasets, model, features=not training.augmented)
+    validation_sets = open_datasets(sets, validation, model, features=not training.augmented)
     ready = time.perf_counter() - began
     with cudnn_tries():  # all images are of one size
-        result = train(model, opened, training, validation=exams, progress=False)
+        result = train(model, opened, training, validation=validation_sets, progress=False)
     seconds = time.perf_counter() - began
-    save_checkpoint(model, args.out / f"{name}.safetensors", storage=args.storage, training=given | {"towns": towns})
+    save_checkpoint(model, args.out / f"{name}.safetensors", storage=args.storage, training=given | {"towns": datasets})
     record = {
-        "name": name, "knobs": given, "towns": towns, "seconds": round(seconds, 1), "ready": round(ready, 1),
+        "name": name, "knobs": given, "towns": datasets, "seconds": round(seconds, 1), "ready": round(ready, 1),
         "size": [sets.height, sets.width], "loss": [round(r.loss, 4) for r in result.history[1:]],
         "val_recall_5": [round(100 * r.recall_5, 2) for r in result.history],
         "val": judge(model, sets, tuple(validation)),
@@ -199,7 +200,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--weights", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--try", dest="tries", action="append", default=[], help='"name knob=value ..."')
+    parser.add_argument("--try", dest="tries", action="append", default=[], help='"name option=value ..."')
     parser.add_argument("--height", type=int, default=240)
     parser.add_argument("--width", type=int, default=320)
     parser.add_argument("--city", default="medium", help="size of the drawn city, or none")
@@ -217,8 +218,8 @@ def main() -> None:
             run(args, sets, text)
         return
     began = time.perf_counter()
-    towns = [t for text in args.tries for t in str(parse(text)[1].get("towns", TOWNS)).split(",")]
-    wanted = [*towns, *VALIDATION, *(TESTS if args.test else ())]
+    datasets = [t for text in args.tries for t in str(parse(text)[1].get("towns", DATASETS)).split(",")]
+    wanted = [*datasets, *VALIDATION, *(TESTS if args.test else ())]
     sets.prepare([name for name in wanted if unmarked(name) in sets.loaders], args.workers, local_device())
     print(f"photos ready after {time.perf_counter() - began:.0f} s", flush=True)
     common = [sys.executable, "-m", "research.train_released", "--here"]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sareloc.models import make_model as make_model
     from sareloc.models.checkpoint import load_model as load_model
     from sareloc.models.checkpoint import save_checkpoint as save_checkpoint
-    from sareloc.training import Training as Training
+    from sareloc.training import TrainingConfig as TrainingConfig
     from sareloc.training import train as train
 
 __version__ = "0.1.0"
@@ -40,7 +40,7 @@ _HOME = {
     "Report": "sareloc.evaluation",
     "SARE": "sareloc.losses",
     "SarelocError": "sareloc.errors",
-    "Training": "sareloc.training",
+    "TrainingConfig": "sareloc.training",
     "build_map": "sareloc.maps.build",
     "evaluate": "sareloc.evaluation",
     "export_onnx": "sareloc.export",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.training.tiny_town import SIDE, tiny_pixels, write_town
+from tests.training.tiny_dataset import SIDE, tiny_pixels, write_dataset
 
 from sareloc.cli import app, main
 from sareloc.errors import ArgumentError, DatasetError
@@ -18,12 +18,12 @@ QUICK = ("--negatives", "5", "--pool", "10", "--remembered", "0", "--precision",
 
 
 @pytest.fixture(scope="module")
-def town(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A table with a train and a val part, 40 places each."""
-    folder = tmp_path_factory.mktemp("town")
+    folder = tmp_path_factory.mktemp("dataset")
     rows = [("file", "x_m", "y_m", "role", "split")]
     for split, seed in (("train", 0), ("val", 9)):
-        places = write_town(folder / "photos" / split, seed)
+        places = write_dataset(folder / "photos" / split, seed)
         for photos, role in ((places.database, "database"), (places.queries, "query")):
             assert photos.positions is not None
             rows += [
@@ -49,9 +49,11 @@ def run(*words: str | Path) -> None:
     app(["train", *map(str, words)], result_action="return_value", exit_on_error=False)
 
 
-def test_options_change_a_recipe(town: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_change_a_recipe(
+    dataset: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     options = ("--recipe", "netvlad", "--margin", "0.2", "--epochs", "1")
-    run(town, "--model", start, "--out", tmp_path / "run", *QUICK, *options)
+    run(dataset, "--model", start, "--out", tmp_path / "run", *QUICK, *options)
     trained = read_manifest(tmp_path / "run/model.safetensors").training
     assert (trained["loss"], trained["margin"]) == ("triplet", 0.2)
     assert "loss triplet, margin 0.2" in capsys.readouterr().out
@@ -70,9 +72,9 @@ def test_options_change_a_recipe(town: Path, start: Path, tmp_path: Path, capsys
     ],
 )
 def test_what_is_given_wins_over_the_recipe(
-    row: str, options: tuple[str, ...], loss: str, kernel: str | None, town: Path, start: Path, tmp_path: Path
+    row: str, options: tuple[str, ...], loss: str, kernel: str | None, dataset: Path, start: Path, tmp_path: Path
 ) -> None:
-    run(town, "--model", start, "--out", tmp_path, *QUICK, "--epochs", "0", "--recipe", row, *options)
+    run(dataset, "--model", start, "--out", tmp_path, *QUICK, "--epochs", "0", "--recipe", row, *options)
     trained = read_manifest(tmp_path / "model.safetensors").training
     assert (trained["loss"], trained["kernel"]) == (loss, kernel)
 
@@ -102,10 +104,10 @@ def test_what_is_given_wins_over_the_recipe(
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_written(
-    options: tuple[str, ...], words: tuple[str, ...], town: Path, start: Path, tmp_path: Path
+    options: tuple[str, ...], words: tuple[str, ...], dataset: Path, start: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(ArgumentError) as refused:
-        run(town, "--model", start, "--out", tmp_path / "run", *options)
+        run(dataset, "--model", start, "--out", tmp_path / "run", *options)
     for word in words:
         assert word in str(refused.value)
     assert not (tmp_path / "run/model.safetensors").exists()
@@ -115,7 +117,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written(
 def unsplit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """database/ and queries/ along a street of 1.2 km, as a person has them."""
     folder = tmp_path_factory.mktemp("unsplit")
-    places = write_town(folder / "tiny")
+    places = write_dataset(folder / "tiny")
     for role, photos in (("database", places.database), ("queries", places.queries)):
         (folder / "mine" / role).mkdir(parents=True)
         assert photos.positions is not None
@@ -142,8 +144,8 @@ def test_a_folder_without_parts_is_split_by_position(
         assert [int(float(row["tuples"])) for row in csv.DictReader(file)] == [0, len(east["train"]) // 3]
 
 
-def test_a_dataset_with_parts_keeps_them(town: Path, start: Path, tmp_path: Path) -> None:
-    run(town, "--model", start, "--out", tmp_path, *QUICK, "--epochs", "0")
+def test_a_dataset_with_parts_keeps_them(dataset: Path, start: Path, tmp_path: Path) -> None:
+    run(dataset, "--model", start, "--out", tmp_path, *QUICK, "--epochs", "0")
     assert not (tmp_path / "split.csv").exists()
 
 
@@ -152,18 +154,18 @@ def test_photos_without_queries_say_what_is_missing(unsplit: Path, start: Path, 
         run(unsplit / "database", "--model", start, "--out", tmp_path, *QUICK, "--epochs", "1")
 
 
-def test_a_run_of_other_photos_is_left_as_it_is(unsplit: Path, town: Path, start: Path, tmp_path: Path) -> None:
-    run(town, "--model", start, "--out", tmp_path, *QUICK, "--epochs", "0")
+def test_a_run_of_other_photos_is_left_as_it_is(unsplit: Path, dataset: Path, start: Path, tmp_path: Path) -> None:
+    run(dataset, "--model", start, "--out", tmp_path, *QUICK, "--epochs", "0")
     with pytest.raises(ArgumentError, match="resume"):
         run(unsplit, "--model", start, "--out", tmp_path, *QUICK, "--epochs", "0")
     assert not (tmp_path / "split.csv").exists()
 
 
 def test_a_mistake_is_one_line_and_exit_status_1(
-    town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:
-        main(["train", str(town), "--out", str(tmp_path / "run"), "--epochs", "-1"])
+        main(["train", str(dataset), "--out", str(tmp_path / "run"), "--epochs", "-1"])
     assert end.value.code == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "epochs" in line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.losses.tuples import IDS, KNOBBED, gradients, random_tuples
+from tests.losses.tuples import CASES, IDS, gradients, random_tuples
 
 from sareloc.losses import LOG_AFFINITY, make_loss
 
@@ -20,25 +20,25 @@ def leaves(seed, **shape):
     return tuple(x.requires_grad_() for x in random_tuples(seed, **shape))
 
 
-def stay_off_kinks(name, knobs, tuples):
+def stay_off_kinks(name, options, tuples):
     """Where a hinge is at 0 the gradient jumps, and finite differences straddle the jump."""
     query, positive, negatives = tuples
     d_p, d_n = (query - positive).norm(dim=-1, keepdim=True), (query[:, None] - negatives).norm(dim=-1)
     if name == "triplet":
-        return (knobs.get("margin", 0.1) + d_p**2 - d_n**2).abs().min() > 1e-4
+        return (options.get("margin", 0.1) + d_p**2 - d_n**2).abs().min() > 1e-4
     if name == "contrastive":
-        return (knobs.get("margin", 0.7) - d_n).abs().min() > 1e-4
+        return (options.get("margin", 0.7) - d_n).abs().min() > 1e-4
     if name == "lifted":
-        return make_loss(name, **knobs)(*tuples).min() > 1e-4
+        return make_loss(name, **options)(*tuples).min() > 1e-4
     return True
 
 
-@pytest.mark.parametrize(("name", "knobs"), KNOBBED, ids=IDS)
+@pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
 @pytest.mark.parametrize("unit", [True, False], ids=["unit", "any-norm"])
-def test_gradcheck(name, knobs, unit):
+def test_gradcheck(name, options, unit):
     tuples = leaves(3, batch=2, negatives=3, dim=4, unit=unit)
-    assert stay_off_kinks(name, knobs, tuples), "choose another seed"
-    assert torch.autograd.gradcheck(make_loss(name, **knobs), tuples)
+    assert stay_off_kinks(name, options, tuples), "choose another seed"
+    assert torch.autograd.gradcheck(make_loss(name, **options), tuples)
 
 
 def test_triplet_gradients_are_table_1s():

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.losses.tuples import IDS, KNOBBED, gradients, random_tuples
+from tests.losses.tuples import CASES, IDS, gradients, random_tuples
 
 from sareloc.losses import geo_classification, make_loss, mean_over_pairs
 
@@ -37,9 +37,9 @@ PRECISIONS = [None, torch.float16, torch.bfloat16]
 
 
 @pytest.mark.parametrize("where", extremes())
-@pytest.mark.parametrize(("name", "knobs"), KNOBBED, ids=IDS)
-def test_finite_in_value_and_gradient(name, knobs, where):
-    loss = make_loss(name, **knobs)
+@pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
+def test_finite_in_value_and_gradient(name, options, where):
+    loss = make_loss(name, **options)
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         q, p, n = (x.to(dtype).requires_grad_() for x in extremes()[where])
         losses = loss(q, p, n)
@@ -52,16 +52,16 @@ def test_finite_in_value_and_gradient(name, knobs, where):
 
 
 @pytest.mark.parametrize("low", PRECISIONS, ids=str)
-@pytest.mark.parametrize(("name", "knobs"), KNOBBED, ids=IDS)
-def test_a_model_under_autocast_learns_from_it(name, knobs, low):
+@pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
+def test_a_model_under_autocast_learns_from_it(name, options, low):
     """The loss is called inside autocast, on what a linear layer gives there."""
     model = torch.nn.Linear(32, 16)
     q, p, n = random_tuples(0, dim=32, dtype=torch.float32)
     with torch.autocast("cpu", dtype=low or torch.bfloat16, enabled=low is not None):
         described = [model(x) for x in (q, p, n)]
         assert described[0].dtype == (low or torch.float32)
-        losses = make_loss(name, **knobs)(*described)
-    outside = make_loss(name, **knobs)(*(x.float() for x in described))
+        losses = make_loss(name, **options)(*described)
+    outside = make_loss(name, **options)(*(x.float() for x in described))
     assert losses.dtype == torch.float32
     torch.testing.assert_close(losses, outside, rtol=0, atol=0)  # autocast narrowed nothing inside the loss
     losses.mean().backward()
@@ -71,11 +71,11 @@ def test_a_model_under_autocast_learns_from_it(name, knobs, low):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("low", PRECISIONS, ids=str)
-@pytest.mark.parametrize(("name", "knobs"), KNOBBED, ids=IDS)
-def test_the_same_on_cuda(name, knobs, low):
+@pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
+def test_the_same_on_cuda(name, options, low):
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    loss = make_loss(name, **knobs)
+    loss = make_loss(name, **options)
     for where, tuples in extremes().items():
         q, p, n = (x.to("cuda", low or torch.float32).requires_grad_() for x in tuples)
         with torch.autocast("cuda", dtype=low or torch.bfloat16, enabled=low is not None):

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from tests.losses.tuples import IDS, KNOBBED, random_tuples
+from tests.losses.tuples import CASES, IDS, random_tuples
 
 from sareloc.losses import make_loss
 
@@ -86,14 +86,14 @@ TWINS = {
 
 @pytest.mark.parametrize("unit", [True, False], ids=["unit", "any-norm"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.float64, 1e-13)], ids=["f32", "f64"])
-@pytest.mark.parametrize(("name", "knobs"), KNOBBED, ids=IDS)
-def test_equals_its_loop(name, knobs, dtype, tolerance, unit):
+@pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
+def test_equals_its_loop(name, options, dtype, tolerance, unit):
     for seed, (batch, count, dim) in enumerate([(4, 10, 8), (1, 1, 1), (3, 1, 5), (2, 7, 64)]):
         tuples = random_tuples(seed, batch=batch, negatives=count, dim=dim, unit=unit, dtype=dtype)
-        losses = make_loss(name, **knobs)(*tuples)
+        losses = make_loss(name, **options)(*tuples)
         assert losses.shape == (batch,)
         assert losses.dtype == dtype
-        expected = [TWINS[name](q, p, ns, **knobs) for q, p, ns in zip(*(x.tolist() for x in tuples), strict=True)]
+        expected = [TWINS[name](q, p, ns, **options) for q, p, ns in zip(*(x.tolist() for x in tuples), strict=True)]
         torch.testing.assert_close(
             losses.double(), torch.tensor(expected, dtype=torch.float64), rtol=tolerance, atol=tolerance
         )

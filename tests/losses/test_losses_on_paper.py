@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.losses.tuples import IDS, KNOBBED, random_tuples
+from tests.losses.tuples import CASES, IDS, random_tuples
 
 from sareloc.losses import LOG_AFFINITY, make_loss
 
@@ -28,7 +28,7 @@ def test_equal_distances_are_an_even_bet(kernel, count):
 
 
 @pytest.mark.parametrize(
-    ("name", "knobs", "tuples", "expected"),
+    ("name", "options", "tuples", "expected"),
     [
         ("triplet", {"margin": 0.1}, on_a_line(1.0, 1.0, 0.5, 3.0), 0.1 + 0.85 + 0.0),
         ("contrastive", {"margin": 0.7}, on_a_line(1.0, 0.5, 0.7, 2.0), 0.5 + 0.02),
@@ -42,8 +42,8 @@ def test_equal_distances_are_an_even_bet(kernel, count):
         ("lifted", {"margin": 1.0}, on_a_line(0.0, 2.0), 0.0),  # J = log 2 - 1 < 0: pruned
     ],
 )
-def test_solved_on_paper(name, knobs, tuples, expected):
-    assert make_loss(name, **knobs)(*tuples).item() == pytest.approx(expected, rel=1e-6, abs=1e-7)
+def test_solved_on_paper(name, options, tuples, expected):
+    assert make_loss(name, **options)(*tuples).item() == pytest.approx(expected, rel=1e-6, abs=1e-7)
 
 
 def test_angular_at_45_degrees_on_paper():
@@ -83,36 +83,36 @@ def test_ind_and_joint_agree_on_one_negative_and_differ_on_more(kernel):
     torch.testing.assert_close(ind(q, p, n), each.sum(0))
 
 
-@pytest.mark.parametrize(("name", "knobs"), KNOBBED, ids=IDS)
-def test_the_order_of_negatives_does_not_matter(name, knobs):
+@pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
+def test_the_order_of_negatives_does_not_matter(name, options):
     q, p, n = random_tuples(4)
-    loss = make_loss(name, **knobs)
+    loss = make_loss(name, **options)
     torch.testing.assert_close(loss(q, p, n), loss(q, p, n.flip(1)))
 
 
-@pytest.mark.parametrize(("name", "knobs"), KNOBBED, ids=IDS)
-def test_tuples_of_a_batch_do_not_see_each_other(name, knobs):
+@pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
+def test_tuples_of_a_batch_do_not_see_each_other(name, options):
     q, p, n = random_tuples(5, batch=6)
-    loss = make_loss(name, **knobs)
+    loss = make_loss(name, **options)
     alone = torch.cat([loss(q[i : i + 1], p[i : i + 1], n[i : i + 1]) for i in range(6)])
     torch.testing.assert_close(loss(q, p, n), alone)
     assert loss(q[:0], p[:0], n[:0]).shape == (0,)
 
 
-@pytest.mark.parametrize(("name", "knobs"), KNOBBED, ids=IDS)
-def test_losses_of_distances_do_not_feel_a_shift_and_those_of_dot_products_do(name, knobs):
+@pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
+def test_losses_of_distances_do_not_feel_a_shift_and_those_of_dot_products_do(name, options):
     tuples = random_tuples(6)
     shifted = [x + torch.linspace(-1, 1, 8, dtype=torch.float64) for x in tuples]
-    loss = make_loss(name, **knobs)
+    loss = make_loss(name, **options)
     same = torch.allclose(loss(*tuples), loss(*shifted))
     assert same == (name not in {"n-pair", "angular"})
 
 
-@pytest.mark.parametrize(("name", "knobs"), KNOBBED, ids=IDS)
-def test_losses_do_not_feel_a_rotation(name, knobs):
+@pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
+def test_losses_do_not_feel_a_rotation(name, options):
     rotation = torch.linalg.qr(torch.randn(8, 8, dtype=torch.float64)).Q
     tuples = random_tuples(7)
-    loss = make_loss(name, **knobs)
+    loss = make_loss(name, **options)
     torch.testing.assert_close(loss(*tuples), loss(*(x @ rotation for x in tuples)))
 
 

@@ -1,4 +1,4 @@
-"""Losses by name and as modules: what is offered, and what a wrong name, knob or shape is told."""
+"""Losses by name and as modules: what is offered, and what a wrong name, option or shape is told."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_an_unknown_name_lists_the_known_ones():
 
 
 @pytest.mark.parametrize(
-    ("name", "knobs", "message"),
+    ("name", "options", "message"),
     [
         ("triplet", {"margn": 0.1}, "loss 'triplet' has no option 'margn': its options are margin (default 0.1)"),
         (
@@ -64,9 +64,9 @@ def test_an_unknown_name_lists_the_known_ones():
         ("angular", {"angle_deg": 0.0}, "angle_deg must be between 0 and 90 degrees (the paper's is 45), found 0.0"),
     ],
 )
-def test_a_wrong_knob_is_told_when_the_loss_is_made(name, knobs, message):
+def test_a_wrong_option_is_told_when_the_loss_is_made(name, options, message):
     with pytest.raises(ArgumentError, match=re.escape(message)):
-        make_loss(name, **knobs)
+        make_loss(name, **options)
 
 
 @pytest.mark.parametrize("case", SHAPES)
@@ -90,7 +90,7 @@ def test_descriptors_must_be_floating_point_tensors(found, kind):
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "knobs"),
+    ("module", "name", "options"),
     [
         (SARE(), "sare-ind", {"kernel": "gaussian"}),
         (SARE(joint=True), "sare-joint", {"kernel": "gaussian"}),
@@ -106,9 +106,9 @@ def test_descriptors_must_be_floating_point_tensors(found, kind):
     ],
     ids=repr,
 )
-def test_a_module_is_its_function(module, name, knobs):
+def test_a_module_is_its_function(module, name, options):
     tuples = random_tuples(0)
-    assert torch.equal(module(*tuples), make_loss(name, **knobs)(*tuples))
+    assert torch.equal(module(*tuples), make_loss(name, **options)(*tuples))
     assert torch.equal(copy.deepcopy(module)(*tuples), module(*tuples))
     assert list(module.state_dict()) == []
 
@@ -122,7 +122,7 @@ def test_modules_and_functions_share_their_defaults(module, name):
     assert torch.equal(module()(*tuples), make_loss(name)(*tuples))
 
 
-def test_a_module_says_what_it_is_and_refuses_wrong_knobs():
+def test_a_module_says_what_it_is_and_refuses_wrong_options():
     assert repr(SARE(kernel="cauchy", joint=True)) == "SARE('sare-joint', kernel='cauchy', width=1.0)"
     with pytest.raises(ArgumentError, match="unknown kernel 'rbf'"):
         SARE(kernel="rbf")

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sareloc.losses import LOG_AFFINITY, LOSSES
 
-KNOBBED = [
+CASES = [
     *((name, {"kernel": kernel}) for name in ("sare-ind", "sare-joint") for kernel in LOG_AFFINITY),
     *((name, {"kernel": kernel, "width": 0.4}) for name in ("sare-ind", "sare-joint") for kernel in LOG_AFFINITY),
     *((name, {}) for name in LOSSES if not name.startswith("sare")),
@@ -17,8 +17,8 @@ KNOBBED = [
     ("lifted", {"margin": 0.2}),
     ("angular", {"angle_deg": 30.0}),
 ]
-"""Every loss with every kernel, with its own knobs and with others."""
-IDS = [" ".join([name, *map(str, knobs.values())]) for name, knobs in KNOBBED]
+"""Every loss with every kernel, with its own options and with others."""
+IDS = [" ".join([name, *map(str, options.values())]) for name, options in CASES]
 
 
 def random_tuples(

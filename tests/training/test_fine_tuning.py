@@ -11,54 +11,54 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.training.test_training_loop import QUICK, recall_1, same, weights
-from tests.training.tiny_town import tiny_model, tiny_pixels, tiny_town
+from tests.training.tiny_dataset import tiny_dataset, tiny_model, tiny_pixels
 
 from sareloc.errors import ArgumentError
 from sareloc.models import PlaceModel, fit_whitening
 from sareloc.models.checkpoint import read_manifest
 from sareloc.training import train
-from sareloc.training.data import Town
+from sareloc.training.data import TrainingSet
 from sareloc.training.validation import recall_of_descriptors
 
-KNOBS = replace(QUICK, dim=None, lr=0.01)
-DATABASE = 80  # photos of the tiny town: enough for a whitening of 24 dimensions, too few for one of 60
+CONFIG = replace(QUICK, dim=None, lr=0.01)
+DATABASE = 80  # photos of the tiny dataset: enough for a whitening of 24 dimensions, too few for one of 60
 FORMS = pytest.mark.parametrize(("whitening", "dim"), [("after", 24), ("after", 60), ("learned", 60), ("refitted", 24)])
 
 
 def whitened_model(dim: int) -> PlaceModel:
-    """A model with a whitening that was fitted to other towns."""
+    """A model with a whitening that was fitted to other datasets."""
     model = tiny_model()
     others = torch.cat([tiny_pixels(seed)[:DATABASE] for seed in (11, 12, 13)])
     model.whitening = fit_whitening(model.encode(others, precision=torch.float32), dim)
     return model
 
 
-def recall_5(model: PlaceModel, town: Town) -> float:
-    return recall_of_descriptors(town.places, model.encode(town.inputs.tensor, precision=torch.float32))[5]
+def recall_5(model: PlaceModel, dataset: TrainingSet) -> float:
+    return recall_of_descriptors(dataset.places, model.encode(dataset.inputs.tensor, precision=torch.float32))[5]
 
 
 def test_too_few_photos_leave_the_start_its_whitening() -> None:
-    model, exam = whitened_model(60), tiny_town()
-    before, start = weights(model), recall_1(model, exam)
-    run = train(model, tiny_town(), KNOBS, validation=exam, progress=False)
+    model, validation_set = whitened_model(60), tiny_dataset()
+    before, start = weights(model), recall_1(model, validation_set)
+    run = train(model, tiny_dataset(), CONFIG, validation=validation_set, progress=False)
     assert model.dim == 60
     assert torch.equal(model.whitening.projection, before["whitening.projection"])
     assert run.start.recall_1 == pytest.approx(start)
     assert run.best.epoch > 0
-    assert run.best.recall_1 == pytest.approx(recall_1(model, exam))
+    assert run.best.recall_1 == pytest.approx(recall_1(model, validation_set))
     assert run.best.recall_5 > run.start.recall_5
     assert f"{start:.1%}" in run.line()
     assert f"best epoch {run.best.epoch}" in run.line()
 
 
 def test_enough_photos_fit_a_whitening_of_the_same_dimensions() -> None:
-    model, exam = whitened_model(24), tiny_town()
-    before, start = weights(model), recall_1(model, exam)
-    run = train(model, tiny_town(), KNOBS, validation=exam, progress=False)
+    model, validation_set = whitened_model(24), tiny_dataset()
+    before, start = weights(model), recall_1(model, validation_set)
+    run = train(model, tiny_dataset(), CONFIG, validation=validation_set, progress=False)
     assert model.dim == 24
     assert not torch.equal(model.whitening.projection, before["whitening.projection"])
     assert run.start.recall_1 == pytest.approx(start)  # with its own whitening
-    assert run.best.recall_1 == pytest.approx(recall_1(model, exam))  # with the one that is saved
+    assert run.best.recall_1 == pytest.approx(recall_1(model, validation_set))  # with the one that is saved
     assert run.best.recall_5 > run.start.recall_5
 
 
@@ -66,8 +66,8 @@ def test_enough_photos_fit_a_whitening_of_the_same_dimensions() -> None:
 def test_the_start_is_kept_where_nothing_beats_it(whitening: str, dim: int, tmp_path: Path) -> None:
     model = whitened_model(dim)
     before, fingerprint = weights(model), model.fingerprint()
-    knobs = replace(KNOBS, lr=3.0, whitening=whitening, epochs=1)
-    run = train(model, tiny_town(), knobs, validation=tiny_town(9), out=tmp_path, progress=False)
+    config = replace(CONFIG, lr=3.0, whitening=whitening, epochs=1)
+    run = train(model, tiny_dataset(), config, validation=tiny_dataset(9), out=tmp_path, progress=False)
     assert run.best.epoch == 0
     assert "start is kept" in run.line()
     assert same(weights(model), before)
@@ -76,11 +76,11 @@ def test_the_start_is_kept_where_nothing_beats_it(whitening: str, dim: int, tmp_
 
 def test_what_is_saved_is_compared_not_what_was_trained() -> None:
     """The start's whitening was learned: a fitted one is worse, however well the network before it does."""
-    model, town = tiny_model(), tiny_town()
-    learned = replace(KNOBS, dim=8, whitening="learned", lr=0.002, epochs=12)
-    train(model, town, learned, progress=False)
-    before, start = weights(model), recall_5(model, town)
-    run = train(model, town, replace(KNOBS, lr=0.002, epochs=2), validation=town, progress=False)
+    model, dataset = tiny_model(), tiny_dataset()
+    learned = replace(CONFIG, dim=8, whitening="learned", lr=0.002, epochs=12)
+    train(model, dataset, learned, progress=False)
+    before, start = weights(model), recall_5(model, dataset)
+    run = train(model, dataset, replace(CONFIG, lr=0.002, epochs=2), validation=dataset, progress=False)
     assert max(record.recall_5 for record in run.history[1:]) > run.history[0].recall_5
     assert (run.best.epoch, run.best.recall_5) == (0, pytest.approx(start))
     assert same(weights(model), before)
@@ -88,21 +88,30 @@ def test_what_is_saved_is_compared_not_what_was_trained() -> None:
 
 @pytest.mark.parametrize(("whitening", "dim"), [("after", 24), ("learned", 60)])
 def test_a_resumed_fine_tuning_ends_with_the_same_bits(whitening: str, dim: int, tmp_path: Path) -> None:
-    exam, knobs = tiny_town(9), replace(KNOBS, whitening=whitening, epochs=2)
+    validation_set, config = tiny_dataset(9), replace(CONFIG, whitening=whitening, epochs=2)
     straight = whitened_model(dim)
-    whole = train(straight, tiny_town(), knobs, validation=exam, progress=False)
-    train(whitened_model(dim), tiny_town(), replace(knobs, epochs=1), validation=exam, out=tmp_path, progress=False)
+    whole = train(straight, tiny_dataset(), config, validation=validation_set, progress=False)
+    train(
+        whitened_model(dim),
+        tiny_dataset(),
+        replace(config, epochs=1),
+        validation=validation_set,
+        out=tmp_path,
+        progress=False,
+    )
     other = tiny_model(seed=5)  # everything must come from the folder, the start's whitening too
-    resumed = train(other, tiny_town(), knobs, validation=exam, out=tmp_path, resume=True, progress=False)
+    resumed = train(other, tiny_dataset(), config, validation=validation_set, out=tmp_path, resume=True, progress=False)
     assert same(weights(straight), weights(other))
     assert replace(resumed.start, loss=0) == replace(whole.start, loss=0)
     assert replace(resumed.best, loss=0, seconds=0) == replace(whole.best, loss=0, seconds=0)
 
 
 def test_no_epochs_evaluate_and_save_the_start(tmp_path: Path) -> None:
-    model, exam = whitened_model(60), tiny_town(9)
-    before, start = weights(model), recall_1(model, exam)
-    run = train(model, tiny_town(), replace(KNOBS, epochs=0), validation=exam, out=tmp_path, progress=False)
+    model, validation_set = whitened_model(60), tiny_dataset(9)
+    before, start = weights(model), recall_1(model, validation_set)
+    run = train(
+        model, tiny_dataset(), replace(CONFIG, epochs=0), validation=validation_set, out=tmp_path, progress=False
+    )
     assert (run.best.epoch, run.best.recall_1, len(run.history)) == (0, pytest.approx(start), 1)
     saved = load_file(tmp_path / "model.safetensors")
     assert same({k: v.contiguous() for k, v in before.items()}, saved)
@@ -117,20 +126,20 @@ def test_a_smaller_dimension_is_cut_from_the_starts_whitening() -> None:
     model = whitened_model(60)
     pixels = tiny_pixels(9)[:5]
     wanted = model.encode(pixels, dim=48, precision=torch.float32)
-    train(model, tiny_town(), replace(KNOBS, dim=48, epochs=0), validation=tiny_town(9), progress=False)
+    train(model, tiny_dataset(), replace(CONFIG, dim=48, epochs=0), validation=tiny_dataset(9), progress=False)
     np.testing.assert_allclose(model.encode(pixels, precision=torch.float32), wanted, atol=1e-6)
 
 
 def test_more_dimensions_than_the_photos_allow_are_said(capsys: pytest.CaptureFixture[str]) -> None:
     model = whitened_model(50)
-    train(model, tiny_town(), replace(KNOBS, dim=60, epochs=1), validation=tiny_town(9), progress=False)
+    train(model, tiny_dataset(), replace(CONFIG, dim=60, epochs=1), validation=tiny_dataset(9), progress=False)
     assert model.dim == 50
     assert "too few" in capsys.readouterr().out
 
 
 def test_without_validation_the_last_epoch_is_kept_and_nothing_is_claimed() -> None:
     model = whitened_model(60)
-    run = train(model, tiny_town(), replace(KNOBS, epochs=2), progress=False)
+    run = train(model, tiny_dataset(), replace(CONFIG, epochs=2), progress=False)
     assert run.best.epoch == 2
     assert model.dim == 60
     assert "no validation" in run.line()
@@ -138,14 +147,14 @@ def test_without_validation_the_last_epoch_is_kept_and_nothing_is_claimed() -> N
 
 def test_a_new_model_is_whitened_as_before() -> None:
     model = tiny_model()
-    run = train(model, tiny_town(), replace(KNOBS, dim=16, epochs=2), validation=tiny_town(9), progress=False)
+    run = train(model, tiny_dataset(), replace(CONFIG, dim=16, epochs=2), validation=tiny_dataset(9), progress=False)
     assert model.dim == 16
-    assert run.best.recall_1 == pytest.approx(recall_1(model, tiny_town(9)))  # as it is saved
+    assert run.best.recall_1 == pytest.approx(recall_1(model, tiny_dataset(9)))  # as it is saved
 
 
 def test_a_run_needs_the_start_that_it_wrote(tmp_path: Path) -> None:
-    train(whitened_model(60), tiny_town(), replace(KNOBS, epochs=1), out=tmp_path, progress=False)
+    train(whitened_model(60), tiny_dataset(), replace(CONFIG, epochs=1), out=tmp_path, progress=False)
     (tmp_path / "start.safetensors").write_bytes(b"not weights")
     with pytest.raises(Exception, match=r"start\.safetensors") as refused:
-        train(whitened_model(60), tiny_town(), KNOBS, out=tmp_path, resume=True, progress=False)
+        train(whitened_model(60), tiny_dataset(), CONFIG, out=tmp_path, resume=True, progress=False)
     assert not isinstance(refused.value, ArgumentError)

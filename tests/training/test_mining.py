@@ -26,7 +26,7 @@ from sareloc.training.mining import (
 
 
 def places_at(database_m: list[float], queries_m: list[float], **more: object) -> Places:
-    """A town along a line: photos at these metres."""
+    """A dataset along a line: photos at these metres."""
 
     def photos(x: list[float], key: str) -> PhotoSet:
         columns = {c: more.get(f"{key}_{c}") for c in ("times", "place_ids")}
@@ -49,8 +49,8 @@ def test_queries_without_positives_are_not_trainable() -> None:
 
 def test_under_the_time_protocol_a_positive_was_taken_at_another_time() -> None:
     times = {"db_times": np.array([1.0, 2.0]), "q_times": np.array([1.0])}
-    town = places_at([5.0, 6.0], [0.0], protocol="time", **times)
-    assert find_neighbourhoods(town).positives[0].tolist() == [1]
+    dataset = places_at([5.0, 6.0], [0.0], protocol="time", **times)
+    assert find_neighbourhoods(dataset).positives[0].tolist() == [1]
 
 
 def test_place_ids_decide_where_the_protocol_says_so() -> None:
@@ -74,26 +74,26 @@ def test_a_photo_that_asks_and_is_searched_is_not_its_own_positive() -> None:
     assert [rows.tolist() for rows in found.positives] == [[1], [0]]
 
 
-def test_a_town_without_positives_is_refused_before_the_first_step() -> None:
-    town = places_at([100.0], [0.0])
+def test_a_dataset_without_positives_is_refused_before_the_first_step() -> None:
+    dataset = places_at([100.0], [0.0])
     with pytest.raises(DatasetError, match="none of its 1 queries has a potential positive"):
-        check_minable(town, find_neighbourhoods(town), 10)
+        check_minable(dataset, find_neighbourhoods(dataset), 10)
 
 
-def test_a_town_too_small_for_the_negatives_is_refused() -> None:
-    town = places_at([5.0, 100.0], [0.0])
+def test_a_dataset_too_small_for_the_negatives_is_refused() -> None:
+    dataset = places_at([5.0, 100.0], [0.0])
     with pytest.raises(DatasetError, match="only 1 database photos that may be a negative, and a tuple takes 10"):
-        check_minable(town, find_neighbourhoods(town), 10)
+        check_minable(dataset, find_neighbourhoods(dataset), 10)
 
 
-def random_town(
+def random_dataset(
     queries: int = 30, database: int = 200, dim: int = 16
 ) -> tuple[Neighbourhoods, torch.Tensor, torch.Tensor]:
     rng = np.random.default_rng(3)
-    town = places_at(list(rng.uniform(0, 900, database)), list(rng.uniform(0, 900, queries)))
+    dataset = places_at(list(rng.uniform(0, 900, database)), list(rng.uniform(0, 900, queries)))
     make = torch.Generator().manual_seed(4)
     q, d = (F.normalize(torch.randn(n, dim, generator=make), dim=1) for n in (queries, database))
-    return find_neighbourhoods(town), q, d
+    return find_neighbourhoods(dataset), q, d
 
 
 def mine_by_loops(
@@ -117,7 +117,7 @@ def mine_by_loops(
 @pytest.mark.parametrize("at_once", [1, 7 * 200, 1 << 26])
 def test_mining_agrees_with_plain_loops(margin: float | None, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sareloc.training.mining.NUMBERS_AT_ONCE", at_once)
-    near, q, d = random_town()
+    near, q, d = random_dataset()
     rows = near.trainable
     tuples, _ = mine(
         rows, q[rows], d, near, no_memory(len(q), 10), pool=10_000, negatives=10,
@@ -132,7 +132,7 @@ def test_mining_agrees_with_plain_loops(margin: float | None, at_once: int, monk
 
 
 def test_negatives_come_from_the_pool_and_the_memory_and_never_from_nearby() -> None:
-    near, q, d = random_town()
+    near, q, d = random_dataset()
     rows = near.trainable
     full = mine_by_loops(near, q, d, 3, None)
     memory = no_memory(len(q), 3)
@@ -148,7 +148,7 @@ def test_negatives_come_from_the_pool_and_the_memory_and_never_from_nearby() -> 
 
 
 def test_the_same_seed_mines_the_same_and_another_seed_does_not() -> None:
-    near, q, d = random_town()
+    near, q, d = random_dataset()
     rows = near.trainable
 
     def negatives(seed: int) -> list[list[int]]:
@@ -163,7 +163,7 @@ def test_the_same_seed_mines_the_same_and_another_seed_does_not() -> None:
 
 
 def test_memory_of_queries_not_mined_stays() -> None:
-    near, q, d = random_town()
+    near, q, d = random_dataset()
     memory = no_memory(len(q), 2)
     untouched = int(near.trainable[-1])
     memory[untouched] = (7, 8)
@@ -175,7 +175,7 @@ def test_memory_of_queries_not_mined_stays() -> None:
 
 
 def test_half_precision_caches_mine_nearly_the_same() -> None:
-    near, q, d = random_town()
+    near, q, d = random_dataset()
     rows = near.trainable
 
     def hardest(dtype: torch.dtype) -> np.ndarray:
@@ -189,12 +189,12 @@ def test_half_precision_caches_mine_nearly_the_same() -> None:
 
 
 def test_pools_do_not_depend_on_how_queries_are_shared_out() -> None:
-    near, q, d = random_town()
+    near, q, d = random_dataset()
     rows = near.trainable
     memory = no_memory(len(q), 4)
-    knobs = {"pool": 30, "negatives": 4, "seed": 5}
-    whole, _ = mine(rows, q[rows], d, near, memory, **knobs)
-    halves = [mine(part, q[part], d, near, memory, **knobs)[0] for part in (rows[::2], rows[1::2])]
+    config = {"pool": 30, "negatives": 4, "seed": 5}
+    whole, _ = mine(rows, q[rows], d, near, memory, **config)
+    halves = [mine(part, q[part], d, near, memory, **config)[0] for part in (rows[::2], rows[1::2])]
     for part, mined in zip((slice(0, None, 2), slice(1, None, 2)), halves, strict=True):
         assert (whole.take(part).negatives == mined.negatives).all()
 
@@ -211,15 +211,15 @@ def test_random_keys_look_random() -> None:
 
 
 def test_missing_negatives_are_marked() -> None:
-    town = places_at([5.0, 100.0, 200.0], [0.0])
-    near = find_neighbourhoods(town)
+    dataset = places_at([5.0, 100.0, 200.0], [0.0])
+    near = find_neighbourhoods(dataset)
     one = F.normalize(torch.randn(4, 8), dim=1)
     tuples, memory = mine(near.trainable, one[:1], one[1:], near, no_memory(1, 5), pool=10, negatives=4, seed=0)
     assert sorted(tuples.negatives[0].tolist()) == [-1, -1, 1, 2]
     assert sorted(memory[0].tolist()) == [-1, -1, -1, 1, 2]
 
 
-def large_town(queries: int = 20, database: int = 4000) -> tuple[Neighbourhoods, torch.Tensor, torch.Tensor]:
+def large_dataset(queries: int = 20, database: int = 4000) -> tuple[Neighbourhoods, torch.Tensor, torch.Tensor]:
     """So many photos that a pool of a hundred is drawn without looking at the others."""
     rng = np.random.default_rng(5)
     near = [np.sort(rng.choice(database, rng.integers(1, 200), replace=False)) for _ in range(queries)]
@@ -236,7 +236,7 @@ def pools_of(near: Neighbourhoods, queries: np.ndarray, width: int, pool: int, s
 
 @pytest.mark.parametrize("pool", [1, 100, 250])
 def test_a_pool_is_whole_without_repeats_and_not_from_nearby(pool: int) -> None:
-    near, q, d = large_town()
+    near, q, d = large_dataset()
     pools = pools_of(near, np.arange(len(q)), len(d), pool)
     assert pools.shape == (len(q), pool)
     for rows, barred in zip(pools, near.near, strict=True):
@@ -245,14 +245,14 @@ def test_a_pool_is_whole_without_repeats_and_not_from_nearby(pool: int) -> None:
         assert not set(rows) & set(barred)
 
 
-def test_a_pool_of_a_large_town_depends_on_the_seed_and_the_query_alone() -> None:
-    near, q, d = large_town()
+def test_a_pool_of_a_large_dataset_depends_on_the_seed_and_the_query_alone() -> None:
+    near, q, d = large_dataset()
     everyone = pools_of(near, np.arange(len(q)), len(d), 100)
     assert (pools_of(near, np.array([7, 3]), len(d), 100) == everyone[[7, 3]]).all()
     assert not (pools_of(near, np.array([7]), len(d), 100, seed=1) == everyone[7]).any()
 
 
-def test_pools_of_a_large_town_take_every_photo_equally_often() -> None:
+def test_pools_of_a_large_dataset_take_every_photo_equally_often() -> None:
     nobody = [np.zeros(0, np.int64)] * 3000
     drawn = np.bincount(pools_of(Neighbourhoods(nobody, nobody), np.arange(3000), 1000, 50).ravel(), minlength=1000)
     assert drawn.sum() == 150_000
@@ -261,8 +261,8 @@ def test_pools_of_a_large_town_take_every_photo_equally_often() -> None:
     assert 820 < surprise < 1180
 
 
-def test_the_hardest_of_a_large_town_are_those_of_the_pool_and_the_memory() -> None:
-    near, q, d = large_town()
+def test_the_hardest_of_a_large_dataset_are_those_of_the_pool_and_the_memory() -> None:
+    near, q, d = large_dataset()
     rows = np.arange(len(q))
     pools = pools_of(near, rows, len(d), 100)
     memory = no_memory(len(q), 3)

@@ -16,19 +16,21 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.training.tiny_town import PLACES, tiny_model, tiny_places, tiny_town, write_town
+from tests.training.tiny_dataset import PLACES, tiny_dataset, tiny_model, tiny_places, write_dataset
 
 from sareloc.errors import ArgumentError, DatasetError, SarelocError
 from sareloc.models import PlaceModel
 from sareloc.models.checkpoint import open_checkpoint
-from sareloc.training import RECIPES, Training, recipe, train
-from sareloc.training.data import TensorInputs, Town, keep_features
+from sareloc.training import RECIPES, TrainingConfig, recipe, train
+from sareloc.training.data import TensorInputs, TrainingSet, keep_features
 from sareloc.training.distributed import Network, Ranks, describe
 from sareloc.training.loop import best_epoch, learning_rate
 from sareloc.training.run_folder import EpochRecord
 from sareloc.training.validation import recall_of_descriptors
 
-QUICK = Training(epochs=3, lr=0.05, negatives=5, pool=10, remembered=5, refresh_every=20, precision="float32", dim=0)
+QUICK = TrainingConfig(
+    epochs=3, lr=0.05, negatives=5, pool=10, remembered=5, refresh_every=20, precision="float32", dim=0
+)
 
 
 def weights(model: PlaceModel) -> dict[str, torch.Tensor]:
@@ -39,9 +41,9 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
 
-def recall_1(model: PlaceModel, town: Town) -> float:
-    network = Network(model, town.inputs.stage, torch.float32)
-    return recall_of_descriptors(town.places, describe(network, town.inputs, 16, Ranks()))[1]
+def recall_1(model: PlaceModel, dataset: TrainingSet) -> float:
+    network = Network(model, dataset.inputs.stage, torch.float32)
+    return recall_of_descriptors(dataset.places, describe(network, dataset.inputs, 16, Ranks()))[1]
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -49,8 +51,8 @@ def test_every_recipe_of_the_paper_learns(name: str) -> None:
     model = tiny_model("crn" if name == "crn" else "netvlad")
     before, frozen = weights(model), model.backbone.conv1.weight.clone()
     lr = 1.0 if name == "geo-classification" else 0.05
-    knobs = recipe(name, epochs=6, lr=lr, negatives=5, pool=10, remembered=0, refresh_every=20, precision="float32")
-    run = train(model, tiny_town(), replace(knobs, dim=0), progress=False)
+    config = recipe(name, epochs=6, lr=lr, negatives=5, pool=10, remembered=0, refresh_every=20, precision="float32")
+    run = train(model, tiny_dataset(), replace(config, dim=0), progress=False)
     assert run.history[-1].loss < run.history[1].loss
     assert torch.equal(model.backbone.conv1.weight, frozen)
     assert not torch.equal(model.backbone.conv3.weight, before["backbone.conv3.weight"])
@@ -58,18 +60,18 @@ def test_every_recipe_of_the_paper_learns(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["netvlad", "sare-ind", "sare-joint"])
 def test_what_was_learned_is_found_again(name: str) -> None:
-    model, town = tiny_model(), tiny_town()
-    before = recall_1(model, town)
-    knobs = recipe(name, epochs=16, lr=0.02, halve_every=99, negatives=5, pool=10, remembered=0, refresh_every=20)
-    run = train(model, town, replace(knobs, dim=0, precision="float32"), validation=town, progress=False)
-    assert recall_1(model, town) == pytest.approx(run.best.recall_1)
+    model, dataset = tiny_model(), tiny_dataset()
+    before = recall_1(model, dataset)
+    config = recipe(name, epochs=16, lr=0.02, halve_every=99, negatives=5, pool=10, remembered=0, refresh_every=20)
+    run = train(model, dataset, replace(config, dim=0, precision="float32"), validation=dataset, progress=False)
+    assert recall_1(model, dataset) == pytest.approx(run.best.recall_1)
     assert run.best.recall_1 > before + 0.2
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_does_not() -> None:
     def trained(seed: int) -> dict[str, torch.Tensor]:
         model = tiny_model()
-        train(model, tiny_town(), replace(QUICK, seed=seed, epochs=1), progress=False)
+        train(model, tiny_dataset(), replace(QUICK, seed=seed, epochs=1), progress=False)
         return weights(model)
 
     assert same(trained(1), trained(1))
@@ -80,8 +82,8 @@ def test_the_same_seed_gives_the_same_weights_and_another_does_not() -> None:
 def test_one_tuple_at_a_time_gives_the_same_step(loss: str) -> None:
     def trained(at_once: int) -> dict[str, torch.Tensor]:
         model = tiny_model()
-        knobs = replace(QUICK, loss=loss, tuples_at_once=at_once, epochs=1)
-        train(model, tiny_town(), knobs, progress=False)
+        config = replace(QUICK, loss=loss, tuples_at_once=at_once, epochs=1)
+        train(model, tiny_dataset(), config, progress=False)
         return weights(model)
 
     together, apart = trained(4), trained(1)
@@ -91,11 +93,11 @@ def test_one_tuple_at_a_time_gives_the_same_step(loss: str) -> None:
 
 def test_kept_features_teach_what_pixels_teach() -> None:
     def trained(features: bool) -> dict[str, torch.Tensor]:
-        model, town = tiny_model(), tiny_town()
+        model, dataset = tiny_model(), tiny_dataset()
         if features:
-            assert isinstance(town.inputs, TensorInputs)
-            town = Town(town.places, keep_features(model, town.inputs.tensor, torch.float32))
-        train(model, town, replace(QUICK, epochs=1), progress=False)
+            assert isinstance(dataset.inputs, TensorInputs)
+            dataset = TrainingSet(dataset.places, keep_features(model, dataset.inputs.tensor, torch.float32))
+        train(model, dataset, replace(QUICK, epochs=1), progress=False)
         return weights(model)
 
     pixels, features = trained(False), trained(True)
@@ -105,14 +107,21 @@ def test_kept_features_teach_what_pixels_teach() -> None:
 
 def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path) -> None:
     straight = tiny_model()
-    whole = train(straight, tiny_town(), QUICK, validation=tiny_town(9), out=tmp_path / "straight", progress=False)
+    whole = train(
+        straight, tiny_dataset(), QUICK, validation=tiny_dataset(9), out=tmp_path / "straight", progress=False
+    )
     first = tiny_model()
     train(
-        first, tiny_town(), replace(QUICK, epochs=2), validation=tiny_town(9), out=tmp_path / "halved", progress=False
+        first,
+        tiny_dataset(),
+        replace(QUICK, epochs=2),
+        validation=tiny_dataset(9),
+        out=tmp_path / "halved",
+        progress=False,
     )
     second = tiny_model(seed=5)  # other weights: everything must come from the folder
     rest = train(
-        second, tiny_town(), QUICK, validation=tiny_town(9), out=tmp_path / "halved", resume=True, progress=False
+        second, tiny_dataset(), QUICK, validation=tiny_dataset(9), out=tmp_path / "halved", resume=True, progress=False
     )
     assert same(weights(straight), weights(second))
     assert [str(replace(r, seconds=0)) for r in rest.history] == [str(replace(r, seconds=0)) for r in whole.history]
@@ -120,51 +129,51 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_adamw_resumes_too(tmp_path: Path) -> None:
-    knobs = replace(QUICK, optimizer="adamw", lr=0.01, schedule="cosine")
+    config = replace(QUICK, optimizer="adamw", lr=0.01, schedule="cosine")
     straight = tiny_model()
-    train(straight, tiny_town(), replace(knobs, epochs=2), out=tmp_path / "a", progress=False)
+    train(straight, tiny_dataset(), replace(config, epochs=2), out=tmp_path / "a", progress=False)
     again = tiny_model()
-    halved = replace(knobs, epochs=2)
-    train(again, tiny_town(), replace(halved, patience=0), out=tmp_path / "b", progress=False)
-    train(again, tiny_town(), halved, out=tmp_path / "b", resume=True, progress=False)
+    halved = replace(config, epochs=2)
+    train(again, tiny_dataset(), replace(halved, patience=0), out=tmp_path / "b", progress=False)
+    train(again, tiny_dataset(), halved, out=tmp_path / "b", resume=True, progress=False)
     assert same(weights(straight), weights(again))
 
 
 def test_geo_classification_resumes_too(tmp_path: Path) -> None:
-    knobs = replace(QUICK, loss="geo-classification", epochs=2)
+    config = replace(QUICK, loss="geo-classification", epochs=2)
     straight = tiny_model()
-    train(straight, tiny_town(), knobs, out=tmp_path / "a", progress=False)
+    train(straight, tiny_dataset(), config, out=tmp_path / "a", progress=False)
     again = tiny_model()
-    train(again, tiny_town(), replace(knobs, patience=0), out=tmp_path / "b", progress=False)
-    train(again, tiny_town(), knobs, out=tmp_path / "b", resume=True, progress=False)
+    train(again, tiny_dataset(), replace(config, patience=0), out=tmp_path / "b", progress=False)
+    train(again, tiny_dataset(), config, out=tmp_path / "b", resume=True, progress=False)
     assert same(weights(straight), weights(again))
 
 
 def test_a_run_folder_is_not_written_over_by_accident(tmp_path: Path) -> None:
-    train(tiny_model(), tiny_town(), replace(QUICK, epochs=1), out=tmp_path, progress=False)
+    train(tiny_model(), tiny_dataset(), replace(QUICK, epochs=1), out=tmp_path, progress=False)
     with pytest.raises(ArgumentError, match="holds a run already: resume it with --resume"):
-        train(tiny_model(), tiny_town(), QUICK, out=tmp_path, progress=False)
-    with pytest.raises(ArgumentError, match=r"other knobs \(lr was 0.05, is 0.2\)"):
-        train(tiny_model(), tiny_town(), replace(QUICK, lr=0.2), out=tmp_path, resume=True, progress=False)
+        train(tiny_model(), tiny_dataset(), QUICK, out=tmp_path, progress=False)
+    with pytest.raises(ArgumentError, match=r"another config \(lr was 0.05, is 0.2\)"):
+        train(tiny_model(), tiny_dataset(), replace(QUICK, lr=0.2), out=tmp_path, resume=True, progress=False)
 
 
 def test_the_saved_model_opens_and_is_whitened(tmp_path: Path) -> None:
-    run = train(tiny_model(), tiny_town(), replace(QUICK, epochs=1, dim=16), out=tmp_path, progress=False)
+    run = train(tiny_model(), tiny_dataset(), replace(QUICK, epochs=1, dim=16), out=tmp_path, progress=False)
     assert run.model.dim == 16
     with pytest.raises(SarelocError):  # the tiny backbone lives in the tests: a checkpoint names only packaged ones
         open_checkpoint(tmp_path / "model.safetensors")
-    descriptors = run.model.encode(tiny_town().inputs.tensor[:4])  # type: ignore[attr-defined]
+    descriptors = run.model.encode(tiny_dataset().inputs.tensor[:4])  # type: ignore[attr-defined]
     torch.testing.assert_close(descriptors.norm(dim=1), torch.ones(4))
 
 
 def test_whitening_takes_what_the_photos_allow(capsys: pytest.CaptureFixture[str]) -> None:
-    run = train(tiny_model(), tiny_town(), replace(QUICK, epochs=1, dim=4096), progress=False)
+    run = train(tiny_model(), tiny_dataset(), replace(QUICK, epochs=1, dim=4096), progress=False)
     assert run.model.dim == 4 * 16
     assert "80 database photos allow 64 dimensions after whitening, not 4096" in capsys.readouterr().out
 
 
 def test_history_says_what_each_epoch_gave(tmp_path: Path) -> None:
-    run = train(tiny_model(), tiny_town(), QUICK, validation=tiny_town(9), out=tmp_path, progress=False)
+    run = train(tiny_model(), tiny_dataset(), QUICK, validation=tiny_dataset(9), out=tmp_path, progress=False)
     with (tmp_path / "history.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [int(r["epoch"]) for r in rows] == [0, 1, 2, 3]
@@ -174,7 +183,7 @@ def test_history_says_what_each_epoch_gave(tmp_path: Path) -> None:
 
 def test_tensorboard_gets_the_same_numbers(tmp_path: Path) -> None:
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    run = train(tiny_model(), tiny_town(), replace(QUICK, epochs=2, tensorboard=True), out=tmp_path, progress=False)
+    run = train(tiny_model(), tiny_dataset(), replace(QUICK, epochs=2, tensorboard=True), out=tmp_path, progress=False)
     written = events.EventAccumulator(str(tmp_path)).Reload()
     losses = {event.step: event.value for event in written.Scalars("loss")}
     assert losses == pytest.approx({record.epoch: record.loss for record in run.history[1:]})
@@ -198,7 +207,7 @@ def test_a_run_killed_at_any_moment_goes_on_to_the_same_bits(tmp_path: Path) -> 
     subprocess.run(script, cwd=root, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True, timeout=600)
     straight, threads = tiny_model(), torch.get_num_threads()
     torch.set_num_threads(1)  # as the killed one: sums over more threads round otherwise
-    train(straight, tiny_town(), replace(QUICK, epochs=3), progress=False)
+    train(straight, tiny_dataset(), replace(QUICK, epochs=3), progress=False)
     torch.set_num_threads(threads)
     killed = load_file(tmp_path / "killed/model.safetensors")
     assert all(torch.equal(killed[name], tensor) for name, tensor in straight.state_dict().items())
@@ -207,19 +216,19 @@ def test_a_run_killed_at_any_moment_goes_on_to_the_same_bits(tmp_path: Path) -> 
 def test_a_state_that_cannot_be_written_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
     """Files may not grow beyond what epoch 0 needed: the momenta of epoch 1 do not fit, as on a full disk."""
     straight, stopped, resumed = tiny_model(), tiny_model(), tiny_model()
-    knobs = replace(QUICK, epochs=2)
-    train(straight, tiny_town(), knobs, progress=False)
-    train(stopped, tiny_town(), replace(knobs, epochs=0), out=tmp_path, progress=False)
+    config = replace(QUICK, epochs=2)
+    train(straight, tiny_dataset(), config, progress=False)
+    train(stopped, tiny_dataset(), replace(config, epochs=0), out=tmp_path, progress=False)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "state.safetensors").stat().st_size + 1000, limits[1]))
     try:
         with pytest.raises(OSError, match=r"state\.safetensors"):
-            train(stopped, tiny_town(), knobs, out=tmp_path, resume=True, progress=False)
+            train(stopped, tiny_dataset(), config, out=tmp_path, resume=True, progress=False)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     names = {"start", "state", "best", "model"}
     assert {file.name for file in tmp_path.iterdir()} == {"history.csv", *(f"{name}.safetensors" for name in names)}
-    train(resumed, tiny_town(), knobs, out=tmp_path, resume=True, progress=False)
+    train(resumed, tiny_dataset(), config, out=tmp_path, resume=True, progress=False)
     assert same(weights(straight), weights(resumed))
 
 
@@ -234,19 +243,19 @@ def test_the_best_epoch_by_recall_at_5_is_kept() -> None:
 def test_patience_stops_a_run_that_no_longer_improves() -> None:
     run = train(
         tiny_model(),
-        tiny_town(),
+        tiny_dataset(),
         replace(QUICK, epochs=30, lr=1e-7, patience=2),
-        validation=tiny_town(9),
+        validation=tiny_dataset(9),
         progress=False,
     )
     assert len(run.history) == 3
 
 
 def test_learning_rate_halves_and_the_refresh_interval_doubles() -> None:
-    knobs = Training()
-    assert [learning_rate(knobs, e) for e in (0, 4, 5, 10)] == [0.001, 0.001, 0.0005, 0.00025]
-    assert [knobs.refresh_every << knobs.halvings(e) for e in (0, 5, 10)] == [1000, 2000, 4000]
-    cosine = Training(schedule="cosine", epochs=10)
+    config = TrainingConfig()
+    assert [learning_rate(config, e) for e in (0, 4, 5, 10)] == [0.001, 0.001, 0.0005, 0.00025]
+    assert [config.refresh_every << config.halvings(e) for e in (0, 5, 10)] == [1000, 2000, 4000]
+    cosine = TrainingConfig(schedule="cosine", epochs=10)
     assert learning_rate(cosine, 5) == pytest.approx(0.0005)
 
 
@@ -255,19 +264,19 @@ def test_a_loss_that_is_not_a_number_stops_the_run() -> None:
     with torch.no_grad():
         model.backbone.conv3.bias.fill_(math.nan)
     with pytest.raises(SarelocError, match="the loss became nan in epoch 1: lower lr"):
-        train(model, tiny_town(), QUICK, progress=False)
+        train(model, tiny_dataset(), QUICK, progress=False)
 
 
-def test_a_town_where_nothing_can_be_mined_says_so_before_the_first_step() -> None:
+def test_a_dataset_where_nothing_can_be_mined_says_so_before_the_first_step() -> None:
     with pytest.raises(DatasetError, match="none of its 40 queries has a potential positive"):
-        train(tiny_model(), tiny_town(), replace(QUICK, positive_radius_m=2.0), progress=False)
+        train(tiny_model(), tiny_dataset(), replace(QUICK, positive_radius_m=2.0), progress=False)
 
 
 @pytest.mark.parametrize("keep", ["auto", "features", "pixels", "nothing"])
 def test_from_files_as_from_memory_and_unreadable_photos_are_left_out(
     keep: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    places = write_town(tmp_path)
+    places = write_dataset(tmp_path)
     broken = places.database.path(3)
     broken.write_bytes(broken.read_bytes()[:100])
     run = train(tiny_model(), places, replace(QUICK, epochs=1, keep=keep), progress=False)
@@ -276,34 +285,34 @@ def test_from_files_as_from_memory_and_unreadable_photos_are_left_out(
 
 
 def test_files_and_memory_teach_the_same(tmp_path: Path) -> None:
-    places = write_town(tmp_path)
+    places = write_dataset(tmp_path)
     models = tiny_model(), tiny_model()
     train(models[0], places, replace(QUICK, epochs=1, keep="nothing"), progress=False)
-    train(models[1], tiny_town(), replace(QUICK, epochs=1), progress=False)
+    train(models[1], tiny_dataset(), replace(QUICK, epochs=1), progress=False)
     assert same(weights(models[0]), weights(models[1]))
 
 
-def test_knobs_are_checked() -> None:
+def test_options_are_checked() -> None:
     with pytest.raises(ArgumentError, match="radii must rise"):
-        Training(positive_radius_m=30)
+        TrainingConfig(positive_radius_m=30)
     with pytest.raises(ArgumentError, match="negatives must be at least 1"):
-        Training(negatives=0)
+        TrainingConfig(negatives=0)
     with pytest.raises(ArgumentError, match="lr must not be negative"):
-        Training(lr=-1)
+        TrainingConfig(lr=-1)
     with pytest.raises(ArgumentError, match="unknown loss 'sare'"):
-        Training(loss="sare")
+        TrainingConfig(loss="sare")
     with pytest.raises(ArgumentError, match="unknown recipe 'sare'"):
         recipe("sare")
     with pytest.raises(ArgumentError, match="triplet has no kernel"):
-        Training(loss="triplet", kernel="cauchy")
+        TrainingConfig(loss="triplet", kernel="cauchy")
 
 
 def test_the_papers_values_are_the_defaults() -> None:
-    knobs = Training()
-    assert (knobs.tuples_per_step, knobs.negatives, knobs.pool, knobs.remembered) == (4, 10, 1000, 10)
-    assert (knobs.positive_min_m, knobs.positive_radius_m, knobs.negative_radius_m) == (1, 10, 25)
-    assert (knobs.optimizer, knobs.lr, knobs.momentum, knobs.weight_decay) == ("sgd", 0.001, 0.9, 0.001)
-    assert (knobs.refresh_every, knobs.halve_every, knobs.epochs, knobs.reduction) == (1000, 5, 30, "pairs")
+    config = TrainingConfig()
+    assert (config.tuples_per_step, config.negatives, config.pool, config.remembered) == (4, 10, 1000, 10)
+    assert (config.positive_min_m, config.positive_radius_m, config.negative_radius_m) == (1, 10, 25)
+    assert (config.optimizer, config.lr, config.momentum, config.weight_decay) == ("sgd", 0.001, 0.9, 0.001)
+    assert (config.refresh_every, config.halve_every, config.epochs, config.reduction) == (1000, 5, 30, "pairs")
 
 
 def test_only_the_triplet_prunes_by_its_margin() -> None:

@@ -1,16 +1,16 @@
-"""Training on one drawn town raises recall on another."""
+"""Training on one drawn dataset raises recall on another."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from tests.training.tiny_town import TinyBackbone
+from tests.training.tiny_dataset import TinyBackbone
 
 from sareloc.city import city_places, draw_pixels
 from sareloc.models import PlaceModel, Preprocess, init_netvlad, make_aggregation
 from sareloc.training import recipe, train
-from sareloc.training.data import TensorInputs, Town
+from sareloc.training.data import TensorInputs, TrainingSet
 from sareloc.training.distributed import Network, Ranks, describe
 from sareloc.training.validation import recall_of_descriptors
 
@@ -18,32 +18,32 @@ SIZE = (96, 128)
 
 
 @pytest.fixture(scope="module")
-def towns() -> dict[str, Town]:
-    """The small train and val towns of the drawn city."""
+def datasets() -> dict[str, TrainingSet]:
+    """The small train and val datasets of the drawn city."""
     cities = {split: city_places(0, "small", split) for split in ("train", "val")}
-    return {split: Town(city.places, TensorInputs(draw_pixels(city, *SIZE))) for split, city in cities.items()}
+    return {split: TrainingSet(city.places, TensorInputs(draw_pixels(city, *SIZE))) for split, city in cities.items()}
 
 
-def start(town: Town) -> PlaceModel:
+def start(dataset: TrainingSet) -> PlaceModel:
     torch.manual_seed(0)
     model = PlaceModel(Preprocess(resize=SIZE), TinyBackbone(), make_aggregation("netvlad", 16, {"clusters": 8}))
-    assert isinstance(town.inputs, TensorInputs)
-    init_netvlad(model, [x.permute(1, 2, 0).numpy() for x in town.inputs.tensor[:60]], np.random.default_rng(0))
+    assert isinstance(dataset.inputs, TensorInputs)
+    init_netvlad(model, [x.permute(1, 2, 0).numpy() for x in dataset.inputs.tensor[:60]], np.random.default_rng(0))
     return model
 
 
-def recall(model: PlaceModel, town: Town) -> dict[int, float]:
-    described = describe(Network(model, "pixels", torch.float32), town.inputs, 16, Ranks())
-    return recall_of_descriptors(town.places, described)
+def recall(model: PlaceModel, dataset: TrainingSet) -> dict[int, float]:
+    described = describe(Network(model, "pixels", torch.float32), dataset.inputs, 16, Ranks())
+    return recall_of_descriptors(dataset.places, described)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["netvlad", "sare-ind", "sare-joint"])
-def test_recall_exceeds_that_before_training_on_both_towns(name: str, towns: dict[str, Town]) -> None:
-    model = start(towns["train"])
-    before = {split: recall(model, town) for split, town in towns.items()}
+def test_recall_exceeds_that_before_training_on_both_datasets(name: str, datasets: dict[str, TrainingSet]) -> None:
+    model = start(datasets["train"])
+    before = {split: recall(model, dataset) for split, dataset in datasets.items()}
     # from random weights, unlike the paper: all layers are trained, by AdamW, and negatives are less hard
-    knobs = recipe(
+    config = recipe(
         name,
         epochs=10,
         optimizer="adamw",
@@ -55,8 +55,8 @@ def test_recall_exceeds_that_before_training_on_both_towns(name: str, towns: dic
         dim=0,
         precision="float32",
     )
-    run = train(model, towns["train"], knobs, validation=towns["val"], progress=False)
-    after = {split: recall(model, town) for split, town in towns.items()}
+    run = train(model, datasets["train"], config, validation=datasets["val"], progress=False)
+    after = {split: recall(model, dataset) for split, dataset in datasets.items()}
     assert after["val"][5] == pytest.approx(run.best.recall_5)
     assert after["val"][5] > before["val"][5]
     # one query of fifty is 0.02, and which ones come first hangs on the draw: among five there is room to see it

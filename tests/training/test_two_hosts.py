@@ -25,7 +25,7 @@ def test_two_hosts_end_where_one_process_does(tmp_path: Path) -> None:
     """The hosts are two agents on loopback that know nothing of one another but an address."""
     meet = f"127.0.0.1:{free_port()}"
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    meeting = ("--rdzv-backend=c10d", f"--rdzv-endpoint={meet}", "--rdzv-id=town", "--local-addr=127.0.0.1")
+    meeting = ("--rdzv-backend=c10d", f"--rdzv-endpoint={meet}", "--rdzv-id=dataset", "--local-addr=127.0.0.1")
     agent = (sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", *meeting)
     hosts = [
         subprocess.Popen(

@@ -1,11 +1,11 @@
-"""Run by torchrun in a test: train the tiny town and save the weights of this rank."""
+"""Run by torchrun in a test: train the tiny dataset and save the weights of this rank."""
 
 import sys
 from dataclasses import replace
 
 from safetensors.torch import save_file
 from tests.training.test_training_loop import QUICK
-from tests.training.tiny_town import tiny_model, tiny_town
+from tests.training.tiny_dataset import tiny_dataset, tiny_model
 from torch import Tensor
 
 from sareloc.training import train
@@ -20,8 +20,8 @@ def trained(loss: str) -> dict[str, Tensor]:
     3 tuples a step over 2 ranks and 40 tuples in blocks of 20: some steps leave the second rank nothing to do.
     """
     model = tiny_model()
-    knobs = replace(QUICK, loss=loss, epochs=2, tuples_per_step=3, tuples_at_once=1)
-    train(model, tiny_town(), knobs, progress=False)
+    config = replace(QUICK, loss=loss, epochs=2, tuples_per_step=3, tuples_at_once=1)
+    train(model, tiny_dataset(), config, progress=False)
     return {f"{loss} {name}": tensor.contiguous() for name, tensor in model.state_dict().items()}
 
 

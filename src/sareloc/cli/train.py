@@ -11,14 +11,14 @@ from sareloc.cli import print_notes
 from sareloc.datasets import Places, load_dataset, split_places
 from sareloc.errors import ArgumentError
 from sareloc.models.checkpoint import load_model
-from sareloc.training import Training, recipe, train
+from sareloc.training import TrainingConfig, recipe, train
 from sareloc.training.config import LOSS_OPTIONS
 from sareloc.training.distributed import local_device, start_model, start_ranks
 from sareloc.training.run_folder import RunFolder
 
 
-class GivenOptions(Training):
-    """The options of `Training` that the command line gave, and no others: what is not given comes from the recipe."""
+class GivenOptions(TrainingConfig):
+    """The options that the command line gave, and no others: the rest come from the recipe."""
 
     given: dict[str, Any]
 
@@ -66,7 +66,7 @@ def train_command(
     resume
         Go on with the run in the folder, to the same numbers as an uninterrupted one.
     """
-    training = Training(**options.given) if recipe_name is None else recipe(recipe_name, **options.given)
+    training = TrainingConfig(**options.given) if recipe_name is None else recipe(recipe_name, **options.given)
     new = {"--backbone": backbone, "--aggregation": aggregation, "--weights": weights}
     described = [option for option, value in new.items() if value is not None]
     if model is not None and described:
@@ -90,7 +90,7 @@ def train_command(
         start = load_model(model)
     else:
         start = start_model(
-            [town.database for town in places], backbone=backbone or "vgg16", aggregation=aggregation or "netvlad",
+            [p.database for p in places], backbone=backbone or "vgg16", aggregation=aggregation or "netvlad",
             weights=weights, size=size, seed=training.seed, workers=training.workers,
         )  # fmt: skip
     run = train(start, places, training, validation=validation, out=out, resume=resume)

@@ -106,12 +106,12 @@ def loss_options(name: str) -> dict[str, Any]:
 
 
 class TupleLossModule(nn.Module):
-    """The loss of a name and its knobs (see `make_loss`) as a module; its twins below name theirs."""
+    """The loss of a name and its options (see `make_loss`) as a module; its twins below name theirs."""
 
-    def __init__(self, name: str, **knobs: Any) -> None:
+    def __init__(self, name: str, **options: Any) -> None:
         super().__init__()
-        self.name, self.knobs = name, knobs
-        self.loss = make_loss(name, **knobs)
+        self.name, self.options = name, options
+        self.loss = make_loss(name, **options)
 
     def forward(self, query: Tensor, positive: Tensor, negatives: Tensor) -> Tensor:
         """One value per tuple, (B,): reduce with `mean_over_pairs` or `mean_over_tuples`."""
@@ -119,7 +119,7 @@ class TupleLossModule(nn.Module):
 
     def extra_repr(self) -> str:
         """What `print(module)` shows."""
-        return ", ".join([repr(self.name), *(f"{knob}={value!r}" for knob, value in self.knobs.items())])
+        return ", ".join([repr(self.name), *(f"{option}={value!r}" for option, value in self.options.items())])
 
 
 class SARE(TupleLossModule):

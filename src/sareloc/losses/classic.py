@@ -93,5 +93,5 @@ def _checked_margin(margin: float) -> float:
     return margin
 
 
-def _is_number(knob: object) -> bool:
-    return isinstance(knob, int | float) and not isinstance(knob, bool) and math.isfinite(knob)
+def _is_number(option: object) -> bool:
+    return isinstance(option, int | float) and not isinstance(option, bool) and math.isfinite(option)

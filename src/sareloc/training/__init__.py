@@ -1,7 +1,7 @@
-"""From places to a checkpoint: the paper's training, its knobs and recipes, resumable, on one process or many."""
+"""From places to a checkpoint: the paper's training, its config and recipes, resumable, on one process or many."""
 
-from sareloc.training.config import RECIPES, Training, recipe
+from sareloc.training.config import RECIPES, TrainingConfig, recipe
 from sareloc.training.loop import Run, train
 from sareloc.training.run_folder import EpochRecord
 
-__all__ = ["RECIPES", "EpochRecord", "Run", "Training", "recipe", "train"]
+__all__ = ["RECIPES", "EpochRecord", "Run", "TrainingConfig", "recipe", "train"]

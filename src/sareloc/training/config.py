@@ -1,4 +1,4 @@
-"""Recipes: every knob of training with the paper's value, and the named sets of knobs of the paper's tables."""
+"""Every option of training with the paper's value, and the recipes: named options of the paper's tables."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sareloc.models.preprocess import MIN_SIDE_PX
 
 GEO_CLASSIFICATION = "geo-classification"
 LOSS_OPTIONS = {"kernel": "kernel", "kernel_width": "width", "margin": "margin"}
-"""The options of `Training` that only some losses have, each with its name as an option of the loss."""
+"""The options of `TrainingConfig` that only some losses have, each with its name as an option of the loss."""
 
 
 @dataclass(frozen=True)
-class Training:
-    """Every knob of training. The defaults are the paper's for Pitts30k; modern options are off."""
+class TrainingConfig:
+    """Every option of training. The defaults are the paper's for Pitts30k; modern options are off."""
 
     loss: str = "sare-ind"
     """sare-ind, sare-joint, triplet, contrastive, n-pair, angular, lifted, ratio or geo-classification."""
@@ -95,12 +95,12 @@ class Training:
     """Dimensions after whitening, at most; 0: no whitening; default: those of the start's whitening, else 4096."""
     whitening: Literal["after", "learned", "refitted"] = "after"
     """Fit the whitening after training, as in the paper; or fit it to the start, and train it with the rest; or train
-    it so, and in the end fit another one to what the network gives then, which finds more in towns not trained on.
+    it so, and in the end fit another one to what the network gives then, which finds more in datasets not trained on.
     Where there are fewer than two database photos per dimension, a start that has a whitening keeps it."""
     whitening_power: float = 1.0
     """How far the whitening evens out the directions: 1 all alike, as in the paper, 0 a plain PCA."""
     whitening_photos: int = 10_000
-    """Database photos that the whitening is fitted on, at most; every town counts the same in it."""
+    """Database photos that the whitening is fitted on, at most; every dataset counts the same in it."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -139,9 +139,9 @@ class Training:
                 having = ", ".join(loss for loss in LOSSES if name in _options_of(loss))
                 raise ArgumentError(f"the loss {self.loss} has no {name}: the losses that have one are {having}")
         if self.loss != GEO_CLASSIFICATION:
-            make_loss(self.loss, **self.loss_knobs())
+            make_loss(self.loss, **self.loss_options())
 
-    def loss_knobs(self) -> dict[str, Any]:
+    def loss_options(self) -> dict[str, Any]:
         """The options that were set for the loss, under its own names for them."""
         given = {name: getattr(self, option) for option, name in LOSS_OPTIONS.items()}
         return {name: value for name, value in given.items() if value is not None}
@@ -188,14 +188,14 @@ RECIPES: dict[str, dict[str, Any]] = {
 """The rows of the paper's tables. "crn" wants a model that aggregates by crn, started from what "netvlad" trained."""
 
 
-def recipe(name: str, **options: Any) -> Training:
+def recipe(name: str, **options: Any) -> TrainingConfig:
     """The training of this row of the paper's tables; `options` take precedence over what the row sets.
 
     With another loss than the row's, the row's kernel stays where that loss has one.
     """
     row = look_up(RECIPES, name, "recipe")
     known = _options_of(options.get("loss", row["loss"]))
-    return Training(**{k: v for k, v in row.items() if k == "loss" or k in known} | options)
+    return TrainingConfig(**{k: v for k, v in row.items() if k == "loss" or k in known} | options)
 
 
 def _options_of(loss: str) -> set[str]:

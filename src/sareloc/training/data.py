@@ -21,7 +21,7 @@ from sareloc.loading import load_images
 from sareloc.models import PlaceModel
 from sareloc.models.fused import run_fused
 from sareloc.models.preprocess import autocast
-from sareloc.training.config import Training
+from sareloc.training.config import TrainingConfig
 
 # What a training step eats: pixels decoded from files as they are needed, or tensors that stay in memory.
 #
@@ -285,65 +285,66 @@ def _cgroup_left(folder: Path, limit: str, used: str, cache: str) -> int | None:
 
 
 @dataclass(frozen=True, eq=False)
-class Town:
+class TrainingSet:
     """Places and their inputs: rows of the database first, then rows of the queries."""
 
     places: Places
     inputs: Inputs
 
 
-def open_towns(
+def open_datasets(
     model: PlaceModel,
-    towns: Sequence[Places | Town],
-    knobs: Training,
+    datasets: Sequence[Places | TrainingSet],
+    config: TrainingConfig,
     dtype: torch.dtype,
     device: torch.device,
     *,
     progress: bool = True,
-) -> list[Town]:
+) -> list[TrainingSet]:
     """Read every photo of these places once; the unreadable ones are named and left out."""
-    closed = [town for town in towns if isinstance(town, Places)]
-    keep: Keep = "pixels" if knobs.augmented and knobs.keep == "auto" else knobs.keep
+    closed = [dataset for dataset in datasets if isinstance(dataset, Places)]
+    keep: Keep = "pixels" if config.augmented and config.keep == "auto" else config.keep
     if closed and keep == "auto":  # decided for all of them together: they share the memory, and a step mixes them
         count = sum(len(places.database) + len(places.queries) for places in closed)
-        keep = choose_keep(model, count, *training_size(model, knobs), dtype, device)
+        keep = choose_keep(model, count, *training_size(model, config), dtype, device)
     opened = [
-        _open(model, town, knobs, keep, dtype, device, progress) if isinstance(town, Places) else town for town in towns
+        _open(model, dataset, config, keep, dtype, device, progress) if isinstance(dataset, Places) else dataset
+        for dataset in datasets
     ]
-    if len({town.inputs.stage for town in opened}) > 1:
-        found = ", ".join(f"{town.places.name}: {town.inputs.stage}" for town in opened)
-        raise ArgumentError(f"towns that are trained on together hold either pixels or features, found {found}")
+    if len({dataset.inputs.stage for dataset in opened}) > 1:
+        found = ", ".join(f"{dataset.places.name}: {dataset.inputs.stage}" for dataset in opened)
+        raise ArgumentError(f"datasets that are trained on together hold either pixels or features, found {found}")
     return opened
 
 
-def join_inputs(towns: Sequence[Town]) -> tuple[Inputs, int]:
-    """The inputs of all towns, the databases of all of them first, then their queries; and how many are database."""
-    databases = [len(town.places.database) for town in towns]
-    if len(towns) == 1:
-        return towns[0].inputs, databases[0]
+def join_inputs(datasets: Sequence[TrainingSet]) -> tuple[Inputs, int]:
+    """The inputs of all datasets, the databases of all of them first, then their queries; and how many are database."""
+    databases = [len(dataset.places.database) for dataset in datasets]
+    if len(datasets) == 1:
+        return datasets[0].inputs, databases[0]
     first = [(p, np.arange(count)) for p, count in enumerate(databases)]
-    last = [(p, np.arange(databases[p], len(town.inputs))) for p, town in enumerate(towns)]
+    last = [(p, np.arange(databases[p], len(dataset.inputs))) for p, dataset in enumerate(datasets)]
     part = np.concatenate([np.full(len(rows), p) for p, rows in (*first, *last)])
     rows = np.concatenate([rows for _, rows in (*first, *last)])
-    return JoinedInputs([town.inputs for town in towns], part, rows), sum(databases)
+    return JoinedInputs([dataset.inputs for dataset in datasets], part, rows), sum(databases)
 
 
 def _open(
     model: PlaceModel,
     places: Places,
-    knobs: Training,
+    config: TrainingConfig,
     keep: Keep,
     dtype: torch.dtype,
     device: torch.device,
     progress: bool,
-) -> Town:
-    height, width = training_size(model, knobs)
+) -> TrainingSet:
+    height, width = training_size(model, config)
     database = len(places.database)
     photos = [places.database.path(i) for i in range(database)]
     photos += [places.queries.path(i) for i in range(len(places.queries))]
     opened = open_inputs(
-        model, photos, height=height, width=width, keep=keep, workers=knobs.workers, dtype=dtype, device=device,
-        batch=knobs.batch, progress=progress,
+        model, photos, height=height, width=width, keep=keep, workers=config.workers, dtype=dtype, device=device,
+        batch=config.batch, progress=progress,
     )  # fmt: skip
     if opened.failures:
         tqdm.write(f"{len(opened.failures)} photos cannot be read and are left out:")
@@ -355,13 +356,13 @@ def _open(
         database=places.database.take(opened.rows[:split]),
         queries=places.queries.take(opened.rows[split:] - database),
     )
-    return Town(readable, opened.inputs)
+    return TrainingSet(readable, opened.inputs)
 
 
-def training_size(model: PlaceModel, knobs: Training) -> tuple[int, int]:
-    """Height and width of the training images: the knobs', else the model's own."""
-    if knobs.height and knobs.width:
-        return knobs.height, knobs.width
+def training_size(model: PlaceModel, config: TrainingConfig) -> tuple[int, int]:
+    """Height and width of the training images: the config's, else the model's own."""
+    if config.height and config.width:
+        return config.height, config.width
     resize = model.preprocess.resize
     if not isinstance(resize, tuple):
         raise ArgumentError(

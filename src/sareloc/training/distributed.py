@@ -1,4 +1,4 @@
-"""The model that training starts from: published weights of the backbone, and centres from the town's own photos."""
+"""The model that training starts from: published weights of the backbone, and centres from the dataset's own photos."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def local_device() -> torch.device:
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
 
-# The trained part of a model as one module, and the descriptors it gives to all photos of a town.
+# The trained part of a model as one module, and the descriptors it gives to all photos of a dataset.
 
 
 class Network(nn.Module):

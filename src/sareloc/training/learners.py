@@ -21,7 +21,7 @@ from sareloc.errors import DatasetError
 from sareloc.geo import enu_from_wgs84
 from sareloc.losses import DIVISORS, TupleLoss, geo_classification, make_cells, make_classifier, make_loss
 from sareloc.training.augment import augment
-from sareloc.training.config import Training
+from sareloc.training.config import TrainingConfig
 from sareloc.training.data import Inputs
 from sareloc.training.distributed import Network, Ranks, describe, in_parallel
 from sareloc.training.mining import Neighbourhoods, Tuples, mine, no_memory
@@ -67,13 +67,19 @@ class TupleLearner:
     """Learns from mined tuples: a query, its positive, its hardest negatives."""
 
     def __init__(
-        self, network: Network, near: Neighbourhoods, inputs: Inputs, database: int, knobs: Training, ranks: Ranks
+        self,
+        network: Network,
+        near: Neighbourhoods,
+        inputs: Inputs,
+        database: int,
+        config: TrainingConfig,
+        ranks: Ranks,
     ) -> None:
         self.network, self.near, self.inputs, self.database = network, near, inputs, database
-        self.knobs, self.ranks = knobs, ranks
-        self.loss = make_loss(knobs.loss, **knobs.loss_knobs())
-        self.memory = no_memory(len(near.positives), knobs.remembered)
-        self._parallel = in_parallel(network, ranks, compiled=knobs.compile)
+        self.config, self.ranks = config, ranks
+        self.loss = make_loss(config.loss, **config.loss_options())
+        self.memory = no_memory(len(near.positives), config.remembered)
+        self._parallel = in_parallel(network, ranks, compiled=config.compile)
 
     def parameters(self) -> list[nn.Parameter]:
         """The trained part of the model."""
@@ -81,16 +87,16 @@ class TupleLearner:
 
     def steps(self, epoch: int) -> int:
         """One step per `tuples_per_step` trainable queries; fewer where a query violates no margin."""
-        every = self.knobs.refresh_every << self.knobs.halvings(epoch)
+        every = self.config.refresh_every << self.config.halvings(epoch)
         blocks, rest = divmod(len(self.near.trainable), every)
-        return blocks * -(-every // self.knobs.tuples_per_step) + -(-rest // self.knobs.tuples_per_step)
+        return blocks * -(-every // self.config.tuples_per_step) + -(-rest // self.config.tuples_per_step)
 
     def epoch(self, epoch: int, optimizer: torch.optim.Optimizer) -> Iterator[Step]:
         """Describe, mine and learn, block by block of the queries in random order."""
-        order = np.random.default_rng((self.knobs.seed, epoch)).permutation(self.near.trainable)
-        every = self.knobs.refresh_every << self.knobs.halvings(epoch)
+        order = np.random.default_rng((self.config.seed, epoch)).permutation(self.near.trainable)
+        every = self.config.refresh_every << self.config.halvings(epoch)
         for number, start in enumerate(range(0, len(order), every)):
-            seed = draw_seed(self.knobs.seed, epoch, number)
+            seed = draw_seed(self.config.seed, epoch, number)
             tuples = self._mine(order[start : start + every], seed)
             yield from self._learn(tuples, optimizer, torch.Generator().manual_seed(seed + self.ranks.rank))
 
@@ -104,22 +110,22 @@ class TupleLearner:
 
     def _mine(self, block: Ints, seed: int) -> Tuples:
         """The tuples of a block of queries; each rank mines its share, and all of them know the whole."""
-        cache = describe(self.network, self.inputs, self.knobs.batch, self.ranks)
+        cache = describe(self.network, self.inputs, self.config.batch, self.ranks)
         own = block[self.ranks.share(len(block))]
         rows = torch.from_numpy(self.database + own).to(cache.device)
         tuples, memory = mine(
-            own, cache[rows], cache[: self.database], self.near, self.memory, pool=self.knobs.pool,
-            negatives=self.knobs.negatives, seed=seed, margin=self.knobs.mining_margin,
+            own, cache[rows], cache[: self.database], self.near, self.memory, pool=self.config.pool,
+            negatives=self.config.negatives, seed=seed, margin=self.config.mining_margin,
         )  # fmt: skip
         table = np.concatenate([tuples.positives[:, None], tuples.negatives, memory[own]], axis=1)
         whole = self.ranks.gather(torch.from_numpy(table).to(self.network.device), len(block)).cpu().numpy()
-        self.memory[block] = whole[:, 1 + self.knobs.negatives :]
-        return Tuples(block, whole[:, 0], whole[:, 1 : 1 + self.knobs.negatives]).usable()
+        self.memory[block] = whole[:, 1 + self.config.negatives :]
+        return Tuples(block, whole[:, 0], whole[:, 1 : 1 + self.config.negatives]).usable()
 
     def _learn(self, tuples: Tuples, optimizer: torch.optim.Optimizer, rng: torch.Generator) -> Iterator[Step]:
         """One optimizer step per `tuples_per_step` tuples, `tuples_at_once` of them through the network at a time."""
-        starts = range(0, len(tuples), self.knobs.tuples_per_step)
-        steps = [tuples.take(slice(i, i + self.knobs.tuples_per_step)) for i in starts]
+        starts = range(0, len(tuples), self.config.tuples_per_step)
+        steps = [tuples.take(slice(i, i + self.config.tuples_per_step)) for i in starts]
         shares = [self._share(step) for step in steps]
         wanted = [self._rows(part) for share in shares for part, _ in share]
         fetched = self.inputs.batches(wanted, self.network.device)
@@ -127,13 +133,13 @@ class TupleLearner:
         for step, share in zip(steps, shares, strict=True):
             optimizer.zero_grad(set_to_none=True)
             negatives = (step.negatives >= 0).sum(axis=1).tolist()
-            divisor = DIVISORS[self.knobs.reduction](negatives)
+            divisor = DIVISORS[self.config.reduction](negatives)
             total = torch.zeros((), device=self.network.device)
             for i, (part, weight) in enumerate(share):
                 images = next(fetched)
-                if self.knobs.augmented:
+                if self.config.augmented:
                     alike = torch.tensor(tuple_sizes(part))
-                    images = augment(images, rng, crop=self.knobs.crop, light=self.knobs.light, alike=alike)
+                    images = augment(images, rng, crop=self.config.crop, light=self.config.light, alike=alike)
                 with sync_only(self._parallel, i == len(share) - 1):
                     loss = weight * tuple_losses(self.loss, self._parallel(images), part).sum() / divisor
                     backward(loss * self.ranks.world)  # the ranks' gradients are averaged, and a sum is meant
@@ -147,8 +153,8 @@ class TupleLearner:
         own = step.take(self.ranks.share(len(step)))
         if not len(own):
             return [(step.take(slice(0, 1)), 0.0)]
-        starts = range(0, len(own), self.knobs.tuples_at_once)
-        return [(own.take(slice(i, i + self.knobs.tuples_at_once)), 1.0) for i in starts]
+        starts = range(0, len(own), self.config.tuples_at_once)
+        return [(own.take(slice(i, i + self.config.tuples_at_once)), 1.0) for i in starts]
 
     def _rows(self, part: Tuples) -> Ints:
         """Rows of the inputs: for each tuple its query, its positive, its negatives."""
@@ -159,15 +165,15 @@ class TupleLearner:
 class CellLearner:
     """Learns to say in which cell of the ground a photo was taken (geo-classification), from photos in random order."""
 
-    def __init__(self, network: Network, places: Places, inputs: Inputs, knobs: Training, ranks: Ranks) -> None:
-        self.network, self.inputs, self.knobs, self.ranks = network, inputs, knobs, ranks
+    def __init__(self, network: Network, places: Places, inputs: Inputs, config: TrainingConfig, ranks: Ranks) -> None:
+        self.network, self.inputs, self.config, self.ranks = network, inputs, config, ranks
         metres = plane_m(places)
-        cells = make_cells(metres, knobs.cell_m)
+        cells = make_cells(metres, config.cell_m)
         self.labels = torch.from_numpy(cells.labels(metres))
-        rng = torch.Generator().manual_seed(knobs.seed)
+        rng = torch.Generator().manual_seed(config.seed)
         self.head = make_classifier(network.model.dim, len(cells), rng=rng).to(network.device)
-        self._parallel = in_parallel(nn.Sequential(network, self.head), ranks, compiled=knobs.compile)
-        self._photos_per_step = knobs.tuples_per_step * (2 + knobs.negatives)
+        self._parallel = in_parallel(nn.Sequential(network, self.head), ranks, compiled=config.compile)
+        self._photos_per_step = config.tuples_per_step * (2 + config.negatives)
 
     def parameters(self) -> list[nn.Parameter]:
         """The trained part of the model, and the classifier."""
@@ -179,8 +185,8 @@ class CellLearner:
 
     def epoch(self, epoch: int, optimizer: torch.optim.Optimizer) -> Iterator[Step]:
         """Every photo once."""
-        order = np.random.default_rng((self.knobs.seed, epoch)).permutation(len(self.inputs))
-        rng = torch.Generator().manual_seed(draw_seed(self.knobs.seed, epoch, self.ranks.rank))
+        order = np.random.default_rng((self.config.seed, epoch)).permutation(len(self.inputs))
+        rng = torch.Generator().manual_seed(draw_seed(self.config.seed, epoch, self.ranks.rank))
         steps = [order[i : i + self._photos_per_step] for i in range(0, len(order), self._photos_per_step)]
         shares = [self._share(step) for step in steps]
         fetched = self.inputs.batches([part for share in shares for part, _ in share], self.network.device)
@@ -190,8 +196,8 @@ class CellLearner:
             total = torch.zeros((), device=self.network.device)
             for i, (part, weight) in enumerate(share):
                 images = next(fetched)
-                if self.knobs.augmented:
-                    images = augment(images, rng, crop=self.knobs.crop, light=self.knobs.light)
+                if self.config.augmented:
+                    images = augment(images, rng, crop=self.config.crop, light=self.config.light)
                 labels = self.labels[torch.from_numpy(part)].to(self.network.device)
                 with sync_only(self._parallel, i == len(share) - 1):
                     loss = weight * geo_classification(self._parallel(images), labels).sum() / len(step)
@@ -212,7 +218,7 @@ class CellLearner:
         own = step[self.ranks.share(len(step))]
         if not len(own):
             return [(step[:1], 0.0)]
-        at_once = self.knobs.tuples_at_once * (2 + self.knobs.negatives)
+        at_once = self.config.tuples_at_once * (2 + self.config.negatives)
         return [(own[i : i + at_once], 1.0) for i in range(0, len(own), at_once)]
 
 

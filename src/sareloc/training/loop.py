@@ -28,8 +28,8 @@ from sareloc.models import PlaceModel
 from sareloc.models.checkpoint import save_checkpoint
 from sareloc.models.preprocess import best_dtype
 from sareloc.models.whitening import Whitening, in_order
-from sareloc.training.config import GEO_CLASSIFICATION, Training
-from sareloc.training.data import Town, join_inputs, open_towns
+from sareloc.training.config import GEO_CLASSIFICATION, TrainingConfig
+from sareloc.training.data import TrainingSet, join_inputs, open_datasets
 from sareloc.training.distributed import Network, Ranks, local_device, start_ranks
 from sareloc.training.learners import CellLearner, Learner, TupleLearner
 from sareloc.training.mining import check_minable, find_neighbourhoods, join_neighbourhoods
@@ -39,7 +39,7 @@ from sareloc.training.validation import (
     choose_photos,
     cut_whitening,
     describe_database,
-    fit_to_towns,
+    fit_to_datasets,
     load_weights,
     mean_recall,
     photos_suffice,
@@ -85,85 +85,89 @@ class Run:
 
 def train(
     model: PlaceModel,
-    places: Places | Town | Sequence[Places | Town],
-    knobs: Training | None = None,
+    places: Places | TrainingSet | Sequence[Places | TrainingSet],
+    config: TrainingConfig | None = None,
     *,
-    validation: Places | Town | Sequence[Places | Town] = (),
+    validation: Places | TrainingSet | Sequence[Places | TrainingSet] = (),
     out: Path | str | None = None,
     resume: bool = False,
     progress: bool = True,
 ) -> Run:
     """Train `model` on `places` and keep the epoch with the best recall@5 on `validation` (without it: the last).
 
-    Both may be several: a tuple's negatives then come from all towns, also from those without queries, and recall is
+    Both may be several: a tuple's negatives then come from all datasets, also from those without queries, and recall is
     the mean over the validation sets.
     The model is changed in place and ends with the best epoch's weights, or with those it came with where no epoch
-    beats them. Its whitening is fitted on database photos (`knobs.dim`), after training or, to be trained as well,
+    beats them. Its whitening is fitted on database photos (`config.dim`), after training or, to be trained as well,
     before; a model that comes with one keeps it where these photos are too few (`photos_suffice`). `out` is a folder
     that the run is saved to after every epoch; `resume` goes on from what is there, to the same numbers as an
     uninterrupted run. Under `torchrun` the processes share the work, and the result is that of one process.
     """
-    knobs = knobs or Training()
+    config = config or TrainingConfig()
     device = local_device()
     ranks = start_ranks(device)
     progress = progress and ranks.first
-    dtype = best_dtype(device) if knobs.precision == "auto" else getattr(torch, knobs.precision)
+    dtype = best_dtype(device) if config.precision == "auto" else getattr(torch, config.precision)
     folder, state = RunFolder(Path(out)) if out is not None else None, None
     if folder:
         folder.prepare(resume=resume)
-        state = folder.open(asdict(knobs))
+        state = folder.open(asdict(config))
         if state:
             load_weights(model, folder.open_start())
 
     model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    dim = whitening_dim(model.whitening, knobs)
+    dim = whitening_dim(model.whitening, config)
     came_with = model.whitening = cut_whitening(model.whitening, dim)
     start_weights = _copy_weights(model)
     if folder and ranks.first and not state:
         save_checkpoint(model, folder.start)
     model.whitening = None  # the descriptors that are learned are the aggregation's
-    if knobs.train_from is not None:
-        model.backbone.freeze_below(knobs.train_from)
-    towns, exams = (
-        open_towns(model, [p] if isinstance(p, Places | Town) else p, knobs, dtype, device, progress=progress)
+    if config.train_from is not None:
+        model.backbone.freeze_below(config.train_from)
+    datasets, validation_sets = (
+        open_datasets(
+            model, [p] if isinstance(p, Places | TrainingSet) else p, config, dtype, device, progress=progress
+        )
         for p in (places, validation)
     )
-    if not towns:
+    if not datasets:
         raise ArgumentError("no places to train on: give at least one dataset")
-    for exam in exams:
-        if not len(exam.places.queries):
-            raise DatasetError(f"{exam.places.name}: the validation set has no queries: give some, or none of it")
-    network = Network(model, towns[0].inputs.stage, dtype)
-    kept = None if came_with is None or photos_suffice(towns, dim, knobs) else came_with
+    for validation_set in validation_sets:
+        if not len(validation_set.places.queries):
+            raise DatasetError(
+                f"{validation_set.places.name}: the validation set has no queries: give some, or none of it"
+            )
+    network = Network(model, datasets[0].inputs.stage, dtype)
+    kept = None if came_with is None or photos_suffice(datasets, dim, config) else came_with
     if kept and ranks.first:
         tqdm.write(
             f"the database photos are too few to fit a whitening of {dim} dimensions to them ({PHOTOS_PER_DIM} a "
             f"dimension): the start's, of {kept.dim}, is kept"
         )
-    if knobs.whitening != "after":
-        rows = choose_photos(towns, knobs)
+    if config.whitening != "after":
+        rows = choose_photos(datasets, config)
         model.whitening = (
-            scale_to(kept, describe_database(network, towns, rows, knobs, ranks)).to(device)
+            scale_to(kept, describe_database(network, datasets, rows, config, ranks)).to(device)
             if kept
-            else fit_to_towns(network, towns, dim, knobs, ranks)
+            else fit_to_datasets(network, datasets, dim, config, ranks)
         )
         model.whitening.projection.requires_grad_(True)
     judged_with = model.whitening or kept
-    learner = make_learner(network, towns, knobs, ranks)
-    optimizer = make_optimizer(learner, knobs)
+    learner = make_learner(network, datasets, config, ranks)
+    optimizer = make_optimizer(learner, config)
 
     def judge(record: EpochRecord, whitening: Whitening | None) -> EpochRecord:
-        if not exams:
+        if not validation_sets:
             return record
         with with_whitening(model, whitening):
-            return record.judged(mean_recall(model, exams, knobs, dtype, ranks))
+            return record.judged(mean_recall(model, validation_sets, config, dtype, ranks))
 
     start = state.start if state else judge(EpochRecord.of_start(), came_with or judged_with)
     history, best_weights = _restore(state, model, learner, optimizer)
 
-    while not _is_over(history, knobs):
+    while not _is_over(history, config):
         if history:
-            record = _learn_epoch(history[-1].epoch, learner, optimizer, knobs, progress=progress)
+            record = _learn_epoch(history[-1].epoch, learner, optimizer, config, progress=progress)
             record = judge(record, judged_with)
         else:
             record = judge(start, judged_with) if came_with is not kept else start
@@ -174,75 +178,79 @@ def train(
             best_weights = _copy_weights(model)
             if folder and ranks.first:
                 with with_whitening(model, judged_with):
-                    save_checkpoint(model, folder.best, training=asdict(knobs) | {"epoch": record.epoch})
+                    save_checkpoint(model, folder.best, training=asdict(config) | {"epoch": record.epoch})
         if folder and ranks.first:
             tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
             tensors |= {f"best.{name}": tensor for name, tensor in best_weights.items()}
             tensors |= learner.tensors() | optimizer_tensors(optimizer)
-            folder.save(RunState(tensors, history, start), asdict(knobs))
-            if knobs.tensorboard:
+            folder.save(RunState(tensors, history, start), asdict(config))
+            if config.tensorboard:
                 folder.log(record)
 
     model.load_state_dict(best_weights)
     model.eval()
     best = best_epoch(history)
-    if knobs.whitening == "learned" or (knobs.whitening == "refitted" and kept):
+    if config.whitening == "learned" or (config.whitening == "refitted" and kept):
         assert model.whitening is not None
-        known = describe_database(network, towns, choose_photos(towns, knobs), knobs, ranks)
+        known = describe_database(network, datasets, choose_photos(datasets, config), config, ranks)
         model.whitening = in_order(model.whitening, known)
     elif kept:
         model.whitening = kept
     elif dim:
-        model.whitening = fit_to_towns(network, towns, dim, knobs, ranks)
+        model.whitening = fit_to_datasets(network, datasets, dim, config, ranks)
         best = judge(best, model.whitening)
     if came_with and (not best.epoch or best.recall_5 <= start.recall_5):
         load_weights(model, start_weights)
         best = start
     if folder and ranks.first:
         about = {"history": [asdict(r) for r in history], "start": asdict(start), "kept": asdict(best)}
-        save_checkpoint(model, folder.model, training=asdict(knobs) | about)
+        save_checkpoint(model, folder.model, training=asdict(config) | about)
     return Run(model, history, start, best)
 
 
-def make_learner(network: Network, towns: Sequence[Town], knobs: Training, ranks: Ranks) -> Learner:
-    """Geo-classification learns from cells, every other loss from tuples; towns without tuples are refused here."""
-    if knobs.loss == GEO_CLASSIFICATION:
-        if len(towns) > 1:
-            raise ArgumentError(f"geo-classification learns the cells of one town, found {len(towns)} towns")
-        return CellLearner(network, towns[0].places, towns[0].inputs, knobs, ranks)
+def make_learner(network: Network, datasets: Sequence[TrainingSet], config: TrainingConfig, ranks: Ranks) -> Learner:
+    """Geo-classification learns from cells, every other loss from tuples; datasets without tuples are refused here."""
+    if config.loss == GEO_CLASSIFICATION:
+        if len(datasets) > 1:
+            raise ArgumentError(f"geo-classification learns the cells of one dataset, found {len(datasets)} datasets")
+        return CellLearner(network, datasets[0].places, datasets[0].inputs, config, ranks)
     found = []
-    for town in towns:
+    for dataset in datasets:
         near = find_neighbourhoods(
-            town.places,
-            positive_min_m=knobs.positive_min_m,
-            positive_radius_m=knobs.positive_radius_m,
-            negative_radius_m=knobs.negative_radius_m,
+            dataset.places,
+            positive_min_m=config.positive_min_m,
+            positive_radius_m=config.positive_radius_m,
+            negative_radius_m=config.negative_radius_m,
         )
-        if len(town.places.queries) or len(towns) == 1:  # a town where nobody asks still gives negatives to the others
-            check_minable(town.places, near, knobs.negatives)
+        if (
+            len(dataset.places.queries) or len(datasets) == 1
+        ):  # a dataset where nobody asks still gives negatives to the others
+            check_minable(dataset.places, near, config.negatives)
         skipped = len(near.positives) - len(near.trainable)
         if skipped and ranks.first:
             tqdm.write(
-                f"{town.places.name}: {skipped} of {len(near.positives)} queries have no potential positive and are "
+                f"{dataset.places.name}: {skipped} of {len(near.positives)} queries have no potential positive and are "
                 "skipped"
             )
-        found.append((near, len(town.places.database)))
-    inputs, database = join_inputs(towns)
-    return TupleLearner(network, join_neighbourhoods(found), inputs, database, knobs, ranks)
+        found.append((near, len(dataset.places.database)))
+    inputs, database = join_inputs(datasets)
+    return TupleLearner(network, join_neighbourhoods(found), inputs, database, config, ranks)
 
 
-def make_optimizer(learner: Learner, knobs: Training) -> torch.optim.Optimizer:
+def make_optimizer(learner: Learner, config: TrainingConfig) -> torch.optim.Optimizer:
     """SGD with momentum, as in the paper, or AdamW."""
-    if knobs.optimizer == "adamw":
-        return torch.optim.AdamW(learner.parameters(), lr=knobs.lr, weight_decay=knobs.weight_decay)
-    return torch.optim.SGD(learner.parameters(), lr=knobs.lr, momentum=knobs.momentum, weight_decay=knobs.weight_decay)
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(learner.parameters(), lr=config.lr, weight_decay=config.weight_decay)
+    return torch.optim.SGD(
+        learner.parameters(), lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
+    )
 
 
-def learning_rate(knobs: Training, epoch: int) -> float:
+def learning_rate(config: TrainingConfig, epoch: int) -> float:
     """The learning rate of this epoch (from 0)."""
-    if knobs.schedule == "cosine":
-        return knobs.lr * 0.5 * (1 + math.cos(math.pi * epoch / knobs.epochs))
-    return float(knobs.lr * 0.5 ** knobs.halvings(epoch))
+    if config.schedule == "cosine":
+        return config.lr * 0.5 * (1 + math.cos(math.pi * epoch / config.epochs))
+    return float(config.lr * 0.5 ** config.halvings(epoch))
 
 
 def best_epoch(history: tuple[EpochRecord, ...]) -> EpochRecord:
@@ -252,9 +260,9 @@ def best_epoch(history: tuple[EpochRecord, ...]) -> EpochRecord:
 
 
 def _learn_epoch(
-    epoch: int, learner: Learner, optimizer: torch.optim.Optimizer, knobs: Training, *, progress: bool
+    epoch: int, learner: Learner, optimizer: torch.optim.Optimizer, config: TrainingConfig, *, progress: bool
 ) -> EpochRecord:
-    lr = learning_rate(knobs, epoch)
+    lr = learning_rate(config, epoch)
     for group in optimizer.param_groups:
         group["lr"] = lr
     began = time.perf_counter()
@@ -300,10 +308,10 @@ def _restore(
     return state.history, state.part("best")
 
 
-def _is_over(history: tuple[EpochRecord, ...], knobs: Training) -> bool:
+def _is_over(history: tuple[EpochRecord, ...], config: TrainingConfig) -> bool:
     """Whether all epochs are done, or `patience` of them without a better recall@5."""
     if not history:
         return False
     last = history[-1].epoch
-    patience = math.inf if knobs.patience is None else knobs.patience
-    return last >= knobs.epochs or (last > 0 and last - best_epoch(history).epoch >= patience)
+    patience = math.inf if config.patience is None else config.patience
+    return last >= config.epochs or (last > 0 and last - best_epoch(history).epoch >= patience)

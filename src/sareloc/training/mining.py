@@ -73,9 +73,9 @@ def _without_itself(places: Places, positives: list[Ints]) -> list[Ints]:
 
 
 def join_neighbourhoods(parts: Sequence[tuple[Neighbourhoods, int]]) -> Neighbourhoods:
-    """Several towns as one: databases (whose sizes are given) one after the other, and so the queries.
+    """Several datasets as one: databases (whose sizes are given) one after the other, and so the queries.
 
-    A photo of another town is far from a query: it may be a negative.
+    A photo of another dataset is far from a query: it may be a negative.
     """
     positives: list[Ints] = []
     near: list[Ints] = []
@@ -104,7 +104,7 @@ def check_minable(places: Places, neighbourhoods: Neighbourhoods, negatives: int
     if fewest < negatives:
         raise DatasetError(
             f"{places.name}: a query has only {fewest} database photos that may be a negative, and a tuple takes "
-            f"{negatives}: lower negative_radius_m or negatives, or use a larger town"
+            f"{negatives}: lower negative_radius_m or negatives, or use a larger dataset"
         )
 
 

@@ -120,15 +120,15 @@ class RunFolder:
         if self._state.exists() and not resume:
             raise ArgumentError(f"{self.path} holds a run already: resume it with --resume, or choose another folder")
 
-    def open(self, knobs: dict[str, Any]) -> RunState | None:
-        """The state to go on from, None where there is none; raises ArgumentError if it was begun with other knobs."""
-        return _open_state(self._state, knobs) if self._state.exists() else None
+    def open(self, config: dict[str, Any]) -> RunState | None:
+        """The state to go on from, None where there is none; raises ArgumentError if it was begun with other config."""
+        return _open_state(self._state, config) if self._state.exists() else None
 
     def open_start(self) -> dict[str, Tensor]:
         """The weights of the start."""
         return _read_tensors(self.start)[0]
 
-    def save(self, state: RunState, knobs: dict[str, Any]) -> None:
+    def save(self, state: RunState, config: dict[str, Any]) -> None:
         """Write the history, then the state."""
         table = io.StringIO(newline="")
         writer = csv.DictWriter(table, [f.name for f in fields(EpochRecord)])
@@ -139,7 +139,7 @@ class RunFolder:
             "version": STATE_VERSION,
             "history": [asdict(r) for r in state.history],
             "start": asdict(state.start),
-            "knobs": knobs,
+            "knobs": config,
         }
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}
         with replacing(self._state) as beside:
@@ -177,19 +177,21 @@ def _read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise WeightsError(f"{file} is not a file of a training run ({broken}): start a new run") from broken
 
 
-def _open_state(file: Path, knobs: dict[str, Any]) -> RunState:
+def _open_state(file: Path, config: dict[str, Any]) -> RunState:
     tensors, metadata = _read_tensors(file)
     about = json.loads(metadata.get("sareloc_run", "null"))
     if not isinstance(about, dict) or about.get("version") != STATE_VERSION:
         raise WeightsError(f"{file} is not a state that this version can go on from: start a new run")
     changed = [
         k
-        for k in knobs
-        if about["knobs"].get(k) != knobs[k] and k not in {"epochs", "patience", "workers", "tensorboard"}
+        for k in config
+        if about["knobs"].get(k) != config[k] and k not in {"epochs", "patience", "workers", "tensorboard"}
     ]
     if changed:
-        was = ", ".join(f"{k} was {about['knobs'].get(k)!r}, is {knobs[k]!r}" for k in changed)
-        raise ArgumentError(f"{file.parent} was begun with other knobs ({was}): resume with those, or start a new run")
+        was = ", ".join(f"{k} was {about['knobs'].get(k)!r}, is {config[k]!r}" for k in changed)
+        raise ArgumentError(
+            f"{file.parent} was begun with another config ({was}): resume with those, or start a new run"
+        )
     return RunState(tensors, tuple(EpochRecord(**r) for r in about["history"]), EpochRecord(**about["start"]))
 
 

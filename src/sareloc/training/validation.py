@@ -1,4 +1,4 @@
-"""The whitening of a training: fitted on database photos of its towns, or the one that the start came with."""
+"""The whitening of a training: fitted on database photos of its datasets, or the one that the start came with."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from sareloc.datasets.places import Places
 from sareloc.evaluation.judging import PROTOCOLS, evaluate_rankings
 from sareloc.models import PlaceModel
 from sareloc.models.whitening import Whitening, fit_whitening
-from sareloc.training.config import Training
-from sareloc.training.data import Town, join_inputs
+from sareloc.training.config import TrainingConfig
+from sareloc.training.data import TrainingSet, join_inputs
 from sareloc.training.distributed import Network, Ranks, describe
 from sareloc.training.mining import similarity
 
@@ -41,13 +41,15 @@ def recall_of_descriptors(places: Places, descriptors: Tensor, ns: tuple[int, ..
 
 
 def mean_recall(
-    model: PlaceModel, exams: Sequence[Town], knobs: Training, dtype: torch.dtype, ranks: Ranks
+    model: PlaceModel, validation_sets: Sequence[TrainingSet], config: TrainingConfig, dtype: torch.dtype, ranks: Ranks
 ) -> dict[int, float]:
     """Recall@N on each validation set by its own protocol, averaged."""
     found = []
-    for exam in exams:
-        described = describe(Network(model, exam.inputs.stage, dtype), exam.inputs, knobs.batch, ranks)
-        found.append(recall_of_descriptors(exam.places, described))
+    for validation_set in validation_sets:
+        described = describe(
+            Network(model, validation_set.inputs.stage, dtype), validation_set.inputs, config.batch, ranks
+        )
+        found.append(recall_of_descriptors(validation_set.places, described))
     return {n: sum(recall[n] for recall in found) / len(found) for n in found[0]}
 
 
@@ -60,10 +62,10 @@ worst (Marchenko-Pastur), and whitening divides by its root: with n = 2 dim by 0
 zero. The paper's own whitening has 2.4 photos per dimension."""
 
 
-def whitening_dim(start: Whitening | None, knobs: Training) -> int:
+def whitening_dim(start: Whitening | None, config: TrainingConfig) -> int:
     """Dimensions after whitening, at most: those asked for, else the start's, else the paper's; 0: no whitening."""
-    if knobs.dim is not None:
-        return knobs.dim
+    if config.dim is not None:
+        return config.dim
     return PAPER_DIM if start is None else start.dim
 
 
@@ -74,23 +76,25 @@ def cut_whitening(whitening: Whitening | None, dim: int) -> Whitening | None:
     return Whitening(whitening.mean, whitening.projection.detach()[:dim].clone())
 
 
-def photos_suffice(towns: Sequence[Town], dim: int, knobs: Training) -> bool:
-    """Whether the towns have database photos enough to replace a start's whitening by one of `dim` dimensions."""
-    return len(choose_photos(towns, knobs)) >= PHOTOS_PER_DIM * dim
+def photos_suffice(datasets: Sequence[TrainingSet], dim: int, config: TrainingConfig) -> bool:
+    """Whether the datasets have database photos enough to replace a start's whitening by one of `dim` dimensions."""
+    return len(choose_photos(datasets, config)) >= PHOTOS_PER_DIM * dim
 
 
-def fit_to_towns(network: Network, towns: Sequence[Town], dim: int, knobs: Training, ranks: Ranks) -> Whitening:
+def fit_to_datasets(
+    network: Network, datasets: Sequence[TrainingSet], dim: int, config: TrainingConfig, ranks: Ranks
+) -> Whitening:
     """The whitening of random database photos: to `dim` dimensions, or as many as these photos allow.
 
-    Every town counts the same, however many photos it has: what tells the places of a small town apart would else
+    Every dataset counts the same, however many photos it has: what tells the places of a small dataset apart would else
     give way to what varies in a large one.
     """
-    rows = choose_photos(towns, knobs)
-    raw = describe_database(network, towns, rows, knobs, ranks)
+    rows = choose_photos(datasets, config)
+    raw = describe_database(network, datasets, rows, config, ranks)
     allowed = min(dim, len(raw) - 1, raw.shape[1])
     if allowed < dim and ranks.first:
         tqdm.write(f"{len(raw)} database photos allow {allowed} dimensions after whitening, not {dim}")
-    fitted = fit_whitening(raw, allowed, power=knobs.whitening_power, weights=towns_alike(towns, rows))
+    fitted = fit_whitening(raw, allowed, power=config.whitening_power, weights=equal_weights(datasets, rows))
     return scale_to(fitted, raw).to(network.device)
 
 
@@ -122,22 +126,24 @@ def load_weights(model: PlaceModel, weights: Mapping[str, Tensor]) -> None:
     model.load_state_dict(dict(weights))
 
 
-def choose_photos(towns: Sequence[Town], knobs: Training) -> Ints:
-    """Rows of `knobs.whitening_photos` random photos among the databases of all towns, or of all of them, in order."""
-    database = sum(len(town.places.database) for town in towns)
-    count = min(database, knobs.whitening_photos)
-    return np.sort(np.random.default_rng(knobs.seed).choice(database, count, replace=False))
+def choose_photos(datasets: Sequence[TrainingSet], config: TrainingConfig) -> Ints:
+    """Rows of `config.whitening_photos` random database photos of all datasets (at most all of them), in order."""
+    database = sum(len(dataset.places.database) for dataset in datasets)
+    count = min(database, config.whitening_photos)
+    return np.sort(np.random.default_rng(config.seed).choice(database, count, replace=False))
 
 
-def towns_alike(towns: Sequence[Town], rows: Ints) -> Tensor:
-    """Weights (n,) of these rows of the databases of all towns: those of a town sum to 1."""
-    ends = np.cumsum([len(town.places.database) for town in towns])
-    town = np.searchsorted(ends, rows, side="right")
-    return torch.from_numpy(1 / np.bincount(town, minlength=len(towns))[town])
+def equal_weights(datasets: Sequence[TrainingSet], rows: Ints) -> Tensor:
+    """Weights (n,) of these rows of the databases of all datasets: those of a dataset sum to 1."""
+    ends = np.cumsum([len(dataset.places.database) for dataset in datasets])
+    dataset = np.searchsorted(ends, rows, side="right")
+    return torch.from_numpy(1 / np.bincount(dataset, minlength=len(datasets))[dataset])
 
 
-def describe_database(network: Network, towns: Sequence[Town], rows: Ints, knobs: Training, ranks: Ranks) -> Tensor:
-    """(n, D) descriptors before whitening of these rows of the databases of all towns."""
-    inputs, _ = join_inputs(towns)
+def describe_database(
+    network: Network, datasets: Sequence[TrainingSet], rows: Ints, config: TrainingConfig, ranks: Ranks
+) -> Tensor:
+    """(n, D) descriptors before whitening of these rows of the databases of all datasets."""
+    inputs, _ = join_inputs(datasets)
     with with_whitening(network.model, None):
-        return describe(network, inputs, knobs.batch, ranks, rows=rows).float()
+        return describe(network, inputs, config.batch, ranks, rows=rows).float()

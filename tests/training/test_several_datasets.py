@@ -1,4 +1,4 @@
-"""Training on several towns together, and learning the whitening with the rest."""
+"""Training on several datasets together, and learning the whitening with the rest."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.training.tiny_town import tiny_model, tiny_pixels, tiny_places, tiny_town, write_town
+from tests.training.tiny_dataset import tiny_dataset, tiny_model, tiny_pixels, tiny_places, write_dataset
 
 from sareloc.errors import ArgumentError, DatasetError
 from sareloc.geo import Positions
-from sareloc.training import Training, recipe, train
+from sareloc.training import TrainingConfig, recipe, train
 from sareloc.training.augment import augment
-from sareloc.training.data import FileInputs, JoinedInputs, TensorInputs, Town, join_inputs, keep_features
+from sareloc.training.data import FileInputs, JoinedInputs, TensorInputs, TrainingSet, join_inputs, keep_features
 from sareloc.training.distributed import Network, Ranks
 from sareloc.training.loop import make_learner
 from sareloc.training.mining import find_neighbourhoods, join_neighbourhoods
 from sareloc.training.validation import recall_of_descriptors
 
-KNOBS = Training(epochs=2, pool=30, refresh_every=20, train_from="conv2", dim=0, precision="float32")
+CONFIG = TrainingConfig(epochs=2, pool=30, refresh_every=20, train_from="conv2", dim=0, precision="float32")
 
 
-def as_one(towns: list[Town]) -> Town:
-    """The twin: the same towns a thousand kilometres apart, as one set of places with one tensor."""
-    apart = [1e6 * i for i in range(len(towns))]
+def as_one(datasets: list[TrainingSet]) -> TrainingSet:
+    """The twin: the same datasets a thousand kilometres apart, as one set of places with one tensor."""
+    apart = [1e6 * i for i in range(len(datasets))]
 
     def together(role: str):
-        parts = [getattr(town.places, role) for town in towns]
+        parts = [getattr(dataset.places, role) for dataset in datasets]
         metres = np.concatenate([part.positions.metres[:, :2] + [x, 0] for part, x in zip(parts, apart, strict=True)])
         return replace(parts[0], files=tuple(f for p in parts for f in p.files), positions=Positions.from_local(metres))
 
-    count = len(towns[0].places.database)
-    pixels = [town.inputs.tensor for town in towns]
+    count = len(datasets[0].places.database)
+    pixels = [dataset.inputs.tensor for dataset in datasets]
     tensor = torch.cat([*(p[:count] for p in pixels), *(p[count:] for p in pixels)])
-    return Town(
-        replace(towns[0].places, database=together("database"), queries=together("queries")), TensorInputs(tensor)
+    return TrainingSet(
+        replace(datasets[0].places, database=together("database"), queries=together("queries")), TensorInputs(tensor)
     )
 
 
-def test_two_towns_teach_what_one_town_of_both_teaches() -> None:
-    towns = [tiny_town(0), tiny_town(1)]
+def test_two_datasets_teach_what_one_dataset_of_both_teaches() -> None:
+    datasets = [tiny_dataset(0), tiny_dataset(1)]
     several, one = tiny_model(), tiny_model()
-    first = train(several, towns, KNOBS, progress=False)
-    second = train(one, as_one(towns), KNOBS, progress=False)
+    first = train(several, datasets, CONFIG, progress=False)
+    second = train(one, as_one(datasets), CONFIG, progress=False)
     assert [r.loss for r in first.history[1:]] == [r.loss for r in second.history[1:]]
     for name, tensor in one.state_dict().items():
         assert torch.equal(tensor, several.state_dict()[name]), name
@@ -60,7 +60,7 @@ def test_joined_neighbourhoods_count_on_through_the_databases() -> None:
 
 
 def test_joined_inputs_give_each_row_from_its_part(tmp_path: Path) -> None:
-    places = write_town(tmp_path)
+    places = write_dataset(tmp_path)
     photos = [places.database.path(i) for i in range(10)]
     files, memory = FileInputs(photos, 64, 64), TensorInputs(tiny_pixels(1))
     joined = JoinedInputs([files, memory], np.array([0, 1, 0, 1, 1]), np.array([3, 5, 0, 2, 99]))
@@ -73,28 +73,28 @@ def test_joined_inputs_give_each_row_from_its_part(tmp_path: Path) -> None:
     assert len(joined) == 5
 
 
-def test_a_town_where_nobody_asks_gives_negatives_alone() -> None:
-    silent = tiny_town(1)
+def test_a_dataset_without_queries_gives_negatives_alone() -> None:
+    silent = tiny_dataset(1)
     count = len(silent.places.database)
-    silent = Town(
+    silent = TrainingSet(
         replace(silent.places, queries=silent.places.queries.take([])), TensorInputs(silent.inputs.tensor[:count])
     )
     learner = make_learner(
-        Network(tiny_model(), "pixels", torch.float32), [tiny_town(0), silent], replace(KNOBS, pool=1000), Ranks()
+        Network(tiny_model(), "pixels", torch.float32), [tiny_dataset(0), silent], replace(CONFIG, pool=1000), Ranks()
     )
     tuples = learner._mine(learner.near.trainable, seed=0)
-    own = len(tiny_town(0).places.database)
+    own = len(tiny_dataset(0).places.database)
     assert (tuples.positives < own).all()
     assert (tuples.negatives >= own).any()
-    assert len(learner.near.positives) == len(tiny_town(0).places.queries)
+    assert len(learner.near.positives) == len(tiny_dataset(0).places.queries)
     with pytest.raises(DatasetError, match="no queries"):
-        train(tiny_model(), silent, KNOBS, progress=False)
+        train(tiny_model(), silent, CONFIG, progress=False)
     with pytest.raises(DatasetError, match="validation set has no queries"):
-        train(tiny_model(), tiny_town(0), KNOBS, validation=silent, progress=False)
+        train(tiny_model(), tiny_dataset(0), CONFIG, validation=silent, progress=False)
 
 
 def test_databases_come_first() -> None:
-    inputs, database = join_inputs([tiny_town(0), tiny_town(1)])
+    inputs, database = join_inputs([tiny_dataset(0), tiny_dataset(1)])
     (rows,) = inputs.batches([np.array([0, 80, 160, 200])], torch.device("cpu"))
     a, b = tiny_pixels(0), tiny_pixels(1)
     assert database == 160
@@ -103,33 +103,35 @@ def test_databases_come_first() -> None:
 
 def test_the_best_epoch_is_that_of_the_mean_over_the_validation_sets() -> None:
     model = tiny_model()
-    exams = [tiny_town(1), tiny_town(2)]
-    run = train(model, tiny_town(0), replace(KNOBS, epochs=1), validation=exams, progress=False)
-    found = [recall_of_descriptors(e.places, model.encode(e.inputs.tensor, precision=torch.float32)) for e in exams]
+    validation_sets = [tiny_dataset(1), tiny_dataset(2)]
+    run = train(model, tiny_dataset(0), replace(CONFIG, epochs=1), validation=validation_sets, progress=False)
+    found = [
+        recall_of_descriptors(e.places, model.encode(e.inputs.tensor, precision=torch.float32)) for e in validation_sets
+    ]
     assert run.best.recall_1 == pytest.approx(sum(recall[1] for recall in found) / 2)
     assert found[0][1] != found[1][1]
 
 
-def test_towns_of_different_stages_and_cells_of_two_towns_are_refused() -> None:
+def test_datasets_of_different_stages_and_cells_of_two_datasets_are_refused() -> None:
     model = tiny_model()
-    features = Town(tiny_places(), keep_features(model, tiny_pixels(0), torch.float32))
+    features = TrainingSet(tiny_places(), keep_features(model, tiny_pixels(0), torch.float32))
     with pytest.raises(ArgumentError, match="either pixels or features"):
-        train(model, [tiny_town(), features], KNOBS, progress=False)
-    with pytest.raises(ArgumentError, match="cells of one town, found 2"):
-        train(model, [tiny_town(0), tiny_town(1)], recipe("geo-classification", dim=0), progress=False)
+        train(model, [tiny_dataset(), features], CONFIG, progress=False)
+    with pytest.raises(ArgumentError, match="cells of one dataset, found 2"):
+        train(model, [tiny_dataset(0), tiny_dataset(1)], recipe("geo-classification", dim=0), progress=False)
     with pytest.raises(ArgumentError, match="no places to train on"):
-        train(model, [], KNOBS, progress=False)
+        train(model, [], CONFIG, progress=False)
 
 
 def test_a_learned_whitening_starts_as_the_fitted_one_and_then_moves(tmp_path: Path) -> None:
-    town, knobs = tiny_town(), replace(KNOBS, dim=8, whitening="learned", lr=0.002, negatives=5, pool=10)
+    dataset, config = tiny_dataset(), replace(CONFIG, dim=8, whitening="learned", lr=0.002, negatives=5, pool=10)
     fitted, learned = tiny_model(), tiny_model()
-    train(fitted, town, replace(knobs, epochs=0, whitening="after"), progress=False)
-    run = train(learned, town, replace(knobs, epochs=12), out=tmp_path / "run", progress=False)
+    train(fitted, dataset, replace(config, epochs=0, whitening="after"), progress=False)
+    run = train(learned, dataset, replace(config, epochs=12), out=tmp_path / "run", progress=False)
     assert learned.dim == 8
     assert run.history[-1].loss < run.history[1].loss
-    start, end = (m.encode(town.inputs.tensor, precision=torch.float32) for m in (fitted, learned))
-    assert recall_of_descriptors(town.places, end)[5] > recall_of_descriptors(town.places, start)[5] + 0.1
+    start, end = (m.encode(dataset.inputs.tensor, precision=torch.float32) for m in (fitted, learned))
+    assert recall_of_descriptors(dataset.places, end)[5] > recall_of_descriptors(dataset.places, start)[5] + 0.1
     assert not learned.whitening.projection.requires_grad
     variance = end[:80].var(dim=0)
     assert (variance[:-1] >= variance[1:] - 1e-6).all()  # turned, so that a smaller dimension is its first coordinates
@@ -138,43 +140,43 @@ def test_a_learned_whitening_starts_as_the_fitted_one_and_then_moves(tmp_path: P
 
 
 def test_a_refitted_whitening_is_the_fitted_one_of_what_was_learned() -> None:
-    town, knobs = tiny_town(), replace(KNOBS, dim=8, whitening="learned", whitening_power=0.5)
+    dataset, config = tiny_dataset(), replace(CONFIG, dim=8, whitening="learned", whitening_power=0.5)
     learned, refitted, again = tiny_model(), tiny_model(), tiny_model()
-    train(learned, town, knobs, progress=False)
-    train(refitted, town, replace(knobs, whitening="refitted"), progress=False)
+    train(learned, dataset, config, progress=False)
+    train(refitted, dataset, replace(config, whitening="refitted"), progress=False)
     for name, tensor in learned.state_dict().items():  # the training is the same, what ends it is not
         assert torch.equal(tensor, refitted.state_dict()[name]) != name.startswith("whitening"), name
     again.load_state_dict({k: v for k, v in learned.state_dict().items() if not k.startswith("whitening")})
-    train(again, town, replace(knobs, whitening="after", epochs=0), progress=False)
+    train(again, dataset, replace(config, whitening="after", epochs=0), progress=False)
     torch.testing.assert_close(refitted.whitening.projection, again.whitening.projection)
 
 
-def test_a_town_counts_no_more_in_the_whitening_for_having_more_photos() -> None:
-    """Every database photo of one town five times over, and what is fitted to both towns stays."""
-    one, other = tiny_town(), Town(tiny_places(), TensorInputs(tiny_pixels(7)))
+def test_a_dataset_counts_no_more_in_the_whitening_for_having_more_photos() -> None:
+    """Every database photo of one dataset five times over, and what is fitted to both datasets stays."""
+    one, other = tiny_dataset(), TrainingSet(tiny_places(), TensorInputs(tiny_pixels(7)))
     rows = [*np.repeat(np.arange(80), 5), *range(80, 120)]
     crowd = replace(other.places, database=other.places.database.take(rows[:400]))
-    crowded = Town(crowd, TensorInputs(tiny_pixels(7)[rows]))
-    knobs = replace(KNOBS, dim=8, epochs=0)
+    crowded = TrainingSet(crowd, TensorInputs(tiny_pixels(7)[rows]))
+    config = replace(CONFIG, dim=8, epochs=0)
     fitted = []
-    for towns in ([one, other], [one, crowded], [crowded, one]):
+    for datasets in ([one, other], [one, crowded], [crowded, one]):
         model = tiny_model()
-        train(model, towns, knobs, progress=False)
+        train(model, datasets, config, progress=False)
         fitted.append(model.encode(one.inputs.tensor, precision=torch.float32))
     for found in fitted[1:]:
         torch.testing.assert_close(found, fitted[0], atol=1e-2, rtol=0)
     alone = tiny_model()
-    train(alone, crowded, knobs, progress=False)
+    train(alone, crowded, config, progress=False)
     assert (alone.encode(one.inputs.tensor, precision=torch.float32) - fitted[0]).abs().max() > 0.1
 
 
 def test_a_learned_whitening_resumes_to_the_same_bits(tmp_path: Path) -> None:
-    knobs = replace(KNOBS, dim=8, whitening="learned", epochs=3)
+    config = replace(CONFIG, dim=8, whitening="learned", epochs=3)
     straight = tiny_model()
-    train(straight, tiny_town(), knobs, progress=False)
-    train(tiny_model(), tiny_town(), replace(knobs, epochs=1), out=tmp_path, progress=False)
+    train(straight, tiny_dataset(), config, progress=False)
+    train(tiny_model(), tiny_dataset(), replace(config, epochs=1), out=tmp_path, progress=False)
     resumed = tiny_model()
-    train(resumed, tiny_town(), knobs, out=tmp_path, resume=True, progress=False)
+    train(resumed, tiny_dataset(), config, out=tmp_path, resume=True, progress=False)
     for name, tensor in straight.state_dict().items():
         assert torch.equal(tensor, resumed.state_dict()[name]), name
 
@@ -244,7 +246,7 @@ def test_augmented_images_stay_in_range_and_differ_from_one_another() -> None:
 
 
 @pytest.mark.parametrize(
-    ("knobs", "message"),
+    ("options", "message"),
     [
         ({"crop": 1.5}, "crop is a strength, 0 to 1"),
         ({"light": 1.5}, "light is a strength, 0 to 1"),
@@ -252,9 +254,9 @@ def test_augmented_images_stay_in_range_and_differ_from_one_another() -> None:
         ({"light": 0.5, "keep": "features"}, "augmented images have no features to keep"),
     ],
 )
-def test_new_knobs_are_checked(knobs: dict[str, object], message: str) -> None:
+def test_options_of_images_and_whitening_are_checked(options: dict[str, object], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        Training(**knobs)
+        TrainingConfig(**options)
 
 
 def test_a_compiled_network_learns_and_describes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +271,7 @@ def test_a_compiled_network_learns_and_describes_the_same(monkeypatch: pytest.Mo
     weights = []
     for compile_ in (False, True):
         model = tiny_model()
-        train(model, tiny_town(0), replace(KNOBS, compile=compile_, epochs=1), progress=False)
+        train(model, tiny_dataset(0), replace(CONFIG, compile=compile_, epochs=1), progress=False)
         weights.append(model.state_dict())
     assert len(compiled) == 1
     for name, plain in weights[0].items():

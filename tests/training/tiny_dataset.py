@@ -1,4 +1,4 @@
-"""A tiny backbone and a tiny town of synthetic photos: training in a second."""
+"""A tiny backbone and a tiny dataset of synthetic photos: training in a second."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sareloc.datasets.places import PhotoSet, Places
 from sareloc.geo import Positions
 from sareloc.models import PlaceModel, Preprocess, init_netvlad, make_aggregation
 from sareloc.models.backbones.base import Backbone, draw_weights
-from sareloc.training.data import TensorInputs, Town
+from sareloc.training.data import TensorInputs, TrainingSet
 
 SIDE = 64
 PLACES = 40
@@ -77,15 +77,15 @@ def tiny_places(folder: Path = Path("nowhere")) -> Places:
         names = tuple(f"{role}/{i:03d}.png" for i in range(len(x)))
         return PhotoSet(folder, names, Positions.from_local(np.stack([x, np.zeros(len(x))], axis=1)))
 
-    return Places("tiny town", "train", photos("database", database), photos("queries", along))
+    return Places("tiny dataset", "train", photos("database", database), photos("queries", along))
 
 
-def tiny_town(seed: int = 0) -> Town:
-    return Town(tiny_places(), TensorInputs(tiny_pixels(seed)))
+def tiny_dataset(seed: int = 0) -> TrainingSet:
+    return TrainingSet(tiny_places(), TensorInputs(tiny_pixels(seed)))
 
 
-def write_town(folder: Path, seed: int = 0) -> Places:
-    """The same town as files."""
+def write_dataset(folder: Path, seed: int = 0) -> Places:
+    """The same dataset as files."""
     places = tiny_places(folder)
     paths = [photos.path(i) for photos in (places.database, places.queries) for i in range(len(photos))]
     for path, image in zip(paths, tiny_pixels(seed), strict=True):
