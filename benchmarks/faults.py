@@ -47,7 +47,7 @@ from tests.maps.small_town import geotag_of, tiny_model, write_town
 
 from sareloc.errors import SarelocError
 from sareloc.index import sharded as approximate
-from sareloc.maps import Manifest, PlaceMap, open_map_file
+from sareloc.maps import MapManifest, PlaceMap, open_map_file
 from sareloc.maps.build import build_map
 from sareloc.maps.copy import copy_map
 from sareloc.maps.maintain import map_info, remove_photos, verify_map
@@ -165,7 +165,7 @@ def drawn_vectors(count: int, seed: int) -> np.ndarray[Any, np.dtype[np.float32]
 def add_drawn(path: Path, numbers: range, seed: int) -> None:
     """Put photos of these numbers into a map, with descriptors that the seed draws."""
     if not path.exists():
-        create_map_file(path, Manifest("drawn", "0123456789abcdef", DIM))
+        create_map_file(path, MapManifest("drawn", "0123456789abcdef", DIM))
     vectors = drawn_vectors(len(numbers), seed)
     with open_map_file(path, write=True) as file:
         for start in range(0, len(numbers), 256):

@@ -33,7 +33,7 @@ from torch import Tensor
 from sareloc.datasets import PhotoSet, Places
 from sareloc.evaluation.ranking import search
 from sareloc.geo import Positions
-from sareloc.index import ExactEngine
+from sareloc.index import ExactIndex
 from sareloc.losses import make_loss
 from sareloc.training.mining import find_neighbourhoods, mine, no_memory
 
@@ -123,12 +123,12 @@ def mining(photos: int, negatives: list[int]) -> dict[str, float]:
 
 
 def exact_search(photos: int) -> dict[str, float]:
-    """Milliseconds to compare a query with all: alone, by the map's exact engine; in a lot, as evaluation does."""
+    """Milliseconds to compare a query with all: alone, by the map's exact index; in a lot, as evaluation does."""
     database, queries = draw(WALKS[WALK], photos, ASKED, np.random.default_rng(0))
-    engine = ExactEngine(DIM)
-    engine.upsert(np.arange(photos), database)
+    index = ExactIndex(DIM)
+    index.upsert(np.arange(photos), database)
     return {
-        "exact_one_query_ms": timed(lambda i: engine.search(queries[i : i + 1], HITS), ASKED)["p50"],
+        "exact_one_query_ms": timed(lambda i: index.search(queries[i : i + 1], HITS), ASKED)["p50"],
         "evaluation_query_ms": round(best_ms(lambda: search(database, queries, HITS)) / ASKED, 4),
     }
 

@@ -30,10 +30,10 @@ from benchmarks.drawn_descriptors import WHITE, Walk, draw
 from benchmarks.measuring import about, memory_mb
 from PIL import Image
 
-from sareloc.maps import Circle, Manifest, PlaceMap, open_map_file
+from sareloc.maps import Circle, MapManifest, PlaceMap, open_map_file
 from sareloc.maps.build import build_map
 from sareloc.maps.maintain import index_cache
-from sareloc.maps.records import Photo
+from sareloc.maps.records import MapPhoto
 from sareloc.maps.schema import create_map_file
 from sareloc.models.place_model import make_model
 from sareloc.photos import Geotag, exif_bytes
@@ -50,7 +50,7 @@ def make(folder: Path, photos: int, walk: str) -> dict[str, Any]:
     database, queries = draw(WALKS[walk], photos, QUERIES, rng)
     latlon = CITY + rng.uniform(0, SIZE_DEG, (photos, 2))
     path = folder / "city.gpkg"
-    create_map_file(path, Manifest("drawn", "0" * 16, database.shape[1]))
+    create_map_file(path, MapManifest("drawn", "0" * 16, database.shape[1]))
     start = time.perf_counter()
     with open_map_file(path, write=True) as file:
         for first in range(0, photos, BATCH):
@@ -67,9 +67,9 @@ def make(folder: Path, photos: int, walk: str) -> dict[str, Any]:
     }
 
 
-def drawn_photo(number: int, latlon: npt.NDArray[np.float64]) -> Photo:
+def drawn_photo(number: int, latlon: npt.NDArray[np.float64]) -> MapPhoto:
     geotag = Geotag((float(latlon[0]), float(latlon[1])), number % 360 + 0.5, 1.7e9 + number)
-    return Photo(f"{number:08d}.jpg", geotag, 4000, 3000, hashlib.sha256(b"%d" % number).digest(), 3_000_000, number)
+    return MapPhoto(f"{number:08d}.jpg", geotag, 4000, 3000, hashlib.sha256(b"%d" % number).digest(), 3_000_000, number)
 
 
 def first_open(folder: Path) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def search(folder: Path) -> dict[str, Any]:
     recall = np.mean([len(set(a) & set(b)) / HITS for a, b in zip(found.tolist(), truth.tolist(), strict=True)])
     near = Circle((CITY[0] + SIZE_DEG / 2, CITY[1] + SIZE_DEG / 2), 500)
     return {
-        "kind": city.engine_info().kind,
+        "kind": city.index_info().kind,
         "open_s": round(open_s, 3),
         "recall_at_10": round(float(recall), 4),
         "one_query_ms": timed(lambda i: city.search(queries[i : i + 1], HITS), QUERIES),

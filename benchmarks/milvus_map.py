@@ -18,15 +18,15 @@ import numpy as np
 from benchmarks.drawn_descriptors import draw
 from benchmarks.map import BATCH, CITY, HITS, QUERIES, SIZE_DEG, WALKS, drawn_photo, timed
 
-from sareloc.maps import Circle, Manifest, PlaceMap, open_or_create_store
-from sareloc.milvus.engine import MilvusEngine
+from sareloc.maps import Circle, MapManifest, PlaceMap, open_or_create_store
+from sareloc.milvus.collection import MilvusCollection
 from sareloc.milvus.store import MilvusStore
 
 
-def finish_index(engine: MilvusEngine) -> None:
+def finish_index(collection: MilvusCollection) -> None:
     """Wait until all vectors are searched by the index; what came last is not, for a while."""
-    connection, collection = engine.connection, engine.connection.address.collection
-    engine.seal()
+    connection, collection = collection.connection, collection.connection.address.collection
+    collection.seal()
     while connection.ask("describe_index", collection_name=collection, index_name="vector")["pending_index_rows"]:
         time.sleep(0.5)
     connection.ask("release_collection", collection_name=collection)
@@ -38,7 +38,7 @@ def measure(address: str, photos: int, walk: str, index: str) -> dict[str, Any]:
     database, queries = draw(WALKS[walk], photos, QUERIES, rng)
     latlon = CITY + rng.uniform(0, SIZE_DEG, (photos, 2))
     truth = faiss.knn(queries, database, HITS)[1]
-    manifest = Manifest("drawn", "0" * 16, database.shape[1])
+    manifest = MapManifest("drawn", "0" * 16, database.shape[1])
     with open_or_create_store(f"{address}?index={index}", manifest) as store:
         assert isinstance(store, MilvusStore)
         start = time.perf_counter()
@@ -47,7 +47,7 @@ def measure(address: str, photos: int, walk: str, index: str) -> dict[str, Any]:
             store.add([drawn_photo(row, latlon[row]) for row in rows], database[rows.start : rows.stop])
         written_s = time.perf_counter() - start
         start = time.perf_counter()
-        finish_index(store.engine)
+        finish_index(store.collection)
         index_s = time.perf_counter() - start
         city = PlaceMap(address)
         found = [city.search(queries[i : i + 32], HITS).files for i in range(0, QUERIES, 32)]
@@ -55,8 +55,8 @@ def measure(address: str, photos: int, walk: str, index: str) -> dict[str, Any]:
         shared = [len(set(a) & set(b)) / HITS for a, b in zip(numbers, truth.tolist(), strict=True)]
         near = Circle((CITY[0] + SIZE_DEG / 2, CITY[1] + SIZE_DEG / 2), 500)
         told = {
-            "server": store.engine.connection.ask("get_server_version"),
-            "index": store.engine.index,
+            "server": store.collection.connection.ask("get_server_version"),
+            "index": store.collection.index,
             "walk": walk,
             "photos": photos,
             "rows_written_per_s": round(photos / written_s),
@@ -67,7 +67,7 @@ def measure(address: str, photos: int, walk: str, index: str) -> dict[str, Any]:
             "batch_of_32_ms": timed(lambda i: city.search(queries[i : i + 32], HITS), QUERIES - 32, step=8),
             "one_query_within_500_m_ms": timed(lambda i: city.search(queries[i : i + 1], HITS, near=near), 50),
         }
-        store.engine.connection.ask("drop_collection", collection_name=store.address.collection)
+        store.collection.connection.ask("drop_collection", collection_name=store.address.collection)
     return told
 
 

@@ -33,7 +33,7 @@ from benchmarks.measuring import about, memory_mb
 from PIL import Image
 from tqdm import tqdm
 
-from sareloc.maps import Manifest, open_map_file
+from sareloc.maps import MapManifest, open_map_file
 from sareloc.maps.schema import create_map_file
 from sareloc.photos import decode
 
@@ -167,7 +167,7 @@ def writing(folder: Path, photos: int = 40_960, packet: int = 256) -> dict[str, 
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     known = [drawn_photo(row, latlon) for row, latlon in enumerate(rng.uniform(0, 1, (photos, 2)))]
     path = folder / "written.gpkg"
-    create_map_file(path, Manifest("drawn", "0" * 16, DIM))
+    create_map_file(path, MapManifest("drawn", "0" * 16, DIM))
     start = time.perf_counter()
     with open_map_file(path, write=True) as file:
         for first in range(0, photos, packet):

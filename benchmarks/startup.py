@@ -24,7 +24,7 @@ from benchmarks.map import BATCH, CITY, SIZE_DEG, drawn_photo
 from benchmarks.measuring import about
 from PIL import Image
 
-from sareloc.maps import Manifest, PlaceMap, open_map_file
+from sareloc.maps import MapManifest, PlaceMap, open_map_file
 from sareloc.maps.schema import create_map_file
 from sareloc.models import Whitening, make_model
 from sareloc.models.checkpoint import save_checkpoint
@@ -42,7 +42,7 @@ def make_town(folder: Path, photos: int) -> list[str]:
     drawing = np.random.default_rng(0)
     database, _ = draw(Walk(), photos, 1, drawing)
     latlon = CITY + drawing.uniform(0, SIZE_DEG, (photos, 2))
-    create_map_file(folder / "city.gpkg", Manifest(model.name, model.fingerprint(), database.shape[1]))
+    create_map_file(folder / "city.gpkg", MapManifest(model.name, model.fingerprint(), database.shape[1]))
     with open_map_file(folder / "city.gpkg", write=True) as file:
         for first in range(0, photos, BATCH):
             rows = range(first, min(first + BATCH, photos))

@@ -23,7 +23,7 @@ from sareloc.cluster.worker import Describer, Done, Work, list_wanted, packets_o
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.maps import place_map
 from sareloc.maps.build import build_map
-from sareloc.maps.records import Photo
+from sareloc.maps.records import MapPhoto
 from sareloc.maps.store import open_store
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import make_utm_name
@@ -55,7 +55,7 @@ def packets(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return done
 
 
-def records(where: str | Path) -> dict[str, tuple[Photo, np.ndarray]]:
+def records(where: str | Path) -> dict[str, tuple[MapPhoto, np.ndarray]]:
     """Everything a map knows, by file."""
     with open_store(where) as store:
         return {

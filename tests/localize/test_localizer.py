@@ -15,7 +15,7 @@ from sareloc.geo import distance_m
 from sareloc.localize import Calibration, Fix, Localizer, Search, open_localizer
 from sareloc.localize.calibrate import calibrate
 from sareloc.maps import Box, Circle, PlaceMap
-from sareloc.maps.records import Manifest
+from sareloc.maps.records import MapManifest
 from sareloc.maps.schema import create_map_file
 from sareloc.models.checkpoint import PACKAGED, save_checkpoint
 
@@ -208,7 +208,7 @@ def test_a_model_that_does_not_belong_is_refused(street: PlaceMap) -> None:
 
 def test_an_empty_map_is_refused(tmp_path: Path) -> None:
     model = street_model()
-    create_map_file(tmp_path / "empty.gpkg", Manifest(model.name, model.fingerprint(), model.dim))
+    create_map_file(tmp_path / "empty.gpkg", MapManifest(model.name, model.fingerprint(), model.dim))
     with pytest.raises(MapError, match=r"empty\.gpkg holds no photos: add some"):
         Localizer(model, PlaceMap(tmp_path / "empty.gpkg"))
 

@@ -16,7 +16,7 @@ from PIL import Image
 from tests.maps.small_town import geotag_of, tiny_model, write_photo, write_town
 
 from sareloc.errors import ArgumentError, MapError, PhotoError
-from sareloc.maps import Box, Circle, Manifest, PlaceMap, open_map_file, open_or_create_store, open_store
+from sareloc.maps import Box, Circle, MapManifest, PlaceMap, open_map_file, open_or_create_store, open_store
 from sareloc.maps.build import add_photos, build_map
 from sareloc.maps.copy import copy_map
 from sareloc.maps.maintain import map_info, remove_photos
@@ -438,7 +438,7 @@ def test_a_first_build_that_fails_leaves_no_map(
 def test_an_empty_map_that_was_there_stays(model: PlaceModel, tmp_path: Path) -> None:
     write_photo(tmp_path / "photos" / "a.jpg", 1, tagged=False)
     path = tmp_path / "town.gpkg"
-    with open_or_create_store(path, Manifest(model.name, model.fingerprint(), model.dim)):
+    with open_or_create_store(path, MapManifest(model.name, model.fingerprint(), model.dim)):
         pass
     assert len(build_map(model, tmp_path / "photos", path).untagged) == 1
     assert len(PlaceMap(path)) == 0
@@ -459,16 +459,16 @@ CREATE_AT_ONCE = """
 import sys
 import numpy as np
 from sareloc.photos import Geotag
-from sareloc.maps import Manifest, schema
-from sareloc.maps.records import Photo
+from sareloc.maps import MapManifest, schema
+from sareloc.maps.records import MapPhoto
 create = schema.create_map_file
 def create_at_once(path, manifest):
     print("ready", flush=True)  # there is no map, and this process is about to create one
     sys.stdin.readline()
     create(path, manifest)
 schema.create_map_file = create_at_once
-with schema.open_or_create_map_file(sys.argv[1], Manifest("tiny", "0" * 16, 4)) as town:
-    photo = Photo(sys.argv[2], Geotag((1, 2)), 8, 8, sys.argv[2].encode(), 1, 1)
+with schema.open_or_create_map_file(sys.argv[1], MapManifest("tiny", "0" * 16, 4)) as town:
+    photo = MapPhoto(sys.argv[2], Geotag((1, 2)), 8, 8, sys.argv[2].encode(), 1, 1)
     print(town.add([photo], np.full((1, 4), 0.5, dtype=np.float32)), flush=True)
 """
 

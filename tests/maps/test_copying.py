@@ -15,7 +15,7 @@ from sareloc.errors import ArgumentError, MapError
 from sareloc.maps import PlaceMap, open_map_file, open_store
 from sareloc.maps.copy import checksum, copy_map
 from sareloc.maps.file import MapFile
-from sareloc.maps.records import Photo, Storage, entry_of
+from sareloc.maps.records import MapPhoto, Storage, entry_of
 from sareloc.milvus.store import MilvusStore
 
 
@@ -25,7 +25,7 @@ def lite(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"milvus-lite:{tmp_path_factory.mktemp('milvus')}/lite.db"
 
 
-def held(where: str | Path) -> dict[bytes, tuple[Photo, bytes]]:
+def held(where: str | Path) -> dict[bytes, tuple[MapPhoto, bytes]]:
     """All that is known of each photo, with its path, and its descriptor at half precision."""
     with open_store(where) as store:
         return {
@@ -81,7 +81,7 @@ def test_a_copy_that_was_stopped_goes_on(
     keeper = MapFile if to_file else MilvusStore
     add, calls = keeper.add, [0]
 
-    def add_twice(self: MapFile, photos: list[Photo], vectors: Vectors) -> int:
+    def add_twice(self: MapFile, photos: list[MapPhoto], vectors: Vectors) -> int:
         calls[0] += 1
         if calls[0] == 3:
             raise KeyboardInterrupt

@@ -27,19 +27,19 @@ from sareloc.maps import file as map_file
 from sareloc.maps import schema as opening
 from sareloc.maps.file import MapFile
 from sareloc.maps.maintain import verify_map
-from sareloc.maps.records import PACKINGS, Manifest, Photo, entry_of
+from sareloc.maps.records import PACKINGS, MapManifest, MapPhoto, entry_of
 from sareloc.maps.schema import create_map_file, open_map_file
 
 DIM = 32
-TINY = Manifest("tiny", "0123456789abcdef", DIM)
+TINY = MapManifest("tiny", "0123456789abcdef", DIM)
 
 
-def photo(number: int) -> Photo:
+def photo(number: int) -> MapPhoto:
     digest = hashlib.sha256(str(number).encode()).digest()
-    return Photo(f"{number:04d}.jpg", geotag_of(number), 640, 480, digest, 1000 + number, number)
+    return MapPhoto(f"{number:04d}.jpg", geotag_of(number), 640, 480, digest, 1000 + number, number)
 
 
-def make_map(path: Path, count: int = 0, manifest: Manifest = TINY) -> Path:
+def make_map(path: Path, count: int = 0, manifest: MapManifest = TINY) -> Path:
     create_map_file(path, manifest)
     with open_map_file(path, write=True) as file:
         file.add([photo(number) for number in range(count)], unit_vectors(count, dim=manifest.dim) if count else EMPTY)

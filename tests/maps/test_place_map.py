@@ -49,7 +49,7 @@ def test_what_a_map_holds(town: PlaceMap) -> None:
     assert town.latlon.tolist() == [list(geotag_of(number).latlon) for number in range(40)]
     np.testing.assert_allclose(town.positions.latlon(), town.latlon, atol=1e-9)
     np.testing.assert_allclose(town.descriptors(town.ids[[5, 2]]), unit_vectors(40)[[5, 2]], atol=1e-3)
-    assert town.engine_info().kind == "exact"
+    assert town.index_info().kind == "exact"
 
 
 def test_near_keeps_to_the_area(town: PlaceMap) -> None:
@@ -141,14 +141,14 @@ def found_by_own_descriptor(city: PlaceMap, numbers: range, seed: int) -> int:
 def test_the_index_is_kept_in_the_cache_and_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make_map(tmp_path / "city.gpkg", 3000)
     first = PlaceMap(path)
-    assert first.engine_info().kind == "approximate"
+    assert first.index_info().kind == "approximate"
     assert [file.name for file in tmp_path.iterdir()] == ["city.gpkg"]
     monkeypatch.setattr(approximate, "make_index", None)  # none may be made from here on
     again = PlaceMap(path)
     queries = unit_vectors(30, seed=3)
     np.testing.assert_array_equal(again.search(queries, 10).ids, first.search(queries, 10).ids)
     exact = PlaceMap(path, exact=True)
-    assert exact.engine_info().kind == "exact"
+    assert exact.index_info().kind == "exact"
     truth, found = exact.search(queries, 10).ids, first.search(queries, 10).ids
     assert np.mean([np.isin(a, b).mean() for a, b in zip(truth, found, strict=True)]) >= 0.98
     told = json.loads((index_folder(path) / "manifest.json").read_text())
@@ -165,7 +165,7 @@ def test_a_map_that_changed_is_searched_as_it_is_now(tmp_path: Path) -> None:
         file.add([photo(9001), photo(9002)], unit_vectors(2, seed=9))
         file.remove(np.array([1]))
     city = PlaceMap(path)
-    assert len(city) == city.engine_info().vectors == 3001
+    assert len(city) == city.index_info().vectors == 3001
     assert city.search(unit_vectors(2, seed=9), 1).files == (("9001.jpg",), ("9002.jpg",))
     assert city.search(unit_vectors(3000)[:1], 1).files != (("0000.jpg",),)
     assert index_files(path) == before  # too little to make it anew
@@ -190,7 +190,7 @@ def test_after_a_backup_is_restored_every_photo_is_found(
     city = PlaceMap(path)
     assert bool(np.intersect1d(lost.ids[1000:], city.ids[1000:]).size) == (gap == 1)
     for opened in (city, PlaceMap(path)):
-        assert opened.engine_info().vectors == 1200
+        assert opened.index_info().vectors == 1200
         assert found_by_own_descriptor(opened, range(6000, 6200), seed=2) == 200
         assert found_by_own_descriptor(opened, range(5000, 5200), seed=1) == 0
     lost.refresh()  # as a service does that was open meanwhile
@@ -260,12 +260,12 @@ def test_a_refresh_that_meets_damage_leaves_what_was_there(tmp_path: Path) -> No
         connection.commit()
     with pytest.raises(MapError, match=r"photo \d+ \(0059.jpg\) does not match its checksum"):
         town.refresh()
-    assert len(town) == town.engine_info().vectors == 40
+    assert len(town) == town.index_info().vectors == 40
     assert town.search(unit_vectors(40)[7:8], 1).files == (("0007.jpg",),)
     with open_map_file(town.path, write=True) as file:
         file.remove(file.photos()[0][-1:])
     town.refresh()
-    assert len(town) == town.engine_info().vectors == 49
+    assert len(town) == town.index_info().vectors == 49
 
 
 @pytest.mark.usefixtures("indexed")

@@ -37,7 +37,7 @@ class TestMilvusLite(StoreContract):
         with open_or_create_store(f"milvus-lite:{lite_folder}/lite.db/town", TINY) as self.store:
             assert isinstance(self.store, MilvusStore)
             for ids, _, _ in list(self.store.pages()):
-                self.store.engine.delete(ids)
+                self.store.collection.delete(ids)
             yield
 
     def make(self) -> MapStore:

@@ -15,7 +15,7 @@ from tests.maps.small_town import geotag_of
 from tests.maps.test_map_file import DIM, TINY, make_format_1, make_map, photo
 
 from sareloc.errors import MapError
-from sareloc.index import ApproximateEngine
+from sareloc.index import ShardedIndex
 from sareloc.index import sharded as approximate
 from sareloc.maps import Box, PlaceMap, open_map_file
 from sareloc.maps.maintain import compact_map, index_cache, map_info, remove_photos, verify_map
@@ -135,10 +135,10 @@ def test_an_index_that_disagrees_with_the_map_is_found(city: Path, tmp_path: Pat
     """As a fault of ours could make it: the checksums are right, the vectors are not."""
     with open_map_file(city) as file:
         cache, (ids, _, _), checksums = index_cache(file.manifest), file.photos(), file.checksums()
-    engine = ApproximateEngine(DIM)
-    engine.upsert(ids, unit_vectors(1000, seed=9))
-    engine.settle()
-    engine.save(cache, ids, checksums, "")
+    index = ShardedIndex(DIM)
+    index.upsert(ids, unit_vectors(1000, seed=9))
+    index.build_index()
+    index.save(cache, ids, checksums, "")
     (problem,) = verify_map(city)
     assert "the index has another descriptor of photo 1 than the map: delete" in problem
 

@@ -1,4 +1,4 @@
-"""Milvus for tests: milvus-lite in a folder, and engines over fresh collections."""
+"""Milvus for tests: milvus-lite in a folder, and fresh collections."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from sareloc.milvus.collection import Column, MilvusCollection, create_collection
 from sareloc.milvus.connection import Connection, MilvusAddress, read_milvus_address
-from sareloc.milvus.engine import Column, MilvusEngine, create_collection
 
 COLUMNS = (Column("lat", "DOUBLE", 0.0), Column("file", "VARCHAR", ""))
 
 
-def make_engine(address: MilvusAddress, dim: int, index: str = "HNSW") -> MilvusEngine:
+def make_collection(address: MilvusAddress, dim: int, index: str = "HNSW") -> MilvusCollection:
     connection = Connection(address)
     create_collection(connection, dim, COLUMNS, index, {"sareloc.test": "yes"})
-    return MilvusEngine(connection, COLUMNS)
+    return MilvusCollection(connection, COLUMNS)
 
 
 def collection_of(request: pytest.FixtureRequest) -> str:

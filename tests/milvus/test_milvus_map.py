@@ -96,8 +96,8 @@ def test_what_a_map_says_of_its_photos_agrees(twins: tuple[PlaceMap, PlaceMap]) 
     file, milvus = twins
     assert len(milvus) == len(file) == COUNT
     assert milvus.manifest.fingerprint == file.manifest.fingerprint
-    assert milvus.engine_info().vectors == COUNT
-    assert milvus.engine_info().kind == "Milvus FLAT"
+    assert milvus.index_info().vectors == COUNT
+    assert milvus.index_info().kind == "Milvus FLAT"
     points = ecef_from_wgs84([geotag_of(n).latlon for n in (0, 150, 299)])
     for radius_m in (0.0, 50.0, 1000.0):
         np.testing.assert_array_equal(milvus.count_around(points, radius_m), file.count_around(points, radius_m))
@@ -183,14 +183,14 @@ def test_info_of_an_empty_map(lite: str) -> None:
 def test_verify_names_what_is_wrong(lite: str) -> None:
     with open_empty(f"{lite}/damaged") as store:
         store.add([photo(1), photo(2), photo(3)], unit_vectors(3))
-        rows = store.engine.rows(
+        rows = store.collection.rows(
             np.array([entry.photo_id for entry in store.known([photo(1).sha256]).values()]), ["vector"]
         )
         ((photo_id, row),) = rows.items()
         known = {"lat": [99.0], "file": ["0001.jpg"], "sha256": [photo(9).sha256.hex()]}
-        store.engine.upsert(np.array([photo_id]), np.array([row["vector"]]) * 1.005, known)
+        store.collection.upsert(np.array([photo_id]), np.array([row["vector"]]) * 1.005, known)
         problems = "\n".join(verify_map(f"{lite}/damaged"))
-        store.engine.connection.ask(
+        store.collection.connection.ask(
             "upsert",
             collection_name="damaged",
             data=[{**_whole(store, photo_id), "vector": np.zeros(32, dtype=np.float32), "length": 0.0}],
@@ -203,7 +203,7 @@ def test_verify_names_what_is_wrong(lite: str) -> None:
 def _whole(store, photo_id):  # type: ignore[no-untyped-def]
     from sareloc.milvus.store import ALL
 
-    return store.engine.rows(np.array([photo_id]), ALL)[photo_id]
+    return store.collection.rows(np.array([photo_id]), ALL)[photo_id]
 
 
 @pytest.fixture(scope="module")

@@ -15,24 +15,24 @@ import numpy as np
 import pytest
 from benchmarks.drawn_descriptors import Walk, draw
 from benchmarks.milvus_map import finish_index
-from tests.index.contract_suite import DIM, EngineContract
+from tests.index.contract_suite import DIM, IndexContract
 from tests.maps.small_town import tiny_model, write_photo, write_town
 from tests.maps.store_suite import StoreContract
 from tests.maps.test_map_file import TINY, photo
 from tests.milvus.loopback_milvus import TOKEN, LoopbackMilvus, why_not
-from tests.milvus.milvus_places import make_engine
+from tests.milvus.milvus_places import make_collection
 from tests.milvus.relay import Relay
 
 from sareloc.errors import MapError
-from sareloc.index.protocol import Engine
+from sareloc.index import Index
 from sareloc.maps import Circle, PlaceMap, open_or_create_store, open_store
 from sareloc.maps.build import build_map
 from sareloc.maps.copy import copy_map
 from sareloc.maps.file import MapFile
 from sareloc.maps.maintain import map_info, verify_map
 from sareloc.maps.store import MapStore
+from sareloc.milvus.collection import MilvusCollection
 from sareloc.milvus.connection import read_milvus_address
-from sareloc.milvus.engine import MilvusEngine
 from sareloc.milvus.store import MilvusStore
 from sareloc.models.checkpoint import save_checkpoint
 
@@ -59,8 +59,8 @@ def address(server: LoopbackMilvus) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def server_engine(address: str) -> MilvusEngine:
-    return make_engine(read_milvus_address(f"{address}/contract"), DIM)
+def server_collection(address: str) -> MilvusCollection:
+    return make_collection(read_milvus_address(f"{address}/contract"), DIM)
 
 
 def test_nothing_outside_can_reach_it(server: LoopbackMilvus) -> None:
@@ -74,15 +74,15 @@ def test_who_it_does_not_know_is_told(address: str, token: str, monkeypatch: pyt
         PlaceMap(f"{address}/city")
 
 
-class TestEngineOnServer(EngineContract):
+class TestCollectionOnServer(IndexContract):
     @pytest.fixture(autouse=True)
-    def _emptied(self, server_engine: MilvusEngine) -> None:
-        self.engine = server_engine
-        for ids, _ in list(server_engine.iterate()):
-            server_engine.delete(ids)
+    def _emptied(self, server_collection: MilvusCollection) -> None:
+        self.collection = server_collection
+        for page in list(server_collection.select()):
+            server_collection.delete(np.array([row["id"] for row in page]))
 
-    def make(self) -> Engine:
-        return self.engine
+    def make(self) -> Index:
+        return self.collection
 
 
 class TestStoreOnServer(StoreContract):
@@ -91,7 +91,7 @@ class TestStoreOnServer(StoreContract):
         with open_or_create_store(f"{address}/town", TINY) as self.store:
             assert isinstance(self.store, MilvusStore)
             for ids, _, _ in list(self.store.pages()):
-                self.store.engine.delete(ids)
+                self.store.collection.delete(ids)
             yield
 
     def make(self) -> MapStore:
@@ -111,8 +111,8 @@ def test_file_and_server_find_the_same(address: str, tmp_path: Path, index: str)
     assert report.photos == count
     with open_store(there) as store:
         assert isinstance(store, MilvusStore)
-        assert store.engine.index == index
-        finish_index(store.engine)
+        assert store.collection.index == index
+        finish_index(store.collection)
     file_map, server_map = PlaceMap(path, exact=True), PlaceMap(there)
     truth, found = file_map.search(queries, 10), server_map.search(queries, 10)
     first = [Path(line[0]).name for line in truth.files]

@@ -19,7 +19,7 @@ from sareloc.errors import MissingExtraError
 from sareloc.geo import distance_m
 from sareloc.localize import Calibration, Localizer, Search
 from sareloc.maps import PlaceMap, open_map_file
-from sareloc.maps.records import Manifest
+from sareloc.maps.records import MapManifest
 from sareloc.maps.schema import create_map_file
 from sareloc.serve import Serving, make_app
 
@@ -191,7 +191,7 @@ def test_without_the_extra_the_pip_line_is_named(web_town: Path, monkeypatch: py
 
 def test_an_empty_map_is_served_and_answers_that_it_is(tmp_path: Path, web_town: Path) -> None:
     model = street_model()
-    create_map_file(tmp_path / "empty.gpkg", Manifest(model.name, model.fingerprint(), model.dim))
+    create_map_file(tmp_path / "empty.gpkg", MapManifest(model.name, model.fingerprint(), model.dim))
     with street_client(tmp_path / "empty.gpkg", serving=Serving(token="t")) as client:
         assert client.get("/health").json()["photos"] == 0
         told = client.get("/map").json()

@@ -17,7 +17,7 @@ from sareloc.cluster.worker import Done, Wanted, Work, list_wanted, packets_of
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.maps.build import BuildReport, Target, make_report
 from sareloc.maps.examine import read_beside
-from sareloc.maps.records import Entry, Manifest, Storage
+from sareloc.maps.records import Entry, MapManifest, Storage
 from sareloc.maps.sorting import Tally, corrected, pick_new
 from sareloc.models.checkpoint import save_checkpoint
 from sareloc.models.place_model import PlaceModel
@@ -59,7 +59,7 @@ def build_map_on_cluster(
     if packet < 1:
         raise ArgumentError(f"a packet holds one photo or more, found {packet}")
     start, checkpoint = time.monotonic(), checkpoint_of(model)
-    manifest = Manifest(model.name, model.fingerprint(), dim or model.dim, storage)
+    manifest = MapManifest(model.name, model.fingerprint(), dim or model.dim, storage)
     with Target(out, manifest) as target, joined(cluster, len(checkpoint)) as ray:
         building = _Building(target, ray, checkpoint, Work(manifest.dim, batch, workers, None), packet)
         wanted, notes = list_wanted(photos, geotags)

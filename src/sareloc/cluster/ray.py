@@ -81,7 +81,7 @@ def run_packets(ray: Any, packets: Sequence[str], checkpoint: bytes, work: Work)
     """
     # on the head, without which there is no cluster: any other machine may be lost
     on_head = ray.remote(num_cpus=0, resources={HEAD: 0.001})
-    foreman = on_head(Foreman).remote(list(packets), checkpoint, work)
+    foreman = on_head(WorkerPool).remote(list(packets), checkpoint, work)
     try:
         found = ray.get(foreman.version.remote())
         if found != __version__:
@@ -96,7 +96,7 @@ def run_packets(ray: Any, packets: Sequence[str], checkpoint: bytes, work: Work)
         ray.kill(foreman)
 
 
-class Foreman:
+class WorkerPool:
     """Runs the workers, from inside the cluster: Ray Data does not work from a client outside of it."""
 
     def __init__(self, packets: list[str], checkpoint: bytes, work: Work) -> None:

@@ -20,7 +20,7 @@ from sareloc.arrays import Vectors
 from sareloc.describe import describe
 from sareloc.errors import PhotoError
 from sareloc.maps.examine import examine, list_photos, read_tables, stamp
-from sareloc.maps.records import Photo
+from sareloc.maps.records import MapPhoto
 from sareloc.maps.sorting import Conflict, Tally, pick_new, set_aside
 from sareloc.maps.store import open_store
 from sareloc.models.checkpoint import load_model
@@ -56,7 +56,7 @@ class Done:
     worker: str
     """Host and process."""
     tally: Tally
-    photos: list[tuple[str, Photo]] = field(default_factory=list)
+    photos: list[tuple[str, MapPhoto]] = field(default_factory=list)
     """Where they lie, and what a map knows of them: those that nobody has written yet."""
     descriptors: Vectors = field(default_factory=lambda: np.zeros((0, 0), dtype=np.float32))
     """(n, dim) of `photos`."""
@@ -147,13 +147,13 @@ def _geotag(known: dict[str, Any]) -> Geotag:
     return Geotag(**known | {"latlon": tuple(known["latlon"])})
 
 
-def _photo(known: dict[str, Any]) -> Photo:
-    return Photo(**known | {"geotag": _geotag(known["geotag"]), "sha256": bytes.fromhex(known["sha256"])})
+def _photo(known: dict[str, Any]) -> MapPhoto:
+    return MapPhoto(**known | {"geotag": _geotag(known["geotag"]), "sha256": bytes.fromhex(known["sha256"])})
 
 
 FETCHING = 16  # photos on their way from a storage at a time
 
-Found = tuple[str, Photo]
+Found = tuple[str, MapPhoto]
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class Describer:
         return Done(self._name, tally, [found[row] for row in rows], vectors[rows])
 
 
-def _examine(wanted: Wanted, scratch: Path, files: dict[str, Path]) -> Photo | PhotoError | None:
+def _examine(wanted: Wanted, scratch: Path, files: dict[str, Path]) -> MapPhoto | PhotoError | None:
     """What a map knows of a photo, which from here on is a file: noted in `files`."""
     try:
         file = fetch_file(wanted.where, scratch) if is_url(wanted.where) else Path(wanted.where)

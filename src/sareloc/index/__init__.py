@@ -1,7 +1,6 @@
-"""Where descriptors live and are searched: one small contract, exact and approximate engines behind it."""
+"""Vector indexes: descriptors under ids, searched by Euclidean distance; exact, or sharded and approximate."""
 
-from sareloc.index.exact import ExactEngine
-from sareloc.index.protocol import Engine, EngineInfo, Hits
-from sareloc.index.sharded import ApproximateEngine
+from sareloc.index.exact import ExactIndex, Hits, Index, IndexInfo
+from sareloc.index.sharded import ShardedIndex
 
-__all__ = ["ApproximateEngine", "Engine", "EngineInfo", "ExactEngine", "Hits"]
+__all__ = ["ExactIndex", "Hits", "Index", "IndexInfo", "ShardedIndex"]

@@ -1,10 +1,16 @@
-"""The approximate engine: an index in parts, searched side by side; what came last is compared exactly."""
+"""The sharded index: product-quantisation codes in parts, searched in parallel; recent vectors are compared exactly.
+
+A part holds up to 2**18 vectors at half precision and short codes of them. A code has 4 bits for every two or three
+dimensions, of all dimensions or of the half with the largest variance: a sixteenth to an eighth of the bytes of the
+vectors; 32 codes are compared at a time, in registers. A search compares the query with all codes and re-ranks the best
+candidates by their vectors. Graphs and inverted lists would compare fewer, but rely on clusters, which whitened
+descriptors hardly have: with 64 clusters of real ones, half must be visited to find 99 % of the nearest.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -12,31 +18,37 @@ import numpy as np
 
 from sareloc.arrays import Ints, Vectors
 from sareloc.index.cache import IndexCache, PartFile
-from sareloc.index.exact import ExactEngine, find_rows, half_precision, load_faiss, one_thread, scan, search_index, take
-from sareloc.index.protocol import EngineInfo, Hits, checked_ids, checked_k, checked_vectors, in_batches, nearest_of
-
-# A part of an index: short codes of up to a quarter of a million vectors, and the vectors at half precision.
-#
-# A code has 4 bits for every two or three dimensions (product quantisation), of all of them or of the half in which
-# the vectors differ most: a sixteenth to an eighth of the bytes of the vectors; 32 are compared at a time, in
-# registers. All of them are read for each query and the best candidates are put in order by their vectors. Graphs and
-# clusters would read fewer, but find neighbours only as far as descriptors cluster, and whitened ones hardly do: of 64
-# clusters of real ones half must be visited to find 99 %.
+from sareloc.index.exact import (
+    ExactIndex,
+    Hits,
+    IndexInfo,
+    checked_ids,
+    checked_k,
+    checked_vectors,
+    find_rows,
+    half_precision,
+    load_faiss,
+    nearest_of,
+    one_thread,
+    scan,
+    search_index,
+    take,
+)
 
 TRAINING_VECTORS = 50_000
 CANDIDATES, CANDIDATES_PER_HIT = 400, 10
-SPARE_HITS = 100  # asked for beyond k, in place of hits that were deleted after the part was made
-BLOCK = 16_384  # vectors expanded to full precision at a time
+SPARE_HITS = 100  # searched for beyond k, to replace hits that were deleted after the part was built
+BLOCK = 16_384  # vectors converted to full precision at a time
 SHAPES = ((2, 2), (1, 3), (1, 2))
-"""Of codes, the shortest first: one of so many dimensions is kept, and so many of those are coded together."""
+"""(a, b) of codes, the shortest first: 1 of `a` dimensions is kept, and `b` of those are coded together."""
 TRIALS, TRIAL_HITS, TRIAL_RECALL = 400, 10, 0.98
 
 
 def make_index(vectors: Any) -> Any:
-    """A faiss index that finds candidates by their codes and puts them in order by `vectors`, which it keeps.
+    """A faiss index that finds candidates by their codes and re-ranks them by `vectors`, which it takes over.
 
-    `vectors`: a filled index of `half_precision`. Codes are the shortest that are good enough for some of these vectors
-    to find their own neighbours.
+    `vectors`: a filled index of `half_precision`. The shortest codes are chosen whose recall is at least `TRIAL_RECALL`
+    when some of these vectors search for their neighbours.
     """
     rng = np.random.default_rng(0)
     training = take(vectors, _some_rows(rng, vectors.ntotal, TRAINING_VECTORS))
@@ -68,22 +80,22 @@ def _make_codes(vectors: Any, training: Vectors, one_of: int, together: int) -> 
 
 
 def _some_rows(rng: np.random.Generator, count: int, wanted: int) -> Ints:
-    """So many different rows, in rising order; all where there are no more."""
+    """`wanted` different rows, ascending; all if there are no more."""
     return np.arange(count) if wanted >= count else np.sort(rng.choice(count, wanted, replace=False))
 
 
 class Part:
-    """Vectors under an index that does not change; those that are deleted are passed over."""
+    """Vectors under an index that does not change; deleted ones are skipped."""
 
     def __init__(self, index: Any, ids: Ints, file: PartFile | None = None) -> None:
-        """`index` from `make_index`, `ids` of its rows, rising, and the file that keeps both."""
+        """`index` from `make_index`, `ids` of its rows, ascending, and the file that holds both."""
         self.ids = ids
         self.use(index, file)
         self.gone = np.zeros(len(ids), dtype=bool)
         self.gone_count = 0
 
     def use(self, index: Any, file: PartFile | None) -> None:
-        """Go on with another copy of the same index, which this file keeps."""
+        """Replace the index by an equal one that is mapped from this file."""
         self.index = index
         self.file = file
         self._vectors = load_faiss().downcast_index(index.refine_index)
@@ -92,30 +104,30 @@ class Part:
         return len(self.ids) - self.gone_count
 
     def bytes(self) -> int:
-        """What codes and vectors take, in memory or mapped."""
+        """Bytes of codes and vectors, in memory or mapped."""
         each: int = self.index.base_index.sa_code_size() + self._vectors.sa_code_size()
         return each * len(self.ids)
 
     def alive(self) -> Ints:
-        """The ids that are left, rising."""
+        """The ids that are not deleted, ascending."""
         left: Ints = self.ids[~self.gone]
         return left
 
     def delete(self, ids: Ints) -> None:
-        """Forget these ids; one that is not here is no error."""
+        """Delete these ids; unknown ones are ignored."""
         rows, found = find_rows(self.ids, ids)
         self.gone[rows[found]] = True
         self.gone_count = int(self.gone.sum())
 
     def fetch(self, ids: Ints, into: Vectors) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Write the vectors of those ids that are here to their rows of `into`; returns which they are."""
+        """Write the vectors of those ids that this part holds to their rows of `into`; returns which they are."""
         rows, found = find_rows(self.ids, ids)
         found = found & ~self.gone[rows]
         into[found] = take(self._vectors, rows[found])
         return found
 
     def search(self, queries: Vectors, k: int) -> Hits:
-        """The k nearest that are left, or all; one may be missed."""
+        """The k nearest that are not deleted, or all; one may be missed."""
         k = min(k, len(self))
         asked = k + min(self.gone_count, SPARE_HITS)
         candidates = max(CANDIDATES, CANDIDATES_PER_HIT * asked)
@@ -127,13 +139,13 @@ class Part:
         distances[(rows < 0) | self.gone[rows]] = np.inf
         hits = nearest_of(k, Hits(self.ids[rows], distances))
         short = np.isinf(hits.distances).any(axis=1)
-        if short.any():  # too many of its neighbours were deleted: this query is worth a scan
+        if short.any():  # too many of its neighbours were deleted: compare with all
             again = self.scan(queries[short], k)
             hits.ids[short], hits.distances[short] = again.ids, again.distances
         return hits
 
     def scan(self, queries: Vectors, k: int, among: Ints | None = None) -> Hits:
-        """The k nearest that are left, by comparing with all of them, or with those of `among` (each once)."""
+        """The k nearest that are not deleted, by comparing with all, or with those of `among` (each once)."""
         if among is None:
             return scan(self._vectors, self.ids, queries, k, np.flatnonzero(~self.gone))
         rows, found = find_rows(self.ids, among)
@@ -141,43 +153,43 @@ class Part:
 
 
 EXACT_NUMBERS = 20_000 * 512
-"""So many numbers, of however many vectors, are compared in about a millisecond: an index would not pay."""
+"""Vectors of so many numbers in all are compared in about a millisecond: codes would not be faster."""
 PART_VECTORS = 2**18
 HANDFUL = 4  # queries that one thread searches at a time
-LATER = 4  # vectors beside parts may take this part of the time
-GONE_SHARE = 0.1  # a part of which more was deleted is made anew
+LATER = 4  # if there are parts, vectors outside of them may be 1/4 as many as without parts
+GONE_SHARE = 0.1  # a part with more deleted vectors is built again
 
 
 def exact_below(dim: int) -> int:
-    """Up to so many vectors are searched without an index."""
+    """The largest number of vectors that are searched without codes."""
     return EXACT_NUMBERS // dim
 
 
 class State(NamedTuple):
-    """What an engine holds: replaced as one, so that a search sees the vectors before a build or after it."""
+    """The vectors of an index: replaced as one, so that a search sees them either before or after a build."""
 
     parts: tuple[Part, ...]
-    late: ExactEngine
-    """The vectors that are in no part."""
+    late: ExactIndex
+    """Vectors that are in no part."""
 
 
-class ApproximateEngine:
-    """Vectors in parts with an index each; those that came later are compared exactly until they fill a part.
+class ShardedIndex:
+    """Vectors in parts with codes; recent ones are compared exactly until they are enough for a part.
 
-    Searching and fetching are safe from several threads at once, also while the first of them builds the index, which
-    happens once; `upsert`, `delete`, `save` and `load` are not.
+    Searching and fetching are safe from several threads, also while one of them builds the index; `upsert`, `delete`,
+    `save` and `load` are not.
     """
 
     def __init__(self, dim: int) -> None:
         self.dim = dim
-        self._state = State((), ExactEngine(dim))
+        self._state = State((), ExactIndex(dim))
         self._building = threading.Lock()
         self._threads = ThreadPoolExecutor(
             os.cpu_count() or 1, "sareloc-search", initializer=lambda: load_faiss().omp_set_num_threads(1)
         )
 
     def upsert(self, ids: Ints, vectors: Vectors) -> None:
-        """See `Engine`."""
+        """See `Index`."""
         rows = checked_vectors(vectors, self.dim)
         new = checked_ids(ids, len(rows))
         for part in self._state.parts:
@@ -185,15 +197,15 @@ class ApproximateEngine:
         self._state.late.upsert(new, rows)
 
     def delete(self, ids: Ints) -> None:
-        """See `Engine`."""
+        """See `Index`."""
         gone = np.asarray(ids, dtype=np.int64)
         for part in self._state.parts:
             part.delete(gone)
         self._state.late.delete(gone)
 
     def search(self, queries: Vectors, k: int, among: Ints | None = None) -> Hits:
-        """See `Engine`. Without `among` a hit may be missed (recall@10 above 0.99); with it the search is exact."""
-        self.settle()
+        """See `Index`. Without `among` a hit may be missed (recall@10 above 0.99); with it the search is exact."""
+        self.build_index()
         asked, k = checked_vectors(queries, self.dim), checked_k(k)
         parts, late = self._state
         found = late.search(asked, k, among)
@@ -203,7 +215,7 @@ class ApproximateEngine:
         return nearest_of(k, found, *(part.scan(asked, k, allowed) for part in parts))
 
     def _search_parts(self, parts: tuple[Part, ...], queries: Vectors, k: int) -> list[Hits]:
-        """One hit list for each part; parts, and queries by the handful, are searched side by side."""
+        """The hits in each part; parts, and groups of `HANDFUL` queries, are searched in parallel."""
         pieces = np.array_split(queries, max(1, -(-len(queries) // HANDFUL)))
         jobs = [(part, piece) for part in parts for piece in pieces]
         if len(jobs) > 1:
@@ -216,7 +228,7 @@ class ApproximateEngine:
         ]
 
     def fetch(self, ids: Ints) -> Vectors:
-        """See `Engine`."""
+        """See `Index`."""
         wanted = np.asarray(ids, dtype=np.int64)
         vectors = np.empty((len(wanted), self.dim), dtype=np.float32)
         missing = np.ones(len(wanted), dtype=bool)
@@ -226,23 +238,18 @@ class ApproximateEngine:
         vectors[missing] = late.fetch(wanted[missing])
         return vectors
 
-    def iterate(self, batch: int = 4096) -> Iterator[tuple[Ints, Vectors]]:
-        """See `Engine`."""
-        parts, late = self._state
-        return in_batches(np.concatenate([*(part.alive() for part in parts), late.ids]), self.fetch, batch)
-
-    def info(self) -> EngineInfo:
-        """See `Engine`."""
+    def info(self) -> IndexInfo:
+        """See `Index`."""
         parts, late = self._state
         count = sum(map(len, parts)) + len(late.ids)
         used = sum(part.bytes() for part in parts) + late.info().index_bytes
-        return EngineInfo("approximate" if parts else "exact", count, self.dim, used)
+        return IndexInfo("approximate" if parts else "exact", count, self.dim, used)
 
-    def settle(self) -> bool:
-        """Give an index to vectors that came, and a new one to parts that lost many; says whether there was work.
+    def build_index(self) -> bool:
+        """Build parts of recent vectors, and build parts with many deleted vectors again; returns whether it did.
 
-        Parts that are less than half full are filled up on the way, so that there are never many. A thread that calls
-        this while another builds waits for it.
+        Parts that are less than half full are included, so that there are never many. A thread that calls this while
+        another builds waits for it.
         """
         with self._building:
             parts, late = self._state
@@ -253,7 +260,7 @@ class ApproximateEngine:
             if len(late.ids) + sum(map(len, worn)) > limit:
                 worn = [part for part in parts if part in worn or len(part) < PART_VECTORS // 2]
             ids = np.sort(np.concatenate([*(part.alive() for part in worn), late.ids]))
-            left, fresh = ExactEngine(self.dim), list[Part]()
+            left, fresh = ExactIndex(self.dim), list[Part]()
             if len(ids) <= limit:
                 left.upsert(ids, self.fetch(ids))
             else:
@@ -266,16 +273,15 @@ class ApproximateEngine:
         vectors = late.vectors
         if not np.array_equal(late.ids, ids):
             vectors = half_precision(self.dim)
-            for _, rows in in_batches(ids, self.fetch, BLOCK):
-                vectors.add(rows)
+            for start in range(0, len(ids), BLOCK):
+                vectors.add(self.fetch(ids[start : start + BLOCK]))
         return Part(make_index(vectors), ids)
 
     def save(self, cache: IndexCache, ids: Ints, checksums: Ints, change_id: str) -> None:
-        """Keep the parts in a cache and go on with them from there, out of memory.
+        """Write the parts to a cache and map them from there, which frees memory. Vectors in no part are not written.
 
-        `ids` (n,), rising, and `checksums` (n,) of what their vectors were made from: whoever loads the parts gives
-        these again, and gets only vectors for which they are equal. What is in no part is not kept. Raises OSError or
-        RuntimeError if the cache cannot be written.
+        `ids` (n,), ascending, and `checksums` (n,) of the descriptors that the vectors were made from: `load` returns
+        only vectors whose ids and checksums are equal. Raises OSError or RuntimeError if the cache cannot be written.
         """
         files = []
         for part in self._state.parts:
@@ -288,7 +294,7 @@ class ApproximateEngine:
         cache.write_manifest(files, change_id)
 
     def load(self, cache: IndexCache, ids: Ints, checksums: Ints) -> Ints:
-        """Take over the saved vectors under these ids (n,), rising, whose checksums (n,) are equal; returns their ids.
+        """Load the saved vectors of these ids (n,), ascending, whose checksums (n,) are equal; returns their ids.
 
         A checksum of 0 equals none.
         """

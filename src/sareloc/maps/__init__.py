@@ -6,7 +6,7 @@ it. What keeps a map is behind `MapStore`, what searches it behind `MapPhotos`.
 
 from sareloc.geo import Area, Box, Circle
 from sareloc.maps.place_map import FileMap, Matches, PlaceMap
-from sareloc.maps.records import Manifest
+from sareloc.maps.records import MapManifest
 from sareloc.maps.schema import open_map_file
 from sareloc.maps.store import open_or_create_store, open_store
 
@@ -15,7 +15,7 @@ __all__ = [
     "Box",
     "Circle",
     "FileMap",
-    "Manifest",
+    "MapManifest",
     "Matches",
     "PlaceMap",
     "open_map_file",

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from sareloc.describe import describe
 from sareloc.errors import MapError, PhotoError
 from sareloc.maps.examine import Given, examine, list_photos, read_beside, read_tables, stamp
-from sareloc.maps.records import Entry, Manifest, Photo, Storage
+from sareloc.maps.records import Entry, MapManifest, MapPhoto, Storage
 from sareloc.maps.sorting import Conflict, Tally, corrected, pick_new, set_aside
 from sareloc.maps.store import (
     MapStore,
@@ -39,7 +39,7 @@ from sareloc.photos.finding import NOT_UTF8, is_utf8
 
 CHUNK = 2048  # photos examined before they are described; a resumed run must cut them the same way
 
-Examined = tuple[Path, Photo | PhotoError | None]
+Examined = tuple[Path, MapPhoto | PhotoError | None]
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def build_map(
     a descriptor in a file, float16, float32 or int8. `batch` photos are one transaction; `workers` processes decode.
     """
     start, listed = time.monotonic(), list_photos(photos)
-    manifest = Manifest(model.name, model.fingerprint(), dim or model.dim, storage)
+    manifest = MapManifest(model.name, model.fingerprint(), dim or model.dim, storage)
     with Target(out, manifest) as target:
         table = read_tables(photos, geotags, listed)
         tally = _Adding(target, lambda: model, table.tags, batch, workers).add(listed, progress)
@@ -186,7 +186,7 @@ class Target:
     model, dimension or storage than `manifest` says.
     """
 
-    def __init__(self, where: str | Path, manifest: Manifest) -> None:
+    def __init__(self, where: str | Path, manifest: MapManifest) -> None:
         self.where = where
         self.backend = map_backend(where)
         self.manifest = manifest
@@ -243,7 +243,7 @@ def make_report(tally: Tally, gone: tuple[str, ...], notes: tuple[str, ...], sta
     )
 
 
-def _check_same(store: MapStore, wanted: Manifest) -> None:
+def _check_same(store: MapStore, wanted: MapManifest) -> None:
     found, here = store.manifest, f"map {store.name}"
     if found.fingerprint != wanted.fingerprint:
         raise MapError(
@@ -303,7 +303,7 @@ class _Adding:
         if entries and not self.dry_run:
             self.target.open().update(entries)
 
-    def _describe(self, new: Sequence[tuple[Path, Photo]], tally: Tally, bar: Any) -> None:
+    def _describe(self, new: Sequence[tuple[Path, MapPhoto]], tally: Tally, bar: Any) -> None:
         if self.dry_run or not new:
             tally.count_written([photo for _, photo in new], len(new))
             return
@@ -325,7 +325,7 @@ def _load(model: PlaceModel | str | Path | None, store: MapStore, device: str | 
     return loaded
 
 
-def _manifest_with(manifest: Manifest, model: PlaceModel) -> Manifest:
+def _manifest_with(manifest: MapManifest, model: PlaceModel) -> MapManifest:
     return replace(manifest, model=model.name, fingerprint=model.fingerprint())
 
 

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from sareloc.arrays import Vectors
 from sareloc.errors import ArgumentError, MapError
 from sareloc.maps import gpkg
-from sareloc.maps.records import PACKINGS, Entry, Photo, Storage, entry_of, same_entry
+from sareloc.maps.records import PACKINGS, Entry, MapPhoto, Storage, entry_of, same_entry
 from sareloc.maps.store import Address, MapBackend, MapStore, map_backend, open_or_create_store, open_store
 from sareloc.photos.finding import is_url
 
@@ -61,7 +61,7 @@ def copy_map(source: Address, target: Address, *, progress: bool = True) -> Copy
     return CopyReport(count, copied, _short(expected % MODULUS))
 
 
-def checksum(photos: Sequence[Photo], vectors: Vectors, storage: Storage) -> int:
+def checksum(photos: Sequence[MapPhoto], vectors: Vectors, storage: Storage) -> int:
     """A sum over photos of the SHA-256 of all that is known of each, its descriptor as `storage` packs it."""
     total = 0
     for photo, blob in zip(photos, PACKINGS[storage].pack(vectors), strict=True):
@@ -74,7 +74,7 @@ def checksum(photos: Sequence[Photo], vectors: Vectors, storage: Storage) -> int
     return total % MODULUS
 
 
-def _locate(store: MapStore, photos: Sequence[Photo]) -> list[Photo]:
+def _locate(store: MapStore, photos: Sequence[MapPhoto]) -> list[MapPhoto]:
     """The same photos with the absolute paths of their files, whatever the map calls them; URLs as they are."""
     return [
         photo if is_url(photo.file) else replace(photo, file=os.path.abspath(store.photo_path(photo.file)))
@@ -82,7 +82,7 @@ def _locate(store: MapStore, photos: Sequence[Photo]) -> list[Photo]:
     ]
 
 
-def _named(backend: MapBackend, target: Address, photo: Photo) -> Photo:
+def _named(backend: MapBackend, target: Address, photo: MapPhoto) -> MapPhoto:
     """A photo from `_locate` with its name in the target map."""
     return photo if is_url(photo.file) else replace(photo, file=backend.photo_name(target, Path(photo.file)))
 
@@ -96,7 +96,7 @@ def _check_same(a: MapStore, b: MapStore) -> None:
         )
 
 
-def _write(b: MapStore, photos: Sequence[Photo], vectors: Vectors) -> int:
+def _write(b: MapStore, photos: Sequence[MapPhoto], vectors: Vectors) -> int:
     """Add the photos that are not there, and update those that are; returns how many were added."""
     known = b.known([photo.sha256 for photo in photos])
     changed: list[Entry] = []

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sareloc.errors import PhotoError
-from sareloc.maps.records import Photo
+from sareloc.maps.records import MapPhoto
 from sareloc.photos import Geotag, find_photos, read_geotag, read_geotag_table
 from sareloc.photos.decoding import open_photo
 from sareloc.photos.finding import TABLES, TableTags, fitting_ns, match_table
@@ -57,7 +57,7 @@ def read_beside(photo: Path) -> Geotag | None:
     return None if find_sidecar(photo) is None else read_geotag(photo)
 
 
-def examine(photo: Path, name: str, table: Mapping[str, Geotag]) -> Photo | None:
+def examine(photo: Path, name: str, table: Mapping[str, Geotag]) -> MapPhoto | None:
     """The photo as a map keeps it; None where its position is not known. Raises PhotoError where it cannot be read."""
     with open_photo(photo) as image:
         width, height = image.size
@@ -70,7 +70,7 @@ def examine(photo: Path, name: str, table: Mapping[str, Geotag]) -> Photo | None
             digest = hashlib.file_digest(content, "sha256").digest()
     except OSError as lost:
         raise PhotoError(photo, f"cannot be read: {lost.strerror}") from lost
-    return Photo(name, geotag, width, height, digest, status.st_size, fitting_ns(status.st_mtime_ns))
+    return MapPhoto(name, geotag, width, height, digest, status.st_size, fitting_ns(status.st_mtime_ns))
 
 
 def _items(given: Given) -> list[Path]:

@@ -2,7 +2,7 @@
 
     photos        points in WGS84: file, time, heading, size, content hash, checksums; what QGIS shows
     descriptors   the same fid, and the descriptor as bytes (see `storage`)
-    manifest      keys and values: what `Manifest` holds, the change id, and notes
+    manifest      keys and values: what `MapManifest` holds, the change id, and notes
 
 A photo and its descriptor come in one transaction and go together, whoever deletes the point. Every transaction that
 changes something also draws a new change id. Writers keep a write-ahead log, so that others may read meanwhile, and
@@ -28,7 +28,7 @@ from sareloc.arrays import Floats, Ints, Vectors
 from sareloc.errors import MapError, PositionError
 from sareloc.geo import Area
 from sareloc.maps import gpkg
-from sareloc.maps.records import PACKINGS, Entry, Manifest, Photo, descriptor_checksum, shown
+from sareloc.maps.records import PACKINGS, Entry, MapManifest, MapPhoto, descriptor_checksum, shown
 from sareloc.photos import Geotag
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ CHANGE_ID = "change_id"
 ID_GAP = 2**32
 """A writer's ids begin after a random gap of up to so many: two maps that continue one backup share no new ids."""
 LAST_ID = 2**62
-LARGEST_NUMBER = 60_000.0  # of a descriptor: engines keep half precision
+LARGEST_NUMBER = 60_000.0  # of a descriptor: indexes store half precision
 _ENTRY = "fid, geom, file, time, heading_deg, size_bytes, modified_ns"
 _ROW = "fid, geom, file, time, heading_deg, width, height, sha256, size_bytes, modified_ns"
 _INSERTED = _ROW.removeprefix("fid, ") + ", descriptor_checksum, photo_checksum"
@@ -52,7 +52,7 @@ _BAD_VALUE = (ValueError, TypeError, OverflowError, PositionError)
 class MapFile:
     """An open map, from `open_map_file`: the `MapStore` of one file. `close` it, or use it in a `with`."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, manifest: Manifest) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, manifest: MapManifest) -> None:
         self.path = path
         self.manifest = manifest
         self._connection = connection
@@ -77,7 +77,7 @@ class MapFile:
             self._connection.execute("PRAGMA journal_mode = DELETE")
         self._connection.close()
 
-    def add(self, photos: Sequence[Photo], descriptors: Vectors) -> int:
+    def add(self, photos: Sequence[MapPhoto], descriptors: Vectors) -> int:
         """Put photos and their descriptors (n, dim) in, in one transaction; returns how many were not there yet."""
         added: list[bytes] = []
         removed: list[bytes] = []
@@ -176,7 +176,7 @@ class MapFile:
         with self._reading_values():
             return {entry.file: entry for entry in _entries(rows)}
 
-    def records(self) -> Iterator[tuple[list[Photo], Vectors]]:
+    def records(self) -> Iterator[tuple[list[MapPhoto], Vectors]]:
         """See `MapStore`; of one moment."""
         with self.snapshot():
             for ids, vectors in self.descriptors(self.photos()[0]):
@@ -390,7 +390,7 @@ def write_change_id(sql: sqlite3.Connection) -> None:
     )
 
 
-def _drop_replaced(sql: sqlite3.Connection, photo: Photo | Entry) -> list[bytes]:
+def _drop_replaced(sql: sqlite3.Connection, photo: MapPhoto | Entry) -> list[bytes]:
     if photo.replaces is None:
         return []
     return _drop(sql, "fid = ? AND file = ?", (photo.replaces, photo.file))  # unless it has got another name meanwhile
@@ -408,7 +408,7 @@ def _note_change(sql: sqlite3.Connection, added: Sequence[bytes], removed: Seque
     gpkg.note_change(sql, "photos", gpkg.latlon_of_blobs(added), gone)
 
 
-def _columns(photo: Photo) -> tuple[Any, ...]:
+def _columns(photo: MapPhoto) -> tuple[Any, ...]:
     tag = photo.geotag
     return (
         *(photo.file, _time(tag), tag.heading_deg, photo.width, photo.height),
@@ -428,7 +428,7 @@ def _geotag(latlon: Sequence[float], heading_deg: float | None, time: str | None
     return Geotag((latlon[0], latlon[1]), heading_deg, None if time is None else gpkg.seconds_of(time))
 
 
-def _photo(row: Sequence[Any]) -> Photo:
+def _photo(row: Sequence[Any]) -> MapPhoto:
     """The photo of a row: `_ROW` and its checksum. Raises one of `_BAD_VALUE` if a value is not what a map holds."""
     _, geom, file, time, heading, width, height, sha256, size, modified, checksum = row
     (latlon,) = gpkg.latlon_of_blobs([geom]).tolist()
@@ -440,7 +440,7 @@ def _photo(row: Sequence[Any]) -> Photo:
         raise TypeError(f"its width, height, size and time stamp are {shown((width, height, size, modified))}")
     if checksum and photo_checksum(geom, file) != checksum:
         raise ValueError(MISMATCH)
-    return Photo(file, _geotag(latlon, heading, time), width, height, sha256, size, modified)
+    return MapPhoto(file, _geotag(latlon, heading, time), width, height, sha256, size, modified)
 
 
 def _ids(ids: Sequence[int]) -> Ints:

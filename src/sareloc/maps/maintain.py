@@ -13,9 +13,9 @@ import numpy as np
 from sareloc.errors import ArgumentError, MapError
 from sareloc.geo import Area, Box
 from sareloc.index.cache import IndexCache
-from sareloc.index.sharded import ApproximateEngine, exact_below
+from sareloc.index.sharded import ShardedIndex, exact_below
 from sareloc.maps.file import PART, MapFile
-from sareloc.maps.records import PACKINGS, Manifest
+from sareloc.maps.records import PACKINGS, MapManifest
 from sareloc.maps.schema import open_map_file
 from sareloc.maps.store import Address, gone_photos, map_backend, open_store
 
@@ -41,7 +41,7 @@ class StoredCalibration:
 class MapInfo:
     """What a map holds."""
 
-    manifest: Manifest
+    manifest: MapManifest
     photos: int
     extent: Box | None
     """The box that holds all photos; None where there are none."""
@@ -165,7 +165,7 @@ def _fits(file: str, pattern: str) -> bool:
     return fnmatch(file if "/" in pattern else file.rpartition("/")[2], pattern)
 
 
-def index_cache(manifest: Manifest) -> IndexCache:
+def index_cache(manifest: MapManifest) -> IndexCache:
     """The index of a map file in the user's cache folder: it may be deleted at any time."""
     return IndexCache(manifest.map_id, manifest.dim, manifest.storage)
 
@@ -230,10 +230,10 @@ def _bad_descriptors(file: MapFile) -> list[str]:
 
 def _bad_index(file: MapFile) -> list[str]:
     """A sample of the index's vectors, held against the map's."""
-    cache, engine = index_cache(file.manifest), ApproximateEngine(file.manifest.dim)
-    loaded = engine.load(cache, file.photos()[0], file.checksums())
+    cache, index = index_cache(file.manifest), ShardedIndex(file.manifest.dim)
+    loaded = index.load(cache, file.photos()[0], file.checksums())
     for ids, vectors in file.descriptors(loaded[:: max(1, len(loaded) // SAMPLE)]):
-        far = np.abs(engine.fetch(ids) - vectors).max(axis=1) > HALF
+        far = np.abs(index.fetch(ids) - vectors).max(axis=1) > HALF
         if far.any():
             return [f"the index has another descriptor of photo {ids[far][0]} than the map: delete {cache.folder}"]
     return []

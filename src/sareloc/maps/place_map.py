@@ -14,13 +14,13 @@ from tqdm import tqdm
 from sareloc.arrays import Floats, Ints, Vectors
 from sareloc.errors import MapError
 from sareloc.geo import Area, Positions, within_radius
-from sareloc.index import ApproximateEngine, Engine, EngineInfo, ExactEngine
+from sareloc.index import ExactIndex, Index, IndexInfo, ShardedIndex
 from sareloc.index.exact import find_rows
 from sareloc.index.sharded import EXACT_NUMBERS
 from sareloc.maps.file import MapFile
 from sareloc.maps.listing import FileListing, FileWatch
 from sareloc.maps.maintain import compact_file, file_info, index_cache, verify_file
-from sareloc.maps.records import Manifest
+from sareloc.maps.records import MapManifest
 from sareloc.maps.schema import map_file_exists, name_in_map, open_map_file, open_or_create_map_file
 from sareloc.maps.store import MapBackend, map_backend
 
@@ -54,7 +54,7 @@ class PlaceMap:
     """
 
     path: Path
-    manifest: Manifest
+    manifest: MapManifest
     """The model that the descriptors come from, their dimension and storage."""
     notes: dict[str, str]
     """Texts that are stored in the map, such as a calibration, by name."""
@@ -91,7 +91,7 @@ class PlaceMap:
         """The number of photos within the radius of each of these points (Q, 3) in earth-centred metres."""
         raise NotImplementedError
 
-    def engine_info(self) -> EngineInfo:
+    def index_info(self) -> IndexInfo:
         """The index that searches this map."""
         raise NotImplementedError
 
@@ -126,8 +126,8 @@ class FileMap(PlaceMap):
         with open_map_file(self.path) as file:
             self.manifest = file.manifest
             dim = self.manifest.dim
-            self._engine: Engine = ExactEngine(dim) if exact else ApproximateEngine(dim)
-            self._held: tuple[Ints, Ints] | None = None  # ids and checksums of the engine's vectors
+            self._index: Index = ExactIndex(dim) if exact else ShardedIndex(dim)
+            self._held: tuple[Ints, Ints] | None = None  # ids and checksums of the index's vectors
             self._take_in(file)
 
     def __len__(self) -> int:
@@ -136,14 +136,14 @@ class FileMap(PlaceMap):
     def search(self, descriptors: npt.ArrayLike, k: int = 10, near: Area | None = None) -> Matches:
         """See `PlaceMap`."""
         among = None if near is None else self.ids[near.rows(self.latlon)]
-        hits = self._engine.search(np.asarray(descriptors, dtype=np.float32), k, among)
+        hits = self._index.search(np.asarray(descriptors, dtype=np.float32), k, among)
         rows = np.searchsorted(self.ids, hits.ids)
         files = tuple(tuple(self.files[row] for row in line) for line in rows)
         return Matches(hits.ids, hits.distances, self.latlon[rows], files)
 
     def descriptors(self, ids: npt.ArrayLike) -> Vectors:
         """See `PlaceMap`."""
-        return self._engine.fetch(np.asarray(ids, dtype=np.int64))
+        return self._index.fetch(np.asarray(ids, dtype=np.int64))
 
     def sample(self, count: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
         """See `PlaceMap`."""
@@ -155,9 +155,9 @@ class FileMap(PlaceMap):
         within = within_radius(self.positions.metres, points_m, radius_m)
         return np.array([len(rows) for rows in within], dtype=np.int64)
 
-    def engine_info(self) -> EngineInfo:
+    def index_info(self) -> IndexInfo:
         """See `PlaceMap`."""
-        return self._engine.info()
+        return self._index.info()
 
     def refresh(self) -> None:
         """See `PlaceMap`."""
@@ -167,33 +167,33 @@ class FileMap(PlaceMap):
             self._take_in(file)
 
     def _take_in(self, file: MapFile) -> None:
-        """Make the engine hold the file's descriptors: those whose id and checksum it holds already are not read."""
+        """Make the index hold the file's descriptors: those whose id and checksum it holds already are not read."""
         with file.snapshot():
             ids, latlon, files = file.photos()
             checksums, change_id, notes = file.checksums(), file.change_id(), file.notes()
             if self._held is None:
                 loaded = ids[:0]
-                if isinstance(self._engine, ApproximateEngine):
-                    loaded = self._engine.load(index_cache(self.manifest), ids, checksums)
+                if isinstance(self._index, ShardedIndex):
+                    loaded = self._index.load(index_cache(self.manifest), ids, checksums)
                 kept = np.isin(ids, loaded, assume_unique=True)
             else:
                 kept = _same_rows(ids, checksums, *self._held)
-                self._engine.delete(np.setdiff1d(self._held[0], ids[kept], assume_unique=True))
+                self._index.delete(np.setdiff1d(self._held[0], ids[kept], assume_unique=True))
             new = ids[~kept]
             self._held = ids[kept], checksums[kept]
             try:
                 with tqdm(total=len(new), desc="index", unit="photo", disable=None, leave=False) as bar:
                     for part, vectors in file.descriptors(new):
-                        self._engine.upsert(part, vectors)
+                        self._index.upsert(part, vectors)
                         bar.update(len(part))
             except BaseException:
-                self._engine.delete(new)  # what is held is what is searched, until a refresh succeeds
+                self._index.delete(new)  # what is held is what is searched, until a refresh succeeds
                 raise
         self.ids, self.latlon, self.files, self.notes = ids, latlon, files, notes
         self._held = ids, checksums
-        if isinstance(self._engine, ApproximateEngine) and self._engine.settle():
+        if isinstance(self._index, ShardedIndex) and self._index.build_index():
             with suppress(OSError, RuntimeError):  # without a cache that can be written the next opening takes longer
-                self._engine.save(index_cache(self.manifest), ids, checksums, change_id)
+                self._index.save(index_cache(self.manifest), ids, checksums, change_id)
 
 
 def _same_rows(ids: Ints, checksums: Ints, held: Ints, held_checksums: Ints) -> np.ndarray[Any, np.dtype[np.bool_]]:

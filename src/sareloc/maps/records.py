@@ -81,7 +81,7 @@ LONGEST_TEXT = 1000
 
 
 @dataclass(frozen=True)
-class Manifest:
+class MapManifest:
     """What a map is, and which model its descriptors come from."""
 
     model: str
@@ -95,7 +95,7 @@ class Manifest:
 
 
 @dataclass(frozen=True)
-class Photo:
+class MapPhoto:
     """A photo as the map keeps it."""
 
     file: str
@@ -126,7 +126,7 @@ class Entry:
     """Where an entry is written: the id of the photo that had this file name before."""
 
 
-def entry_of(photo: Photo, photo_id: int) -> Entry:
+def entry_of(photo: MapPhoto, photo_id: int) -> Entry:
     """What changes in a map that holds this photo's content under `photo_id`."""
     stamp = (photo.size_bytes, photo.modified_ns)
     return Entry(photo_id, photo.file, stamp, photo.geotag, photo.replaces)
@@ -146,7 +146,7 @@ def same_entry(one: Entry, other: Entry) -> bool:
     return (one.file, one.stamp) == (other.file, other.stamp) and same_geotag(one.geotag, other.geotag)
 
 
-def read_manifest(values: Mapping[str, Any], name: str) -> Manifest:
+def read_manifest(values: Mapping[str, Any], name: str) -> MapManifest:
     """The manifest of the map of this name, from keys and texts; raises MapError if this sareloc cannot read it."""
     texts = {key: value for key, value in values.items() if isinstance(value, str) and len(value) <= LONGEST_TEXT}
     if not _is_number(texts.get("format", ""), FORMAT):
@@ -162,8 +162,8 @@ def read_manifest(values: Mapping[str, Any], name: str) -> Manifest:
                 f"map {name} is damaged: its manifest has {found} as {key}, expected {expected}. Restore a backup, or "
                 "build it again"
             )
-    known: dict[str, Any] = {field.name: texts[field.name] for field in fields(Manifest)}
-    return Manifest(**known | {"dim": int(texts["dim"]), "format": int(texts["format"])})
+    known: dict[str, Any] = {field.name: texts[field.name] for field in fields(MapManifest)}
+    return MapManifest(**known | {"dim": int(texts["dim"]), "format": int(texts["format"])})
 
 
 def _is_number(text: str, largest: int) -> bool:

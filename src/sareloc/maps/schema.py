@@ -13,7 +13,7 @@ from pathlib import Path
 from sareloc.errors import ArgumentError, MapError, look_up
 from sareloc.maps import gpkg
 from sareloc.maps.file import WAIT_S, MapFile, map_errors, photo_checksum, write_change_id
-from sareloc.maps.records import FORMAT, PACKINGS, Manifest, descriptor_checksum, read_manifest
+from sareloc.maps.records import FORMAT, PACKINGS, MapManifest, descriptor_checksum, read_manifest
 
 SUFFIX = ".gpkg"
 NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
@@ -64,14 +64,14 @@ def name_in_map(map_path: str | Path, photo: Path) -> str:
     return (path.relative_to(folder) if path.is_relative_to(folder) else path).as_posix()
 
 
-def open_or_create_map_file(path: str | Path, manifest: Manifest) -> MapFile:
+def open_or_create_map_file(path: str | Path, manifest: MapManifest) -> MapFile:
     """Open a map to write to it; if there is none, create an empty one. Several processes may do so at once."""
     if not map_file_exists(path):
         create_map_file(Path(path), manifest)
     return open_map_file(path, write=True)
 
 
-def create_map_file(path: Path, manifest: Manifest) -> None:
+def create_map_file(path: Path, manifest: MapManifest) -> None:
     """Create an empty map. If the file exists, as when another process was faster, it stays as it is.
 
     The map is written beside and then linked: there is never half a map.
@@ -137,7 +137,7 @@ def open_map_file(path: str | Path, write: bool = False) -> MapFile:
     return MapFile(path, connection, manifest)
 
 
-def _write_empty(path: Path, manifest: Manifest) -> None:
+def _write_empty(path: Path, manifest: MapManifest) -> None:
     connection = sqlite3.connect(path, isolation_level=None)
     try:
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
@@ -166,7 +166,7 @@ def _write_empty(path: Path, manifest: Manifest) -> None:
         connection.close()
 
 
-def _upgrade(path: Path, connection: sqlite3.Connection) -> Manifest:
+def _upgrade(path: Path, connection: sqlite3.Connection) -> MapManifest:
     """Give a map of format 1 the checksums and the change id of format 2, in one transaction."""
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -242,11 +242,11 @@ def _check_columns(path: Path, connection: sqlite3.Connection, table: str, colum
         raise MapError(f"{path} is no map of sareloc's: fid is not the INTEGER PRIMARY KEY of its table {table}")
 
 
-def _read_manifest(path: Path, connection: sqlite3.Connection) -> Manifest:
+def _read_manifest(path: Path, connection: sqlite3.Connection) -> MapManifest:
     if not gpkg.is_geopackage(connection):
         raise MapError(f"{path} is an SQLite file but no map: maps are GeoPackages (.gpkg)")
     _check_tables(path, connection)
-    keys = [field.name for field in fields(Manifest)]
+    keys = [field.name for field in fields(MapManifest)]
     rows = connection.execute(f"SELECT key, value FROM manifest WHERE key IN ({', '.join('?' * len(keys))})", keys)
     manifest = read_manifest(dict(rows.fetchall()), str(path))
     if manifest.format > 1:

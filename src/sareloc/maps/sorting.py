@@ -10,7 +10,7 @@ from typing import TypeVar
 from sareloc.errors import PhotoError
 from sareloc.geo import distance_m
 from sareloc.maps.examine import stamp
-from sareloc.maps.records import Entry, Photo, entry_of, same_entry, same_geotag
+from sareloc.maps.records import Entry, MapPhoto, entry_of, same_entry, same_geotag
 from sareloc.maps.store import MapStore
 from sareloc.photos import Geotag
 from sareloc.photos.finding import is_url, remote_stamp
@@ -54,7 +54,7 @@ class Tally:
         """All photos so far."""
         return self.added + self.updated + self.already + self.duplicates + len(self.untagged) + len(self.unreadable)
 
-    def count_written(self, photos: Sequence[Photo], written: int) -> None:
+    def count_written(self, photos: Sequence[MapPhoto], written: int) -> None:
         """Count new photos, of which so many were written; the others were added by another process before."""
         replacing = min(sum(photo.replaces is not None for photo in photos), written)
         self.updated += replacing
@@ -73,9 +73,11 @@ class Tally:
         self.notes += other.notes
 
 
-def set_aside(examined: Iterable[tuple[Where, Photo | PhotoError | None]], tally: Tally) -> list[tuple[Where, Photo]]:
+def set_aside(
+    examined: Iterable[tuple[Where, MapPhoto | PhotoError | None]], tally: Tally
+) -> list[tuple[Where, MapPhoto]]:
     """The photos that can be read and have a position; the others are listed."""
-    found: list[tuple[Where, Photo]] = []
+    found: list[tuple[Where, MapPhoto]] = []
     for where, photo in examined:
         if photo is None:
             tally.untagged.append(str(where))
@@ -104,8 +106,8 @@ def corrected(unchanged: Iterable[tuple[str, Geotag | None]], entries: dict[str,
 
 
 def pick_new(
-    found: Iterable[tuple[Where, Photo]], store: MapStore | None, entries: dict[str, Entry], tally: Tally
-) -> tuple[list[tuple[Where, Photo]], list[Entry]]:
+    found: Iterable[tuple[Where, MapPhoto]], store: MapStore | None, entries: dict[str, Entry], tally: Tally
+) -> tuple[list[tuple[Where, MapPhoto]], list[Entry]]:
     """The photos whose content is not in the map, each content once, and what to update of those in the map.
 
     The latter are counted, the former are not. A photo in the map gets its present name, stamp and geotag; if its
@@ -114,7 +116,7 @@ def pick_new(
     """
     found = list(found)
     known = {} if store is None else store.known([photo.sha256 for _, photo in found])
-    new: dict[bytes, tuple[Where, Photo]] = {}
+    new: dict[bytes, tuple[Where, MapPhoto]] = {}
     changed: list[Entry] = []
     for where, photo in found:
         before = entries.get(photo.file)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 from sareloc.arrays import Floats, Ints, Vectors
 from sareloc.errors import MapError
 from sareloc.geo import Area
-from sareloc.maps.records import Entry, Manifest, Photo
+from sareloc.maps.records import Entry, MapManifest, MapPhoto
 from sareloc.photos.finding import is_url
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class MapBackend:
     """The name of a photo in the map at an address, which need not exist yet."""
     open_store: Callable[[Address, bool], MapStore]
     """The map at an address, to write to it if the second argument is true. Raises MapError if there is none."""
-    open_or_create_store: Callable[[Address, Manifest], MapStore]
+    open_or_create_store: Callable[[Address, MapManifest], MapStore]
     """The map at an address, to write to it; an empty one is created if there is none, also by several processes."""
     place_map: type[PlaceMap]
     """The class of maps that are opened for searching."""
@@ -83,14 +83,14 @@ class MapStore(Protocol):
         """What messages call it."""
 
     @property
-    def manifest(self) -> Manifest:
+    def manifest(self) -> MapManifest:
         """What it is."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *error: object) -> None: ...
 
-    def add(self, photos: Sequence[Photo], descriptors: Vectors) -> int:
+    def add(self, photos: Sequence[MapPhoto], descriptors: Vectors) -> int:
         """Put photos and their descriptors (n, dim) in; returns how many were not there yet."""
 
     def update(self, entries: Sequence[Entry]) -> None:
@@ -114,7 +114,7 @@ class MapStore(Protocol):
     def pages(self, area: Area | None = None) -> Iterator[tuple[Ints, Floats, Sequence[str]]]:
         """The ids, positions (n, 2) and files of all photos, or of those in an area, as many at a time as is good."""
 
-    def records(self) -> Iterator[tuple[list[Photo], Vectors]]:
+    def records(self) -> Iterator[tuple[list[MapPhoto], Vectors]]:
         """All that is known of all photos, and their descriptors, some thousand at a time."""
 
     def notes(self) -> dict[str, str]:
@@ -154,13 +154,13 @@ def open_store(address: Address, *, write: bool = False) -> MapStore:
     return map_backend(address).open_store(address, write)
 
 
-def open_or_create_store(address: Address, manifest: Manifest) -> MapStore:
+def open_or_create_store(address: Address, manifest: MapManifest) -> MapStore:
     """Open a map to write to it; if there is none, create an empty one. Several processes may do so at once."""
     return map_backend(address).open_or_create_store(address, manifest)
 
 
 def load_map_model(
-    manifest: Manifest, map_name: str, model: str | Path | None = None, device: torch.device | str | None = None
+    manifest: MapManifest, map_name: str, model: str | Path | None = None, device: torch.device | str | None = None
 ) -> PlaceModel:
     """The model of a map. By default it is found by the map's fingerprint, since a name may come to mean another model.
 

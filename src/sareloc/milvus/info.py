@@ -16,7 +16,7 @@ from sareloc.maps import gpkg
 from sareloc.maps.listing import ListedPhoto, ListedPhotos
 from sareloc.maps.maintain import UNIT, MapInfo, read_calibrations
 from sareloc.maps.store import Address
-from sareloc.milvus.engine import MilvusEngine, Row
+from sareloc.milvus.collection import MilvusCollection, Row
 from sareloc.milvus.store import ALL, inside, open_milvus_store, photo_id, photo_of
 from sareloc.photos.geotags import FIRST_S, LAST_S
 
@@ -30,35 +30,35 @@ def milvus_info(address: Address) -> MapInfo:
     """What a map holds, without reading all of it: a country's photos are too many."""
     with open_milvus_store(address, consistency="Bounded") as store:
         photos = store.count()
-        latitudes = _extremes(store.engine, "lat", -90.0, 90.0, DEGREES)
-        longitudes = _extremes(store.engine, "lon", -180.0, 180.0, DEGREES)
-        times = _extremes(store.engine, "time", FIRST_S, LAST_S, SECONDS)
+        latitudes = _extremes(store.collection, "lat", -90.0, 90.0, DEGREES)
+        longitudes = _extremes(store.collection, "lon", -180.0, 180.0, DEGREES)
+        times = _extremes(store.collection, "time", FIRST_S, LAST_S, SECONDS)
         extent = None
         if latitudes is not None and longitudes is not None:
             extent = Box(latitudes[0], longitudes[0], latitudes[1], longitudes[1])
         first, last = (None, None) if times is None else map(gpkg.time_text, times)
-        index, calibrations = f"{store.engine.index}, kept by Milvus", read_calibrations(store.notes())
+        index, calibrations = f"{store.collection.index}, kept by Milvus", read_calibrations(store.notes())
         return MapInfo(store.manifest, photos, extent, first, last, None, index, calibrations)
 
 
 def _extremes(
-    engine: MilvusEngine, column: str, low: float, high: float, tolerance: float
+    collection: MilvusCollection, column: str, low: float, high: float, tolerance: float
 ) -> tuple[float, float] | None:
     """The smallest and the largest value of a column in this range; None where there is none."""
-    one = engine.any_value(column, f"{column} >= {low!r} and {column} <= {high!r}")
+    one = collection.any_value(column, f"{column} >= {low!r} and {column} <= {high!r}")
     return (
         None
         if one is None
-        else (_nearest(engine, column, low, one, tolerance), _nearest(engine, column, high, one, tolerance))
+        else (_nearest(collection, column, low, one, tolerance), _nearest(collection, column, high, one, tolerance))
     )
 
 
-def _nearest(engine: MilvusEngine, column: str, limit: float, best: float, tolerance: float) -> float:
+def _nearest(collection: MilvusCollection, column: str, limit: float, best: float, tolerance: float) -> float:
     """The value nearest to a limit that none lies beyond: half of what could be nearer is asked for at a time."""
     while abs(best - limit) > tolerance:
         middle = (best + limit) / 2
         low, high = sorted((middle, limit))
-        found = engine.any_value(column, f"{column} >= {low!r} and {column} <= {high!r}")
+        found = collection.any_value(column, f"{column} >= {low!r} and {column} <= {high!r}")
         if found is None:
             limit = middle
         else:
@@ -71,7 +71,7 @@ def verify_milvus(address: Address) -> list[str]:
     problems: list[str] = []
     with open_milvus_store(address) as store, tqdm(total=store.count(), unit="photo", disable=None, leave=False) as bar:
         found = 0
-        for page in store.engine.select(fields=["lat", "lon", "file", "sha256", "vector"]):
+        for page in store.collection.select(fields=["lat", "lon", "file", "sha256", "vector"]):
             problems += _problems(page)
             found += len(page)
             bar.update(len(page))
@@ -113,19 +113,19 @@ class MilvusListing:
 
     def files(self) -> Sequence[str]:
         """See `MapListing`: of some thousand photos."""
-        return [str(row["file"]) for row in next(self._store.engine.select(fields=["file"]), [])]
+        return [str(row["file"]) for row in next(self._store.collection.select(fields=["file"]), [])]
 
     def file_of(self, photo_id: int) -> str | None:
         """See `MapListing`."""
-        row = self._store.engine.rows(np.array([photo_id]), ["file"]).get(photo_id)
+        row = self._store.collection.rows(np.array([photo_id]), ["file"]).get(photo_id)
         return None if row is None else str(row["file"])
 
     def photos(self, area: Area | None, limit: int) -> ListedPhotos:
         """See `MapListing`; the sample has the smallest ids, which are hashes and so a random choice."""
         where = "" if area is None else inside(area.bounds())
-        rows = islice(chain.from_iterable(self._store.engine.select(where, ALL)), limit)
+        rows = islice(chain.from_iterable(self._store.collection.select(where, ALL)), limit)
         photos = [_listed(row) for row in rows]
-        counted = len(photos) if len(photos) < limit else self._store.engine.count(where)
+        counted = len(photos) if len(photos) < limit else self._store.collection.count(where)
         return ListedPhotos(photos, inside=counted, total=self.count(), extent=self._current_extent())
 
     def close(self) -> None:

@@ -18,13 +18,12 @@ from sareloc.arrays import Floats, Ints, Vectors
 from sareloc.errors import MapError, look_up
 from sareloc.geo import AREA_ROUNDING_M as ROUNDING_M
 from sareloc.geo import SMALLEST_RADIUS_M, Area, Box, Circle, ecef_from_wgs84, wgs84_from_ecef
-from sareloc.index import EngineInfo
-from sareloc.index.protocol import Hits
+from sareloc.index import Hits, IndexInfo
 from sareloc.maps import Matches, PlaceMap
-from sareloc.maps.records import Entry, Manifest, Photo, read_manifest
+from sareloc.maps.records import Entry, MapManifest, MapPhoto, read_manifest
 from sareloc.maps.store import Address
+from sareloc.milvus.collection import DEFAULT, INDEXES, Column, Consistency, MilvusCollection, Row, create_collection
 from sareloc.milvus.connection import Connection, read_milvus_address
-from sareloc.milvus.engine import DEFAULT, INDEXES, Column, Consistency, MilvusEngine, Row, create_collection
 from sareloc.photos import Geotag
 
 # A photo as a row of a Milvus collection.
@@ -65,7 +64,7 @@ def inside(box: Box) -> str:
     )
 
 
-def row_of(photo: Photo) -> Row:
+def row_of(photo: MapPhoto) -> Row:
     """What is known of a photo, without its id and its descriptor."""
     tag = photo.geotag
     return {
@@ -82,10 +81,10 @@ def row_of(photo: Photo) -> Row:
     }
 
 
-def photo_of(row: Row) -> Photo:
+def photo_of(row: Row) -> MapPhoto:
     """The photo of a row with all columns."""
     sizes: tuple[Any, ...] = row["size_bytes"], row["modified_ns"]
-    return Photo(row["file"], _geotag(row), row["width"], row["height"], bytes.fromhex(row["sha256"]), *sizes)
+    return MapPhoto(row["file"], _geotag(row), row["width"], row["height"], bytes.fromhex(row["sha256"]), *sizes)
 
 
 def entry_of(row: Row) -> Entry:
@@ -117,7 +116,7 @@ class MilvusMap(PlaceMap):
     def __init__(self, path: str | Path, *, exact: bool = False) -> None:
         super().__init__(path)
         self._store = open_milvus_store(path, consistency="Bounded")
-        self._engine = self._store.engine
+        self._collection = self._store.collection
         self.manifest = self._store.manifest
         self._look_again()
 
@@ -130,7 +129,7 @@ class MilvusMap(PlaceMap):
         if isinstance(near, Circle):
             hits, rows = self._find_in_circle(queries, k, near)
         else:
-            hits, rows = self._engine.find(queries, k, "" if near is None else inside(near), PLACE)
+            hits, rows = self._collection.find(queries, k, "" if near is None else inside(near), PLACE)
         found = [[rows[i] for i in line] for line in hits.ids.tolist()]
         latlon = np.array([[(row["lat"], row["lon"]) for row in line] for line in found], dtype=np.float64)
         files = tuple(tuple(row["file"] for row in line) for line in found)
@@ -138,26 +137,26 @@ class MilvusMap(PlaceMap):
 
     def _find_in_circle(self, queries: Vectors, k: int, circle: Circle) -> tuple[Hits, dict[int, Row]]:
         """By the box around the circle, and the exact distance here; servers measure circles in various ways."""
-        hits, rows = self._engine.find(queries, SPARE * k, inside(circle.bounds()), PLACE)
+        hits, rows = self._collection.find(queries, SPARE * k, inside(circle.bounds()), PLACE)
         latlon = np.array([[row["lat"], row["lon"]] for row in rows.values()], dtype=np.float64).reshape(-1, 2)
         held = np.array(list(rows), dtype=np.int64)[circle.rows(latlon)]
         in_circle = np.isin(hits.ids, held)
         enough = int(in_circle.sum(axis=1).min(initial=k))
         if enough < k and hits.ids.shape[1] == SPARE * k:  # there may be more than were looked at
             ids = [ids for ids, _, _ in self._store.pages(circle)]
-            return self._engine.find_among(queries, k, np.concatenate([held, *ids]), PLACE)
+            return self._collection.find_among(queries, k, np.concatenate([held, *ids]), PLACE)
         first = np.argsort(~in_circle, axis=1, kind="stable")[:, : min(k, enough)]
         taken = Hits(np.take_along_axis(hits.ids, first, 1), np.take_along_axis(hits.distances, first, 1))
         return taken, rows
 
     def descriptors(self, ids: npt.ArrayLike) -> Vectors:
         """See `PlaceMap`."""
-        return self._engine.fetch(np.asarray(ids, dtype=np.int64))
+        return self._collection.fetch(np.asarray(ids, dtype=np.int64))
 
     def sample(self, count: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
         """See `PlaceMap`; always the same ones: ids are hashes, so that the smallest belong to photos at random."""
         limit = IDS * SPARE * count // max(self._count, 1)
-        parts = list(self._engine.select(f"id < {min(limit, IDS - 1)}", PLACE))
+        parts = list(self._collection.select(f"id < {min(limit, IDS - 1)}", PLACE))
         rows = [row for part in parts for row in part][:count]
         latlon = np.array([[row["lat"], row["lon"]] for row in rows], dtype=np.float64).reshape(-1, 2)
         return np.array([row["id"] for row in rows], dtype=np.int64), latlon
@@ -175,13 +174,13 @@ class MilvusMap(PlaceMap):
             counts.append(sum(int((part <= radius_m + ROUNDING_M).sum()) for part in away))
         return np.array(counts, dtype=np.int64)
 
-    def engine_info(self) -> EngineInfo:
+    def index_info(self) -> IndexInfo:
         """See `PlaceMap`."""
-        return self._engine.info()
+        return self._collection.info()
 
     def refresh(self) -> None:
         """See `PlaceMap`."""
-        if manifest_of(self._engine.connection) != self.manifest:
+        if manifest_of(self._collection.connection) != self.manifest:
             raise MapError(f"{self._store.name} has become another map since it was opened: open it again")
         self._look_again()
 
@@ -207,9 +206,9 @@ ROWS_AT_ONCE = 1024
 class MilvusStore:
     """An open map, from `open_milvus_store`: the `MapStore` of one collection. Safe from several threads."""
 
-    def __init__(self, engine: MilvusEngine, manifest: Manifest) -> None:
-        self.engine = engine
-        self.address = engine.connection.address
+    def __init__(self, collection: MilvusCollection, manifest: MapManifest) -> None:
+        self.collection = collection
+        self.address = collection.connection.address
         self.manifest = manifest
 
     @property
@@ -221,12 +220,12 @@ class MilvusStore:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.engine.connection.close()
+        self.collection.connection.close()
 
-    def add(self, photos: Sequence[Photo], descriptors: Vectors) -> int:
+    def add(self, photos: Sequence[MapPhoto], descriptors: Vectors) -> int:
         """See `MapStore`. First what is replaced goes, then the new comes: stopped between, the same call mends it."""
         ids = np.array([photo_id(photo.sha256) for photo in photos], dtype=np.int64)
-        there = self.engine.rows(ids)
+        there = self.collection.rows(ids)
         new = list({i: row for row, i in enumerate(ids.tolist()) if i not in there}.values())
         self._drop_replaced(photos[row] for row in new)
         self._write(ids[new], [photos[row] for row in new], descriptors[new])
@@ -236,7 +235,7 @@ class MilvusStore:
         """See `MapStore`. Stopped between, the same call finishes it."""
         for start in range(0, len(entries), ROWS_AT_ONCE):
             part = {entry.photo_id: entry for entry in entries[start : start + ROWS_AT_ONCE]}
-            rows = self.engine.rows(np.array(list(part), dtype=np.int64), [*ALL, "vector"])
+            rows = self.collection.rows(np.array(list(part), dtype=np.int64), [*ALL, "vector"])
             self._drop_replaced(e for e in part.values() if e.photo_id in rows and e.replaces not in part)
             photos = [_updated(photo_of(row), part[i]) for i, row in rows.items()]
             vectors = np.array([row["vector"] for row in rows.values()], dtype=np.float32)
@@ -245,52 +244,54 @@ class MilvusStore:
 
     def remove(self, ids: Ints) -> int:
         """See `MapStore`."""
-        there = self.engine.rows(ids)
-        self.engine.delete(np.array(list(there), dtype=np.int64))
+        there = self.collection.rows(ids)
+        self.collection.delete(np.array(list(there), dtype=np.int64))
         return len(there)
 
     def count(self) -> int:
         """See `MapStore`."""
-        return self.engine.count()
+        return self.collection.count()
 
     def known(self, digests: Sequence[bytes]) -> dict[bytes, Entry]:
         """See `MapStore`."""
         ids = np.array([photo_id(digest) for digest in digests], dtype=np.int64)
-        return {bytes.fromhex(row["sha256"]): entry_of(row) for row in self.engine.rows(np.unique(ids), ENTRY).values()}
+        return {
+            bytes.fromhex(row["sha256"]): entry_of(row) for row in self.collection.rows(np.unique(ids), ENTRY).values()
+        }
 
     def entries(self, files: Sequence[str]) -> dict[str, Entry]:
         """See `MapStore`."""
         return {
             row["file"]: entry_of(row)
             for start in range(0, len(files), FILES_AT_ONCE)
-            for page in self.engine.select(f"file in {text_list(files[start : start + FILES_AT_ONCE])}", ENTRY)
+            for page in self.collection.select(f"file in {text_list(files[start : start + FILES_AT_ONCE])}", ENTRY)
             for row in page
         }
 
     def pages(self, area: Area | None = None) -> Iterator[tuple[Ints, Floats, Sequence[str]]]:
         """See `MapStore`."""
-        for page in self.engine.select("" if area is None else inside(area.bounds()), PLACE):
+        for page in self.collection.select("" if area is None else inside(area.bounds()), PLACE):
             latlon = np.array([[row["lat"], row["lon"]] for row in page])
             rows = np.arange(len(page)) if area is None else area.rows(latlon)
             ids = np.array([row["id"] for row in page], dtype=np.int64)
             yield ids[rows], latlon[rows], [page[row]["file"] for row in rows]
 
-    def records(self) -> Iterator[tuple[list[Photo], Vectors]]:
+    def records(self) -> Iterator[tuple[list[MapPhoto], Vectors]]:
         """See `MapStore`."""
-        for page in self.engine.select(fields=[*ALL, "vector"]):
+        for page in self.collection.select(fields=[*ALL, "vector"]):
             yield [photo_of(row) for row in page], np.array([row["vector"] for row in page], dtype=np.float32)
 
     def notes(self) -> dict[str, str]:
         """See `MapStore`."""
         return {
             key.removeprefix(NOTE): text
-            for key, text in _properties(self.engine.connection).items()
+            for key, text in _properties(self.collection.connection).items()
             if key.startswith(NOTE)
         }
 
     def write_note(self, name: str, text: str) -> None:
         """See `MapStore`."""
-        self.engine.connection.ask(
+        self.collection.connection.ask(
             "alter_collection_properties",
             collection_name=self.address.collection,
             properties={f"{NOTE}{name}": text},
@@ -300,19 +301,19 @@ class MilvusStore:
         """See `MapStore`."""
         return Path(file)
 
-    def _write(self, ids: Ints, photos: Sequence[Photo], descriptors: Vectors) -> None:
+    def _write(self, ids: Ints, photos: Sequence[MapPhoto], descriptors: Vectors) -> None:
         known = [row_of(photo) for photo in photos]
-        self.engine.upsert(ids, descriptors, {name: [row[name] for row in known] for name in ALL})
+        self.collection.upsert(ids, descriptors, {name: [row[name] for row in known] for name in ALL})
 
-    def _drop_replaced(self, photos: Iterable[Photo | Entry]) -> None:
+    def _drop_replaced(self, photos: Iterable[MapPhoto | Entry]) -> None:
         replaced = {photo.replaces: photo.file for photo in photos if photo.replaces is not None}
-        rows = self.engine.rows(np.array(list(replaced), dtype=np.int64), ["file"])
+        rows = self.collection.rows(np.array(list(replaced), dtype=np.int64), ["file"])
         # unless it has got another name meanwhile
         gone = [i for i, row in rows.items() if row["file"] == replaced[i]]
-        self.engine.delete(np.array(gone, dtype=np.int64))
+        self.collection.delete(np.array(gone, dtype=np.int64))
 
 
-def _updated(photo: Photo, entry: Entry) -> Photo:
+def _updated(photo: MapPhoto, entry: Entry) -> MapPhoto:
     size_bytes, modified_ns = entry.stamp
     return replace(photo, file=entry.file, geotag=entry.geotag, size_bytes=size_bytes, modified_ns=modified_ns)
 
@@ -348,7 +349,7 @@ def open_milvus_store(where: Address, write: bool = True, *, consistency: Consis
     return _store_of(connection, consistency)
 
 
-def open_or_create_milvus_store(where: Address, manifest: Manifest) -> MilvusStore:
+def open_or_create_milvus_store(where: Address, manifest: MapManifest) -> MilvusStore:
     """Open a map to write to it; if there is none, create an empty one of this manifest.
 
     Several processes may do so at once: all get the map of the one that created the collection.
@@ -364,7 +365,7 @@ def open_or_create_milvus_store(where: Address, manifest: Manifest) -> MilvusSto
 def build_milvus_index(where: Address) -> None:
     """Ask the server to index what was added last."""
     with open_milvus_store(where) as store:
-        store.engine.seal()
+        store.collection.seal()
 
 
 def has_remote_writers(where: Address) -> bool:
@@ -373,14 +374,14 @@ def has_remote_writers(where: Address) -> bool:
 
 
 def _store_of(connection: Connection, consistency: Consistency) -> MilvusStore:
-    manifest, engine = manifest_of(connection), MilvusEngine(connection, COLUMNS, consistency=consistency)
+    manifest, collection = manifest_of(connection), MilvusCollection(connection, COLUMNS, consistency=consistency)
     address = connection.address
-    if address.index not in (None, engine.index):
+    if address.index not in (None, collection.index):
         raise MapError(
-            f"map {address} has the index {engine.index}, asked for is {address.index}: leave that out, or copy the "
-            "map to a collection that is made with it"
+            f"map {address} has the index {collection.index}, the address says {address.index}: omit that, or copy "
+            "the map to a new collection with this index"
         )
-    return MilvusStore(engine, manifest)
+    return MilvusStore(collection, manifest)
 
 
 def _properties(connection: Connection) -> dict[str, str]:
@@ -389,7 +390,7 @@ def _properties(connection: Connection) -> dict[str, str]:
     return properties
 
 
-def manifest_of(connection: Connection) -> Manifest:
+def manifest_of(connection: Connection) -> MapManifest:
     """What the collection says it is."""
     values = {key.removeprefix(PROPERTY): text for key, text in _properties(connection).items()}
     if "fingerprint" not in values:

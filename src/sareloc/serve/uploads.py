@@ -21,7 +21,7 @@ from starlette.datastructures import FormData, UploadFile
 from sareloc.errors import MapError, PhotoError, PositionError
 from sareloc.maps import open_map_file
 from sareloc.maps.file import MapFile
-from sareloc.maps.records import Photo
+from sareloc.maps.records import MapPhoto
 from sareloc.maps.schema import name_in_map
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Geotag, SizeRule, decode, read_exif_geotag
@@ -191,9 +191,9 @@ def _store(path: Path, photo: NewPhoto) -> Path:
     return path
 
 
-def _record(photo: NewPhoto, path: Path, digest: bytes, file: MapFile) -> Photo:
+def _record(photo: NewPhoto, path: Path, digest: bytes, file: MapFile) -> MapPhoto:
     status, name = path.stat(), name_in_map(file.path, path)
-    return Photo(name, photo.geotag, photo.width, photo.height, digest, status.st_size, status.st_mtime_ns)
+    return MapPhoto(name, photo.geotag, photo.width, photo.height, digest, status.st_size, status.st_mtime_ns)
 
 
 def _id_of(file: MapFile, digest: bytes) -> int:

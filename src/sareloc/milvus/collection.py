@@ -1,4 +1,4 @@
-"""The Milvus engine: vectors, and columns of what is known of each, in a collection of Milvus or milvus-lite.
+"""A collection of Milvus or milvus-lite: an index of vectors, with columns of data about each.
 
 Vectors are unit vectors as far as their rounding lets them, kept as they come in float32 and compared by their inner
 product; a length beside each makes exact distances of those. Reading is consistent at
@@ -18,7 +18,7 @@ import numpy as np
 
 from sareloc.arrays import Floats, Ints, Vectors
 from sareloc.errors import ArgumentError, MapError, look_up
-from sareloc.index.protocol import EngineInfo, Hits, checked_ids, checked_k, checked_vectors, nearest_of
+from sareloc.index.exact import Hits, IndexInfo, checked_ids, checked_k, checked_vectors, nearest_of
 from sareloc.milvus.connection import Connection
 
 # The indexes that a Milvus collection can have, and how each is searched.
@@ -145,7 +145,7 @@ Consistency = Literal["Strong", "Bounded"]
 Row = dict[str, Any]
 
 
-class MilvusEngine:
+class MilvusCollection:
     """The vectors of a collection that exists, with `columns` beside them; one without an index is given it.
 
     Safe from several threads.
@@ -157,13 +157,13 @@ class MilvusEngine:
         self.connection = connection
         self.columns = columns
         self.consistency = consistency
-        self._collection = connection.address.collection
+        self._name = connection.address.collection
         self.index = complete_collection(connection)
         described = self._ask("describe_collection")
         self.dim = int(next(field for field in described["fields"] if field["name"] == "vector")["params"]["dim"])
 
     def upsert(self, ids: Ints, vectors: Vectors, known: Mapping[str, Sequence[Any]] | None = None) -> None:
-        """See `Engine`. `known`: for some columns, what they say of each vector."""
+        """See `Index`. `known`: for some columns, what they say of each vector."""
         rows = checked_vectors(vectors, self.dim)
         new = checked_ids(ids, len(rows)).tolist()
         lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
@@ -181,12 +181,12 @@ class MilvusEngine:
             self._ask("upsert", data=data)
 
     def delete(self, ids: Ints) -> None:
-        """See `Engine`."""
+        """See `Index`."""
         for part in _parts(ids):
             self._ask("delete", ids=part)
 
     def search(self, queries: Vectors, k: int, among: Ints | None = None) -> Hits:
-        """See `Engine`. A hit may be missed where the index is not FLAT."""
+        """See `Index`. A hit may be missed where the index is not FLAT."""
         if among is None:
             return self.find(queries, k)[0]
         return self.find_among(queries, k, among)[0]
@@ -272,23 +272,12 @@ class MilvusEngine:
         return {row["id"]: row for part in _parts(ids) for page in self.select(f"id in {part}", fields) for row in page}
 
     def fetch(self, ids: Ints) -> Vectors:
-        """See `Engine`."""
+        """See `Index`."""
         wanted = np.asarray(ids, dtype=np.int64).tolist()
         rows = self.rows(np.unique(np.asarray(ids, dtype=np.int64)), ["vector"])
         if lost := [i for i in wanted if i not in rows]:
             raise ArgumentError(f"there is no vector under id {lost[0]}")
         return np.array([rows[i]["vector"] for i in wanted], dtype=np.float32).reshape(-1, self.dim)
-
-    def iterate(self, batch: int = 4096) -> Iterator[tuple[Ints, Vectors]]:
-        """See `Engine`."""
-        waiting: list[Row] = []
-        for page in self.select(fields=["vector"]):
-            waiting += page
-            while len(waiting) >= batch:
-                yield _ids_and_vectors(waiting[:batch])
-                waiting = waiting[batch:]
-        if waiting:
-            yield _ids_and_vectors(waiting)
 
     def any_value(self, column: str, where: str) -> float | None:
         """What a column says of one of those that fit; None where there is none."""
@@ -305,13 +294,13 @@ class MilvusEngine:
         counted = self._ask("query", filter=where, output_fields=["count(*)"], consistency_level="Strong")
         return int(counted[0]["count(*)"])
 
-    def info(self) -> EngineInfo:
-        """See `Engine`."""
+    def info(self) -> IndexInfo:
+        """See `Index`."""
         count = self.count()
-        return EngineInfo(f"Milvus {self.index}", count, self.dim, 4 * self.dim * count)
+        return IndexInfo(f"Milvus {self.index}", count, self.dim, 4 * self.dim * count)
 
     def _ask(self, method: str, **arguments: Any) -> Any:
-        return self.connection.ask(method, collection_name=self._collection, **arguments)
+        return self.connection.ask(method, collection_name=self._name, **arguments)
 
 
 def _distances(queries: Vectors, products: Floats, lengths: Floats) -> Vectors:
@@ -328,8 +317,3 @@ def _parts(ids: Ints) -> Iterator[list[int]]:
     wanted = np.asarray(ids, dtype=np.int64).tolist()
     for start in range(0, len(wanted), IDS_AT_ONCE):
         yield wanted[start : start + IDS_AT_ONCE]
-
-
-def _ids_and_vectors(rows: Sequence[Row]) -> tuple[Ints, Vectors]:
-    ids = np.array([row["id"] for row in rows], dtype=np.int64)
-    return ids, np.array([row["vector"] for row in rows], dtype=np.float32)

@@ -1,4 +1,4 @@
-"""The engines at hand, held against the contract, and the approximate one against the exact one."""
+"""The indexes at hand, held against the contract, and the approximate one against the exact one."""
 
 from __future__ import annotations
 
@@ -15,27 +15,26 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from benchmarks.drawn_descriptors import WHITE, Walk, draw
-from tests.index.contract_suite import DIM, EngineContract, unit_vectors
+from tests.index.contract_suite import DIM, IndexContract, unit_vectors
 
 from sareloc.errors import ArgumentError
+from sareloc.index import ExactIndex, Hits, Index, ShardedIndex
 from sareloc.index import sharded as approximate
 from sareloc.index import sharded as part
 from sareloc.index.cache import IndexCache, check_index
-from sareloc.index.exact import ExactEngine, half_precision
-from sareloc.index.protocol import Engine, Hits
-from sareloc.index.sharded import ApproximateEngine
+from sareloc.index.exact import half_precision
 
 ALL = np.arange(4000)
 
 
-class TestExact(EngineContract):
-    def make(self) -> Engine:
-        return ExactEngine(DIM)
+class TestExact(IndexContract):
+    def make(self) -> Index:
+        return ExactIndex(DIM)
 
 
-class TestApproximateBeforeItsIndex(EngineContract):
-    def make(self) -> Engine:
-        return ApproximateEngine(DIM)
+class TestApproximateBeforeItsIndex(IndexContract):
+    def make(self) -> Index:
+        return ShardedIndex(DIM)
 
 
 @pytest.fixture
@@ -51,19 +50,19 @@ def parts(one_part: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("one_part")
-class TestApproximateInOnePart(EngineContract):
+class TestApproximateInOnePart(IndexContract):
     count = 3100
 
-    def make(self) -> Engine:
-        return ApproximateEngine(DIM)
+    def make(self) -> Index:
+        return ShardedIndex(DIM)
 
 
 @pytest.mark.usefixtures("parts")
-class TestApproximateInParts(EngineContract):
+class TestApproximateInParts(IndexContract):
     count = 4400
 
-    def make(self) -> Engine:
-        return ApproximateEngine(DIM)
+    def make(self) -> Index:
+        return ShardedIndex(DIM)
 
 
 def recall_at_10(found: Hits, truth: Hits) -> float:
@@ -77,15 +76,15 @@ DISTRICTS = replace(STREETS, structure_shares=(0.2, 0.2, 0.18), structure_photos
 
 @pytest.mark.parametrize("index", ["one_part", "parts"])
 @pytest.mark.parametrize("walk", [STREETS, HARDEST, DISTRICTS], ids=["streets", "hardest", "districts"])
-def test_recall_of_the_approximate_engine_is_98_percent_of_the_exact_one(
+def test_recall_of_the_approximate_index_is_98_percent_of_the_exact_one(
     walk: Walk, index: str, request: pytest.FixtureRequest
 ) -> None:
     request.getfixturevalue(index)
     vectors, queries = draw(walk, 8_000, 200, np.random.default_rng(0))
-    exact, approximate = ExactEngine(64), ApproximateEngine(64)
-    for engine in (exact, approximate):
-        engine.upsert(np.arange(len(vectors)), vectors)
-    assert approximate.settle()
+    exact, approximate = ExactIndex(64), ShardedIndex(64)
+    for searched in (exact, approximate):
+        searched.upsert(np.arange(len(vectors)), vectors)
+    assert approximate.build_index()
     assert approximate.info().kind == "approximate"
     assert recall_at_10(approximate.search(queries, 10), exact.search(queries, 10)) >= 0.98
 
@@ -93,55 +92,55 @@ def test_recall_of_the_approximate_engine_is_98_percent_of_the_exact_one(
 @pytest.mark.usefixtures("parts")
 def test_one_query_at_a_time_finds_what_a_batch_finds() -> None:
     vectors, queries = draw(STREETS, 8000, 40, np.random.default_rng(0))
-    engine = ApproximateEngine(64)
-    engine.upsert(np.arange(len(vectors)), vectors)
-    batch = engine.search(queries, 10)
-    single = [engine.search(query, 10) for query in queries]
+    searched = ShardedIndex(64)
+    searched.upsert(np.arange(len(vectors)), vectors)
+    batch = searched.search(queries, 10)
+    single = [searched.search(query, 10) for query in queries]
     assert recall_at_10(Hits(np.concatenate([hits.ids for hits in single]), batch.distances), batch) >= 0.995
 
 
-def indexed(count: int = 4000) -> ApproximateEngine:
-    engine = ApproximateEngine(DIM)
-    engine.upsert(np.arange(count), unit_vectors(4000)[:count])
-    assert engine.settle()
-    assert not engine.settle()
-    return engine
+def indexed(count: int = 4000) -> ShardedIndex:
+    searched = ShardedIndex(DIM)
+    searched.upsert(np.arange(count), unit_vectors(4000)[:count])
+    assert searched.build_index()
+    assert not searched.build_index()
+    return searched
 
 
-def sizes(engine: ApproximateEngine) -> list[int]:
-    return [len(part) for part in engine._state.parts]
+def sizes(searched: ShardedIndex) -> list[int]:
+    return [len(part) for part in searched._state.parts]
 
 
 @pytest.mark.usefixtures("parts")
 def test_vectors_that_come_fill_parts_and_full_ones_are_left_alone() -> None:
-    engine = indexed(4000)
-    assert sizes(engine) == [2000, 2000]
-    full = engine._state.parts
-    engine.upsert(np.arange(4000, 4125), unit_vectors(125, seed=1))
-    assert not engine.settle()  # so few are compared exactly
-    engine.upsert(np.array([4125]), unit_vectors(1, seed=2))
-    assert engine.settle()
-    assert sizes(engine) == [2000, 2000, 126]
-    engine.upsert(np.arange(5000, 6000), unit_vectors(1000, seed=3))
-    assert engine.settle()
-    assert sizes(engine) == [2000, 2000, 1126]  # filled up, not added to
-    assert engine._state.parts[:2] == full
+    searched = indexed(4000)
+    assert sizes(searched) == [2000, 2000]
+    full = searched._state.parts
+    searched.upsert(np.arange(4000, 4125), unit_vectors(125, seed=1))
+    assert not searched.build_index()  # so few are compared exactly
+    searched.upsert(np.array([4125]), unit_vectors(1, seed=2))
+    assert searched.build_index()
+    assert sizes(searched) == [2000, 2000, 126]
+    searched.upsert(np.arange(5000, 6000), unit_vectors(1000, seed=3))
+    assert searched.build_index()
+    assert sizes(searched) == [2000, 2000, 1126]  # filled up, not added to
+    assert searched._state.parts[:2] == full
 
 
 @pytest.mark.usefixtures("parts")
 def test_a_part_is_made_anew_after_a_tenth_has_gone_and_not_before() -> None:
-    engine = indexed(4000)
-    kept = engine._state.parts[1]
-    engine.delete(np.arange(200))
-    assert not engine.settle()
-    engine.delete(np.array([200]))
-    assert engine.settle()
-    assert engine._state.parts[0] is kept
-    assert sizes(engine) == [2000, 1799]
-    engine.delete(np.arange(1900))
-    assert engine.settle()
-    assert (sizes(engine), len(engine._state.late.ids)) == ([2000], 100)
-    assert engine.info().vectors == 2100
+    searched = indexed(4000)
+    kept = searched._state.parts[1]
+    searched.delete(np.arange(200))
+    assert not searched.build_index()
+    searched.delete(np.array([200]))
+    assert searched.build_index()
+    assert searched._state.parts[0] is kept
+    assert sizes(searched) == [2000, 1799]
+    searched.delete(np.arange(1900))
+    assert searched.build_index()
+    assert (sizes(searched), len(searched._state.late.ids)) == ([2000], 100)
+    assert searched.info().vectors == 2100
 
 
 @pytest.fixture
@@ -155,25 +154,30 @@ def checksums(ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return ids * 7 + 1
 
 
-def save(engine: ApproximateEngine, cache: IndexCache) -> None:
-    ids = np.concatenate([ids for ids, _ in engine.iterate()])
-    engine.save(cache, ids, checksums(ids), "a change")
+def held_ids(index: ShardedIndex) -> npt.NDArray[np.int64]:
+    parts, late = index._state
+    return np.sort(np.concatenate([*(part.alive() for part in parts), late.ids]))
 
 
-def load(cache: IndexCache, ids: npt.NDArray[np.int64] = ALL) -> tuple[ApproximateEngine, list[int]]:
-    engine = ApproximateEngine(DIM)
-    return engine, engine.load(cache, ids, checksums(ids)).tolist()
+def save(searched: ShardedIndex, cache: IndexCache) -> None:
+    ids = held_ids(searched)
+    searched.save(cache, ids, checksums(ids), "a change")
+
+
+def load(cache: IndexCache, ids: npt.NDArray[np.int64] = ALL) -> tuple[ShardedIndex, list[int]]:
+    searched = ShardedIndex(DIM)
+    return searched, searched.load(cache, ids, checksums(ids)).tolist()
 
 
 @pytest.mark.usefixtures("parts")
 def test_saved_parts_find_the_same_and_take_changes(cache: IndexCache) -> None:
-    engine, queries = indexed(), unit_vectors(20, seed=2)
-    before = engine.search(queries, 10).ids
-    save(engine, cache)
-    np.testing.assert_array_equal(engine.search(queries, 10).ids, before)
+    searched, queries = indexed(), unit_vectors(20, seed=2)
+    before = searched.search(queries, 10).ids
+    save(searched, cache)
+    np.testing.assert_array_equal(searched.search(queries, 10).ids, before)
     again, taken = load(cache)
     assert taken == ALL.tolist()
-    assert again.info() == engine.info()
+    assert again.info() == searched.info()
     np.testing.assert_array_equal(again.search(queries, 10).ids, before)
     again.upsert(np.array([9000]), queries[:1])
     again.delete(np.array([0]))
@@ -184,23 +188,23 @@ def test_saved_parts_find_the_same_and_take_changes(cache: IndexCache) -> None:
 @pytest.mark.usefixtures("parts")
 def test_only_vectors_with_the_same_id_and_checksum_are_loaded(cache: IndexCache) -> None:
     save(indexed(), cache)
-    engine, ids = ApproximateEngine(DIM), np.arange(100, 5000)
+    searched, ids = ShardedIndex(DIM), np.arange(100, 5000)
     marks = checksums(ids)
     marks[ids == 300] += 1
     marks[ids == 301] = 0
     expected = [number for number in range(100, 4000) if number not in (300, 301)]
-    assert engine.load(cache, ids, marks).tolist() == expected
-    assert np.concatenate([part for part, _ in engine.iterate()]).tolist() == expected
-    assert engine.search(unit_vectors(4000)[[99, 300, 301, 302]], 1).ids[:, 0].tolist()[3] == 302
-    assert not np.isin(engine.search(unit_vectors(4000)[:400], 10).ids, [*range(100), 300, 301]).any()
+    assert searched.load(cache, ids, marks).tolist() == expected
+    assert held_ids(searched).tolist() == expected
+    assert searched.search(unit_vectors(4000)[[99, 300, 301, 302]], 1).ids[:, 0].tolist()[3] == 302
+    assert not np.isin(searched.search(unit_vectors(4000)[:400], 10).ids, [*range(100), 300, 301]).any()
 
 
 @pytest.mark.usefixtures("parts")
 def test_a_vector_replaced_before_saving_is_loaded_as_it_was_last(cache: IndexCache) -> None:
-    engine = indexed()
-    engine.upsert(np.arange(100, 230), unit_vectors(130, seed=6))  # these ids are in two parts now, once deleted
-    assert engine.settle()
-    save(engine, cache)
+    searched = indexed()
+    searched.upsert(np.arange(100, 230), unit_vectors(130, seed=6))  # these ids are in two parts now, once deleted
+    assert searched.build_index()
+    save(searched, cache)
     again, taken = load(cache)
     assert taken == ALL.tolist()
     assert again.info().vectors == 4000
@@ -213,8 +217,8 @@ def names(cache: IndexCache) -> set[str]:
 
 @pytest.mark.usefixtures("parts")
 def test_the_cache_deletes_the_parts_it_named_and_nothing_else(cache: IndexCache, tmp_path: Path) -> None:
-    engine = indexed()
-    save(engine, cache)
+    searched = indexed()
+    save(searched, cache)
     first = names(cache)
     assert len(first) == 3  # two parts and the manifest
     killed, outside = cache.folder / f"{'a' * 32}.new", tmp_path / "keys.pem"
@@ -223,9 +227,9 @@ def test_the_cache_deletes_the_parts_it_named_and_nothing_else(cache: IndexCache
         path.write_text("here")
     (cache.folder / f"{'c' * 32}.part").symlink_to(outside)
     os.utime(killed, (0, 0))
-    engine.delete(np.arange(2000))
-    engine.settle()
-    save(engine, cache)
+    searched.delete(np.arange(2000))
+    searched.build_index()
+    save(searched, cache)
     left = names(cache)
     assert len(left & first) == 2  # the part that stayed was not written again
     assert left - first == {f"{'b' * 32}.part", f"{'c' * 32}.part", "keys.pem"}
@@ -291,8 +295,8 @@ def test_parts_of_something_else_or_damaged_are_passed_over(cache: IndexCache, t
 @pytest.mark.usefixtures("one_part")
 def test_an_index_whose_parts_disagree_never_reaches_a_search(cache: IndexCache) -> None:
     """As a hostile file has it: faiss reads it without complaint and, searched, reads past the end of its vectors."""
-    engine = indexed()
-    index = engine._state.parts[0].index
+    searched = indexed()
+    index = searched._state.parts[0].index
     few = half_precision(DIM)
     few.add(unit_vectors(10))
     full = half_precision(DIM)
@@ -306,7 +310,7 @@ def test_an_index_whose_parts_disagree_never_reaches_a_search(cache: IndexCache)
     with pytest.raises(ValueError, match="consists of"):
         check_index(faiss.IndexRefine(few, few), DIM, 10)
     check_index(index, DIM, 4000)
-    save(engine, cache)
+    save(searched, cache)
     (path,) = cache.folder.glob("*.part")
     rows = path.read_bytes()[-16 * 4000 :]
     faiss.write_index(short, str(path))
@@ -322,12 +326,12 @@ def test_an_index_whose_parts_disagree_never_reaches_a_search(cache: IndexCache)
 
 @pytest.mark.usefixtures("one_part")
 def test_a_save_that_fails_leaves_no_half_file(cache: IndexCache) -> None:
-    engine = indexed()
+    searched = indexed()
     cache.folder.mkdir(parents=True, mode=0o700)
     with pytest.raises(ValueError, match="expected 4000 of 8"):
-        save(engine, IndexCache(cache.folder.name, 8, "float16"))
+        save(searched, IndexCache(cache.folder.name, 8, "float16"))
     assert names(cache) == set()
-    assert engine.search(unit_vectors(4000)[:1], 1).ids.tolist() == [[0]]
+    assert searched.search(unit_vectors(4000)[:1], 1).ids.tolist() == [[0]]
 
 
 @pytest.mark.usefixtures("one_part")
@@ -362,39 +366,39 @@ def test_a_map_id_is_no_path(map_id: str) -> None:
 
 @pytest.mark.usefixtures("one_part")
 def test_odd_dimensions_work() -> None:
-    engine = ApproximateEngine(33)
+    searched = ShardedIndex(33)
     vectors = unit_vectors(3000, dim=33)
-    engine.upsert(np.arange(3000), vectors)
-    assert engine.search(vectors[:100], 1).ids[:, 0].tolist() == list(range(100))
-    assert engine.info().kind == "approximate"
+    searched.upsert(np.arange(3000), vectors)
+    assert searched.search(vectors[:100], 1).ids[:, 0].tolist() == list(range(100))
+    assert searched.info().kind == "approximate"
 
 
 @pytest.mark.usefixtures("one_part")
 @pytest.mark.parametrize(("candidates", "codes"), [(1000, 24), (20, 48)])
 def test_codes_are_as_short_as_the_vectors_allow(monkeypatch: pytest.MonkeyPatch, candidates: int, codes: int) -> None:
     monkeypatch.setattr(part, "CANDIDATES", candidates)
-    engine = ApproximateEngine(96)
-    engine.upsert(np.arange(4000), unit_vectors(4000, dim=96))
-    assert engine.settle()
-    two_codes_to_a_byte = engine._state.parts[0].index.base_index.sa_code_size()
+    searched = ShardedIndex(96)
+    searched.upsert(np.arange(4000), unit_vectors(4000, dim=96))
+    assert searched.build_index()
+    two_codes_to_a_byte = searched._state.parts[0].index.base_index.sa_code_size()
     assert codes == 2 * two_codes_to_a_byte
 
 
 @pytest.mark.usefixtures("one_part")
 def test_threads_that_search_at_once_build_the_index_once() -> None:
     vectors = unit_vectors(4000)
-    engine = ApproximateEngine(DIM)
-    engine.upsert(np.arange(4000), vectors)
+    searched = ShardedIndex(DIM)
+    searched.upsert(np.arange(4000), vectors)
     together = threading.Barrier(4)
 
     def search(rows: npt.NDArray[np.int64]) -> list[int]:
         together.wait(timeout=300)
-        found: list[int] = engine.search(vectors[rows], 1).ids[:, 0].tolist()
+        found: list[int] = searched.search(vectors[rows], 1).ids[:, 0].tolist()
         return found
 
     shares = np.array_split(np.arange(4000), 4)
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(search, shares))
     assert found == [share.tolist() for share in shares]
-    assert (engine.info().vectors, engine.info().kind) == (4000, "approximate")
-    assert [ids.tolist() for ids, _ in engine.iterate(5000)] == [list(range(4000))]
+    assert (searched.info().vectors, searched.info().kind) == (4000, "approximate")
+    assert held_ids(searched).tolist() == list(range(4000))

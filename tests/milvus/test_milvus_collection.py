@@ -1,4 +1,4 @@
-"""The Milvus engine on milvus-lite, held against the contract of all engines."""
+"""A collection of milvus-lite, tested by the contract of all indexes."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
-from tests.index.contract_suite import DIM, EngineContract
-from tests.milvus.milvus_places import lite_address, make_engine
+from tests.index.contract_suite import DIM, IndexContract
+from tests.milvus.milvus_places import lite_address, make_collection
 
-from sareloc.index.protocol import Engine
+from sareloc.index import Index
 from sareloc.milvus import connection as milvus_connection
-from sareloc.milvus.engine import MilvusEngine
+from sareloc.milvus.collection import MilvusCollection
 
 pytest.importorskip("milvus_lite")
 
 
 @pytest.fixture(scope="module")
-def lite_engine(tmp_path_factory: pytest.TempPathFactory) -> MilvusEngine:
-    return make_engine(lite_address(tmp_path_factory.mktemp("milvus"), "contract"), DIM)
+def lite_collection(tmp_path_factory: pytest.TempPathFactory) -> MilvusCollection:
+    return make_collection(lite_address(tmp_path_factory.mktemp("milvus"), "contract"), DIM)
 
 
-class TestMilvusLite(EngineContract):
+class TestMilvusLite(IndexContract):
     @pytest.fixture(autouse=True)
-    def _emptied(self, lite_engine: MilvusEngine) -> None:
+    def _emptied(self, lite_collection: MilvusCollection) -> None:
         """One collection for all tests: making one takes longer than most of them."""
-        self.engine = lite_engine
-        for ids, _ in list(lite_engine.iterate()):
-            lite_engine.delete(ids)
+        self.collection = lite_collection
+        for page in list(lite_collection.select()):
+            lite_collection.delete(np.array([row["id"] for row in page]))
 
-    def make(self) -> Engine:
-        return self.engine
+    def make(self) -> Index:
+        return self.collection
 
 
 APPLICATION = """
