@@ -17,7 +17,7 @@ import numpy as np
 from sareloc.city import draw_places
 from sareloc.datasets import load_dataset
 from sareloc.evaluation import evaluate
-from sareloc.figures import Put, find_answers, write_report
+from sareloc.figures import PredictedPositions, find_query_matches, write_report
 from sareloc.geo import Positions, distance_m
 from sareloc.localize import Fix, Localizer, Search
 from sareloc.localize.fix import geojson, sentence
@@ -54,18 +54,20 @@ def main(folder: Path) -> None:
     say(f"asked where {len(photos)} photos of other days and nights were taken, such as")
     for photo, fix in answers[:2]:
         print(f"          {sentence(photo, fix)}")
-    put = judge(photos, fixes, localizer.place_map)
+    predicted = judge(photos, fixes, localizer.place_map)
 
     places = load_dataset(str(folder), split="test")
     report = evaluate(model, places, store=folder / "descriptors" / model.fingerprint(), progress=False)
-    shown = find_answers(model, places, store=folder / "descriptors" / model.fingerprint(), progress=False)
+    matches = find_query_matches(model, places, store=folder / "descriptors" / model.fingerprint(), progress=False)
     recall = ", ".join(f"{percent:.0f} % @{n}" for n, percent in report.recall.items())
     print(f"          without re-ranking: recall {recall}; median error {report.median_error_m:.1f} m")
-    page = write_report(folder / "report.html", reports={model.name: report}, answers=shown, put=put, failures=4)
+    page = write_report(
+        folder / "report.html", reports={model.name: report}, matches=matches, predicted=predicted, failures=4
+    )
     say(f"wrote {page}: open it in a browser")
 
 
-def judge(photos: list[Path], fixes: list[Fix], place_map: PlaceMap) -> Put | None:
+def judge(photos: list[Path], fixes: list[Fix], place_map: PlaceMap) -> PredictedPositions | None:
     """Hold the fixes against the truth, print that, and return what the report's map shows: those with a position."""
     tags = [read_geotag(photo) for photo in photos]
     truth = np.array([tag.latlon for tag in tags if tag is not None])
@@ -80,7 +82,9 @@ def judge(photos: list[Path], fixes: list[Fix], place_map: PlaceMap) -> Put | No
     right = errors <= HIT_M
     print(f"          {right.mean():.0%} of the fixes are within {HIT_M:g} m, median error {np.median(errors):.1f} m")
     names = tuple(photos[row].name for row in found)
-    return Put(Positions.from_wgs84(truth[found]), Positions.from_wgs84(latlon), right, names, place_map.positions)
+    return PredictedPositions(
+        Positions.from_wgs84(truth[found]), Positions.from_wgs84(latlon), right, names, place_map.positions
+    )
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ from sareloc.training import TrainingConfig, train
 
 SEED, WIDEST_PX, MARGIN_PX = 0, 900, 12
 SIZE, CLUSTERS, DIM = (120, 160), 8, 32  # small enough to be trained in half a minute, and to leave something to learn
-EPOCHS, RERANK, SURE, SHOWN_SURE = 8, 20, 0.5, 0.25
+EPOCHS, RERANK, MIN_CONFIDENCE, MAP_MIN_CONFIDENCE = 8, 20, 0.5, 0.25
 NS = (1, 2, 3, 5, 10, 20)
 BEFORE, RUNS = "Before training", {"sare-ind": "SARE-Ind", "triplet": "Triplet", "contrastive": "Contrastive"}
 
@@ -64,32 +64,32 @@ def main() -> None:
         write_beside(work / f"{name}.json", json.dumps(report.to_json(), indent=2).encode())
     histories = {name: figures.read_history(work / loss) for loss, name in RUNS.items()}
     best = max(RUNS.values(), key=lambda name: [reports[name].recall[n] for n in NS])
-    answers = figures.answers_of(ranked[best])
-    curves, put = fixes_of(models[best], best, towns["test"], work)
-    sureness = curves | fixes_of(models[BEFORE], BEFORE, towns["test"], work, searches=1)[0]
+    matches = figures.query_matches(ranked[best])
+    curves, predicted = fixes_of(models[best], best, towns["test"], work)
+    curves |= fixes_of(models[BEFORE], BEFORE, towns["test"], work, searches=1)[0]
 
     for name, figure in {
         "gradients": figures.draw_gradients(),
         "gradient-decay": figures.draw_gradient_decay(),
         "recall": figures.draw_recall(reports),
-        "precision-recall": figures.draw_precision_recall(sureness, at=SURE),
+        "precision-recall": figures.draw_precision_recall(curves, at=MIN_CONFIDENCE),
         "training": figures.draw_training(histories),
-        "map": figures.draw_map(put),
+        "map": figures.draw_map(predicted),
         "dataset": figures.draw_dataset(towns["test"]),
     }.items():
         print(figures.save_figure(figure, out / f"{name}.svg"))
-    print(figures.write_geojson(out / "map.geojson", figures.errors_geojson(put)))
+    print(figures.write_geojson(out / "map.geojson", figures.errors_geojson(predicted)))
 
-    photo = towns["test"].queries.path(answers.best(1)[0])
+    photo = towns["test"].queries.path(matches.best(1)[0])
     small = decode(photo, size=longest_side(256))
     heats = {name: occlusion_map(models[name], small) for name in (BEFORE, best)}
-    shown = [*answers.best(1), *answers.worst(2)]
-    drawn = {row: figures.heat_picture(models[best], answers, row) for row in shown}
-    pictures = {row: picture for row, picture in drawn.items() if picture is not None}
+    shown = [*matches.best(1), *matches.worst(2)]
+    drawn = {row: figures.query_heatmap(models[best], matches, row) for row in shown}
+    heatmaps = {row: image for row, image in drawn.items() if image is not None}
     points, places, images, names = embedded(models[best], towns["test"])
     for name, figure in {
         "heatmap": figures.draw_heatmaps(decode(photo), heats),
-        "matches": figures.draw_matches(answers, shown, heats=pictures),
+        "matches": figures.draw_matches(matches, shown, heatmaps=heatmaps),
         "embedding": figures.draw_embedding(points, places, images, size=0.07),
     }.items():
         print(write_photo(out / f"{name}.jpg", png_bytes(figure)))
@@ -100,13 +100,13 @@ def main() -> None:
         work / "report.html",
         reports={best: reports[best]} | reports,
         histories=histories,
-        answers=answers,
-        put=put,
-        sureness=sureness,
-        at=SURE,
+        matches=matches,
+        predicted=predicted,
+        confidence_curves=curves,
+        at=MIN_CONFIDENCE,
         model=models[best],
         failures=2,
-        title="A town that was never seen",
+        title="A city that was not in the training set",
         command="python examples/draw_gallery.py",
     )
     photograph(page, out / "report-page.jpg", (1100, 6000), widest_px=760)
@@ -130,14 +130,14 @@ def trained(loss: str, towns: dict[str, Places], work: Path) -> PlaceModel:
         model.name = f"lite0-netvlad-{loss}"
         # fifty queries are few for the paper's recipe: AdamW gets somewhere with them
         config = TrainingConfig(loss=loss, epochs=EPOCHS, dim=DIM, optimizer="adamw", lr=0.001, schedule="cosine",
-                         reduction="tuples", seed=SEED)  # fmt: skip
+                                reduction="tuples", seed=SEED)  # fmt: skip
         train(model, towns["train"], config, validation=towns["val"], out=work / loss, resume=True)
     return open_checkpoint(work / loss / "model.safetensors")
 
 
 def fixes_of(
     model: PlaceModel, name: str, town: Places, work: Path, searches: int = 2
-) -> tuple[dict[str, figures.SurenessCurve], figures.Put]:
+) -> tuple[dict[str, figures.PrecisionRecallCurve], figures.PredictedPositions]:
     """How sure the fixes of the model's map are, as they are and re-ranked; and where the last of these put queries."""
     path = work / f"{model.fingerprint()}.gpkg"
     build_map(model, work / "city" / "images" / town.split / "database", path)
@@ -145,9 +145,9 @@ def fixes_of(
     curves = {}
     for called, search in ((name, Search()), (f"{name}, re-ranked", Search(rerank=RERANK)))[:searches]:
         fixes = Localizer(model, PlaceMap(path), search, min_confidence=0).localize_many(queries)
-        curves[called] = figures.sureness_of_fixes(fixes, town.queries)
-    return curves, figures.put_by_fixes(
-        fixes, town.queries, min_confidence=SHOWN_SURE, database=town.database.positions
+        curves[called] = figures.confidence_curve(fixes, town.queries)
+    return curves, figures.predicted_by_fixes(
+        fixes, town.queries, min_confidence=MAP_MIN_CONFIDENCE, database=town.database.positions
     )
 
 
@@ -155,9 +155,9 @@ def embedded(model: PlaceModel, town: Places) -> tuple[np.ndarray, np.ndarray, l
     """The database photos: where t-SNE puts them, their places, thumbnails and names."""
     photos = town.database
     paths = [photos.path(row) for row in range(len(photos))]
-    points = figures.embed(describe_all(model, paths).vectors, seed=SEED)
+    points = figures.project_tsne(describe_all(model, paths).vectors, seed=SEED)
     names = [f"photo {row}" for row in range(len(photos))]
-    return points, figures.places_of(photos), [figures.load_thumbnail(path, 96) for path in paths], names
+    return points, figures.place_labels(photos), [figures.load_thumbnail(path, 96) for path in paths], names
 
 
 def write_photo(path: Path, png: bytes, widest_px: int = WIDEST_PX) -> Path:

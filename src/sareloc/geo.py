@@ -196,6 +196,15 @@ def distance_m(a: npt.ArrayLike, b: npt.ArrayLike) -> Floats:
     return np.asarray(metres, dtype=np.float64).reshape(first.shape[:-1])
 
 
+def unwrap_longitudes(latlon: Floats) -> Floats:
+    """A copy of (N, 2) degrees with continuous longitudes (beyond ±180) if the points lie across the antimeridian."""
+    unwrapped = latlon.copy()
+    longitude = np.radians(unwrapped[:, 1])
+    centre = np.degrees(np.arctan2(np.sin(longitude).mean(), np.cos(longitude).mean()))
+    unwrapped[:, 1] = centre + (unwrapped[:, 1] - centre + 180) % 360 - 180
+    return unwrapped
+
+
 def within_radius(points_m: npt.ArrayLike, centres_m: npt.ArrayLike, radius_m: float) -> list[Ints]:
     """For every centre the sorted row numbers of the points at a distance <= `radius_m`, by a KD-tree.
 

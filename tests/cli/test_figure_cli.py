@@ -76,7 +76,7 @@ def test_reports_are_called_by_their_files(tmp_path: Path) -> None:
     recall, precision = (tmp_path / "r.svg").read_text(), (tmp_path / "p.svg").read_text()
     assert ">sare<" in recall
     assert ">triplet<" in recall
-    assert "sare: 80.0 % right, 50.0 % found" in precision
+    assert "sare: precision 80.0 %, recall 50.0 %" in precision
     with pytest.raises(ArgumentError, match=r"sare\.json is given twice"):
         run("recall", files[0], files[0], "--out", tmp_path / "r.svg")
 
@@ -116,14 +116,14 @@ def test_matches(town: Path, tmp_path: Path) -> None:
     drawn = (tmp_path / "m.svg").read_text()
     assert drawn.count(">query ") == 3
     assert drawn.count("1 ✓ 0 m off") == 3
-    assert "what mattered" not in drawn
+    assert "heat map" not in drawn
     with pytest.raises(ArgumentError, match="no queries were chosen"):  # every first match is right
         run("matches", *asked(town), "--worst", "1", "--out", tmp_path / "m.svg")
 
 
 def test_map_with_geojson_beside_it(town: Path, tmp_path: Path) -> None:
     run("map_figure", *asked(town), "--out", tmp_path / "map.svg")
-    assert "right: taken here (6 of 6)" in (tmp_path / "map.svg").read_text()
+    assert "correct: true position (6 of 6)" in (tmp_path / "map.svg").read_text()
     features = json.loads((tmp_path / "map.geojson").read_text())["features"]
     assert len(features) == 18
     assert features[0]["geometry"]["coordinates"] == pytest.approx([-81, 40.44], abs=0.01)
@@ -140,16 +140,16 @@ def city(town: Path) -> Path:
 def test_map_of_fixes_leaves_out_the_unsure(town: Path, city: Path, tmp_path: Path) -> None:
     words = [*asked(town), "--map", city, "--out", tmp_path / "map.svg"]
     run("map_figure", *words, "--at", "0")
-    assert "right: taken here (6 of 6)" in (tmp_path / "map.svg").read_text()
-    with pytest.raises(ArgumentError, match="no query has both an answer and a known position"):
+    assert "correct: true position (6 of 6)" in (tmp_path / "map.svg").read_text()
+    with pytest.raises(ArgumentError, match="no query"):
         run("map_figure", *words, "--at", "1")
 
 
 def test_confidence_with_its_operating_point(town: Path, city: Path, tmp_path: Path) -> None:
     run("confidence", *asked(town), "--map", city, "--at", "0.01", "--out", tmp_path / "c.svg")
     drawn = (tmp_path / "c.svg").read_text()
-    assert "ringed: confidence ≥ 0.01" in drawn
-    assert "city: 100.0 % right, 100.0 % found" in drawn
+    assert "circled: confidence ≥ 0.01" in drawn
+    assert "city: precision 100.0 %, recall 100.0 %" in drawn
 
 
 def test_every_option_is_explained(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.figures.little_town import make_answers, make_town
+from tests.figures.little_town import make_matches, make_town
 
-from sareloc.figures import Answers
+from sareloc.figures import QueryMatches
 from sareloc.models import PlaceModel, make_model
 
 
@@ -18,5 +18,5 @@ def little_model() -> PlaceModel:
 
 
 @pytest.fixture
-def answers(tmp_path: Path) -> Answers:
-    return make_answers(make_town(tmp_path))
+def matches(tmp_path: Path) -> QueryMatches:
+    return make_matches(make_town(tmp_path))

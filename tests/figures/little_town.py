@@ -10,8 +10,8 @@ from PIL import Image
 
 from sareloc.datasets.places import PhotoSet, Places
 from sareloc.evaluation import CurvePoint, Report
-from sareloc.figures import Answers
-from sareloc.figures.matches import judge
+from sareloc.figures import QueryMatches
+from sareloc.figures.matches import judge_rankings
 from sareloc.geo import Positions
 
 
@@ -31,15 +31,15 @@ def colour(place: int) -> tuple[int, int, int]:
 
 
 def make_town(folder: Path) -> Places:
-    """Six places in the database; queries of places 0, 1, 2, and of one far away that nothing answers."""
+    """Six places in the database; queries of places 0, 1, 2, and of one far away that nothing matches."""
     return Places("town", "test", photos(folder / "database", range(6)), photos(folder / "queries", [0, 1, 2, 15]))
 
 
-def make_answers(town: Places) -> Answers:
+def make_matches(town: Places) -> QueryMatches:
     """Query 0 is right at once, query 1 at its second match and very sure, query 2 never and unsure."""
     rankings = np.array([[0, 1, 2], [3, 1, 0], [5, 4, 3], [2, 1, 0]])
     distances = np.array([[0.3, 0.6, 0.9], [0.1, 0.2, 0.3], [0.8, 0.9, 1.0], [1.1, 1.2, 1.3]])
-    return judge(town, rankings, distances)
+    return judge_rankings(town, rankings, distances)
 
 
 def make_report(recall: dict[int, float], **values: object) -> Report:

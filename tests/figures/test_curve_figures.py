@@ -12,7 +12,14 @@ from tests.figures.little_town import make_report
 
 from sareloc.errors import ArgumentError
 from sareloc.evaluation import CurvePoint
-from sareloc.figures import SurenessCurve, draw_precision_recall, draw_recall, draw_training, read_history, read_report
+from sareloc.figures import (
+    PrecisionRecallCurve,
+    draw_precision_recall,
+    draw_recall,
+    draw_training,
+    read_history,
+    read_report,
+)
 from sareloc.training import EpochRecord
 from sareloc.training.run_folder import RunFolder, RunState
 
@@ -65,7 +72,10 @@ def test_one_n_is_one_marker() -> None:
         (lambda: draw_recall({}), "no reports were given"),
         (lambda: draw_recall({"a": make_report({1: math.nan})}), r"recall of 'a' has nan"),
         (lambda: draw_precision_recall({}), "no curves were given"),
-        (lambda: draw_precision_recall({"a": SurenessCurve.of_report(make_report(RECALL, curve=()))}), "no values"),
+        (
+            lambda: draw_precision_recall({"a": PrecisionRecallCurve.of_report(make_report(RECALL, curve=()))}),
+            "no values",
+        ),
         (lambda: draw_training({}), "no training runs"),
         (lambda: draw_training({"a": [EpochRecord(1, math.nan, 0.1, 1, 1, 1.0)]}), "loss of 'a' has nan"),
         (lambda: draw_training({"a": []}), "loss of 'a' has no values"),
@@ -81,28 +91,28 @@ def test_nothing_to_draw_is_an_error(draw, complaint: str) -> None:
 
 
 def test_the_operating_point_is_the_last_answer_sure_enough() -> None:
-    curve = SurenessCurve.of_report(make_report(RECALL))
+    curve = PrecisionRecallCurve.of_report(make_report(RECALL))
     assert curve.at(0.7) == curve.at(0.99) == (80.0, 50.0)
     assert curve.at(5) == (60.0, 70.0)
-    with pytest.raises(ArgumentError, match=r"no answer has distance ≤ 0\.1: the surest has distance 0\.4"):
+    with pytest.raises(ArgumentError, match=r"distance ≤ 0\.1"):
         curve.at(0.1)
 
 
 def test_confidence_counts_the_other_way_round() -> None:
-    curve = SurenessCurve.of_confidence(np.array([0.9, 0.8, 0.3, np.nan]), [True, False, True, True])
+    curve = PrecisionRecallCurve.of_confidence(np.array([0.9, 0.8, 0.3, np.nan]), [True, False, True, True])
     assert curve.at(0.85) == (100, 25)
     assert curve.at(0.8) == (50, 25)
     assert curve.at(0.0) == pytest.approx((200 / 3, 50))
-    assert curve.words(0.8) == "confidence ≥ 0.8"
+    assert curve.condition(0.8) == "confidence ≥ 0.8"
 
 
 def test_the_operating_point_is_ringed_and_said() -> None:
-    (axes,) = draw_precision_recall({"sare": SurenessCurve.of_report(make_report(RECALL))}, at=0.7).axes
+    (axes,) = draw_precision_recall({"sare": PrecisionRecallCurve.of_report(make_report(RECALL))}, at=0.7).axes
     rings = [line for line in axes.lines if line.get_markersize() == 12]
     assert [ring.get_xydata().tolist() for ring in rings] == [[[50, 80]]]
     legend = axes.get_legend()
-    assert legend.get_title().get_text() == "ringed: distance ≤ 0.7"
-    assert legend.get_texts()[0].get_text() == "sare: 80.0 % right, 50.0 % found"
+    assert legend.get_title().get_text() == "circled: distance ≤ 0.7"
+    assert legend.get_texts()[0].get_text() == "sare: precision 80.0 %, recall 50.0 %"
 
 
 def test_training_rings_the_epoch_that_is_kept() -> None:
@@ -149,9 +159,9 @@ def test_a_report_of_a_later_version_is_still_read(tmp_path: Path) -> None:
     [
         ("", "cannot be read as a report"),
         ("[1]", "found list"),
-        ('{"recall": {"1": NaN}}', "it holds NaN, which is no number"),
-        ('{"recall": {}}', "it lacks curve, database, dataset"),
-        ("wrong recall", "is no report"),
+        ('{"recall": {"1": NaN}}', "NaN"),
+        ('{"recall": {}}', "missing curve, database"),
+        ("wrong recall", "not a report"),
     ],
 )
 def test_what_is_no_report_is_refused(text: str, complaint: str, tmp_path: Path) -> None:
@@ -175,7 +185,7 @@ def test_a_history_is_what_the_run_folder_wrote(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [("epoch,loss\n1,x\n", "cannot be read as the history"), (None, "give the folder that sareloc train"),
-     ("epoch,loss,lr,tuples,images,seconds,recall_1,recall_5,recall_10\n", "holds no epoch yet")],
+     ("epoch,loss,lr,tuples,images,seconds,recall_1,recall_5,recall_10\n", "no epoch")],
 )  # fmt: skip
 def test_what_is_no_history_is_refused(text: str | None, complaint: str, tmp_path: Path) -> None:
     if text is not None:

@@ -1,4 +1,4 @@
-"""The map of a dataset shows every photo, and which queries nothing answers."""
+"""The map of a dataset shows every photo, and which queries nothing matches."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_map_alone_has_no_queries() -> None:
 
 def test_what_has_no_map_is_refused(tmp_path: Path) -> None:
     photos = PhotoSet(tmp_path, ("a.jpg",))
-    with pytest.raises(DatasetError, match="own has no positions for database and queries: there is no map to draw"):
+    with pytest.raises(DatasetError, match="no positions"):
         draw_dataset(Places("own", "all", photos, photos, "average-precision"))
     broken = Positions(np.array([[np.nan, 0.0]]), "local")
     with pytest.raises(ArgumentError, match="positions has nan"):

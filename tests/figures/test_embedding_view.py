@@ -16,7 +16,7 @@ from tests.figures.little_town import colour, photos
 
 from sareloc.datasets.places import PhotoSet
 from sareloc.errors import ArgumentError, MissingExtraError
-from sareloc.figures import draw_embedding, embed, places_of, write_embedding_page
+from sareloc.figures import draw_embedding, place_labels, project_tsne, write_embedding_page
 from sareloc.figures.embedding import THUMBNAIL, ZOOMS, fitting_zooms, place_colour
 
 
@@ -25,7 +25,7 @@ def clusters() -> tuple[np.ndarray, np.ndarray]:
     """Four places of ten photos each: their descriptors, and where t-SNE puts them."""
     rng = np.random.default_rng(0)
     descriptors = np.repeat(rng.normal(size=(4, 16)), 10, axis=0) + 0.05 * rng.normal(size=(40, 16))
-    return descriptors, embed(descriptors, seed=1)
+    return descriptors, project_tsne(descriptors, seed=1)
 
 
 def test_photos_of_one_place_lie_together(clusters) -> None:
@@ -42,7 +42,7 @@ def test_photos_of_one_place_lie_together(clusters) -> None:
 
 def test_the_same_seed_gives_the_same_view(clusters) -> None:
     descriptors, points = clusters
-    np.testing.assert_array_equal(embed(descriptors, seed=1), points)
+    np.testing.assert_array_equal(project_tsne(descriptors, seed=1), points)
 
 
 @pytest.mark.parametrize(
@@ -56,13 +56,13 @@ def test_the_same_seed_gives_the_same_view(clusters) -> None:
 )
 def test_too_little_to_embed_is_an_error(descriptors: np.ndarray, complaint: str) -> None:
     with pytest.raises(ArgumentError, match=complaint):
-        embed(descriptors)
+        project_tsne(descriptors)
 
 
 def test_without_opentsne_the_pip_line_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "openTSNE", None)
     with pytest.raises(MissingExtraError, match=r'openTSNE is not installed .*pip install "sareloc\[plot\]"'):
-        embed(np.eye(9))
+        project_tsne(np.eye(9))
 
 
 @pytest.mark.parametrize("zooms", [(1.0,), ZOOMS])
@@ -94,20 +94,20 @@ def test_a_figure_has_a_thumbnail_or_a_dot_for_every_photo() -> None:
 
 def test_places_by_position(tmp_path: Path) -> None:
     near_and_far = photos(tmp_path / "a", [0, 0, 3, 0, 3, 5])
-    assert places_of(near_and_far).tolist() == [0, 0, 1, 0, 1, 2]
+    assert place_labels(near_and_far).tolist() == [0, 0, 1, 0, 1, 2]
 
 
 def test_photos_that_look_another_way_show_another_place(tmp_path: Path) -> None:
     around = photos(tmp_path / "a", [0, 0, 0, 0, 3])
     around = replace(around, headings_deg=np.array([350.0, 30.0, 90.0, np.nan, 350.0]))
-    assert places_of(around).tolist() == [0, 0, 1, 0, 2]
+    assert place_labels(around).tolist() == [0, 0, 1, 0, 2]
 
 
 def test_places_by_id_come_first(tmp_path: Path) -> None:
     listed = PhotoSet(tmp_path, ("a", "b", "c"), place_ids=((70,), (4, 70), (70, 4)))
-    assert places_of(listed).tolist() == [0, 1, 0]
+    assert place_labels(listed).tolist() == [0, 1, 0]
     with pytest.raises(ArgumentError, match="neither place ids nor positions"):
-        places_of(PhotoSet(tmp_path, ("a",)))
+        place_labels(PhotoSet(tmp_path, ("a",)))
 
 
 def test_neighbouring_places_differ_in_colour() -> None:

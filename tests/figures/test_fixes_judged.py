@@ -10,7 +10,7 @@ from tests.figures.little_town import photos
 
 from sareloc.datasets.places import PhotoSet
 from sareloc.errors import ArgumentError, PhotoError
-from sareloc.figures import draw_map, draw_precision_recall, put_by_fixes, sureness_of_fixes
+from sareloc.figures import confidence_curve, draw_map, draw_precision_recall, predicted_by_fixes
 from sareloc.localize import Fix
 
 FIXES = [
@@ -27,47 +27,47 @@ def queries(tmp_path: Path) -> PhotoSet:
 
 
 def test_fixes_put_queries_where_they_say(queries: PhotoSet) -> None:
-    put = put_by_fixes(FIXES, queries)
-    assert put.names == ("0_of_0.png", "3_of_3.png")
-    assert put.right.tolist() == [True, False]
-    (axes,) = draw_map(put).axes
-    assert [line.get_label() for line in axes.lines if "put here" in line.get_label()] == [
-        "right: put here, median 11.1 m off",
-        "wrong: put here, median 300.4 m off",
+    predicted = predicted_by_fixes(FIXES, queries)
+    assert predicted.names == ("0_of_0.png", "3_of_3.png")
+    assert predicted.right.tolist() == [True, False]
+    (axes,) = draw_map(predicted).axes
+    assert [line.get_label() for line in axes.lines if "predicted" in line.get_label()] == [
+        "correct: predicted, median error 11.1 m",
+        "wrong: predicted, median error 300.4 m",
     ]
 
 
 def test_the_less_sure_are_left_out(queries: PhotoSet) -> None:
-    assert put_by_fixes(FIXES, queries, min_confidence=0.6).names == ("0_of_0.png", "3_of_3.png")
-    assert put_by_fixes(FIXES, queries, min_confidence=0.61).names == ("0_of_0.png",)
+    assert predicted_by_fixes(FIXES, queries, min_confidence=0.6).names == ("0_of_0.png", "3_of_3.png")
+    assert predicted_by_fixes(FIXES, queries, min_confidence=0.61).names == ("0_of_0.png",)
 
 
 def test_right_means_within_the_radius(queries: PhotoSet) -> None:
-    assert put_by_fixes(FIXES, queries, hit_radius_m=11.0).right.tolist() == [False, False]
-    assert sureness_of_fixes(FIXES, queries, hit_radius_m=11.0).precision.tolist() == [0, 0]
+    assert predicted_by_fixes(FIXES, queries, hit_radius_m=11.0).right.tolist() == [False, False]
+    assert confidence_curve(FIXES, queries, hit_radius_m=11.0).precision.tolist() == [0, 0]
 
 
 def test_the_curve_counts_every_query_and_answers_the_surest_first(queries: PhotoSet) -> None:
-    curve = sureness_of_fixes(FIXES, queries)
-    assert curve.of == "confidence"
+    curve = confidence_curve(FIXES, queries)
+    assert curve.score == "confidence"
     assert curve.thresholds.tolist() == [0.9, 0.6]
     assert curve.precision.tolist() == [100, 50]
     assert curve.recall.tolist() == [25, 25]
     (axes,) = draw_precision_recall({"town": curve}, at=0.5).axes
-    assert axes.get_legend().get_title().get_text() == "ringed: confidence ≥ 0.5"
-    assert axes.get_legend().get_texts()[0].get_text() == "town: 50.0 % right, 25.0 % found"
+    assert axes.get_legend().get_title().get_text() == "circled: confidence ≥ 0.5"
+    assert axes.get_legend().get_texts()[0].get_text() == "town: precision 50.0 %, recall 25.0 %"
 
 
-@pytest.mark.parametrize("judge", [put_by_fixes, sureness_of_fixes])
+@pytest.mark.parametrize("judge", [predicted_by_fixes, confidence_curve])
 def test_what_cannot_be_judged_is_refused(judge, queries: PhotoSet) -> None:
-    with pytest.raises(ArgumentError, match="a fix for each query: found 3 for 4"):
+    with pytest.raises(ArgumentError, match="a fix for each query"):
         judge(FIXES[:3], queries)
     with pytest.raises(ArgumentError, match="the queries have no positions"):
         judge(FIXES, replace(queries, positions=None))
 
 
 def test_no_fix_at_all_is_nothing_to_draw(queries: PhotoSet) -> None:
-    with pytest.raises(ArgumentError, match="no query has both an answer and a known position"):
-        put_by_fixes([FIXES[1]] * 4, queries)
+    with pytest.raises(ArgumentError, match="no query"):
+        predicted_by_fixes([FIXES[1]] * 4, queries)
     with pytest.raises(ArgumentError, match="curve of 'town' has no values"):
-        draw_precision_recall({"town": sureness_of_fixes([FIXES[1]] * 4, queries)})
+        draw_precision_recall({"town": confidence_curve([FIXES[1]] * 4, queries)})

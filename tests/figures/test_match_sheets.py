@@ -11,8 +11,8 @@ from matplotlib.patches import Rectangle
 from tests.figures.little_town import colour
 
 from sareloc.errors import ArgumentError
-from sareloc.figures import Answers, draw_matches, heat_picture
-from sareloc.figures.matches import match_words
+from sareloc.figures import QueryMatches, draw_matches, query_heatmap
+from sareloc.figures.matches import match_label
 from sareloc.figures.style import RIGHT, WRONG
 from sareloc.models import PlaceModel
 
@@ -21,16 +21,16 @@ def border(axes) -> Rectangle | None:
     return next((p for p in axes.patches if isinstance(p, Rectangle) and p.get_gid()), None)
 
 
-def test_each_row_shows_its_query_and_its_matches(answers: Answers) -> None:
-    figure = draw_matches(answers, [1, 0], matches=2)
+def test_each_row_shows_its_query_and_its_matches(matches: QueryMatches) -> None:
+    figure = draw_matches(matches, [1, 0], top=2)
     tiles = np.array(figure.axes).reshape(2, 3)
     shown = [[tuple(axes.images[0].get_array()[30, 30].tolist()) for axes in row] for row in tiles]
     assert shown == [[colour(1), colour(3), colour(1)], [colour(0), colour(0), colour(1)]]
     assert tiles[0, 0].get_title() == "query 1"
 
 
-def test_borders_and_words_tell_right_from_wrong(answers: Answers) -> None:
-    tiles = np.array(draw_matches(answers, [1], matches=2).axes)
+def test_borders_and_words_tell_right_from_wrong(matches: QueryMatches) -> None:
+    tiles = np.array(draw_matches(matches, [1], top=2).axes)
     query, wrong, right = map(border, tiles)
     assert query is None
     assert (wrong.get_gid(), right.get_gid()) == ("wrong match", "right match")
@@ -39,33 +39,33 @@ def test_borders_and_words_tell_right_from_wrong(answers: Answers) -> None:
     assert [axes.get_title() for axes in tiles[1:]] == ["1 ✗ 200 m off", "2 ✓ 0 m off"]
 
 
-def test_the_heat_map_stands_beside_the_query(answers: Answers, little_model: PlaceModel) -> None:
-    picture = heat_picture(little_model, answers, 0)
+def test_the_heat_map_stands_beside_the_query(matches: QueryMatches, little_model: PlaceModel) -> None:
+    picture = query_heatmap(little_model, matches, 0)
     assert picture.shape == (72, 96, 3)
-    tiles = draw_matches(answers, [0], matches=1, heats={0: picture}).axes
-    assert [axes.get_title() for axes in tiles] == ["query 0", "what mattered", "1 ✓ 0 m off"]
+    tiles = draw_matches(matches, [0], top=1, heatmaps={0: picture}).axes
+    assert [axes.get_title() for axes in tiles] == ["query 0", "heat map", "1 ✓ 0 m off"]
     np.testing.assert_array_equal(tiles[1].images[0].get_array(), picture)
 
 
-def test_a_photo_that_cannot_be_read_leaves_an_empty_tile(answers: Answers, little_model: PlaceModel) -> None:
-    answers.places.queries.path(0).write_bytes(b"")
-    answers.places.database.path(0).unlink()
-    tiles = draw_matches(answers, [0], matches=1).axes
+def test_a_photo_that_cannot_be_read_leaves_an_empty_tile(matches: QueryMatches, little_model: PlaceModel) -> None:
+    matches.places.queries.path(0).write_bytes(b"")
+    matches.places.database.path(0).unlink()
+    tiles = draw_matches(matches, [0], top=1).axes
     assert [text.get_text() for axes in tiles for text in axes.texts] == ["no photo", "no photo"]
-    assert heat_picture(little_model, answers, 0) is None
+    assert query_heatmap(little_model, matches, 0) is None
 
 
-def test_a_missing_match_says_so(answers: Answers) -> None:
-    short = replace(answers, rankings=np.where(answers.rankings == 3, -1, answers.rankings))
-    tiles = draw_matches(short, [1], matches=1).axes
+def test_a_missing_match_says_so(matches: QueryMatches) -> None:
+    short = replace(matches, rankings=np.where(matches.rankings == 3, -1, matches.rankings))
+    tiles = draw_matches(short, [1], top=1).axes
     assert tiles[1].get_title() == "1: no match"
 
 
-def test_without_positions_there_are_no_metres(answers: Answers) -> None:
-    nowhere = replace(answers.places, queries=replace(answers.places.queries, positions=None))
-    assert match_words(replace(answers, places=nowhere), 1, 1) == "2 ✓"
+def test_without_positions_there_are_no_metres(matches: QueryMatches) -> None:
+    nowhere = replace(matches.places, queries=replace(matches.places.queries, positions=None))
+    assert match_label(replace(matches, places=nowhere), 1, 1) == "2 ✓"
 
 
-def test_no_queries_are_an_error(answers: Answers) -> None:
+def test_no_queries_are_an_error(matches: QueryMatches) -> None:
     with pytest.raises(ArgumentError, match="no queries were chosen"):
-        draw_matches(answers, [])
+        draw_matches(matches, [])

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.figures.little_town import make_answers, make_report, make_town
+from tests.figures.little_town import make_matches, make_report, make_town
 
 from sareloc.errors import MissingExtraError
 from sareloc.figures import (
-    Put,
-    SurenessCurve,
+    PrecisionRecallCurve,
+    PredictedPositions,
     draw_dataset,
     draw_embedding,
     draw_gradient_decay,
@@ -34,7 +34,7 @@ from sareloc.training import EpochRecord
 
 HERE = Positions.from_local([(0, 0)])
 PHOTO = np.full((40, 60, 3), 90, np.uint8)
-CURVE = SurenessCurve.of_confidence(np.array([0.9]), [True])
+CURVE = PrecisionRecallCurve.of_confidence(np.array([0.9]), [True])
 
 ONE_OF_EACH: dict[str, Callable[[Path], object]] = {
     "gradients": lambda _: draw_gradients({"ratio": make_loss("ratio")}),
@@ -44,8 +44,8 @@ ONE_OF_EACH: dict[str, Callable[[Path], object]] = {
     "training": lambda _: draw_training({"a": [EpochRecord(1, 0.5, 0.1, 1, 1, 1.0, 0.1, 0.2, 0.3)]}),
     "heatmap": lambda _: draw_heatmaps(PHOTO, {"a": np.ones((1, 1), np.float32)}),
     "embedding": lambda _: draw_embedding([[0.5, 0.5]], [0], [PHOTO]),
-    "matches": lambda folder: draw_matches(make_answers(make_town(folder)), [0], matches=1),
-    "map": lambda _: draw_map(Put(HERE, HERE, np.array([True]), ("a",))),
+    "matches": lambda folder: draw_matches(make_matches(make_town(folder)), [0], top=1),
+    "map": lambda _: draw_map(PredictedPositions(HERE, HERE, np.array([True]), ("a",))),
     "dataset": lambda folder: draw_dataset(make_town(folder)),
 }
 PAGES: dict[str, Callable[[Path], object]] = {

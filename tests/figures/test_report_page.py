@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from tests.figures.little_town import colour, make_answers, make_report, make_town
+from tests.figures.little_town import colour, make_matches, make_report, make_town
 
 from sareloc import __version__
 from sareloc.errors import ArgumentError
-from sareloc.figures import Answers, SurenessCurve, write_report
+from sareloc.figures import PrecisionRecallCurve, QueryMatches, write_report
 from sareloc.models import PlaceModel
 from sareloc.training import EpochRecord
 
@@ -70,7 +70,7 @@ def page(tmp_path_factory: pytest.TempPathFactory, little_model: PlaceModel) -> 
         folder / "out" / "report.html",
         reports={"sare <ind>": make_report(RECALL, model="little"), "triplet": make_report({1: 50.0, 5: 70.0})},
         histories={"a run": HISTORY},
-        answers=make_answers(make_town(folder)),
+        matches=make_matches(make_town(folder)),
         model=little_model,
         failures=2,
         command="sareloc report run --out report.html",
@@ -81,8 +81,8 @@ def page(tmp_path_factory: pytest.TempPathFactory, little_model: PlaceModel) -> 
 def test_every_part_is_there(page: Path) -> None:
     shown = read(page)
     assert shown.headings == [
-        "How well places are found", "Results", "Training", "On the ground", "The worst failures",
-        "1_of_1.png", "2_of_2.png", "How this page was made",
+        "Place recognition report", "Results", "Training", "Map of errors", "Failures",
+        "1_of_1.png", "2_of_2.png", "Provenance",
     ]  # fmt: skip
 
 
@@ -108,7 +108,7 @@ def test_failures_show_their_photos_borders_and_words(page: Path) -> None:
     first = [(alt, image.getpixel((40, 30))) for alt, image in shown.pictures[:5]]
     assert [alt for alt, _ in first] == [
         "query",
-        "what mattered in it",
+        "heat map",
         "1 ✗ 200 m off",
         "2 ✓ 0 m off",
         "3 ✗ 100 m off",
@@ -117,7 +117,7 @@ def test_failures_show_their_photos_borders_and_words(page: Path) -> None:
         np.testing.assert_allclose(pixel, colour(place), atol=6)  # JPEG
     kinds = [kind for kind in shown.figures if kind]
     assert kinds == ["wrong", "right", "wrong", "wrong", "wrong", "wrong"]
-    assert "first match is wrong for 3 of 4 queries; for 1 of them the database has no right photo" in " ".join(
+    assert "first match is wrong for 3 of 4 queries; 1 of them have no positive" in " ".join(
         shown.words
     )
 
@@ -152,23 +152,23 @@ def test_the_words_of_figures_stay_words(page: Path) -> None:
     assert {"recall@N (% of queries)", "metres north", "epoch"} <= set(read(page).words)
 
 
-def test_a_ranking_without_failures_says_so(tmp_path: Path, answers: Answers) -> None:
-    perfect = replace(answers, right=np.ones_like(answers.right), answerable=np.ones(4, bool))
-    shown = read(write_report(tmp_path / "r.html", answers=perfect, progress=False))
+def test_a_ranking_without_failures_says_so(tmp_path: Path, matches: QueryMatches) -> None:
+    perfect = replace(matches, right=np.ones_like(matches.right), has_positive=np.ones(4, bool))
+    shown = read(write_report(tmp_path / "r.html", matches=perfect, progress=False))
     assert "The first match is wrong for 0 of 4 queries." in shown.words
     assert not shown.pictures
 
 
 def test_only_a_history_is_enough(tmp_path: Path) -> None:
     shown = read(write_report(tmp_path / "r.html", histories={"run": HISTORY}))
-    assert shown.headings == ["How well places are found", "Training", "How this page was made"]
+    assert shown.headings == ["Place recognition report", "Training", "Provenance"]
 
 
 def test_the_confidence_and_its_operating_point(tmp_path: Path) -> None:
-    curve = SurenessCurve.of_confidence(np.array([0.9, 0.8, 0.3]), [True, True, False])
-    shown = read(write_report(tmp_path / "r.html", sureness={"fixes": curve}, at=0.5))
-    assert "How sure" in shown.headings
-    assert {"ringed: confidence ≥ 0.5", "fixes: 100.0 % right, 66.7 % found"} <= set(shown.words)
+    curve = PrecisionRecallCurve.of_confidence(np.array([0.9, 0.8, 0.3]), [True, True, False])
+    shown = read(write_report(tmp_path / "r.html", confidence_curves={"fixes": curve}, at=0.5))
+    assert "Confidence" in shown.headings
+    assert {"circled: confidence ≥ 0.5", "fixes: precision 100.0 %, recall 66.7 %"} <= set(shown.words)
 
 
 def test_unreadable_photos_are_mentioned(tmp_path: Path) -> None:
@@ -178,6 +178,6 @@ def test_unreadable_photos_are_mentioned(tmp_path: Path) -> None:
 
 
 def test_nothing_to_report_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="there is nothing to report"):
+    with pytest.raises(ArgumentError, match="nothing to report"):
         write_report(tmp_path / "r.html")
     assert not (tmp_path / "r.html").exists()

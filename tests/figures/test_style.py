@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, ImageColor
 
 from sareloc.errors import ArgumentError
-from sareloc.figures import Put, draw_gradients, draw_map
+from sareloc.figures import PredictedPositions, draw_gradients, draw_map
 from sareloc.figures.style import LOOKS, RIGHT, WRONG, drawn, finite, new_figure, png_bytes, save_figure, svg_bytes
 from sareloc.geo import Positions
 
@@ -71,7 +71,7 @@ def test_no_figure_needs_pyplot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # importing it is now an ImportError
     save_figure(a_figure(), tmp_path / "a.png")
     save_figure(draw_gradients(), tmp_path / "b.svg")
-    save_figure(draw_map(Put(HERE, HERE, np.array([True]), ("a",))), tmp_path / "c.png")
+    save_figure(draw_map(PredictedPositions(HERE, HERE, np.array([True]), ("a",))), tmp_path / "c.png")
 
 
 def luminance(colour: str) -> float:

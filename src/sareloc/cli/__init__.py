@@ -58,19 +58,25 @@ app.command("sareloc.cli.train:train_command", name="train", help="Train a model
 app.command("sareloc.cli.evaluate:evaluate_command", name="evaluate", help="How well a model finds a dataset's places.")
 app.command("sareloc.cli.model:export_command", name="export", help="Write a model for other runtimes (ONNX).")
 
-figures = App(name="figure", help="The paper's figures, and views of what a model does, as PNG, SVG or PDF.")
-figures.command("sareloc.cli.figure:gradients", name="gradients", help="Gradients over the distances of a triplet.")
-figures.command("sareloc.cli.figure:gradient_decay", name="gradient-decay", help="How losses let go of far negatives.")
+figures = App(name="figure", help="Draw the paper's figures, and figures of models and datasets, as PNG, SVG or PDF.")
+figures.command("sareloc.cli.figure:gradients", name="gradients", help="Gradient magnitudes of losses.")
+figures.command(
+    "sareloc.cli.figure:gradient_decay", name="gradient-decay", help="Gradients over the negative's distance."
+)
 figures.command("sareloc.cli.figure:recall", name="recall", help="Recall@N of several reports.")
-figures.command("sareloc.cli.figure:precision_recall", name="precision-recall", help="Precision over recall.")
-figures.command("sareloc.cli.figure:confidence", name="confidence", help="How often sure fixes are right.")
-figures.command("sareloc.cli.figure:heatmap", name="heatmap", help="What in a photo mattered to one or two models.")
+figures.command(
+    "sareloc.cli.figure:precision_recall", name="precision-recall", help="Precision over recall of reports."
+)
+figures.command(
+    "sareloc.cli.figure:confidence", name="confidence", help="Precision over recall by confidence of fixes."
+)
+figures.command("sareloc.cli.figure:heatmap", name="heatmap", help="Occlusion heat map of a photo.")
 figures.command("sareloc.cli.figure:embedding", name="embedding", help="Photos at their t-SNE positions.")
-figures.command("sareloc.cli.figure:matches", name="matches", help="Queries with their first matches.")
-figures.command("sareloc.cli.figure:map_figure", name="map", help="Queries and errors on the ground.")
+figures.command("sareloc.cli.figure:matches", name="matches", help="Queries with their top matches.")
+figures.command("sareloc.cli.figure:map_figure", name="map", help="True and predicted query positions on a map.")
 figures.command("sareloc.cli.figure:training", name="training", help="Loss and validation recall of training runs.")
 app.command(figures)
-app.command("sareloc.cli.report:report_command", name="report", help="One page about runs, evaluations and failures.")
+app.command("sareloc.cli.report:report_command", name="report", help="Write an HTML report of runs and evaluations.")
 
 
 def wait_quietly() -> None:

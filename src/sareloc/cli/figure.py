@@ -1,4 +1,4 @@
-"""`sareloc figure NAME` of a dataset: embedding, matches, map, confidence."""
+"""`sareloc figure NAME`: figures of losses, reports, training runs, photos and datasets, as PNG, SVG or PDF."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from sareloc.describe import describe_all, occlusion_map
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.evaluation import Report
 from sareloc.figures import (
-    Answers,
-    SurenessCurve,
+    PrecisionRecallCurve,
+    QueryMatches,
+    confidence_curve,
     draw_embedding,
     draw_gradient_decay,
     draw_gradients,
@@ -26,17 +27,16 @@ from sareloc.figures import (
     draw_precision_recall,
     draw_recall,
     draw_training,
-    embed,
     errors_geojson,
-    find_answers,
-    heat_picture,
+    find_query_matches,
     load_thumbnail,
-    places_of,
-    put_by_fixes,
+    place_labels,
+    predicted_by_fixes,
+    project_tsne,
+    query_heatmap,
     read_history,
     read_report,
     save_figure,
-    sureness_of_fixes,
     write_embedding_page,
     write_geojson,
 )
@@ -46,11 +46,9 @@ from sareloc.models import PlaceModel
 from sareloc.models.checkpoint import load_model
 from sareloc.photos import decode, longest_side
 
-# `sareloc figure NAME`: the paper's figures, curves of reports and runs, heat maps, as PNG, SVG or PDF.
-
 
 def gradients(*, out: Path) -> None:
-    """Magnitudes of the gradients of positive and negative over their distances, for five losses (the paper's figure).
+    """Draw the gradient magnitudes of five losses over the distances of positive and negative (the paper's figure).
 
     Parameters
     ----------
@@ -61,25 +59,25 @@ def gradients(*, out: Path) -> None:
 
 
 def gradient_decay(*, out: Path, d_p: float = 2**0.5) -> None:
-    """How hard each loss pushes a negative away as it gets farther, with the positive at one distance.
+    """Draw the gradient magnitude of the negative over its distance, for five losses, with the positive fixed.
 
     Parameters
     ----------
     out
         The file to write: .png, .svg or .pdf.
     d_p
-        The positive's distance; the paper's is the square root of 2.
+        Distance of the positive. Default: the square root of 2, as in the paper.
     """
     print(save_figure(draw_gradient_decay(d_p=d_p), out))
 
 
 def recall(reports: list[Path], *, out: Path) -> None:
-    """Recall@N of several reports on one axis.
+    """Draw recall@N of several reports.
 
     Parameters
     ----------
     reports
-        Files that sareloc evaluate --json printed; each is called by its file name.
+        Outputs of sareloc evaluate --json; the legend shows their file names.
     out
         The file to write: .png, .svg or .pdf.
     """
@@ -87,28 +85,28 @@ def recall(reports: list[Path], *, out: Path) -> None:
 
 
 def precision_recall(reports: list[Path], *, out: Path, at: float | None = None) -> None:
-    """Precision over recall of several reports as less and less sure answers are given.
+    """Draw precision over recall of several reports, over a threshold on the descriptor distance of the first match.
 
     Parameters
     ----------
     reports
-        Files that sareloc evaluate --json printed; each is called by its file name.
+        Outputs of sareloc evaluate --json; the legend shows their file names.
     out
         The file to write: .png, .svg or .pdf.
     at
-        Mark the operating point where answers of at most this distance are given.
+        Mark the operating point at this distance threshold.
     """
-    curves = {name: SurenessCurve.of_report(report) for name, report in named_reports(reports).items()}
+    curves = {name: PrecisionRecallCurve.of_report(report) for name, report in named_reports(reports).items()}
     print(save_figure(draw_precision_recall(curves, at), out))
 
 
 def training(runs: list[Path], *, out: Path) -> None:
-    """Loss and validation recall of one or several training runs.
+    """Draw the loss and validation recall of training runs.
 
     Parameters
     ----------
     runs
-        Folders that sareloc train wrote; each is called by its name.
+        Folders written by sareloc train; the legend shows their names.
     out
         The file to write: .png, .svg or .pdf.
     """
@@ -126,24 +124,24 @@ def heatmap(
     batch: int = 16,
     device: Device = None,
 ) -> None:
-    """What in a photo mattered to a model: an occluding box slides over it, and where the descriptor moves, it glows.
+    """Draw the occlusion heat map of a photo: how far the descriptor moves when each part of the photo is covered.
 
     Parameters
     ----------
     photo
-        The photo to look at.
+        The photo file.
     model
-        A model that comes with sareloc (default, fast), or a checkpoint; give it twice to compare two.
+        A packaged model (default, fast) or a checkpoint; may be given several times to compare models.
     out
         The file to write: .png, .svg or .pdf.
     size
-        The photo's longer side in pixels while boxes slide over it: smaller is faster.
+        Longer side in pixels to which the photo is scaled; smaller is faster.
     box
-        Side of the occluding box, in pixels of that size; by default about 1/25 of the area.
+        Side of the occluding box in pixels of the scaled photo. Default: 1/25 of its area.
     stride
-        How far the box moves; by default half of its side.
+        Step of the box in pixels. Default: half of its side.
     batch
-        Occluded photos described at once.
+        Number of occluded photos described at once.
     """
     small = decode(photo, size=longest_side(size))
     names = model or ["default"]
@@ -156,12 +154,12 @@ def heatmap(
 
 
 def named_reports(files: list[Path]) -> dict[str, Report]:
-    """Reports by the names of their files."""
+    """Reports by file name."""
     return {_unique(file, files): read_report(file) for file in files}
 
 
 def _unique(path: Path, among: list[Path]) -> str:
-    """The shortest name of a path that no other of them has."""
+    """The stem of a path, or the full path if another path has the same stem."""
     if among.count(path) > 1:
         raise ArgumentError(f"{path} is given twice")
     same_stem = [other for other in among if other.stem == path.stem]
@@ -169,73 +167,76 @@ def _unique(path: Path, among: list[Path]) -> str:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Which dataset is asked, with which model."""
+class Source:
+    """The options of figures that describe a dataset with a model."""
 
     dataset: str
-    """A dataset's name, or a folder of photos laid out as one."""
+    """The name of a published dataset, a folder of photos, or a CSV file."""
     model: Annotated[str, Parameter(name="--model")] = "default"
-    """A model that comes with sareloc (default, fast), or a checkpoint."""
+    """A packaged model (default, fast) or a checkpoint."""
     root: Annotated[Path | None, Parameter(name="--root")] = None
-    """The folder that holds the dataset's files."""
+    """The folder of a published dataset, or the folder that file names in a CSV file are relative to."""
     split: Annotated[str, Parameter(name="--split")] = "test"
-    """Which part of the dataset: train, val or test."""
+    """The split of the dataset: train, val or test."""
     store: Annotated[Path | None, Parameter(name="--store")] = None
-    """Keep the descriptors in this folder; the next figure, or evaluate, takes them from there."""
+    """Cache descriptors in this folder; evaluate and later figures reuse them."""
     workers: Annotated[int, Parameter(name="--workers")] = 2
-    """Processes that decode photos."""
+    """Number of processes that decode photos."""
     device: Device = None
 
-    def open_model(self) -> PlaceModel:
+    def load_places(self) -> Places:
+        """The dataset."""
+        return load_dataset(self.dataset, self.root, self.split)
+
+    def load_model(self) -> PlaceModel:
         """The model, on its device."""
         return load_model(self.model, self.device)
 
-    def answers(self, model: PlaceModel) -> Answers:
-        """What the model answers to the dataset's queries."""
-        places = load_dataset(self.dataset, self.root, self.split)
-        return find_answers(model, places, store=self.store, workers=self.workers)
+    def query_matches(self, model: PlaceModel) -> QueryMatches:
+        """The top matches of the dataset's queries."""
+        return find_query_matches(model, self.load_places(), store=self.store, workers=self.workers)
 
 
 def embedding(
-    asked: Annotated[Asked, Parameter(name="*")],
+    source: Annotated[Source, Parameter(name="*")],
     *,
     out: Path,
     role: Literal["queries", "database"] = "queries",
     most: int = 1000,
     seed: int = 0,
 ) -> None:
-    """Photos where the model puts them (t-SNE), coloured by place: thumbnails where they fit, dots elsewhere.
+    """Draw photos at the t-SNE positions of their descriptors, coloured by place: thumbnails where they fit, else dots.
 
     Parameters
     ----------
     out
-        The file to write: .html to zoom into, .png, .svg or .pdf.
+        The file to write: .html (zoomable), .png, .svg or .pdf.
     role
         Which photos of the dataset to show.
     most
-        Show at most so many photos, drawn at random.
+        Largest number of photos to show; of more, a random sample is shown.
     seed
-        Of the random draw and of t-SNE.
+        Random seed of the sample and of t-SNE.
     """
-    model = asked.open_model()
-    places = load_dataset(asked.dataset, asked.root, asked.split)
+    model = source.load_model()
+    places = source.load_places()
     photos = places.queries if role == "queries" else places.database
     if len(photos) > most:
         photos = photos.take(np.sort(np.random.default_rng(seed).choice(len(photos), most, replace=False)))
     paths = [photos.path(row) for row in range(len(photos))]
-    described = describe_all(model, paths, store=asked.store, workers=asked.workers)
+    described = describe_all(model, paths, store=source.store, workers=source.workers)
     rows = [row for row in range(len(photos)) if row not in described.failures]
-    photos, points = photos.take(rows), embed(described.vectors[rows], seed=seed)
+    photos, points = photos.take(rows), project_tsne(described.vectors[rows], seed=seed)
     images = [load_thumbnail(paths[row], 96) for row in rows]
     if out.suffix.lower() == ".html":
-        title = f"{places.name} {places.split}: photos where {model.name} puts them"
-        print(write_embedding_page(out, points, places_of(photos), images, photos.files, title=title))
+        title = f"{places.name} {places.split}: t-SNE of the descriptors of {model.name}"
+        print(write_embedding_page(out, points, place_labels(photos), images, photos.files, title=title))
     else:
-        print(save_figure(draw_embedding(points, places_of(photos), images), out))
+        print(save_figure(draw_embedding(points, place_labels(photos), images), out))
 
 
 def matches(
-    asked: Annotated[Asked, Parameter(name="*")],
+    source: Annotated[Source, Parameter(name="*")],
     *,
     out: Path,
     worst: int | None = None,
@@ -243,102 +244,103 @@ def matches(
     query: list[str] | None = None,
     heat: bool = True,
 ) -> None:
-    """Queries with their first matches, bordered green (right) or dashed red (wrong), and what mattered in the query.
+    """Draw queries with their top matches, bordered green (right) or dashed red (wrong), and a heat map of each query.
 
     Parameters
     ----------
     out
         The file to write: .png, .svg or .pdf.
     worst
-        So many queries whose first match is wrong, the surest first; 4 where nothing else is asked for.
+        Number of queries whose first match is wrong, smallest descriptor distance first. Default: 4 if neither --best
+        nor --query is given.
     best
-        So many queries whose first match is right, the surest first.
+        Number of queries whose first match is right, smallest descriptor distance first.
     query
-        A query, by its file name or row number; may be given several times.
+        A query, by file name or row number; may be given several times.
     heat
-        Show what mattered in each query; takes some seconds for each.
+        Show the occlusion heat map of each query, which takes some seconds each.
     """
-    model = asked.open_model()
-    answers = asked.answers(model)
+    model = source.load_model()
+    found = source.query_matches(model)
     if worst is None and best is None and not query:
         worst = 4
-    rows = answers.chosen(query or []) + answers.best(best or 0) + answers.worst(worst or 0)
-    heats = {row: picture for row in rows if heat and (picture := heat_picture(model, answers, row)) is not None}
-    print(save_figure(draw_matches(answers, rows, heats=heats), out))
+    rows = found.chosen(query or []) + found.best(best or 0) + found.worst(worst or 0)
+    heatmaps = {row: image for row in rows if heat and (image := query_heatmap(model, found, row)) is not None}
+    print(save_figure(draw_matches(found, rows, heatmaps=heatmaps), out))
 
 
 def map_figure(
-    asked: Annotated[Asked, Parameter(name="*")],
+    source: Annotated[Source, Parameter(name="*")],
     *,
     out: Path,
-    city: Annotated[Path | None, Parameter(name="--map")] = None,
+    place_map: Annotated[Path | None, Parameter(name="--map")] = None,
     rerank: int = 0,
     at: float = MIN_CONFIDENCE,
 ) -> None:
-    """Queries on the ground: where they were taken, where they were put, and the error as a line.
+    """Draw true and predicted positions of queries on a map, with lines for the errors.
 
-    A GeoJSON file of the same name goes beside the figure, where the dataset has a place on Earth.
+    Writes a GeoJSON file of the same name beside the figure unless the positions are local metres.
 
     Parameters
     ----------
     out
         The file to write: .png, .svg or .pdf.
-    city
-        A map that the model has built: queries are put where its fixes are. By itself, where their first match is.
+    place_map
+        A map built with the model: predict positions by its fixes. Default: by the first match.
     rerank
-        With --map: put so many first matches in a new order by local features.
+        With --map: re-rank the top N matches by local features.
     at
-        With --map: leave out fixes that are less sure.
+        With --map: leave out fixes below this confidence.
     """
-    model = asked.open_model()
-    if city is None:
-        put = asked.answers(model).put()
+    model = source.load_model()
+    if place_map is None:
+        predicted = source.query_matches(model).predicted_positions()
     else:
-        places = load_dataset(asked.dataset, asked.root, asked.split)
-        fixes = fixes_of(places, model, city, rerank=rerank, workers=asked.workers)
-        put = put_by_fixes(
+        places = source.load_places()
+        fixes = localize_queries(places, model, place_map, rerank=rerank, workers=source.workers)
+        predicted = predicted_by_fixes(
             fixes,
             places.queries,
             hit_radius_m=places.hit_radius_m,
             min_confidence=at,
             database=places.database.positions,
         )
-    print(save_figure(draw_map(put), out))
-    if put.true.frame != "local":
-        print(write_geojson(out.with_suffix(".geojson"), errors_geojson(put)))
+    print(save_figure(draw_map(predicted), out))
+    if predicted.true.frame != "local":
+        print(write_geojson(out.with_suffix(".geojson"), errors_geojson(predicted)))
 
 
 def confidence(
-    asked: Annotated[Asked, Parameter(name="*")],
+    source: Annotated[Source, Parameter(name="*")],
     *,
     out: Path,
-    city: Annotated[Path, Parameter(name="--map")],
+    place_map: Annotated[Path, Parameter(name="--map")],
     rerank: int = 0,
     at: float = MIN_CONFIDENCE,
 ) -> None:
-    """Precision over recall as less and less sure fixes of a map are given, with its operating point.
+    """Draw precision over recall of a map's fixes, over a threshold on their confidence, with the operating point.
 
     Parameters
     ----------
     out
         The file to write: .png, .svg or .pdf.
-    city
-        A map that the model has built: its fixes and their confidence are judged.
+    place_map
+        A map built with the model; its fixes of the dataset's queries are judged.
     rerank
-        Put so many first matches in a new order by local features.
+        Re-rank the top N matches by local features.
     at
-        Mark the operating point where fixes of at least this confidence are given.
+        Mark the operating point at this confidence threshold.
     """
-    places = load_dataset(asked.dataset, asked.root, asked.split)
-    fixes = fixes_of(places, asked.open_model(), city, rerank=rerank, workers=asked.workers)
-    curve = sureness_of_fixes(fixes, places.queries, hit_radius_m=places.hit_radius_m)
-    print(save_figure(draw_precision_recall({city.stem: curve}, at), out))
+    places = source.load_places()
+    fixes = localize_queries(places, source.load_model(), place_map, rerank=rerank, workers=source.workers)
+    curve = confidence_curve(fixes, places.queries, hit_radius_m=places.hit_radius_m)
+    print(save_figure(draw_precision_recall({place_map.stem: curve}, at), out))
 
 
-def fixes_of(
-    places: Places, model: PlaceModel, city: Path, *, rerank: int = 0, workers: int = 0
+def localize_queries(
+    places: Places, model: PlaceModel, place_map: Path, *, rerank: int = 0, workers: int = 0
 ) -> list[Fix | PhotoError]:
-    """What a map answers to each query of a dataset, however unsure."""
+    """The fixes of a dataset's queries in a map, without a confidence threshold."""
     paths = [places.queries.path(row) for row in range(len(places.queries))]
-    localizer = open_localizer(city, model, Search(rerank=rerank), min_confidence=0, workers=workers)
+    localizer = open_localizer(place_map, model, Search(rerank=rerank), min_confidence=0, workers=workers)
     return localizer.localize_many(paths)

@@ -1,4 +1,4 @@
-"""`sareloc report`: one page about training runs, evaluations and what went wrong in them."""
+"""`sareloc report`: one HTML page of training runs, evaluations and failures."""
 
 from __future__ import annotations
 
@@ -8,17 +8,24 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from sareloc.cli import Device
-from sareloc.cli.figure import fixes_of, named_reports
+from sareloc.cli.figure import localize_queries, named_reports
 from sareloc.datasets import Places, load_dataset
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.evaluation import rank
-from sareloc.figures import Put, answers_of, put_by_fixes, read_history, sureness_of_fixes, write_report
+from sareloc.figures import (
+    PredictedPositions,
+    confidence_curve,
+    predicted_by_fixes,
+    query_matches,
+    read_history,
+    write_report,
+)
 from sareloc.localize import Fix
 from sareloc.localize.calibration import MIN_CONFIDENCE
 from sareloc.models.checkpoint import load_model
 
 FINISHED = "model.safetensors"
-"""What `sareloc train` calls the model of a finished run, in the run's folder."""
+"""The file name of the model that `sareloc train` writes at the end of a run."""
 
 
 def report_command(
@@ -29,66 +36,65 @@ def report_command(
     root: Path | None = None,
     split: str = "test",
     model: str | None = None,
-    city: Annotated[Path | None, Parameter(name="--map")] = None,
+    place_map: Annotated[Path | None, Parameter(name="--map")] = None,
     failures: int = 6,
     store: Path | None = None,
     workers: int = 2,
     device: Device = None,
-    title: str = "How well places are found",
+    title: str = "Place recognition report",
 ) -> None:
-    """Write one self-contained page: the table, the curves, training, the map, the worst failures, how it was made.
+    """Write one self-contained HTML page: results, curves, training, map of errors, failures, provenance.
 
     Parameters
     ----------
     runs_or_reports
-        Folders that sareloc train wrote, and files that sareloc evaluate --json printed.
+        Folders written by sareloc train, and outputs of sareloc evaluate --json.
     out
-        The page to write.
+        The HTML file to write.
     dataset
-        Evaluate a model on this dataset too, and show its map and its worst failures.
+        Also evaluate a model on this dataset, and show a map of its errors and its failures.
     root
-        The folder that holds the dataset's files.
+        The folder of a published dataset, or the folder that file names in a CSV file are relative to.
     split
-        Which part of the dataset: train, val or test.
+        The split of the dataset: train, val or test.
     model
-        The model to evaluate; by default that of the first run.
-    city
-        A map that this model has built of the dataset: the page also says how sure its fixes are and where they lie.
+        The model to evaluate. Default: the model of the first finished run.
+    place_map
+        A map of the dataset built with this model: show the confidence and the positions of its fixes.
     failures
-        How many failures to show.
+        Number of failures to show.
     store
-        Keep the descriptors in this folder; an interrupted run goes on from there.
+        Cache descriptors in this folder; an interrupted run resumes from it.
     workers
-        Processes that decode photos.
+        Number of processes that decode photos.
     title
-        What stands on top of the page.
+        Title of the page.
     """
     runs = [path for path in runs_or_reports if path.is_dir()]
     reports = named_reports([path for path in runs_or_reports if path not in runs])
     histories = {run.resolve().name: read_history(run) for run in runs}
-    answers, place_model, put, sureness, at = None, None, None, {}, None
+    matches, place_model, predicted, curves, at = None, None, None, {}, None
     if dataset is not None:
         place_model = load_model(model or _finished_model(runs), device)
         ranked = rank(place_model, load_dataset(dataset, root, split), store=store, workers=workers)
-        answers, shown = answers_of(ranked), place_model.name
+        matches, shown = query_matches(ranked), place_model.name
         reports = {f"{shown} (here)" if shown in reports else shown: ranked.report()} | reports
-        if city is not None:
-            fixes = fixes_of(ranked.places, place_model, city, workers=workers)
-            sureness = {
-                city.stem: sureness_of_fixes(fixes, ranked.places.queries, hit_radius_m=ranked.places.hit_radius_m)
-            }
+        if place_map is not None:
+            fixes = localize_queries(ranked.places, place_model, place_map, workers=workers)
+            curve = confidence_curve(fixes, ranked.places.queries, hit_radius_m=ranked.places.hit_radius_m)
+            curves = {place_map.stem: curve}
             if any(isinstance(fix, Fix) and fix.confidence >= MIN_CONFIDENCE for fix in fixes):
-                put, at = _put(fixes, ranked.places), MIN_CONFIDENCE
-    elif city is not None:
-        raise ArgumentError(f"{city} needs photos to be asked with: give a dataset with --dataset")
+                predicted, at = _predicted(fixes, ranked.places), MIN_CONFIDENCE
+    elif place_map is not None:
+        raise ArgumentError("--map needs queries: give a dataset with --dataset")
     print(
         write_report(
             out,
             reports=reports,
             histories=histories,
-            answers=answers,
-            put=put,
-            sureness=sureness,
+            matches=matches,
+            predicted=predicted,
+            confidence_curves=curves,
             at=at,
             model=place_model,
             failures=failures,
@@ -97,8 +103,8 @@ def report_command(
     )
 
 
-def _put(fixes: list[Fix | PhotoError], places: Places) -> Put:
-    return put_by_fixes(
+def _predicted(fixes: list[Fix | PhotoError], places: Places) -> PredictedPositions:
+    return predicted_by_fixes(
         fixes,
         places.queries,
         hit_radius_m=places.hit_radius_m,
@@ -111,5 +117,5 @@ def _finished_model(runs: list[Path]) -> str:
     for run in runs:
         if (run / FINISHED).is_file():
             return str(run / FINISHED)
-    found = f"no {FINISHED} in {', '.join(map(str, runs))}" if runs else "no run was given"
-    raise ArgumentError(f"--dataset needs a model to ask, and there is {found}: give one with --model")
+    found = f"there is no {FINISHED} in {', '.join(map(str, runs))}" if runs else "no run was given"
+    raise ArgumentError(f"--dataset needs a model, and {found}: give one with --model")

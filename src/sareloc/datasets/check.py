@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy as np
 from sareloc.arrays import Floats
 from sareloc.datasets.places import Places, find_positives, photo_paths
 from sareloc.errors import PhotoError
-from sareloc.geo import Positions, distance_m
+from sareloc.geo import distance_m, unwrap_longitudes
 from sareloc.photos import decode as decode_photo
 from sareloc.photos.decoding import TRUNCATED, is_truncated, open_photo
 
@@ -92,22 +92,13 @@ def find_extent(places: Places) -> Extent | None:
     if known[0].frame == "local":
         low, high = _box(np.concatenate([positions.metres for positions in known]))
         return Extent(*(high - low).tolist())
-    latlon = unwrapped_latlon(known)
+    latlon = unwrap_longitudes(np.concatenate([positions.latlon() for positions in known]))
     (south, west), (north, east) = _box(latlon)
     middle = (south + north) / 2
     corners = [[middle, west], [middle, east], [south, west], [north, west]]
     corners_on_earth = [[latitude, _wrapped(longitude)] for latitude, longitude in corners]
     east_west, south_north = distance_m(corners_on_earth[::2], corners_on_earth[1::2]).tolist()
     return Extent(east_west, south_north, float(south), _wrapped(west), float(north), _wrapped(east))
-
-
-def unwrapped_latlon(known: Iterable[Positions]) -> Floats:
-    """(N, 2) degrees with longitudes that run on over 180 where the photos lie across the antimeridian."""
-    latlon = np.concatenate([positions.latlon() for positions in known])
-    longitude = np.radians(latlon[:, 1])
-    centre = np.degrees(np.arctan2(np.sin(longitude).mean(), np.cos(longitude).mean()))
-    latlon[:, 1] = centre + (latlon[:, 1] - centre + 180) % 360 - 180
-    return latlon
 
 
 def _wrapped(longitude: float) -> float:

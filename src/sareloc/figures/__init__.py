@@ -1,34 +1,35 @@
-"""Seeing: the paper's figures, and a report people would rather look at than read.
+"""Figures of losses, evaluations, datasets and single photos, and a report page that combines them.
 
-Functions called `draw_` return a matplotlib Figure (extra `plot`), which `save_figure` writes as PNG, SVG or PDF;
-`write_report` and `write_embedding_page` write whole pages that need no network.
+Functions named `draw_...` return a matplotlib Figure (extra `plot`), which `save_figure` writes as PNG, SVG or PDF;
+`write_report` and `write_embedding_page` write self-contained HTML pages that need no network.
 """
 
 from __future__ import annotations
 
-from sareloc.figures.curves import SurenessCurve, draw_precision_recall, draw_recall, draw_training
-from sareloc.figures.embedding import draw_embedding, embed, places_of, write_embedding_page
+from sareloc.figures.curves import PrecisionRecallCurve, draw_precision_recall, draw_recall, draw_training
+from sareloc.figures.embedding import draw_embedding, place_labels, project_tsne, write_embedding_page
 from sareloc.figures.gradients import draw_gradient_decay, draw_gradients, gradient_magnitudes, paper_losses
-from sareloc.figures.heatmap import draw_heatmaps, overlay
-from sareloc.figures.map import Put, draw_dataset, draw_map, errors_geojson, write_geojson
+from sareloc.figures.heatmap import draw_heatmaps, overlay_heatmap
+from sareloc.figures.map import PredictedPositions, draw_dataset, draw_map, errors_geojson, write_geojson
 from sareloc.figures.matches import (
-    Answers,
-    answers_of,
+    QueryMatches,
+    confidence_curve,
     draw_matches,
-    find_answers,
-    heat_picture,
+    find_query_matches,
+    judge_rankings,
     load_thumbnail,
-    put_by_fixes,
-    sureness_of_fixes,
+    predicted_by_fixes,
+    query_heatmap,
+    query_matches,
 )
 from sareloc.figures.report import read_history, read_report, write_report
 from sareloc.figures.style import save_figure
 
 __all__ = [
-    "Answers",
-    "Put",
-    "SurenessCurve",
-    "answers_of",
+    "PrecisionRecallCurve",
+    "PredictedPositions",
+    "QueryMatches",
+    "confidence_curve",
     "draw_dataset",
     "draw_embedding",
     "draw_gradient_decay",
@@ -39,20 +40,21 @@ __all__ = [
     "draw_precision_recall",
     "draw_recall",
     "draw_training",
-    "embed",
     "errors_geojson",
-    "find_answers",
+    "find_query_matches",
     "gradient_magnitudes",
-    "heat_picture",
+    "judge_rankings",
     "load_thumbnail",
-    "overlay",
+    "overlay_heatmap",
     "paper_losses",
-    "places_of",
-    "put_by_fixes",
+    "place_labels",
+    "predicted_by_fixes",
+    "project_tsne",
+    "query_heatmap",
+    "query_matches",
     "read_history",
     "read_report",
     "save_figure",
-    "sureness_of_fixes",
     "write_embedding_page",
     "write_geojson",
     "write_report",

@@ -1,4 +1,4 @@
-"""The embedding view as a page to zoom into: dots become thumbnails as soon as they fit. One file, no network."""
+"""The embedding view: photos at their t-SNE positions, as a figure and as a zoomable, self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -23,63 +23,66 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# Photos where the model puts them: t-SNE positions, with as many thumbnails as fit and dots for the others.
-
-FEWEST = 5  # fewer photos have no neighbourhoods to show
+MIN_PHOTOS = 5
 PERPLEXITY = 30.0
-SIDE_INCHES, LEAST_INCHES = 9.0, 3.0
+MAX_SIDE_INCHES, MIN_SIDE_INCHES = 9.0, 3.0
 ZOOMS = tuple(1.25**step for step in range(17))  # to 36
+THUMBNAIL = 0.075  # of the page's shorter side
 
 
-def embed(descriptors: npt.ArrayLike, *, seed: int = 0, perplexity: float = PERPLEXITY, threads: int = 1) -> Floats:
-    """Where t-SNE puts N descriptors (N, D) on a plane: (N, 2), within 0..1 each way, the same for the same seed.
+def project_tsne(
+    descriptors: npt.ArrayLike, *, seed: int = 0, perplexity: float = PERPLEXITY, threads: int = 1
+) -> Floats:
+    """t-SNE coordinates (N, 2) of descriptors (N, D), scaled to 0..1, deterministic for a seed.
 
-    The perplexity, about the number of neighbours that count, is lowered to (N - 1) / 3 where there are few photos.
+    The perplexity, about the number of neighbours that count, is at most (N - 1) / 3. Raises ArgumentError if N is
+    below `MIN_PHOTOS`.
     """
     rows = finite(descriptors, "descriptors")
-    if rows.ndim != 2 or len(rows) < FEWEST:
-        raise ArgumentError(f"an embedding view needs at least {FEWEST} descriptors (N, D): found {rows.shape}")
+    if rows.ndim != 2 or len(rows) < MIN_PHOTOS:
+        raise ArgumentError(f"an embedding view needs at least {MIN_PHOTOS} descriptors (N, D): found {rows.shape}")
     tsne = need("openTSNE", "plot").TSNE(
         perplexity=min(perplexity, (len(rows) - 1) / 3), initialization="pca", metric="euclidean",
         neighbors="exact", random_state=seed, n_jobs=threads,
     )  # fmt: skip
-    with warnings.catch_warnings():  # its dependencies deprecate things at one another
+    with warnings.catch_warnings():  # deprecation warnings of its dependencies
         warnings.simplefilter("ignore")
         points = np.asarray(tsne.fit(rows), dtype=np.float64)
     low, span = points.min(axis=0), max(float(np.ptp(points, axis=0).max()), 1e-9)
-    middled: Floats = (points - low - (np.ptp(points, axis=0) - span) / 2) / span
-    return middled
+    centred: Floats = (points - low - (np.ptp(points, axis=0) - span) / 2) / span
+    return centred
 
 
-def places_of(photos: PhotoSet, radius_m: float = 25.0, turn_deg: float = 45.0) -> Ints:
-    """A place number (N,), from 0, for each photo: photos of one number are of one place.
+def place_labels(photos: PhotoSet, radius_m: float = 25.0, turn_deg: float = 45.0) -> Ints:
+    """A place label (N,), from 0, for each photo: photos with equal labels show one place.
 
-    By the first place id where the dataset has ids. Else by position: each photo that is in no place yet opens one, and
-    those within `radius_m` that are in none join it, if they look the same way within `turn_deg` (or if it is not known
-    which way). Where there are neither ids nor positions, the error says so.
+    Labels follow the first place id where the dataset has ids. Otherwise photos are grouped greedily by position: each
+    photo without a label starts a place, and photos without a label within `radius_m` join it if their headings differ
+    by at most `turn_deg` (or are unknown). Raises ArgumentError if there are neither ids nor positions.
     """
     if photos.place_ids is not None:
         numbers: dict[int, int] = {}
         firsts = [ids[0] if ids else -1 for ids in photos.place_ids]
         return np.array([numbers.setdefault(first, len(numbers)) for first in firsts], dtype=np.int64)
     if photos.positions is None:
-        raise ArgumentError("these photos have neither place ids nor positions: nothing says which show one place")
+        raise ArgumentError("these photos have neither place ids nor positions: they cannot be grouped into places")
     headings = np.full(len(photos), np.nan) if photos.headings_deg is None else photos.headings_deg
     places = np.full(len(photos), -1, dtype=np.int64)
     count = 0
     for row, near in enumerate(within_radius(photos.positions.metres, photos.positions.metres, radius_m)):
         if places[row] < 0:
-            turned = np.abs((headings[near] - headings[row] + 180) % 360 - 180) > turn_deg  # never where unknown
+            turned = np.abs((headings[near] - headings[row] + 180) % 360 - 180) > turn_deg  # False if unknown
             places[near[(places[near] < 0) & ~turned]] = count
             count += 1
     return places
 
 
 def fitting_zooms(points: Floats, size: float, zooms: Sequence[float] = ZOOMS) -> Floats:
-    """From which zoom on each thumbnail fits without covering another: (N,) of `zooms`, inf where at none.
+    """The smallest of `zooms` at which each thumbnail fits without overlapping another: (N,), inf if at none.
 
-    `points` (N, 2) are the middles within 0..1, `size` a thumbnail's side at zoom 1. Thumbnails keep their size while
-    the points move apart: what fits at one zoom fits at every larger one. Earlier photos come first.
+    `points` (N, 2) are the centres within 0..1, `size` is a thumbnail's side at zoom 1. Thumbnails keep their size
+    while the points move apart, so a thumbnail that fits at one zoom fits at every larger one. Earlier photos have
+    priority.
     """
     fits = np.full(len(points), np.inf)
     for zoom in zooms:
@@ -92,34 +95,35 @@ def fitting_zooms(points: Floats, size: float, zooms: Sequence[float] = ZOOMS) -
 
 
 def place_colour(place: int) -> tuple[float, float, float]:
-    """A colour for a place number: hues a golden section apart, in three lightnesses."""
+    """An RGB colour for a place label: hues spaced by the golden ratio, in three values of lightness."""
     hue = place * 0.61803398875 % 1
     value = (0.85, 0.6, 0.95)[place % 3]
     colour: Floats = need("matplotlib.colors", "plot").hsv_to_rgb([hue, 0.8, value])
     return float(colour[0]), float(colour[1]), float(colour[2])
 
 
-def _ink_on(colour: tuple[float, float, float]) -> str:
-    """What can be read on this colour."""
-    return INK if float(np.dot(colour, (0.299, 0.587, 0.114))) > 0.5 else "white"
+def _text_colour(background: tuple[float, float, float]) -> str:
+    """Dark or white, by the luminance of the background."""
+    return INK if float(np.dot(background, (0.299, 0.587, 0.114))) > 0.5 else "white"
 
 
 @drawn
 def draw_embedding(
     points: npt.ArrayLike, places: npt.ArrayLike, images: Sequence[Image | None], size: float = 0.06
 ) -> Figure:
-    """Thumbnails at their points, in their place's colour and with its number; those that would cover another: dots.
+    """Thumbnails at their points with the colour and number of their place; dots where a thumbnail would overlap.
 
-    `points` (N, 2) from `embed`, `places` (N,) from `places_of`; `size` is a thumbnail's side as a share of the figure.
+    `points` (N, 2) from `project_tsne`, `places` (N,) from `place_labels`; `size`: a thumbnail's side as a fraction of
+    the figure.
     """
     where, numbers = finite(points, "points"), np.asarray(places, dtype=np.int64)
     if not len(where) == len(numbers) == len(images):
         raise ArgumentError(
-            f"found {len(where)} points, {len(numbers)} places and {len(images)} images: one each, please"
+            f"found {len(where)} points, {len(numbers)} places and {len(images)} images: each photo needs one of each"
         )
     fits = fitting_zooms(where, size, (1.0,))
     low, high = where.min(axis=0) - 0.6 * size, where.max(axis=0) + 0.6 * size
-    inches = np.maximum(SIDE_INCHES * (high - low) / (high - low).max(), LEAST_INCHES)
+    inches = np.maximum(MAX_SIDE_INCHES * (high - low) / (high - low).max(), MIN_SIDE_INCHES)
     figure = new_figure(inches[0], inches[1])
     axes = figure.subplots()
     axes.set_axis_off()
@@ -127,7 +131,7 @@ def draw_embedding(
         colour = place_colour(place)
         if image is None or np.isinf(zoom):
             axes.plot(*point, "o", color=colour, markersize=7.5, zorder=1, gid="dot")
-            axes.text(point[0], point[1], f"{place}", fontsize=4.2, color=_ink_on(colour), ha="center",
+            axes.text(point[0], point[1], f"{place}", fontsize=4.2, color=_text_colour(colour), ha="center",
                       va="center_baseline", zorder=1.5)  # fmt: skip
             continue
         across, up = size * 0.46 * np.array(image.shape[1::-1]) / max(image.shape[:2])
@@ -141,9 +145,6 @@ def draw_embedding(
     return figure
 
 
-THUMBNAIL = 0.075  # of the page's shorter side
-
-
 def write_embedding_page(
     path: Path | str,
     points: npt.ArrayLike,
@@ -151,12 +152,12 @@ def write_embedding_page(
     images: Sequence[Image | None],
     names: Sequence[str],
     *,
-    title: str = "Photos where the model puts them",
+    title: str = "Embedding of photos (t-SNE)",
 ) -> Path:
-    """Write the page: `points` (N, 2) from `embed`, `places` (N,) from `places_of`, thumbnails, and names to show.
+    """Write a page of `points` (N, 2) from `project_tsne`, `places` (N,) from `place_labels`, thumbnails and names.
 
-    Wheel, pinch, buttons or + and - zoom; dragging or the arrow keys move; pointing at a photo shows its name and
-    lights up all photos of its place.
+    Wheel, pinch, buttons or + and - zoom; dragging or the arrow keys pan; hovering over a photo shows its name and
+    highlights all photos of its place.
     """
     where, numbers = finite(points, "points"), np.asarray(places, dtype=np.int64)
     if not len(where) == len(numbers) == len(images) == len(names):
@@ -167,7 +168,7 @@ def write_embedding_page(
     photos = [
         {
             "x": round(float(x), 5),
-            "y": round(float(1 - y), 5),  # pages count downwards
+            "y": round(float(1 - y), 5),  # in pages y points down
             "fit": None if np.isinf(fit) or image is None else float(fit),
             "place": place,
             "colour": "#" + "".join(f"{round(255 * part):02x}" for part in place_colour(place)),
@@ -223,7 +224,7 @@ header button { font: inherit; min-width: 34px; min-height: 30px; margin-right: 
 <button id="in" aria-label="zoom in">+</button><button id="out" aria-label="zoom out">−</button>
 <button id="all">show all</button>
 </header>
-<div id="name" role="status">Zoom in to turn dots into photos; point at one to light up its place.</div>
+<div id="name" role="status">Zoom in to turn dots into photos; point at one to highlight its place.</div>
 <script type="application/json" id="photos">{{photos}}</script>
 <script>
 "use strict";
@@ -259,11 +260,11 @@ function show() {
   }
 }
 function zoomBy(factor, x = view.clientWidth / 2, y = view.clientHeight / 2) {
-  const wanted = Math.min(40, Math.max(0.8, zoom * factor)), ratio = wanted / zoom;
+  const target = Math.min(40, Math.max(0.8, zoom * factor)), ratio = target / zoom;
   const px = (x - view.clientWidth / 2) / side(), py = (y - view.clientHeight / 2) / side();
   shiftX = px + (shiftX - px) * ratio;
   shiftY = py + (shiftY - py) * ratio;
-  zoom = wanted;
+  zoom = target;
   show();
 }
 function moveBy(x, y) { shiftX += x / side(); shiftY += y / side(); show(); }
@@ -272,21 +273,21 @@ view.addEventListener("wheel", event => {
   event.preventDefault();
   zoomBy(Math.exp(-event.deltaY / 400), event.clientX, event.clientY);
 }, { passive: false });
-const fingers = new Map();
+const pointers = new Map();
 view.addEventListener("pointerdown", event => {
-  fingers.set(event.pointerId, event);
+  pointers.set(event.pointerId, event);
   view.setPointerCapture(event.pointerId);
 });
-for (const end of ["pointerup", "pointercancel"]) view.addEventListener(end, event => fingers.delete(event.pointerId));
+for (const end of ["pointerup", "pointercancel"]) view.addEventListener(end, event => pointers.delete(event.pointerId));
 view.addEventListener("pointermove", event => {
-  const before = fingers.get(event.pointerId);
+  const before = pointers.get(event.pointerId);
   if (!before) return;
-  const others = [...fingers.values()].filter(finger => finger.pointerId !== event.pointerId);
+  const others = [...pointers.values()].filter(pointer => pointer.pointerId !== event.pointerId);
   if (others.length) {
-    const far = (a, b) => Math.hypot(a.clientX - b.clientX, a.clientY - b.clientY) || 1;
-    zoomBy(far(event, others[0]) / far(before, others[0]), others[0].clientX, others[0].clientY);
+    const distance = (a, b) => Math.hypot(a.clientX - b.clientX, a.clientY - b.clientY) || 1;
+    zoomBy(distance(event, others[0]) / distance(before, others[0]), others[0].clientX, others[0].clientY);
   } else moveBy(event.clientX - before.clientX, event.clientY - before.clientY);
-  fingers.set(event.pointerId, event);
+  pointers.set(event.pointerId, event);
 });
 const KEYS = { "+": () => zoomBy(1.4), "=": () => zoomBy(1.4), "-": () => zoomBy(1 / 1.4), "0": showAll,
   ArrowLeft: () => moveBy(60, 0), ArrowRight: () => moveBy(-60, 0),

@@ -1,4 +1,4 @@
-"""A dataset on the ground: where its database and its queries are, and which queries nothing can answer."""
+"""Maps of positions: predicted against true positions of queries (also as GeoJSON), and the photos of a dataset."""
 
 from __future__ import annotations
 
@@ -11,99 +11,39 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sareloc.arrays import Bools, Floats
-from sareloc.datasets.check import unwrapped_latlon
 from sareloc.datasets.places import Places, find_positives
 from sareloc.errors import ArgumentError, DatasetError, need
 from sareloc.figures.style import LOOKS, RIGHT, WRONG, drawn, finite, new_figure, write_beside
-from sareloc.geo import Positions, distance_m, enu_from_wgs84
+from sareloc.geo import Positions, distance_m, enu_from_wgs84, unwrap_longitudes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-# Positions on one plane, and axes to draw them on: what the maps share.
-
-MOST_INCHES, LEAST_INCHES = 6.5, 2.2
-SMALLEST_VIEW_M, KILOMETRES_FROM_M = 20.0, 5000.0
-FLAT_M = 500_000.0  # what reaches farther is drawn by longitude and latitude: the Earth is too round for one plane
-METRES_PER_DEGREE = 111_195.0  # of latitude, and of longitude at the equator: a picture of a continent needs no more
-MANY = 2000  # so many points or lines become pixels inside an SVG, which would be megabytes otherwise
-
-
-def on_one_plane(everything: Sequence[Positions]) -> list[Floats]:
-    """Metres east and north (N, 2), all from the middle of the first positions."""
-    for positions in everything:
-        if len(positions):
-            finite(positions.metres, "positions")
-    if not on_earth(everything):
-        middle = everything[0].metres.mean(axis=0)
-        return [positions.metres - middle for positions in everything]
-    degrees = [positions.latlon() for positions in everything]
-    ecef = [Positions.from_wgs84(latlon).metres for latlon in degrees]
-    middle = ecef[0].mean(axis=0)
-    if np.linalg.norm(np.concatenate(ecef) - middle, axis=1).max() < FLAT_M:
-        origin = Positions(middle[None], "ecef").latlon()[0]
-        return [enu_from_wgs84(latlon, origin) for latlon in degrees]
-    whole = unwrapped_latlon(everything)[:, ::-1]
-    shrink = np.cos(np.radians((whole[:, 1].min() + whole[:, 1].max()) / 2))
-    metres = whole * (METRES_PER_DEGREE * shrink, METRES_PER_DEGREE)
-    ends = np.cumsum([len(positions) for positions in everything])
-    return np.split(metres - metres[: ends[0]].mean(axis=0), ends[:-1])
-
-
-def metres_apart(a: Positions, b: Positions) -> Floats:
-    """Metres (N,) between rows, along the ground where they are on Earth."""
-    if on_earth([a, b]):
-        return distance_m(a.latlon(), b.latlon())
-    return np.asarray(np.linalg.norm(a.metres - b.metres, axis=1))
-
-
-def on_earth(everything: Sequence[Positions]) -> bool:
-    """Whether degrees are what they share, rather than one plane of metres; those that share neither are refused."""
-    frames = {(positions.frame, positions.epsg) for positions in everything}
-    if len(frames) == 1:
-        return everything[0].frame == "ecef"
-    if any(positions.frame == "local" for positions in everything):
-        raise ArgumentError("some positions are local metres and others are not: they have no common map")
-    return True
-
-
-def ground_axes(points: Floats) -> tuple[Figure, Axes]:
-    """An empty map, in metres or kilometres, that shows all points (N, 2)."""
-    low, high = points.min(axis=0), points.max(axis=0)
-    span = np.maximum(high - low, SMALLEST_VIEW_M) * 1.08
-    middle = (low + high) / 2
-    inches = np.maximum(MOST_INCHES * span / span.max(), LEAST_INCHES)
-    figure = new_figure(inches[0] + 0.8, inches[1] + 1.1)
-    axes = figure.subplots()
-    axes.set_aspect("equal", adjustable="box")
-    axes.set_xlim(middle[0] - span[0] / 2, middle[0] + span[0] / 2)
-    axes.set_ylim(middle[1] - span[1] / 2, middle[1] + span[1] / 2)
-    unit, metres = ("kilometres", 1000.0) if span.max() > KILOMETRES_FROM_M else ("metres", 1.0)
-    for axis, direction in ((axes.xaxis, "east"), (axes.yaxis, "north")):
-        axis.set_label_text(f"{unit} {direction}")
-        axis.set_major_formatter(lambda value, _: f"{value / metres:g}".replace("-", "−"))
-    return figure, axes
-
-
-# Answers on the ground: where each query was taken, where it was put, and the error between them as a line.
+MAX_SIDE_INCHES, MIN_SIDE_INCHES = 6.5, 2.2
+MIN_EXTENT_M, KILOMETRES_FROM_M = 20.0, 5000.0
+MAX_TANGENT_PLANE_M = 500_000.0
+"""Positions farther apart are drawn by longitude and latitude instead of on a tangent plane."""
+METRES_PER_DEGREE = 111_195.0  # of latitude, and of longitude at the equator, on a sphere
+RASTERIZE_FROM = 2000  # more points or lines become pixels inside an SVG, which would take megabytes otherwise
+DATABASE_COLOUR = "#8c959f"
 
 
 @dataclass(frozen=True, eq=False)
-class Put:
-    """Where Q queries were taken and where an answer put them. Refuses no queries at all, or rows that do not agree."""
+class PredictedPositions:
+    """True and predicted positions of Q queries. Raises ArgumentError if Q is 0 or the fields differ in length."""
 
     true: Positions
-    """(Q,) where each was taken."""
+    """(Q,) where each query was taken."""
     found: Positions
-    """(Q,) where it was put: the position of the first match, or of the fix."""
+    """(Q,) predicted positions: of the first match, or of the fix."""
     right: Bools
-    """(Q,) whether that counts as right."""
+    """(Q,) whether the prediction counts as correct."""
     names: tuple[str, ...]
-    """(Q,) what each is called."""
+    """(Q,) names of the query photos."""
     database: Positions | None = None
-    """Where the photos that were searched stand."""
+    """Positions of the database photos."""
 
     def __post_init__(self) -> None:
         counts = len(self.true), len(self.found), len(self.right), len(self.names)
@@ -113,49 +53,54 @@ class Put:
                 f"found {', '.join(map(str, counts))}"
             )
         if not counts[0]:
-            raise ArgumentError("there is nothing to draw: no query has both an answer and a known position")
+            raise ArgumentError("nothing to draw: no query has both a predicted and a true position")
 
 
 @drawn
-def draw_map(put: Put) -> Figure:
-    """Queries on the ground: circles where they were taken, crosses where they were put, a line from one to the other.
+def draw_map(predicted: PredictedPositions) -> Figure:
+    """Circles at the true positions of queries, crosses at the predicted ones, a line between the two of each query.
 
-    Lines of right answers are solid, of wrong ones dashed; dots are the database. Axes are metres east and north of
-    the middle of the queries.
+    Lines of correct predictions are solid, of wrong ones dashed; dots are the database. Axes are metres east and north
+    of the mean query position.
     """
-    everything = [put.true, put.found] if put.database is None else [put.true, put.found, put.database]
-    planes = on_one_plane(everything)
-    figure, axes = ground_axes(np.concatenate(planes))
-    if put.database is not None:
-        label = f"database ({len(put.database)} photos)"
-        many = len(put.database) > MANY
-        axes.plot(*planes[2].T, ".", color="#8c959f", markersize=4, zorder=1, label=label, rasterized=many)
+    groups = [predicted.true, predicted.found]
+    if predicted.database is not None:
+        groups.append(predicted.database)
+    planes = project_to_plane(groups)
+    figure, axes = map_axes(np.concatenate(planes))
+    if predicted.database is not None:
+        label = f"database ({len(predicted.database)} photos)"
+        many = len(predicted.database) > RASTERIZE_FROM
+        axes.plot(*planes[2].T, ".", color=DATABASE_COLOUR, markersize=4, zorder=1, label=label, rasterized=many)
     lines = need("matplotlib.collections", "plot").LineCollection
-    errors = metres_apart(put.true, put.found)
-    for mask, colour, line, word in ((put.right, RIGHT, "-", "right"), (~put.right, WRONG, (0, (4, 2)), "wrong")):
+    errors, right = ground_distance_m(predicted.true, predicted.found), predicted.right
+    for mask, colour, line, word in ((right, RIGHT, "-", "correct"), (~right, WRONG, (0, (4, 2)), "wrong")):
         if not mask.any():
             continue
-        starts, ends, many = planes[0][mask], planes[1][mask], len(mask) > MANY
+        starts, ends, many = planes[0][mask], planes[1][mask], len(mask) > RASTERIZE_FROM
         segments = np.stack([starts, ends], axis=1)
         axes.add_collection(lines(segments, colors=colour, linestyles=[line], linewidths=1.1, rasterized=many))
         axes.plot(*starts.T, "o", color=colour, markerfacecolor="white", markersize=4.5, zorder=3, rasterized=many,
-                  label=f"{word}: taken here ({mask.sum()} of {len(mask)})")  # fmt: skip
+                  label=f"{word}: true position ({mask.sum()} of {len(mask)})")  # fmt: skip
         axes.plot(*ends.T, "x", color=colour, markersize=4.5, markeredgewidth=1.4, zorder=4, rasterized=many,
-                  label=f"{word}: put here, median {np.median(errors[mask]):.1f} m off")  # fmt: skip
+                  label=f"{word}: predicted, median error {np.median(errors[mask]):.1f} m")  # fmt: skip
     figure.legend(loc="outside lower center", ncols=2, markerscale=1.4, handlelength=1.2)
     return figure
 
 
-def errors_geojson(put: Put) -> dict[str, Any]:
-    """The same as GeoJSON (RFC 7946): for each query two points and the line between, with `error_m` and `right`."""
-    starts, ends = (positions.latlon()[:, ::-1].round(7).tolist() for positions in (put.true, put.found))
-    errors = metres_apart(put.true, put.found)
+def errors_geojson(predicted: PredictedPositions) -> dict[str, Any]:
+    """A GeoJSON FeatureCollection (RFC 7946): for each query two points and a line, with `error_m` and `right`.
+
+    Raises PositionError if the positions are local metres.
+    """
+    starts, ends = (positions.latlon()[:, ::-1].round(7).tolist() for positions in (predicted.true, predicted.found))
+    errors = ground_distance_m(predicted.true, predicted.found)
     features = []
     for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
         properties = {
-            "query": put.names[row],
+            "query": predicted.names[row],
             "error_m": round(float(errors[row]), 2),
-            "right": bool(put.right[row]),
+            "right": bool(predicted.right[row]),
         }
         for what, kind, coordinates in (
             ("taken", "Point", start),
@@ -171,27 +116,27 @@ def errors_geojson(put: Put) -> dict[str, Any]:
 
 
 def write_geojson(path: Path, collection: dict[str, Any]) -> Path:
-    """Write a feature collection, beside its place first."""
+    """Write a feature collection atomically; the folder is created."""
     return write_beside(path, json.dumps(collection, allow_nan=False).encode())
-
-
-DATABASE = "#8c959f"
 
 
 @drawn
 def draw_dataset(places: Places) -> Figure:
-    """Database photos as dots, queries as triangles, queries without a positive as crosses: also told apart in grey."""
+    """A map of a dataset: database photos as dots, queries as triangles, queries without a positive as crosses.
+
+    Raises DatasetError if the dataset has no positions.
+    """
     database, queries = places.database.positions, places.queries.positions
     if database is None or (queries is None and len(places.queries)):
-        raise DatasetError(f"{places.name} has no positions for database and queries: there is no map to draw")
-    planes = on_one_plane([database] if queries is None else [database, queries])
-    answered = np.array([len(rows) > 0 for rows in find_positives(places)], dtype=np.bool_)
-    asked = planes[1] if len(planes) > 1 else planes[0][:0]
-    figure, axes = ground_axes(np.concatenate(planes))
+        raise DatasetError(f"{places.name} has no positions for database and queries: a map needs positions")
+    planes = project_to_plane([database] if queries is None else [database, queries])
+    has_positive = np.array([len(rows) > 0 for rows in find_positives(places)], dtype=np.bool_)
+    query_points = planes[1] if len(planes) > 1 else planes[0][:0]
+    figure, axes = map_axes(np.concatenate(planes))
     groups: list[tuple[str, Floats, dict[str, Any]]] = [
-        ("database", planes[0], {"marker": "o", "color": DATABASE, "linewidths": 0}),
-        ("query", asked[answered], {"marker": "^", "color": LOOKS[0].colour, "linewidths": 0}),
-        ("query without a positive", asked[~answered], {"marker": "x", "color": WRONG, "linewidths": 1.4}),
+        ("database", planes[0], {"marker": "o", "color": DATABASE_COLOUR, "linewidths": 0}),
+        ("query", query_points[has_positive], {"marker": "^", "color": LOOKS[0].colour, "linewidths": 0}),
+        ("query without a positive", query_points[~has_positive], {"marker": "x", "color": WRONG, "linewidths": 1.4}),
     ]
     for label, points, style in groups:
         if len(points):
@@ -201,9 +146,69 @@ def draw_dataset(places: Places) -> Figure:
                 points[:, 1],
                 size,
                 label=f"{label} ({len(points):,})",
-                rasterized=len(points) > MANY,
+                rasterized=len(points) > RASTERIZE_FROM,
                 **style,
             )
     axes.set_title(f"{places.name}, split {places.split}")
     figure.legend(loc="outside lower center", ncols=3, handletextpad=0.2, handlelength=1.6)
     return figure
+
+
+def project_to_plane(groups: Sequence[Positions]) -> list[Floats]:
+    """Metres east and north (N, 2) of each group of positions, relative to the mean of the first group.
+
+    On a tangent plane, or by longitude and latitude if the positions are more than `MAX_TANGENT_PLANE_M` apart. Raises
+    ArgumentError if some positions are local metres and others are not.
+    """
+    for positions in groups:
+        if len(positions):
+            finite(positions.metres, "positions")
+    if not _need_degrees(groups):
+        centre = groups[0].metres.mean(axis=0)
+        return [positions.metres - centre for positions in groups]
+    degrees = [positions.latlon() for positions in groups]
+    ecef = [Positions.from_wgs84(latlon).metres for latlon in degrees]
+    centre = ecef[0].mean(axis=0)
+    if np.linalg.norm(np.concatenate(ecef) - centre, axis=1).max() < MAX_TANGENT_PLANE_M:
+        origin = Positions(centre[None], "ecef").latlon()[0]
+        return [enu_from_wgs84(latlon, origin) for latlon in degrees]
+    lonlat = unwrap_longitudes(np.concatenate(degrees))[:, ::-1]
+    shrink = np.cos(np.radians((lonlat[:, 1].min() + lonlat[:, 1].max()) / 2))
+    metres = lonlat * (METRES_PER_DEGREE * shrink, METRES_PER_DEGREE)
+    ends = np.cumsum([len(positions) for positions in groups])
+    return np.split(metres - metres[: ends[0]].mean(axis=0), ends[:-1])
+
+
+def ground_distance_m(a: Positions, b: Positions) -> Floats:
+    """Metres (N,) between the rows of `a` and `b`, along the ellipsoid unless both are planar in one frame."""
+    if _need_degrees([a, b]):
+        return distance_m(a.latlon(), b.latlon())
+    return np.asarray(np.linalg.norm(a.metres - b.metres, axis=1))
+
+
+def _need_degrees(groups: Sequence[Positions]) -> bool:
+    """False if all positions are planar metres of one frame; raises ArgumentError if they have no common frame."""
+    frames = {(positions.frame, positions.epsg) for positions in groups}
+    if len(frames) == 1:
+        return groups[0].frame == "ecef"
+    if any(positions.frame == "local" for positions in groups):
+        raise ArgumentError("some positions are local metres and others are not: they have no common map")
+    return True
+
+
+def map_axes(points: Floats) -> tuple[Figure, Axes]:
+    """Empty axes of equal scale, in metres or kilometres east and north, whose limits contain all points (N, 2)."""
+    low, high = points.min(axis=0), points.max(axis=0)
+    span = np.maximum(high - low, MIN_EXTENT_M) * 1.08
+    centre = (low + high) / 2
+    inches = np.maximum(MAX_SIDE_INCHES * span / span.max(), MIN_SIDE_INCHES)
+    figure = new_figure(inches[0] + 0.8, inches[1] + 1.1)
+    axes = figure.subplots()
+    axes.set_aspect("equal", adjustable="box")
+    axes.set_xlim(centre[0] - span[0] / 2, centre[0] + span[0] / 2)
+    axes.set_ylim(centre[1] - span[1] / 2, centre[1] + span[1] / 2)
+    unit, metres = ("kilometres", 1000.0) if span.max() > KILOMETRES_FROM_M else ("metres", 1.0)
+    for axis, direction in ((axes.xaxis, "east"), (axes.yaxis, "north")):
+        axis.set_label_text(f"{unit} {direction}")
+        axis.set_major_formatter(lambda value, _: f"{value / metres:g}".replace("-", "−"))
+    return figure, axes

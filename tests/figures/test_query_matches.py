@@ -1,4 +1,4 @@
-"""What a model answers, and which answers count as the best and the worst."""
+"""What a model matches, and which matches count as the best and the worst."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from PIL import Image
 from sareloc.datasets.places import PhotoSet, Places
 from sareloc.errors import ArgumentError
 from sareloc.evaluation import evaluate
-from sareloc.figures import Answers, find_answers
+from sareloc.figures import QueryMatches, find_query_matches
 from sareloc.geo import Positions
 from sareloc.models import PlaceModel
 
@@ -37,43 +37,43 @@ def textured(tmp_path: Path) -> Places:
 
 def test_answers_are_those_that_evaluate_judges(little_model: PlaceModel, textured: Places, tmp_path: Path) -> None:
     store = tmp_path / "store"
-    answers = find_answers(little_model, textured, depth=4, store=store, progress=False)
+    matches = find_query_matches(little_model, textured, depth=4, store=store, progress=False)
     report = evaluate(little_model, textured, store=store, progress=False)
-    assert answers.rankings.shape == answers.right.shape == (3, 4)
-    assert 100 * answers.first_right.mean() == report.recall[1] == pytest.approx(200 / 3)
-    np.testing.assert_array_equal(answers.rankings[:2, 0], [2, 5])
-    assert (answers.rankings[2] == -1).all()  # the query that cannot be read
-    assert np.isinf(answers.distances[2]).all()
+    assert matches.rankings.shape == matches.right.shape == (3, 4)
+    assert 100 * matches.first_right.mean() == report.recall[1] == pytest.approx(200 / 3)
+    np.testing.assert_array_equal(matches.rankings[:2, 0], [2, 5])
+    assert (matches.rankings[2] == -1).all()  # the query that cannot be read
+    assert np.isinf(matches.distances[2]).all()
 
 
 def test_the_protocols_own_rule_is_applied(little_model: PlaceModel, textured: Places) -> None:
     grouped = replace(textured, protocol="panorama", panoramas=np.array([0, 0, 0, 0, 1, 1, 1, 1]))
-    answers = find_answers(little_model, grouped, depth=2, progress=False)
-    assert {tuple(sorted(row // 4)) for row in answers.rankings[:2]} == {(0, 1)}
+    matches = find_query_matches(little_model, grouped, depth=2, progress=False)
+    assert {tuple(sorted(row // 4)) for row in matches.rankings[:2]} == {(0, 1)}
 
 
-def test_the_worst_are_wrong_and_sure_of_it(answers: Answers) -> None:
-    assert answers.first_right.tolist() == [True, False, False, False]
-    assert answers.worst(10) == [1, 2]  # the fourth has no right photo to find
-    assert answers.worst(1) == [1]
-    assert answers.best(10) == [0]
+def test_the_worst_are_wrong_and_sure_of_it(matches: QueryMatches) -> None:
+    assert matches.first_right.tolist() == [True, False, False, False]
+    assert matches.worst(10) == [1, 2]  # the fourth has no right photo to find
+    assert matches.worst(1) == [1]
+    assert matches.best(10) == [0]
 
 
-def test_queries_are_chosen_by_row_or_name(answers: Answers) -> None:
-    assert answers.chosen(["2", "1_of_1.png"]) == [2, 1]
-    with pytest.raises(ArgumentError, match="'9' is no query of town: give a file name or a row from 0 to 3"):
-        answers.chosen(["9"])
+def test_queries_are_chosen_by_row_or_name(matches: QueryMatches) -> None:
+    assert matches.chosen(["2", "1_of_1.png"]) == [2, 1]
+    with pytest.raises(ArgumentError, match="no query of town"):
+        matches.chosen(["9"])
 
 
-def test_positions_for_the_map(answers: Answers) -> None:
-    put = answers.put()
-    errors = np.linalg.norm(put.true.metres - put.found.metres, axis=1)
+def test_positions_for_the_map(matches: QueryMatches) -> None:
+    predicted = matches.predicted_positions()
+    errors = np.linalg.norm(predicted.true.metres - predicted.found.metres, axis=1)
     np.testing.assert_allclose(errors, [0, 200, 300, 1300], rtol=2e-3, atol=1e-6)
-    assert put.names[3] == "3_of_15.png"
-    assert put.right.tolist() == [True, False, False, False]
+    assert predicted.names[3] == "3_of_15.png"
+    assert predicted.right.tolist() == [True, False, False, False]
 
 
-def test_without_positions_there_is_no_map(answers: Answers) -> None:
-    nowhere = replace(answers.places, database=replace(answers.places.database, positions=None))
+def test_without_positions_there_is_no_map(matches: QueryMatches) -> None:
+    nowhere = replace(matches.places, database=replace(matches.places.database, positions=None))
     with pytest.raises(ArgumentError, match="town has no positions"):
-        replace(answers, places=nowhere).put()
+        replace(matches, places=nowhere).predicted_positions()

@@ -11,14 +11,20 @@ import pytest
 from PIL import Image, ImageColor
 
 from sareloc.errors import ArgumentError
-from sareloc.figures import Answers, Put, draw_map, errors_geojson, write_geojson
+from sareloc.figures import PredictedPositions, QueryMatches, draw_map, errors_geojson, write_geojson
 from sareloc.figures.style import RIGHT, WRONG, png_bytes, svg_bytes
 from sareloc.geo import Positions, distance_m
 
 
-def local(true: list, found: list, right: list[bool], **values: object) -> Put:
+def local(true: list, found: list, right: list[bool], **values: object) -> PredictedPositions:
     names = tuple(map(str, range(len(true))))
-    return Put(Positions.from_local(true), Positions.from_local(found), np.array(right, bool), names, **values)
+    return PredictedPositions(
+        Positions.from_local(true), Positions.from_local(found), np.array(right, bool), names, **values
+    )
+
+
+def one_query(true: Positions, found: Positions) -> PredictedPositions:
+    return PredictedPositions(true, found, np.array([True]), ("a",))
 
 
 def series(figure) -> dict:
@@ -27,14 +33,14 @@ def series(figure) -> dict:
 
 
 def test_circles_crosses_and_lines_are_where_they_should_be() -> None:
-    put = local([(0, 0), (100, 40)], [(6, 8), (0, 40)], [True, False])
-    figure = draw_map(put)
+    predicted = local([(0, 0), (100, 40)], [(6, 8), (0, 40)], [True, False])
+    figure = draw_map(predicted)
     shown, middle = series(figure), np.array([50, 20])
     assert list(shown) == [
-        "right: taken here (1 of 2)",
-        "right: put here, median 10.0 m off",
-        "wrong: taken here (1 of 2)",
-        "wrong: put here, median 100.0 m off",
+        "correct: true position (1 of 2)",
+        "correct: predicted, median error 10.0 m",
+        "wrong: true position (1 of 2)",
+        "wrong: predicted, median error 100.0 m",
     ]
     points = [line.get_xydata()[0] + middle for line in shown.values()]
     np.testing.assert_allclose(points, [(0, 0), (6, 8), (100, 40), (0, 40)])
@@ -52,8 +58,8 @@ def test_right_and_wrong_have_their_colours_in_the_picture() -> None:
     assert ImageColor.getrgb(WRONG) in colours
 
 
-def test_metres_are_metres_on_the_earth_too(answers: Answers) -> None:
-    shown = series(draw_map(answers.put()))
+def test_metres_are_metres_on_the_earth_too(matches: QueryMatches) -> None:
+    shown = series(draw_map(matches.predicted_positions()))
     assert "database (6 photos)" in shown
     database = shown["database (6 photos)"].get_xydata()
     np.testing.assert_allclose(np.diff(database, axis=0), [[0, 100.1]] * 5, atol=0.1)
@@ -68,14 +74,16 @@ def test_one_query_put_exactly_right_still_has_ground_around_it() -> None:
 def test_thousands_of_queries_are_pixels_inside_an_svg_not_elements() -> None:
     rng = np.random.default_rng(0)
     points = rng.random((5000, 2)) * 1000
-    put = local(points, points + rng.normal(0, 5, (5000, 2)), [True] * 5000, database=Positions.from_local(points))
-    assert svg_bytes(draw_map(put)).count(b"<use") < 50
+    predicted = local(
+        points, points + rng.normal(0, 5, (5000, 2)), [True] * 5000, database=Positions.from_local(points)
+    )
+    assert svg_bytes(draw_map(predicted)).count(b"<use") < 50
     assert svg_bytes(draw_map(local(points[:9], points[9:18], [True] * 9))).count(b"<image") == 0
 
 
-def test_geojson_has_two_points_and_a_line_for_each_query(answers: Answers, tmp_path: Path) -> None:
-    put = answers.put()
-    path = write_geojson(tmp_path / "errors.geojson", errors_geojson(put))
+def test_geojson_has_two_points_and_a_line_for_each_query(matches: QueryMatches, tmp_path: Path) -> None:
+    predicted = matches.predicted_positions()
+    path = write_geojson(tmp_path / "errors.geojson", errors_geojson(predicted))
     features = json.loads(path.read_text())["features"]
     assert [f["properties"]["what"] for f in features] == ["taken", "found", "error"] * 4
     assert [f["geometry"]["type"] for f in features[:3]] == ["Point", "Point", "LineString"]
@@ -89,26 +97,26 @@ def test_geojson_has_two_points_and_a_line_for_each_query(answers: Answers, tmp_
 
 
 def test_errors_are_metres_along_the_ground_also_across_the_world() -> None:
-    far = Put(Positions.from_wgs84([(55.7, 13.2)]), Positions.from_wgs84([(-33.9, 151.2)]), np.array([False]), ("a",))
+    far = PredictedPositions(
+        Positions.from_wgs84([(55.7, 13.2)]), Positions.from_wgs84([(-33.9, 151.2)]), np.array([False]), ("a",)
+    )
     metres = float(distance_m([55.7, 13.2], [-33.9, 151.2]))
     assert errors_geojson(far)["features"][0]["properties"]["error_m"] == pytest.approx(metres, abs=0.01)
-    assert f"wrong: put here, median {metres:.1f} m off" in series(draw_map(far))
+    assert f"wrong: predicted, median error {metres:.1f} m" in series(draw_map(far))
     assert draw_map(far).axes[0].get_ylabel() == "kilometres north"
 
 
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
-        (lambda: local([], [], []), "no query has both an answer and a known position"),
+        (lambda: local([], [], []), "no query"),
         (lambda: local([(0, 0)], [(0, 0), (1, 1)], [True]), "a row for each query: found 1, 2, 1, 1"),
         (
-            lambda: draw_map(Put(Positions(np.array([[np.nan, 0.0]]), "local"), Positions.from_local([(0, 0)]),
-                                 np.array([True]), ("a",))),
+            lambda: draw_map(one_query(Positions(np.array([[np.nan, 0.0]]), "local"), Positions.from_local([(0, 0)]))),
             "positions has nan",
         ),
         (
-            lambda: draw_map(Put(Positions.from_local([(0, 0)]), Positions.from_wgs84([(1, 1)]), np.array([True]),
-                                 ("a",))),
+            lambda: draw_map(one_query(Positions.from_local([(0, 0)]), Positions.from_wgs84([(1, 1)]))),
             "no common map",
         ),
     ],
