@@ -25,7 +25,8 @@ from sareloc.city import draw_places
 from sareloc.datasets import Places, load_dataset
 from sareloc.describe import describe_all, occlusion_map
 from sareloc.evaluation import rank
-from sareloc.figures.style import png_bytes, write_beside
+from sareloc.figures.style import png_bytes
+from sareloc.files import write_atomically
 from sareloc.loading import load_images
 from sareloc.localize import Localizer, Search
 from sareloc.maps import PlaceMap
@@ -61,7 +62,7 @@ def main() -> None:
     }
     reports = {name: one.report(ns=NS) for name, one in ranked.items()}
     for name, report in reports.items():
-        write_beside(work / f"{name}.json", json.dumps(report.to_json(), indent=2).encode())
+        write_atomically(work / f"{name}.json", json.dumps(report.to_json(), indent=2).encode())
     histories = {name: figures.read_history(work / loss) for loss, name in RUNS.items()}
     best = max(RUNS.values(), key=lambda name: [reports[name].recall[n] for n in NS])
     matches = figures.query_matches(ranked[best])
@@ -170,7 +171,7 @@ def write_photo(path: Path, png: bytes, widest_px: int = WIDEST_PX) -> Path:
             shown = shown.crop((0, 0, shown.width, min(shown.height, drawn[3] + MARGIN_PX)))
         shown.thumbnail((widest_px, shown.height), Image.Resampling.LANCZOS)
         shown.save(content, "JPEG", quality=82, optimize=True)
-    return write_beside(path, content.getvalue())
+    return write_atomically(path, content.getvalue())
 
 
 def photograph(page: Path, out: Path, size: tuple[int, int], widest_px: int = WIDEST_PX) -> None:

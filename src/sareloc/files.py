@@ -1,4 +1,4 @@
-"""Writing files: complete or not at all, and errors that name the file."""
+"""Writing files atomically, with errors that name the file."""
 
 from __future__ import annotations
 
@@ -10,15 +10,22 @@ from pathlib import Path
 from sareloc.errors import errno_of
 
 LONGEST_NAME = 255
-"""Bytes of a file's name that file systems allow."""
+"""The longest file name in bytes that file systems allow."""
+
+
+def write_atomically(file: Path, content: bytes) -> Path:
+    """Write a file by `replacing`; returns its path."""
+    with replacing(file) as temporary:
+        temporary.write_bytes(content)
+    return file
 
 
 @contextmanager
 def writing(file: str | Path) -> Iterator[None]:
-    """Inside, `file` is written; whatever says that the disk or the system refused it becomes an OSError that names it.
+    """A context in which `file` is written: errors of the disk or the system are raised as OSError with its name.
 
-    The system names a file when it is opened but not when it is written, and libraries (safetensors, torch, SQLite)
-    raise errors of their own types. Errors of other kinds pass unchanged.
+    The system names the file in errors of opening but not of writing it, and libraries (safetensors, torch, SQLite)
+    raise errors of their own types. Other errors are raised unchanged.
     """
     try:
         yield
@@ -31,19 +38,18 @@ def writing(file: str | Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(file: str | Path) -> Iterator[Path]:
-    """A path beside `file` to write to: renamed to `file` at the end, deleted after an error.
+    """A temporary path in the folder of `file`, renamed to `file` at the end and deleted after an error.
 
-    The folder is made. The path is always the same, so that what a killed process has left is overwritten by the next
-    one; two processes must not write one file at once. Raises OSError, with `file` as its filename, if the disk or the
-    system refuses.
+    The folder is created. The path is always the same, so that the rest of a killed process is overwritten; two
+    processes must not write one file at the same time. Raises OSError with `file` as its filename if writing fails.
     """
     file = Path(file)
     too_long = len(os.fsencode(file.name)) + len("..part") > LONGEST_NAME
-    beside = file.with_name(f".{file.name[:50] if too_long else file.name}.part")
+    temporary = file.with_name(f".{file.name[:50] if too_long else file.name}.part")
     with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
-            yield beside
-            os.replace(beside, file)
+            yield temporary
+            os.replace(temporary, file)
         finally:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)

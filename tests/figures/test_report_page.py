@@ -117,9 +117,7 @@ def test_failures_show_their_photos_borders_and_words(page: Path) -> None:
         np.testing.assert_allclose(pixel, colour(place), atol=6)  # JPEG
     kinds = [kind for kind in shown.figures if kind]
     assert kinds == ["wrong", "right", "wrong", "wrong", "wrong", "wrong"]
-    assert "first match is wrong for 3 of 4 queries; 1 of them have no positive" in " ".join(
-        shown.words
-    )
+    assert "first match is wrong for 3 of 4 queries; 1 of them have no positive" in " ".join(shown.words)
 
 
 def test_it_says_how_it_was_made(page: Path) -> None:

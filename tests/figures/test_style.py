@@ -11,13 +11,23 @@ from PIL import Image, ImageColor
 
 from sareloc.errors import ArgumentError
 from sareloc.figures import PredictedPositions, draw_gradients, draw_map
-from sareloc.figures.style import LOOKS, RIGHT, WRONG, drawn, finite, new_figure, png_bytes, save_figure, svg_bytes
+from sareloc.figures.style import (
+    RIGHT,
+    SERIES_STYLES,
+    WRONG,
+    new_figure,
+    png_bytes,
+    require_finite,
+    save_figure,
+    styled,
+    svg_bytes,
+)
 from sareloc.geo import Positions
 
 HERE = Positions.from_local([(0, 0)])
 
 
-@drawn
+@styled
 def a_figure():
     figure = new_figure(2, 1)
     figure.subplots().plot([0, 1], [0, 1], label="a line")
@@ -80,12 +90,16 @@ def luminance(colour: str) -> float:
 
 
 def test_every_series_differs_in_more_than_colour() -> None:
-    assert len({str(look.line) for look in LOOKS}) == len({look.marker for look in LOOKS}) == len(LOOKS)
-    assert len({look.colour for look in LOOKS}) == len(LOOKS)
+    assert (
+        len({str(look.line) for look in SERIES_STYLES})
+        == len({look.marker for look in SERIES_STYLES})
+        == len(SERIES_STYLES)
+    )
+    assert len({look.colour for look in SERIES_STYLES}) == len(SERIES_STYLES)
 
 
 def test_every_colour_can_be_seen_on_white() -> None:
-    assert all(luminance(colour) < 0.7 for colour in [RIGHT, WRONG, *(look.colour for look in LOOKS)])
+    assert all(luminance(colour) < 0.7 for colour in [RIGHT, WRONG, *(look.colour for look in SERIES_STYLES)])
 
 
 @pytest.mark.parametrize(
@@ -94,4 +108,4 @@ def test_every_colour_can_be_seen_on_white() -> None:
 )
 def test_what_cannot_be_drawn_is_named(values: list[float], complaint: str) -> None:
     with pytest.raises(ArgumentError, match=complaint):
-        finite(values, "curve")
+        require_finite(values, "curve")

@@ -13,7 +13,7 @@ from sareloc.arrays import Floats
 from sareloc.errors import ArgumentError
 from sareloc.evaluation import Report
 from sareloc.evaluation.metrics import precision_recall
-from sareloc.figures.style import drawn, finite, look_of, new_figure
+from sareloc.figures.style import new_figure, require_finite, series_style, styled
 from sareloc.training import EpochRecord
 from sareloc.training.loop import best_epoch
 
@@ -68,18 +68,18 @@ class PrecisionRecallCurve:
         return f"{self.score} {'≥' if self.score == 'confidence' else '≤'} {threshold:.3g}"
 
 
-@drawn
+@styled
 def draw_recall(reports: Mapping[str, Report]) -> Figure:
     """Recall@N over N of several reports, keyed by legend name; error bars: the 95 % interval of recall@1."""
     _require_some(reports, "no reports were given")
     figure = new_figure(6.0, 4.2)
     axes = figure.subplots()
     for number, (name, report) in enumerate(reports.items()):
-        look, ns = look_of(number), sorted(report.recall)
-        recall = finite([report.recall[n] for n in ns], f"recall of {name!r}")
+        look, ns = series_style(number), sorted(report.recall)
+        recall = require_finite([report.recall[n] for n in ns], f"recall of {name!r}")
         axes.plot(ns, recall, color=look.colour, linestyle=look.line, marker=look.marker, label=name)
         if report.recall_at_1_interval is not None and 1 in report.recall:
-            low, high = finite(report.recall_at_1_interval, f"interval of {name!r}")
+            low, high = require_finite(report.recall_at_1_interval, f"interval of {name!r}")
             # offset horizontally, so that the error bars of similar models do not overlap
             axes.errorbar(0.95 * 0.96**number, report.recall[1], [[report.recall[1] - low], [high - report.recall[1]]],
                           color=look.colour, linewidth=1.2, capsize=2.5, fmt="none")  # fmt: skip
@@ -94,7 +94,7 @@ def draw_recall(reports: Mapping[str, Report]) -> Figure:
     return figure
 
 
-@drawn
+@styled
 def draw_precision_recall(curves: Mapping[str, PrecisionRecallCurve], at: float | None = None) -> Figure:
     """Precision over recall of several curves, keyed by legend name; `at`: threshold of the operating point to mark."""
     _require_some(curves, "no curves were given")
@@ -102,8 +102,9 @@ def draw_precision_recall(curves: Mapping[str, PrecisionRecallCurve], at: float 
     figure = new_figure(6.0, 4.2 + 0.2 * len(curves))
     axes = figure.subplots()
     for number, (name, curve) in enumerate(curves.items()):
-        look = look_of(number)
-        recall, precision = finite(curve.recall, f"curve of {name!r}"), finite(curve.precision, f"curve of {name!r}")
+        look = series_style(number)
+        recall = require_finite(curve.recall, f"curve of {name!r}")
+        precision = require_finite(curve.precision, f"curve of {name!r}")
         # above the highest score no query is answered: the curve starts there, not at an assumed precision of 100 %
         (line,) = axes.plot(recall, precision, color=look.colour, linestyle=look.line, label=name,
                             marker=look.marker, markevery=[0, len(recall) - 1], clip_on=False)  # fmt: skip
@@ -120,7 +121,7 @@ def draw_precision_recall(curves: Mapping[str, PrecisionRecallCurve], at: float 
     return figure
 
 
-@drawn
+@styled
 def draw_training(runs: Mapping[str, Sequence[EpochRecord]]) -> Figure:
     """Loss and validation recall over the epochs of training runs, keyed by legend name; the best epoch is circled.
 
@@ -132,18 +133,18 @@ def draw_training(runs: Mapping[str, Sequence[EpochRecord]]) -> Figure:
     figure = new_figure(9.0 if judged else 5.0, 3.8)
     panels = figure.subplots(1, 2 if judged else 1, squeeze=False)[0]
     for number, (name, history) in enumerate(runs.items()):
-        look, epochs = look_of(number), [record.epoch for record in history]
+        look, epochs = series_style(number), [record.epoch for record in history]
         style = {"color": look.colour, "linestyle": look.line, "marker": look.marker}
         trained = [record for record in history if record.epoch]
-        loss = finite([record.loss for record in trained], f"loss of {name!r}")
+        loss = require_finite([record.loss for record in trained], f"loss of {name!r}")
         panels[0].plot([record.epoch for record in trained], loss, label=name, clip_on=False, **style)
         if name not in judged:
             continue
-        recall = 100 * finite([record.recall_5 for record in history], f"recall@5 of {name!r}")
+        recall = 100 * require_finite([record.recall_5 for record in history], f"recall@5 of {name!r}")
         panels[1].plot(epochs, recall, label=name, **style)
         best = best_epoch(tuple(history))
         panels[1].plot(best.epoch, 100 * best.recall_5, **_RING, color=look.colour)
-        first = 100 * finite([record.recall_1 for record in history], f"recall@1 of {name!r}")
+        first = 100 * require_finite([record.recall_1 for record in history], f"recall@1 of {name!r}")
         panels[1].plot(epochs, first, alpha=0.45, **{**style, "marker": ""})
     panels[0].set(ylabel="loss")
     _scale_loss_axis(panels[0])

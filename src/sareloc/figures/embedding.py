@@ -16,7 +16,8 @@ from sareloc.arrays import Floats, Image, Ints
 from sareloc.datasets.places import PhotoSet
 from sareloc.errors import ArgumentError, need
 from sareloc.figures.matches import jpeg_uri
-from sareloc.figures.style import INK, drawn, finite, new_figure, write_beside
+from sareloc.figures.style import INK, new_figure, require_finite, styled
+from sareloc.files import write_atomically
 from sareloc.geo import within_radius
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def project_tsne(
     The perplexity, about the number of neighbours that count, is at most (N - 1) / 3. Raises ArgumentError if N is
     below `MIN_PHOTOS`.
     """
-    rows = finite(descriptors, "descriptors")
+    rows = require_finite(descriptors, "descriptors")
     if rows.ndim != 2 or len(rows) < MIN_PHOTOS:
         raise ArgumentError(f"an embedding view needs at least {MIN_PHOTOS} descriptors (N, D): found {rows.shape}")
     tsne = need("openTSNE", "plot").TSNE(
@@ -107,7 +108,7 @@ def _text_colour(background: tuple[float, float, float]) -> str:
     return INK if float(np.dot(background, (0.299, 0.587, 0.114))) > 0.5 else "white"
 
 
-@drawn
+@styled
 def draw_embedding(
     points: npt.ArrayLike, places: npt.ArrayLike, images: Sequence[Image | None], size: float = 0.06
 ) -> Figure:
@@ -116,7 +117,7 @@ def draw_embedding(
     `points` (N, 2) from `project_tsne`, `places` (N,) from `place_labels`; `size`: a thumbnail's side as a fraction of
     the figure.
     """
-    where, numbers = finite(points, "points"), np.asarray(places, dtype=np.int64)
+    where, numbers = require_finite(points, "points"), np.asarray(places, dtype=np.int64)
     if not len(where) == len(numbers) == len(images):
         raise ArgumentError(
             f"found {len(where)} points, {len(numbers)} places and {len(images)} images: each photo needs one of each"
@@ -159,7 +160,7 @@ def write_embedding_page(
     Wheel, pinch, buttons or + and - zoom; dragging or the arrow keys pan; hovering over a photo shows its name and
     highlights all photos of its place.
     """
-    where, numbers = finite(points, "points"), np.asarray(places, dtype=np.int64)
+    where, numbers = require_finite(points, "points"), np.asarray(places, dtype=np.int64)
     if not len(where) == len(numbers) == len(images) == len(names):
         raise ArgumentError(
             f"found {len(where)} points, {len(numbers)} places, {len(images)} images and {len(names)} names: "
@@ -185,7 +186,7 @@ def write_embedding_page(
         .replace("{{thumbnail}}", str(THUMBNAIL))
         .replace("{{photos}}", json.dumps(photos).replace("<", "\\u003c"))
     )
-    return write_beside(Path(path), page.encode(errors="backslashreplace"))
+    return write_atomically(Path(path), page.encode(errors="backslashreplace"))
 
 
 PAGE = """<!doctype html>

@@ -12,7 +12,7 @@ import torch
 
 from sareloc.arrays import Floats
 from sareloc.errors import ArgumentError, need
-from sareloc.figures.style import FAINT, INK, drawn, finite, look_of, new_figure
+from sareloc.figures.style import FAINT, INK, new_figure, require_finite, series_style, styled
 from sareloc.losses import TupleLoss, make_loss
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def gradient_magnitudes(loss: TupleLoss, d_p: npt.ArrayLike, d_n: npt.ArrayLike)
     `d_p` and `d_n` are the distances of positive and negative from the query, broadcast against each other; both
     results have their common shape. The directions from the query to positive and negative are orthogonal.
     """
-    to_positive, to_negative = np.broadcast_arrays(finite(d_p, "d_p"), finite(d_n, "d_n"))
+    to_positive, to_negative = np.broadcast_arrays(require_finite(d_p, "d_p"), require_finite(d_n, "d_n"))
     if min(to_positive.min(), to_negative.min()) < 0:
         raise ArgumentError("d_p and d_n must be at least 0: found a negative distance")
     axes = torch.eye(2, dtype=torch.float64)
@@ -55,7 +55,7 @@ def gradient_magnitudes(loss: TupleLoss, d_p: npt.ArrayLike, d_n: npt.ArrayLike)
     )
 
 
-@drawn
+@styled
 def draw_gradients(losses: Mapping[str, TupleLoss] | None = None) -> Figure:
     """The paper's figure: for each loss |dL/dp| (upper row) and |dL/dn| (lower row) over the distances d_n and d_p.
 
@@ -70,7 +70,7 @@ def draw_gradients(losses: Mapping[str, TupleLoss] | None = None) -> Figure:
     for column, (name, loss) in enumerate(shown.items()):
         magnitudes = gradient_magnitudes(loss, middles[:, None], middles[None, :])
         for axes, of, magnitude in zip(panels[:, column], "pn", magnitudes, strict=True):
-            finite(magnitude, f"gradient of {name!r}")
+            require_finite(magnitude, f"gradient of {name!r}")
             axes.set_facecolor("#f6f8fa")
             axes.patch.set_hatch("////")
             axes.patch.set_edgecolor(FAINT)
@@ -99,7 +99,7 @@ def draw_gradients(losses: Mapping[str, TupleLoss] | None = None) -> Figure:
     return figure
 
 
-@drawn
+@styled
 def draw_gradient_decay(losses: Mapping[str, TupleLoss] | None = None, d_p: float = RANDOM_PAIR) -> Figure:
     """The gradient of the negative, |dL/dn|, over its distance d_n, with the positive at distance `d_p`.
 
@@ -111,7 +111,8 @@ def draw_gradient_decay(losses: Mapping[str, TupleLoss] | None = None, d_p: floa
     figure = new_figure(6.4, 3.8)
     axes = figure.subplots()
     for number, (name, loss) in enumerate(shown.items()):
-        look, magnitude = look_of(number), finite(gradient_magnitudes(loss, d_p, d_n)[1], f"gradient of {name!r}")
+        look = series_style(number)
+        magnitude = require_finite(gradient_magnitudes(loss, d_p, d_n)[1], f"gradient of {name!r}")
         axes.plot(d_n, magnitude, color=look.colour, linestyle=look.line, label=name,
                   marker=look.marker, markevery=(20 + 9 * number, 57), clip_on=False)  # fmt: skip
     axes.axvline(d_p, color=INK, linewidth=0.8, alpha=0.5)

@@ -13,7 +13,8 @@ import numpy as np
 from sareloc.arrays import Bools, Floats
 from sareloc.datasets.places import Places, find_positives
 from sareloc.errors import ArgumentError, DatasetError, need
-from sareloc.figures.style import LOOKS, RIGHT, WRONG, drawn, finite, new_figure, write_beside
+from sareloc.figures.style import RIGHT, SERIES_STYLES, WRONG, new_figure, require_finite, styled
+from sareloc.files import write_atomically
 from sareloc.geo import Positions, distance_m, enu_from_wgs84, unwrap_longitudes
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class PredictedPositions:
             raise ArgumentError("nothing to draw: no query has both a predicted and a true position")
 
 
-@drawn
+@styled
 def draw_map(predicted: PredictedPositions) -> Figure:
     """Circles at the true positions of queries, crosses at the predicted ones, a line between the two of each query.
 
@@ -117,10 +118,10 @@ def errors_geojson(predicted: PredictedPositions) -> dict[str, Any]:
 
 def write_geojson(path: Path, collection: dict[str, Any]) -> Path:
     """Write a feature collection atomically; the folder is created."""
-    return write_beside(path, json.dumps(collection, allow_nan=False).encode())
+    return write_atomically(path, json.dumps(collection, allow_nan=False).encode())
 
 
-@drawn
+@styled
 def draw_dataset(places: Places) -> Figure:
     """A map of a dataset: database photos as dots, queries as triangles, queries without a positive as crosses.
 
@@ -135,7 +136,7 @@ def draw_dataset(places: Places) -> Figure:
     figure, axes = map_axes(np.concatenate(planes))
     groups: list[tuple[str, Floats, dict[str, Any]]] = [
         ("database", planes[0], {"marker": "o", "color": DATABASE_COLOUR, "linewidths": 0}),
-        ("query", query_points[has_positive], {"marker": "^", "color": LOOKS[0].colour, "linewidths": 0}),
+        ("query", query_points[has_positive], {"marker": "^", "color": SERIES_STYLES[0].colour, "linewidths": 0}),
         ("query without a positive", query_points[~has_positive], {"marker": "x", "color": WRONG, "linewidths": 1.4}),
     ]
     for label, points, style in groups:
@@ -162,7 +163,7 @@ def project_to_plane(groups: Sequence[Positions]) -> list[Floats]:
     """
     for positions in groups:
         if len(positions):
-            finite(positions.metres, "positions")
+            require_finite(positions.metres, "positions")
     if not _need_degrees(groups):
         centre = groups[0].metres.mean(axis=0)
         return [positions.metres - centre for positions in groups]

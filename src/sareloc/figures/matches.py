@@ -21,7 +21,7 @@ from sareloc.evaluation.metrics import right_results
 from sareloc.figures.curves import PrecisionRecallCurve
 from sareloc.figures.heatmap import overlay_heatmap
 from sareloc.figures.map import PredictedPositions
-from sareloc.figures.style import FAINT, INK, RIGHT, WRONG, drawn, new_figure, plain_image
+from sareloc.figures.style import FAINT, INK, RIGHT, WRONG, new_figure, show_image, styled
 from sareloc.geo import Positions, distance_m
 from sareloc.localize import Fix
 from sareloc.models.place_model import PlaceModel
@@ -183,7 +183,7 @@ def _within(true: Floats, found: Floats, radius_m: float) -> Bools:
     return np.asarray(distance_m(true, found) <= radius_m)
 
 
-@drawn
+@styled
 def draw_matches(
     matches: QueryMatches, queries: Sequence[int], *, top: int = 4, heatmaps: Mapping[int, Image] | None = None
 ) -> Figure:
@@ -240,12 +240,12 @@ def _tile(axes: Axes, image: Image | None, label: str) -> None:
     if image is None:
         image = np.full((3, 4, 3), 255, np.uint8)
         axes.text(0.5, 0.5, "no photo", transform=axes.transAxes, ha="center", va="center", color=FAINT)
-    plain_image(axes, image)
+    show_image(axes, image)
     axes.set_title(label, fontsize=8.5, fontweight="normal", color=INK, loc="center", pad=6)
 
 
 def query_heatmap(model: PlaceModel, matches: QueryMatches, query: int, *, batch: int = 16) -> Image | None:
-    """The query photo with its occlusion heat map as overlay; None if the photo cannot be decoded."""
+    """The query photo with its occlusion heat map as an overlay; None if the photo cannot be decoded."""
     path = matches.places.queries.path(query)
     shown, small = load_thumbnail(path, THUMBNAIL_PX), load_thumbnail(path, HEATMAP_PX)
     if shown is None or small is None:

@@ -30,7 +30,8 @@ from sareloc.evaluation import CurvePoint, Report
 from sareloc.figures.curves import PrecisionRecallCurve, draw_precision_recall, draw_recall, draw_training
 from sareloc.figures.map import PredictedPositions, draw_map
 from sareloc.figures.matches import THUMBNAIL_PX, QueryMatches, jpeg_uri, load_thumbnail, match_label, query_heatmap
-from sareloc.figures.style import FAINT, INK, svg_bytes, write_beside
+from sareloc.figures.style import FAINT, INK, svg_bytes
+from sareloc.files import write_atomically
 from sareloc.models.place_model import PlaceModel
 from sareloc.training import EpochRecord
 
@@ -88,7 +89,7 @@ def write_report(
     if matches is not None:
         sections.append(_failures(matches, failures, model, progress))
     sections.append(section("Provenance", facts(provenance(command))))
-    return write_beside(Path(out), page(title, sections).encode(errors="backslashreplace"))
+    return write_atomically(Path(out), page(title, sections).encode(errors="backslashreplace"))
 
 
 def _headline(report: Report) -> str:

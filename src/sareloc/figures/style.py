@@ -1,8 +1,8 @@
-"""One look for every figure: colours that colour-blind readers can tell apart, and a second sign beside each colour.
+"""The style of all figures, and writing them as PNG, SVG or PDF.
 
-A series differs from the others by colour, line style and marker; right and wrong by colour and by solid or dashed
-lines: everything can be read in grey. Figures are made without pyplot, so that nothing global is left behind, and the
-reader's own matplotlib settings neither change them nor are changed.
+Series differ by colour, line style and marker, and right and wrong by colour and solid or dashed lines, so that figures
+can be read in greyscale and by colour-blind readers. Figures are made without pyplot and without global state: the
+user's matplotlib settings neither affect them nor are changed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from sareloc.arrays import Floats
 from sareloc.errors import ArgumentError, look_up, need
-from sareloc.files import replacing
+from sareloc.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,35 +31,35 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 INK, FAINT = "#1f2328", "#d0d7de"
-"""Text and axes; grids and whatever stays in the background."""
+"""Text and axes; grids and other background elements."""
 RIGHT, WRONG = "#009e73", "#d55e00"
-"""Always with a second sign: right is solid, wrong is dashed."""
+"""Colours of right and wrong results; right is also solid, wrong dashed."""
 DOTS_PER_INCH = 150
 
 
 @dataclass(frozen=True)
-class Look:
-    """How one series of several is told from the others."""
+class SeriesStyle:
+    """Colour, line style and marker of one series."""
 
     colour: str
     line: str | tuple[int, tuple[float, ...]]
     marker: str
 
 
-LOOKS = (
-    Look("#0072b2", "-", "o"),
-    Look("#d55e00", (0, (5, 1.5)), "s"),
-    Look("#009e73", (0, (5, 1.5, 1, 1.5)), "^"),
-    Look("#cc79a7", (0, (1.2, 1.2)), "D"),
-    Look("#e69f00", (0, (9, 2)), "v"),
-    Look("#56b4e9", (0, (3, 1, 1, 1, 1, 1)), "P"),
-    Look("#7a5195", (0, (2.5, 2.5)), "X"),
-    Look("#4d4d4d", (0, (7, 2, 2, 2)), "*"),
+SERIES_STYLES = (
+    SeriesStyle("#0072b2", "-", "o"),
+    SeriesStyle("#d55e00", (0, (5, 1.5)), "s"),
+    SeriesStyle("#009e73", (0, (5, 1.5, 1, 1.5)), "^"),
+    SeriesStyle("#cc79a7", (0, (1.2, 1.2)), "D"),
+    SeriesStyle("#e69f00", (0, (9, 2)), "v"),
+    SeriesStyle("#56b4e9", (0, (3, 1, 1, 1, 1, 1)), "P"),
+    SeriesStyle("#7a5195", (0, (2.5, 2.5)), "X"),
+    SeriesStyle("#4d4d4d", (0, (7, 2, 2, 2)), "*"),
 )
 
 SETTINGS: dict[str, Any] = {
     "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans", "Verdana"],  # of equal widths, so that text in SVG fits elsewhere too
+    "font.sans-serif": ["DejaVu Sans", "Verdana"],  # of equal widths, so that SVG text fits with either
     "font.size": 9,
     "axes.titlesize": 10,
     "axes.titleweight": "bold",
@@ -82,40 +82,40 @@ SETTINGS: dict[str, Any] = {
     "legend.handlelength": 3.2,
     "figure.facecolor": "white",
     "savefig.facecolor": "auto",
-    "svg.fonttype": "none",  # text stays text: small files that can be searched
+    "svg.fonttype": "none",  # text as text: small, searchable files
     "svg.hashsalt": "sareloc",
 }
 
 
-def house_look() -> AbstractContextManager[None]:
-    """Matplotlib's own defaults and `SETTINGS`, for as long as the context lasts."""
+def figure_style() -> AbstractContextManager[None]:
+    """A context with matplotlib's defaults and `SETTINGS`."""
     context: AbstractContextManager[None] = need("matplotlib.style", "plot").context(["default", SETTINGS])
     return context
 
 
-def drawn(draw: Callable[P, R]) -> Callable[P, R]:
-    """Let a function draw in the house look."""
+def styled(draw: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a drawing function to run within `figure_style`."""
 
     @functools.wraps(draw)
-    def in_the_house_look(*args: P.args, **kwargs: P.kwargs) -> R:
-        with house_look():
+    def in_style(*args: P.args, **kwargs: P.kwargs) -> R:
+        with figure_style():
             return draw(*args, **kwargs)
 
-    return in_the_house_look
+    return in_style
 
 
 def new_figure(width_in: float, height_in: float) -> Figure:
-    """An empty figure of this size in inches, whose parts find their own room."""
-    roomy = need("matplotlib.layout_engine", "plot").ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08)
-    figure: Figure = need("matplotlib.figure", "plot").Figure((width_in, height_in), layout=roomy)
+    """An empty figure of this size in inches with constrained layout."""
+    layout = need("matplotlib.layout_engine", "plot").ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08)
+    figure: Figure = need("matplotlib.figure", "plot").Figure((width_in, height_in), layout=layout)
     return figure
 
 
 def save_figure(figure: Figure, path: Path | str) -> Path:
-    """Write a figure as PNG, SVG or PDF, by the suffix; beside its place first, then renamed. The folder is made."""
+    """Write a figure atomically as PNG, SVG or PDF, by the suffix; the folder is created. Returns the path."""
     path = Path(path)
     makers: dict[str, Callable[[Figure], bytes]] = {".png": png_bytes, ".svg": svg_bytes, ".pdf": pdf_bytes}
-    return write_beside(path, look_up(makers, path.suffix.lower(), "figure suffix")(figure))
+    return write_atomically(path, look_up(makers, path.suffix.lower(), "figure suffix")(figure))
 
 
 def png_bytes(figure: Figure, dots_per_inch: int = DOTS_PER_INCH) -> bytes:
@@ -124,48 +124,41 @@ def png_bytes(figure: Figure, dots_per_inch: int = DOTS_PER_INCH) -> bytes:
 
 
 def svg_bytes(figure: Figure, *, transparent: bool = False) -> bytes:
-    """The figure as an SVG file, its text as text; `transparent`: without its own background."""
-    about = {"Date": None, "Creator": "sareloc"}  # no date: the same figure gives the same bytes
-    return _rendered(figure, format="svg", dpi=DOTS_PER_INCH, transparent=transparent, metadata=about)
+    """The figure as an SVG file, text as text; `transparent`: without a background."""
+    metadata = {"Date": None, "Creator": "sareloc"}  # no date: equal figures give equal bytes
+    return _rendered(figure, format="svg", dpi=DOTS_PER_INCH, transparent=transparent, metadata=metadata)
 
 
 def pdf_bytes(figure: Figure) -> bytes:
-    """The figure as a PDF file, for papers."""
+    """The figure as a PDF file."""
     return _rendered(figure, format="pdf", dpi=2 * DOTS_PER_INCH, metadata={"CreationDate": None, "Creator": "sareloc"})
 
 
 def _rendered(figure: Figure, **how: Any) -> bytes:
     content = io.BytesIO()
-    with house_look():
+    with figure_style():
         figure.savefig(content, **how)
     return content.getvalue()
 
 
-def write_beside(path: Path, content: bytes) -> Path:
-    """Write a file beside its place and rename it, so that it is never half there. The folder is made."""
-    with replacing(path) as beside:
-        beside.write_bytes(content)
-    return path
+def series_style(number: int) -> SeriesStyle:
+    """The style of a series by its number, from 0; styles repeat after the last."""
+    return SERIES_STYLES[number % len(SERIES_STYLES)]
 
 
-def look_of(number: int) -> Look:
-    """The look of the series of this number, from 0; they come round again after the last."""
-    return LOOKS[number % len(LOOKS)]
-
-
-def plain_image(axes: Axes, image: npt.NDArray[Any], **how: Any) -> None:
-    """An image without axes, grid or frame."""
+def show_image(axes: Axes, image: npt.NDArray[Any], **how: Any) -> None:
+    """Show an image without axes, grid or frame."""
     axes.imshow(image, **how)
     axes.set_axis_off()
 
 
-def finite(values: npt.ArrayLike | Sequence[float], what: str) -> Floats:
-    """The values as an array, at least one and all of them finite; `what` names them in the error."""
+def require_finite(values: npt.ArrayLike | Sequence[float], what: str) -> Floats:
+    """The values as an array; raises ArgumentError, with `what` as their name, if there are none or some not finite."""
     array = np.asarray(values, dtype=np.float64)
     if not array.size:
-        raise ArgumentError(f"there is nothing to draw: {what} has no values")
-    broken = np.argwhere(~np.isfinite(array))
-    if len(broken):
-        where = ", ".join(map(str, broken[0].tolist()))
-        raise ArgumentError(f"{what} has {array[tuple(broken[0])]} at [{where}], which cannot be drawn")
+        raise ArgumentError(f"nothing to draw: {what} has no values")
+    invalid = np.argwhere(~np.isfinite(array))
+    if len(invalid):
+        where = ", ".join(map(str, invalid[0].tolist()))
+        raise ArgumentError(f"{what} has {array[tuple(invalid[0])]} at [{where}], which cannot be drawn")
     return array
