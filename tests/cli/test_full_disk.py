@@ -42,7 +42,8 @@ def commands(town: Path, out: Path) -> dict[str, list[str | Path]]:
     model = ["--model", town / "model.safetensors"]
     loading = ["--workers", "0", "--device", "cpu"]
     asking = ["--map", town / "street.gpkg", "--min-confidence", "0", *model, *loading]
-    tiny = ["--height", "64", "--width", "96", "--epochs", "1", "--workers", "0"]
+    (town / "train.toml").write_text("height = 64\nwidth = 96\n")
+    tiny = ["--config", town / "train.toml", "--epochs", "1", "--workers", "0"]
     return {
         "map build": ["map", "build", town / "photos", "--out", out / "city.gpkg", *model, *loading],
         "geotag": ["geotag", town / "queries", "--out", out / "copies", *asking],

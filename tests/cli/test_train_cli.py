@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import csv
+import json
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +21,11 @@ from sareloc.cli import app, main
 from sareloc.errors import ArgumentError, DatasetError
 from sareloc.models import fit_whitening, make_model
 from sareloc.models.checkpoint import load_model, read_manifest, save_checkpoint
+from sareloc.training import TrainingConfig, read_config
 
-QUICK = ("--negatives", "5", "--pool", "10", "--remembered", "0", "--precision", "float32")
+Config = Callable[..., tuple[str | Path, ...]]
+
+QUICK = {"negatives": 5, "pool": 10, "remembered": 0, "precision": "float32"}
 
 
 @pytest.fixture(scope="module")
@@ -49,68 +60,189 @@ def run(*words: str | Path) -> None:
     app(["train", *map(str, words)], result_action="return_value", exit_on_error=False)
 
 
-def test_options_change_a_recipe(
-    dataset: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    """Writes options into a TOML file; the words of the command line that give it."""
+
+    def write(**options: object) -> tuple[str | Path, ...]:
+        file = tmp_path / "train.toml"
+        file.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in options.items()))
+        return "--config", file
+
+    return write
+
+
+def test_options_of_a_config_file_change_a_recipe(
+    dataset: Path, start: Path, tmp_path: Path, config: Config, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ("--recipe", "netvlad", "--margin", "0.2", "--epochs", "1")
-    run(dataset, "--model", start, "--out", tmp_path / "run", *QUICK, *options)
+    options = ("--recipe", "netvlad", *config(**QUICK, margin=0.2, epochs=7), "--epochs", "1")
+    run(dataset, "--model", start, "--out", tmp_path / "run", *options)
     trained = read_manifest(tmp_path / "run/model.safetensors").training
     assert (trained["loss"], trained["margin"]) == ("triplet", 0.2)
     assert "loss triplet, margin 0.2" in capsys.readouterr().out
     with (tmp_path / "run/history.csv").open() as file:
         assert [int(row["epoch"]) for row in csv.DictReader(file)] == [0, 1]
     load_model(tmp_path / "run/model.safetensors")
+    recorded = read_config(tmp_path / "run/config.toml")
+    assert recorded == {name: trained[name] for name in recorded}
+    assert recorded | {"loss": "triplet", "pool": 10, "epochs": 1} == recorded
+
+
+def resolved(tmp_path: Path, *words: str | Path) -> TrainingConfig:
+    """The config that these words lead to, through a file that --write-config writes."""
+    file = tmp_path / "resolved.toml"
+    run(*words, "--write-config", file)
+    return TrainingConfig(**read_config(file))
 
 
 @pytest.mark.parametrize(
     ("row", "options", "loss", "kernel"),
     [
-        ("netvlad", ("--loss", "sare-ind"), "sare-ind", None),  # sare-ind is also the default: given, it still counts
-        ("sare-ind-cauchy", ("--loss", "sare-joint"), "sare-joint", "cauchy"),
-        ("sare-ind-cauchy", ("--loss", "triplet"), "triplet", None),
-        ("sare-ind-cauchy", ("--kernel", "gaussian"), "sare-ind", "gaussian"),
+        ("netvlad", {}, "triplet", None),
+        ("netvlad", {"loss": "sare-joint"}, "sare-joint", None),
+        ("sare-ind-cauchy", {"loss": "sare-joint"}, "sare-joint", "cauchy"),
+        ("sare-ind-cauchy", {"loss": "triplet"}, "triplet", None),
+        ("sare-ind-cauchy", {"kernel": "gaussian"}, "sare-ind", "gaussian"),
     ],
 )
-def test_what_is_given_wins_over_the_recipe(
-    row: str, options: tuple[str, ...], loss: str, kernel: str | None, dataset: Path, start: Path, tmp_path: Path
+def test_a_config_file_takes_precedence_over_the_recipe(
+    row: str, options: dict[str, str], loss: str, kernel: str | None, tmp_path: Path, config: Config
 ) -> None:
-    run(dataset, "--model", start, "--out", tmp_path, *QUICK, "--epochs", "0", "--recipe", row, *options)
-    trained = read_manifest(tmp_path / "model.safetensors").training
-    assert (trained["loss"], trained["kernel"]) == (loss, kernel)
+    found = resolved(tmp_path, "--recipe", row, *config(**options))
+    assert (found.loss, found.kernel) == (loss, kernel)
+
+
+def test_the_default_loss_in_a_config_file_takes_precedence_over_the_recipe(
+    dataset: Path, start: Path, tmp_path: Path, config: Config
+) -> None:
+    words = ("--recipe", "netvlad", *config(**QUICK, loss="sare-ind"), "--epochs", "0")
+    run(dataset, "--model", start, "--out", tmp_path / "run", *words)
+    assert read_manifest(tmp_path / "run/model.safetensors").training["loss"] == "sare-ind"
+
+
+def test_the_command_line_takes_precedence_over_the_config_file(tmp_path: Path, config: Config) -> None:
+    found = resolved(tmp_path, *config(epochs=7, dim=16), "--epochs", "2")
+    assert (found.epochs, found.dim, found.lr) == (2, 16, 0.001)
+
+
+def test_a_written_config_has_every_option_and_reads_back(tmp_path: Path) -> None:
+    file = tmp_path / "train.toml"
+    main_process = [sys.executable, "-m", "sareloc", "train", "--write-config", str(file), "--recipe", "crn"]
+    subprocess.run(main_process, check=True, capture_output=True)
+    text = file.read_text()
+    assert read_config(file) == {"loss": "triplet"}  # the rest are comments
+    for field in fields(TrainingConfig):
+        assert re.search(rf"^# .*\n#?{field.name} =", text, re.MULTILINE), field.name
+    live = re.sub(r"^#(?=\w+ = \S)", "", text, flags=re.MULTILINE)
+    file.write_text(live)
+    assert TrainingConfig(**read_config(file)) == TrainingConfig(loss="triplet")
+    with pytest.raises(ArgumentError, match="exists already"):
+        run("--write-config", file)
+
+
+def test_help_shows_few_options(capsys: pytest.CaptureFixture[str]) -> None:
+    run("--help")
+    shown = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+    assert {"--out", "--epochs", "--dim", "--workers", "--config", "--write-config"} <= shown
+    assert not {"--margin", "--lr", "--pool"} & shown
+    assert len(shown) <= 16
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--margin", "0.1"), "margin = 0.1"),
+        (("--tuples-at-once", "1"), "tuples_at_once = 1"),
+        (("--compile",), "compile = true"),
+        (("--loss", "triplet"), 'loss = "triplet"'),
+    ],
+)
+def test_an_option_of_the_config_file_is_refused_with_its_key(words: tuple[str, ...], line: str) -> None:
+    with pytest.raises(ArgumentError, match="config file") as refused:
+        run("city", "--out", "run", *words)
+    assert line in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("learning_rate = 0.1", ("learning_rate", "weight_decay, schedule")),
+        ("tuple_per_step = 3", ("did you mean 'tuples_per_step'",)),
+        ('lr = "fast"', ("lr", "a number", "'fast'")),
+        ("epochs = 2.5", ("epochs", "whole number", "2.5")),
+        ("epochs = true", ("epochs", "whole number", "True")),
+        ("compile = 1", ("compile", "true or false", "1")),
+        ('kernel = "gauss"', ("kernel", "gaussian, cauchy", "'gauss'")),
+        ("[loss]\nname = 1", ("loss", "text")),
+        ("lr = \n", ("not a TOML file", "line 1")),
+    ],
+)
+def test_a_wrong_config_file_says_what_was_found(text: str, words: tuple[str, ...], tmp_path: Path) -> None:
+    file = tmp_path / "train.toml"
+    file.write_text(text)
+    with pytest.raises(ArgumentError, match=r"train\.toml") as refused:
+        run("city", "--out", tmp_path / "run", "--config", file)
+    for word in words:
+        assert word in str(refused.value)
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--margin", "0.2"), ("sare-ind", "margin", "triplet, contrastive, lifted")),
-        (("--recipe", "netvlad", "--kernel", "cauchy"), ("triplet", "kernel", "sare-ind, sare-joint")),
-        (("--loss", "triplet", "--kernel-width", "2"), ("triplet", "kernel_width", "sare-ind, sare-joint")),
-        (("--loss", "geo-classification", "--margin", "1"), ("geo-classification", "margin", "triplet")),
-        (("--recipe", "sare"), ("recipe", "netvlad")),
-        (("--epochs", "-1"), ("epochs", "negative")),
-        (("--batch", "0"), ("batch", "at least 1")),
-        (("--negatives", "0"), ("negatives", "at least 1")),
-        (("--lr", "0"), ("lr", "above 0")),
-        (("--lr", "nan"), ("lr", "nan")),
-        (("--weight-decay", "inf"), ("weight_decay", "inf")),
-        (("--cell-m", "0"), ("cell_m", "above 0")),
-        (("--height", "0", "--width", "0"), ("height", "at least 64")),
-        (("--workers", "-1"), ("workers", "negative")),
-        (("--whitening-photos", "1"), ("whitening_photos", "at least 2")),
-        (("--seed", str(2**70)), ("seed", "2^63")),
-        (("--weights", "vgg16.pth"), ("--model", "--weights")),
-        (("--backbone", "vgg16"), ("--model", "--backbone")),
-        (("--train-from", "conv77"), ("conv77", "conv5")),
+        ({"margin": 0.2}, ("sare-ind", "margin", "triplet, contrastive, lifted")),
+        ({"loss": "triplet", "kernel": "cauchy"}, ("triplet", "kernel", "sare-ind, sare-joint")),
+        ({"loss": "triplet", "kernel_width": 2}, ("triplet", "kernel_width", "sare-ind, sare-joint")),
+        ({"loss": "geo-classification", "margin": 1}, ("geo-classification", "margin", "triplet")),
+        ({"kernel_width": 0}, ("kernel_width", "above 0")),
+        ({"batch": 0}, ("batch", "at least 1")),
+        ({"negatives": 0}, ("negatives", "at least 1")),
+        ({"lr": 0}, ("lr", "above 0")),
+        ({"lr": math.nan}, ("lr", "nan")),
+        ({"weight_decay": math.inf}, ("weight_decay", "inf")),
+        ({"cell_m": 0}, ("cell_m", "above 0")),
+        ({"height": 0, "width": 0}, ("height", "at least 64")),
+        ({"whitening_photos": 1}, ("whitening_photos", "at least 2")),
+        ({"seed": 2**70}, ("seed", "2^63")),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_is_written(
+def test_an_option_out_of_range_is_refused(options: dict[str, Any], words: tuple[str, ...]) -> None:
+    with pytest.raises(ArgumentError) as refused:
+        TrainingConfig(**options)
+    for word in words:
+        assert word in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--recipe", "sare"), ("recipe", "netvlad")),
+        (("--epochs", "-1"), ("epochs", "negative")),
+        (("--workers", "-1"), ("workers", "negative")),
+        (("--weights", "vgg16.pth"), ("--model", "--weights")),
+        (("--backbone", "vgg16"), ("--model", "--backbone")),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_is_written(
     options: tuple[str, ...], words: tuple[str, ...], dataset: Path, start: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(ArgumentError) as refused:
         run(dataset, "--model", start, "--out", tmp_path / "run", *options)
     for word in words:
         assert word in str(refused.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unknown_layer_is_refused(dataset: Path, start: Path, tmp_path: Path, config: Config) -> None:
+    with pytest.raises(ArgumentError, match=r"conv77.*conv5"):
+        run(dataset, "--model", start, "--out", tmp_path / "run", *config(train_from="conv77"))
     assert not (tmp_path / "run/model.safetensors").exists()
+
+
+def test_datasets_and_the_run_folder_are_required(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="dataset is missing"):
+        run("--out", tmp_path / "run")
+    with pytest.raises(ArgumentError, match="--out"):
+        run("city")
 
 
 @pytest.fixture(scope="module")
@@ -128,9 +260,9 @@ def unsplit(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_folder_without_parts_is_split_by_position(
-    unsplit: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    unsplit: Path, start: Path, tmp_path: Path, config: Config, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(unsplit, "--model", start, "--out", tmp_path / "run", *QUICK, "--epochs", "1")
+    run(unsplit, "--model", start, "--out", tmp_path / "run", *config(**QUICK), "--epochs", "1")
     assert "split by position" in capsys.readouterr().out
     with (tmp_path / "run/split.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -144,21 +276,23 @@ def test_a_folder_without_parts_is_split_by_position(
         assert [int(float(row["tuples"])) for row in csv.DictReader(file)] == [0, len(east["train"]) // 3]
 
 
-def test_a_dataset_with_parts_keeps_them(dataset: Path, start: Path, tmp_path: Path) -> None:
-    run(dataset, "--model", start, "--out", tmp_path, *QUICK, "--epochs", "0")
-    assert not (tmp_path / "split.csv").exists()
+def test_a_dataset_with_splits_keeps_them(dataset: Path, start: Path, tmp_path: Path, config: Config) -> None:
+    run(dataset, "--model", start, "--out", tmp_path / "run", *config(**QUICK), "--epochs", "0")
+    assert not (tmp_path / "run/split.csv").exists()
 
 
-def test_photos_without_queries_say_what_is_missing(unsplit: Path, start: Path, tmp_path: Path) -> None:
+def test_photos_without_queries_say_what_is_missing(unsplit: Path, start: Path, tmp_path: Path, config: Config) -> None:
     with pytest.raises(DatasetError, match="queries/"):
-        run(unsplit / "database", "--model", start, "--out", tmp_path, *QUICK, "--epochs", "1")
+        run(unsplit / "database", "--model", start, "--out", tmp_path / "run", *config(**QUICK), "--epochs", "1")
 
 
-def test_a_run_of_other_photos_is_left_as_it_is(unsplit: Path, dataset: Path, start: Path, tmp_path: Path) -> None:
-    run(dataset, "--model", start, "--out", tmp_path, *QUICK, "--epochs", "0")
+def test_a_run_of_other_photos_is_left_as_it_is(
+    unsplit: Path, dataset: Path, start: Path, tmp_path: Path, config: Config
+) -> None:
+    run(dataset, "--model", start, "--out", tmp_path / "run", *config(**QUICK), "--epochs", "0")
     with pytest.raises(ArgumentError, match="resume"):
-        run(unsplit, "--model", start, "--out", tmp_path, *QUICK, "--epochs", "0")
-    assert not (tmp_path / "split.csv").exists()
+        run(unsplit, "--model", start, "--out", tmp_path / "run", *config(**QUICK), "--epochs", "0")
+    assert not (tmp_path / "run/split.csv").exists()
 
 
 def test_a_mistake_is_one_line_and_exit_status_1(

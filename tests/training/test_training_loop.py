@@ -227,7 +227,8 @@ def test_a_state_that_cannot_be_written_leaves_a_run_that_goes_on(tmp_path: Path
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     names = {"start", "state", "best", "model"}
-    assert {file.name for file in tmp_path.iterdir()} == {"history.csv", *(f"{name}.safetensors" for name in names)}
+    files = {"history.csv", "config.toml", *(f"{name}.safetensors" for name in names)}
+    assert {file.name for file in tmp_path.iterdir()} == files
     train(resumed, tiny_dataset(), config, out=tmp_path, resume=True, progress=False)
     assert same(weights(straight), weights(resumed))
 

@@ -1,7 +1,8 @@
-"""`sareloc train`: from places to a checkpoint."""
+"""`sareloc train`: from datasets to a checkpoint."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,96 +11,130 @@ from cyclopts import Parameter
 from sareloc.cli import print_notes
 from sareloc.datasets import Places, load_dataset, split_places
 from sareloc.errors import ArgumentError
+from sareloc.files import replacing
 from sareloc.models.checkpoint import load_model
-from sareloc.training import TrainingConfig, recipe, train
-from sareloc.training.config import LOSS_OPTIONS
+from sareloc.training import TrainingConfig, config_text, read_config, recipe, train
+from sareloc.training.config import LOSS_OPTIONS, toml_line
 from sareloc.training.distributed import local_device, start_model, start_ranks
 from sareloc.training.run_folder import RunFolder
 
+Shown = Parameter(show=True)
+Start = Parameter(group="Start of the training")
 
+
+@dataclass(frozen=True, init=False)
 class GivenOptions(TrainingConfig):
-    """The options that the command line gave, and no others: the rest come from the recipe."""
+    """The options that the command line gave. It parses all of `TrainingConfig`, so that an option of the config file
+    is refused with the name of its key, and shows those that are declared here."""
 
-    given: dict[str, Any]
+    epochs: Annotated[int, Shown] = TrainingConfig.epochs
+    dim: Annotated[int | None, Shown] = TrainingConfig.dim
+    workers: Annotated[int, Shown] = TrainingConfig.workers
 
     def __init__(self, **given: Any) -> None:
         object.__setattr__(self, "given", given)
 
+    def checked(self) -> dict[str, Any]:
+        """Raises ArgumentError if an option belongs into a config file."""
+        given: dict[str, Any] = self.given  # type: ignore[attr-defined]
+        for name, value in given.items():
+            if name not in GivenOptions.__annotations__:
+                raise ArgumentError(
+                    f"{name} is set in a config file: write {toml_line(name, value)!r} into FILE.toml and give "
+                    "--config FILE.toml (sareloc train --write-config FILE.toml writes one with every option)"
+                )
+        return given
+
 
 def train_command(
-    datasets: Annotated[list[str], Parameter(negative=())],
+    datasets: Annotated[list[str], Parameter(negative=(), show_default=False)] = [],  # noqa: B006
     *,
-    out: Path,
+    out: Path | None = None,
     root: Path | None = None,
     recipe_name: Annotated[str | None, Parameter(name="recipe")] = None,
-    model: str | None = None,
-    backbone: str | None = None,
-    aggregation: str | None = None,
-    weights: Path | None = None,
-    resume: bool = False,
-    options: Annotated[GivenOptions, Parameter(name="*")] = GivenOptions(),  # noqa: B008
+    config_file: Annotated[Path | None, Parameter(name="config")] = None,
+    write_config: Path | None = None,
+    resume: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    options: Annotated[GivenOptions, Parameter(name="*", show=False)] = GivenOptions(),  # noqa: B008
+    model: Annotated[str | None, Start] = None,
+    backbone: Annotated[str | None, Start] = None,
+    aggregation: Annotated[str | None, Start] = None,
+    weights: Annotated[Path | None, Start] = None,
 ) -> None:
-    """Train a model on the train split of one or several datasets; keep the epoch that does best on their val splits.
+    """Train a model on the train split of one or several datasets; keep the epoch that is best on their val splits.
 
-    The start is epoch 0, and is kept where no epoch beats it.
+    The start is evaluated as epoch 0 and kept if no epoch has a better recall@5. The other options of training are keys
+    of a TOML file (--config).
 
     Parameters
     ----------
     datasets
-        Names of datasets, or folders or CSVs of your own. Several are learned from together. One without train and val
-        parts is split by position: a quarter of its queries, in an area apart from the rest, validate.
+        Names of datasets, or own folders or CSV files; several are trained on together. A dataset without train and val
+        splits is split by position: a quarter of its queries, in an area apart from the rest, becomes the val split.
     out
-        The folder of the run: its state, history, best and finished model.
+        Run folder: state, history, config, best and final model.
     root
-        Where the photos of a named dataset are.
+        Folder with the photos of a named dataset.
     recipe_name
-        A row of the paper's tables, such as sare-joint or netvlad; sets the loss and its kernel. Options that are given
-        take precedence.
+        Row of the paper's tables, such as sare-joint or netvlad: sets the loss and its kernel.
+    config_file
+        TOML file with options of training. The command line takes precedence over it, and it over the recipe.
+    write_config
+        Write a TOML file with every option, its value and its documentation, and exit.
+    resume
+        Continue the run in the run folder, to the same numbers as an uninterrupted one.
     model
-        A checkpoint to start from, instead of backbone, aggregation and weights.
+        Model to start from: a checkpoint, or the name of a packaged model.
     backbone
-        The backbone of a new model; default: vgg16.
+        Backbone of a new model; default: vgg16.
     aggregation
-        The aggregation of a new model; default: netvlad.
+        Aggregation of a new model; default: netvlad.
     weights
         Published weights of the new model's backbone, such as torchvision's VGG16.
-    resume
-        Go on with the run in the folder, to the same numbers as an uninterrupted one.
     """
-    training = TrainingConfig(**options.given) if recipe_name is None else recipe(recipe_name, **options.given)
+    given = ({} if config_file is None else read_config(config_file)) | options.checked()
+    config = TrainingConfig(**given) if recipe_name is None else recipe(recipe_name, **given)
+    if write_config is not None:
+        _write_config(write_config, config)
+        return
+    if not datasets or out is None:
+        raise ArgumentError(f"{'--out' if datasets else 'a dataset'} is missing: sareloc train DATASETS --out RUN")
     new = {"--backbone": backbone, "--aggregation": aggregation, "--weights": weights}
     described = [option for option, value in new.items() if value is not None]
     if model is not None and described:
-        raise ArgumentError(
-            f"--model gives the whole model, and {' and '.join(described)} describe a new one: give one or the other"
-        )
+        raise ArgumentError(f"--model excludes {' and '.join(described)}, which describe a new model: give one of them")
     if recipe_name is not None:
-        of_loss = "".join(
-            f", {name} {value}" for name in LOSS_OPTIONS if (value := getattr(training, name)) is not None
-        )
-        print(f"recipe {recipe_name}: loss {training.loss}{of_loss}")
+        of_loss = "".join(f", {name} {value}" for name in LOSS_OPTIONS if (value := getattr(config, name)) is not None)
+        print(f"recipe {recipe_name}: loss {config.loss}{of_loss}")
     folder = RunFolder(out)
     folder.prepare(resume=resume)
-    parts = [_load_parts(name, root) for name in datasets]
-    split = [part for made, *pair in parts if made for part in pair if part]
-    if split and start_ranks(local_device()).first:
-        folder.save_split(split)
-    places, validation = [train for _, train, _ in parts], [val for _, _, val in parts if val]
-    size = (training.height or 480, training.width or 640)
+    loaded = [_load_splits(name, root) for name in datasets]
+    split_here = [part for made, *pair in loaded if made for part in pair if part]
+    if split_here and start_ranks(local_device()).first:
+        folder.save_split(split_here)
+    places, validation = [train for _, train, _ in loaded], [val for _, _, val in loaded if val]
     if model is not None:
         start = load_model(model)
     else:
         start = start_model(
             [p.database for p in places], backbone=backbone or "vgg16", aggregation=aggregation or "netvlad",
-            weights=weights, size=size, seed=training.seed, workers=training.workers,
+            weights=weights, size=(config.height or 480, config.width or 640), seed=config.seed, workers=config.workers,
         )  # fmt: skip
-    run = train(start, places, training, validation=validation, out=out, resume=resume)
+    run = train(start, places, config, validation=validation, out=out, resume=resume)
     print(run.line())
-    print(f"model: {out / 'model.safetensors'} ({run.model.dim} dimensions, fingerprint {run.model.fingerprint()})")
+    print(f"model: {folder.model} ({run.model.dim} dimensions, fingerprint {run.model.fingerprint()})")
 
 
-def _load_parts(name: str, root: Path | None) -> tuple[bool, Places, Places | None]:
-    """Whether a dataset was split here, its train part, and its val part; a dataset without queries has only train."""
+def _write_config(path: Path, config: TrainingConfig) -> None:
+    if path.exists():
+        raise ArgumentError(f"{path} exists already: delete it, or give another name")
+    with replacing(path) as beside:
+        beside.write_text(config_text(config), encoding="utf-8")
+    print(f"{path} is written: edit it, then run sareloc train DATASETS --config {path} --out RUN")
+
+
+def _load_splits(name: str, root: Path | None) -> tuple[bool, Places, Places | None]:
+    """Whether a dataset was split here, its train split, and its val split; without queries there is no val split."""
     places = load_dataset(name, root, "train")
     print_notes(places.notes)
     if places.split != "all":
@@ -111,8 +146,8 @@ def _load_parts(name: str, root: Path | None) -> tuple[bool, Places, Places | No
     left_out -= sum(len(photos) for part in (train, val) for photos in (part.database, part.queries))
     counts = (f"{p.split} {len(p.database)} database photos and {len(p.queries)} queries" for p in (train, val))
     print(
-        f"{places.name} has no train and val parts, so it is split by "
+        f"{places.name} has no train and val splits, so it is split by "
         f"{'place' if places.protocol == 'place-id' else 'position'}: {', '.join(counts)}; {left_out} photos between "
-        "them are left out (see split.csv in the run's folder)"
+        "them are left out (see split.csv in the run folder)"
     )
     return True, train, val

@@ -1,13 +1,27 @@
-"""Every option of training with the paper's value, and the recipes: named options of the paper's tables."""
+"""Every option of training with the paper's value, the recipes of the paper's tables, and config files in TOML.
+
+An option is documented once, below its field in `TrainingConfig`; its type, choices and default are read from there by
+`read_config`, `config_text` and the command line. Precedence: command line, config file, recipe, default.
+"""
 
 from __future__ import annotations
 
+import ast
+import difflib
+import functools
+import inspect
+import json
 import math
+import textwrap
+import tomllib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from sareloc.errors import ArgumentError, look_up
-from sareloc.losses import LOSSES, loss_options, make_loss
+from sareloc.losses import LOSSES, loss_options
 from sareloc.models.preprocess import MIN_SIDE_PX
 
 GEO_CLASSIFICATION = "geo-classification"
@@ -17,106 +31,115 @@ LOSS_OPTIONS = {"kernel": "kernel", "kernel_width": "width", "margin": "margin"}
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """Every option of training. The defaults are the paper's for Pitts30k; modern options are off."""
+    """Every option of training. Default: the paper's values for Pitts30k; newer options are off.
+
+    Raises ArgumentError if a value has the wrong type, is out of range, or contradicts another one.
+    """
 
     loss: str = "sare-ind"
-    """sare-ind, sare-joint, triplet, contrastive, n-pair, angular, lifted, ratio or geo-classification."""
+    """Loss: sare-ind, sare-joint, triplet, contrastive, n-pair, angular, lifted, ratio or geo-classification."""
     kernel: Literal["gaussian", "cauchy", "exponential"] | None = None
-    """Kernel of a SARE loss; by default gaussian."""
+    """Kernel of a SARE loss; default: gaussian."""
     kernel_width: float | None = None
-    """Distance at which that kernel falls off; by default 1, the paper's. A narrow one learns from what is not yet told
-    apart and leaves the rest alone."""
+    """Width of the kernel of a SARE loss; default: 1, as in the paper. With a narrow kernel only negatives that are
+    almost as near as the positive have a gradient."""
     margin: float | None = None
-    """Margin of triplet (0.1), contrastive (0.7) or lifted (1); by default the loss's own."""
+    """Margin of the loss; default: 0.1 (triplet), 0.7 (contrastive) or 1 (lifted)."""
     reduction: Literal["pairs", "tuples"] = "pairs"
-    """Divide a step's loss by its (tuple, negative) pairs, as the authors do, or by its tuples: 10 times the step."""
+    """Divisor of a step's summed loss: its (tuple, negative) pairs, as in the authors' code, or its tuples, which gives
+    10 times the gradient."""
 
     negatives: int = 10
-    """Negatives of a tuple."""
+    """Negatives per tuple."""
     tuples_per_step: int = 4
-    """Tuples of a step, over all processes together."""
+    """Tuples per optimizer step, over all processes together."""
     tuples_at_once: int = 4
-    """Tuples that go through the network together; 1 fits a small GPU, and the step is the same."""
+    """Tuples per forward pass; 1 needs the least GPU memory. Gradients are accumulated: the step is the same."""
     positive_min_m: float = 1.0
-    """A potential positive is farther than this, in metres: the query's own panorama is none."""
+    """Potential positives are farther than this from the query, in metres: this excludes the query's own panorama."""
     positive_radius_m: float = 10.0
-    """A potential positive is at most this far, in metres."""
+    """Potential positives are at most this far from the query, in metres."""
     negative_radius_m: float = 25.0
-    """A negative is farther than this, in metres."""
+    """Negatives are farther than this from the query, in metres."""
     pool: int = 1000
-    """Random database photos among which a query's hard negatives are looked for."""
+    """Random database photos per query among which hard negatives are mined."""
     remembered: int = 10
-    """Hard negatives that a query remembers from its last visit and that join its pool."""
+    """Hard negatives of a query that are kept and added to its pool in the next epoch."""
     refresh_every: int = 1000
-    """Queries between two descriptions of all photos; doubles whenever the learning rate halves."""
+    """Queries between two computations of all descriptors; doubles whenever the learning rate halves."""
 
     epochs: int = 30
-    """Epochs at most; 0: evaluate the start and save it."""
+    """Maximum number of epochs; 0: evaluate and save the start."""
     patience: int | None = None
-    """Stop after so many epochs without a better recall@5 on validation; by default never."""
+    """Stop after this many epochs without a better recall@5 on the validation sets; default: never."""
     optimizer: Literal["sgd", "adamw"] = "sgd"
+    """Optimizer."""
     lr: float = 0.001
-    """Learning rate: 0.001 for Pitts30k, 0.0001 for Pitts250k."""
+    """Learning rate; in the paper 0.001 for Pitts30k, 0.0001 for Pitts250k."""
     momentum: float = 0.9
+    """Momentum of SGD."""
     weight_decay: float = 0.001
+    """Weight decay."""
     schedule: Literal["halving", "cosine"] = "halving"
-    """Halve the learning rate every `halve_every` epochs, or let it fall along a cosine to zero."""
+    """Learning rate schedule: halve it every `halve_every` epochs, or decrease it along a cosine to zero."""
     halve_every: int = 5
-    """Epochs between two halvings."""
+    """Epochs between two halvings of the learning rate."""
     train_from: str | None = None
-    """The lowest trained part of the backbone; by default the model's own (VGG16: conv5_1, as in the paper)."""
+    """Lowest layer of the backbone that is trained, such as conv5_1; default: the model's own (VGG16: conv5_1, as in
+    the paper)."""
     cell_m: float = 25.0
     """Side of the cells of geo-classification, in metres."""
 
     crop: float = 0.0
-    """Strength of random crops and turns of the training images, 0 (none) to 1. With crops or light half of the tuples
-    are mirrored, and the frozen part is computed anew in every step."""
+    """Strength of random crops and rotations of the training images, 0 (off) to 1. With crop or light above 0, half of
+    the tuples are mirrored, and features of the frozen layers are computed in every step."""
     light: float = 0.0
-    """Strength of random light and colours of the training images, 0 (none) to 1."""
+    """Strength of random changes of brightness and colour of the training images, 0 (off) to 1."""
     height: int | None = None
-    """Height of the training images in pixels; by default the model's own size."""
+    """Height of the training images in pixels; default: the model's own size."""
     width: int | None = None
-    """Width of the training images in pixels; by default the model's own size."""
+    """Width of the training images in pixels; default: the model's own size."""
     keep: Literal["auto", "features", "pixels", "nothing"] = "auto"
-    """What stays in memory: the frozen part's features, pixels, or nothing (photos are decoded when needed)."""
+    """What is kept in memory: features of the frozen layers, decoded pixels, or nothing (photos are decoded when they
+    are needed). auto: the first of these that fits."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Arithmetic of the network; auto: bfloat16 where the processor has it."""
+    """Floating-point type of the convolutions; auto: bfloat16 where the device supports it."""
     compile: bool = False
-    """Compile the trained part with torch.compile."""
+    """Compile the trained layers with torch.compile."""
     workers: int = 0
-    """Processes that decode photos; 0: this one."""
+    """Processes that decode photos; 0: decode in the main process."""
     batch: int = 16
-    """Photos described at once."""
+    """Photos per forward pass when descriptors are computed for mining and validation."""
     seed: int = 0
+    """Seed of all random numbers."""
     tensorboard: bool = False
-    """Also write the history as TensorBoard events into the run's folder."""
+    """Also write the history as TensorBoard events into the run folder."""
 
     dim: int | None = None
-    """Dimensions after whitening, at most; 0: no whitening; default: those of the start's whitening, else 4096."""
+    """Maximum number of dimensions after whitening; 0: no whitening; default: those of the start's whitening, else
+    4096."""
     whitening: Literal["after", "learned", "refitted"] = "after"
-    """Fit the whitening after training, as in the paper; or fit it to the start, and train it with the rest; or train
-    it so, and in the end fit another one to what the network gives then, which finds more in datasets not trained on.
-    Where there are fewer than two database photos per dimension, a start that has a whitening keeps it."""
+    """after: fit the whitening after training, as in the paper. learned: fit it before training, then train it with the
+    other layers. refitted: train it so, then fit it again, which generalizes better to other datasets. With fewer than
+    two database photos per dimension, a start that has a whitening keeps it."""
     whitening_power: float = 1.0
-    """How far the whitening evens out the directions: 1 all alike, as in the paper, 0 a plain PCA."""
+    """Exponent of the whitening: 1 gives all dimensions the same variance, as in the paper; 0 is a PCA."""
     whitening_photos: int = 10_000
-    """Database photos that the whitening is fitted on, at most; every dataset counts the same in it."""
+    """Maximum number of database photos to fit the whitening to; every dataset has the same weight."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, (int, float)) and not isinstance(value, bool):
-                if value < 0:
-                    raise ArgumentError(f"{field.name} must not be negative, got {value}")
-                if not math.isfinite(value):
-                    raise ArgumentError(f"{field.name} must be a finite number, got {value}")
+            _check_value(field.name, getattr(self, field.name))
         for name, least in LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ArgumentError(f"{name} must be at least {least}, got {value}")
-        for name in ("lr", "cell_m"):
-            if not getattr(self, name):
+        for name in ("lr", "cell_m", "kernel_width"):
+            if getattr(self, name) == 0:
                 raise ArgumentError(f"{name} must be above 0, got {getattr(self, name)}")
+        for name in ("crop", "light"):
+            if getattr(self, name) > 1:
+                raise ArgumentError(f"{name} is a strength, 0 to 1, got {getattr(self, name)}")
         if self.seed >= 2**63:
             raise ArgumentError(f"seed must be below 2^63, got {self.seed}")
         if not self.positive_min_m < self.positive_radius_m <= self.negative_radius_m:
@@ -125,35 +148,30 @@ class TrainingConfig:
                 f"{self.positive_min_m}, {self.positive_radius_m}, {self.negative_radius_m}"
             )
         if self.augmented and self.keep == "features":
-            raise ArgumentError("augmented images have no features to keep: use keep=auto, or crop=0 and light=0")
-        for name in ("crop", "light"):
-            if getattr(self, name) > 1:
-                raise ArgumentError(f"{name} is a strength, 0 to 1, got {getattr(self, name)}")
+            raise ArgumentError("features of augmented images cannot be kept: use keep=auto, or crop=0 and light=0")
         if self.whitening != "after" and self.dim == 0:
-            raise ArgumentError("a learned whitening has dimensions: give dim, or whitening=after")
+            raise ArgumentError("a learned whitening needs dimensions: set dim above 0, or whitening=after")
         if (self.height is None) != (self.width is None):
-            raise ArgumentError(f"give height and width together, got {self.height} and {self.width}")
+            raise ArgumentError(f"set height and width together, got {self.height} and {self.width}")
         known = _options_of(self.loss)
         for name in LOSS_OPTIONS:
             if getattr(self, name) is not None and name not in known:
                 having = ", ".join(loss for loss in LOSSES if name in _options_of(loss))
                 raise ArgumentError(f"the loss {self.loss} has no {name}: the losses that have one are {having}")
-        if self.loss != GEO_CLASSIFICATION:
-            make_loss(self.loss, **self.loss_options())
 
     def loss_options(self) -> dict[str, Any]:
-        """The options that were set for the loss, under its own names for them."""
+        """The options that are set for the loss, under the names of `make_loss`."""
         given = {name: getattr(self, option) for option, name in LOSS_OPTIONS.items()}
         return {name: value for name, value in given.items() if value is not None}
 
     @property
     def augmented(self) -> bool:
-        """Whether every step sees other images of the same photos."""
+        """Whether training images are augmented."""
         return bool(self.crop or self.light)
 
     @property
     def mining_margin(self) -> float | None:
-        """NetVLAD's triplet takes only negatives that violate its margin; the other losses take the nearest."""
+        """Margin that a mined negative must violate (NetVLAD's triplet); None: the nearest negatives are taken."""
         if self.loss != "triplet":
             return None
         return 0.1 if self.margin is None else self.margin
@@ -167,7 +185,7 @@ LEAST = {
     "negatives": 1, "tuples_per_step": 1, "tuples_at_once": 1, "pool": 1, "refresh_every": 1, "halve_every": 1,
     "batch": 1, "height": MIN_SIDE_PX, "width": MIN_SIDE_PX, "whitening_photos": 2,
 }  # fmt: skip
-"""The smallest value of options for which 0 has no meaning."""
+"""Smallest values of options for which 0 has no meaning; no number may be negative."""
 
 RECIPES: dict[str, dict[str, Any]] = {
     "sare-ind": {"loss": "sare-ind"},
@@ -185,20 +203,130 @@ RECIPES: dict[str, dict[str, Any]] = {
     "ratio": {"loss": "ratio"},
     "geo-classification": {"loss": GEO_CLASSIFICATION},
 }
-"""The rows of the paper's tables. "crn" wants a model that aggregates by crn, started from what "netvlad" trained."""
+"""The rows of the paper's tables. "crn" is for a model with CRN aggregation that starts from a trained "netvlad"."""
 
 
 def recipe(name: str, **options: Any) -> TrainingConfig:
-    """The training of this row of the paper's tables; `options` take precedence over what the row sets.
+    """The config of this row of the paper's tables; `options` take precedence over those of the row.
 
-    With another loss than the row's, the row's kernel stays where that loss has one.
+    With another loss than the row's, the row's kernel is used if that loss has one.
     """
     row = look_up(RECIPES, name, "recipe")
     known = _options_of(options.get("loss", row["loss"]))
     return TrainingConfig(**{k: v for k, v in row.items() if k == "loss" or k in known} | options)
 
 
+def read_config(path: Path) -> dict[str, Any]:
+    """The options that a TOML file sets, for `TrainingConfig(**options)` or `recipe(name, **options)`.
+
+    Raises ArgumentError if the file is not TOML, if an option is unknown, or if a value has the wrong type.
+    """
+    try:
+        options = tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # TOMLDecodeError or UnicodeDecodeError
+        raise ArgumentError(f"{path} is not a TOML file: {error}") from error
+    for name, value in options.items():
+        if name not in _types():
+            raise ArgumentError(f"{path}: unknown option {name!r}{_nearest(name)}: known are {', '.join(_types())}")
+        try:
+            _check_value(name, value)
+        except ArgumentError as error:
+            raise ArgumentError(f"{path}: {error}") from None
+    return options
+
+
+def config_text(config: TrainingConfig, *, defaults: bool = False) -> str:
+    """A TOML file with every option, its documentation and its value in `config`.
+
+    A value that equals the default is written as a comment (`#lr = 0.001`), so that a recipe can still change it;
+    `defaults`: write these too.
+    """
+    lines = [
+        "# Options of training: sareloc train DATASETS --config THIS_FILE --out RUN",
+        '# A line such as "#lr = 0.001" shows a default: remove the "#" to set the option.',
+        "# The command line takes precedence over this file, this file over --recipe.",
+    ]
+    docs = option_docs()
+    for field in fields(config):
+        value = getattr(config, field.name)
+        lines += ["", *_wrapped(docs[field.name]), *_wrapped(_choices(field.name))]
+        if value is None:
+            lines.append(f"#{field.name} =  # not set")
+        else:
+            commented = "" if defaults or value != field.default else "#"
+            lines.append(commented + toml_line(field.name, value))
+    return "\n".join(lines) + "\n"
+
+
+def toml_line(name: str, value: Any) -> str:
+    """`name = value` in TOML."""
+    return f"{name} = {json.dumps(value, ensure_ascii=False)}"
+
+
+@functools.cache
+def option_docs() -> dict[str, str]:
+    """The documentation of every option, one paragraph each: the docstring below its field."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(TrainingConfig))).body
+    assert isinstance(definition, ast.ClassDef)
+    docs = {}
+    for field, after in zip(definition.body, definition.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            assert isinstance(after, ast.Expr), field.target.id
+            assert isinstance(after.value, ast.Constant), field.target.id
+            docs[field.target.id] = " ".join(str(after.value.value).split())
+    return docs
+
+
+@functools.cache
+def _types() -> dict[str, tuple[Any, ...]]:
+    """For every option its alternatives: types, NoneType included, or the values of a Literal."""
+    hints = get_type_hints(TrainingConfig)
+    return {field.name: tuple(_alternatives(hints[field.name])) for field in fields(TrainingConfig)}
+
+
+def _alternatives(hint: Any) -> Iterable[Any]:
+    if get_origin(hint) is Literal or not get_args(hint):
+        return get_args(hint) or (hint,)
+    return (one for part in get_args(hint) for one in _alternatives(part))
+
+
+TYPE_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def _check_value(name: str, value: Any) -> None:
+    """Raises ArgumentError if the option cannot have this value, whatever the others are."""
+    allowed = _types()[name]
+    choices = [one for one in allowed if isinstance(one, str)]
+    kinds = [float, int] if float in allowed else [one for one in allowed if isinstance(one, type)]
+    if (value is None and NoneType in allowed) or (choices and value in choices):
+        return
+    if choices:
+        raise ArgumentError(f"{name} must be one of {', '.join(choices)}; found {value!r}")
+    if type(value) not in kinds and not (isinstance(value, float) and float in kinds):
+        expected = next(TYPE_NAMES[one] for one in allowed if one in TYPE_NAMES)
+        raise ArgumentError(f"{name} must be {expected}, found {value!r}")
+    if isinstance(value, int | float):
+        if value < 0:
+            raise ArgumentError(f"{name} must not be negative, got {value}")
+        if not math.isfinite(value):
+            raise ArgumentError(f"{name} must be a finite number, got {value}")
+
+
+def _nearest(name: str) -> str:
+    near = difflib.get_close_matches(name.replace("-", "_"), _types(), 1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def _choices(name: str) -> str:
+    choices = [one for one in _types()[name] if isinstance(one, str)]
+    return f"One of: {', '.join(choices)}." if choices else ""
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, 118, initial_indent="# ", subsequent_indent="# ")
+
+
 def _options_of(loss: str) -> set[str]:
     """Which of LOSS_OPTIONS this loss has."""
-    own = {} if loss == GEO_CLASSIFICATION else loss_options(loss)
+    own: Mapping[str, Any] = {} if loss == GEO_CLASSIFICATION else loss_options(loss)
     return {option for option, name in LOSS_OPTIONS.items() if name in own}

@@ -119,8 +119,10 @@ def train(
     dim = whitening_dim(model.whitening, config)
     came_with = model.whitening = cut_whitening(model.whitening, dim)
     start_weights = _copy_weights(model)
-    if folder and ranks.first and not state:
-        save_checkpoint(model, folder.start)
+    if folder and ranks.first:
+        folder.save_config(config)
+        if not state:
+            save_checkpoint(model, folder.start)
     model.whitening = None  # the descriptors that are learned are the aggregation's
     if config.train_from is not None:
         model.backbone.freeze_below(config.train_from)

@@ -1,6 +1,7 @@
 """A training run on disk: what it has learned, how far it is, and its history. Survives being killed at any moment.
 
     RUN/
+      config.toml         every option, to repeat the run with `sareloc train --config`
       start.safetensors   checkpoint that the run started from, with its whitening
       state.safetensors   weights, optimizer, memory of hard negatives, history: what a resumed run needs beside it
       best.safetensors    checkpoint of the epoch with the best recall@5 on validation
@@ -31,6 +32,7 @@ from torch import Tensor
 from sareloc.datasets.places import Places
 from sareloc.errors import ArgumentError, WeightsError, need
 from sareloc.files import replacing
+from sareloc.training.config import TrainingConfig, config_text
 
 STATE_VERSION = 2
 
@@ -119,6 +121,10 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         if self._state.exists() and not resume:
             raise ArgumentError(f"{self.path} holds a run already: resume it with --resume, or choose another folder")
+
+    def save_config(self, config: TrainingConfig) -> None:
+        """Write every option with its value."""
+        replace_text(self.path / "config.toml", config_text(config, defaults=True))
 
     def open(self, config: dict[str, Any]) -> RunState | None:
         """The state to go on from, None where there is none; raises ArgumentError if it was begun with other config."""
