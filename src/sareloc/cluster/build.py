@@ -16,9 +16,9 @@ from sareloc.cluster.ray import joined, run_packets
 from sareloc.cluster.worker import Done, Wanted, Work, list_wanted, packets_of
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.maps.build import BuildReport, Target, make_report
-from sareloc.maps.examine import read_beside
+from sareloc.maps.examine import Tally, corrected, pick_new, read_beside
 from sareloc.maps.records import Entry, MapManifest, Storage
-from sareloc.maps.sorting import Tally, corrected, pick_new
+from sareloc.maps.store import build_index
 from sareloc.models.checkpoint import save_checkpoint
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Geotag
@@ -66,7 +66,7 @@ def build_map_on_cluster(
         building.build(wanted, str(out) if target.backend.has_remote_writers(out) else None, progress)
         report = make_report(building.tally, target.gone(), notes, start)
     if target.store is not None:
-        target.backend.build_index(out)
+        build_index(out)
     return ClusterReport(**vars(report), workers=dict(building.workers))
 
 

@@ -20,11 +20,23 @@ from tqdm import tqdm
 
 from sareloc.describe import describe
 from sareloc.errors import MapError, PhotoError
-from sareloc.maps.examine import Given, examine, list_photos, read_beside, read_tables, stamp
+from sareloc.maps.examine import (
+    Conflict,
+    Given,
+    Tally,
+    corrected,
+    examine,
+    list_photos,
+    pick_new,
+    read_beside,
+    read_tables,
+    set_aside,
+    stamp,
+)
 from sareloc.maps.records import Entry, MapManifest, MapPhoto, Storage
-from sareloc.maps.sorting import Conflict, Tally, corrected, pick_new, set_aside
 from sareloc.maps.store import (
     MapStore,
+    build_index,
     gone_photos,
     is_gone,
     load_map_model,
@@ -105,7 +117,7 @@ def build_map(
         tally = _Adding(target, lambda: model, table.tags, batch, workers).add(listed, progress)
         report = make_report(tally, target.gone(), table.notes, start)
     if target.store is not None:
-        target.backend.build_index(out)
+        build_index(out)
     return report
 
 
@@ -173,7 +185,7 @@ def sync_map(
         if removed and not dry_run:
             store.remove(np.array(list(removed), dtype=np.int64))
     if not dry_run:
-        target.backend.build_index(path)
+        build_index(path)
     left = tuple(name for i, name in gone.items() if i not in removed)
     report = make_report(tally, left, table.notes, start)
     return SyncReport(**vars(report), removed=tuple(removed.values()), dry_run=dry_run)

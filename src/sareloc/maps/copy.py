@@ -15,7 +15,7 @@ from sareloc.arrays import Vectors
 from sareloc.errors import ArgumentError, MapError
 from sareloc.maps import gpkg
 from sareloc.maps.records import PACKINGS, Entry, MapPhoto, Storage, entry_of, same_entry
-from sareloc.maps.store import Address, MapBackend, MapStore, map_backend, open_or_create_store, open_store
+from sareloc.maps.store import Address, MapBackend, MapStore, build_index, map_backend, open_or_create_store, open_store
 from sareloc.photos.finding import is_url
 
 SCALES = {"int8": 4}
@@ -57,7 +57,7 @@ def copy_map(source: Address, target: Address, *, progress: bool = True) -> Copy
             b.write_note(name, text)
         _verify(a, b, expected % MODULUS, progress)
         count = b.count()
-    backend.build_index(target)
+    build_index(target)
     return CopyReport(count, copied, _short(expected % MODULUS))
 
 

@@ -204,11 +204,8 @@ def _same_rows(ids: Ints, checksums: Ints, held: Ints, held_checksums: Ints) -> 
 
 
 def build_file_index(path: str | Path) -> None:
-    """Build the index of a map file and store it in the cache; a small map is searched without one."""
-    with open_map_file(path) as file:
-        numbers = file.count() * file.manifest.dim
-    if numbers > EXACT_NUMBERS:
-        FileMap(path)
+    """Build the index of a map file and store it in the cache, as opening does."""
+    FileMap(path)
 
 
 FILES = MapBackend(
@@ -218,6 +215,7 @@ FILES = MapBackend(
     open_store=open_map_file,
     open_or_create_store=open_or_create_map_file,
     place_map=FileMap,
+    exact_numbers=EXACT_NUMBERS,
     build_index=build_file_index,
     has_remote_writers=lambda _: False,
     info=file_info,

@@ -51,6 +51,8 @@ class MapBackend:
     """The map at an address, to write to it; an empty one is created if there is none, also by several processes."""
     place_map: type[PlaceMap]
     """The class of maps that are opened for searching."""
+    exact_numbers: int
+    """Maps whose descriptors have at most so many numbers in all (photos x dim) are searched without an index."""
     build_index: Callable[[Address], None]
     """Build or complete the search index after photos were added, so that the next search need not."""
     has_remote_writers: Callable[[Address], bool]
@@ -152,6 +154,15 @@ def gone_photos(store: MapStore) -> Iterator[tuple[int, str]]:
 def open_store(address: Address, *, write: bool = False) -> MapStore:
     """Open a map to read all of it, and to write to it. Raises MapError if there is none."""
     return map_backend(address).open_store(address, write)
+
+
+def build_index(address: Address) -> None:
+    """Build or complete the search index of a map after photos were added, if the map is large enough to have one."""
+    backend = map_backend(address)
+    with backend.open_store(address, False) as store:
+        numbers = store.count() * store.manifest.dim
+    if numbers > backend.exact_numbers:
+        backend.build_index(address)
 
 
 def open_or_create_store(address: Address, manifest: MapManifest) -> MapStore:

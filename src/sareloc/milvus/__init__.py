@@ -24,6 +24,7 @@ BACKEND = MapBackend(
     open_store=open_milvus_store,
     open_or_create_store=open_or_create_milvus_store,
     place_map=MilvusMap,
+    exact_numbers=0,
     build_index=build_milvus_index,
     has_remote_writers=has_remote_writers,
     info=milvus_info,
