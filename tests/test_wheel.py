@@ -53,14 +53,19 @@ def installed(wheel: Path) -> Iterator[Path]:
         venv.create(folder, with_pip=True)
         programs = Path(folder) / "bin"
         install = [programs / "python", "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt"]
-        subprocess.run([*install, "torch==2.13.0"], check=True)
-        subprocess.run([*install, wheel], check=True)
+        subprocess.run([*install, "torch==2.13.0"], check=True, env=clean_environment())
+        subprocess.run([*install, wheel], check=True, env=clean_environment())
         yield programs
 
 
+def clean_environment() -> dict[str, str]:
+    """Without PYTHONPATH and the like, by which pip and Python would find the package's source."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+
 def run(program: Path, *words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    return subprocess.run([program, *map(str, words)], capture_output=True, text=True, cwd=cwd, env=clean)
+    command = [program, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=clean_environment())
 
 
 def draw(path: Path, seed: int, latlon: tuple[float, float]) -> None:
