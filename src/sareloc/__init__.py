@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sareloc.export import export_onnx as export_onnx
     from sareloc.localize import Fix as Fix
     from sareloc.localize import Localizer as Localizer
+    from sareloc.localize import open_localizer as open_localizer
     from sareloc.losses import SARE as SARE
     from sareloc.losses import make_loss as make_loss
     from sareloc.maps import PlaceMap as PlaceMap
@@ -48,6 +49,7 @@ _HOME = {
     "load_model": "sareloc.models.checkpoint",
     "make_loss": "sareloc.losses",
     "make_model": "sareloc.models",
+    "open_localizer": "sareloc.localize",
     "save_checkpoint": "sareloc.models.checkpoint",
     "train": "sareloc.training",
 }

@@ -18,7 +18,7 @@ from tests.maps.small_town import tiny_model, write_photo, write_town
 import sareloc.cli.map as commands
 from sareloc.cli import main
 from sareloc.errors import ArgumentError, MapError, PhotoError
-from sareloc.localize.calibration import Calibration
+from sareloc.localize import Calibration
 from sareloc.maps import PlaceMap, open_store
 from sareloc.models import checkpoint
 from sareloc.models.checkpoint import save_checkpoint

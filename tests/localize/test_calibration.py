@@ -10,20 +10,15 @@ from scipy.optimize import minimize
 
 from sareloc.errors import ArgumentError, MapError
 from sareloc.localize.calibration import (
-    GRAIN_M,
     LARGEST_SCALE,
-    PRIOR,
-    PRIOR_SPREAD,
-    Calibration,
+    PRIOR_STD,
     Outcome,
     expected_calibration_error,
-    features,
     fit_calibration,
     fit_logistic,
     fit_radius,
-    sigmoid,
 )
-from sareloc.localize.fusion import Place
+from sareloc.localize.estimate import GRAIN_M, PRIOR, Calibration, Place, features, sigmoid
 
 
 def place(nearest: float = 1.0, other: float = 1.2, share: float = 0.8, scatter_m: float = 5.0) -> Place:
@@ -56,10 +51,10 @@ def test_right_is_within_25_m_and_on_the_line() -> None:
 
 def test_outcomes_that_are_worth_less_stay_nearer_to_the_prior() -> None:
     outcomes = drawn_outcomes(np.random.default_rng(0), 200)
-    full, fifth = (np.array(fit_calibration(outcomes, "map", worth=worth).weights) for worth in (1.0, 0.2))
-    away = [np.linalg.norm((weights - PRIOR) / PRIOR_SPREAD) for weights in (full, fifth)]
+    full, fifth = (np.array(fit_calibration(outcomes, "map", sample_weight=weight).weights) for weight in (1.0, 0.2))
+    away = [np.linalg.norm((weights - PRIOR) / PRIOR_STD) for weights in (full, fifth)]
     assert 0 < away[1] < away[0]
-    repeated = fit_calibration(outcomes * 2, "map", worth=0.5).weights
+    repeated = fit_calibration(outcomes * 2, "map", sample_weight=0.5).weights
     assert repeated == pytest.approx(full, rel=1e-6)
 
 
@@ -70,7 +65,7 @@ def test_the_regression_finds_the_minimum_that_scipy_finds() -> None:
     importance = rng.uniform(0.2, 2, 200)
 
     def loss(w: np.ndarray) -> float:
-        total = sum((w[j] - PRIOR[j]) ** 2 / (2 * PRIOR_SPREAD[j] ** 2) for j in range(4))
+        total = sum((w[j] - PRIOR[j]) ** 2 / (2 * PRIOR_STD[j] ** 2) for j in range(4))
         for row, truth, weight in zip(x, right, importance, strict=True):
             total += weight * math.log1p(math.exp(-(1 if truth else -1) * float(row @ w)))
         return total

@@ -10,7 +10,7 @@ import pytest
 
 from sareloc.geo import distance_m, wgs84_from_enu
 from sareloc.localize import Calibration, Fix, Match, estimate, estimate_walk
-from sareloc.localize.estimate import believe
+from sareloc.localize.walk import own_belief
 
 HERE = (48.8584, 2.2945)
 SURE = Calibration()
@@ -106,14 +106,14 @@ def test_what_a_photo_of_a_walk_believes_by_itself() -> None:
     seen = matches((0, 0, 0.8), (6, 0, 0.85), (-5, 2, 0.9), (60, 0, 1.2), (0, 700, 1.21))
     sure = estimate(seen).confidence
     weights = np.exp(-(np.array([match.distance for match in seen]) ** 2) / SURE.temperature)
-    own = believe(seen, SURE)
+    own = own_belief(seen, SURE)
     assert own.chances[:3] == pytest.approx(sure * weights[:3] / weights[:3].sum())
     assert own.chances[3:] == pytest.approx(0.15 * (1 - sure) * weights[3:] / weights[3:].sum())
     assert own.elsewhere == pytest.approx(0.2 * (1 - sure))
     assert own.outside == pytest.approx(0.65 * (1 - sure))
-    (lone,) = believe(GOOD[:1], SURE).chances  # no other matches to believe in
+    (lone,) = own_belief(GOOD[:1], SURE).chances  # no other matches to believe in
     assert lone == pytest.approx(estimate(GOOD[:1]).confidence)
-    assert len(believe([], SURE).points_m) == 0
+    assert len(own_belief([], SURE).points_m) == 0
 
 
 def test_a_walk_puts_a_mistaken_photo_right_and_makes_it_surer() -> None:

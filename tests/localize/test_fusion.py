@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sareloc.errors import ArgumentError
 from sareloc.geo import distance_m, wgs84_from_enu
-from sareloc.localize.fusion import KERNEL_M, PLACE_M, fuse, weigh
+from sareloc.localize.estimate import KERNEL_M, PLACE_M, fuse, weigh
 
 HERE = (48.8584, 2.2945)
 

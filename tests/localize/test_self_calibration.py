@@ -21,19 +21,19 @@ from sareloc.localize.calibrate import (
     objection,
     place_of,
 )
-from sareloc.localize.calibration import PRIOR, PRIOR_SPREAD
-from sareloc.localize.fusion import TEMPERATURE
-from sareloc.localize.self_calibration import (
+from sareloc.localize.calibration import (
+    PRIOR_STD,
     TEMPERATURE_SHARE,
     Trial,
+    add_noise,
     calibrate_by_map,
-    chance_of_place,
-    deep_enough,
-    disturbed,
     fit_trials,
-    judge,
     make_trials,
+    outcomes_of,
+    search_depth,
 )
+from sareloc.localize.estimate import PRIOR, TEMPERATURE
+from sareloc.localize.walk import chance_of_place
 from sareloc.maps import Matches, PlaceMap
 from sareloc.maps.build import build_map
 from sareloc.models.checkpoint import PACKAGED, open_checkpoint
@@ -66,7 +66,7 @@ def test_a_trial_without_matches_is_none() -> None:
 
 
 def test_outcomes_tell_how_far_off_the_place_is() -> None:
-    shown, absent = judge(make_trials(found((10, 0.5), (300, 1.4)), TRUTH, 3), 0.05)
+    shown, absent = outcomes_of(make_trials(found((10, 0.5), (300, 1.4)), TRUTH, 3), 0.05)
     assert shown.error_m == pytest.approx(10, abs=0.01)
     assert shown.right
     assert absent.error_m == np.inf
@@ -160,9 +160,9 @@ def test_a_map_knows_its_own_places_from_others(street: PlaceMap) -> None:
     calibration = calibrate_by_map(street, 20)
     assert calibration.origin == "map"
     assert calibration.photos == 3 * PLACES
-    matches = street.search(street.descriptors(street.ids), deep_enough(street, street.positions.metres, 20))
+    matches = street.search(street.descriptors(street.ids), search_depth(street, street.positions.metres, 20))
     trials = make_trials(matches, street.positions.metres, 20, same_spot_m=1.0)
-    confidence = [calibration.confidence(outcome.place) for outcome in judge(trials, calibration.temperature)]
+    confidence = [calibration.confidence(outcome.place) for outcome in outcomes_of(trials, calibration.temperature)]
     shown = np.array([not trial.absent for trial in trials])
     assert np.median(np.array(confidence)[shown]) > 0.9
     assert np.median(np.array(confidence)[~shown]) < 0.2
@@ -172,12 +172,12 @@ def test_a_map_knows_its_own_places_from_others(street: PlaceMap) -> None:
 def test_photos_of_another_day_are_expected(street: PlaceMap, monkeypatch: pytest.MonkeyPatch) -> None:
     """With its descriptors disturbed, a map asks for less likeness than its own photos have."""
     expected = calibrate_by_map(street, 20)
-    monkeypatch.setattr("sareloc.localize.self_calibration.MOST_DISTURBED", 0.0)
+    monkeypatch.setattr("sareloc.localize.calibration.LARGEST_NOISE", 0.0)
     strict = calibrate_by_map(street, 20)
     query = street_model().encode([view(5, 99)]).numpy()
     matches = street.search(query, 20)
     confidence = [
-        c.confidence(judge(make_trials(matches, ecef_from_wgs84([position(5)]), 20)[:1], c.temperature)[0].place)
+        c.confidence(outcomes_of(make_trials(matches, ecef_from_wgs84([position(5)]), 20)[:1], c.temperature)[0].place)
         for c in (expected, strict)
     ]
     assert expected.weights != strict.weights
@@ -190,7 +190,7 @@ def test_disturbed_descriptors_are_unit_vectors_moved_by_so_much() -> None:
     vectors = rng.normal(size=(50, 4096)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     lengths = np.linspace(0, 2, 50)
-    moved = disturbed(vectors, lengths, rng)
+    moved = add_noise(vectors, lengths, rng)
     assert np.linalg.norm(moved, axis=1) == pytest.approx(1, abs=1e-5)
     # in many dimensions a random direction is a right angle: the cosine is 1 / sqrt(1 + length^2)
     assert (moved * vectors).sum(axis=1) == pytest.approx(1 / np.sqrt(1 + lengths**2), abs=0.03)
@@ -200,7 +200,7 @@ def test_the_chance_of_showing_the_same_place_is_counted(street: PlaceMap, monke
     assert chance_of_place(street) == pytest.approx(1 / PLACES)
     metres = street.positions.metres
     apart = np.linalg.norm(metres[:, None] - metres, axis=2)
-    monkeypatch.setattr("sareloc.localize.self_calibration.PLACE_M", 90.0)
+    monkeypatch.setattr("sareloc.localize.walk.PLACE_M", 90.0)
     assert chance_of_place(street) == pytest.approx((apart <= 90).mean())
 
 
@@ -208,16 +208,16 @@ def test_what_a_map_says_of_itself_counts_less_than_photos_that_were_asked_with(
     street: PlaceMap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def from_prior() -> float:
-        return float(np.abs((np.array(calibrate_by_map(street, 20).weights) - PRIOR) / PRIOR_SPREAD).max())
+        return float(np.abs((np.array(calibrate_by_map(street, 20).weights) - PRIOR) / PRIOR_STD).max())
 
     usual = from_prior()
-    monkeypatch.setattr("sareloc.localize.self_calibration.WORTH", 1.0)
+    monkeypatch.setattr("sareloc.localize.calibration.MAP_SAMPLE_WEIGHT", 1.0)
     assert from_prior() > 1.5 * usual > 0
 
 
 def test_enough_matches_are_asked_for(street: PlaceMap) -> None:
-    assert deep_enough(street, street.positions.metres, 20) == 23  # three photos stand at each place
-    assert deep_enough(street, street.positions.metres[:0], 20) == 20
+    assert search_depth(street, street.positions.metres, 20) == 23  # three photos stand at each place
+    assert search_depth(street, street.positions.metres[:0], 20) == 20
 
 
 def test_a_map_of_one_photo_and_one_of_a_single_place_say_nothing(tmp_path: Path) -> None:

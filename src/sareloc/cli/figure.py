@@ -40,8 +40,7 @@ from sareloc.figures import (
     write_embedding_page,
     write_geojson,
 )
-from sareloc.localize import Fix, Search, open_localizer
-from sareloc.localize.calibration import MIN_CONFIDENCE
+from sareloc.localize import MIN_CONFIDENCE, Fix, Search, open_localizer
 from sareloc.models import PlaceModel
 from sareloc.models.checkpoint import load_model
 from sareloc.photos import decode, longest_side

@@ -20,8 +20,7 @@ from sareloc.figures import (
     read_history,
     write_report,
 )
-from sareloc.localize import Fix
-from sareloc.localize.calibration import MIN_CONFIDENCE
+from sareloc.localize import MIN_CONFIDENCE, Fix
 from sareloc.models.checkpoint import load_model
 
 FINISHED = "model.safetensors"

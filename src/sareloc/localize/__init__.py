@@ -1,8 +1,18 @@
-"""From a photo to a fix: where it was taken, how far off that may be, and how sure it is."""
+"""From photos to fixes: position, radius and confidence of each, by the photos of a map that show the same place."""
 
-from sareloc.localize.calibration import Calibration
-from sareloc.localize.estimate import estimate, estimate_walk
+from sareloc.localize.estimate import MIN_CONFIDENCE, Calibration, estimate
 from sareloc.localize.fix import Fix, Match
 from sareloc.localize.localizer import Localizer, Search, open_localizer
+from sareloc.localize.walk import estimate_walk
 
-__all__ = ["Calibration", "Fix", "Localizer", "Match", "Search", "estimate", "estimate_walk", "open_localizer"]
+__all__ = [
+    "MIN_CONFIDENCE",
+    "Calibration",
+    "Fix",
+    "Localizer",
+    "Match",
+    "Search",
+    "estimate",
+    "estimate_walk",
+    "open_localizer",
+]

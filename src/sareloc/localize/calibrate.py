@@ -1,4 +1,4 @@
-"""Calibrating a map on photos whose positions are known."""
+"""Calibrating a map on photos with known positions: fit, cross-validate, and store if better."""
 
 from __future__ import annotations
 
@@ -18,33 +18,35 @@ from sareloc.errors import ArgumentError, PhotoError
 from sareloc.geo import ecef_from_wgs84
 from sareloc.localize.calibration import (
     ABSENT_SHARE,
-    MIN_CONFIDENCE,
-    Calibration,
+    Trial,
     expected_calibration_error,
-    importance,
+    fit_trials,
+    make_trials,
+    outcomes_of,
+    sample_weights,
+    search_depth,
 )
-from sareloc.localize.fusion import PLACE_M
+from sareloc.localize.estimate import MIN_CONFIDENCE, PLACE_M, Calibration
 from sareloc.localize.localizer import AT_ONCE, Localizer
-from sareloc.localize.self_calibration import Trial, deep_enough, fit_trials, judge, make_trials
 from sareloc.maps import open_store
 
 Cell = tuple[int, int, int]
-"""25 m wide, see `place_of`."""
+"""A cube of 25 m, see `place_of`."""
 
 FEWEST = 10
 FOLDS = 5
 LEAST = 1e-9
 FAR_M = 8 * PLACE_M
-"""Without the photos so near to a place, a map is taken not to show it. Nearer ones show the same street: as examples
-of photos from elsewhere they are so hard that confidences fitted on them are too low for everything else."""
+"""Without its photos within this distance, a map counts as not showing a place. Nearer photos show the same street: as
+examples of absent places they are so hard that confidences fitted on them are too low for all other queries."""
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """How well a calibration does on photos that it was not fitted on; None where there is nothing to count.
+    """Measures of a calibration on photos that it was not fitted on; None if there is nothing to count.
 
-    "In the map": the photos as they are. "Absent": the same photos as if the map did not show them, that is, without
-    its photos within 200 m. An answer is a fix with a confidence of 0.5 or more.
+    "In the map": the photos as they are. "Absent": the same photos, without the map's photos within 200 m. An answer is
+    a fix with a confidence of 0.5 or more.
     """
 
     right_kept: float | None
@@ -52,7 +54,7 @@ class HeldOut:
     answers_right: float | None
     """Of the answers about photos in the map, the share that is within 25 m of the truth."""
     answers_in_radius: float | None
-    """Of the answers about photos in the map, the share whose radius holds the truth; meant to be 0.9."""
+    """Of the answers about photos in the map, the share whose radius contains the truth; meant to be 0.9."""
     absent_rejected: float | None
     """Of absent photos, the share that is not answered."""
     calibration_error: float
@@ -60,19 +62,19 @@ class HeldOut:
     log_loss: float
     """Mean of -log of the probability given to what was true; absent photos count as a quarter of all."""
     net_right: float
-    """Right answers less wrong ones, as a share of all photos; absent photos count as a quarter of all."""
+    """Right answers minus wrong ones, as a share of all photos; absent photos count as a quarter of all."""
 
 
 @dataclass(frozen=True)
 class CalibrationReport:
-    """What a calibration was made of, how well it does, and whether the map took it."""
+    """What a calibration was fitted on, its measures, and whether it was stored in the map."""
 
     calibration: Calibration
-    """The one that the map has now: the new one, or the one that it had."""
+    """The one that the map has now: the new one, or the one before."""
     kept_because: str | None
-    """Why the map keeps the calibration that it had, see `objection`; None: the new one was stored in the map."""
+    """Why the map keeps its calibration, see `objection`; None: the new one was stored in the map."""
     before_origin: str
-    """What the calibration that the map had was fitted on, see `Calibration.origin`."""
+    """What the calibration before was fitted on, see `Calibration.origin`."""
     photos: int
     """Photos that were used."""
     places: int
@@ -80,9 +82,9 @@ class CalibrationReport:
     right: float
     """The share of the photos whose place was found within 25 m, whatever the confidence."""
     before: HeldOut
-    """Of the calibration that the map had."""
+    """Of the calibration before."""
     after: HeldOut
-    """Of the new one, by cross-validation: photos are judged by a calibration fitted on photos of other places."""
+    """Of the new one, by cross-validation: each photo by a calibration fitted on photos of other places."""
     in_map: tuple[str, ...]
     """Photos that are in the map themselves and were left out."""
     unreadable: tuple[PhotoError, ...]
@@ -91,11 +93,11 @@ class CalibrationReport:
 def calibrate(localizer: Localizer, photos: Sequence[Path], latlon: npt.ArrayLike) -> CalibrationReport:
     """Fit confidence and radius on photos taken at `latlon` (N, 2) degrees; store them in the map if they are better.
 
-    The photos must not be in the map (those that are, are left out) and should be like the queries that will come,
-    from all over the map: at least ten, of two places or more; some hundred are better. It does not matter how many
-    are found: that is what is measured. The new calibration is compared with the one that the map has, on photos that
-    it was not fitted on, and is stored unless there is an `objection`; else the map stays as it is. A calibration
-    belongs to the localizer's way of searching.
+    The photos must not be in the map (those that are, are left out) and should be like the expected queries, from all
+    over the map: at least ten, of two places or more; some hundred are better. How many of them are found does not
+    matter: that is what is measured. The new calibration is compared with the map's current one, on photos that it was
+    not fitted on, and is stored unless there is an `objection`; else the map is not changed. A calibration belongs to
+    the localizer's `search`. Raises ArgumentError if there are too few photos.
     """
     truth_m = ecef_from_wgs84(latlon)
     if len(photos) != len(truth_m):
@@ -104,8 +106,8 @@ def calibrate(localizer: Localizer, photos: Sequence[Path], latlon: npt.ArrayLik
     with open_store(localizer.place_map.path) as store:
         there = store.known([digest for digest in digests if digest is not None])
     known = [digest in there for digest in digests]
-    asked = [row for row, held in enumerate(known) if not held]
-    trials, unreadable = _ask(localizer, [photos[row] for row in asked], truth_m[asked])
+    used = [row for row, held in enumerate(known) if not held]
+    trials, unreadable = _search_trials(localizer, [photos[row] for row in used], truth_m[used])
     shown = [trial for trial in trials if not trial.absent]
     places = {place_of(trial) for trial in shown}
     if len(shown) < FEWEST or len(places) < 2:
@@ -119,14 +121,14 @@ def calibrate(localizer: Localizer, photos: Sequence[Path], latlon: npt.ArrayLik
     kept_because = objection(before, after, [place_of(trial) for trial in trials])
     if kept_because is None:
         with open_store(localizer.place_map.path, write=True) as store:
-            store.write_note(localizer.note, fitted.to_json())
+            store.write_note(localizer.search.note, fitted.to_json())
     return CalibrationReport(
         fitted if kept_because is None else old,
         kept_because,
         old.origin,
         len(shown),
         len(places),
-        float(np.mean([outcome.right for outcome in judge(shown, fitted.temperature)])),
+        float(np.mean([outcome.right for outcome in outcomes_of(shown, fitted.temperature)])),
         held_out(before),
         held_out(after),
         tuple(str(photo) for photo, held in zip(photos, known, strict=True) if held),
@@ -139,14 +141,16 @@ def _digest(photo: Path) -> bytes | None:
         with photo.open("rb") as content:
             return hashlib.file_digest(content, "sha256").digest()
     except OSError:
-        return None  # decoding it will say what is wrong
+        return None  # decoding it reports the error
 
 
-def _ask(localizer: Localizer, photos: Sequence[Path], truth_m: Floats) -> tuple[list[Trial], list[PhotoError]]:
+def _search_trials(
+    localizer: Localizer, photos: Sequence[Path], truth_m: Floats
+) -> tuple[list[Trial], list[PhotoError]]:
     trials: list[Trial] = []
     unreadable: list[PhotoError] = []
     candidates = localizer.search.candidates
-    k = deep_enough(localizer.place_map, truth_m, candidates, FAR_M)
+    k = search_depth(localizer.place_map, truth_m, candidates, FAR_M)
     waiting = zip(truth_m, localizer.load(photos), strict=True)
     with tqdm(total=len(photos), desc="calibrate", unit="photo", disable=None) as bar:
         while loaded := list(islice(waiting, AT_ONCE)):
@@ -166,7 +170,7 @@ def place_of(trial: Trial) -> Cell:
 
 
 def cross_validate(trials: Sequence[Trial]) -> list[Calibration]:
-    """For each trial a calibration fitted on trials of other places: the places are dealt into up to five folds."""
+    """For each trial a calibration fitted on trials of other places, which are split into up to five folds."""
     fold_of = {place: number % FOLDS for number, place in enumerate(dict.fromkeys(map(place_of, trials)))}
     folds = [fold_of[place_of(trial)] for trial in trials]
     fitted = {
@@ -178,7 +182,7 @@ def cross_validate(trials: Sequence[Trial]) -> list[Calibration]:
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """What calibrations say of n trials, and what is true."""
+    """The confidences of n trials, and the truth."""
 
     confidence: Floats
     right: Bools
@@ -187,17 +191,17 @@ class Judged:
 
     @property
     def answered(self) -> Bools:
-        """Which are sure enough for an answer."""
+        """Which have an answer: a confidence of 0.5 or more."""
         return self.confidence >= MIN_CONFIDENCE
 
     @property
     def counts(self) -> Floats:
         """How much each counts, on average 1: absent ones as a quarter of all."""
-        return importance(self.absent, ABSENT_SHARE)
+        return sample_weights(self.absent, ABSENT_SHARE)
 
     @property
     def losses(self) -> Floats:
-        """-log of the probability given to what is true."""
+        """-log of the probability given to the truth."""
         return np.asarray(-np.log(np.maximum(np.where(self.right, self.confidence, 1 - self.confidence), LEAST)))
 
     @property
@@ -207,10 +211,8 @@ class Judged:
 
 
 def judge_all(trials: Sequence[Trial], calibrations: Sequence[Calibration]) -> Judged:
-    """What each trial's own calibration says of it."""
-    outcomes = [
-        judge([trial], calibration.temperature)[0] for trial, calibration in zip(trials, calibrations, strict=True)
-    ]
+    """Each trial by its own calibration."""
+    outcomes = [outcomes_of([trial], known.temperature)[0] for trial, known in zip(trials, calibrations, strict=True)]
     said = list(zip(outcomes, calibrations, strict=True))
     return Judged(
         np.array([calibration.confidence(outcome.place) for outcome, calibration in said]),
@@ -221,7 +223,7 @@ def judge_all(trials: Sequence[Trial], calibrations: Sequence[Calibration]) -> J
 
 
 def held_out(judged: Judged) -> HeldOut:
-    """The shares and means that a report tells."""
+    """The measures of a report."""
     answers = judged.answered & ~judged.absent
     return HeldOut(
         _share(judged.answered[judged.right]),
@@ -235,9 +237,9 @@ def held_out(judged: Judged) -> HeldOut:
 
 
 def objection(before: Judged, after: Judged, places: Sequence[Cell]) -> str | None:
-    """Why a new calibration is not to replace the old one, by held-out trials of these places (n,); None: it is to.
+    """Why a new calibration must not replace the old one, by held-out trials of these places (n,); None: it may.
 
-    It replaces the old one if the mean log loss falls by more than one standard error and right answers less wrong
+    It replaces the old one if the mean log loss falls by more than one standard error and right answers minus wrong
     ones do not fall by more than one. Standard errors are of the differences, over places: photos of one place are
     not independent.
     """
@@ -250,7 +252,7 @@ def objection(before: Judged, after: Judged, places: Sequence[Cell]) -> str | No
     if loss.sum() >= -_error_of_sum(loss):
         return "the log loss does not fall by more than its standard error"
     if gain.sum() < -_error_of_sum(gain):
-        return "right answers less wrong ones become fewer"
+        return "there are fewer right answers minus wrong ones"
     return None
 
 

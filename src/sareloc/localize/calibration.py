@@ -1,102 +1,144 @@
-"""How sure a fix is, and how far off: fitted on photos whose position is known. Pure functions and one record."""
+"""Fitting a `Calibration`: to the map's own photos, or to trials of photos whose positions are known.
+
+A trial is a photo with a known position and its matches; each photo gives two, one as it is and one as if the map did
+not show its place. Confidence is a logistic regression over trials, the radius an order statistic of their errors.
+"""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from sareloc.arrays import Bools, Floats
-from sareloc.errors import ArgumentError, MapError
-from sareloc.localize.fusion import PLACE_M, TEMPERATURE, Place
+from sareloc.arrays import Bools, Floats, Vectors
+from sareloc.errors import ArgumentError
+from sareloc.geo import ecef_from_wgs84
+from sareloc.localize.estimate import (
+    GRAIN_M,
+    MIN_CONFIDENCE,
+    PLACE_M,
+    PRIOR,
+    TEMPERATURE,
+    Calibration,
+    Place,
+    features,
+    fuse,
+    sigmoid,
+    weigh,
+)
+from sareloc.maps import Matches, PlaceMap
 
-FORMAT = 1
-PRIOR = (0.0, -3.0, 16.0, 3.0)
-"""What whitened descriptors of street photos gave, in a drawn town and in a real one, rounded."""
-PRIOR_SPREAD = (3.0, 4.0, 10.0, 2.0)
-MIN_CONFIDENCE = 0.5
-"""Default: a fix that is less sure is no answer."""
+PRIOR_STD = (3.0, 4.0, 10.0, 2.0)
+"""Of the normal prior of the weights, around `PRIOR`."""
 RADIUS_SHARE = 0.9
 ABSENT_SHARE = 0.25
-GRAIN_M = 5.0
+TEMPERATURE_SHARE = 0.15
+"""Of the spread of a photo's distances, see `fit_trials`; chosen by the log loss on real photos."""
 LARGEST_SCALE = 10.0
-"""Where more than one answer in ten is at another place altogether, no useful radius holds nine of ten."""
-MOST_STEPS = 50
+"""If more than one answer in ten is at another place altogether, no useful radius contains nine of ten."""
+ELSEWHERE_M = 2 * PLACE_M
+"""Without its photos within this distance, a map does not show a place."""
+MAX_STEPS = 50
+
+# of calibrations by the map's own photos
+SAMPLE = 256
+SAME_SPOT_M = 1.0  # views cut from one panorama overlap: too easy a query
+DEEPEST = 2000
+LARGEST_NOISE = 2.5
+MAP_SAMPLE_WEIGHT = 0.2
+"""A photo of the map is not a real query: five of them count as one known photo."""
+MAP_TEMPERATURE_SHARE = 0.25  # more than for photos: descriptors with noise have a smaller spread of distances
+MAP_ABSENT_SHARE = 0.5
+MAP_RADIUS_SHARE = 0.92  # photos of the map are nearer to one another than queries are to them
 
 
-def features(place: Place) -> Floats:
-    """What the confidence looks at (4,): 1, the first distance, the lead over any other place, and agreement.
+def calibrate_by_map(place_map: PlaceMap, candidates: int) -> Calibration:
+    """A calibration of a plain search from the map alone, on up to 256 of its photos, always the same ones.
 
-    With d the smallest descriptor distance in the place and d' the smallest elsewhere, the third is `1 - d / d'` (the
-    ratio test, 0 where both are alike, at least -1); the fourth is the share of weight in the place.
+    Each is searched twice: among the photos that were not taken on the same spot, and among those more than 50 m away,
+    as a photo that the map does not show. Photos of one drive look more alike than photos of another night or year,
+    and the map does not tell how much more: noise is added to the descriptors first, in random directions, from none up
+    to 2.5 times the median distance to the nearest photo. The radius scale is the geometric mean of the fitted one and
+    the default, because errors also depend on where queries are taken. A map too small to fit anything gives the
+    default calibration.
     """
-    lead = 1 - place.nearest / place.other if place.other > 0 else 0.0 if place.nearest == 0 else -1.0
-    return np.array([1.0, place.nearest, max(lead, -1.0), place.share])
+    rng = np.random.default_rng(0)
+    ids, latlon = place_map.sample(SAMPLE, rng)
+    truth_m, vectors = ecef_from_wgs84(latlon), place_map.descriptors(ids)
+    k = search_depth(place_map, truth_m, candidates)
+    plain = make_trials(place_map.search(vectors, k), truth_m, 1, same_spot_m=SAME_SPOT_M)
+    usual = np.median([trial.distances[0] for trial in plain if not trial.absent]) if plain else 0.0
+    queries = add_noise(vectors, usual * np.linspace(0, LARGEST_NOISE, len(ids)), rng)
+    trials = make_trials(place_map.search(queries, k), truth_m, candidates, same_spot_m=SAME_SPOT_M)
+    fitted = fit_trials(
+        trials,
+        "map",
+        temperature_share=MAP_TEMPERATURE_SHARE,
+        absent_share=MAP_ABSENT_SHARE,
+        sample_weight=MAP_SAMPLE_WEIGHT,
+        radius_share=MAP_RADIUS_SHARE,
+    )
+    return replace(fitted, radius_scale=math.sqrt(fitted.radius_scale * Calibration().radius_scale))
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """From what a list of matches says to a probability and a radius.
+def add_noise(vectors: Vectors, lengths: Floats, rng: np.random.Generator) -> Vectors:
+    """Unit vectors (n, dim), each moved by its length (n,) in a random direction, and scaled to unit length again."""
+    directions = rng.normal(size=vectors.shape)
+    moved = vectors + (lengths / np.linalg.norm(directions, axis=1))[:, None] * directions
+    return np.asarray(moved / np.linalg.norm(moved, axis=1, keepdims=True), dtype=np.float32)
 
-    The probability that the place is within 25 m of the truth is `1 / (1 + exp(-weights . features))`; the radius is
-    `radius_scale * sqrt(scatter^2 + (5 m)^2)`.
+
+def search_depth(place_map: PlaceMap, truth_m: Floats, candidates: int, absent_m: float = ELSEWHERE_M) -> int:
+    """How many matches to search, so that `candidates` are left without those within `absent_m` of the truth (Q, 3)."""
+    around = place_map.count_around(truth_m, absent_m)
+    return min(candidates + int(around.max(initial=0)), DEEPEST)
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """The matches of a photo, and where it was taken."""
+
+    latlon: Floats
+    """(K, 2) degrees."""
+    distances: Floats
+    """(K,) rising."""
+    truth_m: Floats
+    """(3,) earth-centred metres."""
+    absent: bool
+    """Whether the photos around the truth were removed: then no answer is right."""
+
+
+def make_trials(
+    matches: Matches, truth_m: Floats, k: int, *, same_spot_m: float = -1.0, absent_m: float = ELSEWHERE_M
+) -> list[Trial]:
+    """Two trials of k matches for each of Q photos, taken at `truth_m` (Q, 3).
+
+    One without the matches within `same_spot_m` of the truth (default: with all), one without those within `absent_m`,
+    as if the map did not show the place; if that leaves fewer than k, without those within 50 m. There is no trial
+    without matches.
     """
-
-    weights: tuple[float, float, float, float] = PRIOR
-    radius_scale: float = 4.0
-    temperature: float = TEMPERATURE
-    """Of the weights of matches, see `weigh`."""
-    photos: int = 0
-    """How many photos with known positions it was fitted on; 0: none, these are the numbers to start from."""
-    origin: str = "nothing"
-    """What it was fitted on: "photos" of the user's, the "map" itself, or "nothing"."""
-
-    def confidence(self, place: Place) -> float:
-        """The probability that the place is right."""
-        return float(sigmoid(features(place) @ np.array(self.weights)))
-
-    def radius_m(self, place: Place) -> float:
-        """Of 10 answers (confidence 0.5 or more) about places in the map, 9 are at most so far from the truth."""
-        return self.radius_scale * math.hypot(place.scatter_m, GRAIN_M)
-
-    def to_json(self) -> str:
-        """One line that `from_json` reads."""
-        return json.dumps({"format": FORMAT, **asdict(self)})
-
-    @staticmethod
-    def from_json(text: str) -> Calibration:
-        """The calibration that `to_json` wrote; raises MapError for anything else, as a stranger's map may hold it."""
-        try:
-            given: dict[str, Any] = json.loads(text)
-            if given.pop("format") != FORMAT:
-                raise ValueError("its format is a newer one")
-            first, second, third, fourth = (float(weight) for weight in given.pop("weights"))
-            read = Calibration(weights=(first, second, third, fourth), **given)
-            if not all(math.isfinite(number) for number in (*read.weights, read.radius_scale, read.temperature)):
-                raise ValueError("a number is not finite")
-            if read.radius_scale < 0 or read.temperature <= 0 or type(read.photos) is not int or read.photos < 0:
-                raise ValueError("a number is out of range")
-            if not isinstance(read.origin, str):
-                raise TypeError("its origin is not a text")
-            return read
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as wrong:
-            raise MapError(
-                f'the calibration in this map cannot be read ({wrong}): make it again with "sareloc map calibrate"'
-            ) from wrong
+    trials = []
+    for row, truth in enumerate(truth_m):
+        away = np.linalg.norm(ecef_from_wgs84(matches.latlon[row]) - truth, axis=1)
+        absent = away > (absent_m if (away > absent_m).sum() >= k else min(absent_m, ELSEWHERE_M))
+        for left, removed in ((away > same_spot_m, False), (absent, True)):
+            rows = np.flatnonzero(left)[:k]
+            if len(rows):
+                distances = matches.distances[row, rows].astype(np.float64)
+                trials.append(Trial(matches.latlon[row, rows], distances, truth, removed))
+    return trials
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a list of matches said about a photo, and what was true."""
+    """What the matches of a trial say together, and the error."""
 
     place: Place
     error_m: float
-    """From the place to where the photo was taken; inf where the map does not show it."""
+    """From the place to where the photo was taken; inf if the map does not show it."""
 
     @property
     def right(self) -> bool:
@@ -109,30 +151,67 @@ class Outcome:
         return math.isinf(self.error_m)
 
 
+def outcomes_of(trials: Sequence[Trial], temperature: float) -> list[Outcome]:
+    """The outcome of each trial, with the weights of matches at this temperature."""
+    outcomes = []
+    for trial in trials:
+        place = fuse(trial.latlon, trial.distances, weigh(trial.distances, temperature))
+        error_m = float(np.linalg.norm(ecef_from_wgs84(place.latlon)[0] - trial.truth_m))
+        outcomes.append(Outcome(place, math.inf if trial.absent else error_m))
+    return outcomes
+
+
+def fit_trials(
+    trials: Sequence[Trial],
+    origin: str,
+    *,
+    temperature_share: float = TEMPERATURE_SHARE,
+    absent_share: float = ABSENT_SHARE,
+    sample_weight: float = 1.0,
+    radius_share: float = RADIUS_SHARE,
+) -> Calibration:
+    """The calibration of these trials, see `fit_calibration`.
+
+    The temperature of the weights is `temperature_share` of the median difference of squared distances between a
+    photo's first match and its last, so that models with near and with far descriptors are treated alike.
+    """
+    spreads = [trial.distances[-1] ** 2 - trial.distances[0] ** 2 for trial in trials if not trial.absent]
+    usual = float(np.median(spreads)) if spreads else 0.0
+    temperature = temperature_share * usual if usual > 0 else TEMPERATURE
+    return fit_calibration(
+        outcomes_of(trials, temperature),
+        origin,
+        temperature=temperature,
+        absent_share=absent_share,
+        sample_weight=sample_weight,
+        radius_share=radius_share,
+    )
+
+
 def fit_calibration(
     outcomes: Sequence[Outcome],
     origin: str,
     *,
     temperature: float = TEMPERATURE,
     absent_share: float = ABSENT_SHARE,
-    worth: float = 1.0,
+    sample_weight: float = 1.0,
     radius_share: float = RADIUS_SHARE,
 ) -> Calibration:
-    """The calibration that these outcomes speak for; with few of them it stays near the numbers it starts from.
+    """The calibration fitted to these outcomes; with few of them it stays near the prior.
 
     Logistic regression of "right" on `features`, with a normal prior around `PRIOR` (that is, L2-regularised). Photos
-    that the map does not show (an infinite error) count together as `absent_share` of all: how often such photos come
-    is not for the map to know. `temperature` is the one that the outcomes were fused with. Each outcome counts as many
-    times as it is `worth`. For the radius see `fit_radius`; `radius_share` of the answers are to be inside.
+    that the map does not show (an infinite error) count together as `absent_share` of all: the map does not tell how
+    often such queries come. `temperature` is the one that the outcomes were fused with. `sample_weight`: how much each
+    outcome counts. For the radius see `fit_radius`; `radius_share` of the answers are to be inside.
     """
     if not 0 <= absent_share < 1:
-        raise ArgumentError(f"the share of photos from elsewhere lies in 0 <= share < 1: found {absent_share}")
+        raise ArgumentError(f"absent_share must be in 0 <= share < 1: found {absent_share}")
     if not outcomes:
         return Calibration(temperature=temperature)
     x = np.stack([features(outcome.place) for outcome in outcomes])
     right = np.array([outcome.right for outcome in outcomes])
     absent = np.array([outcome.absent for outcome in outcomes])
-    weights = fit_logistic(x, right, worth * importance(absent, absent_share))
+    weights = fit_logistic(x, right, sample_weight * sample_weights(absent, absent_share))
     answered = (sigmoid(x @ weights) >= MIN_CONFIDENCE) & ~absent
     scale = fit_radius([outcome for outcome, one in zip(outcomes, answered, strict=True) if one], radius_share)
     first, second, third, fourth = weights.tolist()
@@ -143,7 +222,7 @@ def fit_radius(answers: Sequence[Outcome], share: float = RADIUS_SHARE) -> float
     """The `radius_scale` with which this share of answers about places in the map, right or wrong, is in the radius.
 
     The `ceil(share (n + 1))`-th smallest of the n values `error / sqrt(scatter^2 + (5 m)^2)`: that order statistic
-    holds the next answer of the same kind with at least that probability (split conformal prediction). Where n is too
+    contains the next answer of the same kind with at least that probability (split conformal prediction). If n is too
     small for it, the largest value or that of `Calibration()`, whichever is larger. At most `LARGEST_SCALE`.
     """
     ratios = sorted(answer.error_m / math.hypot(answer.place.scatter_m, GRAIN_M) for answer in answers)
@@ -152,7 +231,7 @@ def fit_radius(answers: Sequence[Outcome], share: float = RADIUS_SHARE) -> float
     return min(scale, LARGEST_SCALE)
 
 
-def importance(absent: Bools, share: float) -> Floats:
+def sample_weights(absent: Bools, share: float) -> Floats:
     """Weights (n,) with which absent photos make up this share of the sum, which stays n."""
     if absent.all() or not absent.any():
         return np.ones(len(absent))
@@ -162,13 +241,13 @@ def importance(absent: Bools, share: float) -> Floats:
 def fit_logistic(x: Floats, right: Bools, counts: Floats) -> Floats:
     """Weights (D,) that maximise the likelihood of `right` (n,) given rows x (n, D), times the prior.
 
-    Minimises `sum_i counts_i log(1 + exp(-s_i w . x_i)) + sum_j (w_j - prior_j)^2 / (2 spread_j^2)`, s = +-1: a
-    convex function with one minimum, also where a line separates right from wrong. By Newton's method, steps halved
-    where they overshoot.
+    Minimises `sum_i counts_i log(1 + exp(-s_i w . x_i)) + sum_j (w_j - prior_j)^2 / (2 std_j^2)`, s = +-1: a convex
+    function with one minimum, also if a line separates right from wrong. By Newton's method, steps halved where they
+    overshoot.
     """
-    prior, precision = np.array(PRIOR), 1 / np.array(PRIOR_SPREAD) ** 2
+    prior, precision = np.array(PRIOR), 1 / np.array(PRIOR_STD) ** 2
     w = prior.copy()
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         p = sigmoid(x @ w)
         slope = x.T @ (counts * (p - right)) + precision * (w - prior)
         curve = (x.T * (counts * p * (1 - p))) @ x + np.diag(precision)
@@ -183,19 +262,14 @@ def fit_logistic(x: Floats, right: Bools, counts: Floats) -> Floats:
 
 def _loss(x: Floats, right: Bools, counts: Floats, w: Floats) -> float:
     margins = np.where(right, 1, -1) * (x @ w)
-    away = (w - np.array(PRIOR)) / np.array(PRIOR_SPREAD)
+    away = (w - np.array(PRIOR)) / np.array(PRIOR_STD)
     return float(counts @ np.logaddexp(0, -margins) + away @ away / 2)
-
-
-def sigmoid(x: npt.ArrayLike) -> Floats:
-    """`1 / (1 + exp(-x))` without overflow."""
-    return np.asarray(np.exp(-np.logaddexp(0, -np.asarray(x, dtype=np.float64))))
 
 
 def expected_calibration_error(
     confidence: npt.ArrayLike, right: npt.ArrayLike, bins: int = 10, *, counts: npt.ArrayLike | None = None
 ) -> float:
-    """How far confidence is from being right, on average: 0 is perfect, 1 always sure and always wrong.
+    """How far confidence is from the share of right answers: 0 is perfect, 1 always sure and always wrong.
 
     Answers are sorted into `bins` equal parts of 0..1 by confidence; each bin's |mean confidence - share right| counts
     with its number of answers (Naeini et al. 2015). `counts` (n,): how much each answer counts; default: 1 each. No

@@ -1,252 +1,126 @@
-"""From matches to a fix, of one photo or of a walk. Pure functions."""
+"""From the matches of a photo to its fix: where the matches agree, how probable that place is, and its radius.
+
+Pure functions and two records: `Place`, what a list of matches says, and `Calibration`, the parameters of confidence
+and radius (`sareloc.localize.calibration` fits them).
+"""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sareloc.arrays import Floats
-from sareloc.errors import ArgumentError
-from sareloc.geo import ecef_from_wgs84
-from sareloc.localize.calibration import MIN_CONFIDENCE, Calibration
-from sareloc.localize.fix import Fix, Match
-from sareloc.localize.fusion import PLACE_M, Place, fuse, kernel, weigh
+from sareloc.errors import ArgumentError, MapError
+from sareloc.geo import ecef_from_wgs84, wgs84_from_ecef
+from sareloc.localize.fix import Fix, LatLon, Match
 
-# A walk's photos support one another: places count by what the photos before and after say. Pure functions.
-
-SWITCH = 0.1
-"""The chance, at each step, that a walk leaves the map, or comes back to it."""
-TRUST = 0.4
-"""Photos of one walk look alike, and so do their mistakes: each counts as this part of an independent witness."""
-JUMP = 0.02
-"""The chance that a walk goes on anywhere in the map: cuts happen."""
-UNSEEN = 1.0
-"""So many places of which no photo tells are thought to be within reach of each one."""
-CHANCE = 0.05
-LEAST = 1e-9  # nothing is impossible: two photos may be sure and disagree
-
-
-@dataclass(frozen=True, eq=False)
-class Belief:
-    """What one photo says without the others. Probabilities; what is left is "taken outside of the map"."""
-
-    points_m: Floats
-    """(K, 3) the places where it may have been taken, earth-centred metres; K may be 0."""
-    chances: Floats
-    """(K,) of each of them."""
-    elsewhere: float
-    """In the map, but at none of them."""
-
-    @property
-    def outside(self) -> float:
-        """Of not having been taken in the map."""
-        return max(0.0, 1.0 - float(self.chances.sum()) - self.elsewhere)
-
-
-def support(beliefs: Sequence[Belief], reach_m: float | npt.ArrayLike, *, chance: float = CHANCE) -> list[Floats]:
-    """The probability (K,) of each place that each photo believes in, given all photos of the walk.
-
-    `reach_m`: how far apart two neighbouring photos can have been taken, one number or one for each of the T - 1 steps
-    (a speed in m/s times the seconds between them). `chance`: how probable it is that two photos of the map, drawn at
-    random, show the same place: the rarer, the more it means that photos agree.
-
-    Two questions are answered apart, both by the forward-backward algorithm. Where, if in the map: a hidden Markov
-    chain over places (see `_Step`). Whether in the map: a chain of two states, inside and outside (see `_inside`).
-    Places out of reach of one another count against both (see `_in_reach`, `_contradicted`): that the photos of a walk
-    agree on a place that cannot be reached from where the walk surely was does not make them sure of it. The chances
-    are the product of both answers. Without photos: [].
-    """
-    if not 0 < chance <= 1:
-        raise ArgumentError(f"a chance lies in 0 < chance <= 1: found {chance}")
-    given, count = np.asarray(reach_m, dtype=np.float64), max(len(beliefs) - 1, 0)
-    if given.ndim > 1 or (given.ndim == 1 and len(given) != count) or not (given >= 0).all():
-        raise ArgumentError(
-            f"a walk of {len(beliefs)} photos has {count} steps, each of 0 m or more: found a reach of {given.tolist()}"
-        )
-    steps = [_Step(belief, chance) for belief in beliefs]
-    reach = np.broadcast_to(given, count).tolist()
-    ahead = _told(steps, reach)
-    back = _told(steps[::-1], reach[::-1])[::-1]
-    where = []
-    for step, before, after in zip(steps, ahead, back, strict=True):
-        together = before * after / step.prior * step.likelihood
-        where.append(together / together.sum())
-    inside = _inside(beliefs, _in_reach(steps, where, reach))
-    odds = inside / (1 - inside) * (1 - (1 - JUMP) * _contradicted(steps, where, inside, reach))
-    return [one / (1 + one) * places[:-1] for one, places in zip(odds, where, strict=True)]
-
-
-class _Step:
-    """The states of one photo in the chain: its places, and last "elsewhere in the map"."""
-
-    def __init__(self, own: Belief, chance: float) -> None:
-        self.points_m = own.points_m
-        self.chance = chance
-        same = kernel(own.points_m, own.points_m)
-        # points that stand together are one place: together they are as probable, beforehand, as a lone one
-        each = chance / same.sum(axis=1)
-        self.prior = np.append(each, max(1 - each.sum(), chance))
-        self.prior /= self.prior.sum()
-        # by Bayes' rule: what the photo says, over what was to be expected beforehand
-        said = np.append(own.elsewhere + same @ own.chances / chance, own.elsewhere)
-        self.likelihood = np.maximum(said, LEAST) if len(own.points_m) else np.ones(1)
-
-    def reaches(self, other: _Step, reach_m: float) -> Floats:
-        """1 for places (N, M) of this photo and another within reach of each other, beyond it falling to 0."""
-        apart = np.linalg.norm(self.points_m[:, None] - other.points_m[None], axis=2)
-        return np.asarray(np.exp(-(np.maximum(0.0, apart - reach_m) ** 2) / (2 * PLACE_M**2)))
-
-    def onto(self, other: _Step, reach_m: float) -> Floats:
-        """The probability (N + 1, M + 1) of each state of the next photo, for each state of this one.
-
-        From a place to those within reach, each as probable as the other, beyond reach less by
-        `exp(-(r - reach)^2 / (2 * 25 m^2))`; or to one of which nobody tells; or, by `JUMP`, anywhere.
-        """
-        near = self.reaches(other, reach_m) * other.prior[:-1]
-        steps = np.column_stack([near, np.full(len(near), UNSEEN * self.chance)])
-        steps /= steps.sum(axis=1, keepdims=True)
-        return np.vstack([(1 - JUMP) * steps + JUMP * other.prior, other.prior])
-
-
-def _told(steps: Sequence[_Step], reach_m: Sequence[float]) -> list[Floats]:
-    """For each photo the probability of its states by what those before it say."""
-    told = [step.prior for step in steps[:1]]
-    for before, after, reach in zip(steps[:-1], steps[1:], reach_m, strict=True):
-        heard = told[-1] * before.likelihood
-        told.append(heard / heard.sum() @ before.onto(after, reach))
-    return told
-
-
-def _in_reach(steps: Sequence[_Step], where: Sequence[Floats], reach_m: Sequence[float]) -> Floats:
-    """The probability (T - 1,) that each step leads no farther than it can, where both photos were taken in the map.
-
-    A photo at none of its places does not contradict the others.
-    """
-    found = []
-    for row, reach in enumerate(reach_m):
-        here, there = where[row][:-1], where[row + 1][:-1]
-        near = float(here @ steps[row].reaches(steps[row + 1], reach) @ there)
-        found.append(near + 1 - float(here.sum() * there.sum()))
-    return np.clip(found, 0.0, 1.0)
-
-
-def _inside(beliefs: Sequence[Belief], in_reach: Floats) -> Floats:
-    """The probability (T,) that each photo was taken in the map, by all photos of the walk.
-
-    A walk inside stays inside by `1 - SWITCH`, times what speaks for the step: `in_reach`, and `JUMP` where it leads
-    too far, since then one of the two places is probably wrong. What other photos say counts to the power `TRUST`.
-    However sure they are, the next photo may be outside: the support of neighbours is bounded, and a walk that leaves
-    the map is doubted from the next photo on.
-    """
-    out = np.clip([belief.outside if len(belief.points_m) else 0.5 for belief in beliefs], LEAST, 1 - LEAST)
-    own = np.stack([1 - out, out], axis=1)  # (T, 2)
-    stays = (1 - SWITCH) * (in_reach + JUMP * (1 - in_reach))
-    steps = [np.array([[stay, SWITCH], [SWITCH, 1 - SWITCH]]) for stay in stays]
-
-    def heard(said: Floats, between: Sequence[Floats]) -> Floats:
-        told = [np.array([0.5, 0.5]) for _ in said[:1]]
-        for one, step in zip(said[:-1], between, strict=True):
-            message = (told[-1] * one) @ step
-            told.append(message / message.sum())
-        return np.array(told).reshape(-1, 2)
-
-    said = own**TRUST
-    together = heard(said, steps) * heard(said[::-1], steps[::-1])[::-1] * own
-    return np.asarray(together[:, 0] / together.sum(axis=1))
-
-
-def _contradicted(steps: Sequence[_Step], where: Sequence[Floats], inside: Floats, reach_m: Sequence[float]) -> Floats:
-    """The largest probability (T,) with which another photo was taken where this one's place is out of reach.
-
-    Of each photo its most probable place counts, and as much as is believed in it. In how many steps the walk could get
-    from one to the other is all that matters, not whether the photos between were taken in the map.
-    """
-    at, sure = np.zeros((len(steps), 3)), np.zeros(len(steps))
-    for row, (step, places) in enumerate(zip(steps, where, strict=True)):
-        if len(step.points_m):
-            at[row] = step.points_m[int(places[:-1].argmax())]
-            together = np.linalg.norm(step.points_m - at[row], axis=1) <= PLACE_M
-            sure[row] = inside[row] * places[:-1][together].sum()
-    travelled = np.concatenate([[0.0], np.cumsum(reach_m)])
-    found = np.zeros(len(steps))
-    for row in np.flatnonzero(sure).tolist():
-        beyond = np.linalg.norm(at - at[row], axis=1) - np.abs(travelled[: len(steps)] - travelled[row])
-        found[row] = (sure * (1 - np.exp(-(np.maximum(0.0, beyond) ** 2) / (2 * PLACE_M**2)))).max()
-    return found
-
-
-OTHER_MATCHES, NO_MATCH = 0.15, 0.2
-"""Where a fix is wrong, the chance that another of its matches is right, and that none is though the map shows it."""
+MIN_CONFIDENCE = 0.5
+"""Default: a fix of a lower confidence has no position."""
+PLACE_M = 25.0
+"""Photos nearer to each other show the same place: the field's radius of a correct answer."""
+KERNEL_M = PLACE_M / 2
+TEMPERATURE = 0.05
+MAX_STEPS, CONVERGED_M = 100, 1e-4  # of the mean shift
+PRIOR = (0.0, -3.0, 16.0, 3.0)
+"""Weights of the confidence that whitened descriptors of street photos gave, in a drawn and in a real city, rounded."""
+GRAIN_M = 5.0
+FORMAT = 1
 NO_MATCHES = "there is no photo of the map to compare with in the area asked for"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The parameters that turn a `Place` into a probability and a radius.
+
+    The probability that the place is within 25 m of the truth is `1 / (1 + exp(-weights . features))`; the radius is
+    `radius_scale * sqrt(scatter^2 + (5 m)^2)`.
+    """
+
+    weights: tuple[float, float, float, float] = PRIOR
+    radius_scale: float = 4.0
+    temperature: float = TEMPERATURE
+    """Of the weights of matches, see `weigh`."""
+    photos: int = 0
+    """Number of photos with known positions that it was fitted on; 0: none, the values are the defaults."""
+    origin: str = "nothing"
+    """What it was fitted on: "photos" of the user's, the "map" itself, or "nothing"."""
+
+    def confidence(self, place: Place) -> float:
+        """The probability that the place is within 25 m of the truth."""
+        return float(sigmoid(features(place) @ np.array(self.weights)))
+
+    def radius_m(self, place: Place) -> float:
+        """The distance from the truth that 9 of 10 answers (confidence 0.5 or more) in the map do not exceed."""
+        return self.radius_scale * math.hypot(place.scatter_m, GRAIN_M)
+
+    def to_json(self) -> str:
+        """One line that `from_json` reads."""
+        return json.dumps({"format": FORMAT, **asdict(self)})
+
+    @staticmethod
+    def from_json(text: str) -> Calibration:
+        """The calibration that `to_json` wrote; raises MapError if malformed, as a map may come from anywhere."""
+        try:
+            given: dict[str, Any] = json.loads(text)
+            if given.pop("format") != FORMAT:
+                raise ValueError("its format is a newer one")
+            first, second, third, fourth = (float(weight) for weight in given.pop("weights"))
+            read = Calibration(weights=(first, second, third, fourth), **given)
+            if not all(math.isfinite(number) for number in (*read.weights, read.radius_scale, read.temperature)):
+                raise ValueError("a number is not finite")
+            if read.radius_scale < 0 or read.temperature <= 0 or type(read.photos) is not int or read.photos < 0:
+                raise ValueError("a number is out of range")
+            if not isinstance(read.origin, str):
+                raise TypeError("its origin is not a text")
+            return read
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as wrong:
+            raise MapError(
+                f'the calibration in this map cannot be read ({wrong}): make it again with "sareloc map calibrate"'
+            ) from wrong
+
+
+def features(place: Place) -> Floats:
+    """What the confidence depends on (4,): 1, the first distance, the lead over any other place, and agreement.
+
+    With d the smallest descriptor distance in the place and d' the smallest elsewhere, the third is `1 - d / d'` (the
+    ratio test, 0 if both are equal, at least -1); the fourth is the share of weight in the place.
+    """
+    lead = 1 - place.nearest / place.other if place.other > 0 else 0.0 if place.nearest == 0 else -1.0
+    return np.array([1.0, place.nearest, max(lead, -1.0), place.share])
+
+
+def sigmoid(x: npt.ArrayLike) -> Floats:
+    """`1 / (1 + exp(-x))` without overflow."""
+    return np.asarray(np.exp(-np.logaddexp(0, -np.asarray(x, dtype=np.float64))))
 
 
 def estimate(
     matches: Sequence[Match], calibration: Calibration | None = None, *, min_confidence: float = MIN_CONFIDENCE
 ) -> Fix:
-    """The fix that matches of one photo give together.
+    """The fix that the matches of one photo give together.
 
-    The position is the place where they agree (see `fuse`, weights by `weigh`), radius and confidence come from the
-    calibration (without one, from cautious numbers that fit no map in particular). Below `min_confidence` there is no
-    position: the photo is not in this map. No matches: no position, confidence 0. Their order does not matter.
+    The position is the place where they agree (see `fuse`, weights by `weigh`); radius and confidence come from the
+    calibration (default: cautious values that were fitted to no map). Below `min_confidence` there is no position: the
+    photo is not in this map. No matches: no position, confidence 0. The order of the matches does not matter.
     """
     known = calibration or Calibration()
     if not matches:
         return Fix(None, None, 0.0, (), NO_MATCHES)
-    latlon, distances = _columns(matches)
+    latlon, distances = columns(matches)
     place = fuse(latlon, distances, weigh(distances, known.temperature))
-    return _fix(place, known.confidence(place), matches, known, min_confidence)
+    return fix_at(place, known.confidence(place), matches, known, min_confidence)
 
 
-def estimate_walk(
-    walk: Sequence[Sequence[Match]],
-    reach_m: float | npt.ArrayLike,
-    calibration: Calibration | None = None,
-    *,
-    chance: float = CHANCE,
-    min_confidence: float = MIN_CONFIDENCE,
-) -> list[Fix]:
-    """The fixes of a walk's photos, in order, each from the matches of all.
-
-    A photo whose own fix has confidence c believes in that place by c, in its other matches together by 0.15 (1 - c),
-    each by its weight, in the rest of the map by 0.2 (1 - c), and by what is left in a place outside. `support` makes
-    of all photos' beliefs one walk with steps of at most `reach_m` (`chance`: see there), which may leave the map.
-    Positions are fused by the chances it gives, and the confidence is their sum within 25 m. A photo without matches
-    has no position. A walk of one photo is `estimate`.
-    """
-    known = calibration or Calibration()
-    supported = support([believe(matches, known) for matches in walk], reach_m, chance=chance)
-    fixes = []
-    for matches, chances in zip(walk, supported, strict=True):
-        if not matches or len(walk) == 1:
-            fixes.append(estimate(matches, known, min_confidence=min_confidence))
-            continue
-        place = fuse(*_columns(matches), chances)
-        fixes.append(_fix(place, float(chances.sum()) * place.share, matches, known, min_confidence))
-    return fixes
-
-
-def believe(matches: Sequence[Match], calibration: Calibration) -> Belief:
-    """What a photo of a walk says by its own matches, see `estimate_walk`."""
-    if not matches:
-        return Belief(np.zeros((0, 3)), np.zeros(0), 0.0)
-    latlon, distances = _columns(matches)
-    weights = weigh(distances, calibration.temperature)
-    place = fuse(latlon, distances, weights)
-    points = ecef_from_wgs84(latlon)
-    inside = np.linalg.norm(points - ecef_from_wgs84(place.latlon), axis=1) <= PLACE_M
-    sure = calibration.confidence(place)
-    chances = np.where(inside, sure * weights, OTHER_MATCHES * (1 - sure) * weights)
-    chances[inside] /= weights[inside].sum()
-    chances[~inside] /= weights[~inside].sum() or 1.0
-    return Belief(points, chances, NO_MATCH * (1 - sure))
-
-
-def _fix(
+def fix_at(
     place: Place, confidence: float, matches: Sequence[Match], calibration: Calibration, min_confidence: float
 ) -> Fix:
+    """The fix at a place, or, below `min_confidence`, one without a position whose guess is that place."""
     ordered = tuple(sorted(matches, key=lambda match: match.distance))
     if confidence < min_confidence:
         reason = f"not in this map: the best guess has confidence {confidence:.2f}, asked for is {min_confidence:.2f}"
@@ -254,5 +128,88 @@ def _fix(
     return Fix(place.latlon, calibration.radius_m(place), confidence, ordered)
 
 
-def _columns(matches: Sequence[Match]) -> tuple[Floats, Floats]:
+def columns(matches: Sequence[Match]) -> tuple[Floats, Floats]:
+    """Positions (K, 2) in degrees and descriptor distances (K,) of matches."""
     return np.array([match.latlon for match in matches]), np.array([match.distance for match in matches])
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a list of matches says together."""
+
+    latlon: LatLon
+    scatter_m: float
+    """Root mean square distance of the matches in this place from `latlon`, weighted."""
+    share: float
+    """The part of all weight that is within `PLACE_M` of `latlon`, 0 to 1."""
+    nearest: float
+    """The smallest descriptor distance in this place."""
+    other: float
+    """The smallest one elsewhere; without matches elsewhere the largest of the list: the others are farther still."""
+
+
+def weigh(distances: npt.ArrayLike, temperature: float = TEMPERATURE) -> Floats:
+    """Weights (K,) of matches from their descriptor distances: `softmax(-d^2 / temperature)`.
+
+    `exp(-d^2 / t)` is SARE's Gaussian affinity: the share of a match is the probability, in the loss's own model, that
+    it is the one that attracts the query.
+    """
+    squared = np.asarray(distances, dtype=np.float64) ** 2
+    affinity = np.exp(-(squared - squared.min(initial=np.inf)) / temperature)
+    return np.asarray(affinity / affinity.sum()) if len(affinity) else affinity
+
+
+def fuse(latlon: npt.ArrayLike, distances: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> Place:
+    """The place where matches at `latlon` (K, 2) degrees with descriptor `distances` (K,) agree.
+
+    With weights w_i (default: those of `weigh`), positions p_i and the kernel `g(r) = exp(-r^2 / (2 * 12.5 m^2))`, the
+    density is `f(x) = sum_i w_i g(|x - p_i|)`. The place is the mode of f that is reached uphill from the match where f
+    is highest: `x <- sum_i w_i g_i p_i / sum_i w_i g_i` until it converges (mean shift). A match hundreds of metres
+    away has no part in that sum and does not move the place, whereas neighbours add up. Metres are earth-centred: the
+    antimeridian and the poles need no special case.
+
+    Two equally high places: the one with the smallest descriptor distance, then the southernmost, then the westernmost.
+    The order of the matches does not matter. One match: its position, scatter 0, share 1. Raises ArgumentError if there
+    are none.
+    """
+    degrees = np.asarray(latlon, dtype=np.float64).reshape(-1, 2)
+    alike = np.asarray(distances, dtype=np.float64).reshape(-1)
+    if not len(alike) or len(alike) != len(degrees):
+        raise ArgumentError(
+            f"a place is fused from one match or more: found {len(degrees)} positions, {len(alike)} distances"
+        )
+    order = np.lexsort((degrees[:, 1], degrees[:, 0], alike))  # so that rounding does not depend on the order given
+    degrees, alike = degrees[order], alike[order]
+    shares = weigh(alike) if weights is None else np.asarray(weights, dtype=np.float64)[order]
+    shares = shares / shares.sum()
+    points = ecef_from_wgs84(degrees)
+    density = kernel(points, points) @ shares
+    mode = _mean_shift(points, shares, points[int(density.argmax())])
+    away = np.linalg.norm(points - mode, axis=1)
+    inside = away <= PLACE_M
+    mass = min(1.0, float(shares[inside].sum()))
+    latitude, longitude = wgs84_from_ecef(mode)[0]
+    return Place(
+        (float(latitude), float(longitude)),
+        float(np.sqrt(shares[inside] @ away[inside] ** 2 / mass)) if mass else 0.0,
+        mass,
+        float(alike[inside].min(initial=np.inf)),
+        float(alike[~inside].min(initial=np.inf)) if not inside.all() else float(alike.max()),
+    )
+
+
+def kernel(a: Floats, b: Floats) -> Floats:
+    """How far points a (N, 3) and b (M, 3), in metres, are one place: `exp(-r^2 / (2 * 12.5 m^2))`, (N, M)."""
+    squared = ((a[:, None] - b[None]) ** 2).sum(axis=-1)
+    return np.asarray(np.exp(-squared / (2 * KERNEL_M**2)))
+
+
+def _mean_shift(points: Floats, weights: Floats, start: Floats) -> Floats:
+    mode = start
+    for _ in range(MAX_STEPS):
+        pull = weights * kernel(points, mode[None])[:, 0]
+        moved = pull @ points / pull.sum()
+        if np.linalg.norm(moved - mode) < CONVERGED_M:
+            return np.asarray(moved)
+        mode = moved
+    return mode

@@ -1,10 +1,10 @@
-"""A localizer from a map's file: the map says which model it wants."""
+"""Localizer: a model and a map that say where photos were taken."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
@@ -12,18 +12,16 @@ import torch
 
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.loading import load_images
-from sareloc.localize.calibration import MIN_CONFIDENCE, Calibration
-from sareloc.localize.estimate import estimate, estimate_walk
+from sareloc.localize.calibration import calibrate_by_map
+from sareloc.localize.estimate import MIN_CONFIDENCE, Calibration, estimate
 from sareloc.localize.fix import Fix, Match
 from sareloc.localize.rerank import SPREAD, Reranker
-from sareloc.localize.self_calibration import calibrate_by_map, chance_of_place
+from sareloc.localize.walk import chance_of_place, estimate_walk
 from sareloc.maps import Area, Circle, Matches, PlaceMap
 from sareloc.maps.store import load_map_model
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Image
 from sareloc.photos import decode
-
-# Localizer: a model and a map, asked where photos were taken.
 
 Photo = str | Path | bytes | Image
 """A file, its bytes, or pixels."""
@@ -50,17 +48,31 @@ class Search:
 
     @property
     def name(self) -> str:
-        """The options that are not at their defaults, such as "rerank=50", else "plain"; names stored calibrations."""
+        """The options that are not at their defaults, such as "rerank=50"; "plain" if all are."""
         chosen = [f"{f.name}={getattr(self, f.name)}" for f in fields(self) if getattr(self, f.name) != f.default]
         return " ".join(chosen) or "plain"
 
+    @property
+    def note(self) -> str:
+        """The name under which a map stores the calibration of this search."""
+        return f"calibration {self.name}"
+
+
+def map_calibration(place_map: PlaceMap, search: Search) -> Calibration:
+    """The calibration stored in a map for this search, else one fitted to the map's own photos."""
+    stored = place_map.notes.get(search.note)
+    if stored is not None:
+        return Calibration.from_json(stored)
+    plain = calibrate_by_map(place_map, search.candidates)
+    return replace(plain, temperature=SPREAD * plain.temperature) if search.rerank else plain
+
 
 class Localizer:
-    """Says where photos were taken, by the map that `model` has built.
+    """Says where photos were taken, with a map and the model that it was built with.
 
-    search: how matches are looked for. calibration: by default the one stored in the map for this search, else one
-    that the map gives by itself for a plain search. min_confidence: a fix that is less sure is none. batch: photos
-    described at once. workers: processes that decode photos.
+    search: how matches are searched. calibration: default: see `map_calibration`; fitting one searches the map for 256
+    of its photos. min_confidence: a fix of a lower confidence has no position. batch: photos described at once.
+    workers: processes that decode photos. Raises MapError if the map has no photos or was built with another model.
     """
 
     def __init__(
@@ -85,33 +97,22 @@ class Localizer:
         self.min_confidence = min_confidence
         self.batch = batch
         self.workers = workers
+        self._reranker = Reranker(model, place_map, batch=batch, workers=workers)
         self._given = calibration
+        self.calibration = calibration or map_calibration(place_map, self.search)
+        """The parameters of confidence and radius."""
 
-    @cached_property
-    def calibration(self) -> Calibration:
-        """What confidence and radius come from."""
-        if self._given is not None:
-            return self._given
-        stored = self.place_map.notes.get(self.note)
-        if stored is not None:
-            return Calibration.from_json(stored)
-        plain = calibrate_by_map(self.place_map, self.search.candidates)
-        return replace(plain, temperature=SPREAD * plain.temperature) if self.search.rerank else plain
-
-    @property
-    def note(self) -> str:
-        """Under which name the map keeps the calibration of this search."""
-        return f"calibration {self.search.name}"
-
-    @cached_property
-    def _reranker(self) -> Reranker:
-        return Reranker(self.model, self.place_map, batch=self.batch, workers=self.workers)
+    def recalibrated(self) -> Localizer:
+        """This localizer with the calibration that its map has now; one given as an argument is kept."""
+        fresh = copy.copy(self)
+        fresh.calibration = self._given or map_calibration(self.place_map, self.search)
+        return fresh
 
     def localize(self, photo: Photo, *, near: Near = None, top: int = 5) -> Fix:
-        """Where a photo was taken; a photo that cannot be decoded is a PhotoError.
+        """Where a photo was taken; raises PhotoError if it cannot be decoded.
 
-        near: look only there; a `Fix` means within 500 m of it (and its radius), or anywhere if it has no position.
-        top: how many matches the fix lists; all there are where the map holds fewer.
+        near: search only there; a `Fix` means within 500 m of it (and its radius), or anywhere if it has no position.
+        top: how many matches the fix lists; all if the map holds fewer.
         """
         (found,) = self.localize_many([photo], near=near, top=top)
         if isinstance(found, PhotoError):
@@ -123,7 +124,7 @@ class Localizer:
         return list(self.localize_each(photos, near=near, top=top))
 
     def localize_each(self, photos: Sequence[Photo], *, near: Near = None, top: int = 5) -> Iterator[Fix | PhotoError]:
-        """As `localize_many`, each answer as soon as it is known, in memory that does not grow with their number."""
+        """As `localize_many`, each answer as soon as it is known, in constant memory."""
         _check(photos, top)
         for found in self._search(photos, _area(near), top):
             if isinstance(found, PhotoError):
@@ -136,13 +137,13 @@ class Localizer:
     def localize_walk(
         self, photos: Sequence[Photo], reach_m: float | Sequence[float], *, near: Near = None, top: int = 5
     ) -> list[Fix | PhotoError]:
-        """As `localize_many`, for the photos of one walk, which support one another (see `estimate_walk`).
+        """As `localize_many`, for the photos of one walk, whose places are estimated together (see `estimate_walk`).
 
         The photos must be given in the order they were taken in: they are not sorted here.
 
-        reach_m: how far apart two photos that follow each other can have been taken; one number, or one for each of
-        the T - 1 steps, such as a speed in m/s times the seconds between them. A photo that cannot be decoded counts
-        as one that shows nothing of the map.
+        reach_m: the largest distance between two photos that follow each other; one number, or one for each of the
+        T - 1 steps, such as a speed in m/s times the seconds between them. A photo that cannot be decoded counts as one
+        without matches.
         """
         _check(photos, top)
         found = list(self._search(photos, _area(near), top))
@@ -155,7 +156,7 @@ class Localizer:
         ]
 
     def find_matches(self, images: Sequence[Image], k: int, near: Area | None = None) -> Matches:
-        """The photos of the map most like each image, k of them or as many as re-ranking has put in a new order."""
+        """The k photos of the map most like each image; more if re-ranking looks at more."""
         dim = self.place_map.manifest.dim
         descriptors = self.model.encode(images, dim=None if dim == self.model.dim else dim, batch=self.batch).numpy()
         matches = self.place_map.search(descriptors, max(k, self.search.rerank), near)
@@ -164,10 +165,10 @@ class Localizer:
         return matches
 
     def load(self, photos: Sequence[Photo]) -> Iterator[Image | PhotoError]:
-        """Pixels of photos, in order, at the model's size, or why there are none."""
+        """Pixels of photos, in order, at the model's size; for one that cannot be decoded, the error."""
         files = [photo for photo in photos if isinstance(photo, str | Path)]
         size = self.model.preprocess.size
-        # a worker takes longer to start than to decode a few photos
+        # starting workers takes longer than decoding a few photos
         decoded = load_images(files, size, workers=self.workers if len(files) > FEW else 0)
         for row, photo in enumerate(photos):
             if isinstance(photo, str | Path):
@@ -193,7 +194,7 @@ def _check(photos: Sequence[Photo], top: int) -> None:
     if not len(photos):
         raise ArgumentError("no photos were given: name at least one")
     if isinstance(photos, str | bytes):
-        raise ArgumentError("these photos are a single one: put it in a list, or ask localize")
+        raise ArgumentError("expected a list of photos, found a single one: put it in a list, or call localize")
     if top < 1:
         raise ArgumentError(f"top must be 1 or more, found {top}")
 
@@ -226,10 +227,10 @@ def open_localizer(
     batch: int = 8,
     workers: int = 0,
 ) -> Localizer:
-    """Open a map with its model, ready to be asked.
+    """Open a map (a file or an address) with the model that it was built with.
 
-    model: a model, a checkpoint or a packaged model's name; by default the packaged model that the map was built by.
-    device: where a model that is loaded here runs; by default the GPU where there is one.
+    model: a model, a checkpoint or a packaged model's name; default: the packaged model that the map was built with.
+    device: where a model that is loaded here runs; default: the GPU if there is one. For the others see `Localizer`.
     """
     place_map = PlaceMap(path)
     if not isinstance(model, PlaceModel):

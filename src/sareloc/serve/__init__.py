@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sareloc.errors import need
-from sareloc.localize import Localizer, Search
-from sareloc.localize.calibration import MIN_CONFIDENCE
+from sareloc.localize import MIN_CONFIDENCE, Localizer, Search
 from sareloc.models.place_model import PlaceModel
 from sareloc.serve.config import Limits, Serving
 

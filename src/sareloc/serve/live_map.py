@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -40,6 +38,7 @@ class LiveMap:
         self._localizer = localizer
         self._options = options
         self._watch = map_backend(place_map.path).watch(place_map.path)
+        self._notes = place_map.notes
         self._seen: tuple[int, ...] | None = None
 
     def answer(self, questions: Sequence[Question]) -> list[Fix]:
@@ -64,29 +63,13 @@ class LiveMap:
         version = self._watch.version()
         if version == self._seen:
             return
-        notes = self.place_map.notes
         self.place_map.refresh()
         if self._localizer is None and len(self.place_map):
             self._localizer = Localizer(self.model, self.place_map, **self._options)
-        elif self._localizer is not None and self.place_map.notes != notes:
-            self._localizer = _forgetful(self._localizer)
-        self._seen = version
-
-    def prepare(self) -> None:
-        """Do once what the first question would wait for."""
-        self.catch_up()
-        if self._localizer is not None:
-            _ = self._localizer.calibration
+        elif self._localizer is not None and self.place_map.notes != self._notes:
+            self._localizer = self._localizer.recalibrated()
+        self._notes, self._seen = self.place_map.notes, version
 
     def close(self) -> None:
         """Let go of the map's file."""
         self._watch.close()
-
-
-def _forgetful(localizer: Localizer) -> Localizer:
-    """The same localizer without what it has worked out from its map (calibration, feature maps)."""
-    fresh = copy.copy(localizer)
-    for name, value in vars(Localizer).items():
-        if isinstance(value, cached_property):
-            vars(fresh).pop(name, None)
-    return fresh

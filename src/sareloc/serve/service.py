@@ -239,7 +239,7 @@ class Service:
             self._decoders = stack.enter_context(ThreadPoolExecutor(self.limits.decoders, "sareloc-decode"))
             for queue in (self.questions, self.additions, self.heats):
                 stack.enter_context(queue.running())
-            await self.questions.in_thread(self.live.prepare)
+            await self.questions.in_thread(self.live.catch_up)
             yield
 
     def model_size(self, height: int, width: int) -> tuple[int, int]:

@@ -13,8 +13,8 @@ from sareloc.errors import ArgumentError
 from sareloc.geo import distance_m, wgs84_from_enu
 from sareloc.localize import Calibration, Fix, Localizer, Match, estimate, estimate_walk
 from sareloc.localize.calibration import Outcome, expected_calibration_error, fit_calibration
-from sareloc.localize.estimate import JUMP, SWITCH, TRUST, UNSEEN, Belief, support
-from sareloc.localize.fusion import fuse
+from sareloc.localize.estimate import fuse
+from sareloc.localize.walk import JUMP, SWITCH, TRUST, UNSEEN, Belief, support
 from sareloc.maps import PlaceMap
 from sareloc.maps.build import build_map
 from sareloc.models.checkpoint import PACKAGED, open_checkpoint
