@@ -1,7 +1,8 @@
 """MkDocs hooks: the reference pages are generated from the code each time the documentation is built.
 
-A page that holds the line `[commands]` gets every command of the command line with its options; a line
-`[public names of sareloc.losses]` becomes one mkdocstrings entry for each public name of that module.
+A page that holds the line `[commands]` gets every command of the command line with its options, one with the line
+`[training options]` the TOML file of `sareloc train --write-config`; a line `[public names of sareloc.losses]` becomes
+one mkdocstrings entry for each public name of that module.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 from types import ModuleType
 from typing import Any
 
-COMMANDS = "[commands]"
+COMMANDS, OPTIONS = "[commands]", "[training options]"
 PUBLIC = re.compile(r"^\[public names of ([\w.]+)\]$", re.MULTILINE)
 
 
@@ -28,6 +29,8 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     """Fill in a reference page; other pages stay as they are."""
     if COMMANDS in markdown:
         markdown = markdown.replace(COMMANDS, commands())
+    if OPTIONS in markdown:
+        markdown = markdown.replace(OPTIONS, training_options())
     return PUBLIC.sub(lambda found: entries(importlib.import_module(found[1])), markdown)
 
 
@@ -38,6 +41,13 @@ def commands() -> str:
     text: str = app.generate_docs(output_format="markdown", heading_level=1)
     _, first, rest = text.partition("\n## sareloc ")  # before it: a table of contents, which the page has in its margin
     return first + rest
+
+
+def training_options() -> str:
+    """Every option of training with its default and meaning, as TOML."""
+    from sareloc.training.config import TrainingConfig, config_text
+
+    return f"```toml\n{config_text(TrainingConfig())}```"
 
 
 def entries(module: ModuleType) -> str:
