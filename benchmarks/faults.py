@@ -47,11 +47,17 @@ from tests.maps.small_town import geotag_of, tiny_model, write_town
 
 from sareloc.errors import SarelocError
 from sareloc.index import sharded as approximate
-from sareloc.maps import MapManifest, PlaceMap, open_map_file
-from sareloc.maps.build import build_map
-from sareloc.maps.copy import copy_map
-from sareloc.maps.maintain import map_info, remove_photos, verify_map
-from sareloc.maps.schema import create_map_file
+from sareloc.maps import (
+    MapManifest,
+    PlaceMap,
+    build_map,
+    copy_map,
+    create_map_file,
+    map_info,
+    open_map_file,
+    remove_photos,
+    verify_map,
+)
 from sareloc.models.checkpoint import load_model, save_checkpoint
 from sareloc.models.place_model import make_model
 from sareloc.photos import decode, read_geotag, read_geotag_table

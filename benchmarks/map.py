@@ -30,11 +30,8 @@ from benchmarks.drawn_descriptors import WHITE, Walk, draw
 from benchmarks.measuring import about, memory_mb
 from PIL import Image
 
-from sareloc.maps import Circle, MapManifest, PlaceMap, open_map_file
-from sareloc.maps.build import build_map
+from sareloc.maps import Circle, MapManifest, MapPhoto, PlaceMap, build_map, create_map_file, open_map_file
 from sareloc.maps.maintain import index_cache
-from sareloc.maps.records import MapPhoto
-from sareloc.maps.schema import create_map_file
 from sareloc.models.place_model import make_model
 from sareloc.photos import Geotag, exif_bytes
 

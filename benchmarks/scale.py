@@ -33,8 +33,7 @@ from benchmarks.measuring import about, memory_mb
 from PIL import Image
 from tqdm import tqdm
 
-from sareloc.maps import MapManifest, open_map_file
-from sareloc.maps.schema import create_map_file
+from sareloc.maps import MapManifest, create_map_file, open_map_file
 from sareloc.photos import decode
 
 Vectors = npt.NDArray[Any]

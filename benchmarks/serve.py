@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from sareloc.maps.build import build_map
+from sareloc.maps import build_map
 from sareloc.models.checkpoint import save_checkpoint
 from sareloc.models.place_model import make_model
 from sareloc.photos import Geotag, exif_bytes

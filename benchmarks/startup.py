@@ -24,8 +24,7 @@ from benchmarks.map import BATCH, CITY, SIZE_DEG, drawn_photo
 from benchmarks.measuring import about
 from PIL import Image
 
-from sareloc.maps import MapManifest, PlaceMap, open_map_file
-from sareloc.maps.schema import create_map_file
+from sareloc.maps import MapManifest, PlaceMap, create_map_file, open_map_file
 from sareloc.models import Whitening, make_model
 from sareloc.models.checkpoint import save_checkpoint
 

@@ -29,8 +29,7 @@ from sareloc.figures.style import png_bytes
 from sareloc.files import write_atomically
 from sareloc.loading import load_images
 from sareloc.localize import Localizer, Search
-from sareloc.maps import PlaceMap
-from sareloc.maps.build import build_map
+from sareloc.maps import PlaceMap, build_map
 from sareloc.models import PlaceModel
 from sareloc.models.checkpoint import open_checkpoint, save_checkpoint
 from sareloc.models.netvlad_init import off_the_shelf

@@ -15,7 +15,7 @@ from tests.figures.little_town import make_report
 from sareloc.cli import figure
 from sareloc.cli import figure as figure_dataset
 from sareloc.errors import ArgumentError
-from sareloc.maps.build import build_map
+from sareloc.maps import build_map
 from sareloc.models import make_model
 from sareloc.models.checkpoint import load_model, save_checkpoint
 from sareloc.training import EpochRecord

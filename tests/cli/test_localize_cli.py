@@ -22,8 +22,7 @@ from sareloc.cli.localize import localize_command
 from sareloc.errors import ArgumentError, MapError
 from sareloc.geo import distance_m
 from sareloc.localize import Calibration
-from sareloc.maps import PlaceMap, open_store
-from sareloc.maps.copy import copy_map
+from sareloc.maps import PlaceMap, copy_map, open_store
 from sareloc.models.checkpoint import save_checkpoint
 
 

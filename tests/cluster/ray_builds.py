@@ -25,7 +25,7 @@ from sareloc.cluster.build import build_map_on_cluster, checkpoint_of
 from sareloc.cluster.ray import run_packets
 from sareloc.cluster.worker import Work, list_wanted, packets_of
 from sareloc.errors import SarelocError
-from sareloc.maps.file import MapFile
+from sareloc.maps import MapFile
 from sareloc.models.place_model import PlaceModel, make_model
 
 STORE_BYTES = 100 * 2**20

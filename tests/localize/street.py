@@ -10,8 +10,7 @@ import torch
 from PIL import Image
 
 from sareloc.geo import wgs84_from_enu
-from sareloc.maps import PlaceMap
-from sareloc.maps.build import build_map
+from sareloc.maps import PlaceMap, build_map
 from sareloc.models.place_model import PlaceModel, make_model
 from sareloc.photos import Geotag, exif_bytes
 

@@ -11,8 +11,7 @@ from sareloc.city import city_places, draw_pixels, draw_places
 from sareloc.geo import distance_m
 from sareloc.localize import Calibration, Fix, Localizer, Search
 from sareloc.localize.calibrate import calibrate
-from sareloc.maps import PlaceMap
-from sareloc.maps.build import build_map
+from sareloc.maps import PlaceMap, build_map
 from sareloc.models.netvlad_init import off_the_shelf
 from sareloc.photos import find_photos, read_geotag
 

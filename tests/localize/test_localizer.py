@@ -14,9 +14,7 @@ from sareloc.errors import ArgumentError, MapError, PhotoError, WeightsError
 from sareloc.geo import distance_m
 from sareloc.localize import Calibration, Fix, Localizer, Search, open_localizer
 from sareloc.localize.calibrate import calibrate
-from sareloc.maps import Box, Circle, PlaceMap
-from sareloc.maps.records import MapManifest
-from sareloc.maps.schema import create_map_file
+from sareloc.maps import Box, Circle, MapManifest, PlaceMap, create_map_file
 from sareloc.models.checkpoint import PACKAGED, save_checkpoint
 
 

@@ -15,8 +15,7 @@ from sareloc.localize import Calibration, Fix, Localizer, Match, estimate, estim
 from sareloc.localize.calibration import Outcome, expected_calibration_error, fit_calibration
 from sareloc.localize.estimate import fuse
 from sareloc.localize.walk import JUMP, SWITCH, TRUST, UNSEEN, Belief, support
-from sareloc.maps import PlaceMap
-from sareloc.maps.build import build_map
+from sareloc.maps import PlaceMap, build_map
 from sareloc.models.checkpoint import PACKAGED, open_checkpoint
 
 CHANCE = 0.03

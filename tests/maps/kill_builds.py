@@ -23,9 +23,7 @@ from typing import Any
 import torch
 from tests.maps.small_town import tiny_model
 
-from sareloc.maps import open_map_file
-from sareloc.maps.build import build_map
-from sareloc.maps.file import MapFile
+from sareloc.maps import MapFile, build_map, open_map_file
 from sareloc.models.place_model import PlaceModel
 
 BATCH = 4

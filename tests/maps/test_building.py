@@ -16,10 +16,20 @@ from PIL import Image
 from tests.maps.small_town import geotag_of, tiny_model, write_photo, write_town
 
 from sareloc.errors import ArgumentError, MapError, PhotoError
-from sareloc.maps import Box, Circle, MapManifest, PlaceMap, open_map_file, open_or_create_store, open_store
-from sareloc.maps.build import add_photos, build_map
-from sareloc.maps.copy import copy_map
-from sareloc.maps.maintain import map_info, remove_photos
+from sareloc.maps import (
+    Box,
+    Circle,
+    MapManifest,
+    PlaceMap,
+    add_photos,
+    build_map,
+    copy_map,
+    map_info,
+    open_map_file,
+    open_or_create_store,
+    open_store,
+    remove_photos,
+)
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Geotag, decode, exif_bytes, make_utm_name
 from sareloc.photos.xmp import sidecar_path, sidecar_with_geotag
@@ -460,7 +470,7 @@ import sys
 import numpy as np
 from sareloc.photos import Geotag
 from sareloc.maps import MapManifest, schema
-from sareloc.maps.records import MapPhoto
+from sareloc.maps import MapPhoto
 create = schema.create_map_file
 def create_at_once(path, manifest):
     print("ready", flush=True)  # there is no map, and this process is about to create one

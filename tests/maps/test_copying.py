@@ -12,10 +12,9 @@ from tests.maps.test_map_file import TINY, make_map, photo
 
 from sareloc.arrays import Vectors
 from sareloc.errors import ArgumentError, MapError
-from sareloc.maps import PlaceMap, open_map_file, open_store
-from sareloc.maps.copy import checksum, copy_map
-from sareloc.maps.file import MapFile
-from sareloc.maps.records import MapPhoto, Storage, entry_of
+from sareloc.maps import MapFile, MapPhoto, PlaceMap, copy_map, open_map_file, open_store
+from sareloc.maps.copy import checksum
+from sareloc.maps.store import Storage, entry_of
 from sareloc.milvus.store import MilvusStore
 
 

@@ -13,7 +13,7 @@ from tests.maps.kill_builds import enough_photos
 from tests.maps.small_town import tiny_model, write_town
 from tests.maps.test_building import contents
 
-from sareloc.maps.build import build_map
+from sareloc.maps import build_map
 
 KILLS = 12
 KILLER = Path(__file__).with_name("kill_builds.py")

@@ -22,13 +22,10 @@ from tests.index.contract_suite import unit_vectors
 from tests.maps.small_town import geotag_of
 
 from sareloc.errors import ArgumentError, MapError
-from sareloc.maps import PlaceMap
+from sareloc.maps import MapFile, MapManifest, MapPhoto, PlaceMap, create_map_file, open_map_file, verify_map
 from sareloc.maps import file as map_file
 from sareloc.maps import schema as opening
-from sareloc.maps.file import MapFile
-from sareloc.maps.maintain import verify_map
-from sareloc.maps.records import PACKINGS, MapManifest, MapPhoto, entry_of
-from sareloc.maps.schema import create_map_file, open_map_file
+from sareloc.maps.store import PACKINGS, entry_of
 
 DIM = 32
 TINY = MapManifest("tiny", "0123456789abcdef", DIM)

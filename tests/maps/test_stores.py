@@ -9,8 +9,7 @@ import pytest
 from tests.maps.store_suite import StoreContract
 from tests.maps.test_map_file import TINY
 
-from sareloc.maps import open_or_create_store
-from sareloc.maps.store import MapStore
+from sareloc.maps import MapStore, open_or_create_store
 from sareloc.milvus.store import MilvusStore
 
 

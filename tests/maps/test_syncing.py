@@ -10,8 +10,7 @@ import pytest
 from tests.maps.small_town import tiny_model, write_photo, write_town
 
 from sareloc.errors import MapError, PhotoError
-from sareloc.maps import open_store
-from sareloc.maps.build import add_photos, build_map, sync_map
+from sareloc.maps import add_photos, build_map, open_store, sync_map
 from sareloc.models.checkpoint import save_checkpoint
 from sareloc.models.place_model import PlaceModel
 

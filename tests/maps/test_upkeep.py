@@ -17,9 +17,9 @@ from tests.maps.test_map_file import DIM, TINY, make_format_1, make_map, photo
 from sareloc.errors import MapError
 from sareloc.index import ShardedIndex
 from sareloc.index import sharded as approximate
-from sareloc.maps import Box, PlaceMap, open_map_file
-from sareloc.maps.maintain import compact_map, index_cache, map_info, remove_photos, verify_map
-from sareloc.maps.records import descriptor_checksum
+from sareloc.maps import Box, PlaceMap, compact_map, map_info, open_map_file, remove_photos, verify_map
+from sareloc.maps.maintain import index_cache
+from sareloc.maps.store import descriptor_checksum
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sareloc.errors import ArgumentError
-from sareloc.maps.store import map_backend
+from sareloc.maps import map_backend
 from sareloc.milvus.connection import MilvusAddress, read_milvus_address
 
 

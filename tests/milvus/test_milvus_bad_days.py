@@ -17,9 +17,7 @@ from tests.milvus.relay import Relay
 from sareloc.arrays import Vectors
 from sareloc.cli import main
 from sareloc.errors import ArgumentError, MapError, MissingExtraError
-from sareloc.maps import PlaceMap, open_store
-from sareloc.maps.build import BuildReport, build_map
-from sareloc.maps.records import MapPhoto
+from sareloc.maps import BuildReport, MapPhoto, PlaceMap, build_map, open_store
 from sareloc.milvus import connection as milvus_connection
 from sareloc.milvus.connection import Connection, read_milvus_address
 from sareloc.milvus.store import MilvusStore

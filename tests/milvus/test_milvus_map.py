@@ -17,10 +17,20 @@ from sareloc.errors import ArgumentError, MapError
 from sareloc.geo import distance_m, ecef_from_wgs84
 from sareloc.localize import Calibration, Localizer, Search
 from sareloc.localize.calibrate import calibrate
-from sareloc.maps import Area, Box, Circle, PlaceMap, open_store
-from sareloc.maps.build import add_photos, build_map
-from sareloc.maps.copy import copy_map
-from sareloc.maps.maintain import compact_map, map_info, remove_photos, verify_map
+from sareloc.maps import (
+    Area,
+    Box,
+    Circle,
+    PlaceMap,
+    add_photos,
+    build_map,
+    compact_map,
+    copy_map,
+    map_info,
+    open_store,
+    remove_photos,
+    verify_map,
+)
 
 pytest.importorskip("milvus_lite")
 

@@ -25,12 +25,18 @@ from tests.milvus.relay import Relay
 
 from sareloc.errors import MapError
 from sareloc.index import Index
-from sareloc.maps import Circle, PlaceMap, open_or_create_store, open_store
-from sareloc.maps.build import build_map
-from sareloc.maps.copy import copy_map
-from sareloc.maps.file import MapFile
-from sareloc.maps.maintain import map_info, verify_map
-from sareloc.maps.store import MapStore
+from sareloc.maps import (
+    Circle,
+    MapFile,
+    MapStore,
+    PlaceMap,
+    build_map,
+    copy_map,
+    map_info,
+    open_or_create_store,
+    open_store,
+    verify_map,
+)
 from sareloc.milvus.collection import MilvusCollection
 from sareloc.milvus.connection import read_milvus_address
 from sareloc.milvus.store import MilvusStore

@@ -17,9 +17,7 @@ from tests.serve.conftest import ALLOWED, TOKEN
 from tests.serve.running import DEADLINE_S, running, street_client
 
 from sareloc.geo import distance_m
-from sareloc.maps import PlaceMap
-from sareloc.maps.build import add_photos, build_map
-from sareloc.maps.maintain import verify_map
+from sareloc.maps import PlaceMap, add_photos, build_map, verify_map
 from sareloc.models.whitening import fit_whitening
 from sareloc.serve import Serving, make_app
 

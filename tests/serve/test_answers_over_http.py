@@ -18,9 +18,7 @@ from sareloc import __version__
 from sareloc.errors import MissingExtraError
 from sareloc.geo import distance_m
 from sareloc.localize import Calibration, Localizer, Search
-from sareloc.maps import PlaceMap, open_map_file
-from sareloc.maps.records import MapManifest
-from sareloc.maps.schema import create_map_file
+from sareloc.maps import MapManifest, PlaceMap, create_map_file, open_map_file
 from sareloc.serve import Serving, make_app
 
 

@@ -11,8 +11,7 @@ from tests.localize.street import street_model, view, write_view
 
 from sareloc.errors import MapError
 from sareloc.localize import Localizer
-from sareloc.maps import Box, FileMap, PlaceMap, open_map_file
-from sareloc.maps.build import add_photos
+from sareloc.maps import Box, FileMap, PlaceMap, add_photos, open_map_file
 from sareloc.maps.listing import FileListing, FileWatch, PhotoTable
 from sareloc.photos import Geotag
 from sareloc.serve.catalogue import map_geojson

@@ -21,7 +21,7 @@ from tests.serve.running import DEADLINE_S
 import sareloc.serve.server
 from sareloc.cli.serve import is_loopback, serve_command
 from sareloc.errors import ArgumentError, MapError
-from sareloc.maps.copy import copy_map
+from sareloc.maps import copy_map
 from sareloc.models.checkpoint import save_checkpoint
 from sareloc.serve import Limits, Serving
 

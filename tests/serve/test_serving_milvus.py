@@ -12,8 +12,7 @@ from tests.localize.street import street_model
 from tests.serve.running import DEADLINE_S, running, street_client
 
 from sareloc.errors import ArgumentError
-from sareloc.maps import Box, PlaceMap, open_store
-from sareloc.maps.copy import copy_map
+from sareloc.maps import Box, PlaceMap, copy_map, open_store
 from sareloc.serve import Serving, make_app
 
 pytest.importorskip("milvus_lite")

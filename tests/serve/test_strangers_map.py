@@ -12,8 +12,7 @@ from tests.localize.street import street_model
 from tests.serve.running import street_client
 
 from sareloc.errors import ArgumentError
-from sareloc.maps import PlaceMap
-from sareloc.maps.copy import copy_map
+from sareloc.maps import PlaceMap, copy_map
 from sareloc.serve import Serving, make_app
 from sareloc.serve.catalogue import hidden_photos
 

@@ -14,8 +14,7 @@ from sareloc.datasets import load_dataset
 from sareloc.datasets.places import Protocol
 from sareloc.errors import ArgumentError
 from sareloc.evaluation import Report, evaluate, rank_by_map
-from sareloc.maps import PlaceMap
-from sareloc.maps.store import load_map_model
+from sareloc.maps import PlaceMap, load_map_model
 from sareloc.models.checkpoint import load_model
 
 

@@ -13,12 +13,11 @@ from cyclopts import Parameter
 
 from sareloc.cli import Device
 from sareloc.errors import ArgumentError
-from sareloc.maps import Box, open_store
-from sareloc.maps.maintain import MapInfo, compact_map, find_gone, map_info, remove_photos, verify_map
+from sareloc.maps import Box, MapInfo, compact_map, find_gone, map_info, open_store, remove_photos, verify_map
 from sareloc.photos.finding import is_url
 
 if TYPE_CHECKING:
-    from sareloc.maps.build import BuildReport
+    from sareloc.maps import BuildReport
     from sareloc.models.place_model import PlaceModel
 
 
@@ -75,7 +74,7 @@ def build(
         from sareloc.cluster.build import build_map_on_cluster
 
         return _tell(build_map_on_cluster(_load(model, "cpu"), photos, out, cluster=cluster, **knobs), out, as_json)
-    from sareloc.maps.build import build_map
+    from sareloc.maps import build_map
 
     if remote := [photo for photo in photos if is_url(photo)]:
         raise ArgumentError(f"{remote[0]} is not a folder of this machine: read URLs with --cluster ray://local")
@@ -115,8 +114,7 @@ def add(
     as_json
         Print one JSON object.
     """
-    from sareloc.maps.build import add_photos
-    from sareloc.maps.store import load_map_model
+    from sareloc.maps import add_photos, load_map_model
 
     with open_store(city) as store:
         its_model = load_map_model(store.manifest, Path(city).name, model, device)
@@ -164,7 +162,7 @@ def sync(
     as_json
         Print one JSON object.
     """
-    from sareloc.maps.build import sync_map
+    from sareloc.maps import sync_map
 
     report = sync_map(
         model,
@@ -266,7 +264,7 @@ def copy(source: str, target: str, *, as_json: Json = False) -> None:
     as_json
         Print one JSON object.
     """
-    from sareloc.maps.copy import copy_map
+    from sareloc.maps import copy_map
 
     report = copy_map(source, target)
     if as_json:

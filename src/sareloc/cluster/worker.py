@@ -19,9 +19,8 @@ import numpy as np
 from sareloc.arrays import Vectors
 from sareloc.describe import describe
 from sareloc.errors import PhotoError
+from sareloc.maps import MapPhoto, open_store
 from sareloc.maps.examine import Conflict, Tally, examine, list_photos, pick_new, read_tables, set_aside, stamp
-from sareloc.maps.records import MapPhoto
-from sareloc.maps.store import open_store
 from sareloc.models.checkpoint import load_model
 from sareloc.photos import Geotag, read_geotag_table
 from sareloc.photos.decoding import TRUNCATED, is_truncated

@@ -17,8 +17,7 @@ from sareloc.localize.estimate import MIN_CONFIDENCE, Calibration, estimate
 from sareloc.localize.fix import Fix, Match
 from sareloc.localize.rerank import SPREAD, Reranker
 from sareloc.localize.walk import chance_of_place, estimate_walk
-from sareloc.maps import Area, Circle, Matches, PlaceMap
-from sareloc.maps.store import load_map_model
+from sareloc.maps import Area, Circle, Matches, PlaceMap, load_map_model
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Image
 from sareloc.photos import decode

@@ -1,24 +1,71 @@
-"""The map: photos with known positions, searched by descriptor; one GeoPackage, or a collection of Milvus.
+"""Maps: geotagged photos with their descriptors, in a GeoPackage file or on a server, searched by descriptor.
 
-`PlaceMap` opens one; `building` makes one and adds to it; `upkeep` looks after it and removes from it; `copying` moves
-it. What keeps a map is behind `MapStore`, what searches it behind `MapPhotos`.
+`build_map`, `add_photos` and `sync_map` write a map; `PlaceMap` opens one for searching; `map_info`, `verify_map`,
+`remove_photos`, `compact_map` and `copy_map` maintain it. `MapStore` is an open map for reading and writing, whatever
+stores it; the backend of an address is found by `map_backend`.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from sareloc.geo import Area, Box, Circle
+from sareloc.maps.copy import CopyReport, copy_map
+from sareloc.maps.file import MapFile
+from sareloc.maps.maintain import MapInfo, compact_map, find_gone, map_info, remove_photos, verify_map
 from sareloc.maps.place_map import FileMap, Matches, PlaceMap
-from sareloc.maps.records import MapManifest
-from sareloc.maps.schema import open_map_file
-from sareloc.maps.store import open_or_create_store, open_store
+from sareloc.maps.schema import create_map_file, open_map_file
+from sareloc.maps.store import (
+    Entry,
+    MapBackend,
+    MapManifest,
+    MapPhoto,
+    MapStore,
+    load_map_model,
+    map_backend,
+    open_or_create_store,
+    open_store,
+)
+
+if TYPE_CHECKING:
+    from sareloc.maps.build import BuildReport, SyncReport, add_photos, build_map, sync_map
 
 __all__ = [
     "Area",
     "Box",
+    "BuildReport",
     "Circle",
+    "CopyReport",
+    "Entry",
     "FileMap",
+    "MapBackend",
+    "MapFile",
+    "MapInfo",
     "MapManifest",
+    "MapPhoto",
+    "MapStore",
     "Matches",
     "PlaceMap",
+    "SyncReport",
+    "add_photos",
+    "build_map",
+    "compact_map",
+    "copy_map",
+    "create_map_file",
+    "find_gone",
+    "load_map_model",
+    "map_backend",
+    "map_info",
     "open_map_file",
     "open_or_create_store",
     "open_store",
+    "remove_photos",
+    "sync_map",
+    "verify_map",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Names of `sareloc.maps.build`, which is imported at the first use: it imports torch."""
+    if name in ("BuildReport", "SyncReport", "add_photos", "build_map", "sync_map"):
+        return getattr(import_module("sareloc.maps.build"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

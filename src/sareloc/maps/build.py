@@ -33,9 +33,12 @@ from sareloc.maps.examine import (
     set_aside,
     stamp,
 )
-from sareloc.maps.records import Entry, MapManifest, MapPhoto, Storage
 from sareloc.maps.store import (
+    Entry,
+    MapManifest,
+    MapPhoto,
     MapStore,
+    Storage,
     build_index,
     gone_photos,
     is_gone,

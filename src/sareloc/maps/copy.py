@@ -14,8 +14,21 @@ from tqdm import tqdm
 from sareloc.arrays import Vectors
 from sareloc.errors import ArgumentError, MapError
 from sareloc.maps import gpkg
-from sareloc.maps.records import PACKINGS, Entry, MapPhoto, Storage, entry_of, same_entry
-from sareloc.maps.store import Address, MapBackend, MapStore, build_index, map_backend, open_or_create_store, open_store
+from sareloc.maps.store import (
+    PACKINGS,
+    Address,
+    Entry,
+    MapBackend,
+    MapPhoto,
+    MapStore,
+    Storage,
+    build_index,
+    entry_of,
+    map_backend,
+    open_or_create_store,
+    open_store,
+    same_entry,
+)
 from sareloc.photos.finding import is_url
 
 SCALES = {"int8": 4}

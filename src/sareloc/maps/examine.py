@@ -11,8 +11,7 @@ from typing import TypeVar
 
 from sareloc.errors import PhotoError
 from sareloc.geo import distance_m
-from sareloc.maps.records import Entry, MapPhoto, entry_of, same_entry, same_geotag
-from sareloc.maps.store import MapStore
+from sareloc.maps.store import Entry, MapPhoto, MapStore, entry_of, same_entry, same_geotag
 from sareloc.photos import Geotag, find_photos, read_geotag, read_geotag_table
 from sareloc.photos.decoding import open_photo
 from sareloc.photos.finding import TABLES, TableTags, fitting_ns, is_url, match_table, remote_stamp

@@ -16,7 +16,6 @@ import secrets
 import shlex
 import shutil
 import sqlite3
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,7 +27,7 @@ from sareloc.arrays import Floats, Ints, Vectors
 from sareloc.errors import MapError, PositionError
 from sareloc.geo import Area
 from sareloc.maps import gpkg
-from sareloc.maps.records import PACKINGS, Entry, MapManifest, MapPhoto, descriptor_checksum, shown
+from sareloc.maps.store import PACKINGS, Entry, MapManifest, MapPhoto, descriptor_checksum, photo_checksum, shown
 from sareloc.photos import Geotag
 
 T = TypeVar("T")
@@ -155,11 +154,6 @@ class MapFile:
     def count(self) -> int:
         """See `MapStore`."""
         return int(self.query("SELECT count(*) FROM photos")[0][0])
-
-    def find(self, sha256: bytes) -> tuple[int, str] | None:
-        """The id and the file of the photo with this content."""
-        found = self.known([sha256]).get(sha256)
-        return None if found is None else (found.photo_id, found.file)
 
     def known(self, digests: Sequence[bytes]) -> dict[bytes, Entry]:
         """See `MapStore`."""
@@ -372,14 +366,6 @@ def _is_full(path: Path) -> bool:
         return shutil.disk_usage(path.parent).free < FULL_BYTES
     except OSError:
         return False
-
-
-def photo_checksum(geom: bytes, file: str) -> int:
-    """Of where and under which name a map holds a photo: a CRC-32, never 0, which means unknown.
-
-    A trigger of the map sets it to 0 where another program, such as QGIS, changes these values.
-    """
-    return zlib.crc32(file.encode("utf-8", "surrogatepass"), zlib.crc32(geom)) or 1
 
 
 def write_change_id(sql: sqlite3.Connection) -> None:

@@ -15,9 +15,8 @@ from sareloc.geo import Area, Box
 from sareloc.index.cache import IndexCache
 from sareloc.index.sharded import ShardedIndex, exact_below
 from sareloc.maps.file import PART, MapFile
-from sareloc.maps.records import PACKINGS, MapManifest
 from sareloc.maps.schema import open_map_file
-from sareloc.maps.store import Address, gone_photos, map_backend, open_store
+from sareloc.maps.store import PACKINGS, Address, MapManifest, gone_photos, map_backend, open_store
 
 HALF = 1e-3  # rounding to half precision moves a coordinate of a unit vector by less
 SAMPLE = 1000

@@ -20,9 +20,8 @@ from sareloc.index.sharded import EXACT_NUMBERS
 from sareloc.maps.file import MapFile
 from sareloc.maps.listing import FileListing, FileWatch
 from sareloc.maps.maintain import compact_file, file_info, index_cache, verify_file
-from sareloc.maps.records import MapManifest
 from sareloc.maps.schema import map_file_exists, name_in_map, open_map_file, open_or_create_map_file
-from sareloc.maps.store import MapBackend, map_backend
+from sareloc.maps.store import MapBackend, MapManifest, map_backend
 
 if TYPE_CHECKING:
     from sareloc.models.place_model import PlaceModel

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from sareloc.errors import ArgumentError, MapError, look_up
 from sareloc.maps import gpkg
-from sareloc.maps.file import WAIT_S, MapFile, map_errors, photo_checksum, write_change_id
-from sareloc.maps.records import FORMAT, PACKINGS, MapManifest, descriptor_checksum, read_manifest
+from sareloc.maps.file import WAIT_S, MapFile, map_errors, write_change_id
+from sareloc.maps.store import FORMAT, PACKINGS, MapManifest, descriptor_checksum, photo_checksum, read_manifest
 
 SUFFIX = ".gpkg"
 NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}

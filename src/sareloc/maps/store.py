@@ -1,4 +1,4 @@
-"""Map addresses: which backend opens the map at an address, and what an open map can do.
+"""What a map stores, what an open map can do, and which backend opens the map at an address.
 
 A map is a file, or it is on a server. The core opens both through `map_backend` and knows no server by name: `BACKENDS`
 says which object to import for the scheme of an address.
@@ -6,17 +6,23 @@ says which object to import for the scheme of an address.
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
+import numpy as np
+
+from sareloc import __version__
 from sareloc.arrays import Floats, Ints, Vectors
 from sareloc.errors import MapError
 from sareloc.geo import Area
-from sareloc.maps.records import Entry, MapManifest, MapPhoto
+from sareloc.photos import Geotag
 from sareloc.photos.finding import is_url
 
 if TYPE_CHECKING:
@@ -33,6 +39,112 @@ Address = str | Path
 FILES = "sareloc.maps.place_map:FILES"
 BACKENDS = {"milvus": "sareloc.milvus:BACKEND", "milvus-lite": "sareloc.milvus:BACKEND"}
 """Scheme of an address -> "module:object" of its `MapBackend`, imported when the first such map is opened."""
+
+FORMAT = 2
+"""Of map files. Format 1 had no checksums and no change id; it is read, and upgraded when opened for writing."""
+TIME_S = 1e-3  # a map file stores milliseconds
+LARGEST_DIM = 2**18
+LONGEST_TEXT = 1000
+
+Storage = Literal["float16", "float32", "int8"]
+
+
+@dataclass(frozen=True)
+class MapManifest:
+    """The model that a map's descriptors come from, and how they are stored."""
+
+    model: str
+    fingerprint: str
+    dim: int
+    storage: Storage = "float16"
+    map_id: str = ""
+    """Random, drawn when the map is created; identifies the map in the cache of search indexes."""
+    made_by: str = f"sareloc {__version__}"
+    format: int = FORMAT
+
+
+@dataclass(frozen=True)
+class MapPhoto:
+    """A photo as a map stores it, without its descriptor."""
+
+    file: str
+    """Its path: relative to the map's folder if it is inside, else absolute; forward slashes."""
+    geotag: Geotag
+    width: int
+    """Pixels, as stored in the file."""
+    height: int
+    sha256: bytes
+    """Of the file's content, which identifies the photo whatever its name."""
+    size_bytes: int
+    modified_ns: int
+    """The file's modification time when it was read: a file with the same time and size is not read again."""
+    replaces: int | None = None
+    """The id of the photo that had this file name before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a map stores of a photo that may change while its content, and so its descriptor, stays the same."""
+
+    photo_id: int
+    file: str
+    stamp: tuple[int, int]
+    """Size in bytes and modification time in ns of the file when it was read."""
+    geotag: Geotag
+    replaces: int | None = None
+    """For `MapStore.update`: the id of the photo that had this file name before."""
+
+
+class MapStore(Protocol):
+    """An open map, for reading and writing. A write that returned is permanent, and every write may be repeated."""
+
+    @property
+    def name(self) -> str:
+        """The map's address, for messages."""
+
+    @property
+    def manifest(self) -> MapManifest:
+        """See `MapManifest`."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def add(self, photos: Sequence[MapPhoto], descriptors: Vectors) -> int:
+        """Add photos with their descriptors (n, dim); returns how many were not in the map yet."""
+
+    def update(self, entries: Sequence[Entry]) -> None:
+        """Write the file names, stamps and geotags of photos in the map, in order; unknown ids are ignored.
+
+        A photo that an entry `replaces` is removed, unless its name was changed meanwhile.
+        """
+
+    def remove(self, ids: Ints) -> int:
+        """Remove these photos and their descriptors; returns how many were in the map."""
+
+    def count(self) -> int:
+        """The number of photos."""
+
+    def known(self, digests: Sequence[bytes]) -> dict[bytes, Entry]:
+        """The entries of the photos in the map with these contents (SHA-256)."""
+
+    def entries(self, files: Sequence[str]) -> dict[str, Entry]:
+        """The entries of the photos in the map with these file names; others may be among them."""
+
+    def pages(self, area: Area | None = None) -> Iterator[tuple[Ints, Floats, Sequence[str]]]:
+        """The ids (n,), positions (n, 2) and file names of all photos, or of those in an area, page by page."""
+
+    def records(self) -> Iterator[tuple[list[MapPhoto], Vectors]]:
+        """All photos and their descriptors (n, dim), some thousand at a time."""
+
+    def notes(self) -> dict[str, str]:
+        """Texts that are stored in the map, such as a calibration, by name."""
+
+    def write_note(self, name: str, text: str) -> None:
+        """Store a text under this name; an earlier one is replaced."""
+
+    def photo_path(self, file: str) -> Path:
+        """The path of a photo on this disk, from its name in the map."""
 
 
 @dataclass(frozen=True)
@@ -77,60 +189,8 @@ def map_backend(address: Address) -> MapBackend:
     return backend
 
 
-class MapStore(Protocol):
-    """An open map, to read all of it and to write to. What is acknowledged is kept; everything may be done twice."""
-
-    @property
-    def name(self) -> str:
-        """What messages call it."""
-
-    @property
-    def manifest(self) -> MapManifest:
-        """What it is."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *error: object) -> None: ...
-
-    def add(self, photos: Sequence[MapPhoto], descriptors: Vectors) -> int:
-        """Put photos and their descriptors (n, dim) in; returns how many were not there yet."""
-
-    def update(self, entries: Sequence[Entry]) -> None:
-        """Write the files, stamps and geotags of photos that are in the map, in order; ids that are not are ignored.
-
-        A photo that an entry `replaces` is removed, unless it has got another name meanwhile.
-        """
-
-    def remove(self, ids: Ints) -> int:
-        """Forget these photos and their descriptors; returns how many there were."""
-
-    def count(self) -> int:
-        """How many photos there are."""
-
-    def known(self, digests: Sequence[bytes]) -> dict[bytes, Entry]:
-        """The photos of these contents (SHA-256) that are in the map."""
-
-    def entries(self, files: Sequence[str]) -> dict[str, Entry]:
-        """The photos of these files that are in the map; there may be others among them."""
-
-    def pages(self, area: Area | None = None) -> Iterator[tuple[Ints, Floats, Sequence[str]]]:
-        """The ids, positions (n, 2) and files of all photos, or of those in an area, as many at a time as is good."""
-
-    def records(self) -> Iterator[tuple[list[MapPhoto], Vectors]]:
-        """All that is known of all photos, and their descriptors, some thousand at a time."""
-
-    def notes(self) -> dict[str, str]:
-        """The texts that travel with the map, by name, such as a calibration."""
-
-    def write_note(self, name: str, text: str) -> None:
-        """Keep a text under this name, in place of an earlier one."""
-
-    def photo_path(self, file: str) -> Path:
-        """Where a file of the map lies on this disk."""
-
-
 def is_gone(path: str | Path) -> bool:
-    """Whether a file does not exist; one that cannot be looked at, as for lack of rights, is not known to be gone."""
+    """Whether a file does not exist; False if that cannot be determined, such as without permission."""
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -141,9 +201,9 @@ def is_gone(path: str | Path) -> bool:
 
 
 def gone_photos(store: MapStore) -> Iterator[tuple[int, str]]:
-    """The ids and files of the photos of a map whose files no longer exist; URLs are not looked at.
+    """The ids and names of the photos of a map whose files no longer exist; URLs are not checked.
 
-    Reads the names of all photos, and asks the file system about each.
+    Reads the names of all photos and looks each up in the file system.
     """
     for ids, _, files in store.pages():
         for photo_id, file in zip(ids.tolist(), files, strict=True):
@@ -173,10 +233,11 @@ def open_or_create_store(address: Address, manifest: MapManifest) -> MapStore:
 def load_map_model(
     manifest: MapManifest, map_name: str, model: str | Path | None = None, device: torch.device | str | None = None
 ) -> PlaceModel:
-    """The model of a map. By default it is found by the map's fingerprint, since a name may come to mean another model.
+    """The model that a map was built with.
 
-    map_name: what an error calls the map. model: a checkpoint or a packaged model's name. device: by default the GPU
-    where there is one.
+    map_name: for errors. model: a checkpoint or the name of a packaged model; default: the packaged model with the
+    map's fingerprint. device: default: the GPU if there is one. Raises MapError if no packaged model has this
+    fingerprint.
     """
     from sareloc.models.checkpoint import find_packaged, load_model
 
@@ -187,3 +248,120 @@ def load_map_model(
             "this sareloc: give its checkpoint as the model (--model)"
         )
     return load_model(model, device)
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Conversion of (N, dim) unit vectors to N strings of bytes, little-endian, and back."""
+
+    pack: Callable[[Vectors], list[bytes]]
+    unpack: Callable[[Sequence[bytes], int], Vectors]
+    size: Callable[[int], int]
+    """Dimension -> bytes of one vector."""
+
+
+def descriptor_checksum(blob: bytes) -> int:
+    """The first 8 bytes of the SHA-256 of a packed descriptor, as a signed integer, never 0, which means unknown."""
+    return int.from_bytes(hashlib.sha256(blob).digest()[:8], "little", signed=True) or 1
+
+
+def photo_checksum(geom: bytes, file: str) -> int:
+    """The CRC-32 of a photo's position (as stored) and file name in a map file, never 0, which means unknown.
+
+    A trigger of the map sets it to 0 if another program, such as QGIS, changes these values.
+    """
+    return zlib.crc32(file.encode("utf-8", "surrogatepass"), zlib.crc32(geom)) or 1
+
+
+def _plain(dtype: str) -> Packing:
+    return Packing(
+        lambda vectors: [row.tobytes() for row in vectors.astype(dtype)],
+        lambda blobs, dim: np.frombuffer(b"".join(blobs), dtype=dtype).reshape(-1, dim).astype(np.float32),
+        lambda dim: np.dtype(dtype).itemsize * dim,
+    )
+
+
+def _int8_rows(dim: int) -> np.dtype[np.void]:
+    return np.dtype([("scale", "<f4"), ("steps", "i1", (dim,))])
+
+
+def _pack_int8(vectors: Vectors) -> list[bytes]:
+    rows = np.zeros(len(vectors), dtype=_int8_rows(vectors.shape[1]))
+    rows["scale"] = np.abs(vectors).max(axis=1) / 127
+    rows["steps"] = np.rint(vectors / np.maximum(rows["scale"], 1e-30)[:, None])
+    return [row.tobytes() for row in rows]
+
+
+def _unpack_int8(blobs: Sequence[bytes], dim: int) -> Vectors:
+    rows = np.frombuffer(b"".join(blobs), dtype=_int8_rows(dim))
+    with np.errstate(invalid="ignore", over="ignore"):  # a scale that is not finite gives such numbers
+        vectors = rows["scale"][:, None] * rows["steps"].astype(np.float32)
+        # rounding changed the length of unit vectors
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        unit: Vectors = (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+    return unit
+
+
+PACKINGS: dict[str, Packing] = {
+    "float16": _plain("<f2"),
+    "float32": _plain("<f4"),
+    "int8": Packing(_pack_int8, _unpack_int8, lambda dim: dim + 4),
+}
+
+
+def entry_of(photo: MapPhoto, photo_id: int) -> Entry:
+    """The entry of a photo whose content is in a map under `photo_id`."""
+    stamp = (photo.size_bytes, photo.modified_ns)
+    return Entry(photo_id, photo.file, stamp, photo.geotag, photo.replaces)
+
+
+def same_geotag(one: Geotag, other: Geotag) -> bool:
+    """Whether two geotags are equal as stored in a map: time to the millisecond."""
+    if (one.latlon, one.heading_deg) != (other.latlon, other.heading_deg):
+        return False
+    if one.time is None or other.time is None:
+        return one.time is other.time
+    return abs(one.time - other.time) <= TIME_S
+
+
+def same_entry(one: Entry, other: Entry) -> bool:
+    """Whether two entries are equal as stored in a map."""
+    return (one.file, one.stamp) == (other.file, other.stamp) and same_geotag(one.geotag, other.geotag)
+
+
+def read_manifest(values: Mapping[str, Any], name: str) -> MapManifest:
+    """The manifest of the map `name`, from stored keys and values. Raises MapError if it is malformed or too new."""
+    texts = {key: value for key, value in values.items() if isinstance(value, str) and len(value) <= LONGEST_TEXT}
+    if not _is_number(texts.get("format", ""), FORMAT):
+        made_by = texts.get("made_by", "an unknown program")
+        raise MapError(
+            f"map {name} has format {shown(values.get('format'))} (made by {made_by}), this sareloc reads formats up "
+            f"to {FORMAT}: install a newer sareloc, or build the map again"
+        )
+    for key, (expected, is_valid) in _EXPECTED.items():
+        if not is_valid(texts.get(key, "")):
+            found = shown(values[key]) if key in values else "nothing"
+            raise MapError(
+                f"map {name} is damaged: its manifest has {found} as {key}, expected {expected}. Restore a backup, or "
+                "build it again"
+            )
+    known: dict[str, Any] = {field.name: texts[field.name] for field in fields(MapManifest)}
+    return MapManifest(**known | {"dim": int(texts["dim"]), "format": int(texts["format"])})
+
+
+def _is_number(text: str, largest: int) -> bool:
+    return re.fullmatch("[0-9]{1,9}", text) is not None and 1 <= int(text) <= largest
+
+
+_EXPECTED: dict[str, tuple[str, Callable[[str], object]]] = {
+    **dict.fromkeys(("model", "fingerprint", "made_by"), ("a short text", bool)),
+    "dim": (f"a number from 1 to {LARGEST_DIM}", lambda text: _is_number(text, LARGEST_DIM)),
+    "storage": (f"one of {', '.join(PACKINGS)}", PACKINGS.__contains__),
+    "map_id": ("32 hexadecimal digits", re.compile("[0-9a-f]{32}").fullmatch),  # it becomes the name of a folder
+}
+
+
+def shown(value: object) -> str:
+    """A value of a map for an error message: unprintable text is quoted, long text is cut."""
+    text = value if isinstance(value, str) and value.isprintable() else repr(value)
+    return text if len(text) <= 100 else f"{text[:90]}... ({len(text)} characters)"

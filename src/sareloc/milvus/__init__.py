@@ -3,7 +3,7 @@
 `BACKEND` is what the registry of map addresses (`sareloc.maps.store`) imports.
 """
 
-from sareloc.maps.store import MapBackend
+from sareloc.maps import MapBackend
 from sareloc.milvus.info import MilvusListing, TimedWatch, compact_milvus, milvus_info, verify_milvus
 from sareloc.milvus.store import (
     MilvusMap,

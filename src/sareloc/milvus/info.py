@@ -12,9 +12,9 @@ from tqdm import tqdm
 
 from sareloc.errors import ArgumentError
 from sareloc.geo import Area, Box
-from sareloc.maps import gpkg
+from sareloc.maps import MapInfo, gpkg
 from sareloc.maps.listing import ListedPhoto, ListedPhotos
-from sareloc.maps.maintain import UNIT, MapInfo, read_calibrations
+from sareloc.maps.maintain import UNIT, read_calibrations
 from sareloc.maps.store import Address
 from sareloc.milvus.collection import MilvusCollection, Row
 from sareloc.milvus.store import ALL, inside, open_milvus_store, photo_id, photo_of

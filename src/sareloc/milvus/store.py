@@ -19,9 +19,8 @@ from sareloc.errors import MapError, look_up
 from sareloc.geo import AREA_ROUNDING_M as ROUNDING_M
 from sareloc.geo import SMALLEST_RADIUS_M, Area, Box, Circle, ecef_from_wgs84, wgs84_from_ecef
 from sareloc.index import Hits, IndexInfo
-from sareloc.maps import Matches, PlaceMap
-from sareloc.maps.records import Entry, MapManifest, MapPhoto, read_manifest
-from sareloc.maps.store import Address
+from sareloc.maps import Entry, MapManifest, MapPhoto, Matches, PlaceMap
+from sareloc.maps.store import Address, read_manifest
 from sareloc.milvus.collection import DEFAULT, INDEXES, Column, Consistency, MilvusCollection, Row, create_collection
 from sareloc.milvus.connection import Connection, read_milvus_address
 from sareloc.photos import Geotag

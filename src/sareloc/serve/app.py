@@ -20,8 +20,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from sareloc import __version__
 from sareloc.errors import ArgumentError
 from sareloc.localize import Localizer, Search, open_localizer
-from sareloc.maps import PlaceMap, open_store
-from sareloc.maps.store import load_map_model, map_backend
+from sareloc.maps import PlaceMap, load_map_model, map_backend, open_store
 from sareloc.models.place_model import PlaceModel
 from sareloc.serve.config import Limits, Serving
 from sareloc.serve.guard import Guard, Problem, add_problem_handlers

@@ -18,8 +18,8 @@ from typing import Any
 from PIL import Image
 
 from sareloc.errors import ArgumentError
+from sareloc.maps import map_backend
 from sareloc.maps.listing import ListedPhoto, ListedPhotos
-from sareloc.maps.store import map_backend
 from sareloc.photos import decode, longest_side
 
 

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sareloc.localize import Fix, Localizer
-from sareloc.maps import Area, PlaceMap
-from sareloc.maps.store import map_backend
+from sareloc.maps import Area, PlaceMap, map_backend
 from sareloc.models.place_model import PlaceModel
 
 EMPTY = Fix(None, None, 0.0, (), "this map holds no photos yet")

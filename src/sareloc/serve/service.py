@@ -22,8 +22,7 @@ from sareloc.arrays import Image
 from sareloc.describe import occlusion_map
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.localize import Fix
-from sareloc.maps import Area
-from sareloc.maps.store import map_backend
+from sareloc.maps import Area, map_backend
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import MIN_SIDE_PX
 from sareloc.photos import Geotag, SizeRule, decode

@@ -19,9 +19,7 @@ from fastapi import Request
 from starlette.datastructures import FormData, UploadFile
 
 from sareloc.errors import MapError, PhotoError, PositionError
-from sareloc.maps import open_map_file
-from sareloc.maps.file import MapFile
-from sareloc.maps.records import MapPhoto
+from sareloc.maps import MapFile, MapPhoto, open_map_file
 from sareloc.maps.schema import name_in_map
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Geotag, SizeRule, decode, read_exif_geotag
@@ -151,7 +149,7 @@ class Adder:
         """Add photos and return their ids; a photo whose content the map already has keeps its id."""
         digests = [hashlib.sha256(photo.content).digest() for photo in photos]
         with open_map_file(self.map_path, write=True) as file:
-            known = {digest for digest in digests if file.find(digest)}
+            known = file.known(digests)
             new = {digest: photo for digest, photo in zip(digests, photos, strict=True) if digest not in known}
             if new:
                 self._add_new(file, new)
@@ -175,7 +173,7 @@ class Adder:
             ((name, digest),) = rows
             path = self.map_path.parent / name
             was_added = path.parent == photos_folder(self.map_path) and path.stem == digest.hex()
-            if was_added and file.find(digest) is None:
+            if was_added and not file.known([digest]):
                 path.unlink(missing_ok=True)
             return True
 
@@ -197,7 +195,7 @@ def _record(photo: NewPhoto, path: Path, digest: bytes, file: MapFile) -> MapPho
 
 
 def _id_of(file: MapFile, digest: bytes) -> int:
-    found = file.find(digest)
-    if found is None:
+    found = file.known([digest])
+    if not found:
         raise MapError(f"a photo was removed from map {file.path} by another process while it was being added")
-    return found[0]
+    return found[digest].photo_id

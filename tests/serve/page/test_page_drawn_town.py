@@ -14,8 +14,7 @@ from tests.serve.running import running
 from sareloc.city import draw_places
 from sareloc.geo import distance_m
 from sareloc.localize import Fix, Localizer, Search
-from sareloc.maps import PlaceMap
-from sareloc.maps.build import build_map
+from sareloc.maps import PlaceMap, build_map
 from sareloc.models.netvlad_init import off_the_shelf
 from sareloc.photos import decode, find_photos, read_geotag
 from sareloc.serve import make_app

@@ -10,7 +10,7 @@ from tests.localize.street import street_model
 from tests.serve.page.visiting import Visit, drop, verdict
 from tests.serve.running import running
 
-from sareloc.maps.copy import copy_map
+from sareloc.maps import copy_map
 from sareloc.serve import Serving, make_app
 
 pytest.importorskip("milvus_lite")

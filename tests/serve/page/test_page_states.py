@@ -14,10 +14,7 @@ from tests.localize.street import street_model
 from tests.serve.page.visiting import Visit, choose, verdict
 from tests.serve.running import DEADLINE_S, HeldLocalizer, running
 
-from sareloc.maps import Box
-from sareloc.maps.build import add_photos
-from sareloc.maps.copy import copy_map
-from sareloc.maps.maintain import remove_photos
+from sareloc.maps import Box, add_photos, copy_map, remove_photos
 from sareloc.serve import Limits, make_app
 
 
