@@ -48,9 +48,9 @@ def test_what_comes_while_a_batch_is_worked_on_is_the_next() -> None:
         worker = Worker()
         queue = BatchQueue[int, int](worker.answer, batch=4, bound=100, name="test")
         with queue.running():
-            tasks = [asyncio.ensure_future(queue.ask(0))]
+            tasks = [asyncio.ensure_future(queue.submit(0))]
             await begun(worker)
-            tasks += [asyncio.ensure_future(queue.ask(number)) for number in range(1, 7)]
+            tasks += [asyncio.ensure_future(queue.submit(number)) for number in range(1, 7)]
             await asyncio.sleep(0)
             worker.gate.set()
             answers = await asyncio.gather(*tasks)
@@ -66,9 +66,9 @@ def test_who_stops_waiting_withdraws_the_question() -> None:
         worker = Worker()
         queue = BatchQueue[int, int](worker.answer, batch=4, bound=100, name="test")
         with queue.running():
-            first = asyncio.ensure_future(queue.ask(0))
+            first = asyncio.ensure_future(queue.submit(0))
             await begun(worker)
-            gone, stays = asyncio.ensure_future(queue.ask(1)), asyncio.ensure_future(queue.ask(2))
+            gone, stays = asyncio.ensure_future(queue.submit(1)), asyncio.ensure_future(queue.submit(2))
             await asyncio.sleep(0)
             gone.cancel()
             await asyncio.sleep(0)
@@ -86,8 +86,8 @@ def test_an_error_reaches_its_batch_and_not_the_next() -> None:
         queue = BatchQueue[int, int](worker.answer, batch=4, bound=100, name="test")
         with queue.running():
             with pytest.raises(ValueError, match="unlucky"):
-                await queue.ask(13)
-            assert await queue.ask(4) == 8
+                await queue.submit(13)
+            assert await queue.submit(4) == 8
 
     asyncio.run(main())
 
@@ -181,7 +181,7 @@ def test_a_shutdown_finishes_what_was_accepted(web_town: Path) -> None:
         asked = [clients.submit(httpx.post, f"{address}/localize", content=photo, timeout=DEADLINE_S) for _ in range(5)]
         assert held.begun.wait(DEADLINE_S)
         deadline = time.monotonic() + DEADLINE_S
-        while server.config.app.state.service.questions.accepted < 5:
+        while server.config.app.state.service.queries.accepted < 5:
             assert time.monotonic() < deadline
         server.should_exit = True
         while server.servers and server.servers[0].is_serving():

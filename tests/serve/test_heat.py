@@ -13,7 +13,7 @@ from tests.localize.street import view
 from tests.serve.running import street_client
 
 from sareloc.serve import Serving
-from sareloc.serve.service import heat_size, png_of_heat
+from sareloc.serve.service import heatmap_png, heatmap_size
 
 
 def test_a_heat_map_has_the_photos_shape_and_shows_through(client: httpx.Client, web_town: Path) -> None:
@@ -31,7 +31,7 @@ def test_a_heat_map_has_the_photos_shape_and_shows_through(client: httpx.Client,
 def test_it_is_opaque_where_most_mattered() -> None:
     heat = np.zeros((40, 60), dtype=np.float32)
     heat[5:15, 40:55] = 1.0
-    with Image.open(io.BytesIO(png_of_heat(heat))) as shown:
+    with Image.open(io.BytesIO(heatmap_png(heat))) as shown:
         pixels = np.asarray(shown).astype(int)
     row, column = np.unravel_index(pixels[..., 3].argmax(), pixels.shape[:2])
     assert (5 <= row * 40 / pixels.shape[0] < 15, 40 <= column * 60 / pixels.shape[1] < 55) == (True, True)
@@ -40,13 +40,13 @@ def test_it_is_opaque_where_most_mattered() -> None:
 
 
 def test_where_nothing_mattered_all_is_transparent() -> None:
-    with Image.open(io.BytesIO(png_of_heat(np.zeros((40, 60), dtype=np.float32)))) as shown:
+    with Image.open(io.BytesIO(heatmap_png(np.zeros((40, 60), dtype=np.float32)))) as shown:
         assert np.asarray(shown)[..., 3].max() == 0
 
 
 @pytest.mark.parametrize(("height", "width"), [(480, 640), (640, 480), (64, 64), (64, 10_000), (3000, 4000)])
 def test_the_model_sees_a_small_copy(height: int, width: int) -> None:
-    small = heat_size(height, width)
+    small = heatmap_size(height, width)
     assert max(small) == 224
     assert min(small) >= 64
 

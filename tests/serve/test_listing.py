@@ -14,8 +14,8 @@ from sareloc.localize import Localizer
 from sareloc.maps import Box, FileMap, PlaceMap, add_photos, open_map_file
 from sareloc.maps.listing import FileListing, FileWatch, PhotoTable
 from sareloc.photos import Geotag
-from sareloc.serve.catalogue import map_geojson
-from sareloc.serve.live_map import LiveMap, Question
+from sareloc.serve.live_map import LiveMap, Query
+from sareloc.serve.map_routes import map_geojson
 
 
 def listing(*latlon: tuple[float, float]) -> PhotoTable:
@@ -101,19 +101,19 @@ def test_nothing_is_read_again_while_nothing_changes(own_town: Path, monkeypatch
     city = own_town / "street.gpkg"
     place_map = PlaceMap(city)
     live = LiveMap(street_model(), place_map, Localizer(street_model(), place_map))
-    question = Question(view(5, 99), None, 3)
-    first = live.answer([question])
-    catalogue = FileListing(city)
-    listed = catalogue.current()
+    question = Query(view(5, 99), None, 3)
+    first = live.localize([question])
+    shown = FileListing(city)
+    listed = shown.current()
     reads: list[int] = []
     monkeypatch.setattr(FileMap, "refresh", lambda self: reads.append(1))
-    assert live.answer([question]) == first
+    assert live.localize([question]) == first
     assert reads == []
-    assert catalogue.current() is listed
+    assert shown.current() is listed
     write_view(own_town / "new" / "a.jpg", view(40, 0), (48.0, 2.0))
     add_photos(street_model(), own_town / "new", city, progress=False)
-    live.answer([question])
+    live.localize([question])
     assert reads == [1]
-    assert len(catalogue.current().ids) == 91
+    assert len(shown.current().ids) == 91
     live.close()
-    catalogue.close()
+    shown.close()

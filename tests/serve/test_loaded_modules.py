@@ -5,7 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 
-FOREIGN = ("sareloc.training", "sareloc.losses", "sareloc.figures", "sareloc.city", "sareloc.cluster", "matplotlib")
+FOREIGN = (
+    "sareloc.training",
+    "sareloc.losses",
+    "sareloc.figures",
+    "sareloc.city",
+    "sareloc.cluster",
+    "sareloc.milvus",
+    "matplotlib",
+)
 LOADED = """
 import importlib, pkgutil, sys
 import sareloc.serve

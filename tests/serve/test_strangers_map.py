@@ -14,7 +14,7 @@ from tests.serve.running import street_client
 from sareloc.errors import ArgumentError
 from sareloc.maps import PlaceMap, copy_map
 from sareloc.serve import Serving, make_app
-from sareloc.serve.catalogue import hidden_photos
+from sareloc.serve.thumbnails import hidden_photos
 
 
 @pytest.fixture

@@ -36,10 +36,11 @@ def make_app(
     """
     for module in ("fastapi", "python_multipart", "prometheus_client"):
         need(module, "serve")
-    from sareloc.serve.app import build_app, live_map_of, open_live_map
+    from sareloc.serve.app import build_app
+    from sareloc.serve.live_map import LiveMap, open_live_map
 
     if isinstance(place_map, Localizer):
-        live, batch = live_map_of(place_map), place_map.batch
+        live, batch = LiveMap(place_map.model, place_map.place_map, place_map), place_map.batch
     else:
         live = open_live_map(place_map, model, search, min_confidence, device, batch)
     return build_app(live, batch, serving or Serving(), limits or Limits())

@@ -1,4 +1,4 @@
-"""The service as an ASGI app."""
+"""The ASGI app: all routes behind the guard; here those of the page, settings, health and metrics."""
 
 from __future__ import annotations
 
@@ -10,18 +10,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from pathlib import Path
 
-import torch
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from sareloc import __version__
 from sareloc.errors import ArgumentError
-from sareloc.localize import Localizer, Search, open_localizer
-from sareloc.maps import PlaceMap, load_map_model, map_backend, open_store
-from sareloc.models.place_model import PlaceModel
+from sareloc.maps import map_backend
 from sareloc.serve.config import Limits, Serving
 from sareloc.serve.guard import Guard, Problem, add_problem_handlers
 from sareloc.serve.live_map import LiveMap
@@ -30,51 +26,45 @@ from sareloc.serve.map_routes import map_routes
 from sareloc.serve.schemas import HealthAnswer, SettingsAnswer, docs_page, problem_responses, style_policy
 from sareloc.serve.service import Service
 
-# The page and its files, read once from the package: a request names one of a fixed table, never a path.
-
 START = "index.html"
 TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".webmanifest": "application/manifest+json"}
-"""Where the machine's own table may say otherwise."""
+"""Media types that the operating system's table may have wrong."""
 
 
-@dataclass(frozen=True)
-class Asset:
-    """A file of the page."""
+def build_app(live: LiveMap, batch: int, serving: Serving, limits: Limits) -> FastAPI:
+    """The app of an open map; see `make_app`. `batch`: maximum photos described at once."""
+    if serving.token is not None and not map_backend(live.place_map.path).is_file:
+        raise ArgumentError(
+            'photos are added to a map on a server by "sareloc map add", not over HTTP: start the service without a '
+            "token"
+        )
+    live.model.eval()  # before threads share it
+    service = Service(live, batch, serving, limits)
 
-    content: bytes
-    media_type: str
-    etag: str
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with service.running():
+            yield
 
-
-def read_assets() -> dict[str, Asset]:
-    """The files of the page by their names, those of folders as leaflet/leaflet.js."""
-    folder = files("sareloc.serve") / "page"
-    return {name: _asset(name, file.read_bytes()) for name, file in _files(folder, "")} if folder.is_dir() else {}
-
-
-def _files(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
-    for item in folder.iterdir():
-        if item.name.startswith((".", "__")):
-            continue
-        if item.is_dir():
-            yield from _files(item, f"{prefix}{item.name}/")
-        else:
-            yield prefix + item.name, item
-
-
-def _asset(name: str, content: bytes) -> Asset:
-    ending = name[name.rfind(".") :]
-    kind = TYPES.get(ending) or mimetypes.guess_type(name)[0] or "application/octet-stream"
-    text = kind.startswith("text/")
-    digest = hashlib.sha256(content).hexdigest()[:24]
-    return Asset(content, f"{kind}; charset=utf-8" if text else kind, f'"{digest}"')
-
-
-# Routes about the service itself: the page, its settings, its health, what it counts.
+    app = FastAPI(
+        title="sareloc",
+        version=__version__,
+        summary="Where was this photo taken?",
+        description=f"The service localizes photos in the map {service.name!r}.",
+        lifespan=lifespan,
+        docs_url=None,  # FastAPI's pages load scripts from other servers
+        redoc_url=None,
+    )
+    for routes in (localize_routes, map_routes, about_routes):
+        app.include_router(routes(service))
+    add_problem_handlers(app)
+    app.add_middleware(Guard, limits=limits, serving=serving, registry=service.registry)
+    app.state.service = service
+    return app
 
 
 def about_routes(service: Service) -> APIRouter:
-    """GET /, /assets/{name}, /settings, /health and /metrics."""
+    """GET /, /docs, /assets/{name}, /settings, /health and /metrics."""
     router = APIRouter(tags=["about"])
     assets = read_assets()
 
@@ -154,60 +144,34 @@ def about_routes(service: Service) -> APIRouter:
     return router
 
 
-def build_app(live: LiveMap, batch: int, serving: Serving, limits: Limits) -> FastAPI:
-    """The app of a map that is open; see `make_app`."""
-    if serving.token is not None and not map_backend(live.place_map.path).is_file:
-        raise ArgumentError(
-            'photos are added to a map on a server by "sareloc map add", not over HTTP: start the service without a '
-            "token"
-        )
-    live.model.eval()  # before threads share it
-    service = Service(live, batch, serving, limits)
+@dataclass(frozen=True)
+class Asset:
+    """A file of the page."""
 
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        async with service.running():
-            yield
-
-    app = FastAPI(
-        title="sareloc",
-        version=__version__,
-        summary="Where was this photo taken?",
-        description=f"The service localizes photos in the map {service.name!r}.",
-        lifespan=lifespan,
-        docs_url=None,  # FastAPI's pages load scripts from other servers
-        redoc_url=None,
-    )
-    for routes in (localize_routes, map_routes, about_routes):
-        app.include_router(routes(service))
-    add_problem_handlers(app)
-    app.add_middleware(Guard, limits=limits, serving=serving, registry=service.registry)
-    app.state.service = service
-    return app
+    content: bytes
+    media_type: str
+    etag: str
 
 
-def open_live_map(
-    path: str | Path,
-    model: str | Path | PlaceModel | None,
-    search: Search | None,
-    min_confidence: float,
-    device: torch.device | str | None,
-    batch: int,
-) -> LiveMap:
-    """A map with its model, which unlike a localizer's may still be empty."""
-    with open_store(path) as store:
-        manifest = store.manifest
-        empty = not store.count()
-    if not empty:
-        localizer = open_localizer(path, model, search, min_confidence=min_confidence, device=device, batch=batch)
-        return LiveMap(localizer.model, localizer.place_map, localizer)
-    place_map = PlaceMap(path)
-    if not isinstance(model, PlaceModel):
-        model = load_map_model(manifest, place_map.path.name, model, device)
-    place_map.check_model(model)
-    return LiveMap(model, place_map, None, search=search, min_confidence=min_confidence, batch=batch)
+def read_assets() -> dict[str, Asset]:
+    """The files of the page by name, read once: a request can name one of these and no other path."""
+    folder = files("sareloc.serve") / "page"
+    return {name: _asset(name, file.read_bytes()) for name, file in _files(folder, "")} if folder.is_dir() else {}
 
 
-def live_map_of(localizer: Localizer) -> LiveMap:
-    """The map of a localizer, asked as the localizer does."""
-    return LiveMap(localizer.model, localizer.place_map, localizer)
+def _files(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
+    for item in folder.iterdir():
+        if item.name.startswith((".", "__")):
+            continue
+        if item.is_dir():
+            yield from _files(item, f"{prefix}{item.name}/")
+        else:
+            yield prefix + item.name, item
+
+
+def _asset(name: str, content: bytes) -> Asset:
+    ending = name[name.rfind(".") :]
+    kind = TYPES.get(ending) or mimetypes.guess_type(name)[0] or "application/octet-stream"
+    text = kind.startswith("text/")
+    digest = hashlib.sha256(content).hexdigest()[:24]
+    return Asset(content, f"{kind}; charset=utf-8" if text else kind, f'"{digest}"')

@@ -1,34 +1,35 @@
-"""A map that is asked while others add to it: every batch of questions sees the map as it is on disk by then."""
+"""A map that is searched while other processes change it: every batch of queries sees the map's present photos."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
+import torch
 
-from sareloc.localize import Fix, Localizer
-from sareloc.maps import Area, PlaceMap, map_backend
+from sareloc.arrays import Image
+from sareloc.localize import Fix, Localizer, Search, open_localizer
+from sareloc.maps import Area, PlaceMap, load_map_model, map_backend, open_store
 from sareloc.models.place_model import PlaceModel
 
 EMPTY = Fix(None, None, 0.0, (), "this map holds no photos yet")
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
-    """Where was this image (H, W, 3) taken?"""
+class Query:
+    """An image (H, W, 3) to localize: the area to search (None: all of the map) and the matches to return."""
 
-    image: npt.NDArray[np.uint8]
+    image: Image
     near: Area | None
     top: int
 
 
 class LiveMap:
-    """Answers questions by a map that may change, be empty, or be filled later. For one thread.
+    """Localizes queries by a map that may change or be empty. Not safe from several threads.
 
-    `localizer`: None while the map is empty; made as `options` say when photos have come.
+    `localizer`: None if the map is empty; it is then created with `options` when the map has photos.
     """
 
     def __init__(self, model: PlaceModel, place_map: PlaceMap, localizer: Localizer | None, **options: Any) -> None:
@@ -38,37 +39,61 @@ class LiveMap:
         self._options = options
         self._watch = map_backend(place_map.path).watch(place_map.path)
         self._notes = place_map.notes
-        self._seen: tuple[int, ...] | None = None
+        self._version: tuple[int, ...] | None = None
 
-    def answer(self, questions: Sequence[Question]) -> list[Fix]:
-        """The fix of each; questions about the same area go to the model together."""
-        self.catch_up()
+    def localize(self, queries: Sequence[Query]) -> list[Fix]:
+        """The fix of each query; queries of the same area are described and searched together."""
+        self.refresh()
         if self._localizer is None or not len(self.place_map):
-            return [EMPTY] * len(questions)
+            return [EMPTY] * len(queries)
         groups: dict[Area | None, list[int]] = {}
-        for row, question in enumerate(questions):
-            groups.setdefault(question.near, []).append(row)
+        for row, query in enumerate(queries):
+            groups.setdefault(query.near, []).append(row)
         fixes: dict[int, Fix] = {}
         for near, rows in groups.items():
-            most = max(questions[row].top for row in rows)
-            found = self._localizer.localize_many([questions[row].image for row in rows], near=near, top=most)
+            most = max(queries[row].top for row in rows)
+            found = self._localizer.localize_many([queries[row].image for row in rows], near=near, top=most)
             for row, fix in zip(rows, found, strict=True):
                 assert isinstance(fix, Fix), "images are decoded already"
-                fixes[row] = replace(fix, matches=fix.matches[: questions[row].top])
-        return [fixes[row] for row in range(len(questions))]
+                fixes[row] = replace(fix, matches=fix.matches[: queries[row].top])
+        return [fixes[row] for row in range(len(queries))]
 
-    def catch_up(self) -> None:
-        """Take in what has changed in the map's file since the last time."""
+    def refresh(self) -> None:
+        """Read what has changed in the map since the last call; a new calibration in the map replaces the old one."""
         version = self._watch.version()
-        if version == self._seen:
+        if version == self._version:
             return
         self.place_map.refresh()
-        if self._localizer is None and len(self.place_map):
-            self._localizer = Localizer(self.model, self.place_map, **self._options)
-        elif self._localizer is not None and self.place_map.notes != self._notes:
-            self._localizer = self._localizer.recalibrated()
-        self._notes, self._seen = self.place_map.notes, version
+        if len(self.place_map):
+            if self._localizer is None:
+                self._localizer = Localizer(self.model, self.place_map, **self._options)
+            elif self.place_map.notes != self._notes:
+                self._localizer = self._localizer.recalibrated()
+            self._notes = self.place_map.notes
+        self._version = version
 
     def close(self) -> None:
-        """Let go of the map's file."""
+        """Close the map's file."""
         self._watch.close()
+
+
+def open_live_map(
+    path: str | Path,
+    model: str | Path | PlaceModel | None,
+    search: Search | None,
+    min_confidence: float,
+    device: torch.device | str | None,
+    batch: int,
+) -> LiveMap:
+    """Open a map with its model, as `open_localizer` does; the map may be empty."""
+    with open_store(path) as store:
+        manifest = store.manifest
+        empty = not store.count()
+    if not empty:
+        localizer = open_localizer(path, model, search, min_confidence=min_confidence, device=device, batch=batch)
+        return LiveMap(localizer.model, localizer.place_map, localizer)
+    place_map = PlaceMap(path)
+    if not isinstance(model, PlaceModel):
+        model = load_map_model(manifest, place_map.path.name, model, device)
+    place_map.check_model(model)
+    return LiveMap(model, place_map, None, search=search, min_confidence=min_confidence, batch=batch)

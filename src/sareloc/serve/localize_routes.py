@@ -85,7 +85,7 @@ def localize_routes(service: Service) -> APIRouter:
         """
         if not service.serving.heatmap:
             raise Problem(404, "heat maps are switched off (--no-heatmap)")
-        png = await service.heat(await read_photo(request))
+        png = await service.heatmap(await read_photo(request))
         return Response(decodable(png), media_type="image/png")
 
     return router

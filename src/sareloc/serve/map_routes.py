@@ -7,18 +7,19 @@ import asyncio
 import hmac
 from functools import partial
 from pathlib import Path as FilePath
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import JSONResponse, Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from sareloc.errors import PhotoError
-from sareloc.serve.catalogue import allowed_path, draw_thumbnail, etag_of, map_geojson
+from sareloc.maps.listing import ListedPhoto, ListedPhotos
 from sareloc.serve.guard import Problem, problem_response
 from sareloc.serve.localize_routes import BOX, area
 from sareloc.serve.schemas import MapAnswer, PhotosAnswer, curl, form_body, problem_responses
 from sareloc.serve.service import Service
+from sareloc.serve.thumbnails import allowed_path, draw_thumbnail, etag_of
 from sareloc.serve.uploads import read_form, read_position
 
 LARGEST_ID = 2**63 - 1
@@ -76,7 +77,7 @@ def map_routes(service: Service) -> APIRouter:
             headers = {"ETag": etag, "Cache-Control": "private, max-age=3600"}
             if etag in request.headers.get("if-none-match", ""):
                 return Response(status_code=304, headers=headers)
-            jpeg = await service.off_loop(partial(draw_thumbnail, path, size))
+            jpeg = await service.in_decoder(partial(draw_thumbnail, path, size))
         except (OSError, PhotoError):
             # one answer for all causes: clients must not learn which files exist on this machine
             raise Problem(404, "there is no photo with this id that may be shown") from None
@@ -146,6 +147,24 @@ def map_routes(service: Service) -> APIRouter:
         return Response(status_code=204)
 
     return router
+
+
+def map_geojson(listed: ListedPhotos) -> dict[str, Any]:
+    """A FeatureCollection of photos, with the extent of the map and the counts of its photos, in all and inside."""
+    box = listed.extent
+    bbox = {} if box is None else {"bbox": [box.west, box.south, box.east, box.north]}
+    features = [_feature(photo) for photo in listed.photos]
+    return {"type": "FeatureCollection", **bbox, "total": listed.total, "inside": listed.inside, "features": features}
+
+
+def _feature(photo: ListedPhoto) -> dict[str, Any]:
+    latitude, longitude = photo.latlon
+    return {
+        "type": "Feature",
+        "id": photo.photo_id,
+        "geometry": {"type": "Point", "coordinates": [longitude, latitude]},
+        "properties": {"photo": photo.file, "heading_deg": photo.heading_deg, "time": photo.time},
+    }
 
 
 def _shown_file(service: Service, photo_id: int, size: int) -> tuple[FilePath, str]:

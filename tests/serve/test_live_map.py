@@ -9,7 +9,7 @@ from tests.localize.street import position, street_model
 from sareloc.localize import Localizer
 from sareloc.maps import Circle, PlaceMap
 from sareloc.photos import decode
-from sareloc.serve.live_map import LiveMap, Question
+from sareloc.serve.live_map import LiveMap, Query
 
 
 def test_different_numbers_of_matches_go_to_the_model_together_and_areas_apart(web_town: Path) -> None:
@@ -17,7 +17,7 @@ def test_different_numbers_of_matches_go_to_the_model_together_and_areas_apart(w
     localizer = Localizer(model, place_map)
     images = [decode(web_town / "queries" / f"q{i:02d}.jpg", size=model.preprocess.size) for i in (2, 5, 9)]
     area = Circle(position(9, 0.0), 60.0)
-    asked = [Question(images[0], None, 1), Question(images[1], None, 4), Question(images[2], area, 2)]
+    asked = [Query(images[0], None, 1), Query(images[1], None, 4), Query(images[2], area, 2)]
     alone = [Localizer(model, place_map).localize(q.image, near=q.near, top=q.top) for q in asked]
     calls: list[int] = []
     answer = localizer.localize_many
@@ -29,7 +29,7 @@ def test_different_numbers_of_matches_go_to_the_model_together_and_areas_apart(w
     localizer.localize_many = counted
     live = LiveMap(model, place_map, localizer)
     try:
-        found = live.answer(asked)
+        found = live.localize(asked)
     finally:
         live.close()
     assert calls == [2, 1]
