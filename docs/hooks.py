@@ -2,7 +2,7 @@
 
 A page that holds the line `[commands]` gets every command of the command line with its options, one with the line
 `[training options]` the TOML file of `sareloc train --write-config`; a line `[public names of sareloc.losses]` becomes
-one mkdocstrings entry for each public name of that module.
+one mkdocstrings entry for each public name of that module, and `[names of sareloc]` a list of links to them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from types import ModuleType
 from typing import Any
 
-COMMANDS, OPTIONS = "[commands]", "[training options]"
+COMMANDS, OPTIONS, ROOT = "[commands]", "[training options]", "[names of sareloc]"
 PUBLIC = re.compile(r"^\[public names of ([\w.]+)\]$", re.MULTILINE)
 
 
@@ -31,6 +31,8 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
         markdown = markdown.replace(COMMANDS, commands())
     if OPTIONS in markdown:
         markdown = markdown.replace(OPTIONS, training_options())
+    if ROOT in markdown:
+        markdown = markdown.replace(ROOT, root_names())
     return PUBLIC.sub(lambda found: entries(importlib.import_module(found[1])), markdown)
 
 
@@ -48,6 +50,19 @@ def training_options() -> str:
     from sareloc.training.config import TrainingConfig, config_text
 
     return f"```toml\n{config_text(TrainingConfig())}```"
+
+
+def root_names() -> str:
+    """A table of the names that `sareloc` itself offers, each a link to its entry."""
+    import sareloc
+
+    rows = ["| name | meaning |", "|---|---|"]
+    for name in sareloc.__all__:
+        value = getattr(sareloc, name)
+        if callable(value):
+            meaning = (value.__doc__ or "").split("\n\n")[0].replace("\n", " ")
+            rows.append(f"| [`{name}`][{value.__module__}.{name}] | {meaning} |")
+    return "\n".join(rows)
 
 
 def entries(module: ModuleType) -> str:
