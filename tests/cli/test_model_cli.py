@@ -35,7 +35,7 @@ def test_info_tells_the_spec_and_the_card(kind: str, tmp_path: Path, capsys: pyt
     lines = capsys.readouterr().out.splitlines()
     for line in (
         f"fingerprint: {json.loads(told_json(tmp_path / kind, capsys))['fingerprint']}",
-        "photos: looked at in 64 x 64 pixels",
+        "photos: resized to 64 x 64 pixels",
         "backbone: alexnet, up to conv5",
         "aggregation: avg",
         "whitening: none",

@@ -45,8 +45,8 @@ def whitened(model: PlaceModel, dim: int) -> PlaceModel:
     return model
 
 
-def make(backbone: str, aggregation: str, **knobs: object) -> PlaceModel:
-    return lively(make_model(backbone, aggregation, rng=torch.Generator().manual_seed(2), **knobs))  # type: ignore[arg-type]
+def make(backbone: str, aggregation: str, **options: object) -> PlaceModel:
+    return lively(make_model(backbone, aggregation, rng=torch.Generator().manual_seed(2), **options))  # type: ignore[arg-type]
 
 
 def sharp(model: PlaceModel) -> PlaceModel:
@@ -131,10 +131,10 @@ def test_the_file_says_what_it_is(tmp_path: Path) -> None:
 
 def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
     model = make("alexnet", "gem")
-    with pytest.raises(ArgumentError, match="gives 256 dimensions, it cannot be exported with 9"):
+    with pytest.raises(ArgumentError, match="256 dimensions"):
         export_onnx(model, tmp_path / "model.onnx", dim=9)
     model.backbone.features[1] = nn.GELU()  # type: ignore[index, operator]
-    with pytest.raises(ArgumentError, match="no ONNX operator is known for the layer GELU"):
+    with pytest.raises(ArgumentError, match="GELU"):
         export_onnx(model, tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
 

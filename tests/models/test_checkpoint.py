@@ -188,9 +188,7 @@ def test_what_is_no_checkpoint_is_not_replaced(model: PlaceModel, tmp_path: Path
     (tmp_path / "notes").write_text("precious")
     (tmp_path / "dir.safetensors").mkdir()
     for name in ("photos", "notes", "dir.safetensors"):
-        with pytest.raises(
-            WeightsError, match=f"{name} exists and is not a checkpoint of this kind, it stays as it is"
-        ):
+        with pytest.raises(WeightsError, match=f"{name} exists"):
             save_checkpoint(model, tmp_path / name)
     assert (tmp_path / "photos" / "a.jpg").read_text() == (tmp_path / "notes").read_text() == "precious"
 
@@ -201,7 +199,7 @@ def test_load_model_by_path_and_by_name(model: PlaceModel, tmp_path: Path, monke
     assert load_model(str(tmp_path / "m.safetensors"), device="cpu").fingerprint() == model.fingerprint()
     monkeypatch.setattr(checkpoint, "PACKAGED", {"city": tmp_path / "m.safetensors"})
     assert load_model("city").fingerprint() == model.fingerprint()
-    with pytest.raises(WeightsError, match=r"no model 'town': there is no checkpoint at that path, .* are: city"):
+    with pytest.raises(WeightsError, match=r"no model 'town'.* city"):
         load_model("town")
 
 
@@ -216,7 +214,7 @@ def test_a_name_is_a_packaged_model_whatever_files_are_about(
     assert load_model("./city").fingerprint() == load_model(Path("city")).fingerprint() != model.fingerprint()
     assert find_packaged(model.fingerprint()) == "city"
     assert find_packaged("0" * 16) is None
-    with pytest.raises(WeightsError, match=r"'gone' comes with sareloc, but its file .*gone is missing: install"):
+    with pytest.raises(WeightsError, match="'gone' is missing"):
         load_model("gone")
 
 
@@ -259,22 +257,22 @@ def nudge(tensors: dict[str, torch.Tensor]) -> None:
 
 
 TENSORS = [
-    (lambda t: t.pop("aggregation.centres"), "misses tensors: aggregation.centres; it does not fit its own spec"),
-    (lambda t: t.update(extra=torch.zeros(2)), "holds unexpected tensors: extra; it does not fit its own spec"),
+    (lambda t: t.pop("aggregation.centres"), "lacks tensors: aggregation.centres"),
+    (lambda t: t.update(extra=torch.zeros(2)), "unexpected tensors: extra"),
     (
         lambda t: t.update({"aggregation.assign": torch.zeros(3, 256)}),
-        r"tensor aggregation.assign has shape \(3, 256\), the model wants \(4, 256\)",
+        r"aggregation.assign .*expected \(4, 256\)",
     ),
-    (nudge, "is damaged: it should open to model [0-9a-f]{16}, it opens to [0-9a-f]{16}; get the checkpoint again"),
+    (nudge, "damaged: .*fingerprint"),
 ]
 DESCRIPTIONS = [
-    (lambda a: a.update(version=2), "has format version 2, this sareloc reads up to 1: pip install --upgrade sareloc"),
-    (lambda a: a.update(format="other"), "is not a checkpoint: its format is 'other', not 'sareloc-checkpoint'"),
-    (lambda a: a.pop("spec"), "its description is damaged .*spec.*: get the checkpoint again"),
-    (lambda a: a["spec"].pop("cut"), r"its description is damaged .*missing \['cut'\]"),
-    (lambda a: a["spec"].update(backbone="vgg99"), "cannot assemble: unknown backbone 'vgg99': known are alexnet,"),
-    (lambda a: a["spec"].update(knobs={"leaves": 3}), "cannot assemble: netvlad has no knob 'leaves'"),
-    (lambda a: a["spec"]["preprocess"].update(mean=[0, 0]), r"its description is damaged .*mean .*three"),
+    (lambda a: a.update(version=2), "reads up to 1"),
+    (lambda a: a.update(format="other"), "format is 'other'"),
+    (lambda a: a.pop("spec"), "description is damaged .*spec"),
+    (lambda a: a["spec"].pop("cut"), r"description is damaged .*\['cut'\]"),
+    (lambda a: a["spec"].update(backbone="vgg99"), "unknown backbone 'vgg99'"),
+    (lambda a: a["spec"].update(knobs={"leaves": 3}), "no option 'leaves'"),
+    (lambda a: a["spec"]["preprocess"].update(mean=[0, 0]), "description is damaged .*mean"),
 ]
 
 
@@ -382,7 +380,7 @@ def test_files_cut_short(model: PlaceModel, tmp_path: Path, kind: str, keep: int
     save_checkpoint(model, path)
     file = path / "weights.safetensors" if path.is_dir() else path
     file.write_bytes(file.read_bytes()[:keep])
-    with pytest.raises(WeightsError, match=r"is damaged or cut short|is not a checkpoint, or damaged"):
+    with pytest.raises(WeightsError, match="damaged"):
         open_checkpoint(path)
 
 
@@ -390,7 +388,7 @@ def test_files_cut_short(model: PlaceModel, tmp_path: Path, kind: str, keep: int
 def test_a_folder_whose_json_is_damaged(model: PlaceModel, tmp_path: Path, text: str | bytes) -> None:
     save_checkpoint(model, tmp_path / "model")
     (tmp_path / "model" / "spec.json").write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(WeightsError, match="its description is damaged"):
+    with pytest.raises(WeightsError, match="description is damaged"):
         open_checkpoint(tmp_path / "model")
 
 
@@ -402,9 +400,7 @@ def test_pickles_are_refused_by_content_and_by_name(model: PlaceModel, tmp_path:
     save_checkpoint(model, tmp_path / "folder")
     torch.save(model.state_dict(), tmp_path / "folder" / "weights.safetensors")
     for name in ("a.pth", "b.safetensors", "c.tar", "d.safetensors", "folder"):
-        with pytest.raises(
-            WeightsError, match="is a pickle, which can run any program when it is opened, and is refused"
-        ):
+        with pytest.raises(WeightsError, match="is a pickle"):
             open_checkpoint(tmp_path / name)
 
 
@@ -416,7 +412,7 @@ def test_a_safetensors_header_that_begins_like_a_pickle_is_none(tmp_path: Path) 
             break
     else:
         pytest.fail("no padding gave such a header")
-    with pytest.raises(WeightsError, match="is not a checkpoint but a safetensors file without sareloc's description"):
+    with pytest.raises(WeightsError, match="without sareloc's description"):
         open_checkpoint(tmp_path / "w.safetensors")
 
 
@@ -427,15 +423,15 @@ def test_what_is_no_checkpoint_at_all(model: PlaceModel, tmp_path: Path) -> None
     save_checkpoint(model, tmp_path / "half")
     (tmp_path / "half" / "weights.safetensors").unlink()
     for name, message in {
-        "notes.txt": "notes.txt is not a checkpoint, or damaged",
-        "empty": "empty is not a checkpoint: the folder has no spec.json",
-        "bare.safetensors": "bare.safetensors is not a checkpoint but a safetensors file without sareloc's description",
+        "notes.txt": "notes.txt is not a checkpoint",
+        "empty": "no spec.json",
+        "bare.safetensors": "without sareloc's description",
         "half": "no file .*half/weights.safetensors",
         "absent": "no file .*absent",
     }.items():
         with pytest.raises(WeightsError, match=message):
             open_checkpoint(tmp_path / name)
-    with pytest.raises(WeightsError, match="no model 'absent': there is no checkpoint at that path"):
+    with pytest.raises(WeightsError, match="no model 'absent'"):
         load_model("absent")
-    with pytest.raises(ArgumentError, match="unknown storage 'int4'"):
+    with pytest.raises(ArgumentError, match="'int4'"):
         save_checkpoint(model, tmp_path / "m", storage="int4")  # type: ignore[arg-type]

@@ -98,5 +98,5 @@ def test_training_s_frozen_features_on_cuda_are_those_of_float32() -> None:
 def test_the_operator_keeps_its_promises() -> None:
     rng = torch.Generator().manual_seed(1)
     x, weight, bias = (torch.randn(shape, generator=rng) for shape in ((2, 3, 9, 9), (4, 3, 3, 3), (4,)))
-    knobs = ([1, 1], [1, 1], [1, 1], 1)
-    torch.library.opcheck(torch.ops.sareloc.conv_relu.default, (x, weight, bias, *knobs))
+    arguments = ([1, 1], [1, 1], [1, 1], 1)
+    torch.library.opcheck(torch.ops.sareloc.conv_relu.default, (x, weight, bias, *arguments))

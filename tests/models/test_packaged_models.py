@@ -47,7 +47,7 @@ def test_it_is_what_the_docs_say(name: str, backbone: str, clusters: int) -> Non
     manifest = read_manifest(PACKAGED[name])
     spec = manifest.spec
     assert (spec.backbone, spec.aggregation, spec.whitening) == (backbone, "netvlad", 512)
-    assert (spec.knobs["clusters"], spec.preprocess.resize, manifest.storage) == (clusters, (288, 384), "int8")
+    assert (spec.options["clusters"], spec.preprocess.resize, manifest.storage) == (clusters, (288, 384), "int8")
 
 
 @EVERY

@@ -23,10 +23,10 @@ from sareloc.models.preprocess import autocast, best_dtype
 FULL = torch.float32
 
 
-def tiny(aggregation: str = "netvlad", *, backbone: str = "alexnet", seed: int = 0, **knobs: float) -> PlaceModel:
+def tiny(aggregation: str = "netvlad", *, backbone: str = "alexnet", seed: int = 0, **options: float) -> PlaceModel:
     if aggregation in ("netvlad", "crn"):
-        knobs = {"clusters": 4, **knobs}
-    return make_model(backbone, aggregation, size=None, rng=torch.Generator().manual_seed(seed), **knobs)
+        options = {"clusters": 4, **options}
+    return make_model(backbone, aggregation, size=None, rng=torch.Generator().manual_seed(seed), **options)
 
 
 def whitened() -> PlaceModel:
@@ -283,25 +283,23 @@ def test_the_gpu_gives_the_descriptors_of_the_cpu() -> None:
 def test_errors() -> None:
     with pytest.raises(ArgumentError, match="unknown backbone 'vgg'"):
         make_model("vgg")
-    with pytest.raises(ArgumentError, match="gem has no knob 'clusters'"):
+    with pytest.raises(ArgumentError, match="no option 'clusters'"):
         make_model("alexnet", "gem", clusters=3)
-    with pytest.raises(ArgumentError, match="alexnet gives 256 channels, netvlad was made for 512"):
+    with pytest.raises(ArgumentError, match="256 output channels"):
         PlaceModel(Preprocess(), make_backbone("alexnet"), NetVLAD(512))
     model = tiny()
-    with pytest.raises(
-        ArgumentError, match="alexnet-netvlad has no whitening, so that its 1024 dimensions cannot be cut to 9"
-    ):
+    with pytest.raises(ArgumentError, match="no whitening"):
         model.encode([photo(64, 64)], dim=9)
-    with pytest.raises(ArgumentError, match="gives 1 to 24 dimensions, 25 were asked for"):
+    with pytest.raises(ArgumentError, match="1 to 24"):
         whitened().encode([photo(64, 64)], dim=25)
-    with pytest.raises(ArgumentError, match=r"the image is 32 x 64 px"):
+    with pytest.raises(ArgumentError, match="32 x 64 px"):
         model(torch.zeros(1, 3, 32, 64))
-    with pytest.raises(ArgumentError, match=r"the shape \(B, 3, H, W\), got \(1, 1, 64, 64\)"):
+    with pytest.raises(ArgumentError, match=r"shape \(B, 3, H, W\), found"):
         model(torch.zeros(1, 1, 64, 64))
-    with pytest.raises(ArgumentError, match=r"spec .* must have exactly .*; missing \['cut'\], unexpected \['cutt'\]"):
+    with pytest.raises(ArgumentError, match=r"\['cut'\].*\['cutt'\]"):
         ModelSpec.from_json(tiny().spec().to_json().replace('"cut"', '"cutt"'))
     wrong = PlaceModel(
         Preprocess(), make_backbone("alexnet"), NetVLAD(256, 2), Whitening(torch.zeros(4), torch.zeros(2, 4))
     )
-    with pytest.raises(ArgumentError, match=r"this whitening wants \(B, 4\), got \(1, 512\)"):
+    with pytest.raises(ArgumentError, match=r"\(B, 4\), found \(1, 512\)"):
         wrong(torch.zeros(1, 3, 64, 64))

@@ -103,7 +103,7 @@ def test_pil_images_are_turned_upright_and_made_rgb() -> None:
 
 
 def test_errors() -> None:
-    with pytest.raises(ArgumentError, match=r"63 x 200 px \(height x width\): at least 64 px are needed each way"):
+    with pytest.raises(ArgumentError, match=r"63 x 200 px.*at least 64 px"):
         Preprocess().size(63, 200)
     with pytest.raises(ArgumentError, match=r"resize .* from 64 .*, found \(480, 32\)"):
         Preprocess(resize=(480, 32))
@@ -114,15 +114,15 @@ def test_errors() -> None:
     with pytest.raises(ArgumentError, match=r"std .* positive"):
         Preprocess(std=(1.0, 0.0, 1.0))
     rule = Preprocess()
-    with pytest.raises(ArgumentError, match=r"the shape \(B, 3, H, W\), got \(3, 64, 64\)"):
+    with pytest.raises(ArgumentError, match=r"\(B, 3, H, W\), found"):
         rule.normalise(torch.zeros(3, 64, 64))
-    with pytest.raises(ArgumentError, match=r"uint8, or floats in \[0, 1\], got torch\.int64"):
+    with pytest.raises(ArgumentError, match=r"uint8.*found torch\.int64"):
         rule.normalise(torch.zeros(1, 3, 64, 64, dtype=torch.int64))
-    with pytest.raises(ArgumentError, match=r"uint8, 0 to 255, got torch\.float32"):
+    with pytest.raises(ArgumentError, match=r"uint8.*found torch\.float32"):
         list(rule.batches(torch.zeros(1, 3, 64, 64), 1))
-    with pytest.raises(ArgumentError, match="batch wants at least 1 image, got 0"):
+    with pytest.raises(ArgumentError, match=r"batch .*found 0"):
         list(rule.batches([], 0))
-    with pytest.raises(ArgumentError, match=r"uint8 array \(H, W, 3\) or a PIL image, got float64 \(64, 64, 3\)"):
+    with pytest.raises(ArgumentError, match="PIL image, found float64"):
         list(rule.batches([np.zeros((64, 64, 3))], 1))  # type: ignore[list-item]
-    with pytest.raises(ArgumentError, match="or a PIL image, got str"):
+    with pytest.raises(ArgumentError, match="PIL image, found str"):
         list(rule.batches(["photo.jpg"], 1))  # type: ignore[list-item]

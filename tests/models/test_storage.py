@@ -96,5 +96,5 @@ def test_other_precisions_and_layouts_become_contiguous_float32() -> None:
 
 
 def test_errors() -> None:
-    with pytest.raises(ArgumentError, match="unknown storage 'int4': known are float32, float16, int8"):
+    with pytest.raises(ArgumentError, match="known are float32, float16, int8"):
         pack({}, "int4")  # type: ignore[arg-type]

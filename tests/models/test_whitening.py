@@ -124,28 +124,26 @@ def test_autocast_does_not_reach_in() -> None:
 
 
 def test_errors() -> None:
-    with pytest.raises(ArgumentError, match="20 descriptors of 64 dimensions can be whitened to at most 19, not 20"):
+    with pytest.raises(ArgumentError, match="at most 19"):
         fit_whitening(torch.randn(20, 64), 20)
-    with pytest.raises(ArgumentError, match="can be whitened to at most 8, not 9"):
+    with pytest.raises(ArgumentError, match="at most 8"):
         fit_whitening(torch.randn(20, 8), 9)
-    with pytest.raises(ArgumentError, match="can be whitened to at most 0, not 1"):
+    with pytest.raises(ArgumentError, match="at most 0"):
         fit_whitening(torch.randn(0, 8), 1)
-    with pytest.raises(
-        ArgumentError, match=r"span only [1-4] directions \(many are equal\?\), they cannot be whitened to 9"
-    ):
+    with pytest.raises(ArgumentError, match=r"only [1-4] directions"):
         fit_whitening(torch.randn(5, 64).repeat(4, 1), 9)
-    with pytest.raises(ArgumentError, match="some descriptors hold NaN or infinity"):
+    with pytest.raises(ArgumentError, match="NaN"):
         fit_whitening(torch.full((20, 8), torch.nan), 3)
-    with pytest.raises(ArgumentError, match=r"fitted on floats \(n, D\), got torch.int64 \(3,\)"):
+    with pytest.raises(ArgumentError, match=r"torch.int64 \(3,\)"):
         fit_whitening(torch.tensor([1, 2, 3]), 1)
-    with pytest.raises(ArgumentError, match=r"one positive number for each of the 20 descriptors, got \(19,\)"):
+    with pytest.raises(ArgumentError, match=r"positive numbers.*\(19,\)"):
         fit_whitening(torch.randn(20, 8), 3, weights=torch.ones(19))
-    with pytest.raises(ArgumentError, match=r"each of the 20 descriptors, got \(20,\) from -1.0 to 18.0"):
+    with pytest.raises(ArgumentError, match=r"positive numbers.*-1.0 to 18.0"):
         fit_whitening(torch.randn(20, 8), 3, weights=torch.arange(20) - 1.0)
-    with pytest.raises(ArgumentError, match=r"mean \(D,\) and projection \(dim, D\), got \(4,\) and \(2, 5\)"):
+    with pytest.raises(ArgumentError, match=r"\(4,\) and \(2, 5\)"):
         Whitening(torch.zeros(4), torch.zeros(2, 5))
     fitted = Whitening(torch.zeros(4), torch.zeros(2, 4))
-    with pytest.raises(ArgumentError, match="gives 1 to 2 dimensions, 3 were asked for"):
+    with pytest.raises(ArgumentError, match="1 to 2"):
         fitted(torch.zeros(1, 4), 3)
-    with pytest.raises(ArgumentError, match=r"this whitening wants \(B, 4\), got \(1, 5\)"):
+    with pytest.raises(ArgumentError, match=r"expected .*\(B, 4\), found \(1, 5\)"):
         fitted(torch.zeros(1, 5))

@@ -14,7 +14,7 @@ from torch import nn
 from sareloc.datasets.places import PhotoSet, Places
 from sareloc.geo import Positions
 from sareloc.models import PlaceModel, Preprocess, init_netvlad, make_aggregation
-from sareloc.models.backbones.base import Backbone, draw_weights
+from sareloc.models.backbones.base import Backbone, init_weights
 from sareloc.training.data import TensorInputs, TrainingSet
 
 SIDE = 64
@@ -30,7 +30,7 @@ class TinyBackbone(Backbone):
         self.conv2 = nn.Conv2d(16, 16, 3, stride=2, padding=1)
         self.conv3 = nn.Conv2d(16, 16, 3, padding=1)
         self.relu = nn.ReLU()
-        draw_weights(self, torch.Generator().manual_seed(0))
+        init_weights(self, torch.Generator().manual_seed(0))
         with torch.no_grad():  # mostly blind to plain brightness, as a trained first layer is
             self.conv1.weight -= 0.8 * self.conv1.weight.mean(dim=(2, 3), keepdim=True)
         self.freeze_below("conv2")

@@ -1,7 +1,7 @@
 """The command line: a table of commands, each loaded when it is called.
 
-A command parses, calls one function of the library and prints. The table holds module paths rather than functions so
-that `sareloc --help` imports neither torch nor anything else that takes time.
+A command parses its arguments, calls one function of the library and prints. The table holds module paths rather than
+functions, so that `sareloc --help` does not import torch.
 """
 
 from __future__ import annotations
@@ -19,44 +19,58 @@ from sareloc.devices import DEVICE_HELP
 from sareloc.errors import explain
 
 Device = Annotated[str | None, Parameter(name="--device", help=DEVICE_HELP)]
-"""The option that every command with a model takes."""
+"""The `--device` option of every command that runs a model."""
 
-app = App(name="sareloc", help="Say where a photo was taken: learn, map, localize.", version=__version__)
+app = App(
+    name="sareloc",
+    help="Visual place recognition: train a model, build a map of geotagged photos, localize photos.",
+    version=__version__,
+)
 
-maps = App(name="map", help="Maps of geotagged photos: build, look after, calibrate.")
-maps.command("sareloc.cli.map:build", name="build", help="Make a map of geotagged photos.")
+maps = App(name="map", help="Build, update, check and calibrate maps of geotagged photos.")
+maps.command("sareloc.cli.map:build", name="build", help="Build a map from geotagged photos.")
 maps.command("sareloc.cli.map:add", name="add", help="Add photos to a map.")
-maps.command("sareloc.cli.map:sync", name="sync", help="Add, update and remove: a map as its folders are now.")
-maps.command("sareloc.cli.map:remove", name="remove", help="Remove photos from a map.")
-maps.command("sareloc.cli.map:info", name="info", help="What a map holds.")
-maps.command("sareloc.cli.map:verify", name="verify", help="Whether a map is whole.")
-maps.command("sareloc.cli.map:compact", name="compact", help="Give back the space of removed photos.")
-maps.command("sareloc.cli.map:copy", name="copy", help="Copy a map, from a file to Milvus or back.")
 maps.command(
-    "sareloc.cli.calibrate:calibrate_command", name="calibrate", help="Fit the confidence on photos with positions."
+    "sareloc.cli.map:sync", name="sync", help="Add, update and remove photos so that a map matches its folders."
+)
+maps.command("sareloc.cli.map:remove", name="remove", help="Remove photos from a map.")
+maps.command("sareloc.cli.map:info", name="info", help="Show what a map contains.")
+maps.command("sareloc.cli.map:verify", name="verify", help="Check a map's integrity.")
+maps.command("sareloc.cli.map:compact", name="compact", help="Free the disk space of removed photos.")
+maps.command("sareloc.cli.map:copy", name="copy", help="Copy a map to another file or server.")
+maps.command(
+    "sareloc.cli.calibrate:calibrate_command",
+    name="calibrate",
+    help="Calibrate confidence and radius on photos with known positions.",
 )
 app.command(maps)
-app.command("sareloc.cli.localize:localize_command", name="localize", help="Say where photos were taken.")
-app.command("sareloc.cli.serve:serve_command", name="serve", help="Answer over HTTP, with a page for people.")
+app.command("sareloc.cli.localize:localize_command", name="localize", help="Find where photos were taken.")
+app.command("sareloc.cli.serve:serve_command", name="serve", help="Run the HTTP service and its web page.")
 app.command(
     "sareloc.cli.geotag:geotag_command",
     name="geotag",
-    help="Write found positions into copies of photos (EXIF; XMP sidecars for all but JPEG), marked as estimates.",
+    help="Write estimated positions into copies of photos (EXIF; XMP sidecars for formats other than JPEG).",
 )
 
-datasets = App(name="data", help="Datasets: check one, or draw a city.")
+datasets = App(name="data", help="Check a dataset, or draw a synthetic city.")
 datasets.command(
-    "sareloc.cli.data:check", name="check", help="Counts, extent, positives, missing and unreadable files."
+    "sareloc.cli.data:check",
+    name="check",
+    help="Check a dataset: counts, extent, positives, missing and unreadable files.",
 )
-datasets.command("sareloc.cli.data:draw", name="draw", help="Draw a city and write it as a dataset.")
+datasets.command("sareloc.cli.data:draw", name="draw", help="Draw a synthetic city and write it as a dataset.")
 app.command(datasets)
-models = App(name="model", help="Models: those that come with sareloc, and what is known about one.")
-models.command("sareloc.cli.model:list_models", name="list", help="Which models come with sareloc.")
-models.command("sareloc.cli.model:info", name="info", help="What a model is, and how it was made.")
+models = App(name="model", help="List the packaged models, or describe a model.")
+models.command("sareloc.cli.model:list_models", name="list", help="List the packaged models.")
+models.command("sareloc.cli.model:info", name="info", help="Describe a model: architecture, training, results.")
 app.command(models)
 app.command("sareloc.cli.train:train_command", name="train", help="Train a model on a dataset.")
-app.command("sareloc.cli.evaluate:evaluate_command", name="evaluate", help="How well a model finds a dataset's places.")
-app.command("sareloc.cli.model:export_command", name="export", help="Write a model for other runtimes (ONNX).")
+app.command(
+    "sareloc.cli.evaluate:evaluate_command",
+    name="evaluate",
+    help="Evaluate a model on a dataset: recall@N, mAP, localization error.",
+)
+app.command("sareloc.cli.model:export_command", name="export", help="Export a model to ONNX.")
 
 figures = App(name="figure", help="Draw the paper's figures, and figures of models and datasets, as PNG, SVG or PDF.")
 figures.command("sareloc.cli.figure:gradients", name="gradients", help="Gradient magnitudes of losses.")
@@ -79,25 +93,25 @@ app.command(figures)
 app.command("sareloc.cli.report:report_command", name="report", help="Write an HTML report of runs and evaluations.")
 
 
-def wait_quietly() -> None:
-    """Before torch is there: its threads spin for microseconds, not milliseconds, while they wait for each other.
+def limit_spinning() -> None:
+    """Before torch is imported: let OpenMP threads spin for microseconds, not milliseconds, while they wait.
 
-    On a core that somebody else needs, a thread that spins holds up the one it waits for. What the user has said about
-    it (OMP_WAIT_POLICY, GOMP_SPINCOUNT) stays.
+    On a busy core a spinning thread delays the one it waits for. The user's own settings (OMP_WAIT_POLICY,
+    GOMP_SPINCOUNT) take precedence.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Run the command line; an error of the user's or of the machine's is one line on standard error, exit status 1.
+    """Run the command line; an expected error is one line on standard error and exit status 1.
 
-    words: what follows the program's name; default: the arguments of this process.
+    words: the arguments after the program's name; default: those of this process.
     """
-    wait_quietly()
+    limit_spinning()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a file name that is not UTF-8 cannot be written as it is
+            stream.reconfigure(errors="backslashreplace")  # file names that are not UTF-8
     try:
         try:
             app(sys.argv[1:] if words is None else words)
@@ -105,7 +119,7 @@ def main(words: Sequence[str] | None = None) -> None:
             _flush()
     except KeyboardInterrupt:
         _end("stopped", 130)
-    except BrokenPipeError:  # the reader (head, less) has closed the pipe; what is still buffered goes nowhere
+    except BrokenPipeError:  # the reader (head, less) has closed the pipe; discard what is buffered
         _discard(sys.stdout)
         sys.exit(141)
     except Exception as error:
@@ -117,15 +131,15 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def print_notes(notes: Iterable[str]) -> None:
-    """What a person should know of the input, on standard error."""
+    """Print notes on the input to standard error."""
     for note in notes:
         print(f"sareloc: {note}", file=sys.stderr)
 
 
 def _end(sentence: str, status: int) -> NoReturn:
-    """Say why on standard error, if it can be written to, and exit."""
+    """Print the error to standard error, if it can be written to, and exit."""
     if not _can_flush():
-        _discard(sys.stdout)  # else the interpreter tries again at exit, and prints that it failed
+        _discard(sys.stdout)  # else the interpreter tries to flush again at exit and prints an error
     try:
         if sys.stderr is not None:
             print(f"sareloc: {sentence}", file=sys.stderr, flush=True)
@@ -148,5 +162,5 @@ def _can_flush() -> bool:
 
 
 def _discard(stream: TextIO) -> None:
-    """What is still buffered for this stream goes nowhere."""
+    """Discard what is buffered for this stream."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,4 +1,4 @@
-"""`sareloc export`: a model for other runtimes."""
+"""`sareloc model` and `sareloc export`: packaged models, the description of a checkpoint, export to ONNX."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from sareloc.export import INPUT, OUTPUT, export_onnx
-from sareloc.models.checkpoint import PACKAGED, Manifest, find_checkpoint, load_model, read_manifest
+from sareloc.models.checkpoint import PACKAGED, CheckpointManifest, find_checkpoint, load_model, read_manifest
 from sareloc.models.preprocess import MIN_SIDE_PX, Preprocess
-
-# `sareloc model`: which models come with sareloc, and what a checkpoint says about itself.
 
 Json = Annotated[bool, Parameter(name="--json", negative=())]
 WIDTH = 100
@@ -23,12 +21,12 @@ STEP = "  "
 
 
 def list_models(*, as_json: Json = False) -> None:
-    """Name the models that come with sareloc, one a line, with the file of each.
+    """List the packaged models, one a line: architecture, size and fingerprint.
 
     Parameters
     ----------
     as_json
-        Print one JSON object a line.
+        Print one JSON object per line.
     """
     for name in PACKAGED:
         path = find_checkpoint(name)
@@ -36,24 +34,24 @@ def list_models(*, as_json: Json = False) -> None:
 
 
 def info(model: str = "default", *, as_json: Json = False) -> None:
-    """Say what a model is, and all that is known about how it was made: photos, knobs, numbers, limits, licences.
+    """Print a model's architecture and training record: photos, options, results, limits, licences.
 
     Parameters
     ----------
     model
-        A model that comes with sareloc (default, fast), or a checkpoint.
+        A packaged model (default, fast), or a checkpoint; default: default.
     as_json
         Print one JSON object.
     """
     path = find_checkpoint(model)
     manifest = read_manifest(path)
-    print(_json(model, path, manifest) if as_json else "\n".join(told(model, path, manifest)))
+    print(_json(model, path, manifest) if as_json else "\n".join(description(model, path, manifest)))
 
 
-def told(name: str, path: Path, manifest: Manifest) -> Iterator[str]:
-    """A checkpoint's description for people to read."""
+def description(name: str, path: Path, manifest: CheckpointManifest) -> Iterator[str]:
+    """The description of a checkpoint, as lines of text."""
     spec = manifest.spec
-    knobs = ", ".join(f"{knob} {value}" for knob, value in spec.knobs.items())
+    options = ", ".join(f"{option} {value}" for option, value in spec.options.items())
     resize = spec.preprocess.resize
     size = f"{resize[0]} x {resize[1]}" if isinstance(resize, tuple) else resize and f"at most {resize}"
     yield from lines(
@@ -61,9 +59,9 @@ def told(name: str, path: Path, manifest: Manifest) -> Iterator[str]:
             "model": name,
             "file": f"{path}, {_bytes(path) / 1e6:.1f} MB, {manifest.storage}",
             "fingerprint": manifest.fingerprint,
-            "photos": f"looked at in {size} pixels" if size else "looked at in their own size",
+            "photos": f"resized to {size} pixels" if size else "not resized",
             "backbone": f"{spec.backbone}, up to {spec.cut}",
-            "aggregation": f"{spec.aggregation} ({knobs})" if knobs else spec.aggregation,
+            "aggregation": f"{spec.aggregation} ({options})" if options else spec.aggregation,
             "whitening": "none" if spec.whitening is None else f"to {spec.whitening} dimensions",
         }
     )
@@ -73,7 +71,7 @@ def told(name: str, path: Path, manifest: Manifest) -> Iterator[str]:
 
 
 def lines(value: Any, indent: str = "") -> Iterator[str]:
-    """JSON as text: a name before each value, one line for what is flat, deeper lines further in."""
+    """JSON as indented text: one line for each flat value, nested values indented below their name."""
     named = value.items() if isinstance(value, dict) else [("-", item) for item in value]
     for name, item in named:
         if isinstance(item, dict | list) and any(isinstance(part, dict | list | str) for part in _parts(item)):
@@ -96,14 +94,16 @@ def _flat(item: Any) -> str:
     return f"{item:g}" if isinstance(item, float) else str(item)
 
 
-def _shape(path: Path, manifest: Manifest) -> str:
+def _shape(path: Path, manifest: CheckpointManifest) -> str:
     spec = manifest.spec
     dims = "" if spec.whitening is None else f", {spec.whitening} dimensions"
     return f"{spec.backbone}-{spec.aggregation}{dims}, {_bytes(path) / 1e6:.1f} MB, {manifest.fingerprint}"
 
 
-def _json(name: str, path: Path, manifest: Manifest) -> str:
-    return json.dumps({"model": name, "file": str(path), "bytes": _bytes(path)} | asdict(manifest))
+def _json(name: str, path: Path, manifest: CheckpointManifest) -> str:
+    return json.dumps(
+        {"model": name, "file": str(path), "bytes": _bytes(path)} | asdict(manifest) | {"spec": manifest.spec.to_dict()}
+    )
 
 
 def _bytes(path: Path) -> int:
@@ -113,17 +113,17 @@ def _bytes(path: Path) -> int:
 def export_command(model: str = "default", *, onnx: Path, dim: int | None = None) -> None:
     """Write a model as one ONNX file: uint8 RGB images (batch, 3, height, width) in, unit descriptors out.
 
-    The normalisation of pixels is part of it; resizing photos is not: the size is printed, and stored in the file's
+    Pixel normalisation is part of the graph; resizing is not: the size rule is printed, and stored in the file's
     metadata as "resize".
 
     Parameters
     ----------
     model
-        A model that comes with sareloc (default, fast), or a checkpoint.
+        A packaged model (default, fast), or a checkpoint; default: default.
     onnx
         The file to write.
     dim
-        Give only the first so many dimensions of the descriptors.
+        Dimensions of the descriptors (the first ones of the whitening); default: all.
     """
     loaded = load_model(model)
     export_onnx(loaded, onnx, dim=dim)
@@ -135,7 +135,7 @@ def export_command(model: str = "default", *, onnx: Path, dim: int | None = None
 
 
 def size_rule(preprocess: Preprocess) -> str:
-    """The size that photos must be resized to before they are given to the model, for people to read."""
+    """The size rule of the model's input, as text."""
     if preprocess.resize is None:
         return "not resized"
     if isinstance(preprocess.resize, int):

@@ -1,7 +1,7 @@
 """Feature map -> one unit vector: NetVLAD, NetVLAD with contextual reweighting, generalised mean, average, maximum.
 
-Every aggregation takes (B, C, h, w), any h and w, and gives (B, dim) unit rows. All of them compute in at least
-float32, whatever precision the backbone ran in: a softmax with NetVLAD's sharpness would not survive bfloat16.
+Every aggregation maps (B, C, h, w), for any h and w, to unit rows (B, dim). All of them compute in at least float32,
+whatever the precision of the backbone: bfloat16 is too coarse for a softmax as sharp as NetVLAD's.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from sareloc.errors import ArgumentError, look_up
 NORM_EPS = 1e-12
 MAX_CLUSTERS = 1 << 20
 MAX_POWER = 1e6
-RANDOM_SHARPNESS = 100.0  # of the assignment before `init_netvlad` has measured the right one
+RANDOM_SHARPNESS = 100.0  # of the assignment until `init_netvlad` sets it from data
 
-Knob = int | float | bool | str
+Option = int | float | bool | str
 Norm = Literal["smoothed", "clamped"]
 """How NetVLAD scales vectors to unit length: "smoothed", v / sqrt(|v|^2 + 1e-12), as NetVLAD's MatConvNet release, or
 "clamped", v / max(|v|, 1e-12), as torch's `normalize` and the networks published for PyTorch. They differ where |v| is
-below about 1e-4: clusters to which a sharp assignment gives almost nothing stay short, or get unit length."""
+below about 1e-4: clusters with almost no assigned weight stay short, or are scaled to unit length."""
 
 
 class Aggregation(nn.Module):
-    """Feature maps (B, channels, h, w) -> unit vectors (B, dim); `rng` draws the random weights, if there are any."""
+    """Feature maps (B, channels, h, w) -> unit vectors (B, dim); `rng`: the source of random weights, if any."""
 
     name: ClassVar[str]
 
@@ -43,22 +43,22 @@ class Aggregation(nn.Module):
         """Length of the vector."""
         return self.channels
 
-    def knobs(self) -> dict[str, Knob]:
-        """The arguments beside `channels` that make this aggregation again."""
+    def options(self) -> dict[str, Option]:
+        """The arguments beside `channels` from which an equal aggregation can be made."""
         return {}
 
     def forward(self, features: Tensor) -> Tensor:
         """Pool in full precision and scale to unit length."""
         if features.ndim != 4 or features.shape[1] != self.channels:
             raise ArgumentError(
-                f"{self.name} wants a feature map (B, {self.channels}, h, w), got {tuple(features.shape)}"
+                f"{self.name}: expected a feature map (B, {self.channels}, h, w), found {tuple(features.shape)}"
             )
         with torch.autocast(features.device.type, enabled=False):
             full = features.float() if features.dtype in (torch.float16, torch.bfloat16) else features
             return F.normalize(self.pool(full), dim=1)
 
     def pool(self, features: Tensor) -> Tensor:
-        """(B, channels, h, w) -> (B, dim), of any length."""
+        """(B, channels, h, w) -> (B, dim), not normalized."""
         raise NotImplementedError
 
 
@@ -83,7 +83,7 @@ class Maximum(Aggregation):
 
 
 class GeM(Aggregation):
-    """Generalised mean (Radenovic et al.): `mean(x^p)^(1/p)` over locations of `x` cut at 1e-6; `p` is trained."""
+    """Generalised mean (Radenovic et al.): `mean(x^p)^(1/p)` over locations, x clamped at 1e-6; `p` is trained."""
 
     name = "gem"
 
@@ -107,8 +107,8 @@ class NetVLAD(Aggregation):
 
     `norm` says how locations and clusters are scaled (see `Norm`; default: "smoothed"). `assign` (K, D) and `centres`
     (K, D) are separate parameters; `bias` (K,) exists only in some published weights and is None otherwise. The sum is
-    computed as `A X^T - diag(sum_s A) centres`: the residuals, a tensor of
-    B x K x D x h w numbers, never exist, and neither does a scaled copy of the feature map.
+    computed as `A X^T - diag(sum_s A) centres`: the residual tensor, B x K x D x h w numbers, is never allocated, nor
+    is a normalized copy of the feature map.
     """
 
     name = "netvlad"
@@ -136,7 +136,7 @@ class NetVLAD(Aggregation):
         self.assign = nn.Parameter(torch.empty(clusters, channels))
         self.bias = nn.Parameter(torch.zeros(clusters)) if bias else None
         self.centres = nn.Parameter(torch.empty(clusters, channels))
-        if not self.centres.is_meta:  # there, nothing can be drawn: see `draw_weights`
+        if not self.centres.is_meta:  # meta tensors have no values: see `init_weights`
             with torch.no_grad():
                 self.centres.copy_(F.normalize(torch.randn(clusters, channels, generator=rng), dim=1))
                 self.assign.copy_(RANDOM_SHARPNESS * self.centres)
@@ -146,30 +146,30 @@ class NetVLAD(Aggregation):
         """Length of the vector: K x D."""
         return self.clusters * self.channels
 
-    def knobs(self) -> dict[str, Knob]:
-        """The number of clusters, whether their assignment has a bias, and the norm where it is not the default.
+    def options(self) -> dict[str, Option]:
+        """The number of clusters, whether the assignment has a bias, and the norm if it is not the default.
 
-        The default is left out because models from before there was a choice have fingerprints without it.
+        The default norm is left out: models saved before the option existed have fingerprints without it.
         """
-        norm: dict[str, Knob] = {} if self.norm == "smoothed" else {"norm": self.norm}
+        norm: dict[str, Option] = {} if self.norm == "smoothed" else {"norm": self.norm}
         return {"clusters": self.clusters, "bias": self.bias is not None, **norm}
 
     def unit_scale(self, squared: Tensor) -> Tensor:
-        """What vectors of these squared lengths are multiplied by, according to `norm`."""
+        """The factors that scale vectors of these squared lengths to unit length, according to `norm`."""
         if self.norm == "clamped":
             return squared.clamp(min=NORM_EPS**2).rsqrt()  # before the root, whose gradient at 0 is infinite
         return squared.add(NORM_EPS).rsqrt()
 
     def weight_of_locations(self, features: Tensor) -> Tensor | None:
-        """What multiplies the assignment of every location, (B, 1, S); None: nothing."""
+        """Weights that multiply the assignment of every location, (B, 1, S); None: no reweighting."""
         return None
 
     def pool(self, features: Tensor) -> Tensor:
         """(B, D, h, w) -> (B, K D), every cluster's part scaled to unit length."""
         x = features.flatten(2)  # (B, D, S)
-        # x / |x| is never stored: both products below are linear in x, so its scale moves onto the (K, S) side
+        # x / |x| is never stored: both products below are linear in x, so the scale is applied to the (K, S) side
         scale = self.unit_scale(torch.linalg.vector_norm(x, dim=1, keepdim=True).square())  # (B, 1, S)
-        # one (K, D) matrix per image, though the same: a plain product would copy the feature map to merge the batch
+        # the (K, D) matrix is expanded over the batch: a plain product would copy the feature map to merge the batch
         logits = (self.assign.expand(x.shape[0], -1, -1) @ x) * scale  # (B, K, S)
         if self.bias is not None:
             logits = logits + self.bias[:, None]
@@ -183,12 +183,12 @@ class NetVLAD(Aggregation):
 
 
 class CRN(NetVLAD):
-    """NetVLAD with contextual reweighting (Kim et al.): a small network says how much each location counts.
+    """NetVLAD with contextual reweighting (Kim et al.): a small network predicts a weight for each location.
 
     The feature map, not normalised, is halved by a 3x3 mean; 32 filters of 3x3, 32 of 5x5 and 20 of 7x7, ReLU, are
     summed with one trained bias (a 1x1 convolution whose weights are fixed at 1), ReLU; the result, brought back to
     the map's own size by bilinear interpolation, multiplies the assignment of every cluster. Train `netvlad` first and
-    start from its weights. Where the network says 0 everywhere the vector is 0.
+    start from its weights. If all weights are 0 the vector is 0.
     """
 
     name = "crn"
@@ -208,14 +208,14 @@ class CRN(NetVLAD):
         ]
         for conv in convolutions:
             assert conv.bias is not None
-            # the authors' start, Caffe's "xavier": variance 1 / fan-in
+            # the authors' initialization, Caffe's "xavier": variance 1 / fan-in
             nn.init.kaiming_uniform_(conv.weight, nonlinearity="linear", generator=rng)
             nn.init.zeros_(conv.bias)
         self.context = nn.ModuleList(convolutions)
         self.context_bias = nn.Parameter(torch.zeros(1))
 
     def weight_of_locations(self, features: Tensor) -> Tensor:
-        """(B, D, h, w) -> (B, 1, S), not negative."""
+        """(B, D, h, w) -> (B, 1, S), non-negative."""
         h, w = features.shape[2:]
         # ceil_mode: an even map is halved exactly, as in the authors' release
         halved = F.avg_pool2d(features, (min(3, h), min(3, w)), stride=2, ceil_mode=True)
@@ -230,18 +230,18 @@ AGGREGATIONS: dict[str, Callable[..., Aggregation]] = {c.name: c for c in (NetVL
 def make_aggregation(
     name: str,
     channels: int,
-    knobs: Mapping[str, Knob] = MappingProxyType({}),
+    options: Mapping[str, Option] = MappingProxyType({}),
     *,
     rng: torch.Generator | None = None,
 ) -> Aggregation:
-    """The aggregation of this name for feature maps of so many channels, with random weights drawn from `rng`.
+    """The aggregation of this name for feature maps with `channels` channels, with random weights drawn from `rng`.
 
-    Knobs: `clusters`, `bias` and `norm` (netvlad, crn), `p` (gem). Raises ArgumentError, which lists the known ones, if
-    one is unknown.
+    Options: `clusters`, `bias` and `norm` (netvlad, crn), `p` (gem). Raises ArgumentError, which lists the known ones,
+    if one is unknown.
     """
     kind = look_up(AGGREGATIONS, name, "aggregation")
     known = [k for k in inspect.signature(kind).parameters if k not in ("channels", "rng")]
-    for knob in knobs:
-        if knob not in known:
-            raise ArgumentError(f"{name} has no knob {knob!r}: known are {', '.join(known) or 'none'}")
-    return kind(channels, **knobs, rng=rng)
+    for option in options:
+        if option not in known:
+            raise ArgumentError(f"{name} has no option {option!r}: known are {', '.join(known) or 'none'}")
+    return kind(channels, **options, rng=rng)

@@ -1,8 +1,8 @@
-"""A model on disk: its spec as JSON, its weights as safetensors, how it was trained as JSON. Never pickle.
+"""Checkpoints: a model's spec and training record as JSON, its weights as safetensors. Pickles are never loaded.
 
-A checkpoint is a folder (`spec.json`, `weights.safetensors`, and `training.json` where there is something to tell), or
-a single `.safetensors` file that carries the same JSON in its metadata. Both give their format version, how the weights
-are stored, and the fingerprint of the model they open to, by which damage is noticed.
+A checkpoint is a folder (`spec.json`, `weights.safetensors`, optionally `training.json`), or a single `.safetensors`
+file with the same JSON in its metadata. Both contain the format version, the storage format of the weights, and the
+fingerprint of the model, which detects damage.
 """
 
 from __future__ import annotations
@@ -28,19 +28,17 @@ from sareloc.files import writing
 from sareloc.models.place_model import ModelSpec, PlaceModel, fingerprint, model_of_spec
 from sareloc.models.runtime import RUNTIMES, run_on
 
-# Weights as they are stored: float32, float16, or int8 with one scale for each row; and back.
-
 Storage = Literal["float32", "float16", "int8"]
 ROW_SCALE = "#row-scale"  # marks the scales of an int8 tensor; no parameter's name has a "#"
-SMALL = 1 << 15  # up to so many numbers stay float32, such as NetVLAD's 64 centres: little to save, much hangs on them
+SMALL = 1 << 15  # tensors up to this size stay float32, such as NetVLAD's 64 centres: little to save, and sensitive
 
 
 def pack(weights: Mapping[str, Tensor], storage: Storage) -> dict[str, Tensor]:
-    """Tensors as they are stored, on the CPU, contiguous; `unpack` makes float32 of them again.
+    """Tensors in their storage format, on the CPU, contiguous; `unpack` restores float32.
 
     "float16" halves and "int8" quarters the large tensors; an int8 tensor comes with `name#row-scale`, the step of each
-    row (output channel), max|row| / 127: no number is farther off than half a step. Biases, statistics, tensors of up
-    to 32,768 numbers, and those with numbers beyond float16's range stay float32.
+    row (output channel), max|row| / 127: the rounding error is at most half a step. Biases, statistics, tensors of up
+    to 32,768 numbers, and those with numbers outside float16's range stay float32.
     """
     if storage not in get_args(Storage):
         raise ArgumentError(f"unknown storage {storage!r}: known are {', '.join(get_args(Storage))}")
@@ -63,7 +61,7 @@ def pack(weights: Mapping[str, Tensor], storage: Storage) -> dict[str, Tensor]:
 
 
 def unpack(packed: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Stored tensors as a model wants them: what was scaled is multiplied out, floats become float32."""
+    """Stored tensors as float32, int8 rows multiplied by their scales."""
     weights = {}
     for name, tensor in packed.items():
         if not name.endswith(ROW_SCALE):
@@ -74,7 +72,7 @@ def unpack(packed: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _along_rows(scale: Tensor, like: Tensor) -> Tensor:
-    """(rows,) shaped to multiply a tensor row by row."""
+    """(rows,) reshaped to multiply a tensor row by row."""
     return scale.view(-1, *[1] * (like.ndim - 1))
 
 
@@ -86,18 +84,18 @@ STORED_FLOATS, STORED_COUNTS = ("F64", "F32", "F16", "BF16", "I8"), ("I64",)  # 
 PICKLES = (".pth", ".pt", ".tar", ".ckpt", ".pkl", ".pickle", ".bin")
 
 PACKAGED = {name: Path(__file__).parents[1] / "weights" / f"{name}{SINGLE_FILE}" for name in ("default", "fast")}
-"""Models that come with the package, by name: the one for most, and a small one for slow machines."""
+"""Packaged models, by name: the default one, and a small one for machines without a GPU."""
 
 
 @dataclass(frozen=True)
-class Manifest:
-    """What a checkpoint says about itself."""
+class CheckpointManifest:
+    """The description in a checkpoint."""
 
     spec: ModelSpec
     storage: str
     fingerprint: str
     training: Any
-    """What `save_checkpoint` was told about the training; None: nothing."""
+    """The training record given to `save_checkpoint`; None: there is none."""
 
 
 def save_checkpoint(
@@ -107,10 +105,10 @@ def save_checkpoint(
     storage: Storage = "float32",
     training: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a model: a path that ends in .safetensors becomes a single file, any other a folder.
+    """Write a model to a path: a single file if it ends in .safetensors, else a folder.
 
-    storage: "float32" keeps every bit, "float16" halves the file, "int8" quarters it (see `pack`). training: anything
-    that JSON can hold. A checkpoint that stands there already is replaced once the new one is complete.
+    storage: "float32" is lossless, "float16" halves the file, "int8" quarters it (see `pack`). training: a training
+    record, any JSON object. An existing checkpoint is replaced when the new one is complete.
     """
     path = Path(path)
     packed = pack(model.state_dict(), storage)
@@ -121,20 +119,20 @@ def save_checkpoint(
         "fingerprint": fingerprint(model.spec(), unpack(packed)),
         "spec": json.loads(model.spec().to_json()),
     }
-    told = {} if training is None else {"training": dict(training)}
+    record = {} if training is None else {"training": dict(training)}
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             if path.suffix == SINGLE_FILE:
                 _refuse_to_replace(path, unless=not path.is_dir())
-                _save_tensors(packed, beside, {"sareloc": json.dumps(about | told)})
+                _save_tensors(packed, beside, {"sareloc": json.dumps(about | record)})
                 os.replace(beside, path)
             else:
                 _refuse_to_replace(path, unless=not path.exists() or (path / SPEC).is_file())
                 beside.mkdir()
                 _save_tensors(packed, beside / WEIGHTS)
-                for name, content in {SPEC: about, **({TRAINING: told["training"]} if told else {})}.items():
+                for name, content in {SPEC: about, **({TRAINING: record["training"]} if record else {})}.items():
                     (beside / name).write_text(json.dumps(content, indent=2) + "\n")
                 _replace_folder(beside, path)
         finally:
@@ -144,7 +142,7 @@ def save_checkpoint(
 
 
 def _save_tensors(tensors: dict[str, Tensor], file: Path, metadata: dict[str, str] | None = None) -> None:
-    """With the rights of any new file: safetensors alone makes files that nobody but their owner can read."""
+    """Write with the permissions of any new file: safetensors makes files that only their owner can read."""
     file.touch()
     rights = file.stat().st_mode
     save_file(tensors, file, metadata)
@@ -154,12 +152,12 @@ def _save_tensors(tensors: dict[str, Tensor], file: Path, metadata: dict[str, st
 def _refuse_to_replace(path: Path, *, unless: bool) -> None:
     if not unless:
         raise WeightsError(
-            f"{path} exists and is not a checkpoint of this kind, it stays as it is: choose another path"
+            f"{path} exists and is not a checkpoint of this kind; it is not overwritten: choose another path"
         )
 
 
 def _replace_folder(new: Path, path: Path) -> None:
-    """A folder cannot be renamed onto a full one: the old one is renamed first, and deleted at the end."""
+    """A folder cannot be renamed onto a non-empty one: the old one is renamed first, and deleted at the end."""
     if path.exists():
         os.replace(path, new.with_name(f"{new.name}{OLD}"))
     os.replace(new, path)
@@ -168,7 +166,7 @@ def _replace_folder(new: Path, path: Path) -> None:
 
 
 def _old_folders(path: Path) -> list[Path]:
-    """Checkpoints that were renamed to make place for another at this path and not deleted yet."""
+    """Checkpoints that a replacement at this path has renamed and not yet deleted."""
     return sorted(path.parent.glob(f".{glob.escape(path.name)}.????????{OLD}"))
 
 
@@ -180,8 +178,8 @@ def _complete(path: Path) -> Path:
 def open_checkpoint(path: str | Path) -> PlaceModel:
     """The model that `save_checkpoint` wrote, on the CPU, in evaluation mode.
 
-    Whatever cannot be used is a WeightsError that says why: no checkpoint, a pickle, a newer format, a missing,
-    unexpected or misshapen tensor, damage.
+    Raises WeightsError if it is no checkpoint, a pickle, of a newer format, damaged, or if a tensor is missing,
+    unexpected or of a wrong shape.
     """
     path = _complete(Path(path))
     manifest = read_manifest(path)
@@ -192,47 +190,49 @@ def open_checkpoint(path: str | Path) -> PlaceModel:
         _check_tensors(path, file, model.state_dict())
         weights = unpack(load_file(file))
     except SafetensorError as wrong:
-        raise WeightsError(f"{file} is damaged or cut short ({wrong}): get the checkpoint again") from wrong
+        raise WeightsError(f"{file} is damaged or truncated ({wrong}): get the checkpoint again") from wrong
     except ArgumentError as wrong:
-        raise WeightsError(f"{path} describes a model that this sareloc cannot assemble: {wrong}") from wrong
+        raise WeightsError(
+            f"{path} describes a model that this version of sareloc does not support: {wrong}"
+        ) from wrong
     model = model.to_empty(device="cpu")
     model.load_state_dict(weights)
     if (found := model.fingerprint()) != manifest.fingerprint:
         raise WeightsError(
-            f"{path} is damaged: it should open to model {manifest.fingerprint}, it opens to {found}; "
+            f"{path} is damaged: expected a model of fingerprint {manifest.fingerprint}, found {found}; "
             f"get the checkpoint again"
         )
     return model
 
 
 def _check_tensors(path: Path, file: Path, wanted: Mapping[str, Tensor]) -> None:
-    """Compare the header of the weights file with what the spec asks for, before any tensor is read or allocated."""
+    """Compare the header of the weights file with the spec, before any tensor is read or allocated."""
     with safe_open(file, framework="pt") as opened:
         slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 (not a dict)
         given = {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
     scales = {name + ROW_SCALE for name, (kind, _) in given.items() if kind == "I8"}
     for trouble, names in (
-        ("misses", (wanted.keys() | scales) - given.keys()),
-        ("holds unexpected", given.keys() - wanted.keys() - scales),
+        ("lacks", (wanted.keys() | scales) - given.keys()),
+        ("contains unexpected", given.keys() - wanted.keys() - scales),
     ):
         if names:
             raise WeightsError(f"{path} {trouble} tensors: {', '.join(sorted(names))}; it does not fit its own {SPEC}")
     for name, tensor in wanted.items():
         kind, shape = given[name]
         if shape != tensor.shape:
-            raise WeightsError(f"{path}: tensor {name} has shape {shape}, the model wants {tuple(tensor.shape)}")
+            raise WeightsError(f"{path}: tensor {name} has shape {shape}, expected {tuple(tensor.shape)}")
         if kind not in (STORED_FLOATS if tensor.is_floating_point() else STORED_COUNTS):
-            raise WeightsError(f"{path}: tensor {name} has type {kind}, the model wants {tensor.dtype}")
+            raise WeightsError(f"{path}: tensor {name} has type {kind}, expected {tensor.dtype}")
         if kind == "I8" and given[name + ROW_SCALE] != ("F32", shape[:1]):
             raise WeightsError(f"{path}: tensor {name}{ROW_SCALE} must be F32 with one number for each row of {name}")
 
 
 def load_model(name_or_path: str | Path, device: torch.device | str | None = "cpu") -> PlaceModel:
-    """A model by the name of one that comes with the package ("default", "fast"), or by the path of its checkpoint.
+    """A packaged model by its name ("default", "fast"), or a model by the path of its checkpoint.
 
     device: "cpu", "cuda", "cuda:N", "mps", or one of `RUNTIMES`, which describe faster on a CPU: "openvino",
     "openvino-int8" (see `run_on`); None: the GPU if there is one, else the CPU. Raises ArgumentError if it is unknown
-    or not on this machine.
+    or not available on this machine.
     """
     if str(device) in RUNTIMES:
         return run_on(open_checkpoint(find_checkpoint(name_or_path)), str(device))
@@ -241,32 +241,32 @@ def load_model(name_or_path: str | Path, device: torch.device | str | None = "cp
 
 
 def find_checkpoint(name_or_path: str | Path) -> Path:
-    """Where the checkpoint of a model is. A name is a packaged model's whatever files are about: "./fast" is a file."""
+    """The path of a model's checkpoint. The name of a packaged model takes precedence over a file: write "./fast"."""
     if isinstance(name_or_path, str) and name_or_path in PACKAGED:
         path = PACKAGED[name_or_path]
         if not path.is_file():
             raise WeightsError(
-                f"the model {name_or_path!r} comes with sareloc, but its file {path} is missing: install sareloc "
-                f"again, or give the path of a checkpoint"
+                f"the file {path} of the packaged model {name_or_path!r} is missing: install sareloc again, "
+                f"or give the path of a checkpoint"
             )
         return path
     path = _complete(Path(name_or_path))
     if not path.exists():
         raise WeightsError(
-            f"no model {str(name_or_path)!r}: there is no checkpoint at that path, and the names of models "
-            f"that come with sareloc are: {', '.join(sorted(PACKAGED))}"
+            f"no model {str(name_or_path)!r}: there is no checkpoint at that path, and the packaged models are: "
+            f"{', '.join(sorted(PACKAGED))}"
         )
     return path
 
 
 def find_packaged(fingerprint: str) -> str | None:
-    """The name of the packaged model of this fingerprint; None: it does not come with this sareloc."""
+    """The name of the packaged model with this fingerprint; None: there is none."""
     there = (name for name, path in PACKAGED.items() if path.is_file())
     return next((name for name in there if read_manifest(PACKAGED[name]).fingerprint == fingerprint), None)
 
 
-def read_manifest(path: str | Path) -> Manifest:
-    """What a checkpoint says about itself, without reading its weights."""
+def read_manifest(path: str | Path) -> CheckpointManifest:
+    """The description in a checkpoint, without reading its weights."""
     path = _complete(Path(path))
     try:
         about = _read_description(path)
@@ -274,11 +274,11 @@ def read_manifest(path: str | Path) -> Manifest:
             raise WeightsError(f"{path} is not a checkpoint: its format is {about.get('format')!r}, not {FORMAT!r}")
         if about["version"] > VERSION:
             raise WeightsError(
-                f"{path} has format version {about['version']}, this sareloc reads up to {VERSION}: "
+                f"{path} has format version {about['version']}, this version of sareloc reads up to {VERSION}: "
                 f"pip install --upgrade sareloc"
             )
         spec = ModelSpec.from_json(json.dumps(about["spec"]))
-        return Manifest(spec, about["storage"], about["fingerprint"], about.get("training"))
+        return CheckpointManifest(spec, about["storage"], about["fingerprint"], about.get("training"))
     except ArgumentError as wrong:
         raise WeightsError(f"{path}: its description is damaged ({wrong}): get the checkpoint again") from wrong
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as wrong:
@@ -286,7 +286,7 @@ def read_manifest(path: str | Path) -> Manifest:
 
 
 def _read_description(path: Path) -> Any:
-    """The JSON of a checkpoint, "training" included."""
+    """The JSON of a checkpoint, with "training"."""
     if path.is_dir():
         if not (path / SPEC).is_file():
             raise WeightsError(f"{path} is not a checkpoint: the folder has no {SPEC}")
@@ -303,13 +303,13 @@ def _read_description(path: Path) -> Any:
     if "sareloc" not in metadata:
         raise WeightsError(
             f"{path} is not a checkpoint but a safetensors file without sareloc's description: "
-            f"weights alone go into a backbone by load_backbone_weights"
+            f"load the weights of a backbone with load_backbone_weights"
         )
     return json.loads(metadata["sareloc"])
 
 
 def _refuse_unsafe(file: Path) -> None:
-    """Missing files and pickles, by content rather than by name where the two disagree."""
+    """Raises WeightsError if the file is missing or a pickle, judged by its content rather than its name."""
     if not file.is_file():
         raise WeightsError(f"no file {file}")
     with file.open("rb") as opened:
@@ -318,6 +318,6 @@ def _refuse_unsafe(file: Path) -> None:
     pickled = head[8:] != b"{" and (head[:2] == b"PK" or head[:1] == b"\x80" or file.suffix in PICKLES)
     if pickled:
         raise WeightsError(
-            f"{file} is a pickle, which can run any program when it is opened, and is refused: "
-            f"published weights are read by load_published and load_backbone_weights"
+            f"{file} is a pickle, which can execute code when it is loaded, and is refused: "
+            f"read published weights with load_published or load_backbone_weights"
         )

@@ -1,7 +1,7 @@
-"""Convolutions that end in their ReLU, as one kernel of cuDNN's: the feature map is written once, not three times.
+"""Fused layers for faster inference: batch norms folded into convolutions, ReLUs computed in their kernels.
 
-torch.compile leaves a convolution to cuDNN and makes one more kernel for its bias and the ReLU, which reads and writes
-the whole map again; the early maps of VGG16 are so large that this is a fifth of all the time.
+torch.compile leaves a convolution to cuDNN and adds a second kernel for bias and ReLU, which reads and writes the
+feature map again; on VGG16's large early maps that is a fifth of the time.
 """
 
 from __future__ import annotations
@@ -19,29 +19,26 @@ from sareloc.models.backbones import Backbone
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import best_dtype
 
-# Batch norms folded into the convolutions before them: the same feature map with half as many passes over it.
-
 M = TypeVar("M", bound=nn.Module)
 
 
 class _Layers(fx.Tracer):
-    """Looks into blocks, but not into convolutions, whatever they are derived from."""
+    """Traces into blocks, but not into convolutions or classes derived from them."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, nn.Conv2d) or super().is_leaf_module(m, module_qualified_name)
 
 
 def trace_layers(backbone: Backbone) -> tuple[nn.Module, fx.Graph]:
-    """The layers of a backbone in the order of the computation: a graph, and the module that its names refer to."""
+    """The layers of a backbone in order of computation: a graph, and the root module of its node targets."""
     root = nn.Sequential(*(module for modules in backbone.parts().values() for module in modules))
     return root, _Layers().trace(root)
 
 
 def fold_norms(model: PlaceModel) -> PlaceModel:
-    """The model as it describes fastest, for evaluation only; one without batch norms is given back as it is.
+    """A copy of the model with batch norms folded, for evaluation only; returns the model itself if it has none.
 
-    The parts beside the backbone are shared. The weights, and so the fingerprint, differ; the descriptors do not,
-    beyond rounding.
+    All modules but the backbone are shared. Weights and fingerprint differ; descriptors are equal up to rounding.
     """
     if not any(isinstance(module, nn.BatchNorm2d) for module in model.backbone.modules()):
         return model
@@ -54,7 +51,7 @@ def fold_norms(model: PlaceModel) -> PlaceModel:
 
 
 def convolutions_before(backbone: Backbone, kind: type[M]) -> list[tuple[nn.Conv2d, M]]:
-    """Each convolution that a layer of this kind follows, and that layer; nothing else may use the convolution."""
+    """Pairs of a convolution and the layer of this kind that alone uses its output."""
     root, graph = trace_layers(backbone)
     found = []
     for node in graph.nodes:
@@ -62,7 +59,7 @@ def convolutions_before(backbone: Backbone, kind: type[M]) -> list[tuple[nn.Conv
         conv = _module(root, before)
         if isinstance(layer, kind) and isinstance(conv, nn.Conv2d):
             assert isinstance(before, fx.Node)
-            assert len(before.users) == 1, f"what a convolution gives is used beside its {kind.__name__}"
+            assert len(before.users) == 1, f"the output of a convolution is used beside its {kind.__name__}"
             found.append((conv, layer))
     return found
 
@@ -73,7 +70,7 @@ def _module(root: nn.Module, node: object) -> nn.Module | None:
     return None
 
 
-CHANNELS = 8  # cuDNN's fast kernels take so many at a time; the three colours are filled up with zeros
+CHANNELS = 8  # cuDNN's fast kernels need a multiple of this; the three colour channels are padded with zeros
 
 
 @torch.library.custom_op("sareloc::conv_relu", mutates_args=())
@@ -86,13 +83,13 @@ def conv_relu(
     dilation: list[int],
     groups: int,
 ) -> Tensor:
-    """max(x * weight + bias, 0) by cuDNN in one kernel; anywhere else than on CUDA by two operators."""
+    """max(x * weight + bias, 0), on CUDA by one cuDNN kernel, elsewhere by two operators."""
     if x.is_cuda:
         return torch.cudnn_convolution_relu(x, weight, bias, stride, padding, dilation, groups)
     return F.conv2d(x, weight, bias, stride, padding, dilation, groups).relu_()
 
 
-conv_relu.register_fake(F.conv2d)  # of the same shape, in the same order
+conv_relu.register_fake(F.conv2d)  # same shape and memory format
 
 
 def relu_of(conv: nn.Conv2d, x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -106,16 +103,16 @@ def relu_of(conv: nn.Conv2d, x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _fill_up(x: Tensor, channels: int) -> Tensor:
-    """So many channels of zeros more."""
+    """x with `channels` channels of zeros appended."""
     return F.pad(x, (0, 0, 0, 0, 0, channels)) if channels else x
 
 
 def run_fused(layers: Sequence[nn.Module], x: Tensor, dtype: torch.dtype) -> Tensor:
-    """What layers make of x one after another, each ReLU inside the convolution before it; without gradients.
+    """Apply layers to x in order, each ReLU in the kernel of the convolution before it; without gradients.
 
-    The weights are taken as they are now, so that nothing need be told when they change.
+    The current weights are used, so later changes to them need no update here.
     """
-    inside = False  # whether this layer is a ReLU that the one before has seen to
+    inside = False  # whether this layer is a ReLU that the previous kernel has computed
     with torch.no_grad():
         for layer, after in zip(layers, [*layers[1:], None], strict=True):
             if inside:
@@ -128,18 +125,18 @@ def run_fused(layers: Sequence[nn.Module], x: Tensor, dtype: torch.dtype) -> Ten
 
 
 class ConvRelu(nn.Conv2d):
-    """A convolution with its ReLU, computed in the format of its own weights; it fills up the channels they want."""
+    """A convolution with its ReLU, computed in the number format of its weights; pads the input channels."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, C', H', W'), no number below zero."""
+        """(B, C, H, W) -> (B, C', H', W'), non-negative."""
         return relu_of(self, input, self.weight.dtype)
 
 
 def fuse_relus(model: PlaceModel) -> PlaceModel:
-    """The model with every ReLU that follows a convolution inside it, for evaluation on CUDA.
+    """A copy of the model with every ReLU after a convolution fused into it, for evaluation on CUDA.
 
-    Such convolutions are held in the format that the device computes fast. The parts beside the backbone are shared;
-    a model without such ReLUs is given back as it is.
+    Such convolutions are stored in `best_dtype`. All modules but the backbone are shared; returns the model itself if
+    no ReLU follows a convolution.
     """
     backbone = copy.deepcopy(model.backbone).eval()
     names = {module: name for name, module in backbone.named_modules()}
@@ -149,7 +146,7 @@ def fuse_relus(model: PlaceModel) -> PlaceModel:
         conv.to(best_dtype(model.device)).requires_grad_(False)
         spare = -conv.in_channels % CHANNELS
         conv.weight = nn.Parameter(_fill_up(conv.weight, spare), requires_grad=False)
-        conv.__class__ = ConvRelu  # the same weights and knobs, computed otherwise
+        conv.__class__ = ConvRelu  # same weights and options, other forward
         backbone.set_submodule(names[relu], nn.Identity())
     if not pairs:
         return model

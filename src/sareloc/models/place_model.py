@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sareloc.errors import ArgumentError
-from sareloc.models.aggregation import Aggregation, Knob, make_aggregation
+from sareloc.models.aggregation import Aggregation, Option, make_aggregation
 from sareloc.models.backbones import Backbone, make_backbone
 from sareloc.models.preprocess import Image, Preprocess, Resize, autocast
 from sareloc.models.whitening import Whitening
@@ -23,7 +23,7 @@ MAX_DIM = 1 << 24
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Everything about a model but its weights: enough to assemble it again."""
+    """Everything about a model except its weights: enough to assemble it."""
 
     name: str
     preprocess: Preprocess
@@ -31,7 +31,7 @@ class ModelSpec:
     cut: str
     train_from: str
     aggregation: str
-    knobs: Mapping[str, Knob]
+    options: Mapping[str, Option]
     """The aggregation's arguments, such as `clusters`."""
     whitening: int | None
     """Dimensions after whitening; None: no whitening."""
@@ -40,8 +40,8 @@ class ModelSpec:
         for field in ("name", "backbone", "cut", "train_from", "aggregation"):
             if not isinstance(value := getattr(self, field), str):
                 raise ArgumentError(f"{field} of a model must be text, found {value!r}")
-        if not isinstance(self.knobs, Mapping):
-            raise ArgumentError(f"knobs of a model must be the aggregation's options by name, found {self.knobs!r}")
+        if not isinstance(self.options, Mapping):
+            raise ArgumentError(f"knobs of a model must be the aggregation's options by name, found {self.options!r}")
         whole = isinstance(self.whitening, int) and not isinstance(self.whitening, bool)
         if self.whitening is not None and not (whole and 1 <= self.whitening <= MAX_DIM):
             raise ArgumentError(
@@ -49,23 +49,29 @@ class ModelSpec:
                 f"found {self.whitening!r}"
             )
 
+    def to_dict(self) -> dict[str, Any]:
+        """The spec as it is stored: the aggregation's options are called "knobs" in files and fingerprints."""
+        stored = asdict(self)
+        stored["knobs"] = stored.pop("options")
+        return stored
+
     def to_json(self) -> str:
         """One line, the same for equal specs."""
-        return json.dumps(asdict(self), sort_keys=True)
+        return json.dumps(self.to_dict(), sort_keys=True)
 
     @staticmethod
     def from_json(text: str) -> ModelSpec:
         """The spec that `to_json` wrote. Raises ArgumentError, which names the field, if it is not one."""
         given = json.loads(text)
-        _check_keys(given, ModelSpec, "the spec of a model")
-        _check_keys(given["preprocess"], Preprocess, "preprocess of a model")
+        _check_keys(given, {f.name for f in fields(ModelSpec)} - {"options"} | {"knobs"}, "the spec of a model")
+        _check_keys(given["preprocess"], {f.name for f in fields(Preprocess)}, "preprocess of a model")
         # JSON has lists where the records hold tuples
         pixels: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given["preprocess"].items()}
+        given["options"] = given.pop("knobs")
         return ModelSpec(**{**given, "preprocess": Preprocess(**pixels)})
 
 
-def _check_keys(given: Any, record: type, what: str) -> None:
-    wanted = {f.name for f in fields(record)}
+def _check_keys(given: Any, wanted: set[str], what: str) -> None:
     if not isinstance(given, dict):
         raise ArgumentError(f"{what} must be a JSON object, found {given!r}")
     found = set(given)
@@ -77,9 +83,9 @@ def _check_keys(given: Any, record: type, what: str) -> None:
 
 
 class PlaceModel(nn.Module):
-    """Images of places -> unit descriptors; photos of one place lie near each other.
+    """Images -> unit descriptors; descriptors of photos of one place are near each other.
 
-    The model owns its preprocessing: give it RGB pixels, it knows their statistics and the size it wants.
+    Preprocessing is part of the model: it takes RGB pixels and applies its own size rule and pixel statistics.
     """
 
     def __init__(
@@ -93,8 +99,8 @@ class PlaceModel(nn.Module):
         super().__init__()
         if backbone.channels != aggregation.channels:
             raise ArgumentError(
-                f"{backbone.name} gives {backbone.channels} channels, "
-                f"{aggregation.name} was made for {aggregation.channels}"
+                f"{backbone.name} has {backbone.channels} output channels, "
+                f"{aggregation.name} expects {aggregation.channels}"
             )
         self.preprocess = preprocess
         self.backbone = backbone
@@ -109,7 +115,7 @@ class PlaceModel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return next(self.parameters()).device
 
     def feature_map(self, images: Tensor) -> Tensor:
@@ -118,26 +124,26 @@ class PlaceModel(nn.Module):
         return features
 
     def lower(self, images: Tensor) -> Tensor:
-        """What the frozen part makes of images as in `feature_map`: the same in every epoch of a training."""
+        """The output of the frozen layers for images as in `feature_map`: constant during training."""
         return self.backbone.lower(self.pixels(images))
 
     def upper(self, features: Tensor) -> Tensor:
-        """What is trained: from `lower` to unit vectors (B, D), not whitened."""
+        """The trained layers: from the output of `lower` to unit vectors (B, D), not whitened."""
         pooled: Tensor = self.aggregation(self.backbone.upper(features))
         return pooled
 
     def pixels(self, images: Tensor) -> Tensor:
-        """Images as in `feature_map`, normalised as the backbone wants them: floats (B, 3, H, W)."""
+        """Images as in `feature_map`, normalised for the backbone: floats (B, 3, H, W)."""
         return self.preprocess.normalise(images).contiguous(memory_format=torch.channels_last)
 
     def forward(self, images: Tensor, dim: int | None = None) -> Tensor:
-        """RGB images as in `feature_map`, already of the size they shall have -> (B, dim) unit rows, with gradients.
+        """RGB images as in `feature_map`, already resized -> unit rows (B, dim), with gradients.
 
-        A smaller `dim` than the model's keeps the first coordinates of the whitened descriptor, scaled to unit length.
+        A `dim` smaller than the model's keeps the first coordinates of the whitened descriptor, scaled to unit length.
         """
         if self.whitening is None and dim not in (None, self.dim):
             raise ArgumentError(
-                f"{self.name} has no whitening, so that its {self.dim} dimensions cannot be cut to {dim}: "
+                f"{self.name} has no whitening, so its {self.dim} dimensions cannot be reduced to {dim}: "
                 f"fit one with fit_whitening"
             )
         pooled: Tensor = self.aggregation(self.feature_map(images))
@@ -156,10 +162,10 @@ class PlaceModel(nn.Module):
     ) -> Tensor:
         """Descriptors (N, dim) of N images: float32 unit rows on the CPU, in the images' order, without gradients.
 
-        `images`: a sequence of uint8 arrays (H, W, 3) or PIL images of any sizes from 64 px up, brought to the
-        model's own size, or a uint8 tensor (N, 3, H, W), taken as it is. At most `batch` images are in work at a time;
-        images of equal size share a batch. `precision`: the format of the convolutions; None: bfloat16 where the
-        device is fast in it (`best_dtype`), torch.float32: torch's own float32 (TF32 on CUDA, unless that is off).
+        `images`: a sequence of uint8 arrays (H, W, 3) or PIL images of any sizes from 64 px up, resized to the model's
+        size, or a uint8 tensor (N, 3, H, W), not resized. At most `batch` images are processed at a time; images of
+        equal size share a batch. `precision`: the number format of the convolutions; default: bfloat16 where the
+        device is fast in it (`best_dtype`); torch.float32: torch's float32 (TF32 on CUDA, unless disabled).
         """
         found = torch.empty(len(images), self.dim if dim is None else dim)
         with evaluating(self, precision):
@@ -168,7 +174,7 @@ class PlaceModel(nn.Module):
         return found
 
     def spec(self) -> ModelSpec:
-        """Everything but the weights."""
+        """Everything except the weights."""
         return ModelSpec(
             self.name,
             self.preprocess,
@@ -176,14 +182,14 @@ class PlaceModel(nn.Module):
             self.backbone.cut,
             self.backbone.train_from,
             self.aggregation.name,
-            self.aggregation.knobs(),
+            self.aggregation.options(),
             None if self.whitening is None else self.whitening.dim,
         )
 
     def fingerprint(self) -> str:
-        """16 hex digits over all that a descriptor depends on: equal in every process, on every device.
+        """16 hex digits over everything a descriptor depends on: equal in every process and on every device.
 
-        The weights count as float32; the model's name and which part is trained do not count.
+        The weights enter as float32; the model's name and which layers are trained do not enter.
         """
         return fingerprint(self.spec(), self.state_dict())
 
@@ -201,7 +207,7 @@ def fingerprint(spec: ModelSpec, weights: Mapping[str, Tensor]) -> str:
 
 @contextmanager
 def evaluating(model: PlaceModel, precision: torch.dtype | None = None) -> Iterator[None]:
-    """No gradients, evaluation mode, fast convolutions; every part is back in its own mode afterwards."""
+    """No gradients, evaluation mode, fast convolutions; afterwards every module has its former mode."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -221,27 +227,27 @@ def make_model(
     train_from: str | None = None,
     name: str | None = None,
     rng: torch.Generator | None = None,
-    **knobs: Knob,
+    **options: Option,
 ) -> PlaceModel:
-    """A model with random weights, in evaluation mode; the paper's by default.
+    """A model with random weights, in evaluation mode; default: the paper's VGG16 + NetVLAD.
 
-    `size`: (height, width), a longest side, or None for the photos' own (see `Preprocess`). `cut`, `train_from`: see
-    `make_backbone`. `knobs`: the aggregation's, such as `clusters=64`. `rng`: where the random weights come from;
-    torch's own generator by default.
+    `size`: (height, width), a longest side, or None for the photos' own size (see `Preprocess`). `cut`, `train_from`:
+    see `make_backbone`. `options`: the aggregation's, such as `clusters=64`. `rng`: the source of random weights;
+    default: torch's generator.
     """
     base = make_backbone(backbone, cut=cut, train_from=train_from, rng=rng)
     pixels = Preprocess(base.pixel_mean, base.pixel_std, resize=size)
-    return PlaceModel(pixels, base, make_aggregation(aggregation, base.channels, knobs, rng=rng), name=name).eval()
+    return PlaceModel(pixels, base, make_aggregation(aggregation, base.channels, options, rng=rng), name=name).eval()
 
 
 def model_of_spec(spec: ModelSpec) -> PlaceModel:
     """The model that a spec describes, in evaluation mode, on the device "meta": shapes without memory.
 
-    `to_empty(device=...)` allocates the weights, which then have to be loaded.
+    `to_empty(device=...)` allocates the weights, which must then be loaded.
     """
     with torch.device("meta"):
         base = make_backbone(spec.backbone, cut=spec.cut, train_from=spec.train_from)
-        aggregation = make_aggregation(spec.aggregation, base.channels, spec.knobs)
+        aggregation = make_aggregation(spec.aggregation, base.channels, spec.options)
         whitening = None
         if spec.whitening is not None:
             whitening = Whitening(torch.empty(aggregation.dim), torch.empty(spec.whitening, aggregation.dim))

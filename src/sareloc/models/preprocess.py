@@ -1,4 +1,4 @@
-"""What a model wants its images to be: which size, which pixel statistics. Part of the model, never of the dataset."""
+"""Preprocessing, a part of the model: image size, pixel statistics, and the number format of convolutions."""
 
 from __future__ import annotations
 
@@ -16,29 +16,27 @@ from torch import Tensor
 
 from sareloc.errors import ArgumentError
 
-# How a device convolves fast, decided where the program runs: the number format, and cuDNN's kernels.
-
 FAST_BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")  # x86 servers of 2020 and later; ARM
 
 
 def best_dtype(device: torch.device | str) -> torch.dtype:
-    """The format for convolutions on this device: bfloat16 where the hardware multiplies it, else float32.
+    """The number format for convolutions on this device: bfloat16 if the hardware multiplies it, else float32.
 
-    Emulated bfloat16 is slower than float32, so that support in software alone does not count.
+    Emulated bfloat16 is slower than float32 and does not count.
     """
     kind = torch.device(device).type
     if kind == "cuda":
         # compute capability 8.0, Ampere, brought bfloat16 to the hardware
         return torch.bfloat16 if torch.cuda.get_device_capability(device) >= (8, 0) else torch.float32
     if kind == "cpu":
-        # older releases of torch cannot say
+        # older releases of torch have no such function
         capabilities: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
         return torch.bfloat16 if any(capabilities.get(c) for c in FAST_BFLOAT16) else torch.float32
     return torch.float32
 
 
 def autocast(device: torch.device | str, dtype: torch.dtype | None = None) -> torch.autocast:
-    """Convolve in `dtype` inside this context; None: in `best_dtype(device)`; float32: leave everything as it is."""
+    """Convolve in `dtype` inside this context; default: `best_dtype(device)`; float32: no change."""
     dtype = best_dtype(device) if dtype is None else dtype
     mixed = dtype != torch.float32
     return torch.autocast(torch.device(device).type, dtype=dtype if mixed else None, enabled=mixed)
@@ -46,7 +44,7 @@ def autocast(device: torch.device | str, dtype: torch.dtype | None = None) -> to
 
 @contextmanager
 def cudnn_tries(wanted: bool = True) -> Iterator[None]:
-    """Let cuDNN try its kernels on every new size of images and keep the fastest: pays where sizes are few."""
+    """Let cuDNN benchmark its kernels on every new image size and keep the fastest: useful if sizes are few."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = before or wanted
     try:
@@ -71,10 +69,10 @@ class Preprocess:
     `scale` is 1 for torchvision's weights (ImageNet mean and std of [0, 1]) and 255 for MatConvNet's (RGB 0..255 minus
     the mean, std 1).
 
-    `resize` says which size a photo is brought to:
-    - (height, width): exactly this; a portrait photo gets it transposed, so that it is not squeezed into landscape;
-    - one number: the longer side is at most this, the aspect kept; smaller photos keep their size, and the shorter
-      side never falls below 64 px;
+    `resize` is the size rule:
+    - (height, width): exactly this size; portrait photos are resized to the transposed size;
+    - one number: the longer side is at most this, the aspect ratio is kept; smaller photos keep their size, and the
+      shorter side is never below 64 px;
     - None: photos keep their size.
     """
 
@@ -101,7 +99,7 @@ class Preprocess:
             )
 
     def size(self, height: int, width: int) -> tuple[int, int]:
-        """The (height, width) that a photo of this height and width, in pixels, is brought to."""
+        """The (height, width) to which a photo of this height and width, in pixels, is resized."""
         check_size(height, width)
         if self.resize is None:
             return height, width
@@ -112,26 +110,26 @@ class Preprocess:
         return max(MIN_SIDE_PX, round(height * shrink)), max(MIN_SIDE_PX, round(width * shrink))
 
     def normalise(self, images: Tensor) -> Tensor:
-        """RGB images (B, 3, H, W), uint8 or floats in [0, 1], as the backbone wants them; sizes stay as they are."""
+        """RGB images (B, 3, H, W), uint8 or floats in [0, 1], normalised for the backbone; sizes are unchanged."""
         if images.ndim != 4 or images.shape[1] != 3:
-            raise ArgumentError(f"images want the shape (B, 3, H, W), got {tuple(images.shape)}")
+            raise ArgumentError(f"images: expected the shape (B, 3, H, W), found {tuple(images.shape)}")
         if images.dtype != torch.uint8 and not images.is_floating_point():
-            raise ArgumentError(f"images want uint8, or floats in [0, 1], got {images.dtype}")
+            raise ArgumentError(f"images: expected uint8, or floats in [0, 1], found {images.dtype}")
         bright = self.scale / 255 if images.dtype == torch.uint8 else self.scale
         floats = images.to(torch.promote_types(images.dtype, torch.float32))
         std = floats.new_tensor(self.std).view(3, 1, 1)
         return torch.addcmul(floats.new_tensor(self.mean).view(3, 1, 1) / -std, floats, bright / std)
 
     def batches(self, images: Tensor | Sequence[Image], batch: int) -> Iterator[tuple[list[int], Tensor]]:
-        """Images as uint8 tensors (at most `batch`, 3, H, W) of one size each, with the rows they came from.
+        """Images as uint8 tensors (at most `batch`, 3, H, W) of one size each, with their rows in the input.
 
-        Arrays and PIL images are brought to this model's size; a tensor (N, 3, H, W) is taken as it is.
+        Arrays and PIL images are resized by the size rule; a tensor (N, 3, H, W) is not.
         """
         if batch < 1:
-            raise ArgumentError(f"batch wants at least 1 image, got {batch}")
+            raise ArgumentError(f"batch must be 1 or more, found {batch}")
         if isinstance(images, Tensor):
             if images.dtype != torch.uint8:
-                raise ArgumentError(f"images want uint8, 0 to 255, got {images.dtype}")
+                raise ArgumentError(f"images: expected uint8, found {images.dtype}")
             for start in range(0, len(images), batch):
                 part = images[start : start + batch]
                 yield list(range(start, start + len(part))), part
@@ -147,7 +145,7 @@ class Preprocess:
 
 
 def _is_number(number: object) -> bool:
-    """Whether it is a number that float32 can hold."""
+    """Whether it is a number in the range of float32."""
     return isinstance(number, int | float) and not isinstance(number, bool) and abs(number) < LARGEST_FLOAT32
 
 
@@ -156,13 +154,13 @@ def _is_side(side: object) -> bool:
 
 
 def _height_width(image: Image) -> tuple[int, int]:
-    """Of the upright image."""
+    """Height and width of the upright image."""
     if isinstance(image, Pillow.Image):
         sideways = image.getexif().get(Base.Orientation, 1) >= 5
         return image.size if sideways else image.size[::-1]
     if not isinstance(image, np.ndarray) or image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
         found = f"{image.dtype} {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
-        raise ArgumentError(f"an image wants to be a uint8 array (H, W, 3) or a PIL image, got {found}")
+        raise ArgumentError(f"image: expected a uint8 array (H, W, 3) or a PIL image, found {found}")
     return image.shape[0], image.shape[1]
 
 
@@ -178,7 +176,7 @@ def _resized(image: Image, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
 
 
 def check_size(height: int, width: int) -> None:
-    """Refuse images too small for a feature map to mean anything."""
+    """Raises ArgumentError if an image is too small for a useful feature map."""
     if min(height, width) < MIN_SIDE_PX:
         raise ArgumentError(
             f"the image is {height} x {width} px (height x width): at least {MIN_SIDE_PX} px are needed each way"

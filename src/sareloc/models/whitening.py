@@ -1,4 +1,4 @@
-"""PCA whitening: decorrelate descriptors, give every direction the same weight, keep the strongest ones."""
+"""PCA whitening: decorrelate descriptors, scale all directions to equal variance, keep the strongest ones."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from sareloc.errors import ArgumentError
 
 EIGENVALUE_EPS = 1e-9
-CHUNK = 1024  # columns or rows that are in double precision at a time: 10,000 x 32,768 doubles never exist at once
+CHUNK = 1024  # columns or rows in double precision at a time: bounds the memory for 10,000 x 32,768 descriptors
 
 
 class Whitening(nn.Module):
     """`y = L2(projection (x - mean))`; the first k coordinates, scaled to unit length again, are the k-D whitening.
 
-    `mean` (D,) and `projection` (dim, D), rows ordered from the strongest direction to the weakest. The projection is
-    frozen unless its `requires_grad_` says otherwise.
+    `mean` (D,) and `projection` (dim, D), rows ordered by decreasing eigenvalue. The projection is frozen
+    unless its `requires_grad_` is set.
     """
 
     mean: Tensor
@@ -27,8 +27,8 @@ class Whitening(nn.Module):
         super().__init__()
         if mean.ndim != 1 or projection.ndim != 2 or projection.shape[1] != len(mean):
             raise ArgumentError(
-                f"whitening wants mean (D,) and projection (dim, D), "
-                f"got {tuple(mean.shape)} and {tuple(projection.shape)}"
+                f"whitening: expected mean (D,) and projection (dim, D), "
+                f"found {tuple(mean.shape)} and {tuple(projection.shape)}"
             )
         self.register_buffer("mean", mean)
         self.projection = nn.Parameter(projection, requires_grad=False)
@@ -41,9 +41,11 @@ class Whitening(nn.Module):
     def forward(self, descriptors: Tensor, dim: int | None = None) -> Tensor:
         """Descriptors (B, D) -> unit rows (B, dim); a smaller `dim` keeps the first coordinates."""
         if descriptors.ndim != 2 or descriptors.shape[1] != len(self.mean):
-            raise ArgumentError(f"this whitening wants (B, {len(self.mean)}), got {tuple(descriptors.shape)}")
+            raise ArgumentError(
+                f"whitening: expected descriptors (B, {len(self.mean)}), found {tuple(descriptors.shape)}"
+            )
         if dim is not None and not 1 <= dim <= self.dim:
-            raise ArgumentError(f"this whitening gives 1 to {self.dim} dimensions, {dim} were asked for")
+            raise ArgumentError(f"dim of this whitening must be 1 to {self.dim}, found {dim}")
         with torch.autocast(descriptors.device.type, enabled=False):
             return F.normalize(F.linear(descriptors - self.mean, self.projection[:dim]), dim=1)
 
@@ -51,40 +53,38 @@ class Whitening(nn.Module):
 def fit_whitening(
     descriptors: Tensor | npt.NDArray[np.floating], dim: int, *, power: float = 1.0, weights: Tensor | None = None
 ) -> Whitening:
-    """The whitening of these descriptors (n, D) to `dim` dimensions; randomness none, so equal input, equal answer.
+    """The whitening of these descriptors (n, D) to `dim` dimensions; deterministic.
 
     With U, lambda the eigenvectors and eigenvalues of the covariance (divided by n - 1, double precision), the rows of
-    the projection are `u_i / (lambda_i + 1e-9)^(power / 2)`: with power 1 all directions weigh the same, with 0 they
-    keep their weights (PCA). `weights` (n,), positive: how much each descriptor counts in mean and covariance, by
-    default all the same; a factor common to all of them changes nothing. Where D > n the eigenvectors come from the
-    n x n Gram matrix instead of the D x D covariance: the same numbers, without the D x D matrix. An eigenvector's sign
-    is free: its largest entry is made positive. n descriptors span at most n - 1 directions: asking for more is an
-    error.
+    the projection are `u_i / (lambda_i + 1e-9)^(power / 2)`: power 1 is full whitening, power 0 is PCA.
+    `weights` (n,), positive: weights of the descriptors in mean and covariance, up to a common factor; default: equal.
+    If D > n the eigenvectors come from the n x n Gram matrix instead of the D x D covariance, with the same result. The
+    sign of an eigenvector is arbitrary: its largest entry is made positive. Raises ArgumentError if `dim` exceeds n - 1
+    or D: n descriptors span at most n - 1 directions.
     """
     x = torch.as_tensor(descriptors)
     if x.ndim != 2 or not x.is_floating_point():
-        raise ArgumentError(f"whitening is fitted on floats (n, D), got {x.dtype} {tuple(x.shape)}")
+        raise ArgumentError(f"whitening: expected floats (n, D), found {x.dtype} {tuple(x.shape)}")
     n, d = x.shape
     if not 1 <= dim <= min(n - 1, d):
         raise ArgumentError(
             f"{n} descriptors of {d} dimensions can be whitened to at most {max(0, min(n - 1, d))}, not {dim}: "
-            f"ask for fewer dimensions or give more descriptors"
+            f"choose fewer dimensions or give more descriptors"
         )
     shares = _shares(weights, x)
     parts = zip(torch.split(x, CHUNK), torch.split(shares, CHUNK), strict=True)
     mean = torch.stack([share @ part.double() for part, share in parts]).sum(dim=0)
     if not mean.isfinite().all():
-        raise ArgumentError("whitening is fitted on finite numbers: some descriptors hold NaN or infinity")
+        raise ArgumentError("whitening needs finite numbers: some descriptors contain NaN or infinity")
     projection = (_from_gram if d > n else _from_covariance)(x, shares, mean, dim, power)
     signs = projection.gather(1, projection.abs().argmax(dim=1, keepdim=True)).sign()
     return Whitening(mean.float(), projection * signs)
 
 
 def in_order(whitening: Whitening, descriptors: Tensor) -> Whitening:
-    """The same whitening with its coordinates turned so that the first ones hold the most of `descriptors` (n, D).
+    """The same whitening, rotated so that its first coordinates have the largest variance over `descriptors` (n, D).
 
-    A rotation changes no distance; it makes the first k coordinates of a learned projection worth keeping by
-    themselves.
+    A rotation changes no distance; after it the first k coordinates of a learned projection are a good k-D descriptor.
     """
     with torch.no_grad():
         found = torch.cat([whitening(rows.float()).double() for rows in torch.split(descriptors, CHUNK)])
@@ -93,12 +93,12 @@ def in_order(whitening: Whitening, descriptors: Tensor) -> Whitening:
 
 
 def _shares(weights: Tensor | None, x: Tensor) -> Tensor:
-    """How much each of the descriptors counts, (n,) in double precision, 1 in all."""
+    """The weights of the descriptors, (n,) in double precision, with sum 1."""
     if weights is None:
         return torch.full((len(x),), 1 / len(x), dtype=torch.float64, device=x.device)
     if weights.shape != x.shape[:1] or not (weights.isfinite() & (weights > 0)).all():
         raise ArgumentError(
-            f"weights are one positive number for each of the {len(x)} descriptors, got {tuple(weights.shape)}"
+            f"weights: expected {len(x)} positive numbers, one for each descriptor, found {tuple(weights.shape)}"
             + ("" if weights.shape != x.shape[:1] else f" from {float(weights.min())} to {float(weights.max())}")
         )
     shares = weights.to(x.device, torch.float64)
@@ -143,6 +143,6 @@ def _strongest(symmetric: Tensor, dim: int, n: int) -> tuple[Tensor, Tensor]:
     if dim > rank:
         raise ArgumentError(
             f"{n} descriptors span only {rank} directions (many are equal?), they cannot be whitened to {dim}: "
-            f"ask for fewer dimensions or give more varied descriptors"
+            f"choose fewer dimensions or give more varied descriptors"
         )
     return eigenvalues[:dim], vectors[:, :dim]

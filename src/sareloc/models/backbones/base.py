@@ -1,4 +1,4 @@
-"""What every backbone is: a frozen lower part, a trained upper part, and a cut above which nothing is computed."""
+"""The base class of backbones: frozen lower layers, trained upper layers, and the layer that gives the feature map."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Backbone(nn.Module):
 
     `cut` names the layer whose output is the feature map; `channels` is its depth and `stride` the pixels between
     neighbouring locations. `train_from` names the lowest trained part (see `part_names`; "nothing" freezes all): the
-    parameters below it ask for no gradient, and their batch norms keep the stored statistics even in training.
+    parameters below it need no gradient, and their batch norms use the stored statistics even in training.
     `pixel_mean` and `pixel_std` are the statistics of pixels in [0, 1] that the published weights expect.
     """
 
     minimum_size = MIN_SIDE_PX
     pixel_mean = IMAGENET_MEAN
     pixel_std = IMAGENET_STD
-    #: Starts of the names that published files hold beyond the feature map (classifiers), which are not loaded.
+    #: Prefixes of parameter names in published files that belong to the classifier and are not loaded.
     beyond_the_map: tuple[str, ...] = ()
 
     def __init__(self, name: str, *, cut: str, channels: int, stride: int) -> None:
@@ -39,14 +39,14 @@ class Backbone(nn.Module):
         self.train_from = NOTHING
 
     def parts(self) -> Mapping[str, tuple[nn.Module, ...]]:
-        """The computation from the pixels up: named parts of modules that are applied one after the other.
+        """The computation from the pixels up: named parts, each a sequence of modules.
 
-        Freezing goes by parts; together they hold every parameter once.
+        A part is frozen or trained as one; together they hold every parameter once.
         """
         raise NotImplementedError
 
     def part_names(self) -> tuple[str, ...]:
-        """What `train_from` may say: the parts from the pixels up, then "nothing"."""
+        """The values of `train_from`: the parts from the pixels up, then "nothing"."""
         return (*self.parts(), NOTHING)
 
     def freeze_below(self, train_from: str) -> None:
@@ -60,7 +60,7 @@ class Backbone(nn.Module):
         self.train(self.training)
 
     def train(self, mode: bool = True) -> Backbone:
-        """Set training mode; frozen parts stay in evaluation mode, so that their statistics stay as they were."""
+        """Set training mode; frozen parts stay in evaluation mode and keep their batch-norm statistics."""
         super().train(mode)
         for layer in self.lower_layers():
             layer.eval()
@@ -71,12 +71,12 @@ class Backbone(nn.Module):
         # A compiler or an exporter would turn the check into a guard on the size.
         if not torch.compiler.is_compiling():
             if images.ndim != 4 or images.shape[1] != 3:
-                raise ArgumentError(f"{self.name} wants images (B, 3, H, W), got {tuple(images.shape)}")
+                raise ArgumentError(f"{self.name}: expected images (B, 3, H, W), found {tuple(images.shape)}")
             check_size(images.shape[2], images.shape[3])
         return self.upper(self.lower(images))
 
     def lower(self, images: Tensor) -> Tensor:
-        """What the parts below `train_from` make of the images: the same in every epoch of a training."""
+        """The output of the parts below `train_from`: constant during training."""
         for layer in self.lower_layers():
             images = layer(images)
         return images
@@ -87,7 +87,7 @@ class Backbone(nn.Module):
         return [module for modules in list(self.parts().values())[:below] for module in modules]
 
     def upper(self, features: Tensor) -> Tensor:
-        """The feature map, from what `lower` gave."""
+        """The feature map, from the output of `lower`."""
         trained = False
         for name, modules in self.parts().items():
             trained = trained or name == self.train_from
@@ -96,10 +96,11 @@ class Backbone(nn.Module):
         return features
 
 
-def draw_weights(backbone: Backbone, rng: torch.Generator | None) -> None:
-    """Random weights that keep the signal's size from layer to layer (He et al. 2015, fan-in), zero biases.
+def init_weights(backbone: Backbone, rng: torch.Generator | None) -> None:
+    """Random weights by He et al. 2015 (fan-in), zero biases.
 
-    Weights on the device "meta" have no values, and torch would load its compiler, in seconds, to draw none.
+    Weights on the device "meta" have no values and are skipped: torch would load its compiler for them, which takes
+    seconds.
     """
     for module in backbone.modules():
         if isinstance(module, nn.Conv2d) and not module.weight.is_meta:
