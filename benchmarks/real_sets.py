@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from sareloc.datasets import PhotoSet, Places, load_dataset, load_table
-from sareloc.datasets.folders_and_tables import read_columns
+from sareloc.datasets.published import read_columns
 from sareloc.geo import Positions
 
 Walk = Literal["day_left", "day_right", "night_right"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from sareloc.datasets import DATASETS, find_positives, load_dataset, missing_photos
+from sareloc.datasets import DATASETS, find_positives, load_dataset, photo_paths
 from sareloc.datasets.dbstruct import STRUCT_SETS
 from sareloc.errors import ArgumentError, DatasetError
 
@@ -46,7 +46,7 @@ def test_pittsburgh(tmp_path):
     assert places.database.times is None
     assert places.database.path(0) == tmp_path / "images" / "000" / "000000.jpg"
     assert places.queries.path(1) == tmp_path / "queries" / "00001.jpg"
-    assert len(missing_photos(places)) == 14
+    assert not any(path.exists() for path in photo_paths(places))
     assert [rows.tolist() for rows in find_positives(places)] == [[0, 1, 2], [0, 1, 2, 3]]
 
 
@@ -77,7 +77,7 @@ def test_tokyo_247_counts_panoramas_and_finds_its_png_files(tmp_path, make_photo
     assert places.database.path(0).is_file()
     assert places.queries.path(0).is_file()
     write_struct(tmp_path / "tokyo247.mat", database=13)
-    with pytest.raises(DatasetError, match="13 database photos are not whole panoramas of 12 views"):
+    with pytest.raises(DatasetError, match="13 database photos"):
         load_dataset("tokyo247", tmp_path)
 
 
@@ -94,9 +94,9 @@ def test_tokyo_time_machine_has_times(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"which": "val"}, "says it is the split 'val', and 'test' was asked for"),
+        ({"which": "val"}, "split 'val', expected 'test'"),
         ({"utmDb": np.zeros((2, 5))}, r"12 names in dbImageFns, but utmDb is \(2, 5\)"),
-        ({"utmQ": None}, "dbStruct has no utmQ, only whichSet, dbImageFns"),
+        ({"utmQ": None}, "utmQ: found whichSet, dbImageFns"),
         ({"database": 0}, "0 names in dbImageFns"),
     ],
 )
@@ -111,7 +111,7 @@ def test_files_that_are_no_struct(tmp_path):
     with pytest.raises(DatasetError, match=r"pitts30k_test.mat cannot be read as a MATLAB file"):
         load_dataset("pitts30k", tmp_path)
     savemat(tmp_path / "pitts30k_test.mat", {"other": 1})
-    with pytest.raises(DatasetError, match="holds no variable 'dbStruct', only other"):
+    with pytest.raises(DatasetError, match="no variable 'dbStruct': found other"):
         load_dataset("pitts30k", tmp_path)
     write_struct(tmp_path / "pitts30k_test.mat")
     whole = (tmp_path / "pitts30k_test.mat").read_bytes()
@@ -123,7 +123,7 @@ def test_files_that_are_no_struct(tmp_path):
 @pytest.mark.parametrize("name", STRUCT_SETS)
 def test_missing_ground_truth_says_where_and_how(tmp_path, name):
     split = next(iter(DATASETS[name].splits))
-    with pytest.raises(DatasetError, match=rf"looked in {tmp_path} and found no {name}.*laid out so:\n  ROOT/"):
+    with pytest.raises(DatasetError, match=rf"no {name}.*\n  ROOT/"):
         load_dataset(name, tmp_path, split)
     with pytest.raises(DatasetError, match=r"absent \(no such folder\)"):
         load_dataset(name, tmp_path / "absent", split)

@@ -69,7 +69,7 @@ def test_names_without_a_zone_are_local_metres(tmp_path, make_photo):
     assert places.database.positions.frame == "local"
     assert len(places.queries) == 0
     make_photo(tmp_path / "queries" / named(PARIS))
-    with pytest.raises(DatasetError, match="1 of 2 file names do not say their UTM zone"):
+    with pytest.raises(DatasetError, match=r"1 of 2 .* UTM zone"):
         load_dataset(tmp_path)
 
 
@@ -110,17 +110,17 @@ def test_plain_folder_with_geotags_beside_the_photos(tmp_path, make_photo):
 def test_photos_that_say_nothing(tmp_path, make_photo):
     for name in ("1.jpg", "2.jpg"):
         make_photo(tmp_path / name)
-    with pytest.raises(DatasetError, match=r"none of the 2 photos in .* says where it was taken.*list them in a CSV"):
+    with pytest.raises(DatasetError, match=r"none of the 2 photos .*CSV"):
         load_dataset(tmp_path)
     make_photo(tmp_path / "database" / "1.jpg")
-    with pytest.raises(DatasetError, match=r"none of the 1 photos in .*database says where"):
+    with pytest.raises(DatasetError, match="none of the 1 photos"):
         load_dataset(tmp_path)
 
 
 def test_empty_database(tmp_path, make_photo):
     make_photo(tmp_path / "test" / "queries" / named(PARIS))
     (tmp_path / "test" / "database").mkdir()
-    with pytest.raises(DatasetError, match="database holds no photos"):
+    with pytest.raises(DatasetError, match="no photos"):
         load_dataset(tmp_path)
 
 

@@ -78,21 +78,21 @@ def test_errors(root):
     with pytest.raises(ArgumentError, match="unknown split of landmarks 'index': known are test, train, val"):
         load_dataset("landmarks", root, "index")
     (root / "retrieval_solution.csv").write_text("id,images,Usage\nqqq1,abc1,Private\nqqq2,abc9,Private\n")
-    with pytest.raises(DatasetError, match=r"line 3 names abc9, which is not in index.csv"):
+    with pytest.raises(DatasetError, match=r"line 3 .*abc9"):
         load_dataset("landmarks", root)
-    with pytest.raises(DatasetError, match="no query of Usage Public: the split 'val' is empty"):
+    with pytest.raises(DatasetError, match="no query of Usage Public"):
         load_dataset("landmarks", root, "val")
     (root / "retrieval_solution.csv").write_text("id,images\nqqq1,abc1\n")
-    with pytest.raises(DatasetError, match="has no column 'Usage': it has id, images"):
+    with pytest.raises(DatasetError, match="no column 'Usage': found id, images"):
         load_dataset("landmarks", root)
     (root / "train.csv").write_text("id,landmark_id\nabc1,Eiffel\n")
-    with pytest.raises(DatasetError, match=r"train.csv line 2: landmark_id is 'Eiffel', not a number"):
+    with pytest.raises(DatasetError, match="line 2: landmark_id"):
         load_dataset("landmarks", root, "train")
     (root / "train.csv").write_text("id,landmark_id\n")
-    with pytest.raises(DatasetError, match="the part 'train' lists no photos"):
+    with pytest.raises(DatasetError, match="no photos"):
         load_dataset("landmarks", root, "train")
     (root / "train.csv").unlink()
-    with pytest.raises(DatasetError, match=r"found no train.csv or metadata/train.csv. The set is laid out so:"):
+    with pytest.raises(DatasetError, match=r"no train.csv.*\n  ROOT/"):
         load_dataset("landmarks", root, "train")
 
 

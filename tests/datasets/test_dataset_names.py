@@ -21,7 +21,7 @@ def test_unknown_name_lists_the_known():
 @pytest.mark.parametrize("name", DATASETS)
 def test_a_published_set_needs_its_folder(name):
     split = next(iter(DATASETS[name].splits))
-    with pytest.raises(ArgumentError, match=rf"{name} is a published set: give its folder as root.*\n  ROOT/"):
+    with pytest.raises(ArgumentError, match=rf"{name}.*as root.*\n  ROOT/"):
         load_dataset(name, split=split)
 
 
@@ -30,7 +30,7 @@ def test_folder_without_a_format_lists_the_formats(tmp_path):
     with pytest.raises(DatasetError) as error:
         load_dataset(tmp_path)
     for part in (
-        "is in no known format",
+        "no known dataset format",
         "images/{train,val,test}",
         "database/ and queries/",
         "CSV",
@@ -45,7 +45,7 @@ def test_folder_called_like_a_published_set(tmp_path, make_photo, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert len(load_dataset("./pitts30k").database) == 1
     assert len(load_dataset(Path("pitts30k")).database) == 1
-    with pytest.raises(ArgumentError, match="give its folder as root"):
+    with pytest.raises(ArgumentError, match="as root"):
         load_dataset("pitts30k")
 
 
@@ -54,7 +54,7 @@ def test_csv_in_a_folder(tmp_path, make_photo):
     make_photo(tmp_path / "b.jpg", Geotag((48.0, 2.0)))
     assert load_dataset(tmp_path).database.files == ("a.jpg",)  # the table is the dataset, not the folder
     (tmp_path / "other.csv").write_text("file,lat,lon\nc.jpg,1,2\n")
-    with pytest.raises(DatasetError, match=r"holds 2 CSV files \(other.csv, walk.csv\): give the one that lists"):
+    with pytest.raises(DatasetError, match=r"2 CSV files \(other.csv, walk.csv\)"):
         load_dataset(tmp_path)
     assert load_dataset(tmp_path / "other.csv").database.files == ("c.jpg",)
     (tmp_path / "meta.csv").write_text("file,lat,lon\nd.jpg,1,2\n")
@@ -68,7 +68,7 @@ def test_csv_that_is_not_there(tmp_path):
 
 def test_root_with_a_folder_of_photos(tmp_path, make_photo):
     make_photo(tmp_path / "a.jpg", Geotag((48.0, 2.0)))
-    with pytest.raises(ArgumentError, match="holds its photos itself: root is for published sets and CSV files"):
+    with pytest.raises(ArgumentError, match="root is for"):
         load_dataset(tmp_path, root=tmp_path)
 
 

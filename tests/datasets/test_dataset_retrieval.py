@@ -60,27 +60,25 @@ def test_paris_lies_in_folders_and_leaves_corrupt_photos_out(tmp_path, make_phot
 
 
 def test_oxford_errors(tmp_path, make_photo):
-    with pytest.raises(
-        DatasetError, match=r"found no \*_query.txt, also not in groundtruth.*\n  ROOT/groundtruth/all_souls"
-    ):
+    with pytest.raises(DatasetError, match=r"no \*_query.txt.*\n  ROOT/groundtruth"):
         load_dataset("oxford5k", tmp_path)
     write_ground_truth(tmp_path / "groundtruth", OXFORD)
-    with pytest.raises(DatasetError, match=r"found no photos, also not in images, jpg.*\n.*\n  ROOT/images/all_souls"):
+    with pytest.raises(DatasetError, match=r"no photos.*\n.*\n  ROOT/images"):
         load_dataset("oxford5k", tmp_path)
     make_photo(tmp_path / "images" / "all_souls_000013.jpg")
-    with pytest.raises(DatasetError, match=r"all_souls_1_ok.txt names radcliffe_000001, .* among the 1 photos in"):
+    with pytest.raises(DatasetError, match=r"all_souls_1_ok.txt .*radcliffe_000001"):
         load_dataset("oxford5k", tmp_path)
     for name in ("x_1.jpg", "radcliffe_000001.jpg"):
         make_photo(tmp_path / "images" / name)
     make_photo(tmp_path / "images" / "again" / "x_1.jpg")
-    with pytest.raises(DatasetError, match="holds 1 photos whose name another one has too"):
+    with pytest.raises(DatasetError, match="duplicate"):
         load_dataset("oxford5k", tmp_path)
     (tmp_path / "images" / "again" / "x_1.jpg").unlink()
     (tmp_path / "groundtruth" / "all_souls_2_junk.txt").unlink()
-    with pytest.raises(DatasetError, match=r"all_souls_2_query.txt has no all_souls_2_junk.txt beside it"):
+    with pytest.raises(DatasetError, match=r"all_souls_2_junk.txt"):
         load_dataset("oxford5k", tmp_path)
     (tmp_path / "groundtruth" / "all_souls_2_query.txt").write_text("oxc1_x_1 0 1 two 3\n")
-    with pytest.raises(DatasetError, match="'oxc1_x_1 0 1 two 3' is not a photo's name and a box"):
+    with pytest.raises(DatasetError, match="a box"):
         load_dataset("oxford5k", tmp_path)
 
 
@@ -94,7 +92,7 @@ def test_holidays(tmp_path, make_photo, folder):
     assert [rows.tolist() for rows in places.relevant] == [[1, 2], [4], []]
     assert [rows.tolist() for rows in places.junk] == [[0], [3], [5]]
     make_photo(tmp_path / folder / "beach.jpg")
-    with pytest.raises(DatasetError, match=r"beach.jpg: its name is not a number. The set is laid out so:\n  ROOT/jpg"):
+    with pytest.raises(DatasetError, match=r"beach.jpg: .*not a number.*\n  ROOT/jpg"):
         load_dataset("holidays", tmp_path)
 
 

@@ -195,11 +195,11 @@ def test_exif_goes_before_the_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"latlon": (91, 0)}, "latitude 91, longitude 0 is no place on Earth"),
-        ({"latlon": (0, math.nan)}, "no place on Earth"),
-        ({"latlon": (0, 0), "heading_deg": 360}, "a heading lies in 0 <= degrees < 360, found 360"),
-        ({"latlon": (0, 0), "time": 1e15}, "a time is in seconds since 1970"),
-        ({"latlon": (0, 0), "time": math.nan}, "a time is in seconds since 1970"),
+        ({"latlon": (91, 0)}, "latitude 91"),
+        ({"latlon": (0, math.nan)}, "invalid coordinates"),
+        ({"latlon": (0, 0), "heading_deg": 360}, "heading"),
+        ({"latlon": (0, 0), "time": 1e15}, "time"),
+        ({"latlon": (0, 0), "time": math.nan}, "time"),
     ],
 )
 def test_a_geotag_checks_itself(wrong: dict[str, Any], message: str) -> None:

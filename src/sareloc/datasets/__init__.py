@@ -1,4 +1,7 @@
-"""Datasets: the table of published sets, and the formats that a folder or a CSV file is recognised by."""
+"""Datasets for visual place recognition: published datasets by name, and folders or CSV files of one's own photos.
+
+`load_dataset` returns a `Places`: a database and queries with positions, and the protocol that judges results.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from pathlib import Path
 
 from sareloc.datasets.dbstruct import STRUCT_SETS, load_dbstruct
 from sareloc.datasets.folders_and_tables import find_splits, load_photo_folder, load_split_folder, load_table
-from sareloc.datasets.places import IdLists, PhotoSet, Places, find_positives, missing_photos, photo_paths, split_places
+from sareloc.datasets.places import IdLists, PhotoSet, Places, find_positives, photo_paths, split_places
 from sareloc.datasets.retrieval import (
     HOLIDAYS_LAYOUT,
     OXFORD_LAYOUT,
@@ -34,7 +37,6 @@ __all__ = [
     "find_positives",
     "load_dataset",
     "load_table",
-    "missing_photos",
     "photo_paths",
     "split_places",
 ]
@@ -43,19 +45,19 @@ FORMATS = """\
   images/{train,val,test}/{database,queries}/@...@.jpg, or the same without images/ (VPR-datasets-downloader's format)
   database/ and queries/                                without splits
   a CSV file, or a folder with one (or with meta.csv)   columns file, and lat, lon or x_m, y_m or place_id
-  a folder of photos with EXIF positions                all of them the database"""
+  a folder of photos with EXIF positions                all of them are the database"""
 
-GEOTAG_TABLE = "geotags.csv"  # belongs to the photos beside it and is read with them
+GEOTAG_TABLE = "geotags.csv"  # not a dataset: read with the photos of its folder
 
 
 @dataclass(frozen=True)
 class NamedSet:
-    """A published set: how it is loaded and laid out, and its splits with their published sizes."""
+    """A published dataset: its loader, its layout on disk, and its splits with their published sizes."""
 
     load: Callable[[Path, str], Places]
     layout: str
     splits: Mapping[str, tuple[int, int] | None]
-    """Of each split the number of database photos and of queries, where one number is agreed on."""
+    """The number of database photos and queries of each split; None: several numbers are published."""
 
 
 def _struct_set(name: str, splits: Mapping[str, tuple[int, int] | None]) -> NamedSet:
@@ -76,12 +78,13 @@ DATASETS: Mapping[str, NamedSet] = {
 
 
 def load_dataset(name_or_folder: str | Path, root: str | Path | None = None, split: str = "test") -> Places:
-    """One split of a published set (a key of DATASETS, `root` the folder that holds it), of a folder or of a CSV file.
+    """Load one split of a published dataset (a key of DATASETS, with its folder as `root`), a folder or a CSV file.
 
-    A folder's format is recognised by itself (FORMATS); one that is called like a published set is given as a Path or
-    as "./pitts30k". Photos need not be there for a set whose ground truth lists
-    them: `missing_photos` says which are absent. For a CSV file, `root` is the folder that its file names are relative
-    to, its own by default. A set without splits gives all its photos whatever split is asked for, as split "all".
+    The format of a folder is detected (see FORMATS); a folder with the name of a published dataset is given as a Path
+    or as "./pitts30k". Published datasets whose ground truth lists the photos load without the photos. For a CSV file,
+    `root` is the folder that file names are relative to; default: the folder of the CSV file. A dataset without splits
+    has the split "all", which is returned for every `split`. Raises ArgumentError for an unknown name or split,
+    DatasetError if files are missing or malformed.
     """
     if isinstance(name_or_folder, str) and name_or_folder in DATASETS:
         return _load_named(name_or_folder, root, split)
@@ -91,18 +94,18 @@ def load_dataset(name_or_folder: str | Path, root: str | Path | None = None, spl
         return load_table(table, split, photo_folder=root)
     if not path.is_dir():
         raise ArgumentError(
-            f"unknown dataset {str(name_or_folder)!r}: it is no folder, no CSV file, and no published set. "
-            f"Those are {', '.join(sorted(DATASETS))}"
+            f"unknown dataset {str(name_or_folder)!r}: no such folder, CSV file or published dataset. Known are "
+            f"{', '.join(sorted(DATASETS))}"
         )
     if root is not None:
-        raise ArgumentError(f"{path} holds its photos itself: root is for published sets and CSV files")
+        raise ArgumentError(f"{path} is a folder of photos: root is for published datasets and CSV files")
     if find_splits(path):
         return load_split_folder(path, split)
     if find_photos(path):
         return load_photo_folder(path)
     raise DatasetError(
-        f"{path} is in no known format. Known are\n{FORMATS}\n"
-        f"and the published sets {', '.join(sorted(DATASETS))} (give the name, and this folder as root)"
+        f"{path} has no known dataset format. Known are\n{FORMATS}\n"
+        f"and the published datasets {', '.join(sorted(DATASETS))} (give the name, and this folder as root)"
     )
 
 
@@ -110,12 +113,12 @@ def _load_named(name: str, root: str | Path | None, split: str) -> Places:
     named = DATASETS[name]
     look_up(named.splits, split, f"split of {name}")
     if root is None:
-        raise ArgumentError(f"{name} is a published set: give its folder as root. It is laid out so:\n{named.layout}")
+        raise ArgumentError(f"{name} is a published dataset: give its folder as root. Expected layout:\n{named.layout}")
     return named.load(Path(root), split)
 
 
 def _find_table(path: Path) -> Path | None:
-    """The CSV file that a path means: itself, or the folder's meta.csv or only one; None where it means none."""
+    """The CSV file of a dataset: the path itself, or the folder's meta.csv or only CSV file; None if there is none."""
     if path.suffix.lower() == ".csv":
         if not path.is_file():
             raise ArgumentError(f"no such file: {path}")
@@ -127,7 +130,7 @@ def _find_table(path: Path) -> Path | None:
     tables = sorted(table for table in path.glob("*.csv") if table.name != GEOTAG_TABLE)
     if len(tables) > 1:
         raise DatasetError(
-            f"{path} holds {len(tables)} CSV files ({', '.join(table.name for table in tables[:5])}): give the one "
-            "that lists the photos, or the name of the published set with this folder as root"
+            f"{path} contains {len(tables)} CSV files ({', '.join(table.name for table in tables[:5])}): give the one "
+            "that lists the photos, or the name of a published dataset with this folder as root"
         )
     return tables[0] if tables else None

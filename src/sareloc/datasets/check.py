@@ -1,4 +1,4 @@
-"""Looking a dataset over before a long run: counts, extent, answerable queries, missing and unreadable files."""
+"""Checking a dataset before a long run: counts, extent, queries with a positive, missing and unreadable files."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from sareloc.geo import distance_m, unwrap_longitudes
 from sareloc.photos import decode as decode_photo
 from sareloc.photos.decoding import TRUNCATED, is_truncated, open_photo
 
-FILES_AT_ONCE = 8  # reading waits for the disk, and decoding lets other threads run
+THREADS = 8  # reading waits for the disk, and decoding releases the GIL
 ABSENT = "no such file"
 
 
 @dataclass(frozen=True)
 class Extent:
-    """How far the positions reach: metres from west to east and from south to north, and where that is on Earth.
+    """The extent of the positions: in metres from west to east and from south to north, and as a box in degrees.
 
-    `west` > `east` where the dataset lies across the antimeridian; the degrees are None in a local frame.
+    `west` > `east` if the dataset crosses the antimeridian; the degrees are None in a local frame.
     """
 
     east_west_m: float
@@ -38,7 +38,7 @@ class Extent:
 
 @dataclass(frozen=True)
 class Check:
-    """What was found. `photos` counts distinct files: queries that are in the database too count once."""
+    """The result of `check_places`. `photos` counts distinct files: a query that is in the database too counts once."""
 
     name: str
     split: str
@@ -51,18 +51,18 @@ class Check:
     queries_with_positive: int
     missing: tuple[str, ...]
     unreadable: tuple[tuple[str, str], ...]
-    """(file, reason) of each file that is there and cannot be read."""
+    """(file, reason) of each existing file that cannot be read."""
     left_out: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    """What is wrong or odd about the tables of positions, and truncated photos, in sentences."""
+    """Problems of the geotag tables, and truncated photos."""
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """The fields as a dict of JSON values."""
         return asdict(self)
 
 
 def check_places(places: Places, *, decode: bool = False, progress: bool = False) -> Check:
-    """Look a dataset over: every file's header is read, or with `decode` the whole file."""
+    """Check a dataset: reads the header of every photo, or decodes it with `decode`."""
     paths = photo_paths(places)
     missing, unreadable = _faults(paths, _decode if decode else _read_header, progress)
     bad = {file for file, _ in unreadable}
@@ -85,7 +85,7 @@ def check_places(places: Places, *, decode: bool = False, progress: bool = False
 
 
 def find_extent(places: Places) -> Extent | None:
-    """Of database and queries together; None where no photo has a position."""
+    """The extent of database and queries together; None if no photo has a position."""
     known = [p for p in (places.database.positions, places.queries.positions) if p is not None and len(p)]
     if not known:
         return None
@@ -115,9 +115,9 @@ def _faults(
     from tqdm import tqdm
 
     missing, unreadable = [], []
-    with ThreadPoolExecutor(FILES_AT_ONCE) as threads:
-        answers = threads.map(lambda path: _fault(path, read), paths)
-        shown = tqdm(answers, total=len(paths), unit="photo", disable=None if progress else True)
+    with ThreadPoolExecutor(THREADS) as threads:
+        faults = threads.map(lambda path: _fault(path, read), paths)
+        shown = tqdm(faults, total=len(paths), unit="photo", disable=None if progress else True)
         for path, fault in zip(paths, shown, strict=True):
             if fault == ABSENT:
                 missing.append(str(path))
@@ -127,7 +127,7 @@ def _faults(
 
 
 def _fault(path: Path, read: Callable[[Path], None]) -> str:
-    """What is wrong with a file; empty where nothing is."""
+    """Why a file cannot be read; empty if it can."""
     if not path.is_file():
         return ABSENT
     try:

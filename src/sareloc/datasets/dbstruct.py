@@ -1,6 +1,6 @@
 """Pittsburgh and Tokyo from NetVLAD's official split files (`dbStruct`, MATLAB): names, UTM positions, time stamps.
 
-The files say everything but the pixels, so a set loads without its photos; `missing_photos` tells which are absent.
+These datasets load without their photos.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sareloc.datasets.layout import find_file, find_folder, read_mat
+from sareloc.arrays import Ints
 from sareloc.datasets.places import PhotoSet, Places, Protocol
+from sareloc.datasets.published import find_file, find_folder, read_mat
 from sareloc.errors import DatasetError
 from sareloc.geo import Positions
 
-VIEWS_OF_A_PANORAMA = 12
+VIEWS_PER_PANORAMA = 12
 
 PITTSBURGH_LAYOUT = """\
   ROOT/pitts30k_train.mat, pitts30k_val.mat, pitts30k_test.mat (pitts250k_*.mat), or the same in ROOT/datasets/
@@ -33,8 +34,8 @@ The .mat files come with NetVLAD (www.di.ens.fr/willow/research/netvlad), the ph
 
 TOKYO_247_LAYOUT = """\
   ROOT/tokyo247.mat, or the same in ROOT/datasets/
-  ROOT/images/03814/381418.231_3946450.428/..._012_000.png    the database, 12 views a panorama (or ROOT/03814/...);
-                                                              the .mat says .jpg, the photos come as .png: both serve
+  ROOT/images/03814/381418.231_3946450.428/..._012_000.png    the database, 12 views per panorama (or ROOT/03814/...);
+                                                              the .mat lists .jpg, photos come as .png: both are found
   ROOT/query/00010.jpg ...                                    the 315 queries (or 247query_subset_v2/, 247query_v3/)
 The .mat file comes with NetVLAD (www.di.ens.fr/willow/research/netvlad), the photos from its authors on request.
 Photos already renamed by VPR-datasets-downloader: give that folder's path instead of the set's name."""
@@ -42,12 +43,12 @@ Photos already renamed by VPR-datasets-downloader: give that folder's path inste
 
 @dataclass(frozen=True)
 class StructSet:
-    """What a family of split files does not say about itself."""
+    """What the split files of a dataset do not contain."""
 
     epsg: int
-    """Of the UTM zone of its positions."""
+    """EPSG code of the UTM zone of the positions."""
     database: tuple[str, ...]
-    """Folders where the database may be, the official one first."""
+    """Possible folders of the database, the official one first."""
     queries: tuple[str, ...]
     layout: str
     protocol: Protocol = "radius"
@@ -66,14 +67,14 @@ STRUCT_SETS = {"pitts30k": PITTSBURGH, "pitts250k": PITTSBURGH, "tokyoTM": TOKYO
 
 
 def load_dbstruct(name: str, root: Path, split: str) -> Places:
-    """One split of a NetVLAD set: `name` is a key of STRUCT_SETS, `split` one that the set has."""
+    """One split of a NetVLAD dataset: `name` is a key of STRUCT_SETS, `split` a split of that dataset."""
     struct_set = STRUCT_SETS[name]
     file = f"{name}.mat" if name == "tokyo247" else f"{name}_{split}.mat"
     path = find_file(root, (file, f"datasets/{file}"), struct_set.layout)
     struct = read_mat(path, "dbStruct")
-    said = _text(_column(struct, "whichSet", path))
-    if said != split:
-        raise DatasetError(f"{path} says it is the split {said!r}, and {split!r} was asked for: was it renamed?")
+    found = _text(_column(struct, "whichSet", path))
+    if found != split:
+        raise DatasetError(f"{path} contains the split {found!r}, expected {split!r}: was it renamed?")
     database = _read_photos(struct, ("dbImageFns", "utmDb", "dbTimeStamp"), path, root, struct_set.database, struct_set)
     queries = _read_photos(struct, ("qImageFns", "utmQ", "qTimeStamp"), path, root, struct_set.queries, struct_set)
     return Places(
@@ -107,7 +108,7 @@ def _read_photos(
 
 
 def _on_disk(root: Path, folders: tuple[str, ...], names: tuple[str, ...]) -> tuple[Path, tuple[str, ...]]:
-    """Where these photos are and how they are called there: Tokyo 24/7 was listed as .jpg and delivered as .png."""
+    """The folder of these photos and their names in it: Tokyo 24/7 lists .jpg files and is delivered as .png."""
     as_png = tuple(str(PurePosixPath(name).with_suffix(".png")) for name in names)
     folder = find_folder(root, folders, names[0])
     png_folder = find_folder(root, folders, as_png[0])
@@ -116,16 +117,16 @@ def _on_disk(root: Path, folders: tuple[str, ...], names: tuple[str, ...]) -> tu
     return folder, names
 
 
-def _panoramas(count: int, path: Path) -> npt.NDArray[np.int64]:
-    if count % VIEWS_OF_A_PANORAMA:
-        raise DatasetError(f"{path}: {count} database photos are not whole panoramas of {VIEWS_OF_A_PANORAMA} views")
-    return np.arange(count, dtype=np.int64) // VIEWS_OF_A_PANORAMA
+def _panoramas(count: int, path: Path) -> Ints:
+    if count % VIEWS_PER_PANORAMA:
+        raise DatasetError(f"{path}: {count} database photos are not a multiple of {VIEWS_PER_PANORAMA} views")
+    return np.arange(count, dtype=np.int64) // VIEWS_PER_PANORAMA
 
 
 def _column(struct: Any, name: str, path: Path) -> npt.NDArray[Any]:
     fields = struct.dtype.names or ()
     if name not in fields:
-        raise DatasetError(f"{path}: dbStruct has no {name}, only {', '.join(fields) or 'no fields at all'}")
+        raise DatasetError(f"{path}: dbStruct has no field {name}: found {', '.join(fields) or 'no fields'}")
     return np.asarray(struct[name].item())
 
 

@@ -1,23 +1,42 @@
-"""A dataset from folders of photos that say themselves where they were taken.
+"""Datasets of one's own photos: folders of geotagged photos (`load_split_folder`, `load_photo_folder`) and CSV files
+(`load_table`).
 
-    images/{train,val,test}/{database,queries}/@...@.jpg    the format of VPR-datasets-downloader; images/ may be absent
-    database/ and queries/                                  without splits; queries/ may be absent
+Folders:
+
+    images/{train,val,test}/{database,queries}/@...@.jpg    the format of VPR-datasets-downloader; images/ is optional
+    database/ and queries/                                  without splits; queries/ is optional
     any folder of geotagged photos                          all of them are the database
 
-In the first two, positions are those of the file names where every name is in the field's format, and then in the
-metres of its UTM zone where there is one, as the field's numbers are computed. Otherwise, and in the third, they are
-the photos' own geotags (EXIF, a geotags.csv beside them, or the name), and a photo without one is left out and listed
-in `Places.left_out`.
+In the first two, positions come from the file names if every name has the VPR-datasets format, in metres of their UTM
+zone. Otherwise, and in the third, they come from the geotags of the photos (EXIF, XMP, a geotags.csv in the folder, or
+the name); a photo without a geotag is left out and listed in `Places.left_out`.
+
+CSV files have one row per photo. Other columns than these are ignored; file, lat and lon are also accepted under the
+other names in `sareloc.photos.tables.COLUMNS` (image, GPSLatitude, lng, ...):
+
+    column       names in the file            content
+    file         file, filename, path         relative to the CSV file's folder or to `photo_folder`; required
+    lat, lon     lat, latitude; lon, lng, longitude    degrees WGS84
+    x_m, y_m     x_m, x_east_m; y_m, y_north_m         metres in a local frame
+    role         role                         database, db, query or queries; default: database
+    split        split, geo_split             train, val, test or another word; empty: in no split
+    time         time, timestamp              a number, or a time such as 2024-05-31T12:00:00+02:00 (default: UTC)
+    heading_deg  heading_deg, heading         compass direction; may be empty
+    place_id     place_id                     a number or a word, several separated by ";"; may be empty
+
+A file needs lat and lon, or x_m and y_m, or place_id; degrees are preferred to metres. Photos with positions are judged
+by distance, photos with only place ids by place id. A row with empty coordinates is left out and listed in
+`Places.left_out`. Any other bad row of the split is an error, because results without it would not be comparable: one
+DatasetError lists all of them with line numbers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from sareloc.arrays import Floats
 from sareloc.datasets.places import IdLists, PhotoSet, Places, Protocol
@@ -35,45 +54,6 @@ from sareloc.photos.tables import (
     parse_time,
 )
 
-# Reading named columns of a CSV file, with the line number for whatever must be said about a value.
-
-
-def read_columns(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Line number and the values of `columns`, stripped, for each row; empty lines are passed over.
-
-    Raises DatasetError where a column is missing (naming those found), and where a row ends before its last column.
-    """
-    file = open_csv(path)
-    missing = [name for name in columns if name not in file.header]
-    if missing:
-        raise DatasetError(f"{path} has no column {missing[0]!r}: it has {', '.join(file.header)}")
-    wanted = [file.header.index(name) for name in columns]
-    for line, row in file.rows():
-        if len(row) <= max(wanted, default=-1):
-            raise DatasetError(f"{path} line {line}: {len(row)} values for {len(file.header)} columns")
-        yield line, tuple(row[column] for column in wanted)
-
-
-# A dataset from a CSV file: a row for each photo, with its position or its place.
-#
-# Columns (others are passed over), each under the first of its names that the file has; file, lat and lon also in the
-# other spellings that `sareloc.photos.tables.COLUMNS` lists (image, GPSLatitude, lng, ...):
-#
-# file file, filename, path relative to the CSV's folder (or to the photo folder given); needed lat, lon lat, latitude;
-# lon, lng, longitude degrees x_m, y_m x_m, x_east_m; y_m, y_north_m metres in a frame of the dataset's own role role
-# database, db, query or queries; without this column: all database split split, geo_split train, val, test or any
-# word; rows without a word belong to no split time time, timestamp a number, or a moment such as
-# 2024-05-31T12:00:00+02:00 (UTC unless said) heading_deg heading_deg, heading compass direction; may be empty place_id
-# place_id a number or a word, several separated by ";"; may be empty
-#
-# A file needs lat and lon, or x_m and y_m, or place_id. Degrees are preferred to metres where it has both, because
-# they lead to a map. Photos with positions are judged by distance, those with place ids alone by place.
-#
-# Encoding, separator, decimal commas and degrees with minutes are those of `sareloc.photos.tables`. A row whose two
-# coordinates are empty is left out and listed in `Places.left_out`. Any other bad row of the split is an error,
-# because a result measured without it would not be comparable: one DatasetError lists all of them with their line
-# numbers.
-
 NAMES = {
     "file": ("file", "filename", "path"),
     "lat": ("lat", "latitude"),
@@ -86,8 +66,8 @@ NAMES = {
     "heading_deg": ("heading_deg", "heading"),
     "place_id": ("place_id",),
 }
-SPELLED = ("file", "lat", "lon")
-"""Columns that are also accepted in the other spellings of `sareloc.photos.tables.COLUMNS`."""
+ALIASED = ("file", "lat", "lon")
+"""Columns that are also accepted under the names in `sareloc.photos.tables.COLUMNS`."""
 LISTED = 100  # bad rows in one error
 ROLES = {"database": "database", "db": "database", "query": "queries", "queries": "queries"}
 
@@ -100,11 +80,11 @@ def load_table(
     columns: Mapping[str, str | None] | None = None,
     protocol: Protocol | None = None,
 ) -> Places:
-    """One split of a CSV file, in the file's order; see the module for its columns.
+    """One split of a CSV file, in the file's order; the module docstring lists its columns.
 
-    `columns` says under which name the file has a column ({"split": "split_3_N", "place_id": "building_id"}), or, by
-    None, that a column is not to be used. A file without a split column has one split, "all", which is given whatever
-    split is asked for. `protocol` overrides how answers are judged ("place-id" for photos that also have positions).
+    `columns` maps columns to names in the file ({"split": "split_3_N", "place_id": "building_id"}); None: ignore the
+    column. A file without a split column has one split, "all", which is returned for every `split`. `protocol`:
+    overrides how results are judged ("place-id" for photos that also have positions). Raises DatasetError for bad rows.
     """
     path = Path(table)
     file = open_csv(path)
@@ -119,7 +99,7 @@ def load_table(
         raise _bad_rows(path, problems)
     if not lines:
         raise DatasetError(
-            f"{path} lists no photos"
+            f"{path} has no photos"
             + ("" if split_name == "all" else f" in the split {split!r}")
             + (f" with a position: {len(left_out):,} have none" if left_out else "")
         )
@@ -144,43 +124,43 @@ def load_table(
     )
 
 
-_Columns = dict[str, dict[int, str]]  # our name of a column -> line number -> value
-_Problems = dict[int, str]  # line number -> what is wrong with it
+_Columns = dict[str, dict[int, str]]  # column -> line number -> value
+_Problems = dict[int, str]  # line number -> problem
 
 
 def _find_columns(file: CsvFile, columns: Mapping[str, str | None]) -> dict[str, str]:
-    """Our names of the columns in use -> the file's."""
+    """Columns -> their names in the file, of those that it has."""
     unknown = [name for name in columns if name not in NAMES]
     if unknown:
         raise ArgumentError(f"unknown column {unknown[0]!r}: known are {', '.join(NAMES)}")
-    said, spelled = ", ".join(file.header), find_columns(file.header, {name: COLUMNS[name] for name in SPELLED})
+    listed, aliased = ", ".join(file.header), find_columns(file.header, {name: COLUMNS[name] for name in ALIASED})
     found = {}
-    for ours, aliases in NAMES.items():
-        exact = next((alias for alias in aliases if alias in file.header), spelled.get(ours))
-        theirs = columns.get(ours, exact)
-        if theirs is not None:
-            found[ours] = theirs
-    absent = [theirs for theirs in found.values() if theirs not in file.header]
+    for column, names in NAMES.items():
+        exact = next((name for name in names if name in file.header), aliased.get(column))
+        used = columns.get(column, exact)
+        if used is not None:
+            found[column] = used
+    absent = [name for name in found.values() if name not in file.header]
     if absent:
-        raise DatasetError(f"{file.path} has no column {absent[0]!r}: it has {said}")
+        raise DatasetError(f"{file.path} has no column {absent[0]!r}: found {listed}")
     if "file" not in found:
         raise DatasetError(
-            f"{file.path} has no column 'file': it has {said}. Accepted are {', '.join(COLUMNS['file'])}"
+            f"{file.path} has no column 'file': found {listed}. Accepted are {', '.join(COLUMNS['file'])}"
         )
     if not (found.keys() >= {"lat", "lon"} or found.keys() >= {"x_m", "y_m"} or "place_id" in found):
         raise DatasetError(
-            f"{file.path} says neither where nor what its photos show: it needs columns lat and lon, or x_m and y_m, "
-            f"or place_id, and has {said}"
+            f"{file.path} has neither positions nor place ids: it needs columns lat and lon, or x_m and y_m, or "
+            f"place_id; found {listed}"
         )
     return found
 
 
 def _read(file: CsvFile, found: dict[str, str]) -> tuple[_Columns, _Problems]:
-    """The columns by line; lines that name no file, name one again or are too short or too long are problems."""
-    read: _Columns = {ours: {} for ours in found}
+    """The columns by line; problems: rows without a file name, with a duplicate one, or of a wrong length."""
+    read: _Columns = {column: {} for column in found}
     problems: _Problems = {}
     first_line: dict[str, int] = {}
-    index = {ours: file.header.index(theirs) for ours, theirs in found.items()}
+    index = {column: file.header.index(name) for column, name in found.items()}
     for line, row in file.rows():
         problem = file.row_problem(row, 1 + max(index.values()))
         name = "" if problem else row[index["file"]].replace("\\", "/")
@@ -191,14 +171,14 @@ def _read(file: CsvFile, found: dict[str, str]) -> tuple[_Columns, _Problems]:
         if problem:
             problems[line] = problem
             continue
-        for ours, column in index.items():
-            read[ours][line] = row[column]
+        for column, at in index.items():
+            read[column][line] = row[at]
         read["file"][line] = name
     return read, problems
 
 
 def _without_position(read: _Columns, lines: list[int]) -> set[int]:
-    """Lines whose two coordinates are empty."""
+    """Lines with two empty coordinates."""
     pair = next((pair for pair in (("lat", "lon"), ("x_m", "y_m")) if read.keys() >= set(pair)), None)
     return set() if pair is None else {line for line in lines if not any(read[name][line] for name in pair)}
 
@@ -221,14 +201,14 @@ def _lines_of_split(path: Path, read: _Columns, split: str) -> tuple[list[int], 
 
 
 def _role(line: int, read: _Columns, problems: _Problems) -> str:
-    word = read["role"][line].lower() if "role" in read else "database"
-    if word not in ROLES:
-        problems[line] = f"role is {word!r}, not one of {', '.join(ROLES)}"
-    return ROLES.get(word, "")
+    role = read["role"][line].lower() if "role" in read else "database"
+    if role not in ROLES:
+        problems[line] = f"role is {role!r}, not one of {', '.join(ROLES)}"
+    return ROLES.get(role, "")
 
 
 def _values(read: _Columns, lines: list[int], problems: _Problems, *, decimal_comma: bool) -> dict[str, Floats]:
-    """The columns that are numbers, a row for each line; what is wrong is added to `problems`."""
+    """The numeric columns, one row per line; values that cannot be parsed are added to `problems`."""
 
     def metres(value: str) -> float:
         if "," in value and not decimal_comma:  # 1,234 may be a thousand
@@ -250,8 +230,8 @@ def _values(read: _Columns, lines: list[int], problems: _Problems, *, decimal_co
         for row, line in enumerate(lines):
             try:
                 column[row] = parsers[name](read[name][line])
-            except ValueError as wrong:
-                problems[line] = str(wrong) if name in ("lat", "lon") else f"{name} {wrong}"
+            except ValueError as error:
+                problems[line] = str(error) if name in ("lat", "lon") else f"{name} {error}"
     return values
 
 
@@ -264,7 +244,7 @@ def _positions(values: dict[str, Floats]) -> Positions | None:
 
 
 def _place_ids(column: dict[int, str], lines: list[int]) -> IdLists:
-    """Numbers as they stand; if any value of the whole file is a word, all are numbered in alphabetical order."""
+    """Numeric ids as they are; if any id of the file is not a number, all are numbered in alphabetical order."""
     words = {line: [word.strip() for word in value.split(";") if word.strip()] for line, value in column.items()}
     distinct = {word for row in words.values() for word in row}
     if all(word.isdecimal() for word in distinct):
@@ -275,9 +255,9 @@ def _place_ids(column: dict[int, str], lines: list[int]) -> IdLists:
 
 
 def find_splits(folder: Path) -> dict[str, Path]:
-    """The splits of a folder by name, each with the folder that holds its database/; {"all": ...} where it has none.
+    """The splits of a folder by name, each with the folder that contains its database/.
 
-    Empty where the folder is not in this format.
+    {"all": ...} if the folder has a database/ and no splits, {} if it has another format.
     """
     parents = [parent for parent in (folder / "images", folder) if parent.is_dir()]
     for parent in parents:
@@ -289,7 +269,10 @@ def find_splits(folder: Path) -> dict[str, Path]:
 
 
 def load_split_folder(folder: Path, split: str = "test") -> Places:
-    """One split of a folder with database/ and queries/; a folder without splits gives all of it for any split."""
+    """One split of a folder with database/ and queries/; a folder without splits has the split "all".
+
+    Raises DatasetError if the database is empty or none of its photos has a position.
+    """
     splits = find_splits(folder)
     if "all" in splits:
         split = "all"
@@ -297,7 +280,7 @@ def load_split_folder(folder: Path, split: str = "test") -> Places:
     roles = [holder / role for role in ("database", "queries")]
     paths = [find_photos(role) if role.is_dir() else [] for role in roles]
     if not paths[0]:
-        raise DatasetError(f"{roles[0]} holds no photos: there is nothing to search")
+        raise DatasetError(f"{roles[0]} contains no photos: the database is empty")
     names = [parse_utm_name(path.name) for of_role in paths for path in of_role]
     known = [name for name in names if name is not None]
     left_out: list[str] = []
@@ -314,7 +297,7 @@ def load_split_folder(folder: Path, split: str = "test") -> Places:
 
 
 def load_photo_folder(folder: Path) -> Places:
-    """All geotagged photos of a folder tree as a database without queries."""
+    """All geotagged photos of a folder and its subfolders as a database without queries."""
     left_out: list[str] = []
     notes: list[str] = []
     database = _from_geotags(folder, left_out, notes)
@@ -335,7 +318,7 @@ def _from_names(holder: Path, paths: Sequence[Path], names: Sequence[UtmName]) -
 
 
 def _folder_positions(holder: Path, names: Sequence[UtmName]) -> Positions:
-    """In one frame: the metres of their only UTM zone, or of none, or, from several zones, those of the Earth."""
+    """Positions in one frame: local without UTM zones, "utm" for one zone, "ecef" for several."""
     metres = np.array([name.east_north for name in names])
     zones = np.array([name.epsg or 0 for name in names])
     if (zones == 0).all():
@@ -344,8 +327,8 @@ def _folder_positions(holder: Path, names: Sequence[UtmName]) -> Positions:
         return Positions.from_utm(metres, int(zones[0]))
     if (zones == 0).any():
         raise DatasetError(
-            f"{holder}: {(zones == 0).sum()} of {len(zones)} file names do not say their UTM zone: "
-            "their metres cannot be compared with the others'"
+            f"{holder}: {(zones == 0).sum()} of {len(zones)} file names have no UTM zone: their metres cannot be "
+            "compared with those of the other photos"
         )
     latlon = np.empty_like(metres)
     for zone in np.unique(zones).tolist():
@@ -354,7 +337,7 @@ def _folder_positions(holder: Path, names: Sequence[UtmName]) -> Positions:
 
 
 def _from_geotags(folder: Path, left_out: list[str], notes: list[str]) -> PhotoSet:
-    """The photos of a folder that have a geotag; the others are added to `left_out`, faults of tables to `notes`."""
+    """The geotagged photos of a folder; others are added to `left_out`, problems of geotag tables to `notes`."""
     found = find_geotagged(folder) if folder.is_dir() else GeotaggedPhotos((), ())
     left_out.extend(str(path) for path in found.untagged)
     notes.extend(found.notes)
@@ -371,14 +354,14 @@ def _relative(folder: Path, paths: Iterable[Path]) -> tuple[str, ...]:
     return tuple(path.relative_to(folder).as_posix() for path in paths)
 
 
-def _column(values: Iterable[float | None]) -> npt.NDArray[np.float64] | None:
-    """Numbers with NaN for what is unknown; None where all is."""
+def _column(values: Iterable[float | None]) -> Floats | None:
+    """Numbers with NaN for unknown values; None if all are unknown."""
     numbers = np.array([math.nan if value is None else value for value in values])
     return None if np.isnan(numbers).all() else numbers
 
 
 def _nothing_tagged(folder: Path, photos: int) -> DatasetError:
     return DatasetError(
-        f"none of the {photos} photos in {folder} says where it was taken, by EXIF or by name: list them in a CSV file "
+        f"none of the {photos} photos in {folder} has a position in its EXIF or file name: list them in a CSV file "
         "with the columns file, lat, lon"
     )

@@ -1,4 +1,4 @@
-"""Places: photos with positions, split into a database and queries, and how a hit is judged."""
+"""A dataset in memory: `Places` with its database and queries, their positives, and a train/val split."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Literal, overload
 import numpy as np
 import numpy.typing as npt
 
-from sareloc.arrays import Bools, Ints
+from sareloc.arrays import Bools, Floats, Ints
 from sareloc.errors import DatasetError
 from sareloc.geo import Positions, within_radius
 
@@ -20,7 +20,7 @@ Protocol = Literal["radius", "panorama", "time", "place-id", "average-precision"
 
 @dataclass(frozen=True, eq=False)
 class IdLists(Sequence[tuple[int, ...]]):
-    """N short lists of numbers in two arrays, read like a tuple of tuples: a million rows take 16 MB, not 100.
+    """N short lists of numbers in two arrays, used like a tuple of tuples: a million rows take 16 MB instead of 100.
 
     Row i is `ids[starts[i]:starts[i + 1]]`; `starts` (N + 1,) begins with 0 and ends with `len(ids)`.
     """
@@ -30,7 +30,7 @@ class IdLists(Sequence[tuple[int, ...]]):
 
     @staticmethod
     def of(rows: Iterable[Iterable[int]]) -> IdLists:
-        """From any rows of numbers."""
+        """From rows of numbers."""
         lists = [list(row) for row in rows]
         starts = np.zeros(len(lists) + 1, dtype=np.int64)
         np.cumsum([len(row) for row in lists], out=starts[1:])
@@ -38,7 +38,7 @@ class IdLists(Sequence[tuple[int, ...]]):
 
     @staticmethod
     def one_each(ids: npt.ArrayLike) -> IdLists:
-        """From (N,) numbers, one in each row."""
+        """From (N,) numbers, one per row."""
         numbers = np.asarray(ids, dtype=np.int64)
         return IdLists(numbers, np.arange(len(numbers) + 1, dtype=np.int64))
 
@@ -71,14 +71,13 @@ class PhotoSet:
     files: tuple[str, ...]
     """File names relative to `folder`, with forward slashes."""
     positions: Positions | None = None
-    times: npt.NDArray[np.float64] | None = None
-    """Time stamps: seconds since 1970 where the dataset gives moments, else numbers of which only equality counts;
-    NaN where unknown."""
-    headings_deg: npt.NDArray[np.float64] | None = None
-    """Compass direction of the optical axis, clockwise from north; NaN where unknown."""
+    times: Floats | None = None
+    """Time stamps: seconds since 1970, or other numbers, which are only compared for equality; NaN: unknown."""
+    headings_deg: Floats | None = None
+    """Compass direction of the optical axis, clockwise from north; NaN: unknown."""
     place_ids: Sequence[tuple[int, ...]] | None = None
-    """For each photo the ids of the places (buildings, landmarks) that it shows; may be empty. A tuple of tuples or
-    the compact `IdLists`: rely on `len`, `[row]` and iteration only."""
+    """The ids of the places (buildings, landmarks) in each photo; may be empty. A tuple of tuples or the compact
+    `IdLists`: use only `len`, `[row]` and iteration."""
 
     def __len__(self) -> int:
         return len(self.files)
@@ -102,19 +101,19 @@ class PhotoSet:
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """A dataset's split: a database to search, queries to ask, and the rule that says which answers are right.
+    """A dataset, or one split of it: a database, queries, and the protocol that says which results are right.
 
-    `protocol` names the rule:
-    - "radius": a database photo within `hit_radius_m` of the query;
-    - "panorama": the same, each panorama (`panoramas`) counted once in the ranking (Tokyo 24/7);
-    - "time": the same, results with the query's own time stamp dropped (TokyoTM);
-    - "place-id": a database photo that shares a place id with the query (San Francisco, TMBuD);
-    - "average-precision": `relevant` and `junk` lists (Oxford, Paris, Holidays, Landmarks).
+    `protocol` defines the positives of a query:
+    - "radius": database photos within `hit_radius_m` of the query;
+    - "panorama": as "radius"; each panorama (`panoramas`) counts once in the ranking (Tokyo 24/7);
+    - "time": as "radius"; results with the query's time stamp are dropped (TokyoTM);
+    - "place-id": database photos that share a place id with the query (San Francisco, TMBuD);
+    - "average-precision": the lists `relevant` and `junk` (Oxford, Paris, Holidays, Landmarks).
     """
 
     name: str
     split: str
-    """The split asked for; "all" where the dataset has no splits."""
+    """The name of the split; "all" if the dataset has no splits."""
     database: PhotoSet
     queries: PhotoSet
     protocol: Protocol = "radius"
@@ -122,29 +121,29 @@ class Places:
     panoramas: Ints | None = None
     """(database,) panorama number of each database photo, for protocol "panorama"."""
     relevant: tuple[Ints, ...] = field(default=())
-    """For each query the database rows that count as right, for protocol "average-precision"."""
+    """The positives of each query as database rows, for protocol "average-precision"."""
     junk: tuple[Ints, ...] = field(default=())
-    """For each query the database rows to take out of the ranking before judging it."""
-    boxes: npt.NDArray[np.float64] | None = None
-    """(queries, 4) x0, y0, x1, y1 in pixels: the part of each query photo to ask with, where the dataset gives one."""
+    """Database rows of each query that are removed from the ranking before it is judged."""
+    boxes: Floats | None = None
+    """(queries, 4) x0, y0, x1, y1 in pixels: the query region in each query photo, if the dataset has them."""
     precision_at: int | None = None
-    """Average precision over the first so many results (Landmarks: 100); None: over the whole ranking."""
+    """Average precision over the top N results (Landmarks: 100); None: over all results."""
     left_out: tuple[str, ...] = field(default=())
-    """Photos that were found and not used because nothing says where they were taken."""
+    """Photos that are not used because they have no position."""
     notes: tuple[str, ...] = field(default=())
-    """What is wrong or odd about the tables of positions: bad rows, rows that name no photo, positions far off."""
+    """Problems of the geotag tables: bad rows, rows without a photo, positions far from the others."""
 
 
 def find_positives(places: Places) -> list[Ints]:
-    """For each query the sorted database rows that count as right under the dataset's own rule; may be empty.
+    """The positives of each query under the dataset's protocol, as sorted database rows; may be empty.
 
-    Under "time", a photo with the query's own time stamp is not right: it is dropped before judging. (Mining asks
-    for narrower positives, see `sareloc.mining`.)
+    Under "time", photos with the query's time stamp are not positives. (Training uses a smaller radius, see
+    `sareloc.training.mining`.) Raises DatasetError if the photos lack the positions or place ids of the protocol.
     """
     if places.protocol == "average-precision":
         return [np.sort(rows) for rows in places.relevant]
     if places.protocol == "place-id":
-        return _sharing_a_place(places)
+        return _positives_by_place(places)
     database, queries = places.database, places.queries
     if not len(queries):
         return []
@@ -158,82 +157,81 @@ def find_positives(places: Places) -> list[Ints]:
     return [rows[database.times[rows] != time] for rows, time in zip(near, queries.times, strict=True)]
 
 
-def _sharing_a_place(places: Places) -> list[Ints]:
+def _positives_by_place(places: Places) -> list[Ints]:
     if places.database.place_ids is None or places.queries.place_ids is None:
         raise DatasetError(f"{places.name} is judged by place id and its photos have none")
-    showing: dict[int, list[int]] = {place: [] for ids in places.queries.place_ids for place in ids}
+    rows_of: dict[int, list[int]] = {place: [] for ids in places.queries.place_ids for place in ids}
     for row, ids in enumerate(places.database.place_ids):
         for place in ids:
-            if place in showing:
-                showing[place].append(row)
+            if place in rows_of:
+                rows_of[place].append(row)
     return [
-        np.array(sorted({row for place in ids for row in showing[place]}), dtype=np.int64)
+        np.array(sorted({row for place in ids for row in rows_of[place]}), dtype=np.int64)
         for ids in places.queries.place_ids
     ]
 
 
-APART_M = {50.0: 1 / 2, 25.0: 1 / 3}
-"""Distances between the train and the val part that `split_places` tries, twice the usual hit radius and once, and the
-share of all photos that must be left to train."""
+SPLIT_GAP_M = {50.0: 1 / 2, 25.0: 1 / 3}
+"""Distances between train and val that `split_places` tries (twice and once the usual hit radius), and the smallest
+fraction of all photos in train."""
 VALIDATION_QUERIES = 5
-"""Queries with a right answer that such a val part has at least."""
+"""The smallest number of queries with a positive in val."""
 
 
 def split_places(places: Places) -> tuple[Places, Places]:
-    """A train and a val part of a dataset that comes without parts; the same ones every time.
+    """Split a dataset without splits into train and val; deterministic.
 
-    By position: the queries are halved at their median along the axis on which they spread most, and each half again.
-    One of the four areas is val, with all its photos; the others are train, without the photos within 50 m of one of
-    val, which are in neither part. Of the four, the one is taken that leaves the most photos to train. Where that is
-    less than half of all photos, 25 m are tried. Under the protocol "place-id": every fourth place that queries show is
-    val, and photos that show places of both parts are in neither.
-    Raises DatasetError if train has less than a third of the photos, or no query with a right answer, or val fewer than
-    VALIDATION_QUERIES of them.
+    By position: the queries are halved at the median of the axis with the largest spread, and each half again. One of
+    the four areas is val, with all its photos; the others are train, without the photos within 50 m of a val photo,
+    which are in neither. The area that leaves the most photos to train is chosen. If that is less than half of all
+    photos, 25 m is tried. Under the protocol "place-id", every fourth place of the queries is val, and photos that show
+    places of both are in neither.
+    Raises DatasetError if train has less than a third of the photos or no query with a positive, or if val has fewer
+    than VALIDATION_QUERIES queries with a positive.
     """
     if places.protocol in ("panorama", "average-precision"):
-        raise DatasetError(f"{places.name} is judged by {places.protocol}, and such a dataset cannot be split")
+        raise DatasetError(f"{places.name} has the protocol {places.protocol}, which cannot be split")
     by_place = places.protocol == "place-id"
     for train, val in _split_by_place(places) if by_place else _splits_by_position(places):
         parts = _part(places, "train", train), _part(places, "val", val)
-        answered = [sum(map(bool, map(len, find_positives(part)))) for part in parts]
-        if answered[0] and answered[1] >= VALIDATION_QUERIES:
+        with_positive = [sum(map(bool, map(len, find_positives(part)))) for part in parts]
+        if with_positive[0] and with_positive[1] >= VALIDATION_QUERIES:
             return parts
-    apart = "that show places of their own" if by_place else f"{min(APART_M):.0f} m away from the train part"
+    apart = "of places that train does not show" if by_place else f"at least {min(SPLIT_GAP_M):.0f} m from train"
     raise DatasetError(
-        f"{places.name} has no train and val parts, and its {len(places.database)} database photos and "
-        f"{len(places.queries)} queries are too few or too close together to make them: the val part takes at least "
-        f"{VALIDATION_QUERIES} queries with right answers, {apart}, and train a third of all photos. Add photos, or "
-        "make the parts yourself: folders train/ and val/, each with database/ and queries/, or a column split in a "
-        "CSV file"
+        f"{places.name} has no train and val splits, and its {len(places.database)} database photos and "
+        f"{len(places.queries)} queries are too few or too close together to make them: val needs at least "
+        f"{VALIDATION_QUERIES} queries with a positive, {apart}, and train a third of all photos. Add photos, or "
+        "make the splits: folders train/ and val/, each with database/ and queries/, or a column split in a CSV file"
     )
 
 
 def _splits_by_position(places: Places) -> Iterator[tuple[Bools, Bools]]:
-    """Train and val as masks over the rows of the database, then of the queries: the largest train of each distance
+    """Train and val as masks over the rows of the database, then of the queries; of each distance the largest train
     first."""
-    found = places.database.positions, places.queries.positions
-    if found[0] is None or found[1] is None:
-        raise DatasetError(f"{places.name} has no train and val parts and no positions to split it by")
-    metres = np.concatenate([found[0].metres, found[1].metres])
-    asked = np.arange(len(metres)) >= len(places.database)
-    halves = _halved(metres, asked, np.ones(len(metres), dtype=np.bool_))
-    quarters = [quarter for half in halves for quarter in _halved(metres, asked, half)]
-    for apart_m, share in APART_M.items():
-        splits = [(_far_from(metres, val, apart_m), val) for val in quarters]
-        splits = [(train, val) for train, val in splits if train.mean() >= share]
+    database, queries = places.database.positions, places.queries.positions
+    if database is None or queries is None:
+        raise DatasetError(f"{places.name} has no train and val splits and no positions to split it by")
+    metres = np.concatenate([database.metres, queries.metres])
+    is_query = np.arange(len(metres)) >= len(places.database)
+    halves = _halved(metres, is_query, np.ones(len(metres), dtype=np.bool_))
+    quarters = [quarter for half in halves for quarter in _halved(metres, is_query, half)]
+    for gap_m, fraction in SPLIT_GAP_M.items():
+        splits = [(_far_from(metres, val, gap_m), val) for val in quarters]
+        splits = [(train, val) for train, val in splits if train.mean() >= fraction]
         yield from sorted(splits, key=lambda split: -int(split[0].sum()))
 
 
-def _far_from(metres: npt.NDArray[np.float64], area: Bools, apart_m: float) -> Bools:
-    """The points that lie farther than `apart_m` from every point of an area."""
+def _far_from(metres: Floats, area: Bools, gap_m: float) -> Bools:
+    """The points farther than `gap_m` from every point of an area."""
     far = ~area
-    far[~area] = [not len(rows) for rows in within_radius(metres[area], metres[~area], apart_m)]
+    far[~area] = [not len(rows) for rows in within_radius(metres[area], metres[~area], gap_m)]
     return far
 
 
-def _halved(metres: npt.NDArray[np.float64], asked: Bools, area: Bools) -> tuple[Bools, Bools]:
-    """An area (N,) cut at the median of its queries (`asked`) along the axis on which they spread most."""
-    queries = metres[area & asked]
+def _halved(metres: Floats, is_query: Bools, area: Bools) -> tuple[Bools, Bools]:
+    """An area (N,) cut at the median of its queries on the axis of their largest spread."""
+    queries = metres[area & is_query]
     if not len(queries):
         return area, np.zeros_like(area)
     axis = int(np.argmax(np.ptp(queries, axis=0)))
@@ -242,7 +240,7 @@ def _halved(metres: npt.NDArray[np.float64], asked: Bools, area: Bools) -> tuple
 
 
 def _split_by_place(places: Places) -> list[tuple[Bools, Bools]]:
-    """The same, by the places that photos show; there is one such split."""
+    """As `_splits_by_position`, by place id; there is one such split."""
     if places.database.place_ids is None or places.queries.place_ids is None:
         raise DatasetError(f"{places.name} is judged by place id and its photos have none")
     chosen = set(sorted({place for ids in places.queries.place_ids for place in ids})[::4])
@@ -258,11 +256,6 @@ def _part(places: Places, split: str, rows: Bools) -> Places:
 
 
 def photo_paths(places: Places) -> list[Path]:
-    """Every file of the dataset once, the database's first."""
+    """The distinct files of the dataset, the database's first; they need not exist."""
     paths = (photos.path(row) for photos in (places.database, places.queries) for row in range(len(photos)))
     return list(dict.fromkeys(paths))
-
-
-def missing_photos(places: Places) -> list[Path]:
-    """The files that the dataset names and that are not there."""
-    return [path for path in photo_paths(places) if not path.is_file()]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sareloc.datasets.layout import find_file, not_found, read_mat
 from sareloc.datasets.places import IdLists, PhotoSet, Places
+from sareloc.datasets.published import find_file, not_found, read_mat
 from sareloc.errors import DatasetError
 from sareloc.geo import Positions
 
@@ -17,24 +17,24 @@ GROUND_TRUTH = "cartoid_groundTruth_2014_04.txt"
 DATABASE_IDS = "sv_cartoid.mat"
 QUERY_FOLDER = "BuildingQueryImagesCartoIDCorrected-Upright"
 PANORAMA, LATITUDE, LONGITUDE, BUILDING, HEADING = 2, 3, 4, 7, 8  # fields of a file name, split at "_"
-FIELDS_IN_A_NAME = 10
+FIELDS = 10
 
 LAYOUT = f"""\
-  ROOT/{GROUND_TRUTH}     a line for each query: its number, the ids of the buildings it shows
+  ROOT/{GROUND_TRUTH}     one line per query: its number and the ids of the buildings in it
   ROOT/{QUERY_FOLDER}/0000.jpg ... 0802.jpg
   ROOT/**/PCI_sp_11841_37.789727_-122.386935_937762214_0_727224067_246.264_-37.8198.jpg ...
       the database, unpacked anywhere below ROOT: panorama, latitude, longitude, -, view, building id, heading, pitch
-  ROOT/{DATABASE_IDS}    building ids of the 1,062,468 database photos, used where there are no photos
+  ROOT/{DATABASE_IDS}    building ids of the 1,062,468 database photos, used if there are no photos
 The photos come from purl.stanford.edu/vn158kj2087, the ids from Chen et al. (CVPR 2011) by way of Kim et al. (CRN)."""
 
 
 def load_san_francisco(root: Path, split: str = "test") -> Places:
-    """Sf-0: right is a database photo that carries one of the query's building ids.
+    """Sf-0: positives are database photos with one of the query's building ids.
 
-    The database is what lies below `root`, in the order of panorama and file name, with ids, positions and headings
-    read from the file names: the whole set of 1,062,468 photos, or a subset such as the paper's 610,773. Without
-    photos it is the list of ids in `sv_cartoid.mat`, in that order, for judging a ranking made elsewhere; its `files`
-    are then row numbers, since that file has no names. Queries have no positions.
+    The database is all photos below `root`, ordered by panorama and file name, with ids, positions and headings parsed
+    from the file names: the full 1,062,468 photos, or a subset such as the paper's 610,773. Without photos it is the
+    list of ids in `sv_cartoid.mat`, in that order, to judge a ranking made elsewhere; `files` are then row numbers,
+    because that file has no names. Queries have no positions.
     """
     ground_truth = find_file(root, (GROUND_TRUTH,), LAYOUT)
     numbers, buildings = _read_ground_truth(ground_truth)
@@ -51,7 +51,7 @@ def _read_ground_truth(path: Path) -> tuple[list[str], list[list[int]]]:
             continue
         number, *ids = text.split()
         if not all(word.isdecimal() for word in (number, *ids)):
-            raise DatasetError(f"{path} line {line}: {text!r} is not a query number followed by building ids")
+            raise DatasetError(f"{path} line {line}: expected a query number and building ids, found {text!r}")
         numbers.append(number)
         buildings.append([int(building) for building in ids])
     return numbers, buildings
@@ -63,7 +63,7 @@ def _database(root: Path) -> PhotoSet:
         return _from_names(root, files)
     listed = root / DATABASE_IDS
     if not listed.is_file():
-        raise not_found(root, f"PCI_sp_*.jpg below it and no {DATABASE_IDS}", LAYOUT)
+        raise not_found(root, f"PCI_sp_*.jpg and no {DATABASE_IDS}", LAYOUT)
     ids = np.array([cell.item() for cell in read_mat(listed, "sv_cartoid").ravel()], dtype=np.int64)
     return PhotoSet(root, tuple(f"PCI_row_{row:07d}.jpg" for row in range(len(ids))), place_ids=IdLists.one_each(ids))
 
@@ -79,7 +79,7 @@ def _by_panorama(file: str) -> tuple[int, str]:
     name = file.rsplit("/", 1)[-1]
     panorama = _fields(file)[PANORAMA]
     if not panorama.isdecimal():
-        raise DatasetError(f"{file}: the panorama {panorama!r} in its name is not a number")
+        raise DatasetError(f"{file}: the panorama {panorama!r} in the file name is not a number")
     return int(panorama), name
 
 
@@ -89,8 +89,8 @@ def _from_names(root: Path, files: list[str]) -> PhotoSet:
         fields = _fields(file)
         try:
             columns[:, row] = [float(fields[field]) for field in (LATITUDE, LONGITUDE, HEADING, BUILDING)]
-        except ValueError as wrong:
-            raise DatasetError(f"{root / file}: {wrong} in its name. The set is laid out so:\n{LAYOUT}") from wrong
+        except ValueError as error:
+            raise DatasetError(f"{root / file}: {error} in the file name. Expected layout:\n{LAYOUT}") from error
     latitude, longitude, heading, building = columns
     return PhotoSet(
         root,
@@ -103,8 +103,8 @@ def _from_names(root: Path, files: list[str]) -> PhotoSet:
 
 def _fields(file: str) -> list[str]:
     fields = file.rsplit("/", 1)[-1].removesuffix(".jpg").split("_")
-    if len(fields) != FIELDS_IN_A_NAME:
+    if len(fields) != FIELDS:
         raise DatasetError(
-            f"{file}: {len(fields)} fields in its name, not {FIELDS_IN_A_NAME}. The set is so:\n{LAYOUT}"
+            f"{file}: {len(fields)} fields in the file name, expected {FIELDS}. Expected layout:\n{LAYOUT}"
         )
     return fields

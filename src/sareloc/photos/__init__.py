@@ -1,4 +1,4 @@
-"""Photos on disk: find them, read and write their geotags, decode them upright and safely."""
+"""Photo files: find them, read and write their geotags, decode them to upright RGB images."""
 
 from sareloc.photos.decoding import MAX_PIXELS, SizeRule, decode, longest_side
 from sareloc.photos.finding import GeotaggedPhotos, find_geotagged, find_photos, read_geotag, read_time

@@ -1,4 +1,4 @@
-"""Pixels from a photo: safe, upright, RGB. Whatever is wrong with a file, the answer is a PhotoError that names it."""
+"""Decoding photos to upright RGB images. Every problem of a file is raised as a PhotoError with its name."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ SizeRule = Callable[[int, int], tuple[int, int]]
 Box = tuple[float, float, float, float]
 
 MAX_PIXELS = 200_000_000
-"""The largest phone sensors have 200 megapixels; a file that claims more is refused before it is decoded."""
+"""The largest phone sensors have 200 megapixels; larger files are rejected before they are decoded."""
 
-FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "TIFF")  # no others: each decoder is a door to whoever sends photos
+FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "TIFF")  # no others: each decoder adds attack surface
 HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
-DRAFT_GAP = 2  # a JPEG is unpacked at 1/2, 1/4 or 1/8 while that leaves at least twice the target's size
-REDUCING_GAP = 3.0  # beyond 6 times the target's size a box filter goes first; Pillow calls 3 indistinguishable
+DRAFT_GAP = 2  # a JPEG is decoded at 1/2, 1/4 or 1/8 if that leaves at least twice the target size
+REDUCING_GAP = 3.0  # beyond 6 times the target size a box filter is applied first; Pillow calls 3 indistinguishable
 JPEGS = ("JPEG", "MPO")
 START_OF_IMAGE, END_OF_IMAGE, START_OF_SCAN = b"\xff\xd8", b"\xff\xd9", 0xDA
-NO_LENGTH = {0x00, 0x01, *range(0xD0, 0xD9), 0xFF}  # after 0xFF: markers without content, and what is no marker
-TRUNCATED = "truncated: the end of the file is missing, and what is there was used"
-MIN_ROWS = 0.8  # of a truncated JPEG; the last 3 % of its bytes may be more than 3 % of its rows
-DECODING_BYTES = 600_000_000  # that all photos in decoding take at one time, of one process
-BYTES_PER_PIXEL = 8  # Pillow has four for RGB as for RGBA, and there are two copies
+NO_LENGTH = {0x00, 0x01, *range(0xD0, 0xD9), 0xFF}  # after 0xFF: markers without content, and bytes that are no marker
+TRUNCATED = "truncated: the end of the file is missing, the rest was used"
+MIN_ROWS = 0.8  # fraction of the rows of a truncated JPEG; the last 3 % of its bytes may be more than 3 % of its rows
+DECODING_BYTES = 600_000_000  # limit for all photos that one process decodes at the same time
+BYTES_PER_PIXEL = 8  # Pillow uses four for RGB and RGBA, and there are two copies
 LARGE_BYTES = 100_000_000
 STRIP_PIXELS = 1_000_000
-BACKGROUND = "white"  # what shows through transparent pixels, as on a page
+BACKGROUND = "white"  # behind transparent pixels
 
 Turn = Image.Transpose
-TURNS = {  # EXIF orientation -> what makes the image upright
+TURNS = {  # EXIF orientation -> the transposition that makes the image upright
     2: Turn.FLIP_LEFT_RIGHT,
     3: Turn.ROTATE_180,
     4: Turn.FLIP_TOP_BOTTOM,
@@ -59,20 +59,19 @@ SIDEWAYS = {Turn.TRANSPOSE, Turn.ROTATE_270, Turn.TRANSVERSE, Turn.ROTATE_90}
 def decode(
     source: Source, *, size: SizeRule | None = None, name: str | None = None, max_pixels: int = MAX_PIXELS
 ) -> npt.NDArray[np.uint8]:
-    """The photo's image (H, W, 3), upright, RGB, uint8; resized to `size(height, width)` where that is given.
+    """Decode a photo to an upright RGB image (H, W, 3) uint8, resized to `size(height, width)`; default: not resized.
 
-    JPEG, PNG, WebP, AVIF, TIFF and (with the extra "heic") HEIC, recognised by content, not by name. Orientation
-    tags are obeyed; of an animation the first frame counts; 16-bit pixels are scaled to 8; transparent pixels show
-    white; colour profiles are ignored. Resizing is bilinear and antialiased, as the field's models were trained:
-    unlike bicubic it makes no brightness that the photo does not have.
+    Formats: JPEG, PNG, WebP, AVIF, TIFF and (with the extra "heic") HEIC, detected by content. The EXIF orientation is
+    applied; of an animation the first frame is used; 16-bit pixels are scaled to 8; transparent pixels become white;
+    colour profiles are ignored. Resizing is bilinear and antialiased, as published models were trained; unlike bicubic
+    it does not overshoot.
 
-    A JPEG whose end is missing is used if at least `MIN_ROWS` of its rows are there; the others are grey
-    (`is_truncated` says which files these are). Raises PhotoError, and nothing else, for a file that is missing, no
-    photo, damaged, truncated by more, larger than `max_pixels`, or refused by `size` with an ArgumentError. `name` is
-    what errors call a photo without a path.
+    A truncated JPEG is used if at least `MIN_ROWS` of its rows are present; missing rows are grey (see `is_truncated`).
+    Raises only PhotoError: if the file is missing, not a photo, damaged, truncated by more, larger than `max_pixels`,
+    or if `size` raises ArgumentError. `name`: how errors call a photo without a path.
 
-    Threads that decode large photos at one time wait for one another: all photos in decoding together take at most
-    about `DECODING_BYTES`, or what one of them takes alone.
+    Threads that decode large photos wait for each other: together they use at most about `DECODING_BYTES`, or the
+    memory of one photo.
     """
     label = name or _name_of(source)
     with ExitStack() as held:
@@ -80,7 +79,7 @@ def decode(
             return _decoded(source, size, label, max_pixels, held)
         except PhotoError as error:
             failed: BaseException | None = error
-            while failed is not None:  # or whoever keeps the error would keep the pixels, which its frames refer to
+            while failed is not None:  # frames of the error would keep the pixels alive
                 traceback.clear_frames(failed.__traceback__)
                 failed = failed.__cause__ or failed.__context__
             raise
@@ -89,13 +88,13 @@ def decode(
 def _decoded(
     source: Source, size: SizeRule | None, label: str, max_pixels: int, held: ExitStack
 ) -> npt.NDArray[np.uint8]:
-    """As `decode`; the memory that it takes is entered into `held`, to be given back when its images are gone."""
+    """As `decode`; reserves memory in `held`, which the caller releases after the images are deleted."""
     with open_photo(source, name=label, max_pixels=max_pixels) as image:
         held.enter_context(_MEMORY.hold(BYTES_PER_PIXEL * image.width * image.height))
         with pillow_errors(label):
             is_jpeg = image.format in JPEGS
             if not is_jpeg:
-                image.load()  # a TIFF turns itself upright on the way, a PNG may hold its EXIF behind the pixels
+                image.load()  # Pillow rotates a TIFF while loading; a PNG may have its EXIF after the pixels
             turn = _turn(image)
             sideways = turn in SIDEWAYS
             height, width = image.size if sideways else image.size[::-1]
@@ -115,7 +114,7 @@ def _decoded(
 
 
 def is_truncated(photo: str | Path) -> bool:
-    """Whether a file is a JPEG whose end is missing: `decode` uses it if at least `MIN_ROWS` of its rows are there."""
+    """Whether a file is a JPEG without its end; `decode` uses it if at least `MIN_ROWS` of its rows are present."""
     try:
         with open(photo, "rb") as file:
             start = file.read(2)
@@ -130,7 +129,7 @@ def is_truncated(photo: str | Path) -> bool:
 
 @contextmanager
 def open_photo(source: Source, *, name: str | None = None, max_pixels: int = MAX_PIXELS) -> Iterator[Image.Image]:
-    """The photo with its header read and its pixels not yet; what is done to it belongs inside `pillow_errors`."""
+    """A context with the opened photo, of which only the header is read; use it within `pillow_errors`."""
     label = name or _name_of(source)
     with pillow_errors(label):
         stream = _stream(source, label)
@@ -152,19 +151,19 @@ def open_photo(source: Source, *, name: str | None = None, max_pixels: int = MAX
 
 @contextmanager
 def pillow_errors(photo: str) -> Iterator[None]:
-    """Keep Pillow quiet, and turn whatever it raises on a damaged file (a dozen types) into a PhotoError."""
+    """A context that silences Pillow's warnings and raises its errors (a dozen types) as PhotoError."""
     with _QUIET:
         try:
             yield
         except PhotoError:
             raise
-        except SarelocError as refused:
-            raise PhotoError(photo, str(refused)) from refused
+        except SarelocError as error:
+            raise PhotoError(photo, str(error)) from error
         except UnidentifiedImageError as unknown:
             raise PhotoError(photo, "not a JPEG, PNG, WebP, AVIF, TIFF or HEIC photo, or damaged") from unknown
-        except Exception as broken:
-            why = str(broken) or type(broken).__name__
-            raise PhotoError(photo, f"cannot be decoded: {why}") from broken
+        except Exception as error:
+            why = str(error) or type(error).__name__
+            raise PhotoError(photo, f"cannot be decoded: {why}") from error
 
 
 def longest_side(pixels: int) -> SizeRule:
@@ -178,21 +177,21 @@ def longest_side(pixels: int) -> SizeRule:
 
 
 def target_size(size: SizeRule, height: int, width: int, photo: str) -> tuple[int, int]:
-    """What the size rule makes of a photo: a PhotoError where it refuses, two whole numbers otherwise."""
+    """The result of a size rule for a photo; raises PhotoError if the rule raises ArgumentError."""
     try:
         target = size(height, width)
-    except ArgumentError as refused:
-        raise PhotoError(photo, str(refused)) from refused
+    except ArgumentError as error:
+        raise PhotoError(photo, str(error)) from error
     if not (len(target) == 2 and all(isinstance(side, int) and side > 0 for side in target)):
-        raise ArgumentError(f"the size rule made {target} of {height} x {width} px: it must give two whole numbers")
+        raise ArgumentError(f"a size rule must return two positive integers: found {target} for {height} x {width} px")
     return target
 
 
 class _QuietPillow:
-    """No warnings and no pixel limit of Pillow's own (ours is checked instead), while anybody is inside.
+    """A context without Pillow's warnings and pixel limit (`MAX_PIXELS` is checked instead).
 
-    Both are switches of the whole process. Threads that decode side by side overlap in any order, so the first one
-    in sets them and the last one out restores them.
+    Both are global to the process. Threads may overlap in any order, so the first to enter changes them and the last to
+    leave restores them.
     """
 
     def __init__(self) -> None:
@@ -220,17 +219,17 @@ _QUIET = _QuietPillow()
 
 
 class _Memory:
-    """Memory that all threads of the process together use for decoding; a photo that needs more is decoded alone."""
+    """The memory limit for decoding, shared by all threads of a process; a photo that needs more is decoded alone."""
 
     def __init__(self, total: int) -> None:
         self._total = total
         self._used = 0
         self._freed = threading.Condition()
-        self._queue = threading.Lock()  # in order, so that small photos do not keep a large one waiting
+        self._queue = threading.Lock()  # first come, first served: small photos must not starve a large one
 
     @contextmanager
     def hold(self, needed: int) -> Iterator[None]:
-        """Wait until so many bytes are free, and use them inside the `with`."""
+        """A context that holds `needed` bytes; waits until they are free."""
         needed = min(needed, self._total)
         with self._queue, self._freed:
             self._freed.wait_for(lambda: self._used + needed <= self._total)
@@ -249,9 +248,9 @@ _MEMORY = _Memory(DECODING_BYTES)
 
 
 def _trim_heap() -> None:
-    """Give freed memory back to the system: glibc keeps it for the thread that used it, which may not decode again."""
+    """Return freed memory to the system; glibc would keep it for the thread that used it."""
     if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none and need none
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only in glibc
         if trim is not None:
             trim(0)
 
@@ -273,7 +272,7 @@ def _stream(source: Source, label: str) -> BinaryIO:
         if stat.S_ISDIR(kind):
             raise PhotoError(label, "is a folder, not a photo")
         if not stat.S_ISREG(kind):
-            raise PhotoError(label, "is not a regular file")  # opening a pipe would wait for ever
+            raise PhotoError(label, "is not a regular file")  # opening a pipe would block
         return open(source, "rb")
     except FileNotFoundError:
         raise PhotoError(label, "no such file") from None
@@ -289,7 +288,7 @@ def _image(stream: BinaryIO, label: str) -> Image.Image:
     try:
         return Image.open(stream, formats=FORMATS)
     except UnidentifiedImageError:
-        # "mif1" is both AVIF's and HEIC's, so AVIF was tried first.
+        # "mif1" is a brand of AVIF and HEIC, so AVIF is tried first.
         if head[4:8] != b"ftyp" or head[8:12] not in HEIC_BRANDS:
             raise
     stream.seek(0)
@@ -300,12 +299,13 @@ def _image(stream: BinaryIO, label: str) -> Image.Image:
 def _turn(image: Image.Image) -> Turn | None:
     try:
         return TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except Exception:  # damaged EXIF beside good pixels: as they are
+    except Exception:  # damaged EXIF: use the pixels as they are
         return None
 
 
 def _reduced(image: Image.Image, stored: tuple[int, int] | None, label: str) -> tuple[Image.Image, Box | None]:
-    """RGB, decoded at a fraction of its size while that is enough for `stored` (width, height), and its box then."""
+    """The RGB image, a JPEG decoded at a fraction of its size if that suffices for `stored` (width, height), and its
+    box."""
     box = None
     if stored is not None and image.format in JPEGS:
         draft = image.draft(None, (DRAFT_GAP * stored[0], DRAFT_GAP * stored[1]))
@@ -314,13 +314,13 @@ def _reduced(image: Image.Image, stored: tuple[int, int] | None, label: str) -> 
 
 
 def _reduced_with_end(content: bytes, stored: tuple[int, int] | None, label: str) -> tuple[Image.Image, Box | None]:
-    """As `_reduced`, of a JPEG whose end is missing: given one, libjpeg fills the missing rows with grey."""
+    """As `_reduced` for a truncated JPEG: with an end marker appended, libjpeg fills missing rows with grey."""
     image = Image.open(io.BytesIO(content + END_OF_IMAGE), formats=FORMATS)
     progressive = bool(image.info.get("progressive"))
     rgb, box = _reduced(image, stored, label)
     rows = np.asarray(rgb)
-    there = np.flatnonzero((rows != rows[-1, -1]).any(axis=(1, 2)))
-    share = (there[-1] + 1) / len(rows) if len(there) else 0.0
+    present = np.flatnonzero((rows != rows[-1, -1]).any(axis=(1, 2)))
+    share = (present[-1] + 1) / len(rows) if len(present) else 0.0
     if share < MIN_ROWS or (progressive and not _shows_all_detail(_scans(content)[0])):
         missing = "the details are" if progressive else f"{1 - share:.0%} of the rows are"
         raise PhotoError(label, f"truncated: {missing} missing")
@@ -338,7 +338,7 @@ def _lacks_end(content: bytes) -> bool:
 
 
 def _scans(content: bytes) -> tuple[list[bytes], bool]:
-    """The headers of a JPEG's scans, as far as they are there, and whether its end is."""
+    """The headers of a JPEG's scans, and whether it has its end marker."""
     headers: list[bytes] = []
     at = 2
     while 0 <= at < len(content) - 1:
@@ -356,7 +356,7 @@ def _scans(content: bytes) -> tuple[list[bytes], bool]:
 
 
 def _shows_all_detail(scans: list[bytes]) -> bool:
-    """Whether the last bit of the brightness's highest frequency has begun: what a progressive JPEG ends with."""
+    """Whether the last scan of a progressive JPEG, with the lowest bit of the highest luma frequency, has started."""
     for scan in scans:
         components = scan[0] if scan else 0
         if len(scan) == 2 * components + 4 and scans[0][1] in scan[1 : 1 + 2 * components : 2]:
@@ -369,17 +369,17 @@ def _shows_all_detail(scans: list[bytes]) -> bool:
 def _rgb(image: Image.Image, label: str) -> Image.Image:
     image.load()
     if image.mode.startswith("I;16"):
-        # The high byte, as Pillow does for 16-bit colour: it undoes multiplying 8-bit values by 257.
+        # The high byte, as Pillow does for 16-bit colour: the inverse of multiplying 8-bit values by 257.
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
     if image.mode in ("I", "F"):
-        raise PhotoError(label, "32-bit pixels have no agreed white: save it with 8 or 16 bits")
+        raise PhotoError(label, "32-bit pixels are not supported (their white level is undefined): save 8 or 16 bits")
     if image.has_transparency_data:
         return _on_background(image)
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _on_background(image: Image.Image) -> Image.Image:
-    """RGB of an image with transparent pixels; strip by strip, so that there is only one more copy of the pixels."""
+    """An image with transparent pixels on the background, as RGB; in strips, to need only one more copy."""
     rgb = Image.new("RGB", image.size)
     rows = max(1, STRIP_PIXELS // image.width)
     for top in range(0, image.height, rows):

@@ -1,4 +1,8 @@
-"""The photos of a folder, and their geotags."""
+"""Finding photos and their geotags: in folders, and below URLs of object storage or anything else fsspec reaches.
+
+URLs: s3://bucket/folder, gs://bucket/folder, zip://photos::s3://bucket/photos.zip, ... Each kind of storage needs its
+own package (s3fs, gcsfs).
+"""
 
 from __future__ import annotations
 
@@ -20,24 +24,22 @@ from sareloc.photos.geotags import Geotag, parse_utm_name, read_exif_geotag, rea
 from sareloc.photos.tables import GeotagTable, counted, read_geotag_table
 from sareloc.photos.xmp import read_sidecar_geotag
 
-# Photos that lie in object storage or anywhere else that fsspec reaches: found by their URL, brought here as files.
-#
-# s3://bucket/folder, gs://bucket/folder, zip://photos::s3://bucket/photos.zip, ... Each kind of storage needs its own
-# package (s3fs, gcsfs); fsspec names it where it is missing.
-
 Stamp = tuple[int, int]
-"""Size in bytes and time of change in ns since 1970."""
+"""Size in bytes and modification time in ns since 1970."""
 
-TIMES = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")  # what storages call it
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".avif", ".tif", ".tiff", ".heic", ".heif")
+TABLES = ("geotags.csv", "geotags.geojson")
+NOT_UTF8 = "its file or folder name is not UTF-8, so that it cannot be listed in a map or a table: rename it"
+TIMES = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")  # names of it in storages
 
 
 def is_url(text: str | Path) -> bool:
-    """Whether this is an address rather than a path on this machine."""
+    """Whether this is a URL rather than a path on this machine."""
     return "://" in str(text)
 
 
 def find_remote_photos(url: str) -> dict[str, Stamp]:
-    """The URLs and stamps of the photos in a folder and its subfolders, or of one photo, sorted; as `find_photos`."""
+    """URLs and stamps of the photos in a remote folder and its subfolders, or of one photo, sorted by URL."""
     with _storage_errors(url):
         storage, root = need("fsspec", "ray").core.url_to_fs(url)
         found: Mapping[str, Any] = storage.find(root, detail=True)
@@ -50,14 +52,14 @@ def find_remote_photos(url: str) -> dict[str, Stamp]:
 
 
 def usual_url(url: str) -> str:
-    """The URL as `find_remote_photos` writes it: memory://town/ is memory:///town."""
+    """The normalized URL, as `find_remote_photos` returns it: memory:///town for memory://town/."""
     with _storage_errors(url):
         storage, path = need("fsspec", "ray").core.url_to_fs(url)
         return _url_of(storage, path, url)
 
 
 def remote_stamp(url: str) -> Stamp | None:
-    """The stamp of a photo; None where there is none."""
+    """The stamp of a remote photo; None if it does not exist."""
     try:
         with _storage_errors(url):
             storage, path = need("fsspec", "ray").core.url_to_fs(url)
@@ -67,7 +69,7 @@ def remote_stamp(url: str) -> Stamp | None:
 
 
 def fetch_file(url: str, folder: Path) -> Path:
-    """Copy a file from its URL into a folder, under its own name; files of one name do not get in each other's way."""
+    """Copy a file from its URL into a subfolder of `folder`, one for each URL, under its own name; returns its path."""
     own = folder / hashlib.sha256(url.encode()).hexdigest()[:16]
     own.mkdir(exist_ok=True)
     with _storage_errors(url):
@@ -78,9 +80,9 @@ def fetch_file(url: str, folder: Path) -> Path:
 
 
 def _url_of(storage: Any, path: str, like: str) -> str:
-    """The URL of a path in the storage that another URL leads to, through the same archives."""
-    _, colons, behind = like.partition("::")
-    return f"{storage.unstrip_protocol(path)}{colons}{behind}"
+    """The URL of a path in the storage, with the archive chain (after "::") of another URL."""
+    _, colons, chain = like.partition("::")
+    return f"{storage.unstrip_protocol(path)}{colons}{chain}"
 
 
 def _is_photo(path: str) -> bool:
@@ -99,22 +101,17 @@ def _stamp(info: Mapping[str, Any]) -> Stamp:
 
 @contextmanager
 def _storage_errors(url: str) -> Iterator[None]:
-    """What a storage raises (each kind its own) as a PhotoError that names the URL."""
+    """Raise errors of a storage as PhotoError with the URL."""
     try:
         yield
     except SarelocError:
         raise
     except FileNotFoundError:
-        raise PhotoError(url, "nothing is there") from None
+        raise PhotoError(url, "no such file or folder") from None
     except ImportError as missing:
         raise PhotoError(url, f"this storage needs another package: {missing}") from missing
-    except Exception as refused:
-        raise PhotoError(url, f"cannot be read: {refused}") from refused
-
-
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".avif", ".tif", ".tiff", ".heic", ".heif")
-TABLES = ("geotags.csv", "geotags.geojson")
-NOT_UTF8 = "its name or its folder's is not UTF-8, so that it cannot be listed in a map or a table: rename it"
+    except Exception as error:
+        raise PhotoError(url, f"cannot be read: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -124,36 +121,36 @@ class TableTags:
     tags: Mapping[str, Geotag]
     """Geotags by the photo's absolute path."""
     missing: tuple[str, ...] = ()
-    """Files that the table names and that are not there."""
+    """Files listed in the table that do not exist."""
     notes: tuple[str, ...] = ()
-    """What is wrong or odd about the tables, in sentences."""
+    """Problems of the tables."""
 
 
 @dataclass(frozen=True)
 class GeotaggedPhotos:
-    """What `find_geotagged` found: photos with their geotags, in order of name, and what had to be left out."""
+    """The result of `find_geotagged`: photos with geotags, sorted by name, and what was left out."""
 
     photos: tuple[Path, ...]
     geotags: tuple[Geotag, ...]
     untagged: tuple[Path, ...] = ()
-    """Photos for which no geotag was found."""
+    """Photos without a geotag."""
     unreadable: tuple[PhotoError, ...] = ()
-    """Why some of `untagged` could not even be opened: damaged, or HEIC without its extra."""
+    """Errors of those `untagged` photos that could not be opened: damaged, or HEIC without the extra."""
     missing: tuple[str, ...] = ()
-    """Files that the table names and the folder does not hold."""
+    """Files listed in the table that are not in the folder."""
     notes: tuple[str, ...] = ()
-    """What is wrong or odd about the table: bad rows, rows that name no photo, positions far from the others."""
+    """Problems of the table: bad rows, rows without a photo, positions far from the others."""
 
     def positions(self) -> Positions:
-        """Where the photos stand."""
+        """The positions of the photos."""
         return Positions.from_wgs84([geotag.latlon for geotag in self.geotags])
 
 
 def find_photos(folder: str | Path) -> list[Path]:
-    """The photos in a folder and its subfolders, sorted; none is an empty list.
+    """The photos in a folder and its subfolders, sorted; may be empty. Raises PhotoError if it cannot be read.
 
-    A photo is a file with one of the `EXTENSIONS`, in either case. Hidden files and folders (".thumbnails",
-    "._IMG.jpg") are passed over, links are followed, and a folder reached twice, as in a loop of links, counts once.
+    A photo is a file with one of the `EXTENSIONS`, in upper or lower case. Hidden files and folders (".thumbnails",
+    "._IMG.jpg") are skipped, links are followed, and a folder that is reached twice counts once.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -164,23 +161,23 @@ def find_photos(folder: str | Path) -> list[Path]:
         here = waiting.pop()
         try:
             entries = sorted(os.scandir(here), key=lambda entry: entry.name)
-        except OSError as denied:
-            raise PhotoError(here, f"the folder cannot be read: {denied.strerror}") from denied
+        except OSError as error:
+            raise PhotoError(here, f"the folder cannot be read: {error.strerror}") from error
         for entry in entries:
             path = here / entry.name
             if entry.name.startswith("."):
                 continue
-            if _holds(entry.is_dir):
+            if _is(entry.is_dir):
                 if _identity(path) not in seen:
                     seen.add(_identity(path))
                     waiting.append(path)
-            elif path.suffix.lower() in EXTENSIONS and _holds(entry.is_file):
+            elif path.suffix.lower() in EXTENSIONS and _is(entry.is_file):
                 found.append(path)
     return sorted(found)
 
 
 def is_utf8(name: str) -> bool:
-    """Whether a file name can be written as text: of one that is not UTF-8, Python keeps bytes that cannot."""
+    """Whether a file name is valid UTF-8 text; Python keeps other bytes as surrogates, which cannot be encoded."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -189,12 +186,12 @@ def is_utf8(name: str) -> bool:
 
 
 def fitting_ns(time_stamp_ns: int) -> int:
-    """A file's time stamp as 64 bits hold it, as SQLite, Milvus and numpy need it: beyond 2262 it wraps around."""
+    """A time stamp as a signed 64-bit number, for SQLite, Milvus and numpy; it wraps around after the year 2262."""
     return (time_stamp_ns + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def read_geotag(path: str | Path) -> Geotag | None:
-    """The geotag of a photo: from its EXIF, else from the XMP sidecar beside it, else from its file name in the field's
+    """The geotag of a photo: from its EXIF, else from its XMP sidecar, else from its file name in the VPR-datasets
     format, else None."""
     geotag = read_exif_geotag(Path(path)) or read_sidecar_geotag(path)
     if geotag is not None:
@@ -204,10 +201,8 @@ def read_geotag(path: str | Path) -> Geotag | None:
 
 
 def read_time(path: str | Path) -> float | None:
-    """When a photo was taken (as `Geotag.time`): from its EXIF, else from its file name in the field's format.
-
-    A photo without a position can have a time. None where neither says it.
-    """
+    """The time of a photo (as `Geotag.time`): from its EXIF, else from its file name in the VPR-datasets format, else
+    None. A photo without a position can have a time."""
     time = read_exif_time(Path(path))
     if time is not None:
         return time
@@ -216,9 +211,9 @@ def read_time(path: str | Path) -> float | None:
 
 
 def find_geotagged(folder: str | Path, table: str | Path | None = None) -> GeotaggedPhotos:
-    """The photos of a folder with their geotags: from the table, else as `read_geotag` finds them.
+    """The photos of a folder with their geotags: from a table, else by `read_geotag`.
 
-    `table` is read by `read_geotag_table`; without one, a `geotags.csv` or `geotags.geojson` in the folder is used.
+    `table`: see `read_geotag_table`; default: a `geotags.csv` or `geotags.geojson` in the folder, if there is one.
     """
     from tqdm import tqdm
 
@@ -245,8 +240,8 @@ def find_geotagged(folder: str | Path, table: str | Path | None = None) -> Geota
 def match_table(table: GeotagTable, photos: Sequence[Path]) -> TableTags:
     """The geotags of a table for these photos.
 
-    A row names a photo by its path relative to the table's folder. Where no row does, as in a table that was written
-    elsewhere, rows and photos of the same file name belong together, if there is one of each.
+    A row lists a photo by its path relative to the table's folder. If no path matches, as in a table that was written
+    elsewhere, rows and photos are matched by file names that are unique on both sides.
     """
     rows = {_comparable(table.path.parent / file): file for file in (*table.tags, *table.untagged)}
     listed = {_comparable(photo): photo for photo in photos}
@@ -258,13 +253,13 @@ def match_table(table: GeotagTable, photos: Sequence[Path]) -> TableTags:
             notes.append(f"{table.path}: no row matches a photo by its path, {len(matched):,} match by file name alone")
         else:
             notes.append(
-                f"{table.path} names none of the {len(photos):,} photos: it names {next(iter(rows.values()))!r} in "
-                f"{table.path.parent}, the photos are such as {str(photos[0])!r}"
+                f"{table.path} lists none of the {len(photos):,} photos: it lists {next(iter(rows.values()))!r} in "
+                f"{table.path.parent}, a photo is {str(photos[0])!r}"
             )
     used = set(matched.values())
     missing = tuple(file for path, file in rows.items() if file not in used and not os.path.isfile(path))
     if missing and matched:
-        notes.append(f"{table.path}: {counted(missing, 'row')} {'name' if len(missing) > 1 else 'names'} no photo")
+        notes.append(f"{table.path}: {counted(missing, 'row')} without a photo")
     tags = {os.path.abspath(photo): table.tags[file] for photo, file in matched.items() if file in table.tags}
     return TableTags(tags, missing, tuple(notes))
 
@@ -272,17 +267,17 @@ def match_table(table: GeotagTable, photos: Sequence[Path]) -> TableTags:
 def _match_by_name(files: Sequence[str], photos: Sequence[Path]) -> dict[Path, str]:
     names = [_comparable(Path(file).name) for file in files]
     own_names = [_comparable(photo.name) for photo in photos]
-    often, own_often = Counter(names), Counter(own_names)
+    counts, own_counts = Counter(names), Counter(own_names)
     row_of = dict(zip(names, files, strict=True))
     return {
         photo: row_of[name]
         for photo, name in zip(photos, own_names, strict=True)
-        if often[name] == own_often[name] == 1
+        if counts[name] == own_counts[name] == 1
     }
 
 
 def _comparable(path: str | Path) -> str:
-    """As absolute path with composed letters: macOS writes é as two characters where others write one."""
+    """The absolute path in Unicode form NFC: macOS writes é as two characters."""
     return unicodedata.normalize("NFC", os.path.abspath(path))
 
 
@@ -299,8 +294,8 @@ def _identity(folder: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _holds(question: Callable[[], bool]) -> bool:
+def _is(kind: Callable[[], bool]) -> bool:
     try:
-        return question()
+        return kind()
     except OSError:  # a link to itself is neither file nor folder
         return False

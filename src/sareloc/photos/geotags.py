@@ -1,8 +1,8 @@
-"""The field's file names, which say where the photo was taken.
+"""The geotag of a photo (position, heading, time), read from its EXIF or from a file name in the VPR-datasets format:
 
     @utm_east@utm_north@zone@band@lat@lon@pano_id@tile@heading@pitch@roll@height@time@note@.jpg
 
-Fields may be empty; only the first two must be there. Some sets (Nordland) put made-up metres there and no zone.
+Fields may be empty; only the first two are required. Some datasets (Nordland) use local metres there and no zone.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from sareloc.errors import ArgumentError, PhotoError, PositionError
 from sareloc.geo import utm_epsg, utm_from_wgs84, wgs84_from_utm
 from sareloc.photos.decoding import Source, open_photo, pillow_errors
 
-# The geotag of a photo: where, in which direction and when it was taken.
-
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST_S, LAST_S = (datetime(year, 1, 1, tzinfo=UTC).timestamp() for year in (1, 9999))
+BANDS = "CDEFGHJKLMNPQRSTUVWX"  # UTM latitude bands of 8 degrees from 80 south; N and later are north of the equator
+STAMP = re.compile(r"(\d{4})(\d\d)?(\d\d)?(?:_(\d\d)(\d\d)?(\d\d)?)?")
 
 
 @dataclass(frozen=True)
 class Geotag:
-    """Where a photo was taken; what is unknown is None. Raises PositionError for values outside their range."""
+    """Position, heading and time of a photo; None: unknown. Raises PositionError for values outside their range."""
 
     latlon: tuple[float, float]
     """Latitude, longitude in degrees, WGS84."""
     heading_deg: float | None = None
     """Compass direction of the optical axis, clockwise from north, 0 <= heading < 360."""
     time: float | None = None
-    """Seconds since 1970 in UTC; a clock whose zone is not known is read as if it showed UTC."""
+    """Seconds since 1970 in UTC; a time of unknown zone is read as UTC."""
 
     def __post_init__(self) -> None:
         latitude, longitude = self.latlon
         if not (abs(latitude) <= 90 and abs(longitude) <= 180):
-            raise PositionError(f"latitude {latitude}, longitude {longitude} is no place on Earth")
+            raise PositionError(f"invalid coordinates: latitude {latitude}, longitude {longitude}")
         if self.heading_deg is not None and not 0 <= self.heading_deg < 360:
-            raise PositionError(f"a heading lies in 0 <= degrees < 360, found {self.heading_deg}")
+            raise PositionError(f"a heading must be in 0 <= degrees < 360: found {self.heading_deg}")
         if self.time is not None and not FIRST_S <= self.time < LAST_S:
-            raise PositionError(f"a time is in seconds since 1970, in the years 1 to 9998: found {self.time}")
+            raise PositionError(f"a time must be in seconds since 1970, in the years 1 to 9998: found {self.time}")
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """How a position was estimated; written with it, so that nobody takes it for one that a receiver measured."""
+    """How a position was estimated; written with the position to tell it from a GPS measurement."""
 
     radius_m: float
     """The horizontal positioning error in metres."""
@@ -57,18 +57,15 @@ class Estimate:
 
 
 def seconds_since_1970(moment: datetime) -> float:
-    """The moment as PhotoSet and Geotag hold it; one without a zone is read as UTC."""
+    """The time in seconds since 1970; a time without a zone is read as UTC."""
     return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - EPOCH).total_seconds()
 
 
-# Reading a geotag out of a photo's EXIF, which cameras fill in with care or without.
-
-
 def read_exif_geotag(source: Source) -> Geotag | None:
-    """The geotag in the photo's EXIF; None where there is none, where it is damaged, and where no photo is.
+    """The geotag in a photo's EXIF; None if it has none, if it is damaged, or if the photo cannot be read.
 
-    A latitude or longitude without its hemisphere, or out of range, is no position; nor is exactly 0, 0, which is
-    what receivers without a fix write. A heading from magnetic north is taken as it is.
+    A latitude or longitude without a hemisphere or out of range is not a position, nor is exactly 0, 0, which receivers
+    without a fix write. A heading from magnetic north is not corrected.
     """
     try:
         with open_photo(source) as photo, pillow_errors(""):
@@ -79,10 +76,7 @@ def read_exif_geotag(source: Source) -> Geotag | None:
 
 
 def read_exif_time(source: Source) -> float | None:
-    """When the photo was taken, by its EXIF, with or without a position: seconds since 1970, as in `Geotag.time`.
-
-    None where the EXIF holds no usable time, and where no photo is.
-    """
+    """The time in a photo's EXIF, with or without a position, as `Geotag.time`; None if it has no valid time."""
     try:
         with open_photo(source) as photo, pillow_errors(""):
             exif = photo.getexif()
@@ -92,7 +86,7 @@ def read_exif_time(source: Source) -> float | None:
 
 
 def geotag_from_exif(exif: Image.Exif) -> Geotag | None:
-    """The geotag in an EXIF block; None where it holds no usable position."""
+    """The geotag in an EXIF block; None if it has no valid position."""
     gps = exif.get_ifd(IFD.GPSInfo)
     latitude = _angle(gps.get(GPS.GPSLatitude), gps.get(GPS.GPSLatitudeRef), "NS")
     longitude = _angle(gps.get(GPS.GPSLongitude), gps.get(GPS.GPSLongitudeRef), "EW")
@@ -122,17 +116,17 @@ def _angle(value: Any, hemisphere: Any, positive_negative: str) -> float | None:
 
 
 def _exif_time(camera: dict[int, Any], gps: dict[int, Any]) -> float | None:
-    """The camera's clock where its zone is known, else the satellites', else the camera's as if it showed UTC."""
-    local = _camera_clock(camera)
+    """The camera time if its zone is known, else the GPS time, else the camera time read as UTC."""
+    local = _camera_time(camera)
     zone = re.fullmatch(r"([+-])(\d\d):(\d\d)", _text(camera.get(Base.OffsetTimeOriginal)))
     if local is not None and zone:
         ahead_s = (int(zone[2]) * 60 + int(zone[3])) * 60
         return local - ahead_s if zone[1] == "+" else local + ahead_s
-    satellites = _satellite_clock(gps)
-    return local if satellites is None else satellites
+    gps_time = _gps_time(gps)
+    return local if gps_time is None else gps_time
 
 
-def _camera_clock(camera: dict[int, Any]) -> float | None:
+def _camera_time(camera: dict[int, Any]) -> float | None:
     try:
         shown = datetime.strptime(_text(camera.get(Base.DateTimeOriginal)), "%Y:%m:%d %H:%M:%S")
     except ValueError:
@@ -141,7 +135,7 @@ def _camera_clock(camera: dict[int, Any]) -> float | None:
     return seconds_since_1970(shown) + (float(f"0.{fraction[0]}") if fraction else 0.0)
 
 
-def _satellite_clock(gps: dict[int, Any]) -> float | None:
+def _gps_time(gps: dict[int, Any]) -> float | None:
     clock = gps.get(GPS.GPSTimeStamp)
     parts = [_exif_number(part) for part in clock] if isinstance(clock, tuple | list) else []
     try:
@@ -153,7 +147,7 @@ def _satellite_clock(gps: dict[int, Any]) -> float | None:
 
 
 def _exif_number(value: Any) -> float | None:
-    """The value as a number, NaN for Pillow's 0/0: every use of it asks for a range, which NaN is never in."""
+    """The value as a number; NaN for Pillow's 0/0, which fails every range check of the callers."""
     try:
         return float(value)
     except (TypeError, ValueError, ZeroDivisionError, OverflowError):
@@ -166,19 +160,15 @@ def _text(value: Any) -> str:
     return value.strip("\0 ") if isinstance(value, str) else ""
 
 
-BANDS = "CDEFGHJKLMNPQRSTUVWX"  # 8 degrees of latitude each, from 80 south; N and later lie north of the equator
-STAMP = re.compile(r"(\d{4})(\d\d)?(\d\d)?(?:_(\d\d)(\d\d)?(\d\d)?)?")
-
-
 @dataclass(frozen=True)
 class UtmName:
-    """What a file name says; what it leaves out is None or empty."""
+    """The fields of a file name in the VPR-datasets format; missing fields are None or empty."""
 
     east_north: tuple[float, float]
-    """Metres in the zone `epsg`, or in a frame of the dataset's own where that is None."""
+    """Metres in the UTM zone `epsg`, or in a local frame if that is None."""
     epsg: int | None = None
     latlon: tuple[float, float] | None = None
-    """Degrees with five decimals, a metre: `east_north` has the centimetres."""
+    """Degrees with five decimals (about a metre); `east_north` is more precise."""
     pano_id: str = ""
     tile: str = ""
     heading_deg: float | None = None
@@ -186,29 +176,29 @@ class UtmName:
     roll_deg: float | None = None
     height_m: float | None = None
     time: float | None = None
-    """Seconds since 1970, UTC; of a stamp that names a year, a month or a day, the beginning of it."""
+    """Seconds since 1970, UTC; the start of the year, month or day if the stamp names only that."""
     note: str = ""
 
     def geotag(self) -> Geotag | None:
-        """The place on Earth, from the metres where their zone is known, else from the degrees; None without both."""
-        places = [self.latlon]
+        """The geotag, from the metres if their zone is known, else from the degrees; None without a valid position."""
+        candidates = [self.latlon]
         if self.epsg is not None:
             try:
                 latitude, longitude = wgs84_from_utm([self.east_north], self.epsg)[0].tolist()
-                places.insert(0, (latitude, longitude))
+                candidates.insert(0, (latitude, longitude))
             except PositionError:
                 pass
-        for place in places:
-            if place is not None:
+        for latlon in candidates:
+            if latlon is not None:
                 try:
-                    return Geotag(place, self.heading_deg, self.time)
+                    return Geotag(latlon, self.heading_deg, self.time)
                 except PositionError:
                     continue
         return None
 
 
 def parse_utm_name(name: str) -> UtmName | None:
-    """What the file name says (without its folder), or None where it is not in the format."""
+    """Parse a file name (without its folder); None if it has another format."""
     first, *fields = name.split("@")
     if first or len(fields) < 3:
         return None
@@ -240,9 +230,9 @@ def parse_utm_name(name: str) -> UtmName | None:
 def make_utm_name(
     geotag: Geotag, *, pano_id: str = "", tile: int | None = None, note: str = "", suffix: str = ".jpg"
 ) -> str:
-    """The file name that says this geotag: UTM with centimetres, degrees with five decimals, UTC to the second."""
+    """A file name with this geotag: UTM to the centimetre, degrees with five decimals, UTC to the second."""
     if "@" in pano_id + note + suffix or "/" in pano_id + note + suffix:
-        raise ArgumentError(f"no part of a file name may hold '@' or '/': {pano_id!r}, {note!r}, {suffix!r}")
+        raise ArgumentError(f"parts of a file name must not contain '@' or '/': {pano_id!r}, {note!r}, {suffix!r}")
     latitude, longitude = geotag.latlon
     epsg = utm_epsg(geotag.latlon)
     east, north = utm_from_wgs84([geotag.latlon], epsg)[0]
@@ -256,12 +246,12 @@ def make_utm_name(
 
 
 def _name_number(text: str) -> float | None:
-    # float() also takes "nan", "inf" and "1_000", which are no coordinates
+    # float() also accepts "nan", "inf" and "1_000"
     return float(text) if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,2})?", text, re.ASCII) else None
 
 
 def _epsg(zone: str, band: str, latitude: float | None) -> int | None:
-    """The zone's EPSG code; the hemisphere is the band's, or the latitude's where there is no band."""
+    """The EPSG code of a UTM zone; the hemisphere comes from the band, or from the latitude if there is no band."""
     if not re.fullmatch(r"\d{1,2}", zone, re.ASCII) or not 1 <= int(zone) <= 60:
         return None
     if len(band) == 1 and band.upper() in BANDS:

@@ -1,4 +1,4 @@
-"""Tables of photos: CSV as spreadsheets, exiftool and GIS programs write it, and geotags from CSV or GeoJSON."""
+"""Tables of geotags: CSV as written by spreadsheets, exiftool and GIS programs, and GeoJSON."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "heading": ("heading", "headingdeg", "bearing", "compass", "direction", "gpsimgdirection"),
     "time": ("time", "timestamp", "datetime", "datetimeoriginal", "date"),
 }
-"""Our name of each column, and the spellings accepted, best first, as `find_columns` compares them. x and y are not
-among them: they may as well be metres."""
+"""Columns and their accepted names, best first, as `find_columns` compares them. x and y are not accepted: they may be
+metres."""
 
-LONGEST_VALUE = 1 << 24  # Google Landmarks lists all right answers of a query in one value; the default is 128 KiB
-SHOWN = 5  # rows quoted in a note about many
+LONGEST_VALUE = 1 << 24  # Google Landmarks lists all positives of a query in one value; the default is 128 KiB
+SHOWN = 5  # rows quoted in a note
 FAR_M = 100_000.0
 
 _NUMBER = r"(?:\d+(?:[.,]\d*)?|[.,]\d+)"
@@ -49,30 +49,30 @@ _SEXAGESIMAL = re.compile(  # degrees, then whole minutes and seconds, or minute
 
 @dataclass(frozen=True)
 class CsvFile:
-    """How a CSV file is written (see `open_csv`), and the names of its columns."""
+    """The format of a CSV file (see `open_csv`), and the names of its columns."""
 
     path: Path
     encoding: str
-    """utf-8-sig, utf-16, or cp1252 where it is neither."""
+    """utf-8-sig, utf-16 or cp1252."""
     separator: str
     """A comma, a semicolon or a tab."""
     header: tuple[str, ...]
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
-        """Line number and stripped values of each row below the header; empty lines are passed over."""
+        """Line number and stripped values of each row below the header; empty lines are skipped."""
         rows = self._all_rows()
         next(rows)
         return rows
 
     def row_problem(self, row: Sequence[str], needed: int) -> str:
-        """What is wrong with the length of a row of which the first `needed` values are used; empty: nothing."""
+        """Why the length of a row is wrong, given that the first `needed` values are used; empty if it is right."""
         if len(row) >= needed and not any(row[len(self.header) :]):
             return ""
         hint = " (decimal commas need quotes here, or ; between values)" if self.separator == "," else ""
         return f"{len(row)} values for {len(self.header)} columns{hint if len(row) > len(self.header) else ''}"
 
     def notes(self) -> tuple[str, ...]:
-        """What was assumed about the file."""
+        """Notes about assumptions on the encoding."""
         return _encoding_notes(self.path, self.encoding)
 
     def _all_rows(self) -> Iterator[tuple[int, list[str]]]:
@@ -83,82 +83,78 @@ class CsvFile:
                 for number, row in enumerate(row for row in reader if any(map(str.strip, row))):
                     if number > 0 or not row[0].startswith("sep="):  # Excel's own first line
                         yield reader.line_num, [value.strip() for value in row]
-            except (csv.Error, UnicodeDecodeError) as broken:
-                raise DatasetError(
-                    f"{self.path} after line {reader.line_num}: not readable as CSV ({broken})"
-                ) from broken
+            except (csv.Error, UnicodeDecodeError) as error:
+                raise DatasetError(f"{self.path} after line {reader.line_num}: not valid CSV ({error})") from error
 
 
 @dataclass(frozen=True)
 class GeotagTable:
-    """What a table says of photos, and what is wrong with it."""
+    """The geotags of a table, and its problems."""
 
     path: Path
     tags: Mapping[str, Geotag]
     """Geotags by file name, relative to the table's folder with forward slashes."""
     untagged: tuple[str, ...] = ()
-    """Files whose position is empty."""
+    """Files with an empty position."""
     problems: tuple[str, ...] = ()
-    """Bad rows, which were not used, with their line numbers; then what else a person should know."""
+    """Bad rows, which are not used, with line numbers; then other notes."""
 
 
 class _Row(NamedTuple):
     where: str  # "line 3"
-    values: dict[str, Any]  # by our names of the columns
+    values: dict[str, Any]  # by the keys of COLUMNS
     problem: str = ""
 
 
 def open_csv(path: Path) -> CsvFile:
-    """Find out how a CSV file is written, and read the names of its columns.
+    """Detect the encoding and separator of a CSV file, and read the names of its columns.
 
-    The text is UTF-8, UTF-16 with a byte-order mark, or else taken as Windows-1252 (Latin-1), which `CsvFile.notes`
-    says. Values are separated by whichever of comma, semicolon and tab the first line has most of. Raises
-    DatasetError if the file cannot be read, is not text, or is empty.
+    The encoding is UTF-8, UTF-16 with a byte-order mark, or else Windows-1252 (Latin-1), which `CsvFile.notes` reports.
+    The separator is the most frequent of comma, semicolon and tab in the first line. Raises DatasetError if the file
+    cannot be read, is not text, or is empty.
     """
     encoding = _encoding(path)
     try:
         with path.open(encoding=encoding, errors=_errors(encoding)) as lines:
             first = next((line for line in lines if line.strip()), "")
-    except UnicodeDecodeError as broken:
-        raise DatasetError(f"{path} is not text in {encoding} ({broken})") from broken
-    said = re.fullmatch(r'"?sep=([,;\t])"?', first.strip("\n "))
-    found = CsvFile(path, encoding, said[1] if said else max(",;\t", key=first.count), ())
+    except UnicodeDecodeError as error:
+        raise DatasetError(f"{path} is not text in {encoding} ({error})") from error
+    declared = re.fullmatch(r'"?sep=([,;\t])"?', first.strip("\n "))
+    found = CsvFile(path, encoding, declared[1] if declared else max(",;\t", key=first.count), ())
     for _, header in found._all_rows():
         return CsvFile(path, encoding, found.separator, tuple(header))
     raise DatasetError(f"{path} is empty: its first line must name the columns")
 
 
 def find_columns(names: Sequence[str], known: Mapping[str, Sequence[str]] = COLUMNS) -> dict[str, str]:
-    """Our names of columns -> the name in `names`, of those that are there.
+    """Keys of `known` -> the name of that column in `names`, for the columns that `names` has.
 
-    Case, spaces and punctuation do not matter, nor does a group before a colon ("EXIF:GPSLatitude").
+    Case, spaces, punctuation and a group before a colon ("EXIF:GPSLatitude") are ignored.
     """
-    spelled: dict[str, str] = {}
+    plain: dict[str, str] = {}
     for name in names:
-        spelled.setdefault(re.sub(r"[^a-z0-9]", "", name.rpartition(":")[2].lower()), name)
-    found = {
-        ours: next((spelled[alias] for alias in aliases if alias in spelled), None) for ours, aliases in known.items()
-    }
-    return {ours: theirs for ours, theirs in found.items() if theirs is not None}
+        plain.setdefault(re.sub(r"[^a-z0-9]", "", name.rpartition(":")[2].lower()), name)
+    found = {column: next((plain[a] for a in aliases if a in plain), None) for column, aliases in known.items()}
+    return {column: name for column, name in found.items() if name is not None}
 
 
 def read_geotag_table(path: str | Path) -> GeotagTable:
-    """The geotags of a table, from the rows that are good; the others are listed in `problems`, all at once.
+    """The geotags in the valid rows of a table; bad rows are listed in `problems`.
 
-    A `.csv` (see `open_csv`) names its columns in the first line, in any of the spellings of `COLUMNS`: file, lat and
-    lon (degrees WGS84: 52.2025, 52,2025 or 52 deg 12' 9.00" N), and maybe heading (degrees) and time (seconds since
-    1970, or ISO 8601: 2024-05-31T12:00:00+02:00). A `.geojson` or `.json` has Point features with such properties for
-    file, heading and time; other features are passed over.
+    A `.csv` (see `open_csv`) has column names in its first line, any of those in `COLUMNS`: file, lat and lon (degrees
+    WGS84: 52.2025, 52,2025 or 52 deg 12' 9.00" N), and optionally heading (degrees) and time (seconds since 1970, or
+    ISO 8601: 2024-05-31T12:00:00+02:00). A `.geojson` or `.json` has Point features with such properties for file,
+    heading and time; other features are skipped.
 
-    A row is bad whose position cannot be understood, is out of range or is exactly 0, 0 (what receivers without a fix
-    write), that has too few or too many values, or that gives a file another position than an earlier row. An empty
-    position is not bad: the row says nothing of the photo. A heading or a time that cannot be understood is unknown.
-    Raises DatasetError if the table cannot be read at all or lacks the columns for file and position.
+    A row is bad if its position cannot be parsed, is out of range or is exactly 0, 0 (which receivers without a fix
+    write), if it has too few or too many values, or if an earlier row gives the file another position. A row with an
+    empty position is ignored. A heading or a time that cannot be parsed is unknown.
+    Raises DatasetError if the table cannot be read or lacks the columns for file and position.
     """
     table = Path(path)
     readers = {".csv": _csv_rows, ".geojson": _geojson_rows, ".json": _geojson_rows}
     if table.suffix.lower() not in readers:
-        raise ArgumentError(f"{table}: a table of geotags ends in .csv, .geojson or .json")
+        raise ArgumentError(f"{table}: a geotag table must end in .csv, .geojson or .json")
     rows, notes = readers[table.suffix.lower()](table)
     tags: dict[str, Geotag] = {}
     places: dict[str, str] = {}  # file -> where in the table
@@ -170,10 +166,10 @@ def read_geotag_table(path: str | Path) -> GeotagTable:
         label = f"{where} ({file})" if file else where
         try:
             if problem or not file:
-                raise ValueError(problem or "no file is named")
+                raise ValueError(problem or "no file name")
             position = _position(values)
-        except ValueError as bad:
-            problems.append(f"{table} {label}: {bad}")
+        except ValueError as error:
+            problems.append(f"{table} {label}: {error}")
             continue
         if position is None:
             untagged.append(file)
@@ -181,23 +177,23 @@ def read_geotag_table(path: str | Path) -> GeotagTable:
             tags[file], places[file] = _geotag(position, values, where, ignored), label
         elif tags[file].latlon != position:
             problems.append(
-                f"{table} {label}: another position than in {places[file].partition(' (')[0]}, which is used"
+                f"{table} {label}: another position than in {places[file].partition(' (')[0]}; that one is used"
             )
     for name, found in ignored.items():
         if found:
-            problems.append(f"{table}: {name} cannot be understood in {counted(found, 'row')}: unknown there")
+            problems.append(f"{table}: {name} cannot be parsed in {counted(found, 'row')}: unknown there")
     problems += [f"{table}: {odd}" for odd in _odd_positions(tags, places)]
     return GeotagTable(table, tags, tuple(untagged), (*problems, *notes))
 
 
 def counted(values: Sequence[str], what: str) -> str:
-    """How many there are, and the first of them, for a note."""
+    """A count with the first values, for a note: "7 rows (a, b, c, d, e, ...)"."""
     more = ", ..." if len(values) > SHOWN else ""
     return f"{len(values):,} {what}{'s' if len(values) > 1 else ''} ({', '.join(values[:SHOWN])}{more})"
 
 
 def parse_number(value: Any) -> float:
-    """A finite number, with a decimal point or a decimal comma. Raises ValueError for anything else."""
+    """Parse a finite number with a decimal point or a decimal comma; raises ValueError for anything else."""
     text = str(value).strip()
     if "," in text and re.fullmatch(r"[+-]?\d*,\d+", text):
         text = text.replace(",", ".")
@@ -211,11 +207,11 @@ def parse_number(value: Any) -> float:
 
 
 def parse_degrees(value: Any, letters: str, ref: str = "") -> float:
-    """A latitude (`letters` "NS") or a longitude ("EW") in degrees from a number or a text.
+    """Parse a latitude (`letters` "NS") or a longitude ("EW") in degrees from a number or a text.
 
-    Understood are 52.2025, 52,2025, 52.2025 N, 52 deg 12' 9.00" N, N 52° 12.15', -52° 12' 9". Degrees with minutes
-    must have a sign or a letter. `ref`: what a column of its own says of the hemisphere. Raises ValueError if this is
-    not understood or out of range.
+    Formats: 52.2025, 52,2025, 52.2025 N, 52 deg 12' 9.00" N, N 52° 12.15', -52° 12' 9". Degrees with minutes need a
+    sign or a letter. `ref`: the hemisphere from a separate column. Raises ValueError if the text has another format or
+    is out of range.
     """
     name, limit = ("latitude", 90) if letters == "NS" else ("longitude", 180)
     text, hemisphere = str(value).strip(), ref[:1].upper()
@@ -233,7 +229,7 @@ def parse_degrees(value: Any, letters: str, ref: str = "") -> float:
                 raise ValueError(f"{name} {value!r} has 60 minutes or seconds, or more") from None
             degrees = float(whole) + sixtieths[0] / 60 + sixtieths[1] / 3600
             if not (sign or before or after or (hemisphere and hemisphere in letters)):
-                raise ValueError(f"{name} {value!r} does not say its hemisphere ({' or '.join(letters)})") from None
+                raise ValueError(f"{name} {value!r} has no hemisphere ({' or '.join(letters)})") from None
         else:
             raise ValueError(f"{name} {value!r} is not a number") from None
         letter = (before or after).upper()
@@ -248,7 +244,7 @@ def parse_degrees(value: Any, letters: str, ref: str = "") -> float:
 
 
 def parse_time(value: Any) -> float:
-    """Seconds since 1970 from a number of them, ISO 8601, or EXIF's 2024:05:31 12:00:00; raises ValueError."""
+    """Seconds since 1970 from a number, ISO 8601, or EXIF's 2024:05:31 12:00:00; raises ValueError for other texts."""
     text = str(value).strip()
     try:
         return parse_number(text)
@@ -258,7 +254,7 @@ def parse_time(value: Any) -> float:
         return seconds_since_1970(datetime.fromisoformat(re.sub(r"^(\d{4}):(\d\d):(\d\d)\b", r"\1-\2-\3", text)))
     except ValueError:
         raise ValueError(
-            f"{value!r} is neither seconds since 1970 nor a moment such as 2024-05-31T12:00:00+02:00"
+            f"{value!r} is neither seconds since 1970 nor a time such as 2024-05-31T12:00:00+02:00"
         ) from None
 
 
@@ -268,15 +264,15 @@ def _csv_rows(table: Path) -> tuple[Iterator[_Row], tuple[str, ...]]:
     for needed in ("file", "lat", "lon"):
         if needed not in found:
             raise DatasetError(
-                f"{table} has no column {needed!r}: it has {', '.join(file.header)}. Accepted are "
+                f"{table} has no column {needed!r}: found {', '.join(file.header)}. Accepted are "
                 f"{', '.join(COLUMNS[needed])}"
             )
-    index = {ours: file.header.index(theirs) for ours, theirs in found.items()}
+    index = {column: file.header.index(name) for column, name in found.items()}
     least = 1 + max(index[needed] for needed in ("file", "lat", "lon"))
 
     def rows() -> Iterator[_Row]:
         for line, row in file.rows():
-            values = {ours: row[column] for ours, column in index.items() if column < len(row)}
+            values = {column: row[at] for column, at in index.items() if at < len(row)}
             yield _Row(f"line {line}", values, file.row_problem(row, least))
 
     return rows(), file.notes()
@@ -288,23 +284,23 @@ def _geojson_rows(table: Path) -> tuple[Iterator[_Row], tuple[str, ...]]:
         features = json.loads(table.read_text(encoding, _errors(encoding)))["features"]
         if not isinstance(features, list):
             raise TypeError(f"features is a {type(features).__name__}")
-    except (ValueError, KeyError, TypeError, RecursionError) as broken:
-        raise DatasetError(f"{table} is not a GeoJSON FeatureCollection: {broken!r}") from broken
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DatasetError(f"{table} is not a GeoJSON FeatureCollection: {error!r}") from error
     properties = [feature.get("properties") if isinstance(feature, dict) else None for feature in features]
     names = list(dict.fromkeys(name for each in properties if isinstance(each, dict) for name in each))
-    found = find_columns(names, {ours: COLUMNS[ours] for ours in ("file", "heading", "time")})
+    found = find_columns(names, {column: COLUMNS[column] for column in ("file", "heading", "time")})
     if features and "file" not in found:
         raise DatasetError(
-            f"{table} has no property 'file': it has {', '.join(names) or 'no properties'}. Accepted are "
+            f"{table} has no property 'file': found {', '.join(names) or 'no properties'}. Accepted are "
             f"{', '.join(COLUMNS['file'])}"
         )
 
     def rows() -> Iterator[_Row]:
-        for number, (feature, told) in enumerate(zip(features, properties, strict=True)):
+        for number, (feature, given) in enumerate(zip(features, properties, strict=True)):
             if not isinstance(feature, dict):
-                yield _Row(f"feature {number}", {}, f"an object was expected, found {feature!r}")
-            elif isinstance(told, dict) and told.get(found["file"]) is not None:
-                values = {ours: told.get(theirs) for ours, theirs in found.items()}
+                yield _Row(f"feature {number}", {}, f"expected an object, found {feature!r}")
+            elif isinstance(given, dict) and given.get(found["file"]) is not None:
+                values = {column: given.get(name) for column, name in found.items()}
                 position, problem = _point(feature.get("geometry"))
                 yield _Row(f"feature {number}", values | position, problem)
 
@@ -312,7 +308,7 @@ def _geojson_rows(table: Path) -> tuple[Iterator[_Row], tuple[str, ...]]:
 
 
 def _point(geometry: Any) -> tuple[dict[str, Any], str]:
-    """The position of a geometry, which is empty where there is none, or what is wrong with it."""
+    """The coordinates of a geometry (empty if it has none), or its problem."""
     if geometry is None:
         return {}, ""
     kind = geometry.get("type") if isinstance(geometry, dict) else geometry
@@ -320,7 +316,7 @@ def _point(geometry: Any) -> tuple[dict[str, Any], str]:
         return {}, f"the geometry must be a Point, found {kind}"
     coordinates = geometry.get("coordinates")
     if not isinstance(coordinates, list) or len(coordinates) not in (0, 2, 3):
-        return {}, f"a Point has the coordinates [longitude, latitude], found {coordinates!r}"
+        return {}, f"a Point must have coordinates [longitude, latitude], found {coordinates!r}"
     return (dict(zip(("lon", "lat"), coordinates, strict=False)) if coordinates else {}), ""
 
 
@@ -330,7 +326,7 @@ def _file_name(value: Any) -> str:
 
 
 def _position(values: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Latitude and longitude; None where both are empty. Raises ValueError that says what is wrong."""
+    """Latitude and longitude; None if both are empty. Raises ValueError if they are invalid."""
     given = {name: values.get(name) for name in ("lat", "lon") if _given(values.get(name))}
     if not given:
         return None
@@ -340,8 +336,8 @@ def _position(values: Mapping[str, Any]) -> tuple[float, float] | None:
     refs = [str(values.get(name) or "").strip() for name in ("lat_ref", "lon_ref")]
     try:
         latitude, longitude = parse_degrees(given["lat"], "NS", refs[0]), parse_degrees(given["lon"], "EW", refs[1])
-    except ValueError as wrong:
-        raise ValueError(f"{wrong}{_if_swapped(given)}") from None
+    except ValueError as error:
+        raise ValueError(f"{error}{_if_swapped(given)}") from None
     if latitude == longitude == 0:
         raise ValueError("the position is exactly 0, 0, which receivers without a fix write")
     return latitude, longitude
@@ -358,7 +354,7 @@ def _if_swapped(given: Mapping[str, Any]) -> str:
 def _geotag(
     position: tuple[float, float], values: Mapping[str, Any], where: str, ignored: Mapping[str, list[str]]
 ) -> Geotag:
-    """With the heading and the time where they are understood; else they are listed in `ignored`."""
+    """A geotag with heading and time; values that cannot be parsed are added to `ignored`."""
     heading = time = None
     if _given(values.get("heading")):
         try:
@@ -378,12 +374,11 @@ def _given(value: Any) -> bool:
 
 
 def _odd_positions(tags: Mapping[str, Geotag], places: Mapping[str, str]) -> Iterator[str]:
-    """Positions far from the median of all, where most are near it: few, or swapped latitude and longitude."""
+    """Notes on positions far from the median if most are near it: outliers, or swapped latitude and longitude."""
     if len(tags) < 3:
         return
     files, latlon = list(tags), np.array([tag.latlon for tag in tags.values()])
     middle = np.median(latlon, axis=0)
-
     near = distance_m(latlon, middle) <= FAR_M
     if 2 * near.sum() <= len(files):
         return
@@ -399,7 +394,7 @@ def _odd_positions(tags: Mapping[str, Geotag], places: Mapping[str, str]) -> Ite
 
 
 def _encoding(path: Path) -> str:
-    """UTF-8, UTF-16 where a byte-order mark says so, else Windows-1252; raises DatasetError for what is not text."""
+    """UTF-8, UTF-16 by its byte-order mark, else Windows-1252; raises DatasetError if the file is not text."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     encoding = "utf-8-sig"
     try:
@@ -410,8 +405,8 @@ def _encoding(path: Path) -> str:
                 if b"\0" in chunk:
                     raise DatasetError(f"{path} is not text: save it as CSV or GeoJSON in UTF-8")
                 encoding = encoding if _decodes(decoder, chunk) else "cp1252"
-    except OSError as denied:
-        raise DatasetError(f"{path} cannot be read: {denied.strerror}") from denied
+    except OSError as error:
+        raise DatasetError(f"{path} cannot be read: {error.strerror}") from error
     return encoding if _decodes(decoder, b"", final=True) else "cp1252"
 
 
@@ -424,7 +419,7 @@ def _decodes(decoder: codecs.IncrementalDecoder, chunk: bytes, *, final: bool = 
 
 
 def _errors(encoding: str) -> str:
-    return "replace" if encoding == "cp1252" else "strict"  # five of its bytes mean nothing
+    return "replace" if encoding == "cp1252" else "strict"  # five bytes are undefined in it
 
 
 def _encoding_notes(path: Path, encoding: str) -> tuple[str, ...]:

@@ -1,8 +1,7 @@
-"""Writing a geotag into a JPEG without touching its pixels, or into an XMP sidecar beside any photo.
+"""Writing a geotag into the EXIF of a JPEG without re-encoding it, or into an XMP sidecar of any photo.
 
-Of a JPEG only the EXIF segment changes. The other EXIF fields stay byte for byte where they were, offsets that camera
-makers hide in their own notes included: the new GPS directory, and a first directory that points to it, are appended to
-the block.
+Of a JPEG only the EXIF segment changes. The other EXIF fields keep their bytes and offsets, so that offsets inside
+maker notes stay valid: the new GPS directory, and a first directory that points to it, are appended to the block.
 """
 
 from __future__ import annotations
@@ -33,32 +32,31 @@ Field = tuple[int, bytes]
 
 
 def exif_bytes(geotag: Geotag) -> bytes:
-    """An EXIF block with the geotag alone, as Pillow's `save(..., exif=...)` takes it."""
+    """An EXIF block with only the geotag, for Pillow's `save(..., exif=...)`."""
     return EXIF + with_gps(NO_TAGS, geotag)
 
 
 def write_geotag(photo: str | Path, target: str | Path, geotag: Geotag, estimate: Estimate | None = None) -> None:
     """Copy a JPEG to `target` (which may be the same file) with this geotag in its EXIF.
 
-    estimate: marks the position as an estimate, by GPSHPositioningError and GPSProcessingMethod. Pixels and all other
-    metadata stay as they are; GPS fields that the geotag does not know stay too. Raises
-    PhotoError if the photo is no JPEG or its EXIF is damaged or full, OSError if the target cannot be written: then it
-    is as it was before.
+    estimate: marks the position as an estimate, by GPSHPositioningError and GPSProcessingMethod. Pixels, other metadata
+    and GPS fields that the geotag does not set are unchanged. Raises PhotoError if the photo is not a JPEG or its EXIF
+    is damaged or full, OSError if the target cannot be written; the target is then unchanged.
     """
     try:
         jpeg = Path(photo).read_bytes()
-    except OSError as unreadable:
-        raise PhotoError(photo, unreadable.strerror or "cannot be read") from unreadable
+    except OSError as error:
+        raise PhotoError(photo, error.strerror or "cannot be read") from error
     if not jpeg.startswith(START):
-        raise PhotoError(photo, "only a JPEG takes a geotag unharmed: write others with write_sidecar")
+        raise PhotoError(photo, "not a JPEG: write the geotag of other formats with write_sidecar")
     try:
         tagged = jpeg_with_geotag(jpeg, geotag, estimate)
-    except ValueError as damaged:
-        raise PhotoError(photo, f"cannot take a geotag: {damaged}") from damaged
-    with replacing(target) as beside:
-        beside.write_bytes(tagged)
-        with suppress(PermissionError):  # a file system without such rights (FAT)
-            shutil.copymode(photo, beside)
+    except ValueError as error:
+        raise PhotoError(photo, f"the geotag cannot be written: {error}") from error
+    with replacing(target) as temporary:
+        temporary.write_bytes(tagged)
+        with suppress(PermissionError):  # a file system without permissions (FAT)
+            shutil.copymode(photo, temporary)
 
 
 def write_sidecar(
@@ -69,22 +67,22 @@ def write_sidecar(
     *,
     copy: str | Path | None = None,
 ) -> None:
-    """Write an XMP sidecar with this geotag, and all else that the sidecar beside the photo holds; the photo stays.
+    """Write an XMP sidecar with this geotag and the other content of the photo's sidecar; the photo is unchanged.
 
-    copy: copy the photo to there too, unchanged: both are written, or none. Raises PhotoError if the sidecar beside the
-    photo is no XMP, OSError if a file cannot be written.
+    copy: also copy the photo to this path; both files are written or none. Raises PhotoError if the photo's sidecar is
+    not valid XMP, OSError if a file cannot be written.
     """
     content = sidecar_with_geotag(photo, geotag, estimate)
     with ExitStack() as files:
         if copy is not None:
-            beside = shutil.copyfile(photo, files.enter_context(replacing(copy)))
+            temporary = shutil.copyfile(photo, files.enter_context(replacing(copy)))
             with suppress(PermissionError):
-                shutil.copystat(photo, beside)
+                shutil.copystat(photo, temporary)
         files.enter_context(replacing(sidecar)).write_bytes(content)
 
 
 def is_jpeg(photo: str | Path) -> bool:
-    """Whether a file begins as a JPEG does; False if it cannot be read."""
+    """Whether a file starts with the JPEG marker; False if it cannot be read."""
     try:
         with Path(photo).open("rb") as file:
             return file.read(len(START)) == START
@@ -93,14 +91,14 @@ def is_jpeg(photo: str | Path) -> bool:
 
 
 def jpeg_with_geotag(jpeg: bytes, geotag: Geotag, estimate: Estimate | None = None) -> bytes:
-    """The bytes of a JPEG with this geotag in its EXIF segment and everything else as it was; else a ValueError."""
+    """The bytes of a JPEG with this geotag in its EXIF segment, otherwise unchanged; raises ValueError if damaged."""
     segments = _segments(jpeg)
     ours = [(at, end) for marker, at, end in segments if marker == APP1 and jpeg[at + 4 : end].startswith(EXIF)]
     old = b"".join(jpeg[at + 4 + len(EXIF) : end] for at, end in ours)
     payload = EXIF + with_gps(old or NO_TAGS, geotag, estimate)
     if len(payload) > LARGEST_SEGMENT:
-        raise ValueError(f"its EXIF would grow to {len(payload)} bytes, {LARGEST_SEGMENT} is the most a JPEG holds")
-    # Without EXIF the new segment follows JFIF's, which must come first.
+        raise ValueError(f"its EXIF would have {len(payload)} bytes, a JPEG allows at most {LARGEST_SEGMENT}")
+    # Without EXIF the new segment follows the JFIF segment, which must be the first.
     start = ours[0][0] if ours else next((end for marker, _, end in segments[:1] if marker == APP0), len(START))
     result, kept_to = jpeg[:start] + struct.pack(">BBH", 0xFF, APP1, len(payload) + 2) + payload, start
     for at, end in ours:
@@ -164,13 +162,13 @@ def _read_directory(tiff: bytes, order: str, start: int) -> tuple[dict[int, byte
         end = start + 2 + 12 * count
         (following,) = struct.unpack_from(order + "I", tiff, end)
     except struct.error:
-        raise ValueError("its EXIF is damaged (a directory lies outside of it)") from None
+        raise ValueError("its EXIF is damaged (a directory is outside the block)") from None
     entries = [tiff[at : at + 12] for at in range(start + 2, end, 12)]
     return {struct.unpack_from(order + "H", entry)[0]: entry for entry in entries}, following
 
 
 def _directory(order: str, start: int, kept: dict[int, bytes], new: dict[int, Field], following: int) -> bytes:
-    """A directory at offset `start`: entries kept as they are, new fields in place of those with the same tag."""
+    """The bytes of a directory at offset `start`: kept entries, with new fields in place of those of the same tag."""
     tags = sorted({*kept, *new})
     values_at = start + 2 + 12 * len(tags) + 4
     entries, values = b"", b""
@@ -179,16 +177,16 @@ def _directory(order: str, start: int, kept: dict[int, bytes], new: dict[int, Fi
             entries += kept[tag]
             continue
         kind, value = new[tag]
-        held = value.ljust(4, b"\0")
+        inline = value.ljust(4, b"\0")
         if len(value) > 4:
-            held = struct.pack(order + "I", values_at + len(values))
+            inline = struct.pack(order + "I", values_at + len(values))
             values += value + b"\0" * (len(value) % 2)
-        entries += struct.pack(order + "HHI", tag, kind, len(value) // ITEM_BYTES[kind]) + held
+        entries += struct.pack(order + "HHI", tag, kind, len(value) // ITEM_BYTES[kind]) + inline
     return struct.pack(order + "H", len(tags)) + entries + struct.pack(order + "I", following) + values
 
 
 def _segments(jpeg: bytes) -> list[tuple[int, int, int]]:
-    """Marker, start and end of each segment before the pixels."""
+    """Marker, start and end of each segment before the image data."""
     found: list[tuple[int, int, int]] = []
     at = len(START)
     while jpeg[at : at + 1] == b"\xff" and at + 4 <= len(jpeg):
@@ -201,4 +199,4 @@ def _segments(jpeg: bytes) -> list[tuple[int, int, int]]:
         end = at + 2 + int.from_bytes(jpeg[at + 2 : at + 4], "big")
         found.append((marker, at, end))
         at = end
-    raise ValueError("it is damaged before its pixels begin")
+    raise ValueError("it is damaged before the image data")

@@ -1,6 +1,6 @@
-"""XMP sidecars: a geotag in a file beside a photo, for formats whose own bytes stay as they are.
+"""XMP sidecars: geotags in a separate file, for photo formats that are not rewritten.
 
-Properties and their forms are those of the XMP specification, part 2, namespace exif.
+Properties and their formats follow the XMP specification, part 2, namespace exif.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sareloc.errors import PhotoError, PositionError
 from sareloc.photos.geotags import EPOCH, Estimate, Geotag
 
 SidecarNames = Literal["appended", "replaced"]
-"""photo.png.xmp, as digiKam, darktable and Immich name sidecars, or photo.xmp, as Lightroom does."""
+"""photo.png.xmp, as in digiKam, darktable and Immich, or photo.xmp, as in Lightroom."""
 
 META, RDF, EXIF = "adobe:ns:meta/", "http://www.w3.org/1999/02/22-rdf-syntax-ns#", "http://ns.adobe.com/exif/1.0/"
 EMPTY = f'<x:xmpmeta xmlns:x="{META}"><rdf:RDF xmlns:rdf="{RDF}"/></x:xmpmeta>'.encode()
@@ -29,26 +29,26 @@ MINUTE_PARTS = 10**8  # of an arc minute: 0.02 mm on the ground
 
 
 def sidecar_path(photo: str | Path, names: SidecarNames = "appended") -> Path:
-    """Where the XMP sidecar of a photo is, or would be."""
+    """The path of a photo's XMP sidecar, which need not exist."""
     path = Path(photo)
     return path.with_name(f"{path.name}.xmp") if names == "appended" else path.with_suffix(".xmp")
 
 
 def find_sidecar(photo: str | Path) -> Path | None:
-    """The XMP sidecar beside a photo, under either name."""
+    """The existing XMP sidecar of a photo, under either name; None if there is none."""
     candidates = (sidecar_path(photo, "appended"), sidecar_path(photo, "replaced"))
-    return next((path for path in candidates if os.path.isfile(path)), None)  # False, too, for a name that is too long
+    return next((path for path in candidates if os.path.isfile(path)), None)  # False also for a name that is too long
 
 
 def read_sidecar_geotag(photo: str | Path) -> Geotag | None:
-    """The position and heading in the XMP sidecar beside a photo; None if there is none that can be used."""
+    """The position and heading in a photo's XMP sidecar; None if there is no sidecar or no valid position."""
     sidecar = find_sidecar(photo)
     if sidecar is None:
         return None
     try:
-        held = dict(_properties(_parse(_read(sidecar))))
-        latitude, longitude = (_degrees(held.get(f"GPS{axis}", "")) for axis in ("Latitude", "Longitude"))
-        heading = held.get("GPSImgDirection")
+        found = dict(_properties(_parse(_read(sidecar))))
+        latitude, longitude = (_degrees(found.get(f"GPS{axis}", "")) for axis in ("Latitude", "Longitude"))
+        heading = found.get("GPSImgDirection")
         if latitude == longitude == 0:  # written without a fix, as in EXIF
             return None
         return Geotag((latitude, longitude), None if heading is None else float(Fraction(heading)) % 360)
@@ -57,17 +57,17 @@ def read_sidecar_geotag(photo: str | Path) -> Geotag | None:
 
 
 def sidecar_with_geotag(photo: str | Path, geotag: Geotag, estimate: Estimate | None = None) -> bytes:
-    """The bytes of an XMP sidecar with this geotag, and with all else that the sidecar beside the photo holds.
+    """The bytes of an XMP sidecar with this geotag and the other content of the photo's existing sidecar.
 
-    estimate: marks the position as an estimate. Raises PhotoError if the existing sidecar cannot be read as XMP.
+    estimate: marks the position as an estimate. Raises PhotoError if the existing sidecar is not valid XMP.
     """
     existing = find_sidecar(photo)
     if existing is None:
         return _with_fields(EMPTY, _fields(geotag, estimate))
     try:
         return _with_fields(_read(existing), _fields(geotag, estimate))
-    except (OSError, ValueError, RecursionError) as damaged:
-        raise PhotoError(existing, f"this sidecar cannot be read as XMP ({damaged}): repair or move it") from damaged
+    except (OSError, ValueError, RecursionError) as error:
+        raise PhotoError(existing, f"this sidecar cannot be read as XMP ({error}): repair or move it") from error
 
 
 def _with_fields(xmp: bytes, new: dict[str, str]) -> bytes:
@@ -115,7 +115,7 @@ def _coordinate(degrees: float, positive_negative: str) -> str:
 
 
 def _degrees(text: str) -> float:
-    """Degrees from `_coordinate`'s form, or from degrees, minutes and seconds, such as 12,34,56N."""
+    """Degrees from the format of `_coordinate`, or from degrees, minutes and seconds, such as 12,34,56N."""
     found = re.fullmatch(r"\s*(\d{1,3}),(\d+(?:\.\d+)?)(?:,(\d+(?:\.\d+)?))?([NSEW])\s*", text)
     if found is None:
         raise ValueError(f"not a coordinate: {text!r}")
@@ -124,7 +124,7 @@ def _degrees(text: str) -> float:
 
 
 def _properties(root: ElementTree.Element) -> Iterator[tuple[str, str]]:
-    """Names and values of the simple exif properties, written as elements or as attributes."""
+    """Names and values of the simple exif properties, from elements and attributes."""
     for block in root.iter(f"{{{RDF}}}Description"):
         for tag, value in (*block.attrib.items(), *((child.tag, child.text or "") for child in block)):
             if tag.startswith(f"{{{EXIF}}}"):
@@ -138,17 +138,17 @@ def _read(sidecar: Path) -> bytes:
 
 
 def _parse(content: bytes) -> ElementTree.Element:
-    """The root of an XMP document; a ValueError if it is none. Its namespaces keep their prefixes when written."""
+    """The root of an XMP document; raises ValueError if malformed. Registers its namespace prefixes for writing."""
     if b"<!DOCTYPE" in content or b"<!ENTITY" in content:
         raise ValueError("it declares a document type")
     try:
         root = ElementTree.fromstring(content)
         prefixes = {uri: prefix for _, (prefix, uri) in ElementTree.iterparse(BytesIO(content), ["start-ns"])}
-    except ElementTree.ParseError as damaged:
-        raise ValueError(str(damaged)) from damaged
+    except ElementTree.ParseError as error:
+        raise ValueError(str(error)) from error
     if root.tag != f"{{{RDF}}}RDF" and next(root.iter(f"{{{RDF}}}RDF"), None) is None:
-        raise ValueError("it holds no RDF")
+        raise ValueError("it contains no RDF")
     for uri, prefix in ({META: "x", RDF: "rdf", EXIF: "exif"} | prefixes).items():
-        if prefix and not re.fullmatch(r"ns\d+", prefix):  # such prefixes are given by ElementTree itself
+        if prefix and not re.fullmatch(r"ns\d+", prefix):  # ElementTree assigns such prefixes
             ElementTree.register_namespace(prefix, uri)
     return root
