@@ -1,9 +1,9 @@
-"""How fast the city is drawn, and whether a GPU draws what the CPU draws.
+"""Views of the drawn city per second, and differences between GPU and CPU.
 
     python -m benchmarks.city --device cpu --size 240x320
     python -m benchmarks.city --device cuda --size 480x640
 
-Draws views of a medium town (database and queries, all weathers) and prints one JSON line: views per second of the
+Draws views of a medium city (database and queries, all weathers) and prints one JSON line: views per second of the
 fastest of some rounds and of all, and the seconds that the first batch took (on a GPU: compiling). On CUDA the first
 views are drawn on the CPU as well: `differs` holds the largest difference of a value 0..255 and the share of pixels
 that differ by more than 2.

@@ -1,4 +1,4 @@
-"""Photos per second from pixels and from JPEG files to descriptors, and what each way costs in recall, in one run.
+"""Photos described per second, from memory and from JPEG files, by several methods, and the recall of each.
 
     OMP_NUM_THREADS=2 python -m benchmarks.describe                                   # a CPU: 480x640, VGG16-NetVLAD
     python -m benchmarks.describe --photos 1024 --files 4096 --batch 64 --workers 16   # a GPU
@@ -6,8 +6,8 @@
     ... --backbone efficientnet-lite0 --clusters 32 --height 240 --width 320
     ... --model fast
 
-"others" is what public code does: float32, NCHW, no fusion, the residual tensor in NetVLAD. The ways take turns, and
-each counts by its fastest round, so that what else runs on the machine hits all of them alike. Ratios are to "others".
+"others" is what public code does: float32, NCHW, no fusion, the residual tensor in NetVLAD. The methods take turns, and
+the fastest round of each counts, so that other load on the machine affects all of them alike. Ratios are to "others".
 Files are JPEGs of 1024x768 (--file-sizes); decoding them, in worker processes, is part of that row.
 """
 

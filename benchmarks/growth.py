@@ -1,15 +1,15 @@
-"""How mining, search and map building grow with the number of photos and of negatives: exponents, from one run.
+"""Growth of mining, search and map building with the number of photos and of negatives: times and exponents.
 
     python -m benchmarks.growth                       # 1,000 to 1,000,000 photos: 1 GB of disk, 2 GB of memory
     python -m benchmarks.growth --photos 1000 10000
 
-Descriptors have 256 dimensions, at half precision: for mining random ones, for maps those of drawn_descriptors.py. A
-town grows at the density it has (20 photos within 25 m), with a query for every ten photos of the database, as the
-field's training sets have them. Mining is timed for 256 of the queries, with the paper's pool of 1,000, or 10 for each
-negative where that is more. Maps are made, opened for the first time and searched as `benchmarks.map` does, each in a
-process of its own. Every time is the shortest of three, or the median of many queries.
+Descriptors have 256 dimensions, at half precision: for mining random ones, for maps those of drawn_descriptors.py. The
+city has a constant density (20 photos within 25 m), with a query for every ten photos of the database, as the field's
+training sets have them. Mining is timed for 256 of the queries, with the paper's pool of 1,000, or 10 for each negative
+where that is more. Maps are built, opened for the first time and searched as `benchmarks.map` does, each in a process
+of its own. Every time is the shortest of three, or the median of many queries.
 
-Exponents e of time ~ photos^e are fitted over all sizes, and over the last two, where what does not grow shows least.
+Exponents e of time ~ photos^e are fitted over all sizes, and over the last two, where constant costs matter least.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""What each option of localizing gains and costs, on a drawn town.
+"""Accuracy, calibration and cost of the options of localization, on a drawn city.
 
     python -m benchmarks.localize_options --work WORK [--town medium] [--model CHECKPOINT]
 
-Draws the town, builds its map, asks about its queries (other days, nights and weathers) and about as many photos of
-another town, and prints for each option: recall@1 (the first match within 25 m), the share of fixes within 25 m and
-their median error, both whatever the confidence; how many photos of the other town are told to be not in this map and
-how many right fixes are kept at confidence 0.5; the expected calibration error; milliseconds for a photo; and, with
-the 95 % interval of a bootstrap, by how many points more fixes are right than with the first option. Then walks, photo
-by photo and as walks; and calibrating on half of the queries. Last comes one line of JSON.
+Draws the test city, builds its map, localizes its queries (other days, nights and weather) and as many photos of
+another city (out-of-map photos), and prints for each option: recall@1 (the first match within 25 m); the share of fixes
+within 25 m and their median error, both without a threshold on confidence; the share of out-of-map photos that are
+rejected and of correct fixes that are answered at confidence 0.5; the expected calibration error; milliseconds per
+photo; and the gain in correct fixes over the first option, in points, with a 95 % bootstrap interval. Then walks, photo
+by photo and as walks; and calibration on half of the queries. The last line is JSON.
 
-The work folder keeps photos, model and map for the next run. Without a model: ImageNet's EfficientNet-lite0 with
-NetVLAD and whitening fitted on the train town (extra `lite`).
+The work folder keeps photos, model and map for the next run. Default model: ImageNet's EfficientNet-lite0 with NetVLAD
+and whitening fitted on the train city (extra `lite`).
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""How fast a map is built, opened and searched, how large it is, and how much the index misses.
+"""Time to build, open and search a map, its size, and the recall of its index.
 
     python -m benchmarks.map                  # 10,000, 100,000 and 1,000,000 photos: 5 GB of disk and of memory
     python -m benchmarks.map --photos 100000 --walk white
 
-Descriptors of 512 dimensions are drawn (see drawn_descriptors.py): "streets" are like those of real street photos
-("streets-256": with half the dimensions), "white" ones have nothing to hold on to, the hardest there is for an index.
-Each map is a real file, opened by a process of its own that makes the index, then by another that finds it and
-searches. Recall@10 is held against comparing every query with every drawn descriptor at full precision.
+Descriptors of 512 dimensions are synthetic (see drawn_descriptors.py): "streets" are like those of real street photos
+("streets-256": with half the dimensions), "white" ones have no structure, the hardest case for an index. Each map is a
+real file, opened by a process of its own that builds the index, then by another that loads it and searches. Recall@10
+is measured against exact search at full precision.
 """
 
 from __future__ import annotations

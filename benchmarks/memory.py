@@ -1,10 +1,10 @@
-"""How much memory describing takes: over thousands of photos, and for one large batch. Linux only.
+"""Memory of describing: over thousands of photos, and for one large batch. Linux only.
 
     OMP_NUM_THREADS=2 python -m benchmarks.memory [--photos 20000]
 
 "stream": many photos (links to a few files) described one batch after the other by EfficientNet-lite0-NetVLAD at 96x128
-(random weights, 128 dimensions), their descriptors dropped as a map would write them. What the process holds is read
-after a tenth of the photos and at the end: the growth between is what a million photos would multiply.
+(random weights, 128 dimensions), their descriptors dropped. The resident set is read after each tenth
+of the photos: growth would be multiplied by a million photos.
 "batch": the peak of a process that describes 32 images of 480x640 at once with VGG16-NetVLAD, whitened to 4096.
 """
 

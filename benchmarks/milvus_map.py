@@ -1,9 +1,9 @@
-"""How fast a map on Milvus is written and searched, and how much its index misses.
+"""Time to write and search a map on Milvus, and the recall of its index.
 
     python -m benchmarks.milvus_map milvus://localhost:19530/drawn --photos 20000 --walk white --index FLAT
 
-Descriptors are those of `benchmarks.map`, so that both can be compared. The collection is made, measured when its index
-is built, and dropped. Recall is held against comparing every query with every descriptor.
+Descriptors are those of `benchmarks.map`, so that both can be compared. The collection is created, measured when its
+index is built, and dropped. Recall is measured against exact search.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""How search grows from a million photos to ten: what it costs, what it misses, and what knowing the region is worth.
+"""Search from one to ten million photos: time, recall, and the gain of a known region.
 
     python -m benchmarks.scale                             # 1M, 3M, 10M photos: 5 GB of disk, 2 GB of memory
     python -m benchmarks.scale --photos 100000 300000 --codes PQ128x4fs RaBitQ
 
-Descriptors are drawn along one long walk (see drawn_descriptors.py), so that the first million photos are a region of
-the larger maps. All queries are about places in it: for every size the same queries and the same right answers, among
-more and more other photos. Searching the first size alone is what a fix that is known to be in the region costs.
+Descriptors are synthetic, along one long walk (see drawn_descriptors.py), so that the first million photos are a region
+of the larger maps. All queries show places in it: for every size the same queries and the same correct answers, among
+more and more other photos. Searching the first size alone is the cost of a query that is known to be in the region.
 
 An index keeps short codes in memory, in lists of which a share is visited (IVF), and takes the best candidates' vectors
-at half precision from a file that is mapped. "same first" is the share of queries whose first match is that of
-comparing with every vector; "right place" the share whose first match stands within 5 photos of the place asked for.
+at half precision from a file that is mapped. "same first" is the share of queries whose first match is that of exact
+search; "right place" the share whose first match is within 5 photos of the query's place.
 """
 
 from __future__ import annotations

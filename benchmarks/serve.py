@@ -1,12 +1,13 @@
-"""How the service bears load: requests a second, how long answers take, what happens beyond the bound, memory.
+"""The service under load: requests a second, latencies, behaviour beyond the queue, memory.
 
     python -m benchmarks.serve [--requests 1000] [--soak 10000] [--photos 200]
 
 Draws small photos, maps them with a small model of random weights (what is measured is the service, not the model), and
-starts `sareloc serve` as a process of its own on loopback. Prints for 1, 8 and 32 clients, each asking again as soon as
-it has its answer: requests a second and the 50th, 95th and 99th percentile of milliseconds; then what as many clients
-as the queue holds get, what four times as many get (200, or 503 with Retry-After; anything else is an error), and the
-memory of the process over the soak. Last comes one line of JSON. Exits with 1 where there was an error.
+starts `sareloc serve` as a process of its own on loopback. Prints for 1, 8 and 32 clients, each sending its next
+request as soon as it has its answer: requests a second and the 50th, 95th and 99th percentile of milliseconds; then
+what as many clients as the queue holds get, what four times as many get (200, or 503 with Retry-After; anything else is
+an error), and the memory of the process over the soak. Last comes one line of JSON. Exits with 1 where there was an
+error.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""How long one waits before anything happens: importing, asking for help, the first fix from a cold start.
+"""Start-up times: imports, --help, the first fix of a new process.
 
     OMP_NUM_THREADS=2 python -m benchmarks.startup [--photos 10000] [--repeats 5]
 
-Every row is a fresh process, the fastest of the repeats, so that what others do on the machine counts little; the disk
+Every row is a fresh process, the fastest of the repeats, so that other load on the machine has little effect; the disk
 cache is warm. The first fix is `sareloc localize` with VGG16-NetVLAD (random weights, whitened to 512, 480x640) and a
-map of so many drawn descriptors, its index made before, as `map build` leaves it.
+map of synthetic descriptors with its index built, as `map build` leaves it.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Images per second of training, ours and as other projects do it, in one run.
+"""Images per second of training, compared with the method of other projects.
 
     python -m benchmarks.training                        # H200: 480x640, 600 database photos, 200 queries
     python -m benchmarks.training --height 96 --width 128 --database 60 --queries 12 --pool 20   # a CPU's size
 
 An epoch is: describe every photo, mine, learn every query's tuple (1 + 1 + 10 photos, 4 tuples a step). "Other
 projects" is what their public code does: float32, NCHW, every photo through all of VGG16 in every pass, the residual
-tensor in NetVLAD, one query at a time in mining. Ours is `sareloc.training` as it stands: once with the features of the
-frozen part kept (their one-off computation counted into the first epoch and shown apart), once from pixels. Photos are
-random pixels in memory: decoding is not measured. The numbers are ratios to the other way, in the same run.
+tensor in NetVLAD, one query at a time in mining. Ours is `sareloc.training`: once with cached features of the frozen
+layers (their computation is counted into the first epoch and also shown separately), once from pixels. Photos are
+random pixels in memory: decoding is not measured. Ratios are to the other method in the same run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Walks through a drawn town, asked about photo by photo and as walks: a part of localize_options.py."""
+"""Walks through a drawn city, localized photo by photo and as walks: a part of localize_options.py."""
 
 from __future__ import annotations
 
