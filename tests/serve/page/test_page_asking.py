@@ -19,11 +19,11 @@ from sareloc.serve import Limits, make_app
 
 MATCHES = 5
 MIDDLE_OF_THE_CIRCLE = """async () => {
-  const { ground } = await import("/assets/app.js");
+  const { mapView } = await import("/assets/app.js");
   const circle = document.querySelector(".fix-circle").getBoundingClientRect();
-  const map = document.getElementById("ground").getBoundingClientRect();
+  const map = document.getElementById("map").getBoundingClientRect();
   const middle = [circle.x + circle.width / 2 - map.x, circle.y + circle.height / 2 - map.y];
-  const { lat, lng } = ground.map.containerPointToLatLng(middle);
+  const { lat, lng } = mapView.map.containerPointToLatLng(middle);
   return [lat, lng];
 }"""
 
@@ -136,14 +136,14 @@ def test_what_mattered_is_laid_over_the_photo(page: Page, web_town: Path) -> Non
 def test_a_photo_of_the_map_is_shown_where_the_map_is_pressed(page: Page) -> None:
     spot = page.evaluate(
         """async () => {
-          const { ground } = await import("/assets/app.js");
-          const { x, y } = ground.map.latLngToContainerPoint(ground.dots.photos[0].latlon);
+          const { mapView } = await import("/assets/app.js");
+          const { x, y } = mapView.map.latLngToContainerPoint(mapView.photoLayer.photos[0].latlon);
           return [x, y];
         }"""
     )
     page.mouse.click(*spot)
-    expect(page.locator(".peek img")).to_have_attribute("alt", "Photo 00_0.jpg")
-    page.locator(".peek img").evaluate("image => image.decode()")
+    expect(page.locator(".photo-popup img")).to_have_attribute("alt", "Photo 00_0.jpg")
+    page.locator(".photo-popup img").evaluate("image => image.decode()")
 
 
 def test_the_circle_is_explained_and_seen_among_its_streets(page: Page, web_town: Path) -> None:
@@ -153,7 +153,7 @@ def test_the_circle_is_explained_and_seen_among_its_streets(page: Page, web_town
     expect(page.get_by_role("heading", name="distance from the answer")).to_be_visible()
     across_m, down_m = page.evaluate(
         """async () => {
-          const { ground: { map } } = await import("/assets/app.js");
+          const { mapView: { map } } = await import("/assets/app.js");
           const { x, y } = map.getSize();
           const metres = (a, b) => map.distance(map.containerPointToLatLng(a), map.containerPointToLatLng(b));
           return [metres([0, y / 2], [x, y / 2]), metres([x / 2, 0], [x / 2, y])];
@@ -287,7 +287,7 @@ def test_of_a_large_map_what_is_in_view_is_fetched(browser: Browser, web_town: P
     limits = Limits(max_features=20)
     app = make_app(web_town / "street.gpkg", street_model(), limits=limits)
     with running(app, limits) as url, Visit(browser, url) as visit:
-        shown = "async () => (await import('/assets/app.js')).ground.dots.photos.map((photo) => photo.id)"
+        shown = "async () => (await import('/assets/app.js')).mapView.photoLayer.photos.map((photo) => photo.id)"
         assert len(visit.page.evaluate(shown)) == 20
         with visit.page.expect_response(lambda response: "box=" in response.url) as fetched:
             for _ in range(4):

@@ -23,7 +23,7 @@ def test_a_file_that_is_no_photo_is_told_in_the_servers_words(visit: Visit, tmp_
     text.write_text("no photo at all")
     choose(visit.page, text)
     expect(visit.page.get_by_role("heading", name="This photo cannot be used")).to_be_visible()
-    expect(visit.page.locator("#trouble-detail")).to_contain_text("Not a JPEG, PNG")
+    expect(visit.page.locator("#error-detail")).to_contain_text("Not a JPEG, PNG")
     expect(visit.page.get_by_role("button", name="Try again")).to_be_hidden()
     expect(visit.page.locator("#status")).to_contain_text("This photo cannot be used")
     assert len(visit.failed) == 1
@@ -37,7 +37,7 @@ def test_after_a_bad_file_a_good_one_is_found(page: Page, web_town: Path, tmp_pa
     expect(page.get_by_role("heading", name="This photo cannot be used")).to_be_visible()
     choose(page, web_town / "queries" / "q07.jpg")
     assert verdict(page) != "Not in this map"
-    expect(page.locator("#trouble-title")).to_be_hidden()
+    expect(page.locator("#error-title")).to_be_hidden()
 
 
 def test_a_photo_that_the_browser_cannot_show_is_found_all_the_same(page: Page, web_town: Path, tmp_path: Path) -> None:
@@ -59,14 +59,14 @@ def test_a_photo_that_is_too_large_is_not_sent(browser: Browser, web_town: Path,
         visit.page.on("request", lambda request: asked.append(request.url))
         choose(visit.page, large)
         expect(visit.page.get_by_role("heading", name="This photo is too large")).to_be_visible()
-        expect(visit.page.locator("#trouble-detail")).to_contain_text(
-            "large.jpg has 2.5 MB; this server takes up to 2.0 MB."
+        expect(visit.page.locator("#error-detail")).to_contain_text(
+            "large.jpg has 2.5 MB; this server accepts up to 2.0 MB."
         )
         assert not [url for url in asked if "localize" in url]
         large.write_bytes(large.read_bytes()[: limits.max_bytes + 1])  # the sizes are told apart all the same
         choose(visit.page, large)
-        expect(visit.page.locator("#trouble-detail")).to_contain_text(
-            "2.000001 MB; this server takes up to 2.000000 MB"
+        expect(visit.page.locator("#error-detail")).to_contain_text(
+            "2.000001 MB; this server accepts up to 2.000000 MB"
         )
 
 
@@ -74,7 +74,7 @@ def test_an_empty_file_is_told_in_words_for_people(visit: Visit, tmp_path: Path)
     (tmp_path / "IMG_1.jpg").touch()
     choose(visit.page, tmp_path / "IMG_1.jpg")
     expect(visit.page.get_by_role("heading", name="This file is empty")).to_be_visible()
-    expect(visit.page.locator("#trouble-detail")).to_contain_text("IMG_1.jpg has 0 bytes")
+    expect(visit.page.locator("#error-detail")).to_contain_text("IMG_1.jpg has 0 bytes")
     assert visit.failed == []  # it was not sent
 
 
@@ -102,7 +102,7 @@ def test_a_file_that_cannot_be_read_is_told(visit: Visit) -> None:
     given = visit.page.evaluate_handle(STALE_FILE)
     visit.page.dispatch_event("body", "drop", {"dataTransfer": given})
     expect(visit.page.get_by_role("heading", name="This file cannot be read")).to_be_visible()
-    expect(visit.page.locator("#trouble-detail")).to_contain_text("stale.jpg")
+    expect(visit.page.locator("#error-detail")).to_contain_text("stale.jpg")
     assert not [url for url in asked if "localize" in url]
 
 
@@ -117,9 +117,9 @@ def test_photos_that_are_not_shown_leave_their_numbers(browser: Browser, web_tow
         expect(page.locator("#matches button")).to_have_text(["1", "2", "3", "4", "5"])
         expect(page.locator("#matches img")).to_have_count(0)
         expect(page.locator("#match")).to_be_hidden()
-        page.locator("#ground").focus()
+        page.locator("#map").focus()
         page.keyboard.press("Enter")
-        expect(page.locator(".peek").get_by_text("The picture is not on this server.")).to_be_visible()
+        expect(page.locator(".photo-popup").get_by_text("The picture is not on this server.")).to_be_visible()
         assert len(visit.failed) == 7
 
 

@@ -99,9 +99,10 @@ def test_a_hundred_thousand_photos_are_joined_and_drawn(shared_page: Page) -> No
     assert len(join(shared_page, enu)["pairs"]) > 99_000
     drawn = shared_page.evaluate(
         """async ([latitudes, longitudes]) => {
-          const { ground } = await import("/assets/app.js");
-          ground.showPhotos(latitudes.map((latitude, id) => ({ id, latlon: [latitude, longitudes[id]], heading: 90 })));
-          ground.viewBox([Math.min(...longitudes.slice(0, 999)), Math.min(...latitudes.slice(0, 999)),
+          const { mapView } = await import("/assets/app.js");
+          const photo = (latitude, id) => ({ id, latlon: [latitude, longitudes[id]], heading: 90 });
+          mapView.showPhotos(latitudes.map(photo));
+          mapView.viewBox([Math.min(...longitudes.slice(0, 999)), Math.min(...latitudes.slice(0, 999)),
                           Math.max(...longitudes.slice(0, 999)), Math.max(...latitudes.slice(0, 999))]);
           const inked = (tile) => tile.getContext("2d").getImageData(0, 0, tile.width, tile.height).data.some(Boolean);
           return [...document.querySelectorAll("canvas")].some(inked);
@@ -115,7 +116,7 @@ def test_pins_keep_apart_and_stay_near(shared_page: Page) -> None:
     points = [[100, 100], [100, 100], [101, 100], [130, 90], [400, 300]]
     found = np.array(
         shared_page.evaluate(
-            """async (points) => (await import("/assets/spread.js")).spreadPins(points, 30, [[100, 110]])""", points
+            """async (points) => (await import("/assets/pins.js")).spreadPins(points, 30, [[100, 110]])""", points
         )
     )
     everything = np.concatenate([found, [[100, 110]]])
@@ -148,4 +149,4 @@ def test_pins_keep_apart_and_stay_near(shared_page: Page) -> None:
     ],
 )
 def test_numbers_in_words(shared_page: Page, call: str, said: str) -> None:
-    assert shared_page.evaluate(f"async () => (await import('/assets/words.js')).{call}") == said
+    assert shared_page.evaluate(f"async () => (await import('/assets/text.js')).{call}") == said

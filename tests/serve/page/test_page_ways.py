@@ -63,10 +63,10 @@ def test_the_whole_way_by_keyboard_alone(page: Page, web_town: Path) -> None:
     expect(page.locator(".pin.chosen")).to_have_text("5")  # the pin goes along with the focus
     assert tab(page) == "Map of the photos"
     page.keyboard.press("Enter")
-    expect(page.locator(".peek")).to_be_focused()
+    expect(page.locator(".photo-popup")).to_be_focused()
     page.keyboard.press("Escape")
-    expect(page.locator(".peek")).to_be_hidden()
-    expect(page.locator("#ground")).to_be_focused()
+    expect(page.locator(".photo-popup")).to_be_hidden()
+    expect(page.locator("#map")).to_be_focused()
     assert tab(page).startswith("Match 1")
     expect(page.locator("#matches button").first).to_have_attribute("aria-pressed", "true")
 

@@ -88,9 +88,9 @@ def drop(page: Page, *photos: Path) -> None:
     """Give photos from a folder of the desktop."""
     given = page.evaluate_handle(*given_files(*photos))
     page.dispatch_event("body", "dragenter", {"dataTransfer": given})
-    expect(page.get_by_text("Let go to see where they were taken")).to_be_visible()
+    expect(page.get_by_text("Drop to see where they were taken")).to_be_visible()
     page.dispatch_event("body", "drop", {"dataTransfer": given})
-    expect(page.get_by_text("Let go to see where they were taken")).to_be_hidden()
+    expect(page.get_by_text("Drop to see where they were taken")).to_be_hidden()
 
 
 def verdict(page: Page) -> str:

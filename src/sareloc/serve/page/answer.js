@@ -1,10 +1,10 @@
-// The answer in the panel: verdict, position, the photo beside its matches, and what in it mattered.
+// The answer in the panel: verdict, position, and the photo beside its matches.
 
-import { confidenceOf, degrees, fileName, mapSite, radius, verdictOf } from "./words.js";
+import { confidenceOf, degrees, fileName, mapSite, radius, verdictOf } from "./text.js";
 
 const byId = (id) => document.getElementById(id);
 
-/** Fill the panel; `choose(number)` is called when a thumbnail is pressed or focused. */
+/** Fill the panel; `choose(number)` is called when a thumbnail is pressed or focused. away(match): its distance. */
 export function showAnswer(fix, away, choose) {
   byId("verdict").textContent = verdictOf(fix);
   byId("confidence").textContent = confidenceOf(fix);
@@ -25,7 +25,7 @@ export function spokenAnswer(fix) {
   return `${verdictOf(fix)}.${where} ${confidenceOf(fix)}`;
 }
 
-/** Put one match beside the photo. */
+/** Show one match beside the photo. */
 export function showMatch(match, number, away) {
   for (const [i, button] of byId("matches").querySelectorAll("button").entries()) {
     button.setAttribute("aria-pressed", String(i + 1 === number));
@@ -53,7 +53,7 @@ function thumbnail(match, number, away, choose) {
   const button = Object.assign(document.createElement("button"), { type: "button" });
   button.setAttribute("aria-label", `Match ${number}${away ? `, ${away} from the answer` : ""}`);
   const image = Object.assign(new Image(), { src: `photos/${match.id}/thumbnail?size=192`, alt: "", loading: "lazy" });
-  image.addEventListener("error", () => image.remove());  // its number is left
+  image.addEventListener("error", () => image.remove());  // its number stays
   const label = Object.assign(document.createElement("span"), { className: "number", textContent: number });
   const caption = Object.assign(document.createElement("small"), { textContent: away });
   button.append(image, label);

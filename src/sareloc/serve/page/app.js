@@ -1,36 +1,36 @@
-// The page: photos come in, the server is asked, the answers are shown. Each state has its own words in index.html.
+// The page: takes photos, sends them to the server, shows the answers. The text of each state is in index.html.
 
 import { clearMatch, showAnswer, showMatch, spokenAnswer } from "./answer.js";
-import { Ground } from "./ground.js";
-import { makeHeat } from "./heat.js";
-import { openIntake } from "./intake.js";
+import { MapView } from "./map_view.js";
+import { makeHeatmap } from "./heatmap.js";
+import { listenForPhotos } from "./photo_input.js";
 import { Queue } from "./queue.js";
-import { fetchJson, patiently, postFile } from "./server.js";
-import { startWaiting } from "./waiting.js";
-import { checkFile, count, degrees, metres, troubleWords } from "./words.js";
+import { fetchJson, retryWhileBusy, postFile } from "./api.js";
+import { showProgress } from "./progress.js";
+import { checkFile, count, degrees, metres, errorText } from "./text.js";
 
 const MATCHES = 5;
-const PHOTOS_AT_ONCE = 10000;  // two megabytes; a larger map is sampled, and sampled again for what is in view
+const PHOTOS_AT_ONCE = 10000;  // two megabytes; of a larger map, a sample of what is in view
 
-const NO_FILE = { title: "That was not a file", detail: "Drop a photo from a folder, or save it first.", retry: false };
+const NO_FILE = { title: "No file was dropped", detail: "Drop a photo from a folder, or save it first.", retry: false };
 
 const byId = (id) => document.getElementById(id);
-export const ground = new Ground(byId("ground"), byId("panel"));
-const heat = makeHeat({ button: byId("heat-button"), image: byId("heat"), note: byId("heat-note") });
+export const mapView = new MapView(byId("map"), byId("panel"));
+const heatmap = makeHeatmap({ button: byId("heat-button"), image: byId("heat"), note: byId("heat-note") });
 const queue = new Queue(
   { list: byId("queue-list"), count: byId("queue-count"), stop: byId("stop") },
-  { ask, show, announce },
+  { localize, show, announce },
 );
 let settings, shown;
-let again = openMap;
+let retryAction = openMap;
 
-function enter(state) {
+function setState(state) {
   const focused = document.activeElement;
   document.body.dataset.state = state;
   for (const section of document.querySelectorAll("[data-when]")) {
     section.hidden = !section.dataset.when.split(" ").includes(state);
   }
-  // A focused button that has just gone would send the keyboard back to the top of the page.
+  // If the focused button was hidden, keyboard users would start again at the top of the page.
   if (focused?.closest("[hidden]")) document.querySelector("[data-when]:not([hidden]) h2[tabindex]")?.focus();
 }
 
@@ -38,12 +38,12 @@ function announce(words) {
   byId("status").textContent = words;
 }
 
-function showTrouble({ title, detail, retry }, action) {
-  byId("trouble-title").textContent = title;
-  byId("trouble-detail").textContent = detail;
+function showError({ title, detail, retry }, action) {
+  byId("error-title").textContent = title;
+  byId("error-detail").textContent = detail;
   byId("retry-row").hidden = !retry;
-  again = action;
-  enter("trouble");
+  retryAction = action;
+  setState("error");
   announce(`${title}. ${detail}`);
 }
 
@@ -52,19 +52,19 @@ async function openMap() {
     settings = await fetchJson("settings");
     const limit = Math.min(PHOTOS_AT_ONCE, settings.max_features);
     const found = await fetchJson(`map?limit=${limit}`);
-    if (settings.tiles) ground.setTiles(settings.tiles, settings.attribution);
+    if (settings.tiles) mapView.setTiles(settings.tiles, settings.attribution);
     byId("about").textContent = `${settings.name} · ${count(found.total, "photo")}`;
     if (!found.total) {
-      enter("empty");
+      setState("empty");
       return announce(byId("empty-title").textContent);
     }
-    ground.showPhotos(photosOf(found));
-    ground.viewBox(found.bbox);
+    mapView.showPhotos(photosOf(found));
+    mapView.viewBox(found.bbox);
     if (found.features.length < found.total) followView(limit);
-    enter("start");
-  } catch (trouble) {
+    setState("start");
+  } catch (error) {
     byId("about").textContent = "";
-    showTrouble(troubleWords(trouble), openMap);
+    showError(errorText(error), openMap);
   }
 }
 
@@ -75,17 +75,17 @@ function photosOf({ features }) {
   }));
 }
 
-/** A map too large to be fetched whole: after every move, the photos in view, or an even sample of them. */
+/** Of a map too large to fetch at once: after every move, fetch the photos in view, or an even sample of them. */
 function followView(limit) {
   let timer;
   let latest = 0;
-  ground.onMoved((box) => {
+  mapView.onMoved((box) => {
     clearTimeout(timer);
     timer = setTimeout(async () => {
       const mine = (latest += 1);
       const edges = box.map((edge) => edge.toFixed(6));
       const found = await fetchJson(`map?box=${edges}&limit=${limit}`).catch(() => null);
-      if (found && mine === latest) ground.showPhotos(photosOf(found));
+      if (found && mine === latest) mapView.showPhotos(photosOf(found));
     }, 300);
   });
 }
@@ -96,57 +96,57 @@ function showQuery(file) {
   const visible = (can) => {
     image.hidden = !can;
     byId("no-preview").hidden = can;
-    byId("heat-button").hidden = !can || !settings?.heatmap;  // there must be something to lay it over
+    byId("heat-button").hidden = !can || !settings?.heatmap;  // the heat map is shown over the photo
   };
   visible(true);
   image.onerror = () => visible(false);  // HEIC, in most browsers
   image.src = URL.createObjectURL(file);
 }
 
-/** The fix of a photo; rejects with what is wrong. */
-async function ask(file, signal) {
+/** The fix of a photo; rejects with an error that `errorText` explains. */
+async function localize(file, signal) {
   const unusable = await checkFile(file, settings?.max_bytes);
   if (unusable) throw unusable;
-  const told = { title: byId("working-title"), detail: byId("working-detail") };
-  const waiting = startWaiting({ box: byId("waiting"), bar: byId("progress"), ...told }, announce);
+  const texts = { title: byId("working-title"), detail: byId("working-detail") };
+  const waiting = showProgress({ box: byId("waiting"), bar: byId("progress"), ...texts }, announce);
   try {
     const send = () => postFile(`localize?top=${MATCHES}`, file, { signal, onSent: waiting.sent });
-    return await patiently(send, { signal, onBusy: waiting.busy });
+    return await retryWhileBusy(send, { signal, onBusy: waiting.busy });
   } finally {
     waiting.stop();
   }
 }
 
-function take(files) {
+function start(files) {
   if (document.body.dataset.state !== "empty") queue.start(files);
 }
 
-/** Put one of the photos that were given on the page, as far as it is answered. */
-function show({ file, state, fix, trouble }, position) {
-  ground.clear();
+/** Show one of the photos and the state of its answer. */
+function show({ file, state, fix, error }, position) {
+  mapView.clear();
   clearMatch();
   if (file !== shown) {
-    heat.of(file);
+    heatmap.setPhoto(file);
     showQuery(file);
     shown = file;
   }
   byId("query-caption").textContent = position ? `Photo ${position}` : "Your photo";
-  if (state === "trouble") return showTrouble(trouble, () => queue.run());
-  if (state === "answer") return tell(fix);
-  enter("working");
+  if (state === "error") return showError(error, () => queue.run());
+  if (state === "answer") return showFix(fix);
+  setState("working");
   announce("Looking for this place.");
 }
 
-function tell(fix) {
-  const away = ({ latlon }) => (fix.latlon ? metres(ground.map.distance(latlon, fix.latlon)) : "");
+function showFix(fix) {
+  const away = ({ latlon }) => (fix.latlon ? metres(mapView.map.distance(latlon, fix.latlon)) : "");
   const choose = (number) => {
     const match = fix.matches[number - 1];
     showMatch(match, number, away(match));
-    ground.choosePin(number);
+    mapView.choosePin(number);
   };
   showAnswer(fix, away, choose);
-  enter("answer");
-  ground.showFix(fix, choose);
+  setState("answer");
+  mapView.showFix(fix, choose);
   if (fix.matches.length) choose(1);
   byId("copy").onclick = () => copy(degrees(fix.latlon, 6));
   announce(spokenAnswer(fix));
@@ -160,22 +160,22 @@ async function copy(text) {
   setTimeout(() => (button.textContent = "Copy"), 1500);
 }
 
-byId("copy").hidden = !navigator.clipboard;  // absent where the page is not served securely
-byId("retry").addEventListener("click", () => again());
+byId("copy").hidden = !navigator.clipboard;  // undefined unless the page is served by HTTPS or from localhost
+byId("retry").addEventListener("click", () => retryAction());
 byId("look-again").addEventListener("click", openMap);
 for (const name of ["cancel", "stop"]) {
   byId(name).addEventListener("click", () => {
-    if (!queue.stop()) enter("start");
+    if (!queue.stop()) setState("start");
     announce("Cancelled.");
   });
 }
 window.addEventListener("online", () => {
   if (queue.stalled) queue.run();
-  else if (document.body.dataset.state === "trouble" && !byId("retry-row").hidden) again();
+  else if (document.body.dataset.state === "error" && !byId("retry-row").hidden) retryAction();
 });
-openIntake(
-  { choose: byId("choose"), shoot: byId("shoot"), file: byId("file"), camera: byId("camera"), curtain: byId("drop") },
-  take,
-  () => showTrouble(NO_FILE),
+listenForPhotos(
+  { choose: byId("choose"), shoot: byId("shoot"), file: byId("file"), camera: byId("camera"), overlay: byId("drop") },
+  start,
+  () => showError(NO_FILE),
 );
 openMap();

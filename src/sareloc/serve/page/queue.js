@@ -1,22 +1,22 @@
-// Photos that are given together: answered one after the other, each answer kept and chosen from a list.
+// Photos that are chosen together: localized one after the other; a list shows them and their answers.
 
-import { shortVerdict, troubleWords, verdictOf } from "./words.js";
+import { shortVerdict, errorText, verdictOf } from "./text.js";
 
 const THUMBNAIL_PX = 160;
-const MARKS = { answer: "✓", trouble: "!", working: "…", waiting: "" };
+const MARKS = { answer: "✓", error: "!", working: "…", waiting: "" };
 
 export class Queue {
   /**
-   * ask(file, signal): a promise of its fix. show(photo, position): put one photo on the page; photo: {file, state,
-   * fix, trouble}, where state is "waiting", "working", "answer" or "trouble"; position: "2 of 5", "" for one alone.
-   * announce(words): for screen readers.
+   * localize(file, signal): a promise of its fix. show(photo, position): show one photo; photo: {file, state,
+   * fix, error}, where state is "waiting", "working", "answer" or "error"; position: "2 of 5", "" for a single one.
+   * announce(text): for screen readers.
    */
-  constructor({ list, count, stop }, { ask, show, announce }) {
-    Object.assign(this, { list, count, stopButton: stop, ask, show, announce });
+  constructor({ list, count, stop }, { localize, show, announce }) {
+    Object.assign(this, { list, count, stopButton: stop, localize, show, announce });
     this.photos = [];
   }
 
-  /** Forget all photos and begin with these. */
+  /** Replace all photos by these and localize them. */
   start(files) {
     this.job?.abort();
     this.photos = files.map((file) => ({ file, state: "waiting" }));
@@ -26,23 +26,23 @@ export class Queue {
     this.run();
   }
 
-  /** Answer what is not answered yet; stops while the server is away. */
+  /** Localize the photos without an answer; stops if the server does not answer. */
   async run() {
     this.job = new AbortController();
     const { signal } = this.job;
     this.stalled = null;
     for (const photo of this.photos) {
-      if (photo.state === "answer" || (photo.trouble && !photo.trouble.retry)) continue;
-      this.change(photo, { state: "working", trouble: null });
+      if (photo.state === "answer" || (photo.error && !photo.error.retry)) continue;
+      this.change(photo, { state: "working", error: null });
       try {
-        const fix = await this.ask(photo.file, signal);
+        const fix = await this.localize(photo.file, signal);
         if (signal.aborted) return;
         this.change(photo, { state: "answer", fix });
-      } catch (trouble) {
+      } catch (error) {
         if (signal.aborted) return;
-        this.change(photo, { state: "trouble", trouble: troubleWords(trouble) });
+        this.change(photo, { state: "error", error: errorText(error) });
       }
-      if (photo.trouble?.away) {
+      if (photo.error?.away) {
         this.stalled = photo;
         this.choose(photo);
         break;
@@ -50,16 +50,16 @@ export class Queue {
       if (photo !== this.chosen) this.announce(this.count.textContent);
     }
     this.job = null;
-    this.tell();
+    this.render();
   }
 
-  /** Keep what is answered; returns whether anything was. */
+  /** Remove the photos without an answer; returns whether any photo is left. */
   stop() {
     this.job?.abort(new DOMException("cancelled", "AbortError"));
     this.job = null;
     for (const { state, item } of this.photos) if (state === "waiting" || state === "working") item.remove();
-    this.photos = this.photos.filter(({ state }) => state === "answer" || state === "trouble");
-    this.tell();
+    this.photos = this.photos.filter(({ state }) => state === "answer" || state === "error");
+    this.render();
     if (!this.photos.length) return false;
     this.choose(this.photos.includes(this.chosen) ? this.chosen : this.photos.at(-1));
     return true;
@@ -67,7 +67,7 @@ export class Queue {
 
   choose(photo) {
     this.chosen = photo;
-    this.tell();
+    this.render();
     photo.item.scrollIntoView({ block: "nearest", inline: "nearest" });
     this.show(photo, this.photos.length > 1 ? `${this.photos.indexOf(photo) + 1} of ${this.photos.length}` : "");
   }
@@ -75,19 +75,19 @@ export class Queue {
   change(photo, news) {
     Object.assign(photo, news);
     if (photo === this.chosen) this.choose(photo);
-    else this.tell();
+    else this.render();
   }
 
-  tell() {
-    const done = this.photos.filter(({ state }) => state === "answer" || state === "trouble").length;
+  render() {
+    const done = this.photos.filter(({ state }) => state === "answer" || state === "error").length;
     this.count.textContent = `${done} of ${this.photos.length} answered`;
     if (!this.job && document.activeElement === this.stopButton) this.chosen.button.focus();
     this.stopButton.hidden = !this.job;
     document.body.toggleAttribute("data-several", this.photos.length > 1);
     this.photos.forEach((photo, i) => {
-      const { file, state, fix, trouble, button, mark, caption } = photo;
-      const said = { answer: fix && verdictOf(fix), trouble: trouble?.title, working: "Looking", waiting: "Waiting" };
-      const short = { answer: fix && shortVerdict(fix), trouble: "Problem", working: "Looking…", waiting: "" };
+      const { file, state, fix, error, button, mark, caption } = photo;
+      const said = { answer: fix && verdictOf(fix), error: error?.title, working: "Looking", waiting: "Waiting" };
+      const short = { answer: fix && shortVerdict(fix), error: "Problem", working: "Looking…", waiting: "" };
       button.disabled = state === "waiting";
       button.dataset.state = state;
       button.setAttribute("aria-pressed", String(photo === this.chosen));
@@ -109,13 +109,13 @@ export class Queue {
   }
 }
 
-/** Small pictures, one at a time: some dozen photos of a camera, decoded at once, fill the memory of a phone. */
+/** One at a time: a dozen camera photos decoded at once can exceed the memory of a phone. */
 async function drawThumbnails(photos) {
   for (const { file, item, button } of photos) {
     if (!item.isConnected) continue;
     const small = { resizeHeight: THUMBNAIL_PX, resizeQuality: "medium" };
     const bitmap = await createImageBitmap(file, small).catch(() => null);
-    if (!bitmap) continue;  // no photo, or of a kind that this browser cannot show
+    if (!bitmap) continue;  // not a photo, or a format that this browser cannot show
     const canvas = Object.assign(document.createElement("canvas"), { width: bitmap.width, height: bitmap.height });
     canvas.getContext("2d").drawImage(bitmap, 0, 0);
     bitmap.close();

@@ -1,7 +1,7 @@
-// Streets, suggested by where photos were taken: spots near one another are joined. Pure functions.
+// Streets from the positions of photos: nearby spots are joined. Pure functions.
 
 const EARTH_M = 2 * Math.PI * 6378137;
-const SAME_SPOT_M = 2;  // photos of one panorama, or of a camera that stood still, are one spot
+const SAME_SPOT_M = 2;  // photos of one panorama or of a standing camera are one spot
 const SAME_PLACE_M = 25;  // whatever the spacing, photos this near show one place
 const FARTHEST_M = 60;
 const TIMES_USUAL = 2.2;
@@ -16,7 +16,7 @@ export function metresIn(latitude) {
   return EARTH_M * Math.cos((latitude * Math.PI) / 180);
 }
 
-/** Points by square of `side`, so that those in a box are found without looking at all of them. */
+/** Points by squares of `side`, to find those in a box without comparing all of them. */
 export class Grid {
   constructor(x, y, side) {
     Object.assign(this, { x, y, side, squares: new Map() });
@@ -28,7 +28,7 @@ export class Grid {
     }
   }
 
-  /** Numbers of the points in a box, in no order. */
+  /** Indices of the points in a box, in any order. */
   inside(left, top, right, bottom) {
     const { x, y, side, squares } = this;
     const found = [];
@@ -37,7 +37,7 @@ export class Grid {
     };
     const [c0, c1, r0, r1] = [left, right, top, bottom].map((edge) => Math.floor(edge / side));
     if ((c1 - c0 + 1) * (r1 - r0 + 1) >= squares.size) {
-      squares.forEach(take);  // a box larger than the town: its empty squares need not be asked
+      squares.forEach(take);  // fewer than the squares of the box
     } else {
       for (let c = c0; c <= c1; c += 1) for (let r = r0; r <= r1; r += 1) take(squares.get(squareKey(c, r)) ?? []);
     }

@@ -1,22 +1,22 @@
-// The map on the screen: the photos, and after an answer the fix with its matches as numbered pins.
+// The map: its photos, and after an answer the fix with its matches as numbered pins.
 
-import { PhotoDots } from "./dots.js";
-import { openPeek } from "./peek.js";
-import { spreadPins } from "./spread.js";
-import { metres } from "./words.js";
+import { PhotoLayer } from "./photo_layer.js";
+import { openPhotoPopup } from "./popup.js";
+import { spreadPins } from "./pins.js";
+import { metres } from "./text.js";
 
 const CLOSEST_ZOOM = 20;
 const ANSWER_ZOOM = 19;
-const NEAR_THE_FIX_M = 80;  // matches farther off than this may lie outside the view of a fix
-const LEAST_VIEW_M = 150;  // nearer, a fix among few photos would stand in nothing
+const NEAR_THE_FIX_M = 80;  // matches farther away may be outside the view of a fix
+const LEAST_VIEW_M = 150;  // a closer view of a fix among few photos would be empty
 const PIN_PX = 28;
 const TOUCH_PX = 16;
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-export class Ground {
-  /** panel: what may lie over the map and must not hide an answer. */
+export class MapView {
+  /** panel: the element over the map, which must not cover an answer. */
   constructor(element, panel) {
     const moving = !calm.matches;
     this.panel = panel;
@@ -28,20 +28,20 @@ export class Ground {
     L.control.zoom({ position: "topright" }).addTo(this.map);
     L.control.scale({ position: "bottomright", imperial: false }).addTo(this.map);
     this.map.createPane("photos").style.zIndex = 250;  // above base tiles, below the answer
-    this.dots = new PhotoDots({ pane: "photos", maxZoom: CLOSEST_ZOOM }).addTo(this.map);
+    this.photoLayer = new PhotoLayer({ pane: "photos", maxZoom: CLOSEST_ZOOM }).addTo(this.map);
     this.answer = L.layerGroup().addTo(this.map);
     this.leaders = L.layerGroup().addTo(this.map);
     this.pins = [];
-    this.map.on("zoomend", () => this.standPins());
-    this.map.on("click", (event) => this.peek(event.latlng, TOUCH_PX));
+    this.map.on("zoomend", () => this.placePins());
+    this.map.on("click", (event) => this.openPopup(event.latlng, TOUCH_PX));
     element.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && event.target === element) this.peek(this.map.getCenter(), Infinity)?.focus();
+      if (event.key === "Enter" && event.target === element) this.openPopup(this.map.getCenter(), Infinity)?.focus();
     });
-    dark.addEventListener("change", () => this.dots.redraw());
+    dark.addEventListener("change", () => this.photoLayer.redraw());
     new ResizeObserver(() => this.map.invalidateSize({ animate: false })).observe(element);
   }
 
-  /** Base tiles by an address such as https://tiles.example.org/{z}/{x}/{y}.png, and whose they are. */
+  /** Base tiles: their URL, such as https://tiles.example.org/{z}/{x}/{y}.png, and their attribution. */
   setTiles(url, attribution) {
     const text = document.createElement("span");
     text.textContent = attribution ?? `Tiles: ${new URL(url.replace("{s}.", "")).hostname}`;  // Leaflet takes HTML
@@ -52,7 +52,7 @@ export class Ground {
   }
 
   showPhotos(photos) {
-    this.dots.show(photos);
+    this.photoLayer.show(photos);
   }
 
   /** box: [west, south, east, north], as in GeoJSON. */
@@ -61,7 +61,7 @@ export class Ground {
     this.fit(L.latLngBounds([south, west], [north, east + over180]), { animate: false });
   }
 
-  /** Tell, after every move, which box [south, west, north, east] is in view. */
+  /** Call `tell` with the box [south, west, north, east] in view after every move. */
   onMoved(tell) {
     this.map.on("moveend", () => {
       const [low, high] = [this.map.getBounds().getSouthWest(), this.map.getBounds().getNorthEast()];
@@ -87,7 +87,7 @@ export class Ground {
       if (!fix.latlon || this.map.distance(latlon, fix.latlon) <= NEAR_THE_FIX_M) seen.extend(latlon);
     }
     if (seen.isValid()) this.fit(seen);
-    this.standPins();
+    this.placePins();
   }
 
   makePin(latlon, number, fix, choose) {
@@ -97,11 +97,11 @@ export class Ground {
     pin.on("click", () => choose(number));
     pin.addTo(this.answer);
     pin.getElement().setAttribute("aria-label", title);
-    pin.getElement().addEventListener("focus", () => choose(number));  // Tab leads from one to the next
+    pin.getElement().addEventListener("focus", () => choose(number));  // the Tab key steps through the pins
     return pin;
   }
 
-  /** Mark one pin as the chosen one. */
+  /** Mark one pin as chosen. */
   choosePin(number) {
     this.chosen = number;
     this.pins.forEach((pin, i) => {
@@ -115,8 +115,8 @@ export class Ground {
     this.fit(this.middle ? seen.extend(this.middle) : seen);
   }
 
-  /** Pins keep clear of one another at every zoom; a thin line leads each to its photo. */
-  standPins() {
+  /** Place the pins so that none covers another at this zoom; a thin line connects each with its photo. */
+  placePins() {
     this.leaders.clearLayers();
     const toPixels = (latlon) => {
       const { x, y } = this.map.latLngToLayerPoint(latlon);
@@ -145,9 +145,9 @@ export class Ground {
     this.middle = null;
   }
 
-  peek(latlng, withinPx) {
-    const photos = this.dots.near(latlng, withinPx);
-    return photos.length ? openPeek(this.map, photos) : null;
+  openPopup(latlng, withinPx) {
+    const photos = this.photoLayer.near(latlng, withinPx);
+    return photos.length ? openPhotoPopup(this.map, photos) : null;
   }
 
   fit(bounds, options) {

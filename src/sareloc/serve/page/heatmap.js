@@ -1,39 +1,39 @@
-// What in the photo mattered to the model, laid over it on demand.
+// The occlusion heat map of a photo, shown over it on demand.
 
-import { patiently, postFile } from "./server.js";
-import { troubleWords } from "./words.js";
+import { retryWhileBusy, postFile } from "./api.js";
+import { errorText } from "./text.js";
 
-const EXPLAINED = "Warm: covering it would change the model's mind most.";
+const EXPLAINED = "Warm colours: covering these parts changes the model's descriptor most.";
 
-/** Returns {of(file): for a new photo, null for none}. */
-export function makeHeat({ button, image, note }) {
+/** Returns {setPhoto(file)}: hides the heat map of the previous photo. */
+export function makeHeatmap({ button, image, note }) {
   let job, file, ready;
   const say = (text) => {
     note.textContent = text;
     note.hidden = !text;
   };
-  const lay = (shown) => {
+  const toggle = (shown) => {
     image.hidden = !shown;
     button.setAttribute("aria-pressed", String(shown));
     say(shown ? EXPLAINED : "");
   };
 
-  async function fetchHeat() {
+  async function fetchHeatmap() {
     const { signal } = job;
     button.setAttribute("aria-busy", "true");
-    say("Covering the photo piece by piece. This takes some seconds…");
+    say("Covering one part of the photo after the other. This takes some seconds…");
     try {
-      const overlay = await patiently(() => postFile("heatmap", file, { signal, as: "blob" }), {
+      const overlay = await retryWhileBusy(() => postFile("heatmap", file, { signal, as: "blob" }), {
         signal, onBusy: (seconds) => say(`The server is busy: trying again in ${Math.ceil(seconds)} s.`),
       });
       if (signal.aborted) return;
       image.src = URL.createObjectURL(overlay);
       await image.decode();
       ready = true;
-      lay(true);
-    } catch (trouble) {
+      toggle(true);
+    } catch (error) {
       if (signal.aborted) return;
-      const { title, detail } = troubleWords(trouble);
+      const { title, detail } = errorText(error);
       say(`${title}. ${detail}`);
     } finally {
       if (!signal.aborted) button.removeAttribute("aria-busy");
@@ -42,19 +42,19 @@ export function makeHeat({ button, image, note }) {
 
   button.addEventListener("click", () => {
     if (button.getAttribute("aria-busy")) return;
-    if (ready) lay(image.hidden);
-    else fetchHeat();
+    if (ready) toggle(image.hidden);
+    else fetchHeatmap();
   });
 
   return {
-    of(photo) {
+    setPhoto(photo) {
       job?.abort();
       job = new AbortController();
       [file, ready] = [photo, false];
       button.removeAttribute("aria-busy");
       if (image.src) URL.revokeObjectURL(image.src);
       image.removeAttribute("src");
-      lay(false);
+      toggle(false);
     },
   };
 }

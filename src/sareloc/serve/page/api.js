@@ -1,7 +1,7 @@
-// Talking to the server: every answer is a value, everything else a Trouble that says what kind it is.
+// Requests to the server: they resolve with the answer, or reject with a RequestError.
 
-export class Trouble extends Error {
-  /** kind: "lost" (no answer at all), "busy" (come back after waitS), "refused" (the server says why). */
+export class RequestError extends Error {
+  /** kind: "lost" (no answer), "busy" (try again after waitS seconds), "refused" (title and detail say why). */
   constructor(kind, { title = "", detail = "", status = 0, waitS = 0 } = {}) {
     super(detail || title || kind);
     Object.assign(this, { kind, title, detail, status, waitS });
@@ -17,18 +17,18 @@ export async function fetchJson(path) {
   try {
     response = await fetch(path, { headers: { Accept: "application/json" } });
   } catch {
-    throw new Trouble("lost");
+    throw new RequestError("lost");
   }
-  if (!response.ok) throw troubleOf(response.status, await response.text(), response.headers.get("Retry-After"));
+  if (!response.ok) throw errorOf(response.status, await response.text(), response.headers.get("Retry-After"));
   return readJson(await response.text());
 }
 
-/** JSON whose ids stay what they are: those of a map on Milvus have 63 bits, and a number of JavaScript holds 53. */
+/** JSON with large ids as strings: ids of a map on Milvus have 63 bits, and a number of JavaScript holds 53. */
 function readJson(text) {
   return JSON.parse(text.replace(/("id":\s*)(\d{16,})/g, '$1"$2"'));
 }
 
-/** POST a file. XMLHttpRequest, because fetch cannot tell how much of a large photo has been sent. */
+/** POST a file. XMLHttpRequest, because fetch does not report upload progress. */
 export function postFile(path, file, { signal, as = "json", onSent = () => {} }) {
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();
@@ -37,11 +37,11 @@ export function postFile(path, file, { signal, as = "json", onSent = () => {} })
     request.setRequestHeader("Content-Type", file.type || "application/octet-stream");
     request.upload.onprogress = (event) => event.lengthComputable && onSent(event.loaded / event.total);
     request.upload.onload = () => onSent(1);
-    request.onerror = () => reject(new Trouble("lost"));
+    request.onerror = () => reject(new RequestError("lost"));
     request.onabort = () => reject(signal.reason);
     request.onload = async () => {
       const { status, response } = request;
-      if (status !== 200) reject(troubleOf(status, await response.text(), request.getResponseHeader("Retry-After")));
+      if (status !== 200) reject(errorOf(status, await response.text(), request.getResponseHeader("Retry-After")));
       else resolve(as === "blob" ? response : readJson(await response.text()));
     };
     if (signal.aborted) return reject(signal.reason);
@@ -50,15 +50,15 @@ export function postFile(path, file, { signal, as = "json", onSent = () => {} })
   });
 }
 
-/** Call `action` again for as long as the server is busy; `onBusy(seconds)` is told before each wait. */
-export async function patiently(action, { signal, onBusy }) {
+/** Repeat `action` while the server is busy; `onBusy(seconds)` is called before each wait. */
+export async function retryWhileBusy(action, { signal, onBusy }) {
   for (let left = TRIES; ; left -= 1) {
     try {
       return await action();
-    } catch (trouble) {
-      if (trouble.kind !== "busy" || left <= 1) throw trouble;
-      onBusy(trouble.waitS);
-      await wait(trouble.waitS, signal);
+    } catch (error) {
+      if (error.kind !== "busy" || left <= 1) throw error;
+      onBusy(error.waitS);
+      await wait(error.waitS, signal);
     }
   }
 }
@@ -70,15 +70,15 @@ function wait(seconds, signal) {
   });
 }
 
-function troubleOf(status, text, retryAfter) {
-  let told = {};
+function errorOf(status, text, retryAfter) {
+  let problem = {};
   try {
-    told = JSON.parse(text);
+    problem = JSON.parse(text);
   } catch {
-    // a proxy's own error page: its status has to say enough
+    // an error page of a proxy: only its status is used
   }
-  const { title = "", detail = "" } = told;
-  if (!BUSY.has(status)) return new Trouble("refused", { title, detail, status });
-  const asked = Number(retryAfter);  // a date, or nothing, is not a number
-  return new Trouble("busy", { title, detail, status, waitS: Math.min(asked > 0 ? asked : 2, LONGEST_WAIT_S) });
+  const { title = "", detail = "" } = problem;
+  if (!BUSY.has(status)) return new RequestError("refused", { title, detail, status });
+  const asked = Number(retryAfter);  // NaN for a date
+  return new RequestError("busy", { title, detail, status, waitS: Math.min(asked > 0 ? asked : 2, LONGEST_WAIT_S) });
 }

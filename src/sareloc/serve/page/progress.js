@@ -1,10 +1,10 @@
-// What is said while an answer is awaited: nothing at first, then how far it is, then that it takes long.
+// Progress of a query: hidden at first, then the upload, then that the answer takes long.
 
 const SHOW_AFTER_MS = 1000;
 const SLOW_AFTER_MS = 8000;
 
-/** Returns {sent(fraction), busy(seconds), stop()}; `announce` speaks to screen readers. */
-export function startWaiting({ box, bar, title, detail }, announce) {
+/** Returns {sent(fraction), busy(seconds), stop()}; `announce(text)` is for screen readers. */
+export function showProgress({ box, bar, title, detail }, announce) {
   const say = (heading, text) => {
     if (title.textContent !== heading) announce(heading);
     title.textContent = heading;
@@ -14,7 +14,7 @@ export function startWaiting({ box, bar, title, detail }, announce) {
   let slow = false;
   const looking = () => {
     unknown();
-    if (slow) say("Still looking…", "The model is slow on this server. The answer will come.");
+    if (slow) say("Still looking…", "The model is slow on this server. Please wait.");
     else say("Looking for this place…", "Comparing with the photos of the map.");
   };
   let tell = looking;

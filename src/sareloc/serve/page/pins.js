@@ -1,9 +1,9 @@
-// Where numbered pins stand on the screen, so that none hides another. A pure function.
+// Positions of numbered pins on the screen, so that none covers another. A pure function.
 
 const STEPS = 60;
 
 /**
- * points: [x, y] in pixels that the pins point at; apart: the least distance between pins and from `keepOff`.
+ * points: [x, y] in pixels that the pins point at; apart: the minimum distance between pins and from `keepOff`.
  * Pins start a little above their points and push one another aside; the same points give the same pins.
  */
 export function spreadPins(points, apart, keepOff = []) {
@@ -22,7 +22,7 @@ export function spreadPins(points, apart, keepOff = []) {
   return pins;
 }
 
-/** Move `pin` away from `other`, which takes the given share of the way itself; true: they were far enough apart. */
+/** Move `pin` and `other` apart, `other` by the given share of the way; returns true if they were far enough apart. */
 function push(pin, other, apart, share) {
   const [dx, dy] = [pin[0] - other[0], pin[1] - other[1]];
   const distance = Math.hypot(dx, dy);

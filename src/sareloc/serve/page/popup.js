@@ -1,9 +1,9 @@
-// A look at the photos of one spot of the map, in a popup.
+// A popup with the photos of one spot of the map.
 
-import { compass, fileName, moment } from "./words.js";
+import { compass, fileName, moment } from "./text.js";
 
-/** photos: of one spot, [{id, latlon, name, heading, time}]. Returns what can take the focus. */
-export function openPeek(map, photos) {
+/** photos: of one spot, [{id, latlon, name, heading, time}]. Returns the element to focus. */
+export function openPhotoPopup(map, photos) {
   const image = new Image();
   const missing = Object.assign(document.createElement("p"), { textContent: "The picture is not on this server." });
   const about = document.createElement("p");
@@ -22,7 +22,7 @@ export function openPeek(map, photos) {
     place.textContent = `${shown + 1} of ${photos.length} here`;
   };
   const box = document.createElement("div");
-  Object.assign(box, { className: "peek", tabIndex: -1, role: "group", ariaLabel: "Photos taken here" });
+  Object.assign(box, { className: "photo-popup", tabIndex: -1, role: "group", ariaLabel: "Photos taken here" });
   box.addEventListener("keydown", ({ key }) => {
     if (key !== "Escape") return;
     map.closePopup();

@@ -1,7 +1,7 @@
-// How photos come in: a file button, the camera, a drop anywhere on the page, a paste.
+// Input of photos: a file button, the camera, drag and drop anywhere on the page, paste.
 
-/** `take(files)` gets the files that were given together; `nothing()` is told of a drop without any. */
-export function openIntake({ choose, shoot, file, camera, curtain }, take, nothing) {
+/** `take(files)` is called with the files of one action; `nothing()` after a drop without files. */
+export function listenForPhotos({ choose, shoot, file, camera, overlay }, take, nothing) {
   const give = (files) => (files.length ? take(files) : nothing());
   for (const [button, input] of [[choose, file], [shoot, camera]]) {
     button.addEventListener("click", () => input.click());
@@ -15,14 +15,14 @@ export function openIntake({ choose, shoot, file, camera, curtain }, take, nothi
     if (event.clipboardData?.files.length) give([...event.clipboardData.files]);
   });
 
-  let inside = 0;  // entering a child comes before leaving its parent: only the count knows whether the page was left
+  let inside = 0;  // a child is entered before its parent is left: the page is left when the count is 0
   const lift = (by) => {
     inside = Math.max(0, inside + by);
-    curtain.hidden = !inside;
+    overlay.hidden = !inside;
   };
   const onPage = (name, react) =>
     window.addEventListener(name, (event) => {
-      event.preventDefault();  // else the browser leaves the page and opens the file
+      event.preventDefault();  // else the browser opens the file
       react(event);
     });
   onPage("dragenter", () => lift(1));

@@ -1,15 +1,15 @@
-// The photos of the map as a Leaflet layer: streets, a dot per spot, a tick per heading, drawn on canvas tiles.
-// Tiles rather than a marker each: a hundred thousand photos then cost what a screen of them costs.
+// The photos of the map as a Leaflet layer: streets, a dot for each spot, a tick for each heading, on canvas tiles.
+// Tiles instead of one marker for each photo: the cost depends on what is in view, not on the size of the map.
 
 import { findSpots, joinSpots, mercator } from "./streets.js";
 
 const TILE = 512;
-const MARGIN_PX = 16;  // what is drawn at a spot may reach so far into the next tile
+const MARGIN_PX = 16;  // the drawing of a spot can reach this far into the next tile
 const STROKES_AT_ONCE = 400;  // browsers slow down on paths of many thousand pieces
 const STREET_M = 9;
 const TICK_PX = 6.5;
 
-export const PhotoDots = L.GridLayer.extend({
+export const PhotoLayer = L.GridLayer.extend({
   initialize(options) {
     L.GridLayer.prototype.initialize.call(this, { tileSize: TILE, updateWhenZooming: false, ...options });
     this.show([]);
@@ -23,7 +23,7 @@ export const PhotoDots = L.GridLayer.extend({
     if (this._map) this.redraw();
   },
 
-  /** The photos of the spot nearest to a place on the screen, within so many pixels; none: []. */
+  /** The photos of the spot nearest to a position, within `withinPx` pixels on the screen; [] if there is none. */
   near(latlng, withinPx) {
     const { x, y, grid, photos } = this.spots;
     const [px, py] = mercator(latlng.lat, latlng.wrap().lng);
@@ -101,7 +101,7 @@ function strokeLines(context, lines, colour, width) {
   }
 }
 
-/** The style sheet decides, so that dark mode has one home. */
+/** Colours are defined in the style sheet, also those of dark mode. */
 function coloursOf(element) {
   const style = getComputedStyle(element);
   const read = (name) => style.getPropertyValue(name).trim();

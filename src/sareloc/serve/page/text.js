@@ -1,4 +1,4 @@
-// What is said, and how numbers are written.
+// Texts of the page, and the format of numbers.
 
 const SURE = [
   [0.95, "Very likely here"],
@@ -11,7 +11,7 @@ export function verdictOf(fix) {
   return fix.latlon ? SURE.find(([least]) => fix.confidence >= least)[1] : "Not in this map";
 }
 
-/** A word or two, for a list. */
+/** One or two words, for a list. */
 export function shortVerdict(fix) {
   return fix.latlon ? verdictOf(fix).replace(" here", "") : "Not found";
 }
@@ -25,8 +25,8 @@ export function percent(share) {
 
 export function confidenceOf(fix) {
   if (fix.latlon) return `${capital(percent(fix.confidence))} sure of the place`;
-  if (!fix.matches.length) return fix.reason ?? "There is nothing to compare with.";
-  return `The best guess would be right with a chance of ${percent(fix.confidence)}, too little to call it a place.`;
+  if (!fix.matches.length) return fix.reason ?? "The map has no photos to compare with.";
+  return `The best guess has a chance of ${percent(fix.confidence)} of being right, too low to show a position.`;
 }
 
 function capital(text) {
@@ -43,12 +43,12 @@ export function metres(m) {
   return m >= 950 ? `${(m / 1000).toFixed(1)} km` : `${Math.round(m)} m`;
 }
 
-/** Of a fix: whole metres, as "± under 1 m" would be odd. */
+/** The radius of a fix, at least 1 m. */
 export function radius({ radius_m: m }) {
   return metres(Math.max(1, m));
 }
 
-/** Where anybody can see a position on a map of the world; nothing is loaded from there before it is pressed. */
+/** A link to a position on OpenStreetMap; nothing is loaded before it is pressed. */
 export function mapSite([latitude, longitude]) {
   const [lat, lon] = [latitude, longitude].map((degree) => degree.toFixed(6));
   return `https://www.openstreetmap.org/?mlat=${lat}&mlon=${lon}#map=19/${lat}/${lon}`;
@@ -58,7 +58,7 @@ export function megabytes(bytes, digits = bytes < 1e7 ? 1 : 0) {
   return `${(bytes / 1e6).toFixed(digits)} MB`;
 }
 
-/** What is wrong with a file, before it is sent; null where nothing is. */
+/** The error of a file that need not be sent; null if there is none. */
 export async function checkFile(file, maxBytes = Infinity) {
   const { name, size } = file;
   const readable = await file.slice(0, 1).arrayBuffer().then(() => true, () => false);
@@ -71,9 +71,9 @@ export async function checkFile(file, maxBytes = Infinity) {
     return { title: "This file is empty", detail, retry: false };
   }
   if (size <= maxBytes) return null;
-  const digits = megabytes(size) === megabytes(maxBytes) ? 6 : undefined;  // "34 MB; up to 34 MB" would help nobody
+  const digits = megabytes(size) === megabytes(maxBytes) ? 6 : undefined;  // not "34 MB; up to 34 MB"
   const [has, takes] = [size, maxBytes].map((bytes) => megabytes(bytes, digits));
-  const detail = `${name} has ${has}; this server takes up to ${takes}. Choose a smaller copy of it.`;
+  const detail = `${name} has ${has}; this server accepts up to ${takes}. Choose a smaller copy of it.`;
   return { title: "This photo is too large", detail, retry: false };
 }
 
@@ -101,15 +101,15 @@ const LOST = {
   detail: "It may have been stopped, or this device may be offline.",
 };
 
-/** Title, detail, whether trying again may help, and whether the server was away, for other photos as well. */
-export function troubleWords(trouble) {
-  if (!(trouble instanceof Error)) return trouble;  // of `checkFile`
-  if (trouble.kind === "lost") return { ...LOST, retry: true, away: true };
-  if (trouble.kind === "busy") return { title: "The server is busy", detail: trouble.detail, retry: true, away: true };
-  const told = { detail: trouble.detail || trouble.title || trouble.message, retry: true };
-  if (trouble.kind !== "refused") return { title: "Something went wrong on this page", ...told };
-  if (trouble.status >= 500) return { title: "Something went wrong on the server", ...told };
-  if (trouble.status === 408) return { title: "The photo did not arrive in time", ...told };
-  // the server calls what it was sent "photo"
+/** Title, detail, whether to offer a retry, and whether the server did not answer (away), as for other photos. */
+export function errorText(error) {
+  if (!(error instanceof Error)) return error;  // from `checkFile`
+  if (error.kind === "lost") return { ...LOST, retry: true, away: true };
+  if (error.kind === "busy") return { title: "The server is busy", detail: error.detail, retry: true, away: true };
+  const told = { detail: error.detail || error.title || error.message, retry: true };
+  if (error.kind !== "refused") return { title: "Something went wrong on this page", ...told };
+  if (error.status >= 500) return { title: "Something went wrong on the server", ...told };
+  if (error.status === 408) return { title: "The photo did not arrive in time", ...told };
+  // details of a photo sent as the body begin with "photo: "
   return { title: "This photo cannot be used", detail: capital(told.detail.replace(/^photo: /, "")), retry: false };
 }
