@@ -283,7 +283,7 @@ def test_a_map_of_another_model_or_other_settings_is_not_added_to(model: PlaceMo
     other = tiny_model(seed=2)
     with pytest.raises(MapError, match=f"built by model {model.fingerprint()} .* this is model {other.fingerprint()}"):
         build_map(other, tmp_path / "photos", path)
-    with pytest.raises(MapError, match="256 dimensions as float16, asked for are 256 as int8"):
+    with pytest.raises(MapError, match="float16, not 256 as int8"):
         build_map(model, tmp_path / "photos", path, storage="int8")
     assert contents(path) == before
 
@@ -300,7 +300,7 @@ def test_an_empty_folder_makes_no_map(model: PlaceModel, tmp_path: Path) -> None
 def test_out_that_is_no_map_is_left_alone(model: PlaceModel, tmp_path: Path) -> None:
     write_town(tmp_path / "photos", 1)
     (tmp_path / "notes.gpkg").write_text("my notes" * 100)
-    with pytest.raises(MapError, match="it is no map"):
+    with pytest.raises(MapError, match="not a map"):
         build_map(model, tmp_path / "photos", tmp_path / "notes.gpkg")
     assert (tmp_path / "notes.gpkg").read_text() == "my notes" * 100
 
@@ -316,7 +316,7 @@ def test_remove_by_name_pattern_and_area(model: PlaceModel, tmp_path: Path) -> N
     box = Box(geotag_of(4).latlon[0] - 1e-6, -180, geotag_of(6).latlon[0] + 1e-6, 180)
     assert remove_photos(path, area=box, files=["0005*", "0009*"]) == 1
     assert PlaceMap(path).files == tuple(f"photos/000{n}.jpg" for n in (2, 4, 6, 7, 8, 9))
-    with pytest.raises(ArgumentError, match="say which photos to remove"):
+    with pytest.raises(ArgumentError, match="files or an area"):
         remove_photos(path)
 
 

@@ -51,11 +51,11 @@ def test_info_says_how_old_the_index_is(city: Path) -> None:
     with open_map_file(city, write=True) as file:
         file.add([photo(5000), photo(5001)], unit_vectors(2, seed=8))
         file.remove(np.array([1]))
-    assert map_info(city).index == "2 photos came and 1 went since it was made"
+    assert map_info(city).index == "2 photos added and 1 removed since it was built"
     shutil.rmtree(index_cache(map_info(city).manifest).folder)
-    assert map_info(city).index == "absent: made when the map is opened"
+    assert map_info(city).index == "absent: built when the map is opened"
     city.with_name("city.gpkg.index").mkdir()  # as earlier versions made it
-    assert re.fullmatch("absent: .*; .*city.gpkg.index is not used any more: delete it", map_info(city).index)
+    assert re.fullmatch("absent: .*; .*city.gpkg.index is no longer used: .*", map_info(city).index)
 
 
 def test_a_whole_map_has_nothing_wrong(city: Path, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_maps_of_format_1_are_indexed_verified_and_refreshed(tmp_path: Path, mon
     opened.refresh()
     for city in (opened, PlaceMap(path)):
         assert city.search(unit_vectors(1, seed=8), 1).files == (("5000.jpg",),)
-    assert map_info(path).index == "1 photos came and 0 went since it was made"
+    assert map_info(path).index == "1 photos added and 0 removed since it was built"
 
 
 def test_bytes_that_were_flipped_are_found(tmp_path: Path) -> None:

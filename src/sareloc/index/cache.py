@@ -1,13 +1,13 @@
-"""The cache of search indexes, in the user's cache folder: what is missing, damaged or outdated is built again.
+"""The cache of search indexes in the user's cache folder; a missing, damaged or outdated index is built again.
 
     $SARELOC_CACHE, else the system's cache folder for sareloc (on Linux ~/.cache/sareloc)
-      index/<map id>/manifest.json   which map the parts belong to, their sizes and SHA-256
+      index/<map id>/manifest.json   the map that the parts belong to, their sizes and SHA-256
       index/<map id>/<random>.part   a faiss index, then the ids (int64) and checksums (int64) of its rows
 
-Nothing is written beside a map or read from there: a map may come from a stranger. A part is given to faiss only if its
-SHA-256 is the one in the manifest, which costs one read of it; its vectors are then mapped, not copied. Only regular
-files in folders of our own are read. Only those that a manifest names are deleted, or that have our random names and
-are left over from a process that was killed. Links are never followed. Parts are written beside and renamed.
+Nothing is written to or read from the folder of a map, which may come from an untrusted source. faiss reads a part only
+if its SHA-256 is the one in the manifest, which costs one read of it; its vectors are then mapped, not copied. Only
+regular files in folders of the user are read. Only files that a manifest names are deleted, and files with random names
+of this module that a killed process left. Links are never followed. Parts are written to a temporary name and renamed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MANIFEST = "manifest.json"
 MANIFEST_BYTES = 2**20
 DAY_S = 86_400
 UNUSED_S = 90 * DAY_S
-"""The parts of a map that was not opened for so long are deleted."""
+"""The parts of a map that was not opened for this long are deleted."""
 ROW_BYTES = 16  # an id and a checksum
 
 _MAP_ID = re.compile(r"[0-9a-f]{32}")
@@ -47,14 +47,14 @@ _LEFTOVER = re.compile(r"[0-9a-f]{32}\.(part|new)")
 
 
 def cache_root() -> Path:
-    """The folder of all that sareloc may make again; the environment variable SARELOC_CACHE overrides the system's."""
+    """The cache folder; default: the system's for sareloc, unless the environment variable SARELOC_CACHE is set."""
     given = os.environ.get("SARELOC_CACHE")
     return Path(given).expanduser() if given else Path(platformdirs.user_cache_dir("sareloc"))
 
 
 @dataclass(frozen=True)
 class PartFile:
-    """A part as the manifest names it."""
+    """A part as listed in the manifest."""
 
     name: str
     size: int
@@ -65,18 +65,18 @@ class PartFile:
 
 @dataclass(frozen=True, eq=False)
 class SavedPart:
-    """A part that was read: a faiss index mapped from its file, and its rows."""
+    """A part from the cache: a faiss index mapped from its file, and its rows."""
 
     file: PartFile
     index: Any
     ids: Ints
-    """(n,) rising."""
+    """(n,) ascending."""
     checksums: Ints
     """(n,) of the descriptors that the vectors were made from; 0 for a vector that was deleted before saving."""
 
 
 class IndexCache:
-    """The saved parts of one map's index. Reading never raises: what cannot be used is not there."""
+    """The saved parts of one map's index. Reading never raises: parts that cannot be used are skipped."""
 
     def __init__(self, map_id: str, dim: int, storage: str) -> None:
         if _MAP_ID.fullmatch(map_id) is None:  # it becomes a folder's name
@@ -86,12 +86,12 @@ class IndexCache:
         self._about = {"format": FORMAT, "map": map_id, "dim": dim, "storage": storage}
 
     def read(self) -> list[SavedPart]:
-        """The parts that are whole, from verified files."""
+        """The parts whose files are intact."""
         files = self._files()
         if not files:
             return []
         with suppress(OSError):
-            os.utime(self.folder / MANIFEST)  # used today
+            os.utime(self.folder / MANIFEST)  # the time of the last use
         with ThreadPoolExecutor(min(len(files), os.cpu_count() or 1)) as threads:
             whole = list(threads.map(self._is_whole, files))
         found = (self._open(file) for file, good in zip(files, whole, strict=True) if good)
@@ -104,12 +104,12 @@ class IndexCache:
         return []
 
     def holds(self, file: PartFile) -> bool:
-        """Whether the file of a part is still there."""
+        """Whether the file of a part exists."""
         path = self.folder / file.name
         return _is_ours(path, stat.S_ISREG) and path.stat().st_size == file.size
 
     def write(self, index: Any, ids: Ints, checksums: Ints) -> SavedPart:
-        """Write a part; it counts when `write_manifest` has named it. Raises OSError or RuntimeError (of faiss)."""
+        """Write a part; `write_manifest` must follow. Raises OSError, or RuntimeError (of faiss)."""
         _make_folders(self.folder)
         faiss, name = load_faiss(), uuid.uuid4().hex
         beside = self.folder / f"{name}.new"
@@ -127,7 +127,7 @@ class IndexCache:
         return SavedPart(file, mapped, ids, checksums)
 
     def write_manifest(self, files: Sequence[PartFile], change_id: str) -> None:
-        """Name the parts that make up the index of a map at this change id, and delete those named before.
+        """List the parts of the index of a map at this change id, and delete those listed before.
 
         Indexes of maps that were not opened for 90 days are deleted too. Raises OSError.
         """
@@ -160,15 +160,15 @@ class IndexCache:
             ids, checksums = _read_rows(path, file)
             index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
             check_index(index, self.dim, len(ids))
-        except (OSError, ValueError, RuntimeError):  # deleted meanwhile, or by a faiss that this one does not read
+        except (OSError, ValueError, RuntimeError):  # deleted meanwhile, or written by an incompatible faiss
             return None
         return SavedPart(file, index, ids, checksums) if (np.diff(ids) > 0).all() else None
 
 
 def check_index(index: Any, dim: int, vectors: int) -> None:
-    """Raise ValueError unless this is an index as `make_index` makes them, of so many vectors of this length.
+    """Raise ValueError unless this is an index of `make_index` with this number of vectors of this dimension.
 
-    faiss believes the numbers in a file: a refining index with fewer rows than its codes would be read out of bounds.
+    faiss trusts the numbers in a file: if the refining index had fewer rows than codes, it would read out of bounds.
     """
     faiss = load_faiss()
     if not isinstance(index, faiss.IndexRefine):
@@ -186,7 +186,7 @@ def check_index(index: Any, dim: int, vectors: int) -> None:
 
 
 def _named_parts(folder: Path, about: dict[str, Any] | None = None) -> list[PartFile]:
-    """What the manifest of a folder names; none where it is not ours or belongs to something else."""
+    """The parts that the manifest of a folder lists; none if it is malformed, of another user or of another map."""
     path = folder / MANIFEST
     if not (_is_own_folder(folder.parent) and _is_own_folder(folder) and _is_ours(path, stat.S_ISREG)):
         return []
@@ -217,7 +217,7 @@ def _digest(path: Path) -> str:
 
 
 def _is_ours(path: Path, kind: Callable[[int], bool]) -> bool:
-    """Whether this is a file of a kind (no link) that belongs to the user of this process."""
+    """Whether this is a file of a kind (not a link) that the user of this process owns."""
     try:
         status = path.lstat()
     except OSError:
@@ -226,7 +226,7 @@ def _is_ours(path: Path, kind: Callable[[int], bool]) -> bool:
 
 
 def _is_own_folder(path: Path) -> bool:
-    """Whether this is a folder (no link) of the user's, that nobody else may write to."""
+    """Whether this is a folder (not a link) that the user owns and no other user may write to."""
     return _is_ours(path, stat.S_ISDIR) and (os.name == "nt" or not path.lstat().st_mode & 0o022)
 
 
@@ -235,11 +235,11 @@ def _make_folders(folder: Path) -> None:
     for path in (folder.parent, folder):
         path.mkdir(mode=0o700, exist_ok=True)
         if not _is_own_folder(path):
-            raise PermissionError(f"{path} is a link, or others may write to it: it is not used as a cache")
+            raise PermissionError(f"{path} is a link, or other users may write to it: it is not used as a cache")
 
 
 def _leftovers(folder: Path, older_s: float) -> Iterator[str]:
-    """Files with our random names that were last changed so many seconds ago."""
+    """Files with random names of this module that were last changed more than `older_s` seconds ago."""
     for path in folder.iterdir():
         if _LEFTOVER.fullmatch(path.name) and _is_ours(path, stat.S_ISREG) and _age_s(path) > older_s:
             yield path.name
@@ -264,5 +264,5 @@ def _delete_unused(folder: Path, keep: Path) -> None:
         manifest = other / MANIFEST
         if other != keep and _MAP_ID.fullmatch(other.name) and _is_own_folder(other) and _age_s(manifest) > UNUSED_S:
             _delete(other, {MANIFEST, *(file.name for file in _named_parts(other)), *_leftovers(other, DAY_S)})
-            with suppress(OSError):  # it holds what we have not written
+            with suppress(OSError):  # it has files of another origin
                 other.rmdir()

@@ -1,6 +1,6 @@
-"""From geotagged photos to a map: build one, add to one, keep one in step with folders of photos.
+"""Building a map of geotagged photos, adding photos to it, and synchronizing it with folders of photos.
 
-Stopped at any moment, the same call continues where it was.
+A call that is interrupted at any time can be repeated and continues.
 """
 
 from __future__ import annotations
@@ -52,23 +52,23 @@ from sareloc.photos import Geotag, find_photos
 from sareloc.photos.decoding import TRUNCATED, is_truncated
 from sareloc.photos.finding import NOT_UTF8, is_utf8
 
-CHUNK = 2048  # photos examined before they are described; a resumed run must cut them the same way
+CHUNK = 2048  # photos examined before they are described; a resumed run must divide them in the same way
 
 Examined = tuple[Path, MapPhoto | PhotoError | None]
 
 
 @dataclass(frozen=True)
 class BuildReport:
-    """What became of the photos: each of those given is counted once."""
+    """What was done with the photos: each given photo is counted once."""
 
     added: int
     """New in the map."""
     updated: int
-    """In the map before, now with another position, heading or time, under another name, or with other content."""
+    """In the map before, now with another position, heading, time, file name or content."""
     already: int
     """In the map before, unchanged."""
     duplicates: int
-    """Of the same content as another photo of the map that is still there."""
+    """With the same content as another photo of the map whose file still exists."""
     conflicts: tuple[Conflict, ...]
     """Duplicates with another position than the photo in the map."""
     untagged: tuple[str, ...]
@@ -76,20 +76,20 @@ class BuildReport:
     unreadable: tuple[PhotoError, ...]
     """Photos that cannot be decoded, and why."""
     gone: tuple[str, ...]
-    """Photos of the map, given or not, whose files no longer exist; they stay in it. Not looked for on Milvus."""
+    """Photos of the map, given or not, whose files no longer exist; they stay in it. Not searched for on a server."""
     seconds: float
     notes: tuple[str, ...]
-    """What a person should know: bad rows of tables, rows that name no photo, odd positions, truncated photos."""
+    """Warnings: bad rows of tables, rows without a photo, odd positions, truncated photos."""
 
 
 @dataclass(frozen=True)
 class SyncReport(BuildReport):
-    """What became of the photos, and of those of the map that are no longer in the folders."""
+    """What was done with the photos, and with those of the map that are no longer in the folders."""
 
     removed: tuple[str, ...] = ()
-    """Photos that were removed from the map."""
+    """Photos that were removed from the map, as their files no longer exist."""
     dry_run: bool = False
-    """Whether all this was only worked out, and nothing written."""
+    """Whether nothing was written."""
 
 
 def build_map(
@@ -104,14 +104,16 @@ def build_map(
     workers: int = 0,
     progress: bool = True,
 ) -> BuildReport:
-    """Make a map of photos, or continue one that was begun.
+    """Build a map of photos, or continue one that was begun.
 
-    `photos`: a folder (with its subfolders), or folders and files. `out`: a file (.gpkg), or an address of Milvus; it
-    is created when the first photos are written to it. Positions come from the table `geotags` or one named
-    geotags.csv or geotags.geojson in the folder (see `read_geotag_table`), else from EXIF, else from file names;
-    photos without one are left out and listed. Photos in the map whose position, heading or time has been corrected
-    are updated and keep their descriptors. `dim`: cut descriptors to so many dimensions. `storage`: of each number of
-    a descriptor in a file, float16, float32 or int8. `batch` photos are one transaction; `workers` processes decode.
+    `photos`: a folder (with its subfolders), or folders and files. `out`: a file (.gpkg) or a server address
+    (milvus://host:19530/city); the map is created when the first photos are written. Positions come from the table
+    `geotags` (default: geotags.csv or geotags.geojson in the folder, see `read_geotag_table`), else from EXIF, else
+    from file names; photos without a position are skipped and listed. Photos in the map whose position, heading or time
+    has changed are updated and keep their descriptors. `dim`: keep the first `dim` dimensions of the descriptors;
+    default: all. `storage`: type of the numbers of a descriptor in a file. `batch`: photos in one forward pass and one
+    transaction. `workers`: processes that decode photos; 0: this one. Raises MapError if the map was built by another
+    model, PhotoError if there are no photos.
     """
     start, listed = time.monotonic(), list_photos(photos)
     manifest = MapManifest(model.name, model.fingerprint(), dim or model.dim, storage)
@@ -134,7 +136,7 @@ def add_photos(
     workers: int = 0,
     progress: bool = True,
 ) -> BuildReport:
-    """Add photos to a map that exists; see `build_map`."""
+    """Add photos to a map; see `build_map`. Raises MapError if the map does not exist."""
     with open_store(path) as store:  # raises MapError if there is none
         manifest = store.manifest
     return build_map(
@@ -163,13 +165,13 @@ def sync_map(
     dry_run: bool = False,
     progress: bool = True,
 ) -> SyncReport:
-    """Make a map hold the photos of these folders as they are now: add, update, and remove those that are gone.
+    """Synchronize a map with folders of photos: add new photos, update changed ones, remove those that no longer exist.
 
-    Photos of the map that lie elsewhere stay as they are. See `build_map` for `photos`, `geotags`, `batch` and
+    Photos of the map outside of these folders are not changed. See `build_map` for `photos`, `geotags`, `batch` and
     `workers`. `model`: the one that the map was built with, or its checkpoint; default: the packaged model that the map
-    was built with. It is loaded, on `device`, only if there is something to describe. Raises PhotoError if a folder
-    does not exist or holds no photos, as when its disk is not mounted, unless `allow_empty`: then all photos of the
-    map that were in it are removed. `dry_run`: only report what would be done; nothing is written.
+    was built with. It is loaded, on `device`, only if there are photos to describe. Raises PhotoError if a folder does
+    not exist or has no photos, as when its disk is not mounted, unless `allow_empty`: then all photos of the map that
+    were in it are removed. `dry_run`: only report what would be done; nothing is written.
     """
     start = time.monotonic()
     items = [Path(photos)] if isinstance(photos, str | Path) else [Path(item) for item in photos]
@@ -195,10 +197,10 @@ def sync_map(
 
 
 class Target:
-    """The map that photos are written to: opened at once if it exists, else created when the first are written.
+    """The map that photos are written to: opened if it exists, else created when the first photos are written.
 
-    So a build that fails before that leaves nothing behind. Raises MapError if the map holds descriptors of another
-    model, dimension or storage than `manifest` says.
+    A build that fails before that leaves no file. Raises MapError if the map's model, dimension or storage differ from
+    `manifest`.
     """
 
     def __init__(self, where: str | Path, manifest: MapManifest) -> None:
@@ -217,7 +219,7 @@ class Target:
             self.store.__exit__(*error)
 
     def open(self) -> MapStore:
-        """The map, open to write to."""
+        """The map, open for writing."""
         if self.store is None:
             self.store = open_or_create_store(self.where, self.manifest)
             try:
@@ -228,7 +230,7 @@ class Target:
         return self.store
 
     def entries(self, names: Sequence[str]) -> dict[str, Entry]:
-        """What the map holds under these file names."""
+        """The entries of the map with these file names."""
         return {} if self.store is None else self.store.entries(names)
 
     def photo_name(self, photo: Path) -> str:
@@ -243,7 +245,7 @@ class Target:
 
 
 def make_report(tally: Tally, gone: tuple[str, ...], notes: tuple[str, ...], start: float) -> BuildReport:
-    """The report of a tally; `notes`: on the tables of positions; `start`: when the work began, by `time.monotonic`."""
+    """The report of a tally; `notes`: about the tables of positions; `start`: `time.monotonic` at the start."""
     return BuildReport(
         added=tally.added,
         updated=tally.updated,
@@ -263,12 +265,12 @@ def _check_same(store: MapStore, wanted: MapManifest) -> None:
     if found.fingerprint != wanted.fingerprint:
         raise MapError(
             f"{here} was built by model {found.fingerprint} ({found.model}), this is model {wanted.fingerprint} "
-            f"({wanted.model}): use the first, or build another map"
+            f"({wanted.model}): use the former, or build another map"
         )
     if (found.dim, found.storage) != (wanted.dim, wanted.storage):
         raise MapError(
-            f"{here} holds descriptors of {found.dim} dimensions as {found.storage}, asked for are {wanted.dim} as "
-            f"{wanted.storage}: ask for the first, or build another map"
+            f"{here} has descriptors of {found.dim} dimensions as {found.storage}, not {wanted.dim} as "
+            f"{wanted.storage}: use the former (--dim, --storage), or build another map"
         )
 
 
@@ -276,14 +278,14 @@ def _check_same(store: MapStore, wanted: MapManifest) -> None:
 class _Adding:
     target: Target
     model: Callable[[], PlaceModel]
-    """Called when there is something to describe."""
+    """Called if there are photos to describe."""
     table: Mapping[str, Geotag]
     batch: int
     workers: int
     dry_run: bool = False
     """Count, and write nothing."""
     updated_ids: set[int] = field(default_factory=set)
-    """Of the photos that got another name or geotag, or would."""
+    """Ids of the photos whose name or geotag was updated, or would be."""
 
     def add(self, paths: Sequence[Path], progress: bool) -> Tally:
         """Update the photos that are in the map, and add the others."""
@@ -300,7 +302,7 @@ class _Adding:
                 total=len(named), initial=tally.total, desc="map", unit="photo", disable=None if progress else True
             ) as bar,
         ):
-            # what is not written is not found again in the next chunk: a dry run looks at all photos at once
+            # a dry run writes nothing that the next chunk could find: it examines all photos at once
             for chunk in _chunks(list(named.items()), len(named) if self.dry_run else CHUNK):
                 rest = [(path, name) for name, path in chunk if name not in same]
                 examined = threads.map(_examine, rest, repeat(self.table))
@@ -349,21 +351,21 @@ def _photos_in(item: Path, allow_empty: bool) -> list[Path]:
     if not found and not allow_empty:
         raise PhotoError(
             item,
-            f"{'does not exist' if is_gone(item) else 'holds no photos'}, and the map was not changed: is its disk "
-            "mounted? To remove all photos of the map that were there, allow it (--allow-empty)",
+            f"{'does not exist' if is_gone(item) else 'has no photos'}, and the map was not changed: is its disk "
+            "mounted? To remove all photos of the map that were in it, use --allow-empty",
         )
     return found
 
 
 def _inside(store: MapStore, folders: Iterable[Path]) -> Callable[[str], bool]:
-    """Whether a file of the map lies in one of these folders, or is one of these files."""
+    """Whether a photo of the map is in one of these folders, or is one of these files."""
     roots = [os.path.abspath(folder) for folder in folders]
 
-    def lies_inside(file: str) -> bool:
+    def is_inside(file: str) -> bool:
         path = os.path.abspath(store.photo_path(file))
         return any(path == root or path.startswith(os.path.join(root, "")) for root in roots)
 
-    return lies_inside
+    return is_inside
 
 
 def _chunks(named: Sequence[tuple[str, Path]], size: int) -> Iterable[Sequence[tuple[str, Path]]]:

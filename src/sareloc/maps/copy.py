@@ -1,4 +1,4 @@
-"""Moving a map: from a file to Milvus, back, or to another file. Stopped at any moment, the same call goes on."""
+"""Copying a map between files and servers. A call that is interrupted can be repeated and continues."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from sareloc.maps.store import (
 from sareloc.photos.finding import is_url
 
 SCALES = {"int8": 4}
-"""Bytes of a packed descriptor's scale: packed again, its last bit may differ."""
+"""Bytes of a packed descriptor's scale, whose last bit may differ if it is packed again."""
 MODULUS = 2**256
 
 
@@ -43,19 +43,19 @@ class CopyReport:
     photos: int
     """In both maps."""
     copied: int
-    """This time; the others were there."""
+    """By this call; the others were in the target before."""
     checksum: str
-    """Of both maps: 16 hex digits over all that is known of every photo, wherever it is kept and in any order."""
+    """Of both maps: 16 hex digits over all data of all photos, independent of the backend and of their order."""
 
 
 def copy_map(source: Address, target: Address, *, progress: bool = True) -> CopyReport:
-    """Copy all photos, descriptors and notes of a map to another, which is made where it is not there.
+    """Copy all photos, descriptors and notes of a map to another, which is created if it does not exist.
 
-    Then both are read again and their counts and checksums compared; a difference is a MapError. The photos themselves
-    stay where they are: names are changed so that they still lead there.
+    Then both are read again and their counts and checksums compared. The photo files are not copied: names in the
+    target refer to the same files. Raises MapError if the target has another model or other photos.
     """
     if str(source) == str(target):
-        raise ArgumentError(f"{source} cannot be copied to itself: give another name")
+        raise ArgumentError(f"{source} cannot be copied to itself: use another name")
     backend = map_backend(target)
     with open_store(source) as a, open_or_create_store(target, replace(a.manifest, map_id="")) as b:
         _check_same(a, b)
@@ -75,7 +75,7 @@ def copy_map(source: Address, target: Address, *, progress: bool = True) -> Copy
 
 
 def checksum(photos: Sequence[MapPhoto], vectors: Vectors, storage: Storage) -> int:
-    """A sum over photos of the SHA-256 of all that is known of each, its descriptor as `storage` packs it."""
+    """The sum over photos of the SHA-256 of all their data, the descriptor as packed for `storage`."""
     total = 0
     for photo, blob in zip(photos, PACKINGS[storage].pack(vectors), strict=True):
         tag = photo.geotag
@@ -88,7 +88,7 @@ def checksum(photos: Sequence[MapPhoto], vectors: Vectors, storage: Storage) -> 
 
 
 def _locate(store: MapStore, photos: Sequence[MapPhoto]) -> list[MapPhoto]:
-    """The same photos with the absolute paths of their files, whatever the map calls them; URLs as they are."""
+    """The same photos with the absolute paths of their files instead of their names in the map; URLs are kept."""
     return [
         photo if is_url(photo.file) else replace(photo, file=os.path.abspath(store.photo_path(photo.file)))
         for photo in photos
@@ -104,13 +104,13 @@ def _check_same(a: MapStore, b: MapStore) -> None:
     here, there = ((m.fingerprint, m.model, m.dim, m.storage) for m in (a.manifest, b.manifest))
     if here != there:
         raise MapError(
-            f"map {b.name} is there, of model {there[0]} ({there[1]}), {there[2]} dimensions as {there[3]}; "
+            f"map {b.name} exists, of model {there[0]} ({there[1]}), {there[2]} dimensions as {there[3]}; "
             f"map {a.name} is of model {here[0]} ({here[1]}), {here[2]} dimensions as {here[3]}: copy to another name"
         )
 
 
 def _write(b: MapStore, photos: Sequence[MapPhoto], vectors: Vectors) -> int:
-    """Add the photos that are not there, and update those that are; returns how many were added."""
+    """Add the photos that are not in the map, and update the others; returns how many were added."""
     known = b.known([photo.sha256 for photo in photos])
     changed: list[Entry] = []
     for photo in photos:
@@ -129,15 +129,15 @@ def _verify(a: MapStore, b: MapStore, expected: int, progress: bool) -> None:
     counts = a.count(), b.count()
     if counts[0] != counts[1]:
         raise MapError(
-            f"map {a.name} holds {counts[0]:,} photos and map {b.name} {counts[1]:,}: the latter had others before, "
-            "or somebody is writing. Copy to another name, or try again when nobody writes"
+            f"map {a.name} has {counts[0]:,} photos and map {b.name} {counts[1]:,}: the latter had others before, "
+            "or another process is writing. Copy to another name, or repeat when no process writes"
         )
     parts = (checksum(_locate(b, photos), vectors, b.manifest.storage) for photos, vectors in b.records())
     found = sum(_progress(parts, progress)) % MODULUS
     if found != expected:
         raise MapError(
-            f"map {b.name} is not what was copied from {a.name}: checksum {_short(found)}, not {_short(expected)}. "
-            "Was it written to meanwhile? Remove it and copy again"
+            f"map {b.name} differs from {a.name} after copying: checksum {_short(found)}, not {_short(expected)}. "
+            "Did another process write to it? Remove it and copy again"
         )
 
 

@@ -1,13 +1,13 @@
 """The map on disk: one GeoPackage with a layer of photos, their descriptors, and a manifest.
 
-    photos        points in WGS84: file, time, heading, size, content hash, checksums; what QGIS shows
-    descriptors   the same fid, and the descriptor as bytes (see `storage`)
-    manifest      keys and values: what `MapManifest` holds, the change id, and notes
+    photos        points in WGS84: file, time, heading, size, content hash, checksums; the layer that QGIS shows
+    descriptors   the same fid, and the descriptor as bytes (see `PACKINGS`)
+    manifest      keys and values: the fields of `MapManifest`, the change id, and notes
 
-A photo and its descriptor come in one transaction and go together, whoever deletes the point. Every transaction that
-changes something also draws a new change id. Writers keep a write-ahead log, so that others may read meanwhile, and
-several writers take turns. After every transaction the log is copied into the file, as far as readers allow without
-waiting, so that the file alone holds all that was acknowledged; the last one to close leaves a single file.
+A photo and its descriptor are added in one transaction, and a trigger deletes both together. Each transaction that
+changes the map also draws a new change id. Writers use a write-ahead log, so that other processes can read meanwhile;
+several writers take turns. After each transaction the log is copied into the file, as far as readers allow without
+waiting, so that the file alone has all committed photos; the last process that closes the map leaves a single file.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ T = TypeVar("T")
 
 PART = 4096  # rows read at a time
 WAIT_S = 30.0
-FULL_BYTES = 2**18  # where SQLite says only that writing failed: its files grow by pages and by 32 kB
+FULL_BYTES = 2**18  # free space below which a failed write means a full disk: files grow by pages and by 32 kB
 NOTE = "note "
 CHANGE_ID = "change_id"
 ID_GAP = 2**32
-"""A writer's ids begin after a random gap of up to so many: two maps that continue one backup share no new ids."""
+"""A writer's ids begin after a random gap of up to this size: two maps that continue one backup share no new ids."""
 LAST_ID = 2**62
 LARGEST_NUMBER = 60_000.0  # of a descriptor: indexes store half precision
 _ENTRY = "fid, geom, file, time, heading_deg, size_bytes, modified_ns"
@@ -70,14 +70,14 @@ class MapFile:
         self.close()
 
     def close(self) -> None:
-        """Leave one plain file where nobody else has it open."""
-        with suppress(sqlite3.Error):  # somebody reads or writes: the last one to close leaves one file
+        """Close the map; a single file is left if no other process has it open."""
+        with suppress(sqlite3.Error):  # another process has it open
             self._connection.execute("PRAGMA busy_timeout = 0")
             self._connection.execute("PRAGMA journal_mode = DELETE")
         self._connection.close()
 
     def add(self, photos: Sequence[MapPhoto], descriptors: Vectors) -> int:
-        """Put photos and their descriptors (n, dim) in, in one transaction; returns how many were not there yet."""
+        """See `MapStore`; one transaction."""
         added: list[bytes] = []
         removed: list[bytes] = []
         with self._transaction() as sql:
@@ -88,7 +88,7 @@ class MapFile:
                 geom = gpkg.point_blob(photo.geotag.latlon)
                 row = (geom, *_columns(photo), descriptor_checksum(blob), photo_checksum(geom, photo.file))
                 new = sql.execute(f"INSERT OR IGNORE INTO photos ({_INSERTED}) VALUES ({_marks(row)})", row)
-                if new.rowcount == 1:  # else another process has added it meanwhile
+                if new.rowcount == 1:  # else another process added it meanwhile
                     sql.execute("INSERT INTO descriptors VALUES (?, ?)", (new.lastrowid, blob))
                     added.append(geom)
             _note_change(sql, added, removed)
@@ -96,7 +96,7 @@ class MapFile:
         return len(added)
 
     def _leave_gap(self, sql: sqlite3.Connection) -> None:
-        """Skip a random number of ids, unless the map never held a photo."""
+        """Skip a random number of ids, unless the map never had a photo."""
         rows = sql.execute("SELECT seq FROM sqlite_sequence WHERE name = 'photos'").fetchall()
         if not rows:
             return
@@ -127,14 +127,14 @@ class MapFile:
             _note_change(sql, added, removed)
 
     def remove(self, ids: Ints) -> int:
-        """Forget these photos and their descriptors; returns how many there were."""
+        """See `MapStore`; one transaction."""
         with self._transaction() as sql:
             removed = [blob for i in ids for blob in _drop(sql, "fid = ?", (int(i),))]
             _note_change(sql, [], removed)
         return len(removed)
 
     def photos(self) -> tuple[Ints, Floats, tuple[str, ...]]:
-        """The ids of all photos, rising, their latitudes and longitudes (N, 2), and their files."""
+        """The ids (N,) of all photos, ascending, their latitudes and longitudes (N, 2), and their file names."""
         rows = self.query(f"SELECT fid, geom, file, {self._photo_checksum} FROM photos ORDER BY fid")
         with self._reading_values():
             files = tuple([file for _, _, file, _ in rows])
@@ -165,13 +165,13 @@ class MapFile:
         return found
 
     def entries(self, files: Sequence[str] = ()) -> dict[str, Entry]:
-        """See `MapStore`; all of them, whichever are asked for: one look at the table is less than one for each."""
+        """See `MapStore`: all entries, as one query of the table is faster than one for each name."""
         rows = self.query(f"SELECT {_ENTRY} FROM photos")
         with self._reading_values():
             return {entry.file: entry for entry in _entries(rows)}
 
     def records(self) -> Iterator[tuple[list[MapPhoto], Vectors]]:
-        """See `MapStore`; of one moment."""
+        """See `MapStore`; from one snapshot."""
         with self.snapshot():
             for ids, vectors in self.descriptors(self.photos()[0]):
                 part = ids.tolist()
@@ -182,7 +182,7 @@ class MapFile:
                 yield photos, vectors
 
     def bad_values(self) -> Iterator[tuple[int, str]]:
-        """Photos whose values are not what a map holds: their ids, and what is wrong."""
+        """The ids of photos with invalid values, and what is wrong."""
         for row in self.query(f"SELECT {_ROW}, {self._photo_checksum} FROM photos ORDER BY fid"):
             try:
                 _ids([row[0]])
@@ -192,12 +192,12 @@ class MapFile:
 
     @property
     def _photo_checksum(self) -> str:
-        """The column of `photo_checksum`, or what stands for it in a map of format 1."""
+        """The column of photo checksums; 0 in a map of format 1, which has none."""
         return "photo_checksum" if self.manifest.format > 1 else "0"
 
     @contextmanager
     def _reading_values(self) -> Iterator[None]:
-        """Inside, values of photos are read; what cannot be read becomes a MapError that names the photo."""
+        """Values of photos are read inside; an invalid one raises a MapError that names the photo."""
         try:
             yield
         except _BAD_VALUE as error:
@@ -213,14 +213,14 @@ class MapFile:
         return self.path.parent / file
 
     def change_id(self) -> str:
-        """32 random hex digits, drawn anew by every transaction that changes the map; "" in a map of format 1."""
+        """32 random hex digits, drawn by each transaction that changes the map; "" in a map of format 1."""
         rows = self.query("SELECT value FROM manifest WHERE key = ?", (CHANGE_ID,))
         return str(rows[0][0]) if rows else ""
 
     def checksums(self) -> Ints:
-        """The checksum of each photo's descriptor, in the order of `photos`; 0 where there is none.
+        """The checksum (N,) of each photo's descriptor, in the order of `photos`; 0 if it is unknown.
 
-        A map of format 1 keeps none: they are computed, which reads all descriptors.
+        A map of format 1 stores none: they are computed, which reads all descriptors.
         """
         if self.manifest.format > 1:
             rows = self.query("SELECT descriptor_checksum FROM photos ORDER BY fid")
@@ -230,7 +230,7 @@ class MapFile:
         return np.array([found.get(fid, 0) for fid in ids], dtype=np.int64)
 
     def blobs(self, ids: Sequence[int]) -> list[tuple[int, bytes, int | None]]:
-        """These photos' ids, packed descriptors and checksums as stored, rising; None for one not stored (format 1)."""
+        """These photos' ids, ascending, packed descriptors and checksums; None in a map of format 1, which has none."""
         stored = "descriptor_checksum" if self.manifest.format > 1 else "NULL"
         return self.query(
             f"SELECT fid, descriptor, {stored} FROM descriptors JOIN photos USING (fid) WHERE fid IN ({_marks(ids)}) "
@@ -239,7 +239,7 @@ class MapFile:
         )
 
     def bad_blob(self, blob: object, checksum: int | None) -> str | None:
-        """What is wrong with a packed descriptor; None if nothing is."""
+        """What is wrong with a packed descriptor; None if it is valid."""
         size = self._packing.size(self.manifest.dim)
         if not isinstance(blob, bytes) or len(blob) != size:
             found = f"{len(blob)} bytes" if isinstance(blob, bytes) else f"a {type(blob).__name__}"
@@ -249,9 +249,9 @@ class MapFile:
         return None
 
     def descriptors(self, ids: Ints) -> Iterator[tuple[Ints, Vectors]]:
-        """These rising ids, some thousand at a time, with their descriptors.
+        """The descriptors of these photos, `PART` at a time, with their ids, which must be ascending.
 
-        Raises MapError if one is missing or damaged (it does not match its checksum).
+        Raises MapError if a descriptor is missing or does not match its checksum.
         """
         for part in _parts(ids.tolist()):
             whole = dict[int, bytes]()
@@ -283,12 +283,12 @@ class MapFile:
         return shown(rows[0][0]) if rows else "unknown file"
 
     def notes(self) -> dict[str, str]:
-        """The texts that travel with the map, by name, such as a calibration."""
+        """See `MapStore`."""
         rows = self.query("SELECT key, value FROM manifest WHERE key LIKE ?", (f"{NOTE}%",))
         return {key.removeprefix(NOTE): value for key, value in rows if isinstance(key, str) and isinstance(value, str)}
 
     def write_note(self, name: str, text: str) -> None:
-        """Keep a text under this name, in place of an earlier one."""
+        """See `MapStore`."""
         with self._transaction() as sql:
             sql.execute("INSERT OR REPLACE INTO manifest (key, value) VALUES (?, ?)", (NOTE + name, text))
 
@@ -299,12 +299,12 @@ class MapFile:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """All that is read inside is of one moment, whatever others write meanwhile."""
+        """All reads inside see the map at one point in time, whatever other processes write."""
         self.query("BEGIN")
         try:
             yield
         finally:
-            self.query("ROLLBACK")  # nothing was written; a damaged file may refuse COMMIT even so
+            self.query("ROLLBACK")  # nothing was written; a damaged file may refuse COMMIT
 
     def compact(self) -> None:
         """Give the space of removed photos back to the disk."""
@@ -322,24 +322,22 @@ class MapFile:
                     write_change_id(self._connection)
                 self._connection.execute("COMMIT")
             except BaseException:
-                if self._connection.in_transaction:  # SQLite has rolled back itself where the disk is full
+                if self._connection.in_transaction:  # SQLite has rolled back already if the disk is full
                     self._connection.execute("ROLLBACK")
                 raise
-        with suppress(sqlite3.Error):  # the log holds it
+        with suppress(sqlite3.Error):  # the log has the transaction
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 
 @contextmanager
 def map_errors(path: Path) -> Iterator[None]:
-    """SQLite's errors as ours: what is wrong with the map, and what to do."""
+    """Raise MapError for an error of SQLite: what is wrong with the map, and what to do."""
     try:
         yield
     except sqlite3.Error as error:
         raise MapError(f"map {path} cannot be used: {_cause(path, error)}") from error
-    except UnicodeDecodeError as error:  # of a name in the schema, or of a message about one
-        raise MapError(
-            f"map {path} cannot be used: it is damaged ({error}): build it again, or restore a backup"
-        ) from error
+    except UnicodeDecodeError as error:  # in a name of the schema, or in a message about one
+        raise MapError(f"map {path} cannot be used: it is damaged ({error}): restore a backup") from error
 
 
 def _cause(path: Path, error: sqlite3.Error) -> str:
@@ -347,29 +345,28 @@ def _cause(path: Path, error: sqlite3.Error) -> str:
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return f"another process has been writing it for {WAIT_S:.0f} s: try again when it is done"
     if name == "SQLITE_FULL" or (name.startswith("SQLITE_IOERR") and _is_full(path)):
-        return "the disk is full. What was acknowledged is kept: free some space and run the same command again"
+        return "the disk is full. All committed photos are kept: free some space and run the same command again"
     if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):
         return f"the file or its folder is read-only ({said}): make it writable, or copy the map elsewhere"
     if name == "SQLITE_TOOBIG":
-        return "it holds a value larger than 16 MiB, as no map of sareloc's does: restore a backup, or build it again"
+        return "it holds a value larger than 16 MiB, as no map of sareloc does: restore a backup, or build it again"
     if name == "SQLITE_AUTH":
         return "a trigger in it does more than maintain an index of a GIS program: remove it, or copy the map"
     if name == "SQLITE_NOTADB":
-        return "it is no map: maps are GeoPackages (.gpkg)"
+        return "it is not a map: maps are GeoPackages (.gpkg)"
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_IOERR")):
         return f"it is damaged, or the disk is ({said}): build it again, or restore a backup"
     return said
 
 
 def _is_full(path: Path) -> bool:
-    try:
+    with suppress(OSError):
         return shutil.disk_usage(path.parent).free < FULL_BYTES
-    except OSError:
-        return False
+    return False
 
 
 def write_change_id(sql: sqlite3.Connection) -> None:
-    """Draw a new change id: two states of a map never have the same, whichever backup they come from."""
+    """Draw a new change id: two states of a map never have the same one, also if they continue the same backup."""
     sql.execute(
         "INSERT INTO manifest (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
         (CHANGE_ID, secrets.token_hex(16)),
@@ -379,11 +376,11 @@ def write_change_id(sql: sqlite3.Connection) -> None:
 def _drop_replaced(sql: sqlite3.Connection, photo: MapPhoto | Entry) -> list[bytes]:
     if photo.replaces is None:
         return []
-    return _drop(sql, "fid = ? AND file = ?", (photo.replaces, photo.file))  # unless it has got another name meanwhile
+    return _drop(sql, "fid = ? AND file = ?", (photo.replaces, photo.file))  # unless its name was changed meanwhile
 
 
 def _drop(sql: sqlite3.Connection, condition: str, values: Sequence[Any]) -> list[bytes]:
-    """Delete the photos that fit; returns their points."""
+    """Delete the photos that meet the condition; returns their points."""
     points = [blob for (blob,) in sql.execute(f"SELECT geom FROM photos WHERE {condition}", values).fetchall()]
     sql.execute(f"DELETE FROM photos WHERE {condition}", values)
     return points
@@ -415,11 +412,11 @@ def _geotag(latlon: Sequence[float], heading_deg: float | None, time: str | None
 
 
 def _photo(row: Sequence[Any]) -> MapPhoto:
-    """The photo of a row: `_ROW` and its checksum. Raises one of `_BAD_VALUE` if a value is not what a map holds."""
+    """The photo of a row: `_ROW` and its checksum. Raises one of `_BAD_VALUE` if a value is invalid."""
     _, geom, file, time, heading, width, height, sha256, size, modified, checksum = row
     (latlon,) = gpkg.latlon_of_blobs([geom]).tolist()
     if not isinstance(file, str) or not file or "\0" in file:
-        raise ValueError("its file name is empty, holds a NUL, or is not a text")
+        raise ValueError("its file name is empty, has a NUL, or is not a text")
     if not isinstance(sha256, bytes) or len(sha256) != 32:
         raise ValueError(f"its SHA-256 is {shown(sha256)}, expected 32 bytes")
     if not all(type(number) is int for number in (width, height, size, modified)):

@@ -1,6 +1,6 @@
 """The GeoPackage file format (OGC 12-128r18, version 1.3): an SQLite file of point layers that GIS programs open.
 
-Only what a layer of WGS84 points and plain tables beside it need; `sqlite3` does the rest.
+Only what a layer of WGS84 points and tables without geometry need.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _ENVELOPE_NUMBERS = {0: 0, 1: 4, 2: 6, 3: 6, 4: 8}
 
 
 def make_geopackage(connection: sqlite3.Connection) -> None:
-    """Make a new, empty database a GeoPackage without layers."""
+    """Make an empty database a GeoPackage without layers."""
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {USER_VERSION}")
     for statement in _TABLES.split(";")[:-1]:
@@ -63,14 +63,14 @@ def make_geopackage(connection: sqlite3.Connection) -> None:
 
 
 def is_geopackage(connection: sqlite3.Connection) -> bool:
-    """Whether the database says that it is one (of any version, with any layers)."""
+    """Whether a database is a GeoPackage, of any version, with any layers."""
     return bool(connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID)
 
 
 def make_point_layer(connection: sqlite3.Connection, name: str, columns: str, description: str) -> None:
-    """Make a layer of WGS84 points: a table with `fid`, `geom` and these columns, as GIS programs look for it.
+    """Create a layer of WGS84 points: a table with `fid`, `geom` and these columns.
 
-    A `fid` that was deleted never comes back for another row.
+    A deleted `fid` is never used again.
     """
     connection.execute(f"CREATE TABLE {name} (fid INTEGER PRIMARY KEY AUTOINCREMENT, geom POINT NOT NULL, {columns})")
     connection.execute(
@@ -81,7 +81,7 @@ def make_point_layer(connection: sqlite3.Connection, name: str, columns: str, de
 
 
 def make_attributes(connection: sqlite3.Connection, name: str, columns: str, description: str) -> None:
-    """Make a table without geometry; its first column must be an INTEGER PRIMARY KEY, as the standard asks."""
+    """Create a table without geometry; the standard requires an INTEGER PRIMARY KEY as its first column."""
     connection.execute(f"CREATE TABLE {name} ({columns})")
     connection.execute(
         "INSERT INTO gpkg_contents (table_name, data_type, identifier, description) VALUES (?, 'attributes', ?, ?)",
@@ -90,10 +90,10 @@ def make_attributes(connection: sqlite3.Connection, name: str, columns: str, des
 
 
 def note_change(connection: sqlite3.Connection, name: str, added: Floats, removed: Floats) -> None:
-    """Keep what `gpkg_contents` says of a point layer true: its time of change and its extent.
+    """Update the time of change and the extent of a point layer in `gpkg_contents`.
 
-    `added`, `removed` (N, 2): latitudes and longitudes; a point that has moved is in both. The layer is read only where
-    a removed point was on the border of the extent.
+    `added`, `removed` (N, 2): latitudes and longitudes; a moved point is in both. The layer is read only if a removed
+    point was on the border of the extent.
     """
     corner = ("min_y", "min_x", "max_y", "max_x")
     numbers = " AND ".join(f"typeof({column}) IN ('real', 'integer')" for column in corner)
@@ -118,9 +118,9 @@ def point_blob(latlon: Sequence[float]) -> bytes:
 
 
 def latlon_of_blobs(blobs: Sequence[bytes]) -> Floats:
-    """Latitude, longitude (N, 2) in degrees of points in binary form, whoever wrote them.
+    """Latitude, longitude (N, 2) in degrees of points in binary form, written by any program.
 
-    Raises ValueError if one is not a point on Earth.
+    Raises ValueError if one is not a point or has invalid coordinates.
     """
     if all(type(blob) is bytes and len(blob) == _POINT.size and blob[:13] == _OUR_HEADER for blob in blobs):
         lonlat = np.frombuffer(b"".join(blobs), dtype=_POINT_ROWS)["lonlat"]
@@ -135,12 +135,12 @@ def latlon_of_blobs(blobs: Sequence[bytes]) -> Floats:
 
 
 def readable_points(blobs: Sequence[bytes]) -> list[bytes]:
-    """Those that `latlon_of_blobs` reads."""
+    """The points that `latlon_of_blobs` can read."""
     return [blob for blob in blobs if point_problem(blob) is None]
 
 
 def point_problem(blob: object) -> str | None:
-    """Why this is not a point on Earth; None if it is one."""
+    """Why `latlon_of_blobs` cannot read a point; None if it can."""
     try:
         latlon_of_blobs([blob])  # type: ignore[list-item]
     except ValueError as wrong:
@@ -152,7 +152,7 @@ def _lonlat(blob: bytes) -> tuple[float, float]:
     if type(blob) is not bytes:
         raise ValueError(f"its geometry is a {type(blob).__name__}, expected a point as bytes")
     if len(blob) < 8 or blob[:2] != b"GP":
-        raise ValueError(f"its geometry of {len(blob)} bytes is not in the form of a GeoPackage")
+        raise ValueError(f"its geometry of {len(blob)} bytes is not GeoPackage binary")
     wkb = 8 + 8 * _ENVELOPE_NUMBERS.get((blob[3] >> 1) & 7, len(blob))
     if len(blob) < wkb + 21:
         raise ValueError(f"its geometry of {len(blob)} bytes is too short for a point")
@@ -164,7 +164,7 @@ def _lonlat(blob: bytes) -> tuple[float, float]:
 
 
 def time_text(seconds: float) -> str:
-    """A DATETIME as the standard writes it, from seconds since 1970 in UTC."""
+    """A DATETIME of the standard, from seconds since 1970 in UTC."""
     moment = datetime(1970, 1, 1) + timedelta(seconds=seconds)
     return moment.isoformat(timespec="milliseconds") + "Z"
 
@@ -175,9 +175,9 @@ def seconds_of(text: str) -> float:
 
 
 def allow_spatial_index(connection: sqlite3.Connection) -> None:
-    """Define the functions that the triggers of a spatial index call, so that a layer with one can be written to.
+    """Define the functions that the triggers of a spatial index call, so that a layer with one can be changed.
 
-    QGIS and GDAL add such an index on request; SQLite alone does not know these functions.
+    QGIS and GDAL add such an index on request; SQLite has no such functions.
     """
     functions = {"ST_MinX": 1, "ST_MaxX": 1, "ST_MinY": 0, "ST_MaxY": 0}
     for name, column in functions.items():

@@ -1,4 +1,4 @@
-"""Looking after a map: what is in it, whether it is whole, removing photos and giving back their space."""
+"""Maintaining a map: its content, its integrity, removing photos and reclaiming their space."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from sareloc.maps.file import PART, MapFile
 from sareloc.maps.schema import open_map_file
 from sareloc.maps.store import PACKINGS, Address, MapManifest, gone_photos, map_backend, open_store
 
-HALF = 1e-3  # rounding to half precision moves a coordinate of a unit vector by less
+HALF = 1e-3  # rounding to half precision changes a number of a unit vector by less
 SAMPLE = 1000
-CALIBRATION = "calibration "  # the start of a note's name; the search follows
-UNIT = 1e-2  # how far from 1 the length of a stored descriptor may be: 8-bit storage brings it to 0.005
+CALIBRATION = "calibration "  # start of the name of a note; the search follows
+UNIT = 1e-2  # tolerance of the length of a stored descriptor: 8-bit storage changes it by up to 0.005
 
 
 @dataclass(frozen=True)
@@ -31,35 +31,35 @@ class StoredCalibration:
     search: str
     """The search that it is for, such as "plain" or "rerank=50"."""
     origin: str
-    """What it was fitted on: "photos" or "map"; "unreadable" if the map holds something else under its name."""
+    """What it was fitted on: "photos" or "map"; "unreadable" if the stored text is not a calibration."""
     photos: int
-    """How many it was fitted on."""
+    """The number of photos that it was fitted on."""
 
 
 @dataclass(frozen=True)
 class MapInfo:
-    """What a map holds."""
+    """The content of a map."""
 
     manifest: MapManifest
     photos: int
     extent: Box | None
-    """The box that holds all photos; None where there are none."""
+    """The box that contains all photos; None without photos."""
     first: str | None
-    """The time of the oldest photo, as 2024-05-31T12:00:00.000Z; None where no time is known."""
+    """The time of the oldest photo, as 2024-05-31T12:00:00.000Z; None if no time is known."""
     last: str | None
     file_bytes: int | None
-    """None where a server keeps the map."""
+    """None if the map is on a server."""
     index: str
-    """The state of the index: "none needed", "fresh", "absent", or how many photos came and went since; then where an
-    index of an earlier version lies, which is not used."""
+    """The state of the index: "none needed", "fresh", "absent", or the number of photos added and removed since it was
+    built; then the folder of an index of an earlier version, which is not used."""
     calibrations: tuple[StoredCalibration, ...] = ()
-    """Those stored in the map, sorted by search."""
+    """Sorted by search."""
     gone: tuple[str, ...] | None = None
-    """Photos whose files no longer exist; None for a map on Milvus, see `find_gone`."""
+    """Photos whose files no longer exist; None if the map is on a server, see `find_gone`."""
 
 
 def map_info(address: Address) -> MapInfo:
-    """What a map holds."""
+    """The content of a map."""
     return map_backend(address).info(address)
 
 
@@ -83,7 +83,7 @@ def file_info(path: str | Path) -> MapInfo:
 
 
 def read_calibrations(notes: Mapping[str, str]) -> tuple[StoredCalibration, ...]:
-    """What the notes of a map say about calibrations."""
+    """The calibrations among the notes of a map."""
     return tuple(
         _read_calibration(name.removeprefix(CALIBRATION), text)
         for name, text in sorted(notes.items())
@@ -100,9 +100,9 @@ def _read_calibration(search: str, text: str) -> StoredCalibration:
 
 
 def find_gone(path: str | Path) -> tuple[str, ...]:
-    """The photos of a map whose files no longer exist, by their names in it; URLs are not looked at.
+    """The names of the photos of a map whose files no longer exist; URLs are not checked.
 
-    They can still be matched, but not shown or re-ranked.
+    They can still be retrieved, but not shown or re-ranked.
     """
     with open_store(path) as store:
         return tuple(name for _, name in gone_photos(store))
@@ -111,11 +111,11 @@ def find_gone(path: str | Path) -> tuple[str, ...]:
 def remove_photos(path: str | Path, *, files: Sequence[str] = (), area: Area | None = None) -> int:
     """Remove photos from a map; returns how many.
 
-    `files`: names or patterns like "2019/*.jpg" (a pattern without a slash is held against the file's own name).
-    `area`: those inside. Given both, photos must fit both.
+    `files`: names in the map or patterns like "2019/*.jpg"; a pattern without a slash is compared with the last part of
+    the name. `area`: photos inside. If both are given, photos that meet both. Raises ArgumentError if neither is.
     """
     if not files and area is None:
-        raise ArgumentError("say which photos to remove: files or an area")
+        raise ArgumentError("nothing to remove: give files or an area")
     removed = 0
     with open_store(path, write=True) as store:
         for ids, _, names in store.pages(area):
@@ -174,17 +174,19 @@ def _index_state(file: MapFile) -> str:
     with file.snapshot():
         photos, checksums = file.photos()[0], file.checksums()
     if not parts:
-        return "none needed" if len(photos) <= exact_below(file.manifest.dim) else "absent: made when the map is opened"
+        return (
+            "none needed" if len(photos) <= exact_below(file.manifest.dim) else "absent: built when the map is opened"
+        )
     now = set(zip(photos.tolist(), checksums.tolist(), strict=True))
     held = {row for ids, marks in parts for row in zip(ids.tolist(), marks.tolist(), strict=True) if row[1]}
     came, went = len(now - held), len(held - now)
-    return f"{came} photos came and {went} went since it was made" if came or went else "fresh"
+    return f"{came} photos added and {went} removed since it was built" if came or went else "fresh"
 
 
 def _unused_index(path: Path) -> str:
-    """Earlier versions kept indexes beside maps: they are neither read nor deleted."""
+    """Earlier versions stored indexes in the folder of the map: they are neither read nor deleted."""
     beside = path.with_name(f"{path.name}.index")
-    return f"; {beside} is not used any more: delete it" if beside.is_dir() else ""
+    return f"; {beside} is no longer used: delete it" if beside.is_dir() else ""
 
 
 def _damage(file: MapFile) -> list[str]:
@@ -208,7 +210,7 @@ def _bad_values(file: MapFile) -> list[str]:
 
 
 def _bad_descriptors(file: MapFile) -> list[str]:
-    """Descriptors that do not match their checksums, or that no model has made."""
+    """Descriptors that do not match their checksums, or are not unit vectors."""
     ids, _, files = file.photos()
     unpack, dim, problems = PACKINGS[file.manifest.storage].unpack, file.manifest.dim, list[str]()
     names = dict(zip(ids.tolist(), files, strict=True))
@@ -228,7 +230,7 @@ def _bad_descriptors(file: MapFile) -> list[str]:
 
 
 def _bad_index(file: MapFile) -> list[str]:
-    """A sample of the index's vectors, held against the map's."""
+    """Compare a sample of the index's vectors with the map's descriptors."""
     cache, index = index_cache(file.manifest), ShardedIndex(file.manifest.dim)
     loaded = index.load(cache, file.photos()[0], file.checksums())
     for ids, vectors in file.descriptors(loaded[:: max(1, len(loaded) // SAMPLE)]):

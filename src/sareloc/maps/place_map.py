@@ -162,11 +162,11 @@ class FileMap(PlaceMap):
         """See `PlaceMap`."""
         with open_map_file(self.path) as file:
             if replace(file.manifest, format=self.manifest.format) != self.manifest:  # it may have been upgraded
-                raise MapError(f"{self.path} has become another map since it was opened: open it again")
+                raise MapError(f"{self.path} is another map than when it was opened: open it again")
             self._take_in(file)
 
     def _take_in(self, file: MapFile) -> None:
-        """Make the index hold the file's descriptors: those whose id and checksum it holds already are not read."""
+        """Update the index to the file's descriptors; those whose id and checksum it has already are not read."""
         with file.snapshot():
             ids, latlon, files = file.photos()
             checksums, change_id, notes = file.checksums(), file.change_id(), file.notes()
@@ -186,17 +186,17 @@ class FileMap(PlaceMap):
                         self._index.upsert(part, vectors)
                         bar.update(len(part))
             except BaseException:
-                self._index.delete(new)  # what is held is what is searched, until a refresh succeeds
+                self._index.delete(new)  # search the photos of before until a refresh succeeds
                 raise
         self.ids, self.latlon, self.files, self.notes = ids, latlon, files, notes
         self._held = ids, checksums
         if isinstance(self._index, ShardedIndex) and self._index.build_index():
-            with suppress(OSError, RuntimeError):  # without a cache that can be written the next opening takes longer
+            with suppress(OSError, RuntimeError):  # if the cache cannot be written, the next opening takes longer
                 self._index.save(index_cache(self.manifest), ids, checksums, change_id)
 
 
 def _same_rows(ids: Ints, checksums: Ints, held: Ints, held_checksums: Ints) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which of these rows (n,) are held: the same id with the same checksum."""
+    """Which of these rows (n,) are in the index: the same id with the same checksum."""
     rows, found = find_rows(held, ids)
     found[found] = (held_checksums[rows[found]] == checksums[found]) & (checksums[found] != 0)
     return found

@@ -1,4 +1,4 @@
-"""Making a map file and opening one, with an answer to everything that is not a map."""
+"""The tables of a map file: creating a file, opening one, and refusing everything that is not a map."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from sareloc.maps.store import FORMAT, PACKINGS, MapManifest, descriptor_checksu
 
 SUFFIX = ".gpkg"
 NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
-"""What file systems without hard links, such as exFAT, say to one."""
-PAGE_BYTES = 16_384  # 15 descriptors of 512 dimensions fill such a page; a usual one of 4096 would be a quarter empty
+"""Errors of file systems without hard links, such as exFAT."""
+PAGE_BYTES = 16_384  # 15 descriptors of 512 dimensions fill a page; the default of 4096 would leave a quarter empty
 
 LONGEST_VALUE = 2**24  # bytes of a text or blob
 COLUMNS = {
@@ -41,7 +41,7 @@ _EDITED = """
   CREATE TRIGGER photos_edited AFTER UPDATE OF geom, file ON photos
   WHEN NEW.photo_checksum = OLD.photo_checksum AND (NEW.geom IS NOT OLD.geom OR NEW.file IS NOT OLD.file)
   BEGIN UPDATE photos SET photo_checksum = 0 WHERE fid = NEW.fid; END"""
-"""Who moves a point or changes a name without our checksum, such as QGIS, means it: it is not damage."""
+"""A program that changes a point or a name without the checksum, such as QGIS, does so on purpose: no damage."""
 
 
 def map_file_exists(path: str | Path) -> bool:
@@ -49,7 +49,7 @@ def map_file_exists(path: str | Path) -> bool:
     path = Path(path)
     if not path.exists() and path.suffix.lower() != SUFFIX:
         raise ArgumentError(
-            f"{path} is no name for a map: a map is a GeoPackage, give a name that ends in {SUFFIX} (such as "
+            f"{path} is not a name for a map: a map is a GeoPackage, give a name that ends in {SUFFIX} (such as "
             f"{path.stem or 'city'}{SUFFIX}), or the address of a server (milvus://host:19530/city)"
         )
     return path.exists()
@@ -72,9 +72,10 @@ def open_or_create_map_file(path: str | Path, manifest: MapManifest) -> MapFile:
 
 
 def create_map_file(path: Path, manifest: MapManifest) -> None:
-    """Create an empty map. If the file exists, as when another process was faster, it stays as it is.
+    """Create an empty map. If the file exists, as when another process was faster, it is not changed.
 
-    The map is written beside and then linked: there is never half a map.
+    The map is written to a temporary file and then linked: there is never an incomplete map. Raises MapError if the
+    file cannot be written.
     """
     look_up(PACKINGS, manifest.storage, "storage")
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
@@ -82,20 +83,20 @@ def create_map_file(path: Path, manifest: MapManifest) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = "not a directory" if isinstance(error, FileExistsError) else error.strerror
-        raise MapError(f"map {path} cannot be made: {error.filename}: {str(reason).lower()}") from error
+        raise MapError(f"map {path} cannot be created: {error.filename}: {str(reason).lower()}") from error
     try:
         with map_errors(path):
             _write_empty(beside, replace(manifest, map_id=uuid.uuid4().hex, format=FORMAT))
         _place(beside, path)
     except OSError as error:
-        raise MapError(f"map {path} cannot be made: {str(error.strerror).lower()}") from error
+        raise MapError(f"map {path} cannot be created: {str(error.strerror).lower()}") from error
     finally:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
 
 
 def _place(beside: Path, path: Path) -> None:
-    """Give a new file its name, unless another process has created one of that name meanwhile: then that one stays."""
+    """Give a new file its name, unless another process has created a file of that name meanwhile."""
     try:
         os.link(beside, path)  # unlike a rename it never replaces a file
     except FileExistsError:
@@ -108,12 +109,12 @@ def _place(beside: Path, path: Path) -> None:
 
 
 def open_map_file(path: str | Path, write: bool = False) -> MapFile:
-    """Open a map for reading, or for writing too; a file that is no map of ours is a MapError that says what it is."""
+    """Open a map for reading, or also for writing. Raises MapError if the file is not a map of sareloc."""
     path = Path(path)
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
         raise MapError(f'map {path} {what}: make one with "sareloc map build PHOTOS --out {path.name}"')
-    where = f"{path.resolve().as_uri()}?mode=rw"  # readers too: a file left by a killed writer wants mending
+    where = f"{path.resolve().as_uri()}?mode=rw"  # also for reading: the log of a killed writer must be applied
     with map_errors(path):
         connection = sqlite3.connect(where, uri=True, timeout=WAIT_S, isolation_level=None, check_same_thread=False)
     try:
@@ -126,7 +127,9 @@ def open_map_file(path: str | Path, write: bool = False) -> MapFile:
             manifest = _read_manifest(path, connection)
             if write:
                 connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = NORMAL")  # a power cut may cost the last batches, not the file
+                connection.execute(
+                    "PRAGMA synchronous = NORMAL"
+                )  # a power cut may lose the last batches, but not the file
                 gpkg.allow_spatial_index(connection)
                 connection.set_authorizer(_authorize)
                 if manifest.format < FORMAT:
@@ -171,7 +174,7 @@ def _upgrade(path: Path, connection: sqlite3.Connection) -> MapManifest:
     connection.execute("BEGIN IMMEDIATE")
     try:
         manifest = _read_manifest(path, connection)
-        if manifest.format < FORMAT:  # else another process was faster
+        if manifest.format < FORMAT:  # else another process did it
             for column in ("descriptor_checksum", "photo_checksum"):
                 connection.execute(f"ALTER TABLE photos ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0")
             connection.create_function("descriptor_checksum", 1, descriptor_checksum, deterministic=True)
@@ -211,40 +214,40 @@ def _authorize(action: int, first: str | None, second: str | None, _: str | None
 
 
 def _check_tables(path: Path, connection: sqlite3.Connection) -> None:
-    """Raise MapError unless what is read are tables with the columns that are needed: a view may be endless."""
+    """Raise MapError unless the needed tables exist with their columns; a view may never end."""
     query = "SELECT lower(name), type, rootpage FROM sqlite_master WHERE type IN ('table', 'view')"
     kinds = {
         name: "virtual table" if kind == "table" and not page else kind
         for name, kind, page in connection.execute(query)
     }
     if wrong := [table for table in COLUMNS if kinds.get(table, "table") != "table"]:
-        raise MapError(f"{path} is no map of sareloc's: its {wrong[0]} is a {kinds[wrong[0]]}, expected a table")
+        raise MapError(f"{path} is not a map of sareloc: its {wrong[0]} is a {kinds[wrong[0]]}, expected a table")
     layers = set()
     if "gpkg_contents" in kinds:
         _check_columns(path, connection, "gpkg_contents", set(COLUMNS["gpkg_contents"].split()))
         layers = {str(name) for (name,) in connection.execute("SELECT table_name FROM gpkg_contents LIMIT 1000")}
     if not {"photos", "descriptors", "manifest"} <= layers:
         told = ", ".join(sorted(layers)[:20]) or "none"
-        raise MapError(f"{path} is a GeoPackage but no map of sareloc's: its layers are {told}")
+        raise MapError(f"{path} is a GeoPackage but not a map of sareloc: its layers are {told}")
     for table, columns in COLUMNS.items():
         if table not in kinds:
-            raise MapError(f"{path} is no map of sareloc's: it lacks the table {table}")
+            raise MapError(f"{path} is not a map of sareloc: it lacks the table {table}")
         _check_columns(path, connection, table, set(columns.split()))
 
 
 def _check_columns(path: Path, connection: sqlite3.Connection, table: str, columns: set[str]) -> None:
     found = connection.execute(f"PRAGMA table_xinfo({table})").fetchall()
-    stored = {name for _, name, _, _, _, _, hidden in found if not hidden}  # the others are computed by the map's SQL
+    stored = {name for _, name, _, _, _, _, hidden in found if not hidden}  # others are computed by SQL in the map
     if missing := columns - stored:
-        raise MapError(f"{path} is no map of sareloc's: its table {table} lacks {', '.join(sorted(missing))}")
+        raise MapError(f"{path} is not a map of sareloc: its table {table} lacks {', '.join(sorted(missing))}")
     keys = {(name, str(kind).upper()) for _, name, kind, _, _, key, _ in found if key}
     if "fid" in columns and keys != {("fid", "INTEGER")}:
-        raise MapError(f"{path} is no map of sareloc's: fid is not the INTEGER PRIMARY KEY of its table {table}")
+        raise MapError(f"{path} is not a map of sareloc: fid is not the INTEGER PRIMARY KEY of its table {table}")
 
 
 def _read_manifest(path: Path, connection: sqlite3.Connection) -> MapManifest:
     if not gpkg.is_geopackage(connection):
-        raise MapError(f"{path} is an SQLite file but no map: maps are GeoPackages (.gpkg)")
+        raise MapError(f"{path} is an SQLite file but not a map: maps are GeoPackages (.gpkg)")
     _check_tables(path, connection)
     keys = [field.name for field in fields(MapManifest)]
     rows = connection.execute(f"SELECT key, value FROM manifest WHERE key IN ({', '.join('?' * len(keys))})", keys)
