@@ -48,14 +48,14 @@ def test_the_authors_joint_step_is_the_appendix_gradient_over_forty():
 
 @pytest.mark.parametrize("count", [0, -1, 2.5, True])
 def test_the_number_of_negatives_must_be_one(count):
-    with pytest.raises(ArgumentError, match="negatives_per_tuple must be a whole number of at least 1, found"):
+    with pytest.raises(ArgumentError, match="negatives_per_tuple"):
         mean_over_pairs(torch.ones(4), count)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (4, 10)])
 def test_losses_must_be_one_value_per_tuple(shape):
     for reduce in (mean_over_tuples, lambda losses: mean_over_pairs(losses, 10)):
-        with pytest.raises(ArgumentError, match=r"losses must be one value per tuple, \(B,\) with B at least 1; found"):
+        with pytest.raises(ArgumentError, match="one value per tuple"):
             reduce(torch.ones(shape))
 
 

@@ -35,38 +35,37 @@ def test_public_names_exist():
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(
-        ArgumentError, match=r"unknown loss 'sare': known are angular, .*, sare-ind, sare-joint, triplet"
-    ):
+    with pytest.raises(ArgumentError, match=r"unknown loss 'sare'.* sare-ind, sare-joint"):
         make_loss("sare")
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "message"),
+    ("name", "options", "words"),
     [
-        ("triplet", {"margn": 0.1}, "loss 'triplet' has no option 'margn': its options are margin (default 0.1)"),
+        ("triplet", {"margn": 0.1}, "triplet 'margn' margin 0.1"),
         (
             "sare-ind",
             {"margin": 0.1},
-            "loss 'sare-ind' has no option 'margin': its options are kernel (default 'gaussian'), width (default 1.0)",
+            "sare-ind 'margin' kernel gaussian width",
         ),
-        ("n-pair", {"margin": 0.1}, "loss 'n-pair' has no option 'margin': its options are none"),
-        ("angular", {"query": 1}, "loss 'angular' has no option 'query': its options are angle_deg (default 45.0)"),
-        ("sare-joint", {"kernel": "laplace"}, "unknown kernel 'laplace': known are cauchy, exponential, gaussian"),
-        ("sare-ind", {"width": 0}, "width must be a finite number above 0 (the paper's is 1), found 0"),
-        ("sare-joint", {"width": float("nan")}, "width must be a finite number above 0 (the paper's is 1), found nan"),
-        ("triplet", {"margin": -0.1}, "margin must be a finite number of at least 0, found -0.1"),
-        ("contrastive", {"margin": float("nan")}, "margin must be a finite number of at least 0, found nan"),
-        ("lifted", {"margin": float("inf")}, "margin must be a finite number of at least 0, found inf"),
-        ("lifted", {"margin": "1"}, "margin must be a finite number of at least 0, found '1'"),
-        ("triplet", {"margin": True}, "margin must be a finite number of at least 0, found True"),
-        ("angular", {"angle_deg": 90}, "angle_deg must be between 0 and 90 degrees (the paper's is 45), found 90"),
-        ("angular", {"angle_deg": 0.0}, "angle_deg must be between 0 and 90 degrees (the paper's is 45), found 0.0"),
+        ("n-pair", {"margin": 0.1}, "n-pair 'margin' none"),
+        ("angular", {"query": 1}, "angular 'query' angle_deg"),
+        ("sare-joint", {"kernel": "laplace"}, "'laplace' cauchy"),
+        ("sare-ind", {"width": 0}, "width 0"),
+        ("sare-joint", {"width": float("nan")}, "width nan"),
+        ("triplet", {"margin": -0.1}, "margin -0.1"),
+        ("contrastive", {"margin": float("nan")}, "margin nan"),
+        ("lifted", {"margin": float("inf")}, "margin inf"),
+        ("lifted", {"margin": "1"}, "margin '1'"),
+        ("triplet", {"margin": True}, "margin True"),
+        ("angular", {"angle_deg": 90}, "angle_deg 90"),
+        ("angular", {"angle_deg": 0.0}, "angle_deg 0.0"),
     ],
 )
-def test_a_wrong_option_is_told_when_the_loss_is_made(name, options, message):
-    with pytest.raises(ArgumentError, match=re.escape(message)):
+def test_a_wrong_option_is_told_when_the_loss_is_made(name, options, words):
+    with pytest.raises(ArgumentError) as refused:
         make_loss(name, **options)
+    assert all(word in str(refused.value) for word in words.split())
 
 
 @pytest.mark.parametrize("case", SHAPES)
@@ -79,13 +78,13 @@ def test_a_wrong_shape_is_told_and_never_broadcast(name, case):
 
 
 def test_flat_negatives_are_told_how_to_be_reshaped():
-    with pytest.raises(ArgumentError, match=r"negatives \(40, 8\): reshape the negatives, negatives.view\(B, N, D\)"):
+    with pytest.raises(ArgumentError, match=r"\(40, 8\).*reshape"):
         make_loss("sare-ind")(torch.rand(4, 8), torch.rand(4, 8), torch.rand(40, 8))
 
 
 @pytest.mark.parametrize(("found", "kind"), [(torch.zeros(4, 8, dtype=torch.uint8), "torch.uint8"), ([[0.0]], "list")])
 def test_descriptors_must_be_floating_point_tensors(found, kind):
-    with pytest.raises(ArgumentError, match=f"positive must be a tensor of floating-point descriptors, found {kind}"):
+    with pytest.raises(ArgumentError, match=f"positive.*{kind}"):
         make_loss("sare-ind")(torch.rand(4, 8), found, torch.rand(4, 10, 8))
 
 

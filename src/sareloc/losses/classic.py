@@ -1,4 +1,7 @@
-"""The losses that the paper compares SARE with, each of a batch of tuples: (B, D), (B, D), (B, N, D) -> (B,)."""
+"""The losses that the paper compares SARE with, each of a batch of tuples: (B, D), (B, D), (B, N, D) -> (B,).
+
+Hinges are relu, whose gradient at exactly 0 is 0: as in the paper, a negative that just satisfies the margin has none.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,11 @@ from torch import Tensor
 from sareloc.errors import ArgumentError
 from sareloc.losses.sare import as_tuples, distances, log1p_sum_exp, squared_distances
 
-# Hinges are relu, whose gradient at exactly 0 is 0: a tuple that just meets its margin is pruned, as in the paper.
-
 
 def triplet(query: Tensor, positive: Tensor, negatives: Tensor, *, margin: float = 0.1) -> Tensor:
     """Every negative should be farther than the positive by a margin, in squared distance (NetVLAD's loss).
 
-    `sum_n max(0, m + d_p^2 - d_n^2)`, the paper's eq. 1. Negatives beyond the margin give no gradient.
+    `sum_n max(0, m + d_p^2 - d_n^2)`, the paper's eq. 1. Negatives beyond the margin have no gradient.
     """
     margin = _checked_margin(margin)
     query, positive, negatives = as_tuples(query, positive, negatives)
@@ -27,15 +28,15 @@ def triplet(query: Tensor, positive: Tensor, negatives: Tensor, *, margin: float
 
 
 def contrastive(query: Tensor, positive: Tensor, negatives: Tensor, *, margin: float = 0.7) -> Tensor:
-    """The positive is pulled to distance 0, every negative pushed to the margin (a distance, not squared).
+    """The positive should be at distance 0, every negative at least at the margin (a distance, not squared).
 
-    `d_p^2 / 2 + sum_n max(0, tau - d_n)^2 / 2`, the paper's eq. 2. Negatives beyond the margin give no gradient.
+    `d_p^2 / 2 + sum_n max(0, tau - d_n)^2 / 2`, the paper's eq. 2. Negatives beyond the margin have no gradient.
     """
     margin = _checked_margin(margin)
     query, positive, negatives = as_tuples(query, positive, negatives)
-    pull = squared_distances(query, positive)  # (B,)
-    push = F.relu(margin - distances(query[:, None], negatives)).square()  # (B, N)
-    return (pull + push.sum(dim=-1)) / 2
+    of_positive = squared_distances(query, positive)  # (B,)
+    of_negatives = F.relu(margin - distances(query[:, None], negatives)).square()  # (B, N)
+    return (of_positive + of_negatives.sum(dim=-1)) / 2
 
 
 def n_pair(query: Tensor, positive: Tensor, negatives: Tensor) -> Tensor:
@@ -49,7 +50,7 @@ def n_pair(query: Tensor, positive: Tensor, negatives: Tensor) -> Tensor:
 
 
 def angular(query: Tensor, positive: Tensor, negatives: Tensor, *, angle_deg: float = 45.0) -> Tensor:
-    """The angle at the negative, seen from it to query and positive, should be small (Wang 2017, eq. 8).
+    """The angle at the negative between query and positive should be small (Wang 2017, eq. 8).
 
     `log(1 + sum_n exp(f_n))` with `f_n = 4 tan^2(angle) (q + p).n - 2 (1 + tan^2(angle)) q.p`; the angle in degrees.
     """
@@ -63,10 +64,10 @@ def angular(query: Tensor, positive: Tensor, negatives: Tensor, *, angle_deg: fl
 
 
 def lifted(query: Tensor, positive: Tensor, negatives: Tensor, *, margin: float = 1.0) -> Tensor:
-    """Query and positive both push the negatives beyond a margin (lifted structure, Oh Song 2016, eq. 4, smooth).
+    """Negatives should be beyond a margin from query and positive (lifted structure, Oh Song 2016, eq. 4, smooth).
 
     `max(0, J)^2 / 2` with `J = log(sum_n exp(m - d(q,n)) + sum_n exp(m - d(p,n))) + d(q,p)`. The paper states no m;
-    1 is what others use. Tuples with J < 0 give no gradient.
+    1 is common. Tuples with J < 0 have no gradient.
     """
     margin = _checked_margin(margin)
     query, positive, negatives = as_tuples(query, positive, negatives)

@@ -1,4 +1,4 @@
-"""Geo-classification, a baseline of the paper (Vo 2017): a photo is classified into the square cell it stands in."""
+"""Geo-classification, a baseline of the paper (Vo 2017): a photo is classified into square geographic cells."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sareloc.arrays import Floats, Ints
+from sareloc.arrays import Ints
 from sareloc.errors import ArgumentError, PositionError
 
 
@@ -20,25 +20,21 @@ class GeoCells:
 
     side_m: float
     squares: Ints
-    """(C, 2) which square of the plane each cell is: it covers [squares * side_m, (squares + 1) * side_m)."""
+    """(C, 2) column and row of each cell: it covers [squares * side_m, (squares + 1) * side_m)."""
 
     def __len__(self) -> int:
         return len(self.squares)
 
     def labels(self, metres: npt.ArrayLike) -> Ints:
-        """(P,) the cell of each planar position (P, 2) in metres; -1 where the position is in no cell."""
+        """(P,) the cell of each planar position (P, 2) in metres; -1 if it is in no cell."""
         number = {tuple(square): cell for cell, square in enumerate(self.squares.tolist())}
         return np.array([number.get(tuple(s), -1) for s in _squares(metres, self.side_m).tolist()], dtype=np.int64)
 
-    def centres_m(self) -> Floats:
-        """(C, 2) the middle of each cell, in the metres of the positions."""
-        return (self.squares.astype(np.float64) + 0.5) * self.side_m
-
 
 def make_cells(metres: npt.ArrayLike, side_m: float = 25.0) -> GeoCells:
-    """The cells of this side that planar positions (P, 2) in metres fall into; empty ones do not exist.
+    """The cells of this side that contain planar positions (P, 2) in metres.
 
-    The squares lie on multiples of the side, so a photo's square does not depend on which other photos there are.
+    Cells are at multiples of the side, so the cell of a photo does not depend on the other photos.
     """
     if not (np.isfinite(side_m) and side_m > 0):
         raise ArgumentError(f"side_m must be a positive number of metres, found {side_m!r}")
@@ -49,7 +45,7 @@ def make_classifier(dim: int, cells: int, *, rng: torch.Generator) -> nn.Linear:
     """A linear layer from descriptors (B, dim) to one score per cell (B, cells): weights 0.01 randn, bias 0."""
     if dim < 1 or cells < 1:
         raise ArgumentError(f"a classifier needs at least 1 dimension and 1 cell, found dim={dim}, cells={cells}")
-    # Made without storage first: the start that nn.Linear gives itself would draw from the global generator.
+    # without storage first: the initialization of nn.Linear would draw from the global generator
     layer = nn.Linear(dim, cells, device="meta").to_empty(device=rng.device)
     nn.init.normal_(layer.weight, std=0.01, generator=rng)
     nn.init.zeros_(layer.bias)
@@ -57,7 +53,7 @@ def make_classifier(dim: int, cells: int, *, rng: torch.Generator) -> nn.Linear:
 
 
 def geo_classification(scores: Tensor, labels: Tensor) -> Tensor:
-    """How surprised the classifier is by the photo's own cell: softmax cross-entropy, one value per photo.
+    """Softmax cross-entropy of the photo's cell, one value per photo.
 
     `scores` (B, C), `labels` (B,) int64 cell numbers -> (B,). Half-precision scores are widened to float32.
     """
