@@ -35,7 +35,7 @@ from sareloc.evaluation.ranking import search
 from sareloc.geo import Positions
 from sareloc.index import ExactIndex
 from sareloc.losses import make_loss
-from sareloc.training.mining import find_neighbourhoods, mine, no_memory
+from sareloc.training import find_neighbourhoods, mine, no_memory
 
 WALK = "streets-256"
 DIM = WALKS[WALK].dim

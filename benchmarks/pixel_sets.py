@@ -14,6 +14,9 @@ from benchmarks import real_sets
 from sareloc.datasets import Places, photo_paths
 from sareloc.errors import PhotoError
 from sareloc.loading import load_images
+from sareloc.models import PlaceModel
+from sareloc.training import TensorInputs
+from sareloc.training.data import frozen_features
 
 SPLITS = ("train", "val", "test")
 HELD_OUT = 0.2
@@ -23,6 +26,11 @@ HELD_OUT = 0.2
 def unmarked(name: str) -> str:
     """A set's name without the mark that says who of it asks (see `PixelSets.places`)."""
     return name.rstrip("+-")
+
+
+def frozen_inputs(model: PlaceModel, pixels: torch.Tensor, dtype: torch.dtype, *, batch: int) -> TensorInputs:
+    """Training inputs from pixels (N, 3, H, W) in memory: features of the frozen layers, on the same device."""
+    return TensorInputs(torch.cat([frozen_features(model, part, dtype) for part in pixels.split(batch)]), "features")
 
 
 @dataclass(frozen=True)

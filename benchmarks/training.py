@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 import torch.nn.functional as F
+from benchmarks.pixel_sets import frozen_inputs
 from torch import Tensor, nn
 
 from sareloc.datasets import PhotoSet, Places
@@ -29,12 +30,9 @@ from sareloc.geo import Positions
 from sareloc.losses import make_loss
 from sareloc.models import PlaceModel, make_model
 from sareloc.models.preprocess import best_dtype
-from sareloc.training import TrainingConfig
-from sareloc.training.data import TensorInputs, keep_features
-from sareloc.training.distributed import Network, Ranks, local_device
-from sareloc.training.learners import TupleLearner
-from sareloc.training.loop import make_optimizer
-from sareloc.training.mining import Neighbourhoods, find_neighbourhoods
+from sareloc.training import Neighbourhoods, TensorInputs, TrainingConfig, find_neighbourhoods
+from sareloc.training.distributed import Network, ProcessGroup, local_device
+from sareloc.training.learners import TupleLearner, make_optimizer
 
 
 def make_places(database: int, queries: int) -> Places:
@@ -133,7 +131,7 @@ def step_seconds(learner: TupleLearner, optimizer: torch.optim.Optimizer) -> flo
     tuples = learner._mine(learner.near.trainable, seed=0)
     steps = -(-len(tuples) // learner.config.tuples_per_step)
     rng = torch.Generator()
-    return min(seconds(lambda: drain(learner._learn(tuples, optimizer, rng))) for _ in range(3)) / steps
+    return min(seconds(lambda: drain(learner._train(tuples, optimizer, rng))) for _ in range(3)) / steps
 
 
 def peak_gib(args: argparse.Namespace, train_from: str, tuples_at_once: int) -> float:
@@ -144,7 +142,7 @@ def peak_gib(args: argparse.Namespace, train_from: str, tuples_at_once: int) -> 
     model = make_model(size=(args.height, args.width), train_from=train_from).to(local_device())
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     network = Network(model, "pixels", best_dtype(local_device()))
-    learner = TupleLearner(network, find_neighbourhoods(places), TensorInputs(pixels), 60, config, Ranks())
+    learner = TupleLearner(network, find_neighbourhoods(places), TensorInputs(pixels), 60, config, ProcessGroup())
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated() - sum(p.nbytes for p in model.parameters())
@@ -175,10 +173,10 @@ def main() -> None:
         held: dict[str, TensorInputs] = {"pixels": TensorInputs(pixels)}
         once = 0.0
         if stage == "features":
-            keep_features(model, pixels[:64], dtype, batch=32)
-            once = seconds(lambda: held.update(features=keep_features(model, pixels, dtype, batch=32)))
+            frozen_inputs(model, pixels[:64], dtype, batch=32)
+            once = seconds(lambda: held.update(features=frozen_inputs(model, pixels, dtype, batch=32)))
         learner = TupleLearner(
-            Network(model, held[stage].stage, dtype), near, held[stage], args.database, config, Ranks()
+            Network(model, held[stage].stage, dtype), near, held[stage], args.database, config, ProcessGroup()
         )
         optimizer = make_optimizer(learner, config)
         drain(learner.epoch(0, optimizer))  # warm: kernels chosen, graphs compiled

@@ -23,16 +23,14 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.pixel_sets import PixelSets
+from benchmarks.pixel_sets import PixelSets, frozen_inputs
 
 from sareloc.models import PlaceModel, fit_whitening, init_netvlad, make_model
 from sareloc.models.preprocess import best_dtype
 from sareloc.models.published import load_backbone_weights
 from sareloc.models.whitening import Whitening
-from sareloc.training import RECIPES, recipe, train
-from sareloc.training.data import TrainingSet, keep_features
-from sareloc.training.distributed import Network, Ranks, describe, local_device
-from sareloc.training.validation import recall_of_descriptors
+from sareloc.training import RECIPES, TrainingSet, recall_of_descriptors, recipe, train
+from sareloc.training.distributed import Network, ProcessGroup, compute_descriptors, local_device
 
 TRAINING = {"cambridge": ("cambridge-train", "cambridge-val"), "city": ("city-train", "city-val")}
 TESTS = ("cambridge-test", "city-test", "gardens-day", "gardens-light", "gardens-both", "tmbud-night")
@@ -47,7 +45,7 @@ class Features:
     def __getitem__(self, name: str) -> TrainingSet:
         if name not in self.opened:
             pixels = self.sets.pixels(name).to(local_device())
-            inputs = keep_features(self.model, pixels, best_dtype(local_device()), batch=64)
+            inputs = frozen_inputs(self.model, pixels, best_dtype(local_device()), batch=64)
             self.opened[name] = TrainingSet(self.sets.places(name), inputs)
         return self.opened[name]
 
@@ -69,7 +67,7 @@ def judge(model: PlaceModel, sets: Features, trained_on: str, dim: int) -> dict[
 
     def descriptors(dataset: TrainingSet) -> torch.Tensor:
         network = Network(model, dataset.inputs.stage, best_dtype(local_device()))
-        return describe(network, dataset.inputs, 64, Ranks())
+        return compute_descriptors(network, dataset.inputs, 64, ProcessGroup())
 
     dataset = sets[trained_on]
     known = descriptors(dataset)[: len(dataset.places.database)].float()

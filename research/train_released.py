@@ -30,7 +30,7 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.pixel_sets import PixelSets, unmarked
+from benchmarks.pixel_sets import PixelSets, frozen_inputs, unmarked
 
 from sareloc.datasets import Places
 from sareloc.evaluation import evaluate_rankings, search
@@ -38,8 +38,7 @@ from sareloc.models import PlaceModel, init_netvlad, make_model
 from sareloc.models.checkpoint import load_model, save_checkpoint
 from sareloc.models.preprocess import best_dtype, cudnn_tries
 from sareloc.models.published import load_backbone_weights
-from sareloc.training import TrainingConfig, train
-from sareloc.training.data import TensorInputs, TrainingSet, keep_features
+from sareloc.training import TensorInputs, TrainingConfig, TrainingSet, train
 from sareloc.training.distributed import local_device
 
 DATASETS = "cambridge-train+,tmbud-train+,landmarks-train,city-train"
@@ -103,7 +102,7 @@ def open_datasets(sets: PixelSets, names: list[str], model: PlaceModel, *, featu
         pixels = sets.pixels(name).to(local_device())
         inputs = TensorInputs(pixels)
         if features:
-            inputs = keep_features(model, pixels, best_dtype(local_device()), batch=64)
+            inputs = frozen_inputs(model, pixels, best_dtype(local_device()), batch=64)
         datasets.append(TrainingSet(sets.places(name), inputs))
     return datasets
 

@@ -18,8 +18,7 @@ from sareloc.errors import ArgumentError
 from sareloc.maps import build_map
 from sareloc.models import make_model
 from sareloc.models.checkpoint import load_model, save_checkpoint
-from sareloc.training import EpochRecord
-from sareloc.training.run_folder import RunFolder, RunState
+from sareloc.training import EpochRecord, RunFolder, RunState
 
 pytest.importorskip("matplotlib")
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import re
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -182,32 +180,6 @@ def test_a_wrong_config_file_says_what_was_found(text: str, words: tuple[str, ..
     file.write_text(text)
     with pytest.raises(ArgumentError, match=r"train\.toml") as refused:
         run("city", "--out", tmp_path / "run", "--config", file)
-    for word in words:
-        assert word in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"margin": 0.2}, ("sare-ind", "margin", "triplet, contrastive, lifted")),
-        ({"loss": "triplet", "kernel": "cauchy"}, ("triplet", "kernel", "sare-ind, sare-joint")),
-        ({"loss": "triplet", "kernel_width": 2}, ("triplet", "kernel_width", "sare-ind, sare-joint")),
-        ({"loss": "geo-classification", "margin": 1}, ("geo-classification", "margin", "triplet")),
-        ({"kernel_width": 0}, ("kernel_width", "above 0")),
-        ({"batch": 0}, ("batch", "at least 1")),
-        ({"negatives": 0}, ("negatives", "at least 1")),
-        ({"lr": 0}, ("lr", "above 0")),
-        ({"lr": math.nan}, ("lr", "nan")),
-        ({"weight_decay": math.inf}, ("weight_decay", "inf")),
-        ({"cell_m": 0}, ("cell_m", "above 0")),
-        ({"height": 0, "width": 0}, ("height", "at least 64")),
-        ({"whitening_photos": 1}, ("whitening_photos", "at least 2")),
-        ({"seed": 2**70}, ("seed", "2^63")),
-    ],
-)
-def test_an_option_out_of_range_is_refused(options: dict[str, Any], words: tuple[str, ...]) -> None:
-    with pytest.raises(ArgumentError) as refused:
-        TrainingConfig(**options)
     for word in words:
         assert word in str(refused.value)
 

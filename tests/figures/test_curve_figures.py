@@ -20,8 +20,7 @@ from sareloc.figures import (
     read_history,
     read_report,
 )
-from sareloc.training import EpochRecord
-from sareloc.training.run_folder import RunFolder, RunState
+from sareloc.training import EpochRecord, RunFolder, RunState
 
 RECALL = {1: 60.0, 5: 80.0, 10: 90.0}
 
@@ -38,7 +37,7 @@ def epochs(count: int, **values: float) -> tuple[EpochRecord, ...]:
 
 
 def test_the_start_has_recall_and_no_loss() -> None:
-    start = EpochRecord.of_start().judged({1: 0.2, 5: 0.4, 10: 0.5})
+    start = EpochRecord.of_start().with_recall({1: 0.2, 5: 0.4, 10: 0.5})
     loss, recall = draw_training({"run": (start, *epochs(2, recall_1=0.3, recall_5=0.5, recall_10=0.6))}).axes
     assert list(loss.lines[0].get_xdata()) == [1, 2]
     assert list(recall.lines[0].get_xdata()) == [0, 1, 2]

@@ -16,9 +16,7 @@ from tests.training.tiny_dataset import tiny_dataset, tiny_model, tiny_pixels
 from sareloc.errors import ArgumentError
 from sareloc.models import PlaceModel, fit_whitening
 from sareloc.models.checkpoint import read_manifest
-from sareloc.training import train
-from sareloc.training.data import TrainingSet
-from sareloc.training.validation import recall_of_descriptors
+from sareloc.training import TrainingSet, recall_of_descriptors, train
 
 CONFIG = replace(QUICK, dim=None, lr=0.01)
 DATABASE = 80  # photos of the tiny dataset: enough for a whitening of 24 dimensions, too few for one of 60

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from tests.training.two_ranks import LOSSES, trained
 
-from sareloc.training.distributed import Ranks
+from sareloc.training.distributed import ProcessGroup
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,4 +39,4 @@ def assert_both_end_where_one_process_does(folder: Path) -> None:
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
 def test_shares_joined_in_order_are_the_whole(count: int, world: int) -> None:
     things = list(range(count))
-    assert [t for rank in range(world) for t in things[Ranks(rank, world).share(count)]] == things
+    assert [t for rank in range(world) for t in things[ProcessGroup(rank, world).share(count)]] == things

@@ -13,16 +13,8 @@ import torch.nn.functional as F
 from sareloc.datasets.places import PhotoSet, Places
 from sareloc.errors import DatasetError
 from sareloc.geo import Positions
-from sareloc.training.mining import (
-    Neighbourhoods,
-    check_minable,
-    find_candidates,
-    find_neighbourhoods,
-    mine,
-    no_memory,
-    random_keys,
-    similarity_with,
-)
+from sareloc.training import Neighbourhoods, find_neighbourhoods, mine, no_memory
+from sareloc.training.mining import check_minable, find_candidates, random_keys, similarity_with
 
 
 def places_at(database_m: list[float], queries_m: list[float], **more: object) -> Places:
@@ -76,13 +68,13 @@ def test_a_photo_that_asks_and_is_searched_is_not_its_own_positive() -> None:
 
 def test_a_dataset_without_positives_is_refused_before_the_first_step() -> None:
     dataset = places_at([100.0], [0.0])
-    with pytest.raises(DatasetError, match="none of its 1 queries has a potential positive"):
+    with pytest.raises(DatasetError, match="potential positive"):
         check_minable(dataset, find_neighbourhoods(dataset), 10)
 
 
 def test_a_dataset_too_small_for_the_negatives_is_refused() -> None:
     dataset = places_at([5.0, 100.0], [0.0])
-    with pytest.raises(DatasetError, match="only 1 database photos that may be a negative, and a tuple takes 10"):
+    with pytest.raises(DatasetError, match="negative_radius_m"):
         check_minable(dataset, find_neighbourhoods(dataset), 10)
 
 

@@ -16,17 +16,22 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.training.tiny_dataset import PLACES, tiny_dataset, tiny_model, tiny_places, write_dataset
+from tests.training.tiny_dataset import PLACES, tiny_dataset, tiny_features, tiny_model, tiny_places, write_dataset
 
 from sareloc.errors import ArgumentError, DatasetError, SarelocError
 from sareloc.models import PlaceModel
 from sareloc.models.checkpoint import open_checkpoint
-from sareloc.training import RECIPES, TrainingConfig, recipe, train
-from sareloc.training.data import TensorInputs, TrainingSet, keep_features
-from sareloc.training.distributed import Network, Ranks, describe
-from sareloc.training.loop import best_epoch, learning_rate
-from sareloc.training.run_folder import EpochRecord
-from sareloc.training.validation import recall_of_descriptors
+from sareloc.training import (
+    RECIPES,
+    EpochRecord,
+    TrainingConfig,
+    TrainingSet,
+    best_epoch,
+    recall_of_descriptors,
+    recipe,
+    train,
+)
+from sareloc.training.distributed import Network, ProcessGroup, compute_descriptors
 
 QUICK = TrainingConfig(
     epochs=3, lr=0.05, negatives=5, pool=10, remembered=5, refresh_every=20, precision="float32", dim=0
@@ -43,7 +48,7 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 
 def recall_1(model: PlaceModel, dataset: TrainingSet) -> float:
     network = Network(model, dataset.inputs.stage, torch.float32)
-    return recall_of_descriptors(dataset.places, describe(network, dataset.inputs, 16, Ranks()))[1]
+    return recall_of_descriptors(dataset.places, compute_descriptors(network, dataset.inputs, 16, ProcessGroup()))[1]
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -93,11 +98,8 @@ def test_one_tuple_at_a_time_gives_the_same_step(loss: str) -> None:
 
 def test_kept_features_teach_what_pixels_teach() -> None:
     def trained(features: bool) -> dict[str, torch.Tensor]:
-        model, dataset = tiny_model(), tiny_dataset()
-        if features:
-            assert isinstance(dataset.inputs, TensorInputs)
-            dataset = TrainingSet(dataset.places, keep_features(model, dataset.inputs.tensor, torch.float32))
-        train(model, dataset, replace(QUICK, epochs=1), progress=False)
+        model = tiny_model()
+        train(model, tiny_features(model) if features else tiny_dataset(), replace(QUICK, epochs=1), progress=False)
         return weights(model)
 
     pixels, features = trained(False), trained(True)
@@ -151,9 +153,9 @@ def test_geo_classification_resumes_too(tmp_path: Path) -> None:
 
 def test_a_run_folder_is_not_written_over_by_accident(tmp_path: Path) -> None:
     train(tiny_model(), tiny_dataset(), replace(QUICK, epochs=1), out=tmp_path, progress=False)
-    with pytest.raises(ArgumentError, match="holds a run already: resume it with --resume"):
+    with pytest.raises(ArgumentError, match="--resume"):
         train(tiny_model(), tiny_dataset(), QUICK, out=tmp_path, progress=False)
-    with pytest.raises(ArgumentError, match=r"another config \(lr was 0.05, is 0.2\)"):
+    with pytest.raises(ArgumentError, match="lr was"):
         train(tiny_model(), tiny_dataset(), replace(QUICK, lr=0.2), out=tmp_path, resume=True, progress=False)
 
 
@@ -169,7 +171,7 @@ def test_the_saved_model_opens_and_is_whitened(tmp_path: Path) -> None:
 def test_whitening_takes_what_the_photos_allow(capsys: pytest.CaptureFixture[str]) -> None:
     run = train(tiny_model(), tiny_dataset(), replace(QUICK, epochs=1, dim=4096), progress=False)
     assert run.model.dim == 4 * 16
-    assert "80 database photos allow 64 dimensions after whitening, not 4096" in capsys.readouterr().out
+    assert "64 dimensions" in capsys.readouterr().out
 
 
 def test_history_says_what_each_epoch_gave(tmp_path: Path) -> None:
@@ -187,7 +189,7 @@ def test_tensorboard_gets_the_same_numbers(tmp_path: Path) -> None:
     written = events.EventAccumulator(str(tmp_path)).Reload()
     losses = {event.step: event.value for event in written.Scalars("loss")}
     assert losses == pytest.approx({record.epoch: record.loss for record in run.history[1:]})
-    assert "recall_5" not in written.Tags()["scalars"]  # nothing was judged
+    assert "recall_5" not in written.Tags()["scalars"]  # no validation set
 
 
 def test_a_run_killed_at_any_moment_goes_on_to_the_same_bits(tmp_path: Path) -> None:
@@ -252,24 +254,16 @@ def test_patience_stops_a_run_that_no_longer_improves() -> None:
     assert len(run.history) == 3
 
 
-def test_learning_rate_halves_and_the_refresh_interval_doubles() -> None:
-    config = TrainingConfig()
-    assert [learning_rate(config, e) for e in (0, 4, 5, 10)] == [0.001, 0.001, 0.0005, 0.00025]
-    assert [config.refresh_every << config.halvings(e) for e in (0, 5, 10)] == [1000, 2000, 4000]
-    cosine = TrainingConfig(schedule="cosine", epochs=10)
-    assert learning_rate(cosine, 5) == pytest.approx(0.0005)
-
-
 def test_a_loss_that_is_not_a_number_stops_the_run() -> None:
     model = tiny_model()
     with torch.no_grad():
         model.backbone.conv3.bias.fill_(math.nan)
-    with pytest.raises(SarelocError, match="the loss became nan in epoch 1: lower lr"):
+    with pytest.raises(SarelocError, match="nan in epoch 1"):
         train(model, tiny_dataset(), QUICK, progress=False)
 
 
 def test_a_dataset_where_nothing_can_be_mined_says_so_before_the_first_step() -> None:
-    with pytest.raises(DatasetError, match="none of its 40 queries has a potential positive"):
+    with pytest.raises(DatasetError, match="potential positive"):
         train(tiny_model(), tiny_dataset(), replace(QUICK, positive_radius_m=2.0), progress=False)
 
 
@@ -281,7 +275,7 @@ def test_from_files_as_from_memory_and_unreadable_photos_are_left_out(
     broken = places.database.path(3)
     broken.write_bytes(broken.read_bytes()[:100])
     run = train(tiny_model(), places, replace(QUICK, epochs=1, keep=keep), progress=False)
-    assert "1 photos cannot be read and are left out" in capsys.readouterr().out
+    assert "1 photos cannot be read" in capsys.readouterr().out
     assert run.history[1].tuples == PLACES
 
 
@@ -291,35 +285,6 @@ def test_files_and_memory_teach_the_same(tmp_path: Path) -> None:
     train(models[0], places, replace(QUICK, epochs=1, keep="nothing"), progress=False)
     train(models[1], tiny_dataset(), replace(QUICK, epochs=1), progress=False)
     assert same(weights(models[0]), weights(models[1]))
-
-
-def test_options_are_checked() -> None:
-    with pytest.raises(ArgumentError, match="radii must rise"):
-        TrainingConfig(positive_radius_m=30)
-    with pytest.raises(ArgumentError, match="negatives must be at least 1"):
-        TrainingConfig(negatives=0)
-    with pytest.raises(ArgumentError, match="lr must not be negative"):
-        TrainingConfig(lr=-1)
-    with pytest.raises(ArgumentError, match="unknown loss 'sare'"):
-        TrainingConfig(loss="sare")
-    with pytest.raises(ArgumentError, match="unknown recipe 'sare'"):
-        recipe("sare")
-    with pytest.raises(ArgumentError, match="triplet has no kernel"):
-        TrainingConfig(loss="triplet", kernel="cauchy")
-
-
-def test_the_papers_values_are_the_defaults() -> None:
-    config = TrainingConfig()
-    assert (config.tuples_per_step, config.negatives, config.pool, config.remembered) == (4, 10, 1000, 10)
-    assert (config.positive_min_m, config.positive_radius_m, config.negative_radius_m) == (1, 10, 25)
-    assert (config.optimizer, config.lr, config.momentum, config.weight_decay) == ("sgd", 0.001, 0.9, 0.001)
-    assert (config.refresh_every, config.halve_every, config.epochs, config.reduction) == (1000, 5, 30, "pairs")
-
-
-def test_only_the_triplet_prunes_by_its_margin() -> None:
-    assert recipe("netvlad").mining_margin == 0.1
-    assert recipe("netvlad", margin=0.3).mining_margin == 0.3
-    assert all(recipe(n).mining_margin is None for n in RECIPES if n not in {"netvlad", "crn"})
 
 
 def test_tiny_places_are_what_the_tests_think() -> None:

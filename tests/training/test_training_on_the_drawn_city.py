@@ -9,10 +9,8 @@ from tests.training.tiny_dataset import TinyBackbone
 
 from sareloc.city import city_places, draw_pixels
 from sareloc.models import PlaceModel, Preprocess, init_netvlad, make_aggregation
-from sareloc.training import recipe, train
-from sareloc.training.data import TensorInputs, TrainingSet
-from sareloc.training.distributed import Network, Ranks, describe
-from sareloc.training.validation import recall_of_descriptors
+from sareloc.training import TensorInputs, TrainingSet, recall_of_descriptors, recipe, train
+from sareloc.training.distributed import Network, ProcessGroup, compute_descriptors
 
 SIZE = (96, 128)
 
@@ -33,7 +31,7 @@ def start(dataset: TrainingSet) -> PlaceModel:
 
 
 def recall(model: PlaceModel, dataset: TrainingSet) -> dict[int, float]:
-    described = describe(Network(model, "pixels", torch.float32), dataset.inputs, 16, Ranks())
+    described = compute_descriptors(Network(model, "pixels", torch.float32), dataset.inputs, 16, ProcessGroup())
     return recall_of_descriptors(dataset.places, described)
 
 

@@ -15,7 +15,8 @@ from sareloc.datasets.places import PhotoSet, Places
 from sareloc.geo import Positions
 from sareloc.models import PlaceModel, Preprocess, init_netvlad, make_aggregation
 from sareloc.models.backbones.base import Backbone, init_weights
-from sareloc.training.data import TensorInputs, TrainingSet
+from sareloc.training import TensorInputs, TrainingSet
+from sareloc.training.data import frozen_features
 
 SIDE = 64
 PLACES = 40
@@ -82,6 +83,13 @@ def tiny_places(folder: Path = Path("nowhere")) -> Places:
 
 def tiny_dataset(seed: int = 0) -> TrainingSet:
     return TrainingSet(tiny_places(), TensorInputs(tiny_pixels(seed)))
+
+
+def tiny_features(model: PlaceModel, seed: int = 0) -> TrainingSet:
+    """The same dataset as features of the frozen layers."""
+    return TrainingSet(
+        tiny_places(), TensorInputs(frozen_features(model, tiny_pixels(seed), torch.float32), "features")
+    )
 
 
 def write_dataset(folder: Path, seed: int = 0) -> Places:

@@ -9,7 +9,7 @@ from tests.training.tiny_dataset import tiny_dataset, tiny_model
 from torch import Tensor
 
 from sareloc.training import train
-from sareloc.training.distributed import local_device, start_ranks
+from sareloc.training.distributed import join_process_group, local_device
 
 LOSSES = ("sare-joint", "triplet", "geo-classification")
 
@@ -27,4 +27,4 @@ def trained(loss: str) -> dict[str, Tensor]:
 
 if __name__ == "__main__":
     weights = {name: tensor for loss in LOSSES for name, tensor in trained(loss).items()}
-    save_file(weights, f"{sys.argv[1]}/rank{start_ranks(local_device()).rank}.safetensors")
+    save_file(weights, f"{sys.argv[1]}/rank{join_process_group(local_device()).rank}.safetensors")

@@ -13,10 +13,9 @@ from sareloc.datasets import Places, load_dataset, split_places
 from sareloc.errors import ArgumentError
 from sareloc.files import replacing
 from sareloc.models.checkpoint import load_model
-from sareloc.training import TrainingConfig, config_text, read_config, recipe, train
+from sareloc.training import RunFolder, TrainingConfig, config_text, read_config, recipe, start_model, train
 from sareloc.training.config import LOSS_OPTIONS, toml_line
-from sareloc.training.distributed import local_device, start_model, start_ranks
-from sareloc.training.run_folder import RunFolder
+from sareloc.training.distributed import join_process_group, local_device
 
 Shown = Parameter(show=True)
 Start = Parameter(group="Start of the training")
@@ -110,7 +109,7 @@ def train_command(
     folder.prepare(resume=resume)
     loaded = [_load_splits(name, root) for name in datasets]
     split_here = [part for made, *pair in loaded if made for part in pair if part]
-    if split_here and start_ranks(local_device()).first:
+    if split_here and join_process_group(local_device()).is_main:
         folder.save_split(split_here)
     places, validation = [train for _, train, _ in loaded], [val for _, _, val in loaded if val]
     if model is not None:

@@ -14,8 +14,7 @@ from sareloc.errors import ArgumentError
 from sareloc.evaluation import Report
 from sareloc.evaluation.metrics import precision_recall
 from sareloc.figures.style import new_figure, require_finite, series_style, styled
-from sareloc.training import EpochRecord
-from sareloc.training.loop import best_epoch
+from sareloc.training import EpochRecord, best_epoch
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,7 +1,37 @@
-"""From datasets to a checkpoint: the paper's training loop, config and recipes; resumable, on one process or many."""
+"""From datasets to a checkpoint: the paper's training loop, config and recipes; resumable, on one process or many.
+
+    run = train(load_model("fast"), load_dataset("my-dataset/", split="train"), recipe("sare-joint", epochs=5))
+
+`loop` has the training loop, `learners` an epoch of it, `mining` the tuples, `data` the training inputs.
+"""
 
 from sareloc.training.config import RECIPES, TrainingConfig, config_text, read_config, recipe
-from sareloc.training.loop import Run, train
-from sareloc.training.run_folder import EpochRecord
+from sareloc.training.data import TensorInputs, TrainingSet, augment
+from sareloc.training.loop import Run, start_model, train
+from sareloc.training.mining import Neighbourhoods, Tuples, find_neighbourhoods, mine, no_memory
+from sareloc.training.run_folder import EpochRecord, RunFolder, RunState, best_epoch
+from sareloc.training.validation import recall_of_descriptors
 
-__all__ = ["RECIPES", "EpochRecord", "Run", "TrainingConfig", "config_text", "read_config", "recipe", "train"]
+__all__ = [
+    "RECIPES",
+    "EpochRecord",
+    "Neighbourhoods",
+    "Run",
+    "RunFolder",
+    "RunState",
+    "TensorInputs",
+    "TrainingConfig",
+    "TrainingSet",
+    "Tuples",
+    "augment",
+    "best_epoch",
+    "config_text",
+    "find_neighbourhoods",
+    "mine",
+    "no_memory",
+    "read_config",
+    "recall_of_descriptors",
+    "recipe",
+    "start_model",
+    "train",
+]

@@ -1,70 +1,78 @@
 """The training loop, on one page.
 
 An epoch visits every query that has a potential positive, in random order. Before each block of `refresh_every`
-queries all photos are described anew and the block's tuples are mined from those descriptors; then the tuples are
-learned, `tuples_per_step` at a time. After each epoch the validation set is judged and the run is saved, so that a
-stopped run goes on from there to the same numbers. What is random is drawn from (seed, epoch, block) alone.
+queries the descriptors of all photos are computed, and the block's tuples are mined from them; then the network is
+trained on these tuples, `tuples_per_step` at a time. After each epoch recall is measured on the validation sets and
+the run is saved, so that a stopped run resumes to the same numbers. All random numbers depend on (seed, epoch, block)
+alone.
 
-Epoch 0 is the start. It is judged as the epochs after it are, and kept if none of them has a better recall@5 on
-validation. A start that comes with a whitening is a finished model: it is also judged with that whitening, beside what
-the training made of it with the whitening that is saved, and the training's result is kept only if it is better.
+Epoch 0 is the start. It is validated like the other epochs, and kept if none of them has a better recall@5. A start
+with a whitening is a finished model: it is also validated with that whitening, and the trained model, with the
+whitening that is saved, is kept only if it is better.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from sareloc.datasets.places import Places
-from sareloc.errors import ArgumentError, DatasetError, SarelocError
-from sareloc.models import PlaceModel
+from sareloc.datasets.places import PhotoSet, Places
+from sareloc.errors import ArgumentError, DatasetError, PhotoError, SarelocError
+from sareloc.loading import load_images
+from sareloc.models import PlaceModel, Preprocess, init_netvlad, make_model
 from sareloc.models.checkpoint import save_checkpoint
-from sareloc.models.preprocess import best_dtype
-from sareloc.models.whitening import Whitening, in_order
-from sareloc.training.config import GEO_CLASSIFICATION, TrainingConfig
-from sareloc.training.data import TrainingSet, join_inputs, open_datasets
-from sareloc.training.distributed import Network, Ranks, local_device, start_ranks
-from sareloc.training.learners import CellLearner, Learner, TupleLearner
-from sareloc.training.mining import check_minable, find_neighbourhoods, join_neighbourhoods
-from sareloc.training.run_folder import EpochRecord, RunFolder, RunState, optimizer_tensors, restore_optimizer
+from sareloc.models.netvlad_init import INIT_PHOTOS
+from sareloc.models.preprocess import Image, best_dtype
+from sareloc.models.published import load_backbone_weights
+from sareloc.models.whitening import Whitening
+from sareloc.training.config import TrainingConfig
+from sareloc.training.data import TrainingSet, open_datasets
+from sareloc.training.distributed import Network, join_process_group, local_device
+from sareloc.training.learners import Learner, learning_rate, make_learner, make_optimizer
+from sareloc.training.run_folder import (
+    EpochRecord,
+    RunFolder,
+    RunState,
+    best_epoch,
+    optimizer_tensors,
+    restore_optimizer,
+)
 from sareloc.training.validation import (
-    PHOTOS_PER_DIM,
-    choose_photos,
     cut_whitening,
-    describe_database,
-    fit_to_datasets,
+    final_whitening,
+    kept_whitening,
     load_weights,
     mean_recall,
-    photos_suffice,
-    scale_to,
+    trainable_whitening,
     whitening_dim,
     with_whitening,
 )
 
-LOOK_EVERY = 20  # steps between two looks at the loss: each look waits for the GPU
+LOG_EVERY = 20  # steps between two readings of the loss: each reading waits for the GPU
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A finished training: the model that was kept, whitened if that was asked for, and every epoch's record."""
+    """A finished training: the model that was kept, with its whitening, and the record of every epoch."""
 
     model: PlaceModel
     history: tuple[EpochRecord, ...]
-    """Epoch 0, which is the start, and those after it, all judged alike."""
+    """Epoch 0, which is the start, and the others, all validated in the same way."""
     start: EpochRecord
-    """Epoch 0, judged with the whitening that the start came with."""
+    """Epoch 0, validated with the start's own whitening."""
     best: EpochRecord
-    """The epoch that was kept, judged with the whitening that it is saved with; epoch 0: the start was kept."""
+    """The epoch that was kept, validated with the whitening that is saved; epoch 0: the start was kept."""
 
     def line(self) -> str:
-        """What the training gained, in one line for a person."""
+        """What the training gained, in one line."""
         trained = self.history[-1].epoch
         if math.isnan(self.best.recall_5):
             if not trained:
@@ -83,6 +91,31 @@ class Run:
         return f"{gained} on validation; best epoch {self.best.epoch}"
 
 
+def start_model(
+    databases: Sequence[PhotoSet],
+    *,
+    backbone: str,
+    aggregation: str,
+    weights: Path | None,
+    size: tuple[int, int],
+    seed: int,
+    workers: int = 0,
+) -> PlaceModel:
+    """A new model: published weights of the backbone, and NetVLAD's centres by k-means over photos of the databases."""
+    if weights is None:
+        raise ArgumentError(
+            f"a new {backbone} model starts from published weights: give them with --weights (torchvision's .pth or "
+            ".safetensors), or start from a checkpoint with --model"
+        )
+    model = make_model(backbone, aggregation, size=size)
+    load_backbone_weights(model.backbone, weights)
+    rng = np.random.default_rng(seed)
+    photos = [database.path(row) for database in databases for row in range(len(database))]
+    chosen = [photos[i] for i in rng.permutation(len(photos))[:INIT_PHOTOS]]
+    init_netvlad(model, _readable(chosen, model.preprocess, workers), rng)
+    return model
+
+
 def train(
     model: PlaceModel,
     places: Places | TrainingSet | Sequence[Places | TrainingSet],
@@ -95,18 +128,17 @@ def train(
 ) -> Run:
     """Train `model` on `places` and keep the epoch with the best recall@5 on `validation` (without it: the last).
 
-    Both may be several: a tuple's negatives then come from all datasets, also from those without queries, and recall is
-    the mean over the validation sets.
-    The model is changed in place and ends with the best epoch's weights, or with those it came with where no epoch
-    beats them. Its whitening is fitted on database photos (`config.dim`), after training or, to be trained as well,
-    before; a model that comes with one keeps it where these photos are too few (`photos_suffice`). `out` is a folder
-    that the run is saved to after every epoch; `resume` goes on from what is there, to the same numbers as an
-    uninterrupted run. Under `torchrun` the processes share the work, and the result is that of one process.
+    With several datasets, negatives of a tuple come from all of them, also from those without queries; recall is the
+    mean over the validation sets. The model is changed in place: at the end it has the weights of the best epoch, or
+    its own if no epoch is better. Its whitening is fitted to database photos (`config.dim`, `config.whitening`); with
+    too few of them a model that has a whitening keeps it. `out`: run folder, written after every epoch; `resume`:
+    continue the run in it, to the same numbers as an uninterrupted run. Under `torchrun` the processes share the work,
+    and the result is that of one process.
     """
     config = config or TrainingConfig()
     device = local_device()
-    ranks = start_ranks(device)
-    progress = progress and ranks.first
+    group = join_process_group(device)
+    progress = progress and group.is_main
     dtype = best_dtype(device) if config.precision == "auto" else getattr(torch, config.precision)
     folder, state = RunFolder(Path(out)) if out is not None else None, None
     if folder:
@@ -117,71 +149,49 @@ def train(
 
     model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     dim = whitening_dim(model.whitening, config)
-    came_with = model.whitening = cut_whitening(model.whitening, dim)
+    start_whitening = model.whitening = cut_whitening(model.whitening, dim)
     start_weights = _copy_weights(model)
-    if folder and ranks.first:
+    if folder and group.is_main:
         folder.save_config(config)
         if not state:
             save_checkpoint(model, folder.start)
-    model.whitening = None  # the descriptors that are learned are the aggregation's
+    model.whitening = None  # descriptors before whitening are trained
     if config.train_from is not None:
         model.backbone.freeze_below(config.train_from)
-    datasets, validation_sets = (
-        open_datasets(
-            model, [p] if isinstance(p, Places | TrainingSet) else p, config, dtype, device, progress=progress
-        )
-        for p in (places, validation)
-    )
-    if not datasets:
-        raise ArgumentError("no places to train on: give at least one dataset")
-    for validation_set in validation_sets:
-        if not len(validation_set.places.queries):
-            raise DatasetError(
-                f"{validation_set.places.name}: the validation set has no queries: give some, or none of it"
-            )
+    datasets = open_datasets(model, _as_list(places), config, dtype, device, progress=progress)
+    validation_sets = open_datasets(model, _as_list(validation), config, dtype, device, progress=progress)
+    _check(datasets, validation_sets)
     network = Network(model, datasets[0].inputs.stage, dtype)
-    kept = None if came_with is None or photos_suffice(datasets, dim, config) else came_with
-    if kept and ranks.first:
-        tqdm.write(
-            f"the database photos are too few to fit a whitening of {dim} dimensions to them ({PHOTOS_PER_DIM} a "
-            f"dimension): the start's, of {kept.dim}, is kept"
-        )
+    kept = kept_whitening(start_whitening, datasets, dim, config, group)
     if config.whitening != "after":
-        rows = choose_photos(datasets, config)
-        model.whitening = (
-            scale_to(kept, describe_database(network, datasets, rows, config, ranks)).to(device)
-            if kept
-            else fit_to_datasets(network, datasets, dim, config, ranks)
-        )
-        model.whitening.projection.requires_grad_(True)
-    judged_with = model.whitening or kept
-    learner = make_learner(network, datasets, config, ranks)
+        model.whitening = trainable_whitening(network, datasets, kept, dim, config, group)
+    epoch_whitening = model.whitening or kept
+    learner = make_learner(network, datasets, config, group)
     optimizer = make_optimizer(learner, config)
 
-    def judge(record: EpochRecord, whitening: Whitening | None) -> EpochRecord:
+    def validate(record: EpochRecord, whitening: Whitening | None) -> EpochRecord:
         if not validation_sets:
             return record
         with with_whitening(model, whitening):
-            return record.judged(mean_recall(model, validation_sets, config, dtype, ranks))
+            return record.with_recall(mean_recall(model, validation_sets, config, dtype, group))
 
-    start = state.start if state else judge(EpochRecord.of_start(), came_with or judged_with)
+    start = state.start if state else validate(EpochRecord.of_start(), start_whitening or epoch_whitening)
     history, best_weights = _restore(state, model, learner, optimizer)
-
     while not _is_over(history, config):
         if history:
-            record = _learn_epoch(history[-1].epoch, learner, optimizer, config, progress=progress)
-            record = judge(record, judged_with)
+            record = _train_epoch(history[-1].epoch, learner, optimizer, config, progress=progress)
+            record = validate(record, epoch_whitening)
         else:
-            record = judge(start, judged_with) if came_with is not kept else start
+            record = validate(start, epoch_whitening) if start_whitening is not kept else start
         history = (*history, record)
         if progress:
             tqdm.write(record.line())
         if best_epoch(history) is record:
             best_weights = _copy_weights(model)
-            if folder and ranks.first:
-                with with_whitening(model, judged_with):
+            if folder and group.is_main:
+                with with_whitening(model, epoch_whitening):
                     save_checkpoint(model, folder.best, training=asdict(config) | {"epoch": record.epoch})
-        if folder and ranks.first:
+        if folder and group.is_main:
             tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
             tensors |= {f"best.{name}": tensor for name, tensor in best_weights.items()}
             tensors |= learner.tensors() | optimizer_tensors(optimizer)
@@ -192,81 +202,24 @@ def train(
     model.load_state_dict(best_weights)
     model.eval()
     best = best_epoch(history)
-    if config.whitening == "learned" or (config.whitening == "refitted" and kept):
-        assert model.whitening is not None
-        known = describe_database(network, datasets, choose_photos(datasets, config), config, ranks)
-        model.whitening = in_order(model.whitening, known)
-    elif kept:
-        model.whitening = kept
-    elif dim:
-        model.whitening = fit_to_datasets(network, datasets, dim, config, ranks)
-        best = judge(best, model.whitening)
-    if came_with and (not best.epoch or best.recall_5 <= start.recall_5):
+    model.whitening = final_whitening(network, datasets, kept, dim, config, group)
+    if dim and not kept and config.whitening != "learned":  # fitted now: validate the best epoch with it
+        best = validate(best, model.whitening)
+    if start_whitening and (not best.epoch or best.recall_5 <= start.recall_5):
         load_weights(model, start_weights)
         best = start
-    if folder and ranks.first:
+    if folder and group.is_main:
         about = {"history": [asdict(r) for r in history], "start": asdict(start), "kept": asdict(best)}
         save_checkpoint(model, folder.model, training=asdict(config) | about)
     return Run(model, history, start, best)
 
 
-def make_learner(network: Network, datasets: Sequence[TrainingSet], config: TrainingConfig, ranks: Ranks) -> Learner:
-    """Geo-classification learns from cells, every other loss from tuples; datasets without tuples are refused here."""
-    if config.loss == GEO_CLASSIFICATION:
-        if len(datasets) > 1:
-            raise ArgumentError(f"geo-classification learns the cells of one dataset, found {len(datasets)} datasets")
-        return CellLearner(network, datasets[0].places, datasets[0].inputs, config, ranks)
-    found = []
-    for dataset in datasets:
-        near = find_neighbourhoods(
-            dataset.places,
-            positive_min_m=config.positive_min_m,
-            positive_radius_m=config.positive_radius_m,
-            negative_radius_m=config.negative_radius_m,
-        )
-        if (
-            len(dataset.places.queries) or len(datasets) == 1
-        ):  # a dataset where nobody asks still gives negatives to the others
-            check_minable(dataset.places, near, config.negatives)
-        skipped = len(near.positives) - len(near.trainable)
-        if skipped and ranks.first:
-            tqdm.write(
-                f"{dataset.places.name}: {skipped} of {len(near.positives)} queries have no potential positive and are "
-                "skipped"
-            )
-        found.append((near, len(dataset.places.database)))
-    inputs, database = join_inputs(datasets)
-    return TupleLearner(network, join_neighbourhoods(found), inputs, database, config, ranks)
-
-
-def make_optimizer(learner: Learner, config: TrainingConfig) -> torch.optim.Optimizer:
-    """SGD with momentum, as in the paper, or AdamW."""
-    if config.optimizer == "adamw":
-        return torch.optim.AdamW(learner.parameters(), lr=config.lr, weight_decay=config.weight_decay)
-    return torch.optim.SGD(
-        learner.parameters(), lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
-    )
-
-
-def learning_rate(config: TrainingConfig, epoch: int) -> float:
-    """The learning rate of this epoch (from 0)."""
-    if config.schedule == "cosine":
-        return config.lr * 0.5 * (1 + math.cos(math.pi * epoch / config.epochs))
-    return float(config.lr * 0.5 ** config.halvings(epoch))
-
-
-def best_epoch(history: tuple[EpochRecord, ...]) -> EpochRecord:
-    """The first epoch with the highest recall@5 on validation; where none was judged, the last."""
-    judged = [record for record in history if not math.isnan(record.recall_5)]
-    return max(judged, key=lambda record: record.recall_5) if judged else history[-1]
-
-
-def _learn_epoch(
+def _train_epoch(
     epoch: int, learner: Learner, optimizer: torch.optim.Optimizer, config: TrainingConfig, *, progress: bool
 ) -> EpochRecord:
     lr = learning_rate(config, epoch)
-    for group in optimizer.param_groups:
-        group["lr"] = lr
+    for parameters in optimizer.param_groups:
+        parameters["lr"] = lr
     began = time.perf_counter()
     losses: list[Tensor] = []
     tuples = images = 0
@@ -275,16 +228,16 @@ def _learn_epoch(
         losses.append(step.loss)
         tuples, images = tuples + step.tuples, images + step.images
         bar.update()
-        if len(losses) % LOOK_EVERY == 0:
+        if len(losses) % LOG_EVERY == 0:
             rate = images / (time.perf_counter() - began)
-            bar.set_postfix_str(f"loss {_finite(losses[-LOOK_EVERY:], epoch):.4f}, {rate:.0f} images/s")
+            bar.set_postfix_str(f"loss {_finite_mean(losses[-LOG_EVERY:], epoch):.4f}, {rate:.0f} images/s")
     bar.close()
-    mean = _finite(losses, epoch)
+    mean = _finite_mean(losses, epoch)
     return EpochRecord(epoch + 1, mean, lr, tuples, images, time.perf_counter() - began)
 
 
-def _finite(losses: list[Tensor], epoch: int) -> float:
-    """The mean of some losses; a loss that is not a number stops the run before it spoils what was learned."""
+def _finite_mean(losses: list[Tensor], epoch: int) -> float:
+    """The mean of some losses; raises SarelocError if it is not finite, before the run is saved."""
     mean = float(torch.stack(losses).mean()) if losses else 0.0
     if not math.isfinite(mean):
         raise SarelocError(
@@ -294,14 +247,19 @@ def _finite(losses: list[Tensor], epoch: int) -> float:
     return mean
 
 
-def _copy_weights(model: PlaceModel) -> dict[str, Tensor]:
-    return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+def _is_over(history: tuple[EpochRecord, ...], config: TrainingConfig) -> bool:
+    """Whether all epochs are done, or `patience` of them without a better recall@5."""
+    if not history:
+        return False
+    last = history[-1].epoch
+    patience = math.inf if config.patience is None else config.patience
+    return last >= config.epochs or (last > 0 and last - best_epoch(history).epoch >= patience)
 
 
 def _restore(
     state: RunState | None, model: PlaceModel, learner: Learner, optimizer: torch.optim.Optimizer
 ) -> tuple[tuple[EpochRecord, ...], Mapping[str, Tensor]]:
-    """Put model, learner and optimizer where the state says; the history and the best weights so far."""
+    """Restore model, learner and optimizer; the history and the best weights so far."""
     if state is None:
         return (), {}
     model.load_state_dict(state.part("model"))
@@ -310,10 +268,25 @@ def _restore(
     return state.history, state.part("best")
 
 
-def _is_over(history: tuple[EpochRecord, ...], config: TrainingConfig) -> bool:
-    """Whether all epochs are done, or `patience` of them without a better recall@5."""
-    if not history:
-        return False
-    last = history[-1].epoch
-    patience = math.inf if config.patience is None else config.patience
-    return last >= config.epochs or (last > 0 and last - best_epoch(history).epoch >= patience)
+def _copy_weights(model: PlaceModel) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+
+
+def _as_list(places: Places | TrainingSet | Sequence[Places | TrainingSet]) -> Sequence[Places | TrainingSet]:
+    return [places] if isinstance(places, Places | TrainingSet) else places
+
+
+def _check(datasets: Sequence[TrainingSet], validation_sets: Sequence[TrainingSet]) -> None:
+    if not datasets:
+        raise ArgumentError("no places to train on: give at least one dataset")
+    for validation_set in validation_sets:
+        if not len(validation_set.places.queries):
+            raise DatasetError(
+                f"{validation_set.places.name}: the validation set has no queries: add queries, or leave the set out"
+            )
+
+
+def _readable(photos: Sequence[Path], preprocess: Preprocess, workers: int) -> Iterator[Image]:
+    for _, image in load_images(photos, preprocess.size, workers=workers):
+        if not isinstance(image, PhotoError):
+            yield image

@@ -1,4 +1,9 @@
-"""Tuples: of the photos that geography allows, those that the descriptors make hard."""
+"""Mining of tuples: a query, its best positive and its hardest negatives.
+
+Positions decide which database photos may be a positive or a negative of a query (`Neighbourhoods`). Descriptors choose
+among them: the potential positive nearest to the query, and the nearest of a pool of random negatives and of those that
+were hardest in the last epoch.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +19,22 @@ from sareloc.datasets.places import Places, find_positives
 from sareloc.errors import ArgumentError, DatasetError
 from sareloc.geo import within_radius
 
-# What geography allows: which database photos may be a query's positive, and which are too close to be a negative.
+FEW = 16
+"""If at most one in this many database photos is needed, the others are not looked at."""
+SPARE_DRAWS = 64
+NUMBERS_AT_ONCE = 1 << 22  # of a table of queries by photos, or of gathered descriptors: 16 MiB of float32
 
 
 @dataclass(frozen=True, eq=False)
 class Neighbourhoods:
-    """What the positions alone allow, for each of Q queries.
-
-    `positives[q]`: the database rows that may be its positive. `near[q]`: those too close to be a negative.
-    """
+    """For each of Q queries: database rows that may be its positive, and rows that are too near to be a negative."""
 
     positives: list[Ints]
     near: list[Ints]
 
     @property
     def trainable(self) -> Ints:
-        """The queries that have a potential positive; the others are skipped."""
+        """The queries that have a potential positive."""
         return np.array([q for q, rows in enumerate(self.positives) if len(rows)], dtype=np.int64)
 
 
@@ -40,13 +45,12 @@ def find_neighbourhoods(
     positive_radius_m: float = 10.0,
     negative_radius_m: float = 25.0,
 ) -> Neighbourhoods:
-    """Who may be positive or negative, by the rule of the dataset.
+    """Potential positives and near photos of every query, by the protocol of the dataset.
 
-    By position: positives lie at `positive_min_m` < d <= `positive_radius_m` (the lower bound keeps views of the
-    query's own panorama out), negatives at d > `negative_radius_m`. Where both photos have a time stamp and the
-    protocol is "time" (TokyoTM), a positive also has another time stamp. Under the protocol "place-id" a positive
-    shares a place with the query and a negative shares none. A photo that is both query and database is never its own
-    positive.
+    By position: positives at `positive_min_m` < d <= `positive_radius_m` (the lower bound excludes views of the query's
+    own panorama), negatives at d > `negative_radius_m`. With the protocol "time" (TokyoTM), if both photos have a time
+    stamp, a positive has another one than the query. With the protocol "place-id" a positive shares a place with the
+    query and a negative shares none; a photo that is both query and database photo is not its own positive.
     """
     if places.protocol == "place-id":
         same_place = find_positives(places)
@@ -73,9 +77,9 @@ def _without_itself(places: Places, positives: list[Ints]) -> list[Ints]:
 
 
 def join_neighbourhoods(parts: Sequence[tuple[Neighbourhoods, int]]) -> Neighbourhoods:
-    """Several datasets as one: databases (whose sizes are given) one after the other, and so the queries.
+    """Several datasets, each with the size of its database, as one: databases are concatenated, and queries too.
 
-    A photo of another dataset is far from a query: it may be a negative.
+    Photos of another dataset may be negatives.
     """
     positives: list[Ints] = []
     near: list[Ints] = []
@@ -88,7 +92,7 @@ def join_neighbourhoods(parts: Sequence[tuple[Neighbourhoods, int]]) -> Neighbou
 
 
 def check_minable(places: Places, neighbourhoods: Neighbourhoods, negatives: int) -> None:
-    """Raises DatasetError if nothing can be mined here, and says why."""
+    """Raises DatasetError if no tuple, or none with enough negatives, can be mined."""
     if not len(places.queries):
         raise DatasetError(
             f"{places.name} has no queries: training takes them from a folder queries/ beside database/, or from a "
@@ -108,100 +112,11 @@ def check_minable(places: Places, neighbourhoods: Neighbourhoods, negatives: int
         )
 
 
-# Among which database photos a query's hard negatives are looked for: random ones, and those that it remembers.
-
-FEW = 16
-"""A share of the database below one in so many is few: the rest need not be looked at."""
-SPARE_DRAWS = 64
-
-
-def no_memory(queries: int, remembered: int) -> Ints:
-    """The memory of hard negatives before the first epoch: (Q, remembered) of -1."""
-    return np.full((queries, remembered), -1, dtype=np.int64)
-
-
-def find_candidates(
-    block: Ints, neighbourhoods: Neighbourhoods, memory: Ints, width: int, *, pool: int, seed: int, device: torch.device
-) -> Tensor:
-    """(T, pool + R) rows of the database, each once in a line, -1 where there are fewer.
-
-    For each query of `block` (T,): `pool` random ones of `width` database photos that are not near it, then those of
-    the R that it remembers (`memory`, (Q, R)) which are not among them.
-    """
-    queries = torch.from_numpy(block).to(device)
-    near = [neighbourhoods.near[q] for q in block]
-    draw = _draw_some if draws_some(neighbourhoods, width, pool) else _draw_among_all
-    drawn = draw(queries, near, width, pool, seed)
-    remembered = _without_near(torch.from_numpy(memory[block]).to(device), near, width)
-    return _without_repeats(torch.cat([drawn, remembered], dim=1))
-
-
-def draws_some(neighbourhoods: Neighbourhoods, width: int, pool: int) -> bool:
-    """Whether so few are wanted and barred that drawing blindly and dropping some gives a whole pool.
-
-    The same for every query, so that a pool does not depend on which queries are mined together.
-    """
-    return width > FEW * max([pool, *map(len, neighbourhoods.near)])
-
-
-def _draw_among_all(queries: Tensor, near: list[Ints], width: int, pool: int, seed: int) -> Tensor:
-    """(T, min(pool, width)): those with the largest random keys."""
-    key = random_keys(queries, width, seed)
-    key.view(-1)[_cells(near, width).to(key.device)] = -1
-    value, rows = key.topk(min(pool, width), dim=1)
-    return rows.masked_fill(value < 0, -1)
-
-
-def _draw_some(queries: Tensor, near: list[Ints], width: int, pool: int, seed: int) -> Tensor:
-    """(T, pool): the first that come up, without those near and those that came before. Its cost is the pool's."""
-    rows = random_keys(queries, pool + pool // 4 + SPARE_DRAWS, seed) % width
-    rows = _without_repeats(_without_near(rows, near, width))
-    first = (rows < 0).byte().argsort(dim=1, stable=True)[:, :pool]
-    return rows.gather(1, first)
-
-
-def _without_near(rows: Tensor, near: list[Ints], width: int) -> Tensor:
-    """The same rows (T, C), -1 for those near their query."""
-    barred = torch.cat([_cells(near, width), torch.tensor([len(near) * width])]).to(rows.device)
-    cells = rows + width * torch.arange(len(rows), device=rows.device)[:, None]
-    return rows.masked_fill(barred[torch.searchsorted(barred, cells)] == cells, -1)
-
-
-def _cells(rows: list[Ints], width: int) -> Tensor:
-    """Ragged row numbers as places, rising, in a (T, width) table that is read line by line."""
-    line = np.repeat(np.arange(len(rows)), [len(r) for r in rows])
-    return torch.from_numpy(np.sort(line * width + np.concatenate([*rows, np.zeros(0, np.int64)])))
-
-
-def _without_repeats(rows: Tensor) -> Tensor:
-    """The same rows (T, C), -1 for those that stand further left in their line already."""
-    values, order = rows.sort(dim=1, stable=True)
-    again = torch.zeros_like(values, dtype=torch.bool)
-    again[:, 1:] = values[:, 1:] == values[:, :-1]
-    return rows.masked_fill(torch.zeros_like(again).scatter_(1, order, again), -1)
-
-
-def random_keys(queries: Tensor, width: int, seed: int) -> Tensor:
-    """(T, width) int64 in [0, 2^62): a hash of (seed, query, column), the same on every device.
-
-    Two rounds of a multiply-xorshift mixer on 64-bit integers; the products wrap, as they are meant to.
-    """
-    columns = torch.arange(width, device=queries.device, dtype=torch.int64)
-    start = (seed * 2862933555777941757 + 2**63) % 2**64 - 2**63  # any seed, folded into a signed 64-bit number
-    z = (queries[:, None] + 1) * -7046029254386353131 + (columns[None] + 1) * -4417276706812531889 + start
-    for multiplier in (-4658895280553007687, -7723592293110705685):
-        z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * multiplier
-    return (z ^ ((z >> 31) & 0x1FFFFFFFF)) & 0x3FFFFFFFFFFFFFFF
-
-
-NUMBERS_AT_ONCE = 1 << 22  # of a table of queries by photos, or of fetched descriptors: 16 MiB of float32
-
-
 @dataclass(frozen=True, eq=False)
 class Tuples:
     """T mined tuples: rows of the queries (T,), of their positives (T,) and of their negatives (T, K).
 
-    Negatives stand from the hardest to the easiest; where a query has fewer than K, the rest of its line is -1.
+    Negatives are in order from the hardest to the easiest; if a query has fewer than K, the rest of its line is -1.
     """
 
     queries: Ints
@@ -216,7 +131,7 @@ class Tuples:
         return Tuples(self.queries[rows], self.positives[rows], self.negatives[rows])
 
     def usable(self) -> Tuples:
-        """Those with at least one negative; the others teach nothing."""
+        """The tuples with at least one negative."""
         return self.take(np.flatnonzero((self.negatives >= 0).any(axis=1)))
 
 
@@ -232,15 +147,15 @@ def mine(
     seed: int,
     margin: float | None = None,
 ) -> tuple[Tuples, Ints]:
-    """Mine one tuple for each of these queries: products and a top-k for many at a time, no loop over queries.
+    """Mine one tuple for each of these queries: matrix products and a top-k for many at a time, no loop over queries.
 
-    `queries` (T,) rows among all Q queries, all trainable. `query_descriptors` (T, D) theirs, `database_descriptors`
-    (N, D), unit, on one device in any precision (cached: as of the last refresh). The negatives come from `pool` random
-    database photos that geography allows, joined with the query's remembered ones; the nearest `negatives` are taken.
-    With `margin` (NetVLAD's triplet) only those with d_n^2 < d_p^2 + margin are kept, perhaps none; SARE prunes
-    nothing. A query's pool depends on `seed` and on the query alone, so it is the same on every device and however the
-    queries are shared out. In a large database the cost does not grow with it: only the pool is looked at. Returns the
-    tuples and the new memory (Q, R): the R hardest of each query just mined.
+    `queries` (T,): rows of trainable queries. `query_descriptors` (T, D) and `database_descriptors` (N, D): unit
+    vectors of the last refresh, on one device in any precision. Negatives come from `pool` random database photos that
+    are not near the query and from its R hardest of the last epoch (`memory`, (Q, R)); the nearest `negatives` are
+    taken. With `margin` (NetVLAD's triplet) only those with d_n^2 < d_p^2 + margin are taken, possibly none. A query's
+    pool depends on `seed` and the query alone, so it is the same on every device and for any number of processes. For a
+    large database only the pool is compared, so the cost does not grow with the database. Returns the tuples and the
+    new memory.
     """
     if len(queries) != len(query_descriptors):
         raise ArgumentError(f"{len(queries)} queries, but {len(query_descriptors)} query descriptors")
@@ -257,15 +172,93 @@ def mine(
         similar = similarity_with(query_descriptors[start : start + at_once], database_descriptors, rows)
         tuples, memory[block] = _hardest(block, rows, similar, positives.shape[1], negatives, memory.shape[1], margin)
         parts.append(tuples)
-    return join(parts, negatives), memory
+    return join_tuples(parts, negatives), memory
+
+
+def no_memory(queries: int, remembered: int) -> Ints:
+    """Hard negatives of every query before the first epoch: (Q, remembered) of -1."""
+    return np.full((queries, remembered), -1, dtype=np.int64)
+
+
+def find_candidates(
+    block: Ints, neighbourhoods: Neighbourhoods, memory: Ints, width: int, *, pool: int, seed: int, device: torch.device
+) -> Tensor:
+    """Candidates for negatives (T, pool + R): distinct database rows, -1 if there are fewer.
+
+    For each query of `block` (T,): `pool` random ones of the `width` database photos that are not near it, then its R
+    hardest negatives of the last epoch (`memory`, (Q, R)) that are not among them.
+    """
+    queries = torch.from_numpy(block).to(device)
+    near = [neighbourhoods.near[q] for q in block]
+    draw = _draw_some if draws_some(neighbourhoods, width, pool) else _draw_among_all
+    drawn = draw(queries, near, width, pool, seed)
+    remembered = _without_near(torch.from_numpy(memory[block]).to(device), near, width)
+    return _without_repeats(torch.cat([drawn, remembered], dim=1))
+
+
+def draws_some(neighbourhoods: Neighbourhoods, width: int, pool: int) -> bool:
+    """Whether the pool and the near photos are so small a part of the database that drawing with repetition and
+    dropping repeated and near photos fills the pool. The same for every query, so that a pool does not depend on which
+    queries are mined together."""
+    return width > FEW * max([pool, *map(len, neighbourhoods.near)])
+
+
+def _draw_among_all(queries: Tensor, near: list[Ints], width: int, pool: int, seed: int) -> Tensor:
+    """(T, min(pool, width)): the rows with the largest random keys."""
+    key = random_keys(queries, width, seed)
+    key.view(-1)[_flat_indices(near, width).to(key.device)] = -1
+    value, rows = key.topk(min(pool, width), dim=1)
+    return rows.masked_fill(value < 0, -1)
+
+
+def _draw_some(queries: Tensor, near: list[Ints], width: int, pool: int, seed: int) -> Tensor:
+    """(T, pool): the first rows drawn, without near and repeated ones; the cost does not depend on `width`."""
+    rows = random_keys(queries, pool + pool // 4 + SPARE_DRAWS, seed) % width
+    rows = _without_repeats(_without_near(rows, near, width))
+    first = (rows < 0).byte().argsort(dim=1, stable=True)[:, :pool]
+    return rows.gather(1, first)
+
+
+def _without_near(rows: Tensor, near: list[Ints], width: int) -> Tensor:
+    """The rows (T, C), with -1 for those near their query."""
+    excluded = torch.cat([_flat_indices(near, width), torch.tensor([len(near) * width])]).to(rows.device)
+    cells = rows + width * torch.arange(len(rows), device=rows.device)[:, None]
+    return rows.masked_fill(excluded[torch.searchsorted(excluded, cells)] == cells, -1)
+
+
+def _flat_indices(rows: list[Ints], width: int) -> Tensor:
+    """Ragged row numbers as sorted flat indices of a (T, width) table."""
+    line = np.repeat(np.arange(len(rows)), [len(r) for r in rows])
+    return torch.from_numpy(np.sort(line * width + np.concatenate([*rows, np.zeros(0, np.int64)])))
+
+
+def _without_repeats(rows: Tensor) -> Tensor:
+    """The rows (T, C), with -1 for those that occur further left in their line."""
+    values, order = rows.sort(dim=1, stable=True)
+    again = torch.zeros_like(values, dtype=torch.bool)
+    again[:, 1:] = values[:, 1:] == values[:, :-1]
+    return rows.masked_fill(torch.zeros_like(again).scatter_(1, order, again), -1)
+
+
+def random_keys(queries: Tensor, width: int, seed: int) -> Tensor:
+    """(T, width) int64 in [0, 2^62): a hash of (seed, query, column), the same on every device.
+
+    Two rounds of a multiply-xorshift mixer on 64-bit integers; the products overflow by design.
+    """
+    columns = torch.arange(width, device=queries.device, dtype=torch.int64)
+    start = (seed * 2862933555777941757 + 2**63) % 2**64 - 2**63  # any seed, folded into a signed 64-bit number
+    z = (queries[:, None] + 1) * -7046029254386353131 + (columns[None] + 1) * -4417276706812531889 + start
+    for multiplier in (-4658895280553007687, -7723592293110705685):
+        z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * multiplier
+    return (z ^ ((z >> 31) & 0x1FFFFFFFF)) & 0x3FFFFFFFFFFFFFFF
 
 
 def _hardest(
     block: Ints, rows: Tensor, similar: Tensor, positives: int, negatives: int, remembered: int, margin: float | None
 ) -> tuple[Tuples, Ints]:
-    """Tuples of these queries, and what each of them now remembers.
+    """Tuples of these queries, and their `remembered` hardest negatives.
 
-    `rows` (T, C) of the database and how similar they are: in the first columns the query's potential positives.
+    `rows` (T, C) of the database with their similarities; the first columns are the potential positives.
     """
     best, column = similar[:, :positives].max(dim=1)
     positive = rows.gather(1, column[:, None])[:, 0]
@@ -277,8 +270,8 @@ def _hardest(
     return Tuples(block, positive.cpu().numpy(), _filled(row, negatives)), kept
 
 
-def join(parts: list[Tuples], negatives: int) -> Tuples:
-    """Several lots of tuples as one; of none, the empty one."""
+def join_tuples(parts: list[Tuples], negatives: int) -> Tuples:
+    """Concatenate tuples."""
     nothing = Tuples(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, negatives), np.int64))
     parts = [nothing, *parts]
     return Tuples(
@@ -289,7 +282,7 @@ def join(parts: list[Tuples], negatives: int) -> Tuples:
 
 
 def _filled(rows: Tensor, width: int) -> Ints:
-    """(T, width): the first columns of `rows`, with -1 where there are fewer."""
+    """(T, width): the first columns of `rows`, filled with -1."""
     out = np.full((len(rows), width), -1, dtype=np.int64)
     first = rows[:, :width].cpu().numpy()
     out[:, : first.shape[1]] = first
@@ -297,7 +290,7 @@ def _filled(rows: Tensor, width: int) -> Ints:
 
 
 def _table(rows: list[Ints]) -> Tensor:
-    """(T, as many columns as the longest has) from ragged row numbers, with -1 where there are fewer."""
+    """(T, longest) from ragged row numbers, filled with -1."""
     lengths = np.array([len(r) for r in rows])
     table = np.full((len(rows), lengths.max(initial=0)), -1, dtype=np.int64)
     table[np.arange(table.shape[1]) < lengths[:, None]] = np.concatenate([*rows, np.zeros(0, np.int64)])
@@ -305,9 +298,9 @@ def _table(rows: list[Ints]) -> Tensor:
 
 
 def similarity_with(queries: Tensor, database: Tensor, rows: Tensor) -> Tensor:
-    """(T, C) dot products in float32 of each query with rows of its own (T, C) of the database; -inf where a row is -1.
+    """(T, C) dot products in float32 of each query with its own rows (T, C) of the database; -inf where a row is -1.
 
-    Where many of the database's rows are wanted, one product with all is cheaper than fetching them for each query.
+    If the rows are a large part of the database, one product with all of it is faster than gathering them per query.
     """
     many = len(database) <= FEW * rows.shape[1]
     numbers = len(database) if many else rows.shape[1] * database.shape[1]
@@ -322,7 +315,7 @@ def similarity_with(queries: Tensor, database: Tensor, rows: Tensor) -> Tensor:
 
 
 def similarity(queries: Tensor, database: Tensor) -> Tensor:
-    """(T, N) dot products in float32; half-precision caches are multiplied as they are where that is fast (GPU)."""
+    """(T, N) dot products in float32; on a GPU half-precision descriptors are multiplied in half precision."""
     at_once = max(1, (1 << 28) // max(1, database.shape[1]))  # 1 GiB of float32 copies at a time
     parts = [_float_on_cpu(queries) @ _float_on_cpu(part).T for part in torch.split(database, at_once)]
     return torch.cat(parts, dim=1).float()

@@ -1,16 +1,16 @@
-"""A training run on disk: what it has learned, how far it is, and its history. Survives being killed at any moment.
+"""The folder of a training run: state, history, config and checkpoints. A killed run can be resumed from it.
 
     RUN/
       config.toml         every option, to repeat the run with `sareloc train --config`
       start.safetensors   checkpoint that the run started from, with its whitening
-      state.safetensors   weights, optimizer, memory of hard negatives, history: what a resumed run needs beside it
-      best.safetensors    checkpoint of the epoch with the best recall@5 on validation
-      model.safetensors   checkpoint of that epoch with its whitening, or of the start where that is no worse, written
-                          when training ends
-      split.csv           which photos were trained on and which validate, where a dataset came without such parts
+      state.safetensors   weights, optimizer, hard negatives, history: what a resumed run needs beside the start
+      best.safetensors    checkpoint of the epoch with the best recall@5 on the validation sets
+      model.safetensors   checkpoint of that epoch with its whitening, or of the start if that is no worse; written when
+                          training ends
+      split.csv           which photos were trained on and validated on, if a dataset came without splits
       history.csv         one line per epoch, epoch 0 is the start; with `tensorboard`, the same as event files
 
-Each file is written beside its place and renamed, `state` last: what it says is always on disk already.
+Each file is written under a temporary name and renamed, `state` last, so that the files it refers to exist.
 """
 
 from __future__ import annotations
@@ -35,40 +35,40 @@ from sareloc.files import replacing
 from sareloc.training.config import TrainingConfig, config_text
 
 STATE_VERSION = 2
+CONFIG_KEY = "knobs"  # of the config in a state file; states of older versions have it
+MAY_CHANGE = {"epochs", "patience", "workers", "tensorboard"}
+"""Options that a resumed run may change."""
 
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """One epoch: what was learned from, and how well the model did on the validation set after it.
-
-    Epoch 0 is the start, from which nothing was learned.
-    """
+    """One epoch: its training, and the recall on the validation sets after it. Epoch 0 is the start."""
 
     epoch: int
     loss: float
-    """Mean over the epoch's steps, after the reduction; not a number in epoch 0."""
+    """Mean over the epoch's steps, after the reduction; NaN in epoch 0."""
     lr: float
     tuples: int
     images: int
-    """Photos that went through the network in learning steps; describing all photos for mining comes on top."""
+    """Photos in training steps; those described for mining are not counted."""
     seconds: float
-    """Learning and mining; judging not included."""
+    """Training and mining, without validation."""
     recall_1: float = math.nan
-    """Share of all validation queries; not a number where there was no validation set."""
+    """Share of all validation queries, as the other two; NaN without a validation set."""
     recall_5: float = math.nan
     recall_10: float = math.nan
 
     @staticmethod
     def of_start() -> EpochRecord:
-        """Epoch 0, not yet judged."""
+        """Epoch 0, before its validation."""
         return EpochRecord(0, math.nan, 0.0, 0, 0, 0.0)
 
-    def judged(self, recall: Mapping[int, float]) -> EpochRecord:
-        """The same epoch with its recall@1, 5 and 10 on the validation set."""
+    def with_recall(self, recall: Mapping[int, float]) -> EpochRecord:
+        """The same epoch with its recall@1, 5 and 10 on the validation sets."""
         return replace(self, recall_1=recall[1], recall_5=recall[5], recall_10=recall[10])
 
     def line(self) -> str:
-        """One line for a person."""
+        """One line of the log."""
         rate = self.images / max(self.seconds, 1e-9)
         text = f"epoch {self.epoch}: "
         text += f"loss {self.loss:.4f}, {self.seconds:.0f} s, {rate:.0f} images/s" if self.epoch else "the start"
@@ -77,14 +77,20 @@ class EpochRecord:
         return f"{text}, recall@1/5/10 {self.recall_1:.1%} / {self.recall_5:.1%} / {self.recall_10:.1%}"
 
 
+def best_epoch(history: tuple[EpochRecord, ...]) -> EpochRecord:
+    """The first epoch with the highest recall@5 on the validation sets; without one, the last epoch."""
+    validated = [record for record in history if not math.isnan(record.recall_5)]
+    return max(validated, key=lambda record: record.recall_5) if validated else history[-1]
+
+
 @dataclass(frozen=True, eq=False)
 class RunState:
-    """What a resumed run needs beside its start: tensors by name, and the epochs done."""
+    """What a resumed run needs beside its start: tensors by name, and the history."""
 
     tensors: Mapping[str, Tensor]
     history: tuple[EpochRecord, ...]
     start: EpochRecord = field(default_factory=EpochRecord.of_start)
-    """Epoch 0 as it was saved, with the whitening that the start came with."""
+    """Epoch 0, validated with the start's own whitening."""
 
     def part(self, prefix: str) -> dict[str, Tensor]:
         """The tensors under `prefix.`, without it."""
@@ -109,7 +115,7 @@ class RunFolder:
 
     @property
     def model(self) -> Path:
-        """Checkpoint of the finished model."""
+        """Checkpoint of the final model."""
         return self.path / "model.safetensors"
 
     @property
@@ -117,7 +123,7 @@ class RunFolder:
         return self.path / "state.safetensors"
 
     def prepare(self, *, resume: bool) -> None:
-        """Make the folder; raises ArgumentError if it holds a run that is not to be resumed."""
+        """Make the folder; raises ArgumentError if it holds a run and `resume` is False."""
         self.path.mkdir(parents=True, exist_ok=True)
         if self._state.exists() and not resume:
             raise ArgumentError(f"{self.path} holds a run already: resume it with --resume, or choose another folder")
@@ -127,7 +133,7 @@ class RunFolder:
         replace_text(self.path / "config.toml", config_text(config, defaults=True))
 
     def open(self, config: dict[str, Any]) -> RunState | None:
-        """The state to go on from, None where there is none; raises ArgumentError if it was begun with other config."""
+        """The state to resume from, if any; raises ArgumentError if the run was started with another config."""
         return _open_state(self._state, config) if self._state.exists() else None
 
     def open_start(self) -> dict[str, Tensor]:
@@ -145,7 +151,7 @@ class RunFolder:
             "version": STATE_VERSION,
             "history": [asdict(r) for r in state.history],
             "start": asdict(state.start),
-            "knobs": config,
+            CONFIG_KEY: config,
         }
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}
         with replacing(self._state) as beside:
@@ -175,7 +181,7 @@ class RunFolder:
 
 
 def _read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a file of a run, and what it says about itself."""
+    """The tensors of a file of a run, and its metadata."""
     try:
         with safe_open(file, framework="pt") as opened:
             return {name: opened.get_tensor(name) for name in opened.keys()}, opened.metadata() or {}  # noqa: SIM118
@@ -187,28 +193,25 @@ def _open_state(file: Path, config: dict[str, Any]) -> RunState:
     tensors, metadata = _read_tensors(file)
     about = json.loads(metadata.get("sareloc_run", "null"))
     if not isinstance(about, dict) or about.get("version") != STATE_VERSION:
-        raise WeightsError(f"{file} is not a state that this version can go on from: start a new run")
-    changed = [
-        k
-        for k in config
-        if about["knobs"].get(k) != config[k] and k not in {"epochs", "patience", "workers", "tensorboard"}
-    ]
+        raise WeightsError(f"{file} is not a state that this version can resume: start a new run")
+    stored = about[CONFIG_KEY]
+    changed = [k for k in config if stored.get(k) != config[k] and k not in MAY_CHANGE]
     if changed:
-        was = ", ".join(f"{k} was {about['knobs'].get(k)!r}, is {config[k]!r}" for k in changed)
+        was = ", ".join(f"{k} was {stored.get(k)!r}, is {config[k]!r}" for k in changed)
         raise ArgumentError(
-            f"{file.parent} was begun with another config ({was}): resume with those, or start a new run"
+            f"{file.parent} was started with another config ({was}): resume with those, or start a new run"
         )
     return RunState(tensors, tuple(EpochRecord(**r) for r in about["history"]), EpochRecord(**about["start"]))
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a text file beside its place and rename it."""
+    """Write a text file under a temporary name and rename it."""
     with replacing(path) as beside:
         beside.write_text(text, encoding="utf-8")
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimizer's memory (momenta and the like), by parameter number, as plain tensors."""
+    """The optimizer's state (momenta and the like) as tensors, by parameter number."""
     state = optimizer.state_dict()["state"]
     return {
         f"optimizer.{number}.{name}": torch.as_tensor(value)
@@ -219,7 +222,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Give the optimizer its memory back."""
+    """Set the state that `optimizer_tensors` returned."""
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         if key.startswith("optimizer."):

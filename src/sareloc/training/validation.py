@@ -1,4 +1,4 @@
-"""The whitening of a training: fitted on database photos of its datasets, or the one that the start came with."""
+"""Recall on the validation sets, and the whitening of the trained model: fitted to database photos, or the start's."""
 
 from __future__ import annotations
 
@@ -14,21 +14,42 @@ from sareloc.arrays import Ints
 from sareloc.datasets.places import Places
 from sareloc.evaluation.judging import PROTOCOLS, evaluate_rankings
 from sareloc.models import PlaceModel
-from sareloc.models.whitening import Whitening, fit_whitening
+from sareloc.models.whitening import Whitening, fit_whitening, in_order
 from sareloc.training.config import TrainingConfig
 from sareloc.training.data import TrainingSet, join_inputs
-from sareloc.training.distributed import Network, Ranks, describe
+from sareloc.training.distributed import Network, ProcessGroup, compute_descriptors
 from sareloc.training.mining import similarity
 
-# How well a model in training does: recall on a set of places, from descriptors that are where they were made.
-
 QUERIES_AT_ONCE = 1024
+PAPER_DIM = 4096
+PHOTOS_PER_DIM = 2
+"""Database photos per dimension from which a start's whitening is replaced by one that is fitted to them.
+
+The smallest of `dim` eigenvalues of a covariance is estimated from n photos within a factor (1 - sqrt(dim / n))^2 at
+worst (Marchenko-Pastur), and whitening divides by its root: with n = 2 dim by 0.3 of the true value, with n = dim by
+zero. The paper's own whitening has 2.4 photos per dimension."""
+
+
+def mean_recall(
+    model: PlaceModel,
+    validation_sets: Sequence[TrainingSet],
+    config: TrainingConfig,
+    dtype: torch.dtype,
+    group: ProcessGroup,
+) -> dict[int, float]:
+    """Recall@1, 5 and 10 on each validation set by its own protocol, averaged over the sets."""
+    found = []
+    for validation_set in validation_sets:
+        network = Network(model, validation_set.inputs.stage, dtype)
+        descriptors = compute_descriptors(network, validation_set.inputs, config.batch, group)
+        found.append(recall_of_descriptors(validation_set.places, descriptors))
+    return {n: sum(recall[n] for recall in found) / len(found) for n in found[0]}
 
 
 def recall_of_descriptors(places: Places, descriptors: Tensor, ns: tuple[int, ...] = (1, 5, 10)) -> dict[int, float]:
-    """Recall@N (shares of all queries) by the dataset's own protocol.
+    """Recall@N (shares of all queries) by the dataset's protocol.
 
-    `descriptors` (N, D): unit, of the database rows, then of the query rows, on any device in any precision.
+    `descriptors` (N, D): unit vectors of the database rows, then of the query rows, on any device in any precision.
     """
     count = len(places.database)
     depth = min(count, PROTOCOLS[places.protocol].depth(places, max(ns)))
@@ -40,68 +61,93 @@ def recall_of_descriptors(places: Places, descriptors: Tensor, ns: tuple[int, ..
     return {n: recall[n] / 100 for n in ns}
 
 
-def mean_recall(
-    model: PlaceModel, validation_sets: Sequence[TrainingSet], config: TrainingConfig, dtype: torch.dtype, ranks: Ranks
-) -> dict[int, float]:
-    """Recall@N on each validation set by its own protocol, averaged."""
-    found = []
-    for validation_set in validation_sets:
-        described = describe(
-            Network(model, validation_set.inputs.stage, dtype), validation_set.inputs, config.batch, ranks
-        )
-        found.append(recall_of_descriptors(validation_set.places, described))
-    return {n: sum(recall[n] for recall in found) / len(found) for n in found[0]}
-
-
-PAPER_DIM = 4096
-PHOTOS_PER_DIM = 2
-"""Database photos per dimension from which a start's whitening is replaced by one that is fitted to them.
-
-The smallest of `dim` eigenvalues of a covariance is estimated from n photos within a factor (1 - sqrt(dim / n))^2 at
-worst (Marchenko-Pastur), and whitening divides by its root: with n = 2 dim by 0.3 of what it should be, with n = dim by
-zero. The paper's own whitening has 2.4 photos per dimension."""
+# ---------------------------------------------------------------- whitening
 
 
 def whitening_dim(start: Whitening | None, config: TrainingConfig) -> int:
-    """Dimensions after whitening, at most: those asked for, else the start's, else the paper's; 0: no whitening."""
+    """Maximum number of dimensions after whitening: the config's, else the start's, else the paper's; 0: none."""
     if config.dim is not None:
         return config.dim
     return PAPER_DIM if start is None else start.dim
 
 
 def cut_whitening(whitening: Whitening | None, dim: int) -> Whitening | None:
-    """The first `dim` dimensions of a whitening, which are a whitening too; all of them where it has fewer."""
+    """The first `dim` dimensions of a whitening; all of them if it has fewer."""
     if whitening is None or not dim:
         return None
     return Whitening(whitening.mean, whitening.projection.detach()[:dim].clone())
 
 
-def photos_suffice(datasets: Sequence[TrainingSet], dim: int, config: TrainingConfig) -> bool:
-    """Whether the datasets have database photos enough to replace a start's whitening by one of `dim` dimensions."""
-    return len(choose_photos(datasets, config)) >= PHOTOS_PER_DIM * dim
+def kept_whitening(
+    start: Whitening | None, datasets: Sequence[TrainingSet], dim: int, config: TrainingConfig, group: ProcessGroup
+) -> Whitening | None:
+    """The start's whitening if the database photos are too few to fit another one of `dim` dimensions, else None."""
+    if start is None or len(choose_photos(datasets, config)) >= PHOTOS_PER_DIM * dim:
+        return None
+    if group.is_main:
+        tqdm.write(
+            f"the database photos are too few to fit a whitening of {dim} dimensions to them ({PHOTOS_PER_DIM} a "
+            f"dimension): the start's, of {start.dim}, is kept"
+        )
+    return start
+
+
+def trainable_whitening(
+    network: Network,
+    datasets: Sequence[TrainingSet],
+    kept: Whitening | None,
+    dim: int,
+    config: TrainingConfig,
+    group: ProcessGroup,
+) -> Whitening:
+    """The whitening that is trained with the other layers: `kept`, or one fitted to the start's descriptors."""
+    if kept:
+        raw = describe_database(network, datasets, choose_photos(datasets, config), config, group)
+        whitening = scale_to(kept, raw).to(network.device)
+    else:
+        whitening = fit_to_datasets(network, datasets, dim, config, group)
+    whitening.projection.requires_grad_(True)
+    return whitening
+
+
+def final_whitening(
+    network: Network,
+    datasets: Sequence[TrainingSet],
+    kept: Whitening | None,
+    dim: int,
+    config: TrainingConfig,
+    group: ProcessGroup,
+) -> Whitening | None:
+    """The whitening of the trained model: the trained one with its dimensions in order of variance, `kept`, or one
+    fitted to the trained model's descriptors; None if `dim` is 0."""
+    if config.whitening == "learned" or (config.whitening == "refitted" and kept):
+        assert network.model.whitening is not None
+        raw = describe_database(network, datasets, choose_photos(datasets, config), config, group)
+        return in_order(network.model.whitening, raw)
+    return kept or (fit_to_datasets(network, datasets, dim, config, group) if dim else None)
 
 
 def fit_to_datasets(
-    network: Network, datasets: Sequence[TrainingSet], dim: int, config: TrainingConfig, ranks: Ranks
+    network: Network, datasets: Sequence[TrainingSet], dim: int, config: TrainingConfig, group: ProcessGroup
 ) -> Whitening:
-    """The whitening of random database photos: to `dim` dimensions, or as many as these photos allow.
+    """Fit a whitening to random database photos: to `dim` dimensions, or as many as these photos allow.
 
-    Every dataset counts the same, however many photos it has: what tells the places of a small dataset apart would else
-    give way to what varies in a large one.
+    Every dataset has the same total weight; otherwise the directions that vary in a large dataset would replace those
+    that separate the places of a small one.
     """
     rows = choose_photos(datasets, config)
-    raw = describe_database(network, datasets, rows, config, ranks)
+    raw = describe_database(network, datasets, rows, config, group)
     allowed = min(dim, len(raw) - 1, raw.shape[1])
-    if allowed < dim and ranks.first:
+    if allowed < dim and group.is_main:
         tqdm.write(f"{len(raw)} database photos allow {allowed} dimensions after whitening, not {dim}")
     fitted = fit_whitening(raw, allowed, power=config.whitening_power, weights=equal_weights(datasets, rows))
     return scale_to(fitted, raw).to(network.device)
 
 
 def scale_to(whitening: Whitening, raw: Tensor) -> Whitening:
-    """The same whitening, scaled so that a photo's projection has length 1 on average, on the device of `raw` (n, D).
+    """The whitening, scaled so that projections of descriptors `raw` (n, D) have length 1 on average; on their device.
 
-    A descriptor does not depend on the scale, but the size of a step along the projection does.
+    Whitened descriptors do not depend on the scale, but the relative size of a gradient step on the projection does.
     """
     whitening = whitening.to(raw.device)
     length = torch.linalg.vector_norm((raw - whitening.mean) @ whitening.projection.T, dim=1).mean()
@@ -110,7 +156,7 @@ def scale_to(whitening: Whitening, raw: Tensor) -> Whitening:
 
 @contextmanager
 def with_whitening(model: PlaceModel, whitening: Whitening | None) -> Iterator[None]:
-    """The model has this whitening, or none, for a while."""
+    """Inside, the model has this whitening, or none."""
     own, model.whitening = model.whitening, whitening
     try:
         yield
@@ -119,7 +165,7 @@ def with_whitening(model: PlaceModel, whitening: Whitening | None) -> Iterator[N
 
 
 def load_weights(model: PlaceModel, weights: Mapping[str, Tensor]) -> None:
-    """Give the model these weights, and the whitening that is among them, or none."""
+    """Load these weights into the model, with the whitening among them, or without one."""
     mean, projection = weights.get("whitening.mean"), weights.get("whitening.projection")
     whitening = None if mean is None or projection is None else Whitening(mean.clone(), projection.clone())
     model.whitening = whitening if whitening is None else whitening.to(model.device)
@@ -134,16 +180,16 @@ def choose_photos(datasets: Sequence[TrainingSet], config: TrainingConfig) -> In
 
 
 def equal_weights(datasets: Sequence[TrainingSet], rows: Ints) -> Tensor:
-    """Weights (n,) of these rows of the databases of all datasets: those of a dataset sum to 1."""
+    """Weights (n,) of these database rows of all datasets: those of each dataset sum to 1."""
     ends = np.cumsum([len(dataset.places.database) for dataset in datasets])
     dataset = np.searchsorted(ends, rows, side="right")
     return torch.from_numpy(1 / np.bincount(dataset, minlength=len(datasets))[dataset])
 
 
 def describe_database(
-    network: Network, datasets: Sequence[TrainingSet], rows: Ints, config: TrainingConfig, ranks: Ranks
+    network: Network, datasets: Sequence[TrainingSet], rows: Ints, config: TrainingConfig, group: ProcessGroup
 ) -> Tensor:
-    """(n, D) descriptors before whitening of these rows of the databases of all datasets."""
+    """(n, D) descriptors, before whitening, of these database rows of all datasets."""
     inputs, _ = join_inputs(datasets)
     with with_whitening(network.model, None):
-        return describe(network, inputs, config.batch, ranks, rows=rows).float()
+        return compute_descriptors(network, inputs, config.batch, group, rows=rows).float()
