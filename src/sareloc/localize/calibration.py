@@ -41,7 +41,7 @@ LARGEST_SCALE = 10.0
 """If more than one answer in ten is at another place altogether, no useful radius contains nine of ten."""
 ELSEWHERE_M = 2 * PLACE_M
 """Without its photos within this distance, a map does not show a place."""
-MAX_STEPS = 50
+GRADIENT_TOLERANCE = 1e-9
 
 # of calibrations by the map's own photos
 SAMPLE = 256
@@ -241,29 +241,29 @@ def sample_weights(absent: Bools, share: float) -> Floats:
 def fit_logistic(x: Floats, right: Bools, counts: Floats) -> Floats:
     """Weights (D,) that maximise the likelihood of `right` (n,) given rows x (n, D), times the prior.
 
-    Minimises `sum_i counts_i log(1 + exp(-s_i w . x_i)) + sum_j (w_j - prior_j)^2 / (2 std_j^2)`, s = +-1: a convex
-    function with one minimum, also if a line separates right from wrong. By Newton's method, steps halved where they
-    overshoot.
+    Minimises `sum_i counts_i log(1 + exp(-s_i w . x_i)) + sum_j (w_j - prior_j)^2 / (2 std_j^2)`, s = +-1: a strictly
+    convex function with one finite minimum, also if a plane separates right from wrong.
     """
+    from scipy.optimize import minimize  # not needed where the calibration is stored in the map
+
     prior, precision = np.array(PRIOR), 1 / np.array(PRIOR_STD) ** 2
-    w = prior.copy()
-    for _ in range(MAX_STEPS):
+    signs = np.where(right, 1.0, -1.0)
+
+    def loss(w: Floats) -> float:
+        return float(counts @ np.logaddexp(0, -signs * (x @ w)) + precision @ (w - prior) ** 2 / 2)
+
+    def gradient(w: Floats) -> Floats:
+        return np.asarray(x.T @ (counts * (sigmoid(x @ w) - right)) + precision * (w - prior))
+
+    def hessian(w: Floats) -> Floats:
         p = sigmoid(x @ w)
-        slope = x.T @ (counts * (p - right)) + precision * (w - prior)
-        curve = (x.T * (counts * p * (1 - p))) @ x + np.diag(precision)
-        step = np.linalg.solve(curve, slope)
-        while _loss(x, right, counts, w - step) > _loss(x, right, counts, w) and np.abs(step).max() > 1e-12:
-            step = step / 2
-        w = w - step
-        if np.abs(step).max() < 1e-9:
-            break
-    return w
+        return np.asarray((x.T * (counts * p * (1 - p))) @ x + np.diag(precision))
 
-
-def _loss(x: Floats, right: Bools, counts: Floats, w: Floats) -> float:
-    margins = np.where(right, 1, -1) * (x @ w)
-    away = (w - np.array(PRIOR)) / np.array(PRIOR_STD)
-    return float(counts @ np.logaddexp(0, -margins) + away @ away / 2)
+    # the gradient's rounding error grows with the number of rows, so that a fixed tolerance may not be reached
+    found = minimize(
+        loss, prior, jac=gradient, hess=hessian, method="trust-exact", options={"gtol": GRADIENT_TOLERANCE}
+    )
+    return np.asarray(found.x, dtype=np.float64)
 
 
 def expected_calibration_error(
