@@ -90,7 +90,7 @@ def test_copies_get_positions_and_originals_stay(
     assert not names & {"elsewhere.jpg", "tagged.jpg", "broken.jpg"}
     truth = [position(7 if path.stem == "screen" else int(path.stem[1:]), 3.0) for path in written.photos]
     assert max(distance_m([tag.latlon for tag in written.geotags], truth)) < 25
-    assert "1 photos have a position already" in told.out
+    assert "1 photos already have a position" in told.out
     assert f"{len(names)} of 33 photos geotagged in {tmp_path / 'out'}" in told.out
     assert "broken.jpg" in told.err
 
@@ -145,8 +145,8 @@ def test_nothing_that_is_there_is_replaced_unasked(
     (out / "geotags.csv").write_text("precious")
     photo = photos / "day 1" / "q05.jpg"
     assert run(town, photo, "--out", out) == 1
-    assert "q05.jpg: is there already" in capsys.readouterr().err
-    with pytest.raises(ArgumentError, match=r"geotags\.csv is there already"):
+    assert "q05.jpg: exists" in capsys.readouterr().err
+    with pytest.raises(ArgumentError, match=r"exists"):
         run(town, photo, "--out", out, "--sidecar", "csv")
     assert (out / "q05.jpg").read_bytes() == b"precious"
     assert (out / "geotags.csv").read_text() == "precious"
@@ -233,7 +233,7 @@ def test_photos_that_are_no_jpeg_get_a_sidecar(town: Path, tmp_path: Path, capsy
     assert "GPSHPositioningError" in (out / "a.png.xmp").read_text()
     # they have a position now
     assert run(town, out, "--out", tmp_path / "again") == 1
-    assert "4 photos have a position already" in capsys.readouterr().out
+    assert "4 photos already have a position" in capsys.readouterr().out
 
 
 def test_sidecars_alone_beside_the_originals(town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -246,7 +246,7 @@ def test_sidecars_alone_beside_the_originals(town: Path, tmp_path: Path, capsys:
     held = (a / "IMG_1.jpg.xmp").read_text().replace("<x:xmpmeta ", '<x:xmpmeta x:xmptk="mine" ')
     (a / "IMG_1.jpg.xmp").write_text(held)
     assert run(town, *words, "--retag") == 1
-    assert "IMG_1.jpg.xmp: is there already" in capsys.readouterr().err
+    assert "IMG_1.jpg.xmp: exists" in capsys.readouterr().err
     assert (a / "IMG_1.jpg.xmp").read_text() == held
     assert run(town, *words, "--retag", "--replace") == 0
     assert 'x:xmptk="mine"' in (a / "IMG_1.jpg.xmp").read_text()

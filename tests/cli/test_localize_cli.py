@@ -233,7 +233,7 @@ def test_calibrating_is_told_and_kept(town: Path, tmp_path: Path, capsys: pytest
     assert "30 photos of 30 places" in told
     assert re.search(r"right fixes answered +\d+\.\d% +\d+\.\d%\n", told)
     assert re.search(r"absent photos rejected +\d+\.\d% +\d+\.\d%\n", told)
-    assert "nothing was written, the map keeps its calibration (from the map alone)" in told
+    assert "keeps its calibration (fitted to the map" in told
     assert "1 photos have no position and were left out:\n" in told
     assert PlaceMap(city).notes == {}
     with open_store(city, write=True) as store:  # one that answers everything

@@ -1,4 +1,4 @@
-"""Agreement in detail: pairs, movements, and photos put in a new order."""
+"""Re-ranking: mutual matches, inliers, and the new order."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from sareloc.localize.rerank import (
     LocalFeatures,
     Reranker,
     _bytes,
-    agreement,
+    inlier_share,
+    inliers,
     local_features,
-    moved_alike,
-    mutual_pairs,
+    mutual_matches,
     shorten,
 )
 from sareloc.maps import PlaceMap
 
 
-def test_mutual_pairs_by_a_loop() -> None:
+def test_mutual_matches_by_a_loop() -> None:
     a, b = F.normalize(torch.randn(20, 6), dim=1), F.normalize(torch.randn(15, 6), dim=1)
     cosines = (a @ b.T).numpy()
     slow = [
@@ -36,7 +36,7 @@ def test_mutual_pairs_by_a_loop() -> None:
         for j in range(15)
         if cosines[i].argmax() == j and cosines[:, j].argmax() == i
     ]  # fmt: skip
-    assert list(zip(*mutual_pairs(a, b), strict=True)) == slow
+    assert list(zip(*mutual_matches(a, b), strict=True)) == slow
 
 
 def grid(rows: int, columns: int) -> np.ndarray:
@@ -49,7 +49,7 @@ def test_a_common_movement_is_found_among_chance_pairs(scale: float, shift: tupl
     a = grid(8, 10)
     b = scale * a + shift
     b[::2] = rng.uniform(-20, 40, b[::2].shape)
-    alike = moved_alike(a, b)
+    alike = inliers(a, b)
     assert alike[1::2].all()
     assert alike[::2].mean() < 0.15
 
@@ -58,33 +58,33 @@ def test_refining_finds_what_a_scale_and_a_shift_do_not_explain() -> None:
     """A view from the side: columns drawn together and slanted, as no single scale does."""
     a = grid(12, 16)
     b = a @ np.array([[0.8, 0.12], [0.05, 1.1]]) + (2, 1)
-    assert moved_alike(a, b).mean() > 0.95
+    assert inliers(a, b).mean() > 0.95
 
 
 def test_of_equal_movements_the_one_that_changes_the_size_least_wins() -> None:
     """The first two pairs agree at double size, the last two at the same size."""
     a = np.array([[0.0, 0.0], [10.0, 0.0], [10.0, 20.0]])
     b = np.array([[-20.0, 0.0], [0.0, 0.0], [0.0, 20.0]])
-    assert moved_alike(a, b).tolist() == [False, True, True]
+    assert inliers(a, b).tolist() == [False, True, True]
 
 
 def test_chance_pairs_hardly_agree() -> None:
     rng = np.random.default_rng(1)
-    assert moved_alike(rng.uniform(0, 30, (80, 2)), rng.uniform(0, 30, (80, 2))).sum() < 12
-    assert len(moved_alike(np.zeros((0, 2)), np.zeros((0, 2)))) == 0
-    assert moved_alike(np.zeros((1, 2)), np.ones((1, 2))).all()
+    assert inliers(rng.uniform(0, 30, (80, 2)), rng.uniform(0, 30, (80, 2))).sum() < 12
+    assert len(inliers(np.zeros((0, 2)), np.zeros((0, 2)))) == 0
+    assert inliers(np.zeros((1, 2)), np.ones((1, 2))).all()
 
 
 def test_a_photo_agrees_with_itself_and_with_itself_moved() -> None:
     features = torch.randn(16, 9, 12)
     whole = local_features(features)
-    assert agreement(whole, whole) == 1
+    assert inlier_share(whole, whole) == 1
     moved = local_features(features.roll((0, 3), dims=(1, 2)))
-    assert agreement(whole, moved) == pytest.approx(0.75, abs=0.05)
-    assert agreement(whole, local_features(torch.randn(16, 9, 12))) < 0.2
+    assert inlier_share(whole, moved) == pytest.approx(0.75, abs=0.05)
+    assert inlier_share(whole, local_features(torch.randn(16, 9, 12))) < 0.2
     left_half = local_features(features[:, :, :6])
-    assert agreement(whole, left_half) == pytest.approx(0.5, abs=0.03)  # a share of the query's locations
-    assert agreement(left_half, whole) == pytest.approx(1.0, abs=0.03)
+    assert inlier_share(whole, left_half) == pytest.approx(0.5, abs=0.03)  # a share of the query's locations
+    assert inlier_share(left_half, whole) == pytest.approx(1.0, abs=0.03)
 
 
 def test_locations_are_rows_of_unit_length() -> None:
@@ -147,10 +147,10 @@ def test_the_cache_forgets_what_was_used_longest_ago(street: PlaceMap, monkeypat
     assert len(reranker._cache) == 0
     assert reranker._cached_bytes == 0
     files = street.files[:3]
-    each = _bytes(reranker._of_files(files[:1])[files[0]])
+    each = _bytes(reranker._features_of_files(files[:1])[files[0]])
     monkeypatch.setattr("sareloc.localize.rerank.CACHE_BYTES", 2 * each)
     for file in (files[0], files[1], files[0], files[2]):
-        reranker._of_files([file])
+        reranker._features_of_files([file])
     assert list(reranker._cache) == [files[0], files[2]]
 
 

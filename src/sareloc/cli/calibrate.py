@@ -1,4 +1,4 @@
-"""`sareloc map calibrate`: how sure a map's fixes are, measured on photos whose positions are known."""
+"""`sareloc map calibrate`: fit the confidence of a map's fixes on photos with known positions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LISTED = 5
 
 
 def calibrate_command(
-    city: Path,
+    place_map: Annotated[Path, Parameter(name="map")],
     photos: Annotated[list[Path], Parameter(negative=())],
     *,
     geotags: Path | None = None,
@@ -33,26 +33,26 @@ def calibrate_command(
 ) -> None:
     """Fit the confidence and the radius of a map's fixes on photos with positions; store them if they are better.
 
-    The photos must not be in the map, and should be like the queries that will come, from all over the map. Old and
-    new calibration are compared on photos that the new one was not fitted on (cross-validation). The new one is stored
-    if the log loss of its confidence falls by more than one standard error and right answers less wrong ones do not
-    fall by more than one; otherwise the map stays as it is. A calibration belongs to the way of searching: give the
-    options here that localize will be given.
+    The photos must not be in the map, and should be like the expected queries, from all over the map. Old and new
+    calibration are compared on photos that the new one was not fitted on (cross-validation). The new one is stored if
+    the log loss of its confidence falls by more than one standard error and right answers minus wrong ones do not fall
+    by more than one; otherwise the map is not changed. A calibration belongs to the search options: give those that
+    localize will be given.
 
     Parameters
     ----------
-    city
-        The map.
+    place_map
+        The map: a file, or an address such as milvus://HOST:PORT/NAME.
     photos
-        Folders of photos, with their subfolders, or photos.
+        Photos with known positions, or folders of photos with their subfolders.
     geotags
-        A CSV (file, lat, lon) or GeoJSON with the photos' positions, instead of EXIF and file names.
+        CSV (file, lat, lon) or GeoJSON with the positions of the photos; default: EXIF, sidecars and file names.
     model
-        The checkpoint that the map was built with; by itself the packaged model that it was built with.
+        Checkpoint that the map was built with; default: the packaged model that the map was built with.
     batch
-        Photos described at once.
+        Maximum photos described at once.
     workers
-        Processes that decode photos.
+        Number of processes that decode photos.
     as_json
         Print one JSON object.
     """
@@ -61,28 +61,30 @@ def calibrate_command(
     tags = {photo: table.tags.get(os.path.abspath(photo)) or read_geotag(photo) for photo in listed}
     print_notes(table.notes)
     tagged = {photo: tag.latlon for photo, tag in tags.items() if tag is not None}
-    localizer = open_localizer(city, model, search, device=device, batch=batch, workers=workers)
+    localizer = open_localizer(place_map, model, search, device=device, batch=batch, workers=workers)
     report = calibrate(localizer, list(tagged), list(tagged.values()))
     untagged = [str(photo) for photo, tag in tags.items() if tag is None]
     if as_json:
         unreadable = [str(error) for error in report.unreadable]
         print(json.dumps(asdict(report) | {"unreadable": unreadable, "untagged": untagged}))
     else:
-        print(describe(report, untagged))
+        print(calibration_table(report, untagged))
 
 
-def describe(report: CalibrationReport, untagged: list[str]) -> str:
-    """A calibration's report for people to read."""
+def calibration_table(report: CalibrationReport, untagged: list[str]) -> str:
+    """A calibration report as text."""
     before, after = report.before, report.after
     rows = [
         ("right fixes answered", _percent(before.right_kept), _percent(after.right_kept)),
         ("answers within 25 m", _percent(before.answers_right), _percent(after.answers_right)),
-        ("answers with the truth in the radius", _percent(before.answers_in_radius), _percent(after.answers_in_radius)),
+        ("answers within their radius", _percent(before.answers_in_radius), _percent(after.answers_in_radius)),
         ("absent photos rejected", _percent(before.absent_rejected), _percent(after.absent_rejected)),
         ("calibration error", f"{before.calibration_error:.3f}", f"{after.calibration_error:.3f}"),
         ("log loss", f"{before.log_loss:.3f}", f"{after.log_loss:.3f}"),
     ]
-    origin = {"map": "from the map alone", "photos": "from earlier photos"}.get(report.before_origin, "default")
+    origin = {"map": "fitted to the map's own photos", "photos": "fitted to earlier photos"}.get(
+        report.before_origin, "default"
+    )
     lines = [
         f"{report.photos:,} photos of {report.places:,} places, {report.right:.1%} of them found within 25 m",
         "an answer has confidence 0.5 or more; absent: the same photos, without the map's photos within 200 m",
@@ -93,7 +95,7 @@ def describe(report: CalibrationReport, untagged: list[str]) -> str:
         else f"nothing was written, the map keeps its calibration ({origin}): {report.kept_because}",
     ]
     for name, photos in (
-        ("are in the map themselves", report.in_map),
+        ("are in the map", report.in_map),
         ("have no position", untagged),
         ("cannot be read", [str(error) for error in report.unreadable]),
     ):

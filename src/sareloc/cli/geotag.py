@@ -1,4 +1,4 @@
-"""`sareloc geotag`: write the positions that were found into copies of photos, XMP sidecars or a table."""
+"""`sareloc geotag`: write the positions of fixes into copies of photos, XMP sidecars or a table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from sareloc.cli import Device
-from sareloc.cli.localize import ask, tell_unreadable
+from sareloc.cli.localize import localize_files, report_unreadable
 from sareloc.errors import ArgumentError, PhotoError, explain
 from sareloc.files import replacing
 from sareloc.localize import Fix, Search, open_localizer
@@ -38,14 +38,14 @@ class Outputs:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Those that there are."""
+        """All of them."""
         return tuple(file for file in (self.copy, self.xmp) if file is not None)
 
 
 def geotag_command(
     photos: Annotated[list[Path], Parameter(negative=())],
     *,
-    city: Annotated[Path, Parameter(name="--map")],
+    place_map: Annotated[Path, Parameter(name="--map")],
     out: Path = Path("geotagged"),
     sidecar: Literal["xmp", "csv", "gpx"] | None = None,
     xmp_names: SidecarNames = "appended",
@@ -58,63 +58,63 @@ def geotag_command(
     workers: int = 2,
     device: Device = None,
 ) -> int:
-    """Find where photos were taken and write that into the EXIF of copies. The originals stay as they are.
+    """Localize photos and write their positions into the EXIF of copies. The originals are not changed.
 
-    The position of a JPEG goes into the EXIF of its copy; all other metadata and the pixels stay as they are. Other
-    photos (PNG, WebP, TIFF, HEIC, AVIF) are copied unchanged, with the position in an XMP sidecar beside the
-    copy, which keeps what a sidecar of the original holds.
+    The position of a JPEG is written into the EXIF of its copy; all other metadata and the pixels are not changed.
+    Other photos (PNG, WebP, TIFF, HEIC, AVIF) are copied unchanged, with the position in an XMP sidecar beside the
+    copy, which keeps the content of a sidecar of the original.
 
     A position is marked as an estimate: GPSHPositioningError is its radius, GPSProcessingMethod names sareloc and the
     confidence.
 
-    Photos that have a position already are passed over. The exit status is 1 if no position was written, or if writing
-    one failed.
+    Photos that already have a position are skipped. The exit status is 1 if no position was written, or if writing one
+    failed.
 
     Parameters
     ----------
     photos
-        Folders of photos, with their subfolders, or photos.
-    city
-        The map.
+        Photos, or folders of photos with their subfolders.
+    place_map
+        The map: a file, or an address such as milvus://HOST:PORT/NAME.
     out
-        The folder that copies and sidecars go to. Subfolders are kept; of several folders given, each keeps its
-        own name as a level below this one.
+        Folder for copies and sidecars. Subfolders are kept; if several folders are given, each keeps its own name
+        as a level below this one.
     sidecar
-        Write no copies, but an XMP sidecar for each photo (xmp; --out may be the photos' own folder), or one file of
+        Write no copies, but an XMP sidecar for each photo (xmp; --out may be the folder of the photos), or one file of
         positions: geotags.csv, which map build reads (csv), or geotags.gpx (gpx).
     xmp_names
-        How XMP sidecars are named: appended (photo.png.xmp: digiKam, darktable, Immich) or replaced (photo.xmp:
+        Names of XMP sidecars: appended (photo.png.xmp: digiKam, darktable, Immich) or replaced (photo.xmp:
         Lightroom, which reads them beside raw files).
     min_confidence
-        Write only positions of at least this confidence; the best guess of each other photo is printed.
+        Minimum confidence of the positions that are written; the best guess of each other photo is printed.
     retag
-        Look for photos that have a position already, too.
+        Localize photos that already have a position, too.
     replace
-        Replace files of the same name in the folder.
+        Replace files of the same name in the output folder.
     model
-        The checkpoint that the map was built with; by itself the packaged model that it was built with.
+        Checkpoint that the map was built with; default: the packaged model that the map was built with.
     batch
-        Photos described at once.
+        Maximum photos described at once.
     workers
-        Processes that decode photos.
+        Number of processes that decode photos.
     """
     targets = dict(copies(photos, out))
     if not targets:
-        raise ArgumentError(f"no photos in {', '.join(map(str, photos))}" if photos else "no photos given: name some")
+        raise ArgumentError(f"no photos in {', '.join(map(str, photos))}" if photos else "no photos given")
     outputs: dict[Path, Outputs] = {photo: Outputs() for photo in targets}
     if sidecar is None or sidecar == "xmp":
         outputs = plan(targets, only_sidecars=sidecar == "xmp", xmp_names=xmp_names)
     elif (out / TABLES[sidecar][0]).exists() and not replace:
-        raise ArgumentError(f"{out / TABLES[sidecar][0]} is there already: give another --out, or --replace")
+        raise ArgumentError(f"{out / TABLES[sidecar][0]} exists: give another --out, or --replace")
     asked = [photo for photo in outputs if retag or read_geotag(photo) is None]
     if len(asked) < len(outputs):
-        print(f"{len(outputs) - len(asked):,} photos have a position already (--retag looks for them too)")
+        print(f"{len(outputs) - len(asked):,} photos already have a position (--retag localizes them too)")
     if not asked:
         return 1
     localizer = open_localizer(
-        city, model, search, min_confidence=min_confidence, device=device, batch=batch, workers=workers
+        place_map, model, search, min_confidence=min_confidence, device=device, batch=batch, workers=workers
     )
-    found = [(Path(photo), fix) for photo, fix in tell_unreadable(ask(localizer, asked))]
+    found = [(Path(photo), fix) for photo, fix in report_unreadable(localize_files(localizer, asked))]
     sure = [(photo, fix) for photo, fix in found if fix.found]
     if sidecar is None or sidecar == "xmp":
         written = _write_each([(photo, outputs[photo], fix) for photo, fix in sure], replace)
@@ -132,10 +132,10 @@ def geotag_command(
 
 
 def copies(given: Sequence[Path], out: Path) -> Iterator[tuple[Path, Path]]:
-    """Each photo, and where its copy goes.
+    """Each photo and the path of its copy.
 
-    Photos of a folder keep their subfolders. Where several folders are given, the folder's own name is the first level
-    below `out`, so that photos of equal names in two folders stay apart.
+    Photos of a folder keep their subfolders. If several folders are given, the folder's own name is the first level
+    below `out`, so that photos of equal names in two folders do not collide.
     """
     several = sum(one.is_dir() for one in given) > 1
     for one in given:
@@ -147,10 +147,10 @@ def copies(given: Sequence[Path], out: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def plan(targets: dict[Path, Path], *, only_sidecars: bool = False, xmp_names: SidecarNames) -> dict[Path, Outputs]:
-    """The files to be written for each photo, a photo given twice once.
+    """The files to be written for each photo; a photo given twice counts once.
 
-    A JPEG's copy holds its position; any other photo needs a sidecar. Raises ArgumentError if a file would replace an
-    original, or one that is written for another photo.
+    The copy of a JPEG contains its position; any other photo needs a sidecar. Raises ArgumentError if a file would
+    replace an original, or one that is written for another photo.
     """
     originals = {os.path.realpath(photo) for photo in targets}
     writers: dict[Path, Path] = {}
@@ -182,16 +182,16 @@ def geotag_of(fix: Fix) -> tuple[Geotag, Estimate]:
 
 
 def _write_each(answers: Iterable[tuple[Path, Outputs, Fix]], replace: bool) -> int:
-    """Write the files of each photo; for how many they were written. Why they were not goes to standard error.
+    """Write the files of each photo; the number of photos written. Errors are printed to standard error.
 
-    A disk that is full or read-only ends it: no other file could be written either.
+    A disk that is full or read-only ends the loop: no other file could be written either.
     """
     written = 0
     for photo, output, fix in answers:
         try:
             for file in output.files:
                 if file.exists() and not replace:
-                    raise PhotoError(file, "is there already (--replace writes it anew)")
+                    raise PhotoError(file, "exists (--replace overwrites it)")
             if output.xmp is not None:
                 write_sidecar(photo, output.xmp, *geotag_of(fix), copy=output.copy)
             elif output.copy is not None:

@@ -23,7 +23,7 @@ from sareloc.photos.decoding import TRUNCATED, is_truncated
 
 
 def localize_command(
-    city: Path,
+    place_map: Annotated[Path, Parameter(name="map")],
     photos: Annotated[list[Path], Parameter(negative=())],
     *,
     model: str | None = None,
@@ -43,40 +43,40 @@ def localize_command(
     """Say where photos were taken, by the photos of a map that show the same place.
 
     Each position has a confidence, the probability that it is within 25 m of the truth, and a radius: of 10 positions
-    given for places in the map, 9 are at most so far from the truth. Photos that cannot be read are
-    listed on standard error. The exit status is 1 where none could be.
+    of photos in the map, 9 are within their radius of the truth. Photos that cannot be read are listed on standard
+    error. The exit status is 1 if none can be read.
 
     Parameters
     ----------
-    city
-        The map.
+    place_map
+        The map: a file, or an address such as milvus://HOST:PORT/NAME.
     photos
-        Photos, or folders of them with their subfolders.
+        The queries: photos, or folders of photos with their subfolders.
     model
-        The checkpoint that the map was built with; by itself the packaged model that it was built with.
+        Checkpoint that the map was built with; default: the packaged model that the map was built with.
     top
-        How many matches to list for each photo; as many as there are where the map holds fewer.
+        Number of matches to list for each photo.
     min_confidence
-        Below it, a photo is not in this map.
+        Minimum confidence of a position; a photo below it is not in this map.
     box
-        Look only between these: south, west, north and east in degrees.
+        Search only this area: south, west, north and east in degrees.
     circle
-        Look only within a radius of a position: latitude, longitude in degrees, metres.
+        Search only this area: latitude, longitude in degrees, radius in metres.
     walk_step_m
-        The photos are of one walk, each taken at most so many metres from the one before: each position is estimated
-        from all of them. They are sorted by the time they were taken if all have one (in a table geotags.csv or
-        geotags.geojson beside them, their EXIF or their names); else they stay in the order given.
+        Estimate the positions together, as of one walk, with at most this distance in metres between two photos that
+        follow each other. Photos are sorted by time if all have one (in a table geotags.csv or geotags.geojson beside
+        them, their EXIF or their names); otherwise they stay in the order given.
     as_json
-        Print one JSON object a line: photo, latlon, radius_m, confidence, matches; without a position also reason and
-        guess.
+        Print one JSON object a line: photo, latlon, radius_m, confidence, matches; without a position also reason,
+        guess and guess_radius_m.
     as_geojson
         Print one GeoJSON FeatureCollection.
     as_csv
         Print a CSV: photo, lat, lon, radius_m, confidence, match, distance.
     batch
-        Photos described at once.
+        Maximum photos described at once.
     workers
-        Processes that decode photos.
+        Number of processes that decode photos.
     """
     if as_json + as_geojson + as_csv > 1:
         raise ArgumentError("choose one of --json, --geojson and --csv")
@@ -84,9 +84,10 @@ def localize_command(
     if walk_step_m is not None:
         files = sorted_by_time(files, photos)
     localizer = open_localizer(
-        city, model, search, min_confidence=min_confidence, device=device, batch=batch, workers=workers
+        place_map, model, search, min_confidence=min_confidence, device=device, batch=batch, workers=workers
     )
-    found = tell_unreadable(ask(localizer, files, near=area(box, circle), top=top, walk_step_m=walk_step_m))
+    fixes = localize_files(localizer, files, near=area(box, circle), top=top, walk_step_m=walk_step_m)
+    found = report_unreadable(fixes)
     count = 0
     if as_geojson or as_csv:
         answers = list(found)
@@ -100,18 +101,18 @@ def localize_command(
 
 
 def listed(given: Sequence[Path]) -> list[Path]:
-    """The photos given, those in folders included; a file that is not there is found out when it is read."""
+    """The photos given and those in the folders given. Whether a file exists is checked when it is read."""
     files = [file for one in given for file in (find_photos(one) if one.is_dir() else [one])]
     if not files:
-        raise ArgumentError(f"no photos in {', '.join(map(str, given))}" if given else "no photos given: name some")
+        raise ArgumentError(f"no photos in {', '.join(map(str, given))}" if given else "no photos given")
     return files
 
 
 def sorted_by_time(files: Sequence[Path], given: Sequence[Path]) -> list[Path]:
     """The photos of a walk by the time they were taken; equal times keep the order given.
 
-    If one has no time, all stay in the order given; if others have one, standard error says so. `given`: the folders
-    and photos as the user named them; a table beside the photos comes before EXIF and file names.
+    If one has no time, all stay in the order given; if others have one, a note is printed to standard error. `given`:
+    the folders and photos as the user named them; a table beside the photos has priority over EXIF and file names.
     """
     table = read_tables(given, None, files)
     print_notes(table.notes)
@@ -129,7 +130,7 @@ def sorted_by_time(files: Sequence[Path], given: Sequence[Path]) -> list[Path]:
 
 
 def area(box: tuple[float, float, float, float] | None, circle: tuple[float, float, float] | None) -> Area | None:
-    """The part of the map to look in."""
+    """The area to search."""
     if box is not None and circle is not None:
         raise ArgumentError("choose one of --box and --circle")
     if circle is not None:
@@ -137,7 +138,7 @@ def area(box: tuple[float, float, float, float] | None, circle: tuple[float, flo
     return None if box is None else Box(*box)
 
 
-def ask(
+def localize_files(
     localizer: Localizer,
     files: Sequence[Path],
     *,
@@ -155,8 +156,8 @@ def ask(
     yield from zip(map(str, files), bar, strict=True)
 
 
-def tell_unreadable(found: Iterator[tuple[str, Fix | PhotoError]]) -> Iterator[tuple[str, Fix]]:
-    """The photos that have an answer; the others go to standard error, and so does a note on truncated photos."""
+def report_unreadable(found: Iterator[tuple[str, Fix | PhotoError]]) -> Iterator[tuple[str, Fix]]:
+    """The photos with a fix; errors of the others, and notes on truncated photos, are printed to standard error."""
     for photo, fix in found:
         if not isinstance(fix, PhotoError) and is_truncated(photo):
             tqdm.write(f"sareloc: {photo}: {TRUNCATED}", file=sys.stderr)

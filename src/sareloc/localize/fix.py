@@ -1,4 +1,4 @@
-"""Fixes as text that other programs read: GeoJSON, CSV, GPX, and a line for people. Pure functions."""
+"""The fix of a photo and the matches that it is made of, as records, GeoJSON, CSV, GPX and lines of text."""
 
 from __future__ import annotations
 
@@ -10,43 +10,41 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from xml.etree import ElementTree
 
-# The answer: a fix, and the matches it rests on.
-
 LatLon = tuple[float, float]
 """Latitude, longitude in degrees, WGS84."""
 
 
 @dataclass(frozen=True)
 class Match:
-    """A photo of the map that looks like the query."""
+    """A photo of the map that was retrieved for the query."""
 
     id: int
-    """Under which the map holds it; never given to another photo."""
+    """Of the photo in the map; never reused."""
     photo: str
     """Its file, as the map names it."""
     latlon: LatLon
     distance: float
-    """Between the descriptors, 0 to 2; shorter where re-ranking found that the photos also agree in detail."""
+    """Between the descriptors, 0 to 2; after re-ranking shorter if the local features match."""
 
 
 @dataclass(frozen=True)
 class Fix:
-    """Where a photo was taken, or that the map does not show it."""
+    """Where a photo was taken, or that it is not in the map."""
 
     latlon: LatLon | None
-    """None: the photo is not in this map, as far as can be told."""
+    """None: the photo is not in this map, judging by its confidence."""
     radius_m: float | None
-    """Of 10 answers about places in the map, right or wrong, 9 are at most so far from the truth. None without one.
+    """Of 10 positions of photos in the map, right or wrong, 9 are within this distance of the truth. None without one.
 
-    For answers with a confidence of 0.5 or more; photos of places that the map does not show are not counted."""
+    Of positions with a confidence of 0.5 or more; photos of places that the map does not show are not counted."""
     confidence: float
     """The probability that the position, or the best guess where none is given, is within 25 m of the truth."""
     matches: tuple[Match, ...]
-    """The most alike first."""
+    """The smallest distance first."""
     reason: str | None = None
     """Why there is no position."""
     guess: LatLon | None = None
-    """The best guess where there is no position but there are matches: where a lower least confidence would put it."""
+    """Without a position but with matches: the position that a lower `min_confidence` would have given."""
     guess_radius_m: float | None = None
     """The radius of the guess."""
 
@@ -56,8 +54,8 @@ class Fix:
         return self.latlon is not None
 
     def to_json(self, photo: str) -> dict[str, Any]:
-        """A JSON object: photo, latlon, radius_m, confidence, matches; and where latlon is null reason, guess and
-        guess_radius_m, as far as they are known."""
+        """A JSON object: photo, latlon, radius_m, confidence, matches; if latlon is null also reason, and guess and
+        guess_radius_m if there are matches."""
         told: dict[str, Any] = {"photo": photo, **asdict(self)}
         absent = {name for name in ("reason", "guess", "guess_radius_m") if told[name] is None}
         return {name: value for name, value in told.items() if name not in absent}
@@ -72,7 +70,7 @@ DIGITS = 7  # of a degree: a centimetre
 
 
 def sentence(photo: str, fix: Fix) -> str:
-    """One line for people."""
+    """One line of text."""
     if fix.latlon is None:
         return f"{photo}: {fix.reason}"
     best = f", most like {fix.matches[0].photo}" if fix.matches else ""
@@ -80,7 +78,7 @@ def sentence(photo: str, fix: Fix) -> str:
 
 
 def guess_sentence(photo: str, fix: Fix) -> str:
-    """One line for people about a photo without a position: the best guess, or why there is none."""
+    """One line of text about a photo without a position: the best guess, or why there is none."""
     return f"{photo}: {fix.reason if fix.guess is None else _place(fix.guess, fix.guess_radius_m, fix.confidence)}"
 
 
@@ -89,13 +87,13 @@ def _place(latlon: LatLon, radius_m: float | None, confidence: float) -> str:
 
 
 def geojson(answers: Iterable[Answer]) -> str:
-    """A FeatureCollection of Points; one without a position has the geometry null."""
+    """A FeatureCollection of Points; the geometry is null without a position."""
     features = [_feature(photo, fix) for photo, fix in answers]
     return json.dumps({"type": "FeatureCollection", "features": features})
 
 
 def csv_table(answers: Iterable[Answer]) -> str:
-    """A CSV with the columns of `CSV_COLUMNS`: the position (empty where there is none) and the first match."""
+    """A CSV with the columns `CSV_COLUMNS`: the position (empty if there is none) and the first match."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(CSV_COLUMNS)
@@ -108,7 +106,7 @@ def csv_table(answers: Iterable[Answer]) -> str:
 
 
 def geotags_csv(answers: Iterable[Answer]) -> str:
-    """A table of geotags as `sareloc map build` reads it beside photos: file, lat, lon; and how sure each is."""
+    """A table of geotags that `sareloc map build` reads beside photos: file, lat, lon, radius_m, confidence."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(("file", "lat", "lon", "radius_m", "confidence"))

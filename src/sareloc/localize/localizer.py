@@ -96,7 +96,7 @@ class Localizer:
         self.min_confidence = min_confidence
         self.batch = batch
         self.workers = workers
-        self._reranker = Reranker(model, place_map, batch=batch, workers=workers)
+        self._reranker = Reranker(model, place_map, batch=batch, workers=workers) if self.search.rerank else None
         self._given = calibration
         self.calibration = calibration or map_calibration(place_map, self.search)
         """The parameters of confidence and radius."""
@@ -159,7 +159,7 @@ class Localizer:
         dim = self.place_map.manifest.dim
         descriptors = self.model.encode(images, dim=None if dim == self.model.dim else dim, batch=self.batch).numpy()
         matches = self.place_map.search(descriptors, max(k, self.search.rerank), near)
-        if self.search.rerank:
+        if self._reranker is not None:
             matches = self._reranker.rerank(images, matches, self.search.rerank)
         return matches
 

@@ -1,4 +1,4 @@
-"""Re-ranking: the first matches in a new order, by how far the photos agree in detail."""
+"""Re-ranking: the top matches in a new order, by local features of the model's backbone that match geometrically."""
 
 from __future__ import annotations
 
@@ -21,19 +21,24 @@ from sareloc.maps import Matches, PlaceMap
 from sareloc.models.place_model import PlaceModel, evaluating
 from sareloc.models.preprocess import Image
 
-# Whether two photos agree in detail: their local features match, and the matches lie alike. Pure functions.
-
 SCALES = tuple(2.0 ** (step / 4) for step in range(-4, 5))  # from half to double size, by fourths of an octave
-TOLERANCE = 1.5
+TOLERANCE = 1.5  # cells
 FEWEST_FOR_AFFINE = 6
+GAIN = 3.0
+REFERENCE_QUANTILE = 0.75
+SPREAD = 3.0
+"""By about this factor re-ranking widens the spread of squared distances, and so the temperature of the weights."""
+CACHE_BYTES = 256 * 2**20
+
+log = logging.getLogger("sareloc.localize")
 
 
 @dataclass(frozen=True, eq=False)
 class LocalFeatures:
-    """The locations of a feature map: what is seen there, and where that is."""
+    """The local features of an image: one for each location of its feature map."""
 
     vectors: Tensor
-    """(S, C) unit rows, float16: half the memory, and a cosine is right to three digits."""
+    """(S, C) unit rows, float16: half the memory, and a cosine is exact to three digits."""
     cells: Floats
     """(S, 2) column and row, in cells of the feature map."""
 
@@ -46,17 +51,17 @@ def local_features(feature_map: Tensor) -> LocalFeatures:
     return LocalFeatures(vectors, np.stack([columns, rows], axis=1).astype(np.float64))
 
 
-def agreement(query: LocalFeatures, other: LocalFeatures) -> float:
-    """The share of the query's locations that find themselves again in the other photo, all moved alike; 0 to 1.
+def inlier_share(query: LocalFeatures, other: LocalFeatures) -> float:
+    """The share of the query's local features that have an inlier match in the other photo, 0 to 1.
 
-    Two locations are a pair where each is the other's nearest (cosine). Pairs count that one affine map explains.
+    Two features match if each is the other's nearest neighbour (cosine); inliers agree on one affine map.
     """
-    mine, theirs = mutual_pairs(query.vectors, other.vectors)
-    return float(moved_alike(query.cells[mine], other.cells[theirs]).sum()) / len(query.cells)
+    mine, theirs = mutual_matches(query.vectors, other.vectors)
+    return float(inliers(query.cells[mine], other.cells[theirs]).sum()) / len(query.cells)
 
 
-def mutual_pairs(a: Tensor, b: Tensor) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Rows of a (S, C) and of b (T, C), unit vectors, that are each other's nearest; ties go to the first."""
+def mutual_matches(a: Tensor, b: Tensor) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Rows of a (S, C) and of b (T, C), unit vectors, that are mutual nearest neighbours; ties go to the first."""
     cosines = a.float() @ b.float().T
     nearest_b, nearest_a = cosines.argmax(dim=1), cosines.argmax(dim=0)
     mine = torch.arange(len(a), device=a.device)
@@ -64,22 +69,21 @@ def mutual_pairs(a: Tensor, b: Tensor) -> tuple[npt.NDArray[np.int64], npt.NDArr
     return mine[mutual].cpu().numpy(), nearest_b[mutual].cpu().numpy()
 
 
-def moved_alike(a: Floats, b: Floats) -> Bools:
-    """Which pairs of cells a (M, 2), b (M, 2) follow the most common movement: mask (M,).
+def inliers(a: Floats, b: Floats) -> Bools:
+    """Which matches of cells a (M, 2), b (M, 2) are inliers of the map that has most of them: mask (M,).
 
-    Every pair proposes, with each of nine scales, the map `b = scale a + shift` that fits it: what RANSAC draws at
-    random is tried in full. A pair agrees where it lands within 1.5 cells. The winner (of equals the scale nearest to
-    1, then the first pair) is refined to an affine map by least squares on those that agree, and that one counts if it
-    finds more.
+    Every match proposes, with each of nine scales, the map `b = scale a + shift` that fits it: all hypotheses are tried
+    instead of RANSAC's random ones. An inlier is within 1.5 cells. The best map (of equals the scale nearest to 1, then
+    the first match) is refined to an affine map by least squares on its inliers, which counts if it has more.
     """
     if not len(a):
         return np.zeros(0, dtype=np.bool_)
     best = np.zeros(len(a), dtype=np.bool_)
     for scale in sorted(SCALES, key=lambda s: abs(np.log(s))):
-        alike = _close((b - scale * a).astype(np.float32))
-        counts = alike.sum(axis=1)
+        near = _close((b - scale * a).astype(np.float32))
+        counts = near.sum(axis=1)
         if counts.max() > best.sum():
-            best = alike[int(counts.argmax())]
+            best = near[int(counts.argmax())]
     if best.sum() >= FEWEST_FOR_AFFINE:
         flat = np.column_stack([a, np.ones(len(a))])
         affine, *_ = np.linalg.lstsq(flat[best], b[best], rcond=None)
@@ -89,7 +93,7 @@ def moved_alike(a: Floats, b: Floats) -> Bools:
 
 
 def _close(points: npt.NDArray[np.float32]) -> Bools:
-    """Which of M points (M, 2) lie within 1.5 of each other: (M, M). Column by column, which is many times faster."""
+    """Which of M points (M, 2) are within 1.5 of each other: (M, M). Column by column, which is many times faster."""
     x, y = (np.subtract.outer(column, column) for column in points.T)
     np.square(x, out=x)
     np.square(y, out=y)
@@ -97,20 +101,11 @@ def _close(points: npt.NDArray[np.float32]) -> Bools:
     return np.asarray(x <= TOLERANCE**2)
 
 
-log = logging.getLogger("sareloc.localize")
-
-GAIN = 3.0
-USUAL_QUANTILE = 0.75
-SPREAD = 3.0
-"""How much wider squared distances are spread after re-ranking, about: the weights of matches go with it."""
-CACHE_BYTES = 256 * 2**20
-
-
 class Reranker:
-    """Compares photos by the local features of the model's own backbone.
+    """Compares photos by the local features of the model's own backbone. Safe from several threads.
 
-    A map keeps descriptors alone: the feature maps of its photos are computed from their files when they are needed,
-    and the last 256 MiB of them kept.
+    A map stores no local features: those of its photos are computed from the files when they are needed, and the most
+    recently used 256 MiB are cached.
     """
 
     def __init__(self, model: PlaceModel, place_map: PlaceMap, *, batch: int = 8, workers: int = 0) -> None:
@@ -118,31 +113,31 @@ class Reranker:
         self.place_map = place_map
         self.batch = batch
         self.workers = workers
-        self._lock = Lock()  # localizers are asked from several threads
+        self._lock = Lock()
         self._cache: OrderedDict[str, LocalFeatures] = OrderedDict()
         self._cached_bytes = 0
         self._warned = False
 
     def rerank(self, images: Sequence[Image], matches: Matches, first: int) -> Matches:
-        """The matches (Q, K) of Q images in a new order: the `first` ones of each are looked at again.
+        """The matches (Q, K) of Q images, the `first` of each query re-ranked.
 
-        One whose photo agrees with the query to a share f (see `agreement`) gets the distance
-        `d (1 + 3 f') / (1 + 3 f)`, with f' the upper quartile over those looked at: chance alone brings little nearer,
-        and distances go on meaning what they meant. Equal distances keep their order. One whose photo cannot be read
-        keeps its distance; if that is so for all of them, a warning is logged, once.
+        A match with the share f of inliers (`inlier_share`) gets the distance `d (1 + 3 f') / (1 + 3 f)`, with f' the
+        upper quartile over the re-ranked ones: inliers by chance change little, and distances keep their scale. Equal
+        distances keep their order. A match whose photo cannot be read keeps its distance; if none can be read, a
+        warning is logged, once.
         """
         shares = np.full((len(images), min(first, matches.ids.shape[1])), np.nan)
-        for row, query in enumerate(self._of_images(images)):
+        for row, query in enumerate(self._features_of_images(images)):
             files = matches.files[row][:first]
-            seen = self._of_files(files)
-            shares[row] = [agreement(query, seen[file]) if file in seen else np.nan for file in files]
+            seen = self._features_of_files(files)
+            shares[row] = [inlier_share(query, seen[file]) if file in seen else np.nan for file in files]
             if files and not seen:
                 self._warn(files)
         distances = matches.distances.copy()
         distances[:, :first] = shorten(distances[:, :first], shares)
         return _reorder(matches, distances)
 
-    def _of_images(self, images: Sequence[Image]) -> list[LocalFeatures]:
+    def _features_of_images(self, images: Sequence[Image]) -> list[LocalFeatures]:
         found: dict[int, LocalFeatures] = {}
         with evaluating(self.model):
             for rows, pixels in self.model.preprocess.batches(images, self.batch):
@@ -150,12 +145,12 @@ class Reranker:
                 found |= {row: local_features(one) for row, one in zip(rows, maps, strict=True)}
         return [found[row] for row in range(len(images))]
 
-    def _of_files(self, files: Sequence[str]) -> dict[str, LocalFeatures]:
-        """The local features of those files of the map that can be read."""
+    def _features_of_files(self, files: Sequence[str]) -> dict[str, LocalFeatures]:
+        """The local features of the map's photos, those that can be read."""
         with self._lock:
             here = {file: self._cache[file] for file in files if file in self._cache}
             images = self._load([file for file in dict.fromkeys(files) if file not in here])
-            here |= zip(images, self._of_images(list(images.values())), strict=True)
+            here |= zip(images, self._features_of_images(list(images.values())), strict=True)
             for file in files:
                 if file in here:
                     self._keep(file, here[file])
@@ -170,9 +165,9 @@ class Reranker:
         with self._lock:
             if not self._warned:
                 log.warning(
-                    f"re-ranking needs the photos of map {self.place_map.path.name}, and none of the first "
+                    f"re-ranking reads the photos of map {self.place_map.path.name}, and none of the first "
                     f"{len(files):,} matches can be read, such as {self.place_map.photo_path(files[0])}: matches keep "
-                    "their order. Put the photos back where they were, or do without re-ranking"
+                    "their order. Move the photos back, or localize without re-ranking"
                 )
             self._warned = True
 
@@ -186,15 +181,15 @@ class Reranker:
 
 
 def shorten(distances: npt.NDArray[np.float32], shares: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
-    """Descriptor distances (Q, K), shorter where the share of agreement (Q, K) is above the query's upper quartile.
+    """Descriptor distances (Q, K), shorter where the share of inliers (Q, K) is above the query's upper quartile.
 
-    A share that is nan, not known, counts as equal to the quartile of the others: that distance stays.
+    NaN: an unknown share; that distance is not changed.
     """
     shortened = distances.copy()
     for row, known in enumerate(~np.isnan(shares)):
         if known.any():
-            usual = np.quantile(shares[row, known], USUAL_QUANTILE)
-            factors = (1 + GAIN * usual) / (1 + GAIN * shares[row, known])
+            reference = np.quantile(shares[row, known], REFERENCE_QUANTILE)
+            factors = (1 + GAIN * reference) / (1 + GAIN * shares[row, known])
             shortened[row, known] = np.minimum(2.0, distances[row, known] * factors)
     return shortened
 
