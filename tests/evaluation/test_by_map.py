@@ -54,7 +54,7 @@ def test_a_map_of_other_photos_is_refused(model: PlaceModel, town: Path, tmp_pat
     write_view(tmp_path / "photos" / "elsewhere.jpg", view(1, 1), position(1, 0.0))
     build_map(model, tmp_path / "photos", tmp_path / "other.gpkg", progress=False)
     places = load_dataset(town)
-    with pytest.raises(DatasetError, match=r"other\.gpkg holds photos/elsewhere\.jpg, which is no database photo"):
+    with pytest.raises(DatasetError, match=r"elsewhere\.jpg"):
         rank_by_map(model, places, PlaceMap(tmp_path / "other.gpkg"), progress=False)
 
 
@@ -80,5 +80,5 @@ def test_the_command_takes_a_map(
     by_map = ["evaluate", str(town), "--map", str(town / "town.gpkg"), "--json", "--workers", "0"]
     app(by_map, result_action="return_value")
     assert json.loads(capsys.readouterr().out) == told
-    with pytest.raises(ArgumentError, match="leave --dim and --store out"):
+    with pytest.raises(ArgumentError, match="leave dim and store out"):
         app([*words, "--dim", "8"], result_action="return_value")

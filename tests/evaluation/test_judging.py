@@ -213,11 +213,11 @@ def test_distances_of_another_shape_are_refused() -> None:
 
 
 def test_a_protocol_without_its_columns_says_so() -> None:
-    with pytest.raises(DatasetError, match="street has no panoramas, which the protocol 'panorama' needs"):
+    with pytest.raises(DatasetError, match="no panoramas"):
         evaluate_rankings(street(), RANKINGS, protocol="panorama")
     with pytest.raises(DatasetError, match="no times of queries"):
         evaluate_rankings(street(), RANKINGS, protocol="time")
-    with pytest.raises(ArgumentError, match="unknown protocol 'recall': known are average-precision, panorama"):
+    with pytest.raises(ArgumentError, match=r"recall.*panorama"):
         evaluate_rankings(street(), RANKINGS, protocol="recall")
 
 

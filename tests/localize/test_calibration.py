@@ -181,5 +181,5 @@ def test_json_brings_back_every_bit() -> None:
     ids=lambda text: text[:60],
 )
 def test_a_damaged_calibration_says_what_to_do(text: str) -> None:
-    with pytest.raises(MapError, match=r'cannot be read .* "sareloc map calibrate"'):
+    with pytest.raises(MapError, match="sareloc map calibrate"):
         Calibration.from_json(text)

@@ -157,9 +157,9 @@ def test_the_share_counts_within_the_radius_of_a_place() -> None:
 
 
 def test_no_matches_are_no_place() -> None:
-    with pytest.raises(ArgumentError, match="one match or more: found 0 positions"):
+    with pytest.raises(ArgumentError, match="0 positions"):
         fuse(np.zeros((0, 2)), [])
-    with pytest.raises(ArgumentError, match="found 1 positions, 2 distances"):
+    with pytest.raises(ArgumentError, match="2 distances"):
         fuse([HERE], [1.0, 1.0])
 
 

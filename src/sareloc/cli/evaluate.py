@@ -1,9 +1,8 @@
-"""`sareloc evaluate`: how well a model finds the places of a dataset."""
+"""`sareloc evaluate`: recall and errors of a model, or of a map, on a dataset."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,8 +11,7 @@ from cyclopts import Parameter
 from sareloc.cli import Device, print_notes
 from sareloc.datasets import load_dataset
 from sareloc.datasets.places import Protocol
-from sareloc.errors import ArgumentError
-from sareloc.evaluation import Report, evaluate, rank_by_map
+from sareloc.evaluation import Report, evaluate
 from sareloc.maps import PlaceMap, load_map_model
 from sareloc.models.checkpoint import load_model
 
@@ -28,59 +26,58 @@ def evaluate_command(
     dim: int | None = None,
     boxes: Literal["crop", "full"] = "crop",
     store: Path | None = None,
-    city: Annotated[Path | None, Parameter(name="--map")] = None,
+    place_map: Annotated[Path | None, Parameter(name="--map")] = None,
     batch: int = 8,
     workers: int = 2,
     device: Device = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> None:
-    """Describe a dataset's database and queries, search exactly, and judge by the dataset's own protocol.
+    """Describe the database and the queries of a dataset, search exactly, and judge by the dataset's protocol.
 
     Parameters
     ----------
     dataset
-        A dataset's name, or a folder of photos laid out as one.
+        Name of a dataset, or a folder of photos with the layout of one.
     model
-        A model that comes with sareloc (default, fast), or a checkpoint. By itself default; with --map, the packaged
-        model that the map was built with.
+        Packaged model (default, fast) or checkpoint; default: the model default, or with --map the packaged model that
+        the map was built with.
     root
-        The folder that holds the dataset's files.
+        Folder of the dataset's files.
     split
-        Which part of the dataset: train, val or test.
+        Part of the dataset: train, val or test.
     protocol
-        What counts as right, instead of the dataset's own rule: radius lets Tokyo 24/7 count every photo of a panorama.
+        What counts as right; default: the protocol of the dataset. radius counts every photo of a Tokyo 24/7 panorama.
     dim
-        Use the first so many dimensions of the descriptors.
+        Keep the first N dimensions of the descriptors; default: all.
     boxes
-        Where queries have boxes (Oxford, Paris): ask with the box or with the full photo.
+        For queries with boxes (Oxford, Paris): crop to the box, or use the full photo.
     store
-        Keep the descriptors in this folder; an interrupted run goes on from there.
-    city
-        Ask this map of the dataset's database photos, a file or an address, instead of describing and searching them.
+        Folder of a descriptor cache, to resume an interrupted run; default: none.
+    place_map
+        Search this map of the dataset's database photos (a file or an address) instead of describing them.
     batch
-        Photos described at once.
+        Maximum photos described at once.
     workers
-        Processes that decode photos.
+        Number of processes that decode photos.
     as_json
         Print one JSON object instead of a table.
     """
     places = load_dataset(dataset, root, split)
     print_notes(places.notes)
-    places = places if protocol is None else replace(places, protocol=protocol)
-    if city is not None:
-        if dim is not None or store is not None:
-            raise ArgumentError("a map has its own dimensions and holds its descriptors: leave --dim and --store out")
-        place_map = PlaceMap(city)
-        loaded = load_map_model(place_map.manifest, place_map.path.name, model, device)
-        report = rank_by_map(loaded, places, place_map, batch=batch, workers=workers).report()
-    else:
+    searched = None if place_map is None else PlaceMap(place_map)
+    if searched is None:
         loaded = load_model(model or "default", device)
-        report = evaluate(loaded, places, dim=dim, boxes=boxes, store=store, batch=batch, workers=workers)
-    print(json.dumps(report.to_json()) if as_json else table(report))
+    else:
+        loaded = load_map_model(searched.manifest, searched.path.name, model, device)
+    report = evaluate(
+        loaded, places, place_map=searched, protocol=protocol, dim=dim, boxes=boxes, store=store, batch=batch,
+        workers=workers,
+    )  # fmt: skip
+    print(json.dumps(report.to_json()) if as_json else report_table(report))
 
 
-def table(report: Report) -> str:
-    """A report for people to read."""
+def report_table(report: Report) -> str:
+    """A report as text."""
     low, high = report.recall_at_1_interval or (0.0, 0.0)
     lines = [
         ("dataset", f"{report.dataset} {report.split}: {report.database} database photos, {report.queries} queries"),
@@ -99,7 +96,7 @@ def table(report: Report) -> str:
         spread = ", ".join(f"{_metres(m)} for {share:.0%}" for share, m in report.error_quantiles_m.items())
         lines.append(("error", f"at most {spread} of the queries"))
     if report.queries_without_positives:
-        lines.append(("unanswerable", f"{report.queries_without_positives} queries have no right photo: missed"))
+        lines.append(("unanswerable", f"{report.queries_without_positives} queries have no positive: missed"))
     for role, outcome in (("database", "left out"), ("queries", "missed")):
         lines += [(f"{role}: {outcome}", f"{photo}: {reason}") for photo, reason in report.failures[role]]
     width = max(len(name) for name, _ in lines)

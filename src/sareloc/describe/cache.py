@@ -1,4 +1,4 @@
-"""Descriptors on disk while they are being made: a killed run goes on from here."""
+"""The descriptor cache: descriptors on disk as they are computed, so that an interrupted run can be resumed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sareloc.files import replacing, writing
 from sareloc.photos.finding import fitting_ns
 
 FORMAT = 1
-MARK_EVERY_S = 5.0  # what a killed run may lose; waiting for the disk after each batch would slow a GPU down
+MARK_EVERY_S = 5.0  # of work that a killed run may lose; flushing after each batch would slow a GPU down
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class CacheManifest:
 
 
 class DescriptorCache:
-    """A folder of descriptors, one row for each photo, and which of them are done.
+    """A folder of descriptors, one row for each photo, and which rows are done.
 
-    `manifest.json` says what it belongs to, `vectors.npy` holds the descriptors, and `stamps.npy` the size and time of
-    each photo's file when it was described, -1 before: a file that changes is described again.
+    `manifest.json` is the `CacheManifest`, `vectors.npy` the descriptors, and `stamps.npy` the size and modification
+    time of each photo's file when it was described, -1 before: a file that changes is described again.
     """
 
     def __init__(self, vectors: Vectors, stamps: Ints, current: Ints) -> None:
@@ -54,7 +54,7 @@ class DescriptorCache:
 
     @staticmethod
     def open(folder: Path, model: str, dim: int, paths: Sequence[Path]) -> DescriptorCache:
-        """Open the folder, or begin it; one that another model, dimension or list of photos has filled is refused."""
+        """Open the cache, or create it; raises ArgumentError if it is of another model, dimension or list of photos."""
         names = hashlib.sha256(os.fsencode("\n".join(path.as_posix() for path in paths))).hexdigest()[:16]
         wanted = CacheManifest(FORMAT, model, dim, "float32", len(paths), names)
         manifest, vectors, stamps = (folder / name for name in ("manifest.json", "vectors.npy", "stamps.npy"))
@@ -64,10 +64,10 @@ class DescriptorCache:
                 np.lib.format.open_memmap(vectors, "w+", np.float32, (len(paths), dim)).flush()
                 _reserve(vectors)
             with writing(stamps):
-                content = io.BytesIO()  # np.save to a file that does not fit says only how much was written
+                content = io.BytesIO()  # the error of np.save on a full disk does not say so
                 np.save(content, np.full((len(paths), 2), -1, dtype=np.int64))
                 stamps.write_bytes(content.getvalue())
-            # the manifest comes last: a folder without one is begun anew
+            # the manifest is written last: a folder without one is started over
             with replacing(manifest) as beside:
                 beside.write_text(json.dumps(asdict(wanted), indent=2) + "\n")
         _check(folder, json.loads(manifest.read_text()), asdict(wanted))
@@ -79,19 +79,19 @@ class DescriptorCache:
         return np.flatnonzero((self._stamps != self._current).any(axis=1))
 
     def put(self, rows: Ints, descriptors: Vectors) -> None:
-        """Keep the descriptors (n, dim) of these rows; they count as done at the next `mark`, a few seconds later."""
+        """Write the descriptors (n, dim) of these rows; they count as done at the next `mark`, a few seconds later."""
         self.vectors[rows] = descriptors
         self._unmarked.append(rows)
         if time.monotonic() - self._marked_at >= MARK_EVERY_S:
             self.mark()
 
     def forget(self, rows: Sequence[int]) -> None:
-        """These rows have no descriptor (any more)."""
+        """Mark these rows as not described."""
         self._stamps[rows] = -1
         self.vectors[rows] = 0
 
     def mark(self) -> None:
-        """Bring the descriptors to the disk, then mark them as done: never the other way round."""
+        """Write the descriptors to the disk, then mark them as done, in this order."""
         if isinstance(self.vectors, np.memmap):
             self.vectors.flush()
         for rows in self._unmarked:
@@ -101,13 +101,13 @@ class DescriptorCache:
 
 
 def _reserve(file: Path) -> None:
-    """Give the file its space on the disk now: a process that writes to mapped memory without any is killed."""
+    """Reserve the file's space on the disk: a process that writes to mapped memory on a full disk is killed."""
     if hasattr(os, "posix_fallocate"):
         with file.open("r+b") as opened:
             try:
                 os.posix_fallocate(opened.fileno(), 0, max(file.stat().st_size, 1))
             except OSError as refused:
-                if refused.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # a file system that cannot reserve
+                if refused.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # the file system cannot reserve
                     raise
 
 
@@ -115,7 +115,7 @@ def _stamp(path: Path) -> tuple[int, int]:
     try:
         status = path.stat()
     except OSError:
-        return -2, -2  # an absent file equals no stamp, and is tried again
+        return -2, -2  # a missing file equals no stamp: it is tried again
     return status.st_size, fitting_ns(status.st_mtime_ns)
 
 
@@ -124,5 +124,5 @@ def _check(folder: Path, found: dict[str, object], wanted: dict[str, object]) ->
     if differing:
         raise ArgumentError(
             f"{folder} holds descriptors of another model or list of photos: {', '.join(differing)}. "
-            "Give another folder, or delete this one to begin anew"
+            "Give another folder, or delete this one"
         )

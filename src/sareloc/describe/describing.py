@@ -1,4 +1,9 @@
-"""Descriptors of parts of photos: Oxford's and Paris's queries, cut to their boxes."""
+"""From photo files to descriptors: `describe` streams them, `describe_all` collects them, `describe_boxes` crops first.
+
+All go through `encode_batches`. On a GPU it overlaps the copy of a batch to the GPU, the copy of descriptors back and
+the computation of the next batch: pixels are put into page-locked memory once and copied on a stream of their own, and
+the host waits for a batch only when the next one is queued.
+"""
 
 from __future__ import annotations
 
@@ -25,19 +30,13 @@ from sareloc.models.preprocess import MIN_SIDE_PX, cudnn_tries
 from sareloc.models.runtime import RuntimeModel
 from sareloc.photos import decode
 
-# Batch after batch of images to descriptors, as fast as the model's device allows.
-#
-# On a GPU a batch's way there, its descriptors' way back and the next batch's arithmetic overlap: pixels are put into
-# page-locked memory once, travel on a stream of their own, and the host waits for a batch only when the next one is on
-# its way.
-
 T = TypeVar("T")
 Pixels = npt.NDArray[np.uint8]
 Fetch = Callable[[], Vectors]
 
-IN_FLIGHT = 2  # batches on a GPU at once: one in work, one on its way
-CPU_PIXELS = 480 * 640  # more at once takes more memory on a CPU, and not less time
-COMPILE_FROM = 500_000  # photos: compiling takes 14 s, and saves a thirtieth of a millisecond a photo from files
+IN_FLIGHT = 2  # batches on a GPU at once: one being computed, one being copied
+CPU_PIXELS = 480 * 640  # on a CPU larger batches need more memory and are not faster
+COMPILE_FROM = 500_000  # photos: compiling takes 14 s and saves 0.03 ms a photo
 
 
 def encode_batches(
@@ -48,9 +47,9 @@ def encode_batches(
     dim: int | None = None,
     compiled: bool = False,
 ) -> Iterator[tuple[T, Vectors]]:
-    """Each batch's tag with its descriptors (n, dim), in order; the images of a batch are of one size, `batch` at most.
+    """Each batch's tag with its descriptors (n, dim), in order; a batch has at most `batch` images, all of one size.
 
-    compiled: by torch.compile, once for each size of images (CUDA only).
+    compiled: use torch.compile, once for each size of images (CUDA only).
     """
     fast = model if isinstance(model, RuntimeModel) else fold_norms(model)
     if model.device.type != "cuda":
@@ -77,9 +76,9 @@ def _encode_on_cpu(model: PlaceModel, images: Sequence[Pixels], batch: int, dim:
 
 
 def stack(images: Sequence[Pixels], *, pinned: bool = False, rows: int | None = None) -> Tensor:
-    """Images of one size as one tensor (n, H, W, 3), in page-locked memory if asked for.
+    """Images of one size as one tensor (n, H, W, 3); pinned: in page-locked memory.
 
-    With `rows` it has so many; what stands in those beyond the images is not defined.
+    rows: the number of rows; default: that of the images. Rows beyond the images are not initialised.
     """
     stacked = torch.empty(rows or len(images), *images[0].shape, dtype=torch.uint8, pin_memory=pinned)
     np.stack(images, out=stacked[: len(images)].numpy())
@@ -87,9 +86,9 @@ def stack(images: Sequence[Pixels], *, pinned: bool = False, rows: int | None = 
 
 
 class GpuLauncher:
-    """Sets a batch off to the GPU; what it gives back waits for that batch's descriptors and fetches them.
+    """Queues a batch on the GPU; returns a function that waits for its descriptors and fetches them.
 
-    `rows`: compile the model for batches of exactly so many rows; smaller ones are filled up.
+    rows: compile the model for batches of exactly this many rows; smaller ones are padded. None: do not compile.
     """
 
     def __init__(self, model: PlaceModel, rows: int | None, dim: int | None) -> None:
@@ -113,26 +112,24 @@ class GpuLauncher:
             found = self._run(there.permute(0, 3, 1, 2), self._dim)[:count].float()
         back = torch.empty(found.shape, dtype=torch.float32, pin_memory=True)
         back.copy_(found, non_blocking=True)
-        # waiting must not keep a core busy: the workers that decode have use for it
+        # blocking: a busy wait would take a core from the decoding workers
         done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         done.record(work)
 
         def fetch() -> Vectors:
             done.synchronize()
-            return np.array(back.numpy())  # page-locked memory goes back to be used again
+            return np.array(back.numpy())  # a copy: page-locked memory is reused
 
         return fetch
 
 
-# Many photo files to descriptors: a stream of batches, and all of them at once.
-
 Tag = tuple[Ints, dict[int, PhotoError]]
 
-WINDOW_BATCHES = 4  # so many batches of images wait for others of their size
+WINDOW_BATCHES = 4  # batches of images that wait for others of their size
 
 
 class Described(NamedTuple):
-    """What became of some photos, by their row in the list: their descriptors, or why they have none."""
+    """The descriptors of some of the photos, or their errors, by row of the list of photos."""
 
     rows: Ints
     """(n,) rows of the photos described."""
@@ -147,7 +144,7 @@ class Descriptors:
     """The descriptors of N photos, in their order."""
 
     vectors: Vectors
-    """(N, dim) unit vectors; zeros in the rows of `failures`. A memory map where they are stored."""
+    """(N, dim) unit vectors; zeros in the rows of `failures`. A memory map if they are in a cache."""
     failures: Mapping[int, PhotoError] = field(default_factory=dict)
     """Rows of photos that could not be decoded, and why."""
 
@@ -162,12 +159,11 @@ def describe(
     progress: bool = True,
     compiled: bool | None = None,
 ) -> Iterator[Described]:
-    """Describe photo files, batch by batch, holding a few batches of images at a time however many photos there are.
+    """Describe photo files, batch by batch, with a few batches of images in memory whatever the number of photos.
 
-    Images of equal size are described together: each photo comes once, but the rows come in another order than the
-    files where sizes differ. `workers` processes decode; `dim` cuts the descriptors to their first `dim` coordinates.
-    `progress` shows photos per second and the time left, on a terminal. `compiled`: by torch.compile; None: on a GPU,
-    where there are photos enough to be worth it.
+    Images of equal size are described together: each photo comes once, but if sizes differ not in the order of the
+    files. workers: number of processes that decode. dim: keep the first `dim` coordinates; default: all. progress: show
+    a progress bar, on a terminal. compiled: use torch.compile; default: on a GPU, from 500,000 photos on.
     """
     if compiled is None:
         compiled = len(paths) >= COMPILE_FROM
@@ -179,7 +175,7 @@ def describe(
 
 
 def _groups(loaded: Iterator[tuple[int, Loaded]], batch: int) -> Iterator[tuple[Tag, list[Pixels]]]:
-    """Images of one size each, with their rows and the errors met so far, each once; errors may come without images."""
+    """Batches of images of one size, with their rows and the errors since the last batch; a batch may be empty."""
     waiting: dict[tuple[int, ...], list[tuple[int, Pixels]]] = {}
     errors: dict[int, PhotoError] = {}
 
@@ -213,10 +209,11 @@ def describe_all(
     dim: int | None = None,
     progress: bool = True,
 ) -> Descriptors:
-    """The descriptors of all photos, in memory or, with `store`, in a folder that an interrupted run goes on from.
+    """The descriptors of all photos, in memory or, with `store`, in the `DescriptorCache` of that folder.
 
-    With `store`, photos described before are skipped unless their file has changed since; photos that failed are
-    tried again. A folder that another model, dimension or list of photos has filled is refused.
+    With `store`, an interrupted run is resumed: photos described before are skipped unless their file has changed;
+    photos that failed are tried again. Raises ArgumentError if the folder is of another model, dimension or list of
+    photos. For the other arguments see `describe`.
     """
     kept = None if store is None else DescriptorCache.open(store, model.fingerprint(), dim or model.dim, paths)
     vectors = np.zeros((len(paths), dim or model.dim), dtype=np.float32) if kept is None else kept.vectors
@@ -246,8 +243,8 @@ def describe_boxes(
 ) -> Descriptors:
     """Descriptors of parts of photos: `boxes` (N, 4) are x0, y0, x1, y1 in pixels of the upright photo.
 
-    Each photo is brought to the model's size as a whole, so that its parts keep their scale; then its box is grown on
-    every side by half the receptive field and cut out: the features' centres fill the box (NetVLAD's 'crop').
+    Each photo is resized as one image, so that its parts keep their scale; then its box is enlarged on every side by
+    half the receptive field and cut out: the centres of the features fill the box (NetVLAD's 'crop'; Oxford, Paris).
     """
     margin = receptive_field_px(model.backbone) / 2
     vectors = np.zeros((len(paths), dim or model.dim), dtype=np.float32)
@@ -264,7 +261,7 @@ def describe_boxes(
 
 
 def decode_box(path: Path, box: npt.NDArray[np.float64], margin: float, model: PlaceModel) -> Pixels:
-    """The part of a photo, at the model's size, that lies in a box grown by `margin` pixels of that size."""
+    """The part of a photo, resized for the model, within a box enlarged by `margin` pixels of that size."""
     original = np.ones(2)
 
     def size(height: int, width: int) -> tuple[int, int]:
@@ -277,12 +274,12 @@ def decode_box(path: Path, box: npt.NDArray[np.float64], margin: float, model: P
     part = image[max(round(y0), 0) : max(round(y1), 0), max(round(x0), 0) : max(round(x1), 0)]
     if min(part.shape[:2]) < MIN_SIDE_PX:
         sides = f"{part.shape[0]} x {part.shape[1]} px (height x width)"
-        raise PhotoError(path, f"the box {box.tolist()} leaves {sides}, at least {MIN_SIDE_PX} are needed each way")
+        raise PhotoError(path, f"the box {box.tolist()} gives {sides}, at least {MIN_SIDE_PX} px are needed each way")
     return part
 
 
 def receptive_field_px(backbone: Backbone) -> int:
-    """The side of the square of pixels that one location of the feature map sees (VGG16's conv5_3: 196)."""
+    """The side of the square of pixels that one location of the feature map depends on (VGG16's conv5_3: 196)."""
     field_px, step_px = 1, 1
     for layer in backbone.modules():
         if isinstance(layer, nn.Conv2d | nn.MaxPool2d):

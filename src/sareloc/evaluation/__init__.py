@@ -1,4 +1,4 @@
-"""How well a model finds places: describe, search exactly, judge by the dataset's own protocol, report."""
+"""Evaluation of a model or a map on a dataset: describe, search, judge by the dataset's protocol, report."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sareloc.datasets.places import Places, Protocol
-from sareloc.evaluation.judging import NS, PROTOCOLS, CurvePoint, Report, Rule, counted, evaluate_rankings
+from sareloc.errors import ArgumentError
+from sareloc.evaluation.judging import NS, PROTOCOLS, CurvePoint, Report, Rule, apply_protocol, evaluate_rankings
 from sareloc.evaluation.ranking import Boxes, Ranked, rank, rank_by_map, search
+from sareloc.maps import PlaceMap
 from sareloc.models.place_model import PlaceModel
 
 __all__ = [
@@ -16,7 +18,7 @@ __all__ = [
     "Ranked",
     "Report",
     "Rule",
-    "counted",
+    "apply_protocol",
     "evaluate",
     "evaluate_rankings",
     "rank",
@@ -29,6 +31,7 @@ def evaluate(
     model: PlaceModel,
     places: Places,
     *,
+    place_map: PlaceMap | None = None,
     protocol: Protocol | None = None,
     ns: Sequence[int] = NS,
     dim: int | None = None,
@@ -39,15 +42,23 @@ def evaluate(
     seed: int = 0,
     progress: bool = True,
 ) -> Report:
-    """Describe database and queries, search exactly, judge: `rank`, then `Ranked.report`.
+    """Describe the database and the queries of a dataset, search exactly, and judge the rankings.
 
-    protocol: one of `PROTOCOLS` instead of the dataset's own, as "radius" for Tokyo 24/7 without the panorama rule.
-    dim: the first so many coordinates of the descriptors. boxes: ask with the boxes that Oxford and Paris give
-    ("crop", grown by half the receptive field) or with whole photos ("full"). store: a folder that keeps the
-    descriptors, so that an interrupted run goes on where it stopped. seed: of the bootstrap.
+    place_map: search this map of the database photos instead, by its own index (see `rank_by_map`). protocol: one of
+    `PROTOCOLS`; default: that of the dataset. ns: the N of recall@N. dim: keep the first `dim` coordinates of the
+    descriptors; default: all. boxes: crop the queries of Oxford and Paris to their boxes, enlarged by half the
+    receptive field ("crop"), or use full photos ("full"). store: folder of a descriptor cache, to resume an interrupted
+    run; default: none. seed: of the bootstrap. batch, workers, progress: see `sareloc.describe.describe`.
     """
-    ranked = rank(
-        model, places, protocol=protocol, n=max(ns), dim=dim, boxes=boxes, batch=batch, workers=workers, store=store,
-        progress=progress,
-    )  # fmt: skip
+    if place_map is not None:
+        if dim is not None or store is not None:
+            raise ArgumentError("a map has its own dimensions and descriptors: leave dim and store out")
+        ranked = rank_by_map(
+            model, places, place_map, protocol=protocol, n=max(ns), batch=batch, workers=workers, progress=progress
+        )
+    else:
+        ranked = rank(
+            model, places, protocol=protocol, n=max(ns), dim=dim, boxes=boxes, batch=batch, workers=workers,
+            store=store, progress=progress,
+        )  # fmt: skip
     return ranked.report(ns=ns, seed=seed)

@@ -1,4 +1,4 @@
-"""Judge rankings, of this or of any other system, by the rules of a dataset."""
+"""Judging rankings by a dataset's protocol, and the report of an evaluation."""
 
 from __future__ import annotations
 
@@ -27,12 +27,10 @@ from sareloc.evaluation.metrics import (
     right_results,
 )
 
-# What an evaluation found, as one frozen record and as JSON.
-
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """Answering only where the first result is no farther than `distance`: right among answered, among all (%)."""
+    """Precision and recall in percent if only queries whose first result is within `distance` are answered."""
 
     distance: float
     precision: float
@@ -41,41 +39,41 @@ class CurvePoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What an evaluation found. Shares are percentages of all queries; errors are metres to the first result."""
+    """The result of an evaluation. Shares are percentages of all queries; errors are metres to the first result."""
 
     dataset: str
     split: str
     model: str = ""
     fingerprint: str = ""
-    """Of the model; both are empty for rankings that came from elsewhere."""
+    """Of the model; both are empty for rankings of other systems."""
     dim: int | None = None
     protocol: str
     meaning: str
-    """What counts as right, in words."""
+    """What counts as right, as text."""
     boxes: Literal["crop", "full"] | None = None
-    """Whether queries were cropped to their boxes, where the dataset has boxes."""
+    """Whether queries were cropped to their boxes; None if the dataset has no boxes."""
     database: int
     queries: int
     queries_without_positives: int
-    """Queries that no database photo answers; each counts as missed."""
+    """Queries without a positive in the database; each counts as missed."""
     recall: Mapping[int, float]
     """Recall@N by N."""
     recall_at_1_interval: tuple[float, float] | None
-    """Where recall@1 lies in 95 % of resamples of the queries; None without queries."""
+    """95 % bootstrap interval of recall@1 over the queries; None without queries."""
     plain_recall: Mapping[int, float] | None
-    """Recall@N by the protocol "radius", beside that of Tokyo's own rules, which other tools leave out."""
+    """Recall@N by the protocol "radius", for protocols with a rule (Tokyo) that other tools do not apply."""
     mean_average_precision: float | None
     median_error_m: float | None
-    """None where positions are unknown, or half of the queries have no answer."""
+    """None if positions are unknown, or if half of the queries have no result."""
     error_quantiles_m: Mapping[float, float | None] | None
     """By share of the queries."""
     curve: tuple[CurvePoint, ...]
-    """Precision and recall over a threshold on the distance; empty where a ranking came without distances."""
+    """Precision and recall over a threshold on the distance; empty if the distances are unknown."""
     failures: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=lambda: {"database": (), "queries": ()})
     """Photos that could not be decoded, with reasons: a database photo is left out, a query counts as missed."""
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object: what `sareloc evaluate --json` prints."""
+        """A JSON object, as `sareloc evaluate --json` prints it."""
         return {key: _plain(value) for key, value in asdict(self).items()}
 
 
@@ -93,15 +91,15 @@ EARTH_M = 6_371_000.0
 
 @dataclass(frozen=True)
 class Rule:
-    """How a protocol treats a ranking before it is judged."""
+    """A protocol: what is removed from a ranking before it is judged."""
 
     meaning: str
     depth: Callable[[Places, int], int]
-    """How many results must be searched to judge the first N."""
+    """The number of results that must be searched to judge the first N."""
     keep: Callable[[Places, Ints], Bools] | None = None
-    """Which results stay, (Q, K); None: all."""
+    """Which results are kept, (Q, K); None: all."""
     plain: Protocol | None = None
-    """The protocol that other tools put in its place, if any."""
+    """The protocol that other tools use instead, if any."""
 
 
 def _panorama_depth(places: Places, n: int) -> int:
@@ -152,8 +150,10 @@ def evaluate_rankings(
 ) -> Report:
     """Judge rankings, of this or of any other system.
 
-    rankings (Q, K): database rows, best first, -1 where there is none; to be judged at N, a protocol may want more
-    than N (`PROTOCOLS[name].depth`). distances (Q, K), if known, give the precision-recall curve.
+    rankings (Q, K): database rows, best first, -1 for no result; to judge the first N, a protocol may need more than N
+    (`PROTOCOLS[name].depth`). distances (Q, K): for the precision-recall curve; default: unknown, no curve. protocol:
+    default: that of the dataset. ns: the N of recall@N. seed: of the bootstrap. Raises ArgumentError if a ranking has
+    an unknown row or one twice.
     """
     places = places if protocol is None else replace(places, protocol=protocol)
     rule = look_up(PROTOCOLS, places.protocol, "protocol")
@@ -166,7 +166,7 @@ def evaluate_rankings(
     if rule.plain is not None:
         plain_positives = find_positives(replace(places, protocol=rule.plain))
         plain = _percent(recall_at(right_results(rankings, plain_positives), ns))
-    rankings, far = counted(places, rankings, far)
+    rankings, far = apply_protocol(places, rankings, far)
     right = right_results(rankings, positives)
     first_right = np.asarray(right[:, :1].any(axis=1))
     errors = _position_errors(places, rankings)
@@ -189,8 +189,8 @@ def evaluate_rankings(
     )
 
 
-def counted(places: Places, rankings: Ints, distances: Floats) -> tuple[Ints, Floats]:
-    """Rankings (Q, K) and distances (Q, K) as the protocol counts them: what its rule drops, the next ones replace."""
+def apply_protocol(places: Places, rankings: Ints, distances: Floats) -> tuple[Ints, Floats]:
+    """Rankings (Q, K) and distances (Q, K) without the results that the protocol removes; later ones move up."""
     rule = look_up(PROTOCOLS, places.protocol, "protocol")
     if rule.keep is None:
         return rankings, distances
@@ -217,7 +217,7 @@ def _checked(rankings: Ints, places: Places) -> Ints:
 
 
 def _position_errors(places: Places, rankings: Ints) -> Floats | None:
-    """Metres (Q,) from each query to its first result; inf without one; None where positions are unknown."""
+    """Metres (Q,) from each query to its first result; inf without one; None if positions are unknown."""
     there, asked = places.database.positions, places.queries.positions
     if there is None or asked is None or (there.frame, there.epsg) != (asked.frame, asked.epsg):
         return None
@@ -226,7 +226,7 @@ def _position_errors(places: Places, rankings: Ints) -> Floats | None:
     answered = np.flatnonzero(first >= 0)
     gaps = there.metres[first[answered]] - asked.metres[answered]
     chords = np.linalg.norm(gaps, axis=1)
-    on_earth = there.frame == "ecef"  # straight through the Earth: far ones are bent along its surface
+    on_earth = there.frame == "ecef"  # chords through the Earth become distances on its surface
     errors[answered] = 2 * EARTH_M * np.arcsin(np.minimum(chords / (2 * EARTH_M), 1)) if on_earth else chords
     return errors
 

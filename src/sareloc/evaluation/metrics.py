@@ -1,10 +1,10 @@
-"""How good a ranking is: recall@N, average precision, precision-recall, position errors. Pure functions.
+"""Metrics of rankings: recall@N, average precision, precision-recall, position errors. Pure functions.
 
-A *ranking* is a row of database row numbers, best first; rankings of Q queries are a (Q, K) array. -1 stands where a
-query has no more results; it is never right. The order is taken as given: whoever made the ranking has broken ties.
-`positives` holds for each query the database rows that are right, without repeats, in any order; it may be empty.
+A *ranking* is a row of database row numbers, best first; rankings of Q queries are a (Q, K) array. -1 means that a
+query has no more results; it is never right. Ties are already broken by the order. `positives`: for each query the
+database rows that are right, without repeats, in any order; may be empty.
 
-Rules that take results out of a ranking before it is judged are (Q, K) masks (`one_per_panorama`, `other_time`,
+Rules that remove results from a ranking before it is judged are (Q, K) masks (`one_per_panorama`, `other_time`,
 `not_listed`), applied by `keep_only`.
 """
 
@@ -35,8 +35,8 @@ def right_results(rankings: Ints, positives: Sequence[Ints]) -> Bools:
 def recall_at(right: Bools, ns: Sequence[int]) -> dict[int, float]:
     """Recall@N: the share of all queries that have a right result among their first N, for every N of `ns`.
 
-    `right` is (Q, K) from `right_results`. A query without positives counts as missed. Where K < N, the K results
-    that there are answer for N. No queries: 0.
+    `right` is (Q, K) from `right_results`. A query without positives counts as missed. If K < N, recall@N is that of
+    the K results. No queries: 0.
     """
     if any(n < 1 for n in ns):
         raise ArgumentError(f"recall@N counts the first N >= 1 results, not N in {list(ns)}")
@@ -46,8 +46,8 @@ def recall_at(right: Bools, ns: Sequence[int]) -> dict[int, float]:
 def one_per_panorama(rankings: Ints, panoramas: Ints) -> Bools:
     """Keep the first photo of each panorama (Tokyo 24/7): mask (Q, K).
 
-    `panoramas` is the panorama number of every database photo. To have N results left of panoramas of 12 photos, the
-    rule wants the first 12 N of the ranking.
+    `panoramas` is the panorama number of every database photo. To have N results left with panoramas of 12 photos,
+    the rule needs the first 12 N of the ranking.
     """
     numbers = np.where(rankings >= 0, panoramas[rankings], -1)
     order = np.argsort(numbers, axis=1, kind="stable")
@@ -85,11 +85,11 @@ def keep_only(ranked: npt.NDArray[Number], keep: Bools, fill: float) -> npt.NDAr
 
 
 def average_precision(ranking: Ints, relevant: Ints, junk: Ints | Sequence[int] = ()) -> float:
-    """Area under one query's precision-recall curve by trapezoids, as Oxford's compute_ap and Holidays have it.
+    """Area under one query's precision-recall curve by trapezoids, as Oxford's compute_ap and Holidays compute it.
 
-    Junk is first taken out of the ranking (K,). The curve starts at precision 1; a relevant photo at position j
+    Junk is first removed from the ranking (K,). The curve starts at precision 1; a relevant photo at position j
     (from 0) as the i-th right one adds ((i - 1)/j + i/(j + 1)) / 2 / relevant, where 0/0 is 1. Relevant photos that
-    the ranking never lists add nothing. Nothing relevant: 0.
+    the ranking does not list add nothing. Nothing relevant: 0.
     """
     right = _right_without_junk(ranking, relevant, junk)
     at = np.flatnonzero(right)
@@ -102,7 +102,7 @@ def average_precision(ranking: Ints, relevant: Ints, junk: Ints | Sequence[int] 
 def average_precision_at(ranking: Ints, relevant: Ints, n: int, junk: Ints | Sequence[int] = ()) -> float:
     """Google Landmarks' AP@n: the precision at every right one of the first n results, summed, over min(relevant, n).
 
-    Junk is first taken out of the ranking (K,). Nothing relevant: 0.
+    Junk is first removed from the ranking (K,). Nothing relevant: 0.
     """
     right = _right_without_junk(ranking, relevant, junk)[:n]
     precision = np.cumsum(right) / np.arange(1, len(right) + 1)
@@ -119,8 +119,8 @@ def precision_recall(confidence: Floats, right: Bools) -> tuple[Floats, Floats, 
 
     `confidence` (Q,) is that of each query's first result, higher is surer; `right` (Q,) says whether it is right.
     Precision: right among answered; recall: right among all Q queries. One point for each distinct confidence, from
-    the highest threshold down: answers of equal confidence come in together. A query that has no answer
-    (confidence -inf or NaN) is never answered, and counts among all. No answers: no points.
+    the highest threshold down. A query without a result (confidence -inf or NaN) is never answered, and counts among
+    all. No results: no points.
     """
     answered = confidence > -np.inf
     order = np.argsort(-confidence[answered], kind="stable")
@@ -132,21 +132,21 @@ def precision_recall(confidence: Floats, right: Bools) -> tuple[Floats, Floats, 
 def quantiles(errors_m: Floats, shares: Sequence[float]) -> list[float]:
     """The errors not exceeded by these shares of queries (0.5: the median), interpolated between neighbours.
 
-    An error is inf where a query has no answer, and so is a quantile that touches one. No errors: NaN.
+    An error is inf if a query has no result, and so is a quantile that touches one. No errors: NaN.
     """
     if not len(errors_m):
         return [float("nan")] * len(shares)
     ordered = np.sort(errors_m)
     at = np.asarray(shares, dtype=np.float64) * (len(ordered) - 1)
     below, above = ordered[np.floor(at).astype(int)], ordered[np.ceil(at).astype(int)]
-    # equal neighbours are not subtracted: inf - inf is not a number
+    # equal neighbours are not subtracted: inf - inf is NaN
     return [float(lo if lo == hi else lo + part * (hi - lo)) for lo, hi, part in zip(below, above, at % 1, strict=True)]
 
 
 def bootstrap_interval(
     values: npt.ArrayLike, rng: np.random.Generator, *, level: float = 0.95, draws: int = 10_000
 ) -> tuple[float, float]:
-    """The interval that holds the mean of `values` in `level` of `draws` resamples with replacement.
+    """Percentile bootstrap interval of the mean of `values`: `level` of `draws` resamples with replacement.
 
     `values` has one number for each query (1 or 0 for recall). No values: (NaN, NaN).
     """

@@ -1,4 +1,4 @@
-"""What a map answers to every query of a dataset: the search of its file or server is judged with the model."""
+"""The rankings of a dataset's queries: by exact search over its described database, or by a map of it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ from sareloc.evaluation.judging import NS, PROTOCOLS, Report, evaluate_rankings
 from sareloc.maps import Matches, PlaceMap
 from sareloc.models.place_model import PlaceModel
 
-# Exact search: the k nearest descriptors, in parts, on any device, ties by row number.
-
-ROWS_AT_ONCE, QUERIES_AT_ONCE = 16384, 512  # so many products at a time: 32 MB
+ROWS_AT_ONCE, QUERIES_AT_ONCE = 16384, 512  # 32 MB of products at a time
 LAST_ROW = 2**32 - 1
 
 
@@ -63,7 +61,7 @@ def _highest(products: Tensor, rows: Tensor, k: int) -> Tensor:
     k = min(k, len(rows))
     values, columns = products.topk(k)
     keys = _keys(values, rows[columns])
-    # where more than k reach the last value, topk has chosen among equals as it liked
+    # if more than k reach the last value, the choice of topk among equals is undefined
     unsure = (products >= values[:, -1:]).sum(dim=1) > k
     if unsure.any():
         keys[unsure] = _keys(products[unsure], rows).topk(k).values
@@ -80,31 +78,29 @@ def _in_order(bits: Tensor) -> Tensor:
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
-# What a model answers to every query of a dataset: describe, search exactly, keep the rankings.
-
 Boxes = Literal["crop", "full"]
 
 
 @dataclass(frozen=True, eq=False)
 class Ranked:
-    """The nearest database photos of each of Q queries, and whose descriptors say so."""
+    """The nearest database photos of each of Q queries, and the model that described them."""
 
     places: Places
-    """The dataset, with the protocol that it is to be judged by."""
+    """The dataset, with the protocol to judge by."""
     rankings: Ints
-    """(Q, K) database rows, nearest first, before the protocol's rule is applied; -1 where there is none."""
+    """(Q, K) database rows, nearest first, before `apply_protocol`; -1: no result."""
     distances: Floats
-    """(Q, K) between descriptors; inf where there is none."""
+    """(Q, K) between descriptors; inf: no result."""
     model: str
     fingerprint: str
     dim: int
     boxes: Boxes | None
-    """Whether queries were cropped to their boxes, where the dataset has boxes."""
+    """Whether queries were cropped to their boxes; None if the dataset has no boxes."""
     failures: Mapping[str, tuple[tuple[str, str], ...]]
     """Photos of the database and of the queries that could not be decoded, with reasons."""
 
     def report(self, *, ns: Sequence[int] = NS, seed: int = 0) -> Report:
-        """How good the rankings are, by the protocol; no N may be larger than the n they were made for."""
+        """Judge the rankings by the protocol; no N may be larger than the n they were searched for."""
         judged = evaluate_rankings(self.places, self.rankings, self.distances, ns=ns, seed=seed)
         about = {name: getattr(self, name) for name in ("model", "fingerprint", "dim", "boxes", "failures")}
         return replace(judged, **about)
@@ -123,9 +119,9 @@ def rank(
     store: Path | None = None,
     progress: bool = True,
 ) -> Ranked:
-    """Describe database and queries and search exactly, so deep that the first n can be judged by the protocol.
+    """Describe database and queries and search exactly, as deep as the protocol needs to judge the first n.
 
-    For the other knobs see `evaluate`.
+    For the other arguments see `evaluate`. Raises DatasetError if photos are missing.
     """
     places = places if protocol is None else replace(places, protocol=protocol)
     rule = look_up(PROTOCOLS, places.protocol, "protocol")
@@ -163,19 +159,19 @@ def rank(
 
 
 def check_photos(places: Places) -> None:
-    """Refuse to describe thousands of photos that are not there, rather than report that all were missed."""
+    """Raise DatasetError if the dataset has no database photos or queries, or if none of their files exists."""
     for photos, role in ((places.database, "database photos"), (places.queries, "queries")):
         if not len(photos):
             raise DatasetError(f"{places.name} has no {role} in split {places.split!r}: nothing can be evaluated")
         if not any(photos.path(row).is_file() for row in range(len(photos))):
-            layout = f". It is laid out so:\n{DATASETS[places.name].layout}" if places.name in DATASETS else ""
+            layout = f". Its layout is:\n{DATASETS[places.name].layout}" if places.name in DATASETS else ""
             raise DatasetError(f"none of the {len(photos)} {role} of {places.name} is in {photos.folder}{layout}")
 
 
 def _take(described: Descriptors, rows: Sequence[int]) -> Descriptors:
-    # a slice of a memory map reads nothing; a list of rows copies them
-    whole = list(rows) == list(range(len(rows)))
-    vectors = described.vectors[: len(rows)] if whole else described.vectors[np.asarray(rows, dtype=np.int64)]
+    # a slice of a memory map reads nothing; a list of rows would copy them
+    leading = list(rows) == list(range(len(rows)))
+    vectors = described.vectors[: len(rows)] if leading else described.vectors[np.asarray(rows, dtype=np.int64)]
     failures = {new: described.failures[old] for new, old in enumerate(rows) if old in described.failures}
     return Descriptors(vectors, failures)
 
@@ -190,17 +186,19 @@ def rank_by_map(
     places: Places,
     place_map: PlaceMap,
     *,
+    protocol: Protocol | None = None,
     n: int = max(NS),
     batch: int = 8,
     workers: int = 0,
     progress: bool = True,
 ) -> Ranked:
-    """As `rank`, with the database as a map holds it: its descriptors, its precision, its index.
+    """As `rank`, with the database of a map: its descriptors, precision and index.
 
-    The map is one of the dataset's database photos, in a file or on a server; a photo of the map that is none of them
-    is an error, since nothing says whether it is right. Database photos that the map lacks are never found. Queries are
-    asked with whole photos.
+    The map must be built from the dataset's database photos, in a file or on a server: raises DatasetError if it has
+    another photo, because nothing says whether that is right. Database photos that the map lacks are never found.
+    Queries are full photos, also if the dataset has boxes.
     """
+    places = places if protocol is None else replace(places, protocol=protocol)
     if not len(place_map):
         raise MapError(f'map {place_map.path} holds no photos: add some with "sareloc map add"')
     place_map.check_model(model)
@@ -225,7 +223,7 @@ def rank_by_map(
 
 
 def _rows(matches: Matches, places: Places, place_map: PlaceMap) -> np.typing.NDArray[np.int64]:
-    """(Q, K) database rows of the photos found."""
+    """(Q, K) database rows of matches."""
     row_of = {_absolute(places.database.path(row)): row for row in range(len(places.database))}
     found = np.empty(matches.ids.shape, dtype=np.int64)
     for query, files in enumerate(matches.files):
@@ -233,7 +231,7 @@ def _rows(matches: Matches, places: Places, place_map: PlaceMap) -> np.typing.ND
             row = row_of.get(_absolute(place_map.photo_path(file)))
             if row is None:
                 raise DatasetError(
-                    f"map {place_map.path.name} holds {file}, which is no database photo of {places.name} "
+                    f"map {place_map.path.name} holds {file}, which is not a database photo of {places.name} "
                     f"{places.split}: build the map from {places.database.folder}"
                 )
             found[query, place] = row

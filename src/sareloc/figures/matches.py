@@ -16,7 +16,7 @@ from sareloc.arrays import Bools, Floats, Image, Ints
 from sareloc.datasets.places import PhotoSet, Places, find_positives
 from sareloc.describe import occlusion_map
 from sareloc.errors import ArgumentError, PhotoError, need
-from sareloc.evaluation import Ranked, counted, rank
+from sareloc.evaluation import Ranked, apply_protocol, rank
 from sareloc.evaluation.metrics import right_results
 from sareloc.figures.curves import PrecisionRecallCurve
 from sareloc.figures.heatmap import overlay_heatmap
@@ -120,12 +120,12 @@ def find_query_matches(
 
 def query_matches(ranked: Ranked, depth: int = 5) -> QueryMatches:
     """The top `depth` matches of each query (at most the n of the ranking), judged by the dataset's protocol."""
-    rankings, distances = counted(ranked.places, ranked.rankings, ranked.distances)
+    rankings, distances = apply_protocol(ranked.places, ranked.rankings, ranked.distances)
     return judge_rankings(ranked.places, rankings[:, :depth], distances[:, :depth])
 
 
 def judge_rankings(places: Places, rankings: Ints, distances: Floats) -> QueryMatches:
-    """Judge rankings (Q, K) to which the protocol's rule (see `counted`) has been applied."""
+    """Judge rankings (Q, K) to which the protocol's rule (see `apply_protocol`) has been applied."""
     positives = find_positives(places)
     has_positive = np.array([len(rows) > 0 for rows in positives], dtype=np.bool_)
     return QueryMatches(places, rankings, distances, right_results(rankings, positives), has_positive)
