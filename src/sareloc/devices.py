@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 TORCH_DEVICES = ("cpu", "cuda", "cuda:N", "mps")
 RUNTIME_DEVICES = ("openvino", "openvino-int8")
 DEVICES = (*TORCH_DEVICES, *RUNTIME_DEVICES)
-"""All names: torch's devices, and the runtimes that describe faster on a CPU (see `sareloc.models.runtime`)."""
+"""All names: torch's devices, and the runtimes that describe faster on a CPU (see `sareloc.models.run_on`)."""
 DEVICE_HELP = (
     "Where the model runs: cpu, cuda, cuda:N (the GPU of number N, from 0), mps (Apple), or on a CPU but faster: "
     "openvino, openvino-int8 (extra openvino). Default: cuda if there is a GPU, else cpu."

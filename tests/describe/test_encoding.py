@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from sareloc.describe.describing import CPU_PIXELS, Pixels, encode_batches, stack
-from sareloc.models import PlaceModel, make_model
-from sareloc.models.runtime import RuntimeModel
+from sareloc.models import PlaceModel, RuntimeModel, make_model
 
 
 def drawn(count: int, height: int, width: int, seed: int = 0) -> list[Pixels]:

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from tests.export.test_runtimes import blobs, make, needs_vnni
 from torch import nn
 
-from sareloc.export import INPUT, features_onnx
-from sareloc.export.onnx import Graph, add_layer
+from sareloc.export.onnx import INPUT, Graph, add_layer, features_onnx
 from sareloc.export.openvino import draw_leaves, find_ranges
 from sareloc.models.fused import fold_norms
 
@@ -32,7 +31,7 @@ def test_an_integer_convolution_is_that_of_rounded_numbers(lowest: float, groups
     layer.weight[3] *= 100  # a channel with large weights must not cost the others their precision
     graph = Graph()
     declare = onnx.helper.make_tensor_value_info
-    found = add_layer(graph, layer, graph.rounded("x", lowest, 3.0))
+    found = add_layer(graph, layer, graph.quantize("x", lowest, 3.0))
     built = graph.build("conv", declare("x", 1, [1, 4, 6, 7]), declare("y", 1, [1, 8, 6, 7]), found, {})
     x = torch.empty(1, 4, 6, 7).uniform_(lowest - 1, 4)  # what is outside of the range is cut off
     step, least = (3 / 255, 0) if lowest == 0 else (3 / 127, -128)

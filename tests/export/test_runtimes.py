@@ -17,9 +17,8 @@ from sareloc.cli import app
 from sareloc.errors import ArgumentError
 from sareloc.export.openvino import has_fast_int8
 from sareloc.maps import PlaceMap
-from sareloc.models import PlaceModel, Whitening, init_netvlad, make_model
+from sareloc.models import RUNTIMES, PlaceModel, RuntimeModel, Whitening, init_netvlad, make_model, run_on
 from sareloc.models.checkpoint import load_model, save_checkpoint
-from sareloc.models.runtime import RUNTIMES, RuntimeModel, run_on
 
 needs_vnni = pytest.mark.skipif(not has_fast_int8(), reason="this processor does not multiply 8-bit integers")
 LIMITS = {
@@ -114,7 +113,7 @@ def test_a_processor_without_fast_integers_is_refused(monkeypatch: pytest.Monkey
 def test_without_the_extra_its_pip_line_is_named(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['openvino'] = None\n"
-        "from sareloc.models.runtime import run_on; from sareloc.models import make_model\n"
+        "from sareloc.models import run_on; from sareloc.models import make_model\n"
         "run_on(make_model('alexnet', 'avg'), 'openvino')"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)

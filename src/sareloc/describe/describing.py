@@ -25,9 +25,8 @@ from sareloc.errors import PhotoError
 from sareloc.loading import Loaded, load_images
 from sareloc.models.backbones import Backbone
 from sareloc.models.fused import fold_norms, fuse_relus
-from sareloc.models.place_model import PlaceModel, evaluating
+from sareloc.models.place_model import PlaceModel, RuntimeModel, evaluating
 from sareloc.models.preprocess import MIN_SIDE_PX, cudnn_tries
-from sareloc.models.runtime import RuntimeModel
 from sareloc.photos import decode
 
 T = TypeVar("T")

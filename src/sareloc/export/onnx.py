@@ -1,7 +1,8 @@
-"""Write a model as an ONNX file: pixels in, unit descriptors out, in any batch and of any size.
+"""Export a model to ONNX: uint8 images in, unit descriptors out, with dynamic batch and image sizes.
 
-The operators are written out layer by layer rather than by torch.onnx: with free image sizes torch's exporter reasons
-about every padding (minutes for EfficientNet-lite0), and rounds negative quotients the other way than Python does.
+The graph is built here, layer by layer, and not by torch.onnx: with dynamic image sizes torch's exporter takes minutes
+for EfficientNet-lite0, whose padding depends on the size, and its integer division of negative numbers differs from
+Python's. The layers and their order come from tracing the backbone with torch.fx.
 """
 
 from __future__ import annotations
@@ -21,98 +22,107 @@ from sareloc.errors import ArgumentError, need
 from sareloc.files import replacing
 from sareloc.models.aggregation import CRN, NORM_EPS, Aggregation, Average, GeM, Maximum, NetVLAD
 from sareloc.models.backbones import Backbone
-from sareloc.models.backbones.efficientnet import _SameConv
+from sareloc.models.backbones.efficientnet import SameConv
 from sareloc.models.fused import trace_layers
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import MIN_SIDE_PX
 from sareloc.models.whitening import Whitening
 
-# An ONNX graph under construction: operators are added one after the other, each gives its output's name.
-
+INPUT, OUTPUT = "images", "descriptors"
 OPSET = 18
-SMALLEST = 1e-30  # instead of a step of 0
-IR_VERSION = 10  # the oldest that has what the graph uses, so that older runtimes open the file
-
-
-class Graph:
-    """Operators and weights; every value has a name."""
-
-    def __init__(self) -> None:
-        self._onnx = need("onnx", "onnx")
-        self._nodes: list[Any] = []
-        self._weights: list[Any] = []
-        self._rounded: set[str] = set()
-
-    def add(self, op: str, *inputs: str, **attributes: Any) -> str:
-        """Apply an operator of ONNX's own set; the name of its output."""
-        output = f"{op.lower()}_{len(self._nodes)}"
-        if op == "DequantizeLinear" or (op == "MaxPool" and inputs[0] in self._rounded):
-            self._rounded.add(output)
-        self._nodes.append(self._onnx.helper.make_node(op, inputs, [output], name=output, **attributes))
-        return output
-
-    def floats(self, numbers: Tensor | float, name: str = "number") -> str:
-        """A float32 constant, of any shape."""
-        return self._constant(torch.as_tensor(numbers).detach().cpu().float().contiguous().numpy(), name)
-
-    def ints(self, *numbers: int) -> str:
-        """An int64 constant (n,), such as axes or a shape."""
-        return self._constant(np.array(numbers, dtype=np.int64), "ints")
-
-    def rounded(self, x: str, lowest: float, highest: float) -> str:
-        """The value rounded to 8 bits: 255 steps from 0 to `highest`, or 127 to each side where some are below 0."""
-        kind, top = (np.uint8, 255) if lowest >= 0 else (np.int8, 127)
-        scale = self.floats(max(-lowest, highest, SMALLEST) / top)
-        zero = self._constant(np.zeros((), dtype=kind), "zero")
-        return self.add("DequantizeLinear", self.add("QuantizeLinear", x, scale, zero), scale, zero)
-
-    def kernel(self, weight: Tensor, x: str) -> str:
-        """A convolution's weights (out, ...): where its input `x` is rounded, to 255 steps for each output channel."""
-        if x not in self._rounded:
-            return self.floats(weight, "weight")
-        steps = weight.detach().flatten(1).abs().amax(dim=1).clamp(min=SMALLEST) / 127
-        integers = (weight.detach() / steps.view(-1, *[1] * (weight.ndim - 1))).round().to(torch.int8)
-        zeros = self._constant(np.zeros(len(steps), dtype=np.int8), "zeros")
-        given = self._constant(integers.cpu().numpy(), "weight")
-        return self.add("DequantizeLinear", given, self.floats(steps, "steps"), zeros, axis=0)
-
-    def _constant(self, numbers: np.ndarray[Any, Any], name: str) -> str:
-        unique = f"{name}_{len(self._weights)}"
-        self._weights.append(self._onnx.numpy_helper.from_array(numbers, unique))
-        return unique
-
-    def build(self, name: str, given: Any, wanted: Any, found: str, about: dict[str, str]) -> Any:
-        """The finished ModelProto: `given` and `wanted` declare input and output, `found` is the value to give."""
-        helper = self._onnx.helper
-        self._nodes.append(helper.make_node("Identity", [found], [wanted.name]))
-        model = helper.make_model(
-            helper.make_graph(self._nodes, name, [given], [wanted], self._weights),
-            opset_imports=[helper.make_opsetid("", OPSET)],
-            ir_version=IR_VERSION,
-            producer_name="sareloc",
-        )
-        helper.set_model_props(model, about)
-        return model
-
-
-# A backbone's layers as ONNX operators. The order of the layers is read off the backbone itself, by torch.fx.
+IR_VERSION = 10  # the oldest with the operators used, so that older runtimes can open the file
+FLOAT = 1  # ONNX's number for float32
+MAX_BYTES = 1 << 31  # of a protobuf message
+MIN_STEP = 1e-30  # replaces a quantization step of 0
+UNIT_EPS = 1e-12  # of torch.nn.functional.normalize
 
 Ranges = Mapping[str, tuple[float, float]]
-"""The lowest and the highest number that each layer is given, by the layer's name in the traced graph."""
+"""Activation range (lowest, highest) at the input of each quantized layer, by the layer's node name in the trace."""
+
+
+def export_onnx(model: PlaceModel, path: str | Path, *, dim: int | None = None) -> None:
+    """Write a model, with the normalisation of pixels, as one ONNX file (extra `onnx`).
+
+    Input `images`: uint8 (batch, 3, height, width), RGB, upright, from 64 px each way; the caller resizes images as
+    the metadata field `resize` says. Output `descriptors`: float32 (batch, dim), unit rows. `dim`: the number of
+    leading coordinates to keep, as in `encode`; default: all. Metadata of the file: `model`, `fingerprint`, `dim`,
+    `resize` (see `Preprocess`: [height, width], a longest side, or null), `least_side_px`, `spec` (the model's spec as
+    JSON) and `made_by`. Raises ArgumentError if the model cannot be reduced to `dim`, has a layer without an ONNX
+    operator, or exceeds the 2 GB of a protobuf message.
+    """
+    onnx = need("onnx", "onnx")
+    wanted = model.dim if dim is None else dim
+    if not 1 <= wanted <= model.dim or (model.whitening is None and wanted != model.dim):
+        raise ArgumentError(f"{model.name} has {model.dim} dimensions, it cannot be exported with {wanted}")
+    weights_bytes = 4 * sum(tensor.numel() for tensor in model.state_dict().values())
+    if weights_bytes >= MAX_BYTES:
+        raise ArgumentError(
+            f"{model.name} has {weights_bytes / 1e9:.1f} GB of weights, the limit of an ONNX file is 2.1 GB"
+        )
+    graph, kinds = Graph(), onnx.TensorProto
+    features = add_backbone(graph, model.backbone, _add_normalisation(graph, model))
+    descriptors = add_aggregation(graph, model.aggregation, features)
+    if model.whitening is not None:
+        descriptors = add_whitening(graph, model.whitening, descriptors, wanted)
+    built = graph.build(
+        "".join(c if c.isalnum() else "_" for c in model.name),
+        onnx.helper.make_tensor_value_info(INPUT, kinds.UINT8, ["batch", 3, "height", "width"]),
+        onnx.helper.make_tensor_value_info(OUTPUT, kinds.FLOAT, ["batch", wanted]),
+        descriptors,
+        _metadata(model, wanted),
+    )
+    onnx.checker.check_model(built, full_check=True)
+    with replacing(path) as beside:
+        onnx.save(built, beside)
+
+
+def features_onnx(model: PlaceModel, ranges: Ranges | None = None) -> bytes:
+    """The model up to its feature map, as the bytes of an ONNX file.
+
+    `ranges`: activation ranges of the layers to quantize to 8-bit integers; default: none, all in float32.
+    """
+    onnx = need("onnx", "onnx")
+    graph, kinds = Graph(), onnx.TensorProto
+    features = add_backbone(graph, model.backbone, _add_normalisation(graph, model), ranges)
+    images_info = onnx.helper.make_tensor_value_info(INPUT, kinds.UINT8, ["batch", 3, "height", "width"])
+    shape = ["batch", model.backbone.channels, "h", "w"]
+    features_info = onnx.helper.make_tensor_value_info("features", kinds.FLOAT, shape)
+    built: bytes = graph.build("backbone", images_info, features_info, features, {}).SerializeToString()
+    return built
+
+
+def _metadata(model: PlaceModel, dim: int) -> dict[str, str]:
+    return {
+        "model": model.name,
+        "fingerprint": model.fingerprint(),
+        "dim": str(dim),
+        "resize": json.dumps(model.preprocess.resize),
+        "least_side_px": str(MIN_SIDE_PX),
+        "spec": model.spec().to_json(),
+        "made_by": f"sareloc {__version__}",
+    }
+
+
+def _add_normalisation(graph: Graph, model: PlaceModel) -> str:
+    pixels = model.preprocess
+    std = torch.tensor(pixels.std).view(3, 1, 1)
+    gain, offset = pixels.scale / 255 / std, -torch.tensor(pixels.mean).view(3, 1, 1) / std
+    floats = graph.add("Cast", INPUT, to=FLOAT)
+    return graph.add("Add", graph.add("Mul", floats, graph.floats(gain, "gain")), graph.floats(offset, "offset"))
 
 
 def add_backbone(graph: Graph, backbone: Backbone, images: str, ranges: Ranges | None = None) -> str:
-    """Normalised images (B, 3, H, W) -> the feature map; what layers named in `ranges` are given is rounded to 8 bits.
+    """Normalised images (B, 3, H, W) -> the feature map; inputs of layers named in `ranges` are quantized to 8 bits.
 
-    Rounded for all who read it: a value that one layer reads as integers and another as floats comes out wrong in
-    OpenVINO 2026.4.
+    A quantized value replaces the original for all later layers: OpenVINO 2026.4 computes wrong results if one layer
+    reads it as integers and another as floats.
     """
     root, layers = trace_layers(backbone)
     values: dict[fx.Node, str] = {}
     for node in layers.nodes:
         given = [values[argument] for argument in node.args if isinstance(argument, fx.Node)]
         if ranges is not None and node.name in ranges:
-            given = [graph.rounded(given[0], *ranges[node.name])]
+            given = [graph.quantize(given[0], *ranges[node.name])]
             values[node.args[0]] = given[0]
         if node.op == "placeholder":
             values[node] = images
@@ -124,23 +134,23 @@ def add_backbone(graph: Graph, backbone: Backbone, images: str, ranges: Ranges |
             return given[0]
         else:
             raise ArgumentError(f"{backbone.name} cannot be exported: no ONNX operator is known for {node.target}")
-    raise AssertionError("a traced graph ends with its output")
+    raise AssertionError("a traced graph has an output node")
 
 
 def add_layer(graph: Graph, layer: nn.Module, x: str) -> str:
-    """One layer of a kind that `LAYERS` knows."""
+    """The operators of one layer. Raises ArgumentError if its type is not in `LAYERS`."""
     if type(layer) not in LAYERS:
         raise ArgumentError(f"the model cannot be exported: no ONNX operator is known for the layer {layer}")
     return LAYERS[type(layer)](graph, layer, x)
 
 
 def _conv(graph: Graph, layer: Any, x: str) -> str:
-    weights = [graph.kernel(layer.weight, x)]
+    weights = [graph.conv_weight(layer.weight, x)]
     if layer.bias is not None:
         weights.append(graph.floats(layer.bias, "bias"))
-    # TensorFlow's padding depends on the image's size: ONNX has a word for it
+    # SameConv's padding depends on the size of its input, which ONNX has an attribute for
     padding: dict[str, Any] = {"pads": [*layer.padding, *layer.padding]}
-    if isinstance(layer, _SameConv):
+    if isinstance(layer, SameConv):
         padding = {"auto_pad": "SAME_UPPER"}
     return graph.add(
         "Conv", x, *weights, kernel_shape=layer.kernel_size, strides=layer.stride, group=layer.groups, **padding
@@ -163,18 +173,13 @@ def _relu6(graph: Graph, layer: nn.Module, x: str) -> str:
 
 LAYERS: dict[type[nn.Module], Callable[[Graph, nn.Module, str], str]] = {
     nn.Conv2d: _conv,
-    _SameConv: _conv,
+    SameConv: _conv,
     nn.BatchNorm2d: _norm,
     nn.MaxPool2d: _max_pool,
     nn.Identity: lambda graph, _, x: x,
     nn.ReLU: lambda graph, _, x: graph.add("Relu", x),
     nn.ReLU6: _relu6,
 }
-
-
-# Aggregations and whitening as ONNX operators; each is the formula of the class it is named after.
-
-UNIT_EPS = 1e-12  # of torch.nn.functional.normalize
 
 
 def add_aggregation(graph: Graph, aggregation: Aggregation, features: str) -> str:
@@ -195,7 +200,7 @@ def _unit(graph: Graph, x: str) -> str:
 
 
 def _unit_scale(graph: Graph, layer: NetVLAD, x: str, axis: int) -> str:
-    """What scales x to unit length along an axis, which stays, according to the layer's norm."""
+    """The factors that scale x to unit length along an axis, which is kept, according to the layer's norm."""
     squares = graph.add("ReduceSumSquare", x, graph.ints(axis), keepdims=1)
     if layer.norm == "clamped":
         bounded = graph.add("Max", squares, graph.floats(NORM_EPS**2))
@@ -238,7 +243,7 @@ def _weight_of_locations(graph: Graph, layer: CRN, features: str) -> str:
     summed = graph.add("ReduceSum", graph.add("Concat", *evidence, axis=1), graph.ints(1), keepdims=1)
     mask = graph.add("Relu", graph.add("Add", summed, graph.floats(layer.context_bias, "context_bias")))
     size = graph.add("Concat", graph.add("Shape", mask, end=2), graph.add("Shape", features, start=2), axis=0)
-    # roi and scales, which Resize has before the size, are left out
+    # the optional inputs of Resize before the size, roi and scales, are omitted
     resized = graph.add("Resize", mask, "", "", size, mode="linear", coordinate_transformation_mode="half_pixel")
     return graph.add("Reshape", resized, graph.ints(0, 1, -1))
 
@@ -252,71 +257,62 @@ POOLS: dict[type[Aggregation], Callable[[Graph, Any, str], str]] = {
 }
 
 
-INPUT, OUTPUT = "images", "descriptors"
-FLOAT = 1  # ONNX's number for float32
-LARGEST_BYTES = 1 << 31  # of a protobuf message
+class Graph:
+    """An ONNX graph under construction: every method adds operators or constants and returns the output's name."""
 
+    def __init__(self) -> None:
+        self._onnx = need("onnx", "onnx")
+        self._nodes: list[Any] = []
+        self._weights: list[Any] = []
+        self._quantized: set[str] = set()
 
-def export_onnx(model: PlaceModel, path: str | Path, *, dim: int | None = None) -> None:
-    """Write the whole model, the normalisation of pixels included, as one ONNX file (extra `onnx`).
+    def add(self, op: str, *inputs: str, **attributes: Any) -> str:
+        """Apply an operator of the standard ONNX operator set."""
+        output = f"{op.lower()}_{len(self._nodes)}"
+        if op == "DequantizeLinear" or (op == "MaxPool" and inputs[0] in self._quantized):
+            self._quantized.add(output)
+        self._nodes.append(self._onnx.helper.make_node(op, inputs, [output], name=output, **attributes))
+        return output
 
-    Input `images`: uint8 (batch, 3, height, width), RGB, upright, any size from 64 px each way, brought to the size
-    that the model wants by whoever calls it. Output `descriptors`: float32 (batch, dim), unit rows. `dim`: only the
-    first so many coordinates, as in `encode`. The file's metadata say what it is: `model`, `fingerprint`, `dim`,
-    `resize` (see `Preprocess`: [height, width], a longest side, or null), `least_side_px`, `spec` (all but the
-    weights, as JSON) and `made_by`.
-    """
-    onnx = need("onnx", "onnx")
-    wanted = model.dim if dim is None else dim
-    if not 1 <= wanted <= model.dim or (model.whitening is None and wanted != model.dim):
-        raise ArgumentError(f"{model.name} gives {model.dim} dimensions, it cannot be exported with {wanted}")
-    weights_bytes = 4 * sum(tensor.numel() for tensor in model.state_dict().values())
-    if weights_bytes >= LARGEST_BYTES:
-        raise ArgumentError(f"{model.name} has {weights_bytes / 1e9:.1f} GB of weights, an ONNX file holds 2.1")
-    graph, kinds = Graph(), onnx.TensorProto
-    features = add_backbone(graph, model.backbone, _add_normalisation(graph, model))
-    descriptors = add_aggregation(graph, model.aggregation, features)
-    if model.whitening is not None:
-        descriptors = add_whitening(graph, model.whitening, descriptors, wanted)
-    built = graph.build(
-        "".join(c if c.isalnum() else "_" for c in model.name),
-        onnx.helper.make_tensor_value_info(INPUT, kinds.UINT8, ["batch", 3, "height", "width"]),
-        onnx.helper.make_tensor_value_info(OUTPUT, kinds.FLOAT, ["batch", wanted]),
-        descriptors,
-        about(model, wanted),
-    )
-    onnx.checker.check_model(built, full_check=True)
-    with replacing(path) as beside:
-        onnx.save(built, beside)
+    def floats(self, numbers: Tensor | float, name: str = "number") -> str:
+        """A float32 constant, of any shape."""
+        return self._constant(torch.as_tensor(numbers).detach().cpu().float().contiguous().numpy(), name)
 
+    def ints(self, *numbers: int) -> str:
+        """An int64 constant (n,), such as axes or a shape."""
+        return self._constant(np.array(numbers, dtype=np.int64), "ints")
 
-def features_onnx(model: PlaceModel, ranges: Ranges | None = None) -> bytes:
-    """The model up to its feature map as an ONNX file's bytes; with `ranges`, convolutions in 8-bit integers."""
-    onnx = need("onnx", "onnx")
-    graph, kinds = Graph(), onnx.TensorProto
-    features = add_backbone(graph, model.backbone, _add_normalisation(graph, model), ranges)
-    given = onnx.helper.make_tensor_value_info(INPUT, kinds.UINT8, ["batch", 3, "height", "width"])
-    wanted = onnx.helper.make_tensor_value_info("features", kinds.FLOAT, ["batch", model.backbone.channels, "h", "w"])
-    built: bytes = graph.build("backbone", given, wanted, features, {}).SerializeToString()
-    return built
+    def quantize(self, x: str, lowest: float, highest: float) -> str:
+        """x quantized to 8 bits: 255 steps from 0 to `highest`, or 127 in each direction if `lowest` is negative."""
+        kind, top = (np.uint8, 255) if lowest >= 0 else (np.int8, 127)
+        scale = self.floats(max(-lowest, highest, MIN_STEP) / top)
+        zero = self._constant(np.zeros((), dtype=kind), "zero")
+        return self.add("DequantizeLinear", self.add("QuantizeLinear", x, scale, zero), scale, zero)
 
+    def conv_weight(self, weight: Tensor, x: str) -> str:
+        """A convolution's weight (out, ...); int8 with one scale per output channel if its input `x` is quantized."""
+        if x not in self._quantized:
+            return self.floats(weight, "weight")
+        steps = weight.detach().flatten(1).abs().amax(dim=1).clamp(min=MIN_STEP) / 127
+        integers = (weight.detach() / steps.view(-1, *[1] * (weight.ndim - 1))).round().to(torch.int8)
+        zeros = self._constant(np.zeros(len(steps), dtype=np.int8), "zeros")
+        stored = self._constant(integers.cpu().numpy(), "weight")
+        return self.add("DequantizeLinear", stored, self.floats(steps, "steps"), zeros, axis=0)
 
-def about(model: PlaceModel, dim: int) -> dict[str, str]:
-    """What the file says of itself."""
-    return {
-        "model": model.name,
-        "fingerprint": model.fingerprint(),
-        "dim": str(dim),
-        "resize": json.dumps(model.preprocess.resize),
-        "least_side_px": str(MIN_SIDE_PX),
-        "spec": model.spec().to_json(),
-        "made_by": f"sareloc {__version__}",
-    }
+    def _constant(self, numbers: np.ndarray[Any, Any], name: str) -> str:
+        unique = f"{name}_{len(self._weights)}"
+        self._weights.append(self._onnx.numpy_helper.from_array(numbers, unique))
+        return unique
 
-
-def _add_normalisation(graph: Graph, model: PlaceModel) -> str:
-    pixels = model.preprocess
-    std = torch.tensor(pixels.std).view(3, 1, 1)
-    gain, offset = pixels.scale / 255 / std, -torch.tensor(pixels.mean).view(3, 1, 1) / std
-    floats = graph.add("Cast", INPUT, to=FLOAT)
-    return graph.add("Add", graph.add("Mul", floats, graph.floats(gain, "gain")), graph.floats(offset, "offset"))
+    def build(self, name: str, input_info: Any, output_info: Any, result: str, metadata: dict[str, str]) -> Any:
+        """The finished ModelProto with this input and output; `result` is the value to return as output."""
+        helper = self._onnx.helper
+        self._nodes.append(helper.make_node("Identity", [result], [output_info.name]))
+        model = helper.make_model(
+            helper.make_graph(self._nodes, name, [input_info], [output_info], self._weights),
+            opset_imports=[helper.make_opsetid("", OPSET)],
+            ir_version=IR_VERSION,
+            producer_name="sareloc",
+        )
+        helper.set_model_props(model, metadata)
+        return model

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor, fx, nn
 
 from sareloc.errors import ArgumentError, need
-from sareloc.export import INPUT, Ranges, features_onnx
+from sareloc.export.onnx import INPUT, Ranges, features_onnx
 from sareloc.models.fused import fold_norms, trace_layers
-from sareloc.models.place_model import PlaceModel
+from sareloc.models.place_model import PlaceModel, RuntimeModel
 from sareloc.models.preprocess import autocast, best_dtype, check_size
-from sareloc.models.runtime import RuntimeModel
 
 HEIGHT, WIDTH, IMAGES, LEAVES = 240, 320, 4, 1000
 FAST_INT8 = ("avx512_vnni", "avx_vnni", "amx_int8")  # without these, products of bytes saturate at 16 bits

@@ -1,24 +1,67 @@
-"""From photos to descriptors: preprocess, backbone, aggregation, whitening, and the model they make."""
+"""Models: from photos to descriptors. Preprocess, backbone, aggregation, whitening; checkpoints; published weights."""
 
 from __future__ import annotations
 
-from sareloc.models.aggregation import AGGREGATIONS, make_aggregation
-from sareloc.models.backbones import BACKBONES, make_backbone
-from sareloc.models.netvlad_init import init_netvlad
-from sareloc.models.place_model import ModelSpec, PlaceModel, make_model
-from sareloc.models.preprocess import Preprocess
+from sareloc.models.aggregation import AGGREGATIONS, CRN, Aggregation, GeM, NetVLAD, make_aggregation
+from sareloc.models.backbones import BACKBONES, Backbone, init_weights, make_backbone
+from sareloc.models.checkpoint import (
+    PACKAGED,
+    CheckpointManifest,
+    find_checkpoint,
+    find_packaged,
+    load_model,
+    open_checkpoint,
+    read_manifest,
+    save_checkpoint,
+)
+from sareloc.models.netvlad_init import init_netvlad, off_the_shelf
+from sareloc.models.place_model import (
+    RUNTIMES,
+    ModelSpec,
+    PlaceModel,
+    RuntimeModel,
+    evaluating,
+    make_model,
+    run_on,
+)
+from sareloc.models.preprocess import Image, Preprocess, Resize, best_dtype
+from sareloc.models.published import load_backbone_weights, load_published
 from sareloc.models.whitening import Whitening, fit_whitening
 
 __all__ = [
     "AGGREGATIONS",
     "BACKBONES",
+    "CRN",
+    "PACKAGED",
+    "RUNTIMES",
+    "Aggregation",
+    "Backbone",
+    "CheckpointManifest",
+    "GeM",
+    "Image",
     "ModelSpec",
+    "NetVLAD",
     "PlaceModel",
     "Preprocess",
+    "Resize",
+    "RuntimeModel",
     "Whitening",
+    "best_dtype",
+    "evaluating",
+    "find_checkpoint",
+    "find_packaged",
     "fit_whitening",
     "init_netvlad",
+    "init_weights",
+    "load_backbone_weights",
+    "load_model",
+    "load_published",
     "make_aggregation",
     "make_backbone",
     "make_model",
+    "off_the_shelf",
+    "open_checkpoint",
+    "read_manifest",
+    "run_on",
+    "save_checkpoint",
 ]

@@ -25,8 +25,7 @@ from torch import Tensor
 from sareloc.devices import find_device
 from sareloc.errors import ArgumentError, WeightsError
 from sareloc.files import writing
-from sareloc.models.place_model import ModelSpec, PlaceModel, fingerprint, model_of_spec
-from sareloc.models.runtime import RUNTIMES, run_on
+from sareloc.models.place_model import RUNTIMES, ModelSpec, PlaceModel, fingerprint, model_of_spec, run_on
 
 Storage = Literal["float32", "float16", "int8"]
 ROW_SCALE = "#row-scale"  # marks the scales of an int8 tensor; no parameter's name has a "#"

