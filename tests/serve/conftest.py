@@ -18,9 +18,9 @@ ALLOWED = {"Authorization": f"Bearer {TOKEN}"}
 
 
 @pytest.fixture(scope="session")
-def web_town(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder: street.gpkg with photos/, queries/ of its places, elsewhere.jpg of another town."""
-    folder = tmp_path_factory.mktemp("web_town")
+def street_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder: street.gpkg with photos/, queries/ of its places, elsewhere.jpg of another place."""
+    folder = tmp_path_factory.mktemp("street_folder")
     build_street(folder)
     write_queries(folder / "queries")
     write_view(folder / "elsewhere.jpg", view(2, 99, town=5), None)
@@ -28,20 +28,20 @@ def web_town(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def own_town(web_town: Path, tmp_path: Path) -> Path:
+def own_folder(street_folder: Path, tmp_path: Path) -> Path:
     """A copy that a test may change."""
-    return Path(shutil.copytree(web_town, tmp_path / "town"))
+    return Path(shutil.copytree(street_folder, tmp_path / "street"))
 
 
 @pytest.fixture(scope="session")
-def client(web_town: Path) -> Iterator[httpx.Client]:
+def client(street_folder: Path) -> Iterator[httpx.Client]:
     """Of a service that nothing is written to."""
-    with street_client(web_town / "street.gpkg", serving=Serving(name="Street")) as connected:
+    with street_client(street_folder / "street.gpkg", serving=Serving(name="Street")) as connected:
         yield connected
 
 
 @pytest.fixture
-def own_client(own_town: Path) -> Iterator[httpx.Client]:
-    """Of a service over `own_town` that lets photos be added with the token."""
-    with street_client(own_town / "street.gpkg", serving=Serving(token=TOKEN)) as connected:
+def own_client(own_folder: Path) -> Iterator[httpx.Client]:
+    """Of a service over `own_folder` that lets photos be added with the token."""
+    with street_client(own_folder / "street.gpkg", serving=Serving(token=TOKEN)) as connected:
         yield connected

@@ -18,7 +18,7 @@ from tests.serve.running import DEADLINE_S, running, street_client
 
 from sareloc.geo import distance_m
 from sareloc.maps import PlaceMap, add_photos, build_map, verify_map
-from sareloc.models.whitening import fit_whitening
+from sareloc.models import fit_whitening
 from sareloc.serve import Serving, make_app
 
 
@@ -27,8 +27,8 @@ def new_photo(folder: Path, place: int, *, tagged: bool = True) -> bytes:
     return write_view(path, view(place, 0, town=9), position(place) if tagged else None).read_bytes()
 
 
-def test_a_photo_that_was_added_is_found_by_the_next_question(own_client: httpx.Client, own_town: Path) -> None:
-    photo = new_photo(own_town, 40)
+def test_a_photo_that_was_added_is_found_by_the_next_question(own_client: httpx.Client, own_folder: Path) -> None:
+    photo = new_photo(own_folder, 40)
     before = own_client.post("/localize", content=photo).json()
     assert all(match["distance"] > 0.01 for match in before["matches"])
     answer = own_client.post("/photos", files={"photos": ("a.jpg", photo)}, headers=ALLOWED)
@@ -40,22 +40,22 @@ def test_a_photo_that_was_added_is_found_by_the_next_question(own_client: httpx.
     assert distance_m(first["latlon"], position(40)) < 0.01
     assert own_client.get("/health").json()["photos"] == 91
     assert own_client.get(f"/photos/{new}/thumbnail").status_code == 200
-    assert verify_map(own_town / "street.gpkg") == []
+    assert verify_map(own_folder / "street.gpkg") == []
 
 
-def test_photos_are_kept_beside_the_map_by_their_content(own_client: httpx.Client, own_town: Path) -> None:
-    photo = new_photo(own_town, 40)
+def test_photos_are_kept_beside_the_map_by_their_content(own_client: httpx.Client, own_folder: Path) -> None:
+    photo = new_photo(own_folder, 40)
     own_client.post("/photos", files={"photos": ("../../evil.sh", photo)}, headers=ALLOWED)
-    kept = own_town / "street-photos" / f"{hashlib.sha256(photo).hexdigest()}.jpg"
+    kept = own_folder / "street-photos" / f"{hashlib.sha256(photo).hexdigest()}.jpg"
     assert kept.read_bytes() == photo
     assert [file.name for file in kept.parent.iterdir()] == [kept.name]
-    assert PlaceMap(own_town / "street.gpkg").files[-1] == f"street-photos/{kept.name}"
+    assert PlaceMap(own_folder / "street.gpkg").files[-1] == f"street-photos/{kept.name}"
 
 
-def test_the_same_content_keeps_its_id(own_client: httpx.Client, own_town: Path) -> None:
-    photo = new_photo(own_town, 40)
+def test_the_same_content_keeps_its_id(own_client: httpx.Client, own_folder: Path) -> None:
+    photo = new_photo(own_folder, 40)
     files = [("photos", ("a.jpg", photo)), ("photos", ("b.jpg", photo))]
-    files.append(("photos", ("old.jpg", (own_town / "photos" / "00_1.jpg").read_bytes())))
+    files.append(("photos", ("old.jpg", (own_folder / "photos" / "00_1.jpg").read_bytes())))
     told = own_client.post("/photos", files=files, headers=ALLOWED).json()["photos"]
     first, second, old = (one["id"] for one in told)
     assert first == second > 90
@@ -63,11 +63,11 @@ def test_the_same_content_keeps_its_id(own_client: httpx.Client, own_town: Path)
     assert own_client.get("/health").json()["photos"] == 91
 
 
-def test_a_position_may_come_with_the_form(own_client: httpx.Client, own_town: Path) -> None:
+def test_a_position_may_come_with_the_form(own_client: httpx.Client, own_folder: Path) -> None:
     latitude, longitude = position(50)
     files = [
-        ("photos", ("plain.jpg", new_photo(own_town, 41, tagged=False))),
-        ("photos", ("tagged.jpg", new_photo(own_town, 42))),
+        ("photos", ("plain.jpg", new_photo(own_folder, 41, tagged=False))),
+        ("photos", ("tagged.jpg", new_photo(own_folder, 42))),
         ("photos", ("bad.jpg", b"no photo")),
     ]
     answer = own_client.post(
@@ -80,27 +80,27 @@ def test_a_position_may_come_with_the_form(own_client: httpx.Client, own_town: P
     assert distance_m(stand[tagged["id"]], position(42)) < 0.01  # its own geotag counts
 
 
-def test_where_no_photo_could_be_added_the_answer_is_a_problem(own_client: httpx.Client, own_town: Path) -> None:
-    files = [("photos", ("a.jpg", new_photo(own_town, 41, tagged=False))), ("photos", ("b.jpg", b"no photo"))]
+def test_where_no_photo_could_be_added_the_answer_is_a_problem(own_client: httpx.Client, own_folder: Path) -> None:
+    files = [("photos", ("a.jpg", new_photo(own_folder, 41, tagged=False))), ("photos", ("b.jpg", b"no photo"))]
     answer = own_client.post("/photos", files=files, headers=ALLOWED)
     assert answer.status_code == 422
     assert "no position" in answer.json()["detail"]
     assert [one["photo"] for one in answer.json()["photos"]] == ["a.jpg", "b.jpg"]
-    assert own_client.post("/photos", content=new_photo(own_town, 42), headers=ALLOWED).status_code == 415
-    assert not (own_town / "street-photos").exists()
+    assert own_client.post("/photos", content=new_photo(own_folder, 42), headers=ALLOWED).status_code == 415
+    assert not (own_folder / "street-photos").exists()
 
 
-def test_a_photo_that_was_removed_is_found_no_more(own_client: httpx.Client, own_town: Path) -> None:
-    photo = new_photo(own_town, 40)
+def test_a_photo_that_was_removed_is_found_no_more(own_client: httpx.Client, own_folder: Path) -> None:
+    photo = new_photo(own_folder, 40)
     new = own_client.post("/photos", files={"photos": photo}, headers=ALLOWED).json()["photos"][0]["id"]
     assert own_client.delete(f"/photos/{new}", headers=ALLOWED).status_code == 204
     assert own_client.delete(f"/photos/{new}", headers=ALLOWED).status_code == 404
     assert own_client.get(f"/photos/{new}/thumbnail").status_code == 404
     matches = own_client.post("/localize", params={"top": 100}, content=photo).json()["matches"]
     assert new not in {match["id"] for match in matches}
-    assert list((own_town / "street-photos").iterdir()) == []
+    assert list((own_folder / "street-photos").iterdir()) == []
     assert own_client.delete("/photos/1", headers=ALLOWED).status_code == 204
-    assert (own_town / "photos" / "00_0.jpg").exists()  # it was not sent here: it is its owner's
+    assert (own_folder / "photos" / "00_0.jpg").exists()  # it was not sent here: it is its owner's
     again = own_client.post("/photos", files={"photos": photo}, headers=ALLOWED).json()["photos"]
     assert again[0]["id"] > new  # an id never comes back for another photo
 
@@ -117,10 +117,10 @@ WRONG = [
 ]
 
 
-def test_only_the_token_opens(own_client: httpx.Client, own_town: Path) -> None:
+def test_only_the_token_opens(own_client: httpx.Client, own_folder: Path) -> None:
     for headers in WRONG:
         answers = [
-            own_client.post("/photos", files={"photos": new_photo(own_town, 40)}, headers=headers),
+            own_client.post("/photos", files={"photos": new_photo(own_folder, 40)}, headers=headers),
             own_client.delete("/photos/1", headers=headers),
         ]
         assert [answer.status_code for answer in answers] == [401, 401], headers
@@ -129,8 +129,8 @@ def test_only_the_token_opens(own_client: httpx.Client, own_town: Path) -> None:
     assert own_client.delete("/photos/1", headers=ALLOWED).status_code == 204
 
 
-def test_without_a_token_nobody_adds_or_removes(client: httpx.Client, web_town: Path) -> None:
-    photo = (web_town / "queries" / "q05.jpg").read_bytes()
+def test_without_a_token_nobody_adds_or_removes(client: httpx.Client, street_folder: Path) -> None:
+    photo = (street_folder / "queries" / "q05.jpg").read_bytes()
     for headers in ({}, ALLOWED, {"Authorization": "Bearer None"}):
         assert client.post("/photos", files={"photos": photo}, headers=headers).status_code == 403
         assert client.delete("/photos/1", headers=headers).status_code == 403
@@ -141,10 +141,10 @@ READER = """
 import sys
 from tests.serve.running import street_client
 from pathlib import Path
-town, until = Path(sys.argv[1]), int(sys.argv[2])
-photo = (town / "queries" / "q05.jpg").read_bytes()
+folder, until = Path(sys.argv[1]), int(sys.argv[2])
+photo = (folder / "queries" / "q05.jpg").read_bytes()
 seen = 0
-with street_client(town / "street.gpkg") as client:
+with street_client(folder / "street.gpkg") as client:
     print("ready", flush=True)
     while seen < until:
         listed = client.get("/map", params={"limit": 1000}).json()
@@ -158,35 +158,35 @@ print(seen)
 
 
 @pytest.mark.slow
-def test_two_other_processes_read_while_one_adds(own_town: Path) -> None:
+def test_two_other_processes_read_while_one_adds(own_folder: Path) -> None:
     """What was added is seen at once by every process, and never half."""
     extra = 6
     here = Path(__file__).resolve().parents[2]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), *sys.path])}
     readers = [
         subprocess.Popen(
-            [sys.executable, "-c", READER, str(own_town), str(90 + extra)],
+            [sys.executable, "-c", READER, str(own_folder), str(90 + extra)],
             stdout=subprocess.PIPE, text=True, env=environment,
         )
         for _ in range(2)
     ]  # fmt: skip
     try:
         assert [reader.stdout.readline() for reader in readers] == ["ready\n"] * 2
-        with street_client(own_town / "street.gpkg", serving=Serving(token=TOKEN)) as client:
+        with street_client(own_folder / "street.gpkg", serving=Serving(token=TOKEN)) as client:
             for number in range(extra):
-                files = {"photos": new_photo(own_town, 40 + number)}
+                files = {"photos": new_photo(own_folder, 40 + number)}
                 assert client.post("/photos", files=files, headers=ALLOWED).status_code == 201
         assert [reader.communicate(timeout=DEADLINE_S)[0] for reader in readers] == [f"{90 + extra}\n"] * 2
     finally:
         for reader in readers:
             reader.kill()
             reader.wait()
-    assert verify_map(own_town / "street.gpkg") == []
-    assert not list(own_town.glob("street.gpkg-*"))  # one plain file is left
+    assert verify_map(own_folder / "street.gpkg") == []
+    assert not list(own_folder.glob("street.gpkg-*"))  # one plain file is left
 
 
-def test_many_clients_add_at_once(own_client: httpx.Client, own_town: Path) -> None:
-    photos = [new_photo(own_town, 40 + i) for i in range(8)]
+def test_many_clients_add_at_once(own_client: httpx.Client, own_folder: Path) -> None:
+    photos = [new_photo(own_folder, 40 + i) for i in range(8)]
     found: list[int] = []
 
     def add(photo: bytes) -> None:
@@ -198,25 +198,25 @@ def test_many_clients_add_at_once(own_client: httpx.Client, own_town: Path) -> N
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(found) == PlaceMap(own_town / "street.gpkg").ids[90:].tolist()
+    assert sorted(found) == PlaceMap(own_folder / "street.gpkg").ids[90:].tolist()
     assert own_client.get("/health").json()["photos"] == 98
 
 
-def test_what_the_command_line_adds_is_found_too(own_client: httpx.Client, own_town: Path) -> None:
-    photo = new_photo(own_town, 40)
+def test_what_the_command_line_adds_is_found_too(own_client: httpx.Client, own_folder: Path) -> None:
+    photo = new_photo(own_folder, 40)
     own_client.post("/localize", content=photo)
-    add_photos(street_model(), own_town / "new", own_town / "street.gpkg", progress=False)
+    add_photos(street_model(), own_folder / "new", own_folder / "street.gpkg", progress=False)
     assert own_client.post("/localize", content=photo).json()["matches"][0]["id"] > 90
     assert own_client.get("/map").json()["total"] == 91
 
 
-def test_a_map_of_fewer_dimensions_takes_photos(own_town: Path) -> None:
+def test_a_map_of_fewer_dimensions_takes_photos(own_folder: Path) -> None:
     model = copy.deepcopy(street_model())
     model.whitening = fit_whitening(model.encode([view(place, 5) for place in range(40)]), 16)
-    city = own_town / "short.gpkg"
-    build_map(model, own_town / "photos", city, dim=8, progress=False)
-    with running(make_app(city, model, serving=Serving(token=TOKEN))) as address:
-        photo = new_photo(own_town, 40)
+    map_path = own_folder / "short.gpkg"
+    build_map(model, own_folder / "photos", map_path, dim=8, progress=False)
+    with running(make_app(map_path, model, serving=Serving(token=TOKEN))) as address:
+        photo = new_photo(own_folder, 40)
         added = httpx.post(f"{address}/photos", files={"photos": photo}, headers=ALLOWED, timeout=DEADLINE_S)
         assert added.status_code == 201
         first = httpx.post(f"{address}/localize", content=photo, timeout=DEADLINE_S).json()["matches"][0]

@@ -22,31 +22,31 @@ from sareloc.maps import MapManifest, PlaceMap, create_map_file, open_map_file
 from sareloc.serve import Serving, make_app
 
 
-def query(town: Path, place: int) -> bytes:
-    return (town / "queries" / f"q{place:02d}.jpg").read_bytes()
+def query(folder: Path, place: int) -> bytes:
+    return (folder / "queries" / f"q{place:02d}.jpg").read_bytes()
 
 
-def test_a_photo_as_the_body_gives_what_the_command_line_prints(client: httpx.Client, web_town: Path) -> None:
-    answer = client.post("/localize", params={"top": 3}, content=query(web_town, 5))
+def test_a_photo_as_the_body_gives_what_the_command_line_prints(client: httpx.Client, street_folder: Path) -> None:
+    answer = client.post("/localize", params={"top": 3}, content=query(street_folder, 5))
     assert answer.status_code == 200
     told = answer.json()
     assert list(told) == ["photo", "latlon", "radius_m", "confidence", "matches"]
-    fix = Localizer(street_model(), PlaceMap(web_town / "street.gpkg")).localize(query(web_town, 5), top=3)
+    fix = Localizer(street_model(), PlaceMap(street_folder / "street.gpkg")).localize(query(street_folder, 5), top=3)
     assert told == json.loads(json.dumps(fix.to_json("photo")))
     assert distance_m(told["latlon"], position(5, 3.0)) < 25
 
 
-def test_a_photo_of_another_town_is_not_in_this_map(client: httpx.Client, web_town: Path) -> None:
-    told = client.post("/localize", content=(web_town / "elsewhere.jpg").read_bytes()).json()
+def test_a_photo_of_another_town_is_not_in_this_map(client: httpx.Client, street_folder: Path) -> None:
+    told = client.post("/localize", content=(street_folder / "elsewhere.jpg").read_bytes()).json()
     assert (told["latlon"], told["radius_m"]) == (None, None)
     assert told["reason"].startswith("not in this map")
 
 
-def test_a_form_gives_one_answer_for_each_photo_in_order(client: httpx.Client, web_town: Path) -> None:
+def test_a_form_gives_one_answer_for_each_photo_in_order(client: httpx.Client, street_folder: Path) -> None:
     files = [
-        ("photos", ("a.jpg", query(web_town, 3))),
+        ("photos", ("a.jpg", query(street_folder, 3))),
         ("photos", ("notes.txt", b"no photo")),
-        ("photos", ("b.jpg", query(web_town, 8))),
+        ("photos", ("b.jpg", query(street_folder, 8))),
     ]
     answer = client.post("/localize", files=files)
     assert answer.status_code == 200
@@ -58,16 +58,16 @@ def test_a_form_gives_one_answer_for_each_photo_in_order(client: httpx.Client, w
     assert "not a JPEG" in bad["error"]
 
 
-def test_a_form_of_one_photo_is_a_list_of_one(client: httpx.Client, web_town: Path) -> None:
-    answer = client.post("/localize", files={"photos": ("a.jpg", query(web_town, 3))}).json()
+def test_a_form_of_one_photo_is_a_list_of_one(client: httpx.Client, street_folder: Path) -> None:
+    answer = client.post("/localize", files={"photos": ("a.jpg", query(street_folder, 3))}).json()
     assert [fix["photo"] for fix in answer["fixes"]] == ["a.jpg"]
 
 
-def test_where_to_look(client: httpx.Client, web_town: Path) -> None:
+def test_where_to_look(client: httpx.Client, street_folder: Path) -> None:
     latitude, longitude = position(20)
-    circle = client.post("/localize", params={"circle": f"{latitude},{longitude},100"}, content=query(web_town, 2))
+    circle = client.post("/localize", params={"circle": f"{latitude},{longitude},100"}, content=query(street_folder, 2))
     assert all(distance_m(match["latlon"], (latitude, longitude)) <= 100 for match in circle.json()["matches"])
-    box = client.post("/localize", params={"box": "0,0,1,1"}, content=query(web_town, 2)).json()
+    box = client.post("/localize", params={"box": "0,0,1,1"}, content=query(street_folder, 2)).json()
     assert box["matches"] == []
     assert "no photo of the map" in box["reason"]
 
@@ -86,19 +86,19 @@ def test_where_to_look(client: httpx.Client, web_town: Path) -> None:
         ({"top": "many"}, "top"),
     ],
 )
-def test_wrong_parameters_say_so(client: httpx.Client, web_town: Path, params: dict[str, str], said: str) -> None:
-    answer = client.post("/localize", params=params, content=query(web_town, 2))
+def test_wrong_parameters_say_so(client: httpx.Client, street_folder: Path, params: dict[str, str], said: str) -> None:
+    answer = client.post("/localize", params=params, content=query(street_folder, 2))
     assert answer.status_code == 422
     assert answer.headers["content-type"] == "application/problem+json"
     assert said in answer.json()["detail"]
 
 
-def test_the_map_is_geojson(client: httpx.Client, web_town: Path) -> None:
+def test_the_map_is_geojson(client: httpx.Client, street_folder: Path) -> None:
     answer = client.get("/map")
     assert answer.headers["content-type"] == "application/geo+json"
     told = answer.json()
     assert (told["type"], told["total"], told["inside"]) == ("FeatureCollection", 3 * PLACES, 3 * PLACES)
-    held = PlaceMap(web_town / "street.gpkg")
+    held = PlaceMap(street_folder / "street.gpkg")
     assert [feature["id"] for feature in told["features"]] == held.ids.tolist()
     first = told["features"][0]
     assert first["geometry"]["coordinates"] == held.latlon[0][::-1].tolist()
@@ -141,17 +141,17 @@ def test_photos_that_are_not_there(client: httpx.Client, photo: str) -> None:
     assert client.get(f"/photos/{photo}/thumbnail").status_code in (404, 422)
 
 
-def test_settings_health_and_metrics(client: httpx.Client, web_town: Path) -> None:
+def test_settings_health_and_metrics(client: httpx.Client, street_folder: Path) -> None:
     assert client.get("/settings").json() == {
         "name": "Street", "tiles": None, "attribution": None, "max_bytes": 32 * 2**20, "max_files": 16,
         "max_features": 10_000, "adding": False, "heatmap": True,
     }  # fmt: skip
-    manifest = PlaceMap(web_town / "street.gpkg").manifest
+    manifest = PlaceMap(street_folder / "street.gpkg").manifest
     assert client.get("/health").json() == {
         "status": "ok", "photos": 3 * PLACES, "model": "street", "fingerprint": manifest.fingerprint,
         "version": __version__,
     }  # fmt: skip
-    client.post("/localize", content=query(web_town, 1))
+    client.post("/localize", content=query(street_folder, 1))
     client.get("/nobody/made/this/route")
     counted = client.get("/metrics")
     assert counted.headers["content-type"].startswith("text/plain; version=0.0.4")
@@ -164,30 +164,30 @@ def test_settings_health_and_metrics(client: httpx.Client, web_town: Path) -> No
     assert not any("nobody" in line for line in lines)
 
 
-def test_the_name_is_the_maps_unless_another_is_given(web_town: Path) -> None:
-    with street_client(web_town / "street.gpkg") as client:
+def test_the_name_is_the_maps_unless_another_is_given(street_folder: Path) -> None:
+    with street_client(street_folder / "street.gpkg") as client:
         assert client.get("/settings").json()["name"] == "street"
 
 
-def test_a_localizer_is_served_as_it_is(web_town: Path) -> None:
+def test_a_localizer_is_served_as_it_is(street_folder: Path) -> None:
     localizer = Localizer(
-        street_model(), PlaceMap(web_town / "street.gpkg"), Search(candidates=5), min_confidence=0.99999
+        street_model(), PlaceMap(street_folder / "street.gpkg"), Search(candidates=5), min_confidence=0.99999
     )
     with running(make_app(localizer)) as address:
-        told = httpx.post(f"{address}/localize", content=query(web_town, 5), timeout=DEADLINE_S).json()
-    fix = localizer.localize(query(web_town, 5))
+        told = httpx.post(f"{address}/localize", content=query(street_folder, 5), timeout=DEADLINE_S).json()
+    fix = localizer.localize(query(street_folder, 5))
     assert told["confidence"] == pytest.approx(fix.confidence)
     assert same_place(told, fix)
     assert (told["latlon"] is None) == (not fix.found)
 
 
-def test_without_the_extra_the_pip_line_is_named(web_town: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_pip_line_is_named(street_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fastapi", None)
     with pytest.raises(MissingExtraError, match=r'fastapi is not installed .*: pip install "sareloc\[serve\]"'):
-        make_app(web_town / "street.gpkg", street_model())
+        make_app(street_folder / "street.gpkg", street_model())
 
 
-def test_an_empty_map_is_served_and_answers_that_it_is(tmp_path: Path, web_town: Path) -> None:
+def test_an_empty_map_is_served_and_answers_that_it_is(tmp_path: Path, street_folder: Path) -> None:
     model = street_model()
     create_map_file(tmp_path / "empty.gpkg", MapManifest(model.name, model.fingerprint(), model.dim))
     with street_client(tmp_path / "empty.gpkg", serving=Serving(token="t")) as client:
@@ -195,33 +195,33 @@ def test_an_empty_map_is_served_and_answers_that_it_is(tmp_path: Path, web_town:
         told = client.get("/map").json()
         assert (told["total"], told["features"]) == (0, [])
         assert "bbox" not in told
-        lost = client.post("/localize", content=query(web_town, 5)).json()
+        lost = client.post("/localize", content=query(street_folder, 5)).json()
         assert (lost["latlon"], lost["matches"], lost["reason"]) == (None, [], "this map holds no photos yet")
-        new = {"photos": (web_town / "photos" / "05_0.jpg").read_bytes()}
+        new = {"photos": (street_folder / "photos" / "05_0.jpg").read_bytes()}
         assert client.post("/photos", files=new, headers={"Authorization": "Bearer t"}).status_code == 201
-        found = client.post("/localize", content=query(web_town, 5)).json()
+        found = client.post("/localize", content=query(street_folder, 5)).json()
         assert [match["id"] for match in found["matches"]] == [1]
 
 
-def test_the_calibration_that_a_map_gets_while_it_is_served_counts(own_town: Path) -> None:
-    with street_client(own_town / "street.gpkg") as client:
-        assert client.post("/localize", content=query(own_town, 5)).json()["latlon"]
+def test_the_calibration_that_a_map_gets_while_it_is_served_counts(own_folder: Path) -> None:
+    with street_client(own_folder / "street.gpkg") as client:
+        assert client.post("/localize", content=query(own_folder, 5)).json()["latlon"]
         doubt = Calibration(weights=(-20.0, 0.0, 0.0, 0.0))
-        with open_map_file(own_town / "street.gpkg", write=True) as file:
+        with open_map_file(own_folder / "street.gpkg", write=True) as file:
             file.write_note("calibration plain", doubt.to_json())
-        assert client.post("/localize", content=query(own_town, 5)).json()["latlon"] is None
+        assert client.post("/localize", content=query(own_folder, 5)).json()["latlon"] is None
 
 
-def test_a_map_that_goes_away_is_a_503_and_comes_back(own_town: Path) -> None:
-    city = own_town / "street.gpkg"
-    with street_client(city) as client:
-        city.rename(own_town / "away.gpkg")
-        answers = [client.get("/health"), client.get("/map"), client.post("/localize", content=query(own_town, 5))]
+def test_a_map_that_goes_away_is_a_503_and_comes_back(own_folder: Path) -> None:
+    map_path = own_folder / "street.gpkg"
+    with street_client(map_path) as client:
+        map_path.rename(own_folder / "away.gpkg")
+        answers = [client.get("/health"), client.get("/map"), client.post("/localize", content=query(own_folder, 5))]
         assert [answer.status_code for answer in answers] == [503] * 3
-        assert all(str(own_town) not in answer.text and answer.headers["retry-after"] for answer in answers)
-        (own_town / "away.gpkg").rename(city)
+        assert all(str(own_folder) not in answer.text and answer.headers["retry-after"] for answer in answers)
+        (own_folder / "away.gpkg").rename(map_path)
         assert client.get("/health").status_code == 200
-        assert client.post("/localize", content=query(own_town, 5)).status_code == 200
-        build_street(own_town / "other")
-        (own_town / "other" / "street.gpkg").replace(city)  # another map under the name
-        assert client.post("/localize", content=query(own_town, 5)).status_code == 503
+        assert client.post("/localize", content=query(own_folder, 5)).status_code == 200
+        build_street(own_folder / "other")
+        (own_folder / "other" / "street.gpkg").replace(map_path)  # another map under the name
+        assert client.post("/localize", content=query(own_folder, 5)).status_code == 503

@@ -75,10 +75,10 @@ SAID = {
 
 
 @pytest.fixture
-def alive(client: httpx.Client, web_town: Path) -> object:
+def alive(client: httpx.Client, street_folder: Path) -> object:
     """At the end, a good photo is still found."""
     yield
-    good = client.post("/localize", content=(web_town / "queries" / "q05.jpg").read_bytes())
+    good = client.post("/localize", content=(street_folder / "queries" / "q05.jpg").read_bytes())
     assert good.status_code == 200
     assert good.json()["latlon"]
 
@@ -109,9 +109,9 @@ def test_what_is_no_photo_stands_in_a_forms_answer(client: httpx.Client, alive: 
     "kind", ["text/plain", "application/json", "image/png", "application/x-www-form-urlencoded", "nonsense", ""]
 )
 def test_a_photo_is_known_by_its_content_whatever_its_type_says(
-    client: httpx.Client, web_town: Path, kind: str
+    client: httpx.Client, street_folder: Path, kind: str
 ) -> None:
-    photo = (web_town / "queries" / "q05.jpg").read_bytes()
+    photo = (street_folder / "queries" / "q05.jpg").read_bytes()
     assert client.post("/localize", content=photo, headers={"Content-Type": kind}).json()["latlon"]
 
 
@@ -171,10 +171,10 @@ def test_a_thousand_fields(client: httpx.Client, alive: None) -> None:
     ],
 )
 def test_path_like_file_names_are_names_and_nothing_more(
-    client: httpx.Client, web_town: Path, name: str, shown: str
+    client: httpx.Client, street_folder: Path, name: str, shown: str
 ) -> None:
-    before = sorted(web_town.rglob("*"))
-    photo = (web_town / "queries" / "q05.jpg").read_bytes()
+    before = sorted(street_folder.rglob("*"))
+    photo = (street_folder / "queries" / "q05.jpg").read_bytes()
     raw = name.encode("latin-1").replace(b"\\", b"\\\\")
     head = b'--x\r\nContent-Disposition: form-data; name="photos"; filename="' + raw + b'"\r\n\r\n'
     answer = client.post(
@@ -184,7 +184,7 @@ def test_path_like_file_names_are_names_and_nothing_more(
     )
     assert answer.status_code == 200
     assert answer.json()["fixes"][0]["photo"] == shown
-    assert sorted(web_town.rglob("*")) == before
+    assert sorted(street_folder.rglob("*")) == before
 
 
 def huge_exif() -> bytes:

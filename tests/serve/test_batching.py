@@ -110,9 +110,9 @@ def wait_until_waiting(address: str, count: int) -> None:
         assert time.monotonic() < deadline, f"there were never {count} photos waiting"
 
 
-def test_concurrent_requests_share_batches_and_each_gets_its_own_answer(web_town: Path) -> None:
-    held = HeldLocalizer(web_town / "street.gpkg", batch=8)
-    photos = [(web_town / "queries" / f"q{place:02d}.jpg").read_bytes() for place in range(12)]
+def test_concurrent_requests_share_batches_and_each_gets_its_own_answer(street_folder: Path) -> None:
+    held = HeldLocalizer(street_folder / "street.gpkg", batch=8)
+    photos = [(street_folder / "queries" / f"q{place:02d}.jpg").read_bytes() for place in range(12)]
     with running(make_app(held)) as address, ThreadPoolExecutor(12) as clients:
 
         def ask(photo: bytes) -> dict[str, Any]:
@@ -129,9 +129,9 @@ def test_concurrent_requests_share_batches_and_each_gets_its_own_answer(web_town
         assert same_place(answer, Localizer.localize(held, photo))
 
 
-def test_questions_about_several_areas_get_their_own(web_town: Path) -> None:
-    held = HeldLocalizer(web_town / "street.gpkg")
-    photo = (web_town / "queries" / "q05.jpg").read_bytes()
+def test_questions_about_several_areas_get_their_own(street_folder: Path) -> None:
+    held = HeldLocalizer(street_folder / "street.gpkg")
+    photo = (street_folder / "queries" / "q05.jpg").read_bytes()
     with running(make_app(held)) as address, ThreadPoolExecutor(4) as clients:
 
         def ask(params: dict[str, Any]) -> dict[str, Any]:
@@ -146,9 +146,9 @@ def test_questions_about_several_areas_get_their_own(web_town: Path) -> None:
     assert counts == [5, 2, 0, 90]
 
 
-def test_beyond_the_bound_is_a_clean_503(web_town: Path) -> None:
-    held, limits = HeldLocalizer(web_town / "street.gpkg"), Limits(queue=4, max_files=3)
-    photo = (web_town / "queries" / "q05.jpg").read_bytes()
+def test_beyond_the_bound_is_a_clean_503(street_folder: Path) -> None:
+    held, limits = HeldLocalizer(street_folder / "street.gpkg"), Limits(queue=4, max_files=3)
+    photo = (street_folder / "queries" / "q05.jpg").read_bytes()
     with running(make_app(held, limits=limits)) as address, ThreadPoolExecutor(4) as clients:
 
         def ask(count: int) -> httpx.Response:
@@ -168,8 +168,8 @@ def test_beyond_the_bound_is_a_clean_503(web_town: Path) -> None:
         assert ask(3).status_code == 200
 
 
-def test_a_shutdown_finishes_what_was_accepted(web_town: Path) -> None:
-    held = HeldLocalizer(web_town / "street.gpkg", batch=2)
+def test_a_shutdown_finishes_what_was_accepted(street_folder: Path) -> None:
+    held = HeldLocalizer(street_folder / "street.gpkg", batch=2)
     listening, ready = bind("127.0.0.1", 0), threading.Event()
     server = make_server(make_app(held), Limits(), ready.set)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
@@ -177,7 +177,7 @@ def test_a_shutdown_finishes_what_was_accepted(web_town: Path) -> None:
     assert ready.wait(DEADLINE_S)
     address = f"http://127.0.0.1:{listening.getsockname()[1]}"
     with ThreadPoolExecutor(5) as clients:
-        photo = (web_town / "queries" / "q05.jpg").read_bytes()
+        photo = (street_folder / "queries" / "q05.jpg").read_bytes()
         asked = [clients.submit(httpx.post, f"{address}/localize", content=photo, timeout=DEADLINE_S) for _ in range(5)]
         assert held.begun.wait(DEADLINE_S)
         deadline = time.monotonic() + DEADLINE_S

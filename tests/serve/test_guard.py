@@ -16,7 +16,7 @@ from tests.serve.running import DEADLINE_S, HeldLocalizer, running, street_clien
 
 from sareloc.errors import ArgumentError
 from sareloc.maps import PlaceMap
-from sareloc.models.place_model import make_model
+from sareloc.models import make_model
 from sareloc.serve import Limits, Serving, guard, make_app
 from sareloc.serve.live_map import LiveMap
 from sareloc.serve.service import Service
@@ -26,18 +26,18 @@ HASTY = Limits(request_s=0.5)
 
 
 @pytest.fixture(scope="module")
-def strict(web_town: Path) -> Iterator[httpx.Client]:
+def strict(street_folder: Path) -> Iterator[httpx.Client]:
     """Of a service that takes little."""
-    with street_client(web_town / "street.gpkg", limits=SMALL) as client:
+    with street_client(street_folder / "street.gpkg", limits=SMALL) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def hasty(web_town: Path) -> Iterator[httpx.Client]:
+def hasty(street_folder: Path) -> Iterator[httpx.Client]:
     """Of a service that does not wait."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(guard, "LINGER_S", 0.1)
-        with street_client(web_town / "street.gpkg", limits=HASTY) as client:
+        with street_client(street_folder / "street.gpkg", limits=HASTY) as client:
             yield client
 
 
@@ -191,10 +191,10 @@ def test_all_uploads_together_are_bounded(strict: httpx.Client) -> None:
     repeat_until(lambda: strict.post("/localize", content=bytes(1000)).status_code == 422, "there was room again")
 
 
-def test_an_answer_that_takes_too_long_is_a_503(web_town: Path) -> None:
-    held = HeldLocalizer(web_town / "street.gpkg")
+def test_an_answer_that_takes_too_long_is_a_503(street_folder: Path) -> None:
+    held = HeldLocalizer(street_folder / "street.gpkg")
     with running(make_app(held, limits=HASTY), HASTY) as address:
-        photo = (web_town / "queries" / "q05.jpg").read_bytes()
+        photo = (street_folder / "queries" / "q05.jpg").read_bytes()
         late = httpx.post(f"{address}/localize", content=photo, timeout=DEADLINE_S)
         assert late.status_code == 503
         assert late.headers["retry-after"] == "10"
@@ -207,14 +207,14 @@ def test_an_answer_that_takes_too_long_is_a_503(web_town: Path) -> None:
         repeat_until(answers, "it recovered")
 
 
-def test_a_mistake_of_ours_is_a_500_without_its_trace(web_town: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_mistake_of_ours_is_a_500_without_its_trace(street_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Broken(HeldLocalizer):
         def localize_many(self, photos: object, **options: object) -> list[object]:
             raise ZeroDivisionError("a secret of the code")
 
-    with running(make_app(Broken(web_town / "street.gpkg"))) as address:
+    with running(make_app(Broken(street_folder / "street.gpkg"))) as address:
         answer = httpx.post(
-            f"{address}/localize", content=(web_town / "queries" / "q05.jpg").read_bytes(), timeout=DEADLINE_S
+            f"{address}/localize", content=(street_folder / "queries" / "q05.jpg").read_bytes(), timeout=DEADLINE_S
         )
         assert httpx.get(f"{address}/health", timeout=DEADLINE_S).status_code == 200
     assert answer.status_code == 500
@@ -243,17 +243,17 @@ def test_every_answer_keeps_browsers_safe(client: httpx.Client, path: str) -> No
         ("http://localhost:8080/{z}/{x}/{y}", "http://localhost:8080"),
     ],
 )
-def test_the_tiles_that_were_asked_for_are_allowed(web_town: Path, tiles: str, origin: str) -> None:
-    with street_client(web_town / "street.gpkg", serving=Serving(tiles=tiles, attribution="Example")) as client:
+def test_the_tiles_that_were_asked_for_are_allowed(street_folder: Path, tiles: str, origin: str) -> None:
+    with street_client(street_folder / "street.gpkg", serving=Serving(tiles=tiles, attribution="Example")) as client:
         answer = client.get("/settings")
         assert (answer.json()["tiles"], answer.json()["attribution"]) == (tiles, "Example")
         assert f"img-src 'self' data: blob: {origin};" in answer.headers["content-security-policy"]
 
 
-def test_a_service_answers_only_to_the_names_it_was_told(web_town: Path) -> None:
+def test_a_service_answers_only_to_the_names_it_was_told(street_folder: Path) -> None:
     """Else a web page whose name is made to point to this machine could read the map."""
     serving = Serving(allow_host=("Places.example.org", "192.0.2.7", "2001:db8::1"))
-    with street_client(web_town / "street.gpkg", serving=serving) as client:
+    with street_client(street_folder / "street.gpkg", serving=serving) as client:
         good = ["localhost", "LOCALHOST:8000", "127.0.0.1:80", "[::1]", "[::1]:8000"]
         good += ["places.example.org", "PLACES.example.org:443", "192.0.2.7:8000", "[2001:db8::1]:8000"]
         bad = ["evil.example.org", "localhost.evil.org:80", "places.example.org.evil.org", "192.0.2.8", "::1", ""]
@@ -264,10 +264,10 @@ def test_a_service_answers_only_to_the_names_it_was_told(web_town: Path) -> None
         assert "evil.example.org" in answers[0].json()["detail"]
 
 
-def test_the_names_are_loopback_unless_told(client: httpx.Client, web_town: Path) -> None:
+def test_the_names_are_loopback_unless_told(client: httpx.Client, street_folder: Path) -> None:
     hosts = ("localhost", "127.0.0.1", "[::1]", "192.0.2.7", "evil.example.org")
     assert [client.get("/health", headers={"Host": host}).status_code for host in hosts] == [200] * 3 + [421] * 2
-    with street_client(web_town / "street.gpkg", serving=Serving(allow_host=("*",))) as unchecked:
+    with street_client(street_folder / "street.gpkg", serving=Serving(allow_host=("*",))) as unchecked:
         assert [unchecked.get("/health", headers={"Host": host}).status_code for host in hosts] == [200] * 5
 
 
@@ -299,10 +299,10 @@ def test_limits_check_themselves() -> None:
             Serving(token=token)
 
 
-def test_a_long_strip_is_not_given_to_the_model_at_full_length(web_town: Path) -> None:
+def test_a_long_strip_is_not_given_to_the_model_at_full_length(street_folder: Path) -> None:
     """A model that keeps the aspect would look at every pixel of it."""
     model = make_model("alexnet", "max", size=640)
-    live = LiveMap(model, PlaceMap(web_town / "street.gpkg"), None)
+    live = LiveMap(model, PlaceMap(street_folder / "street.gpkg"), None)
     service = Service(live, 8, Serving(), Limits(model_pixels=1_000_000))
     assert service.model_size(480, 640) == (480, 640)
     with pytest.raises(ArgumentError, match="64 x 60000 px"):

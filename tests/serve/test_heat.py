@@ -16,7 +16,7 @@ from sareloc.serve import Serving
 from sareloc.serve.service import heatmap_png, heatmap_size
 
 
-def test_a_heat_map_has_the_photos_shape_and_shows_through(client: httpx.Client, web_town: Path) -> None:
+def test_a_heat_map_has_the_photos_shape_and_shows_through(client: httpx.Client, street_folder: Path) -> None:
     photo = io.BytesIO()
     Image.fromarray(view(5, 99)).rotate(90, expand=True).save(photo, "JPEG")  # 64 x 96, upright
     answer = client.post("/heatmap", content=photo.getvalue())
@@ -51,9 +51,9 @@ def test_the_model_sees_a_small_copy(height: int, width: int) -> None:
     assert min(small) >= 64
 
 
-def test_heat_maps_can_be_off(web_town: Path) -> None:
-    with street_client(web_town / "street.gpkg", serving=Serving(heatmap=False)) as client:
+def test_heat_maps_can_be_off(street_folder: Path) -> None:
+    with street_client(street_folder / "street.gpkg", serving=Serving(heatmap=False)) as client:
         assert client.get("/settings").json()["heatmap"] is False
-        answer = client.post("/heatmap", content=(web_town / "queries" / "q05.jpg").read_bytes())
+        answer = client.post("/heatmap", content=(street_folder / "queries" / "q05.jpg").read_bytes())
         assert answer.status_code == 404
         assert "switched off" in answer.json()["detail"]

@@ -46,30 +46,30 @@ def test_files_are_found_by_id() -> None:
     assert listing().file_of(1) is None
 
 
-def test_headings_and_times_are_told(own_town: Path) -> None:
+def test_headings_and_times_are_told(own_folder: Path) -> None:
     from PIL import Image
 
     from sareloc.photos import exif_bytes
 
     tag = Geotag((48.0, 2.0), 123.0, 1.7e9)
-    (own_town / "new").mkdir()
-    Image.fromarray(view(40, 0)).save(own_town / "new" / "a.jpg", exif=exif_bytes(tag))
-    add_photos(street_model(), own_town / "new", own_town / "street.gpkg", progress=False)
-    told = map_geojson(FileListing(own_town / "street.gpkg").photos(Box(47.9, 1.9, 48.1, 2.1), 10))
+    (own_folder / "new").mkdir()
+    Image.fromarray(view(40, 0)).save(own_folder / "new" / "a.jpg", exif=exif_bytes(tag))
+    add_photos(street_model(), own_folder / "new", own_folder / "street.gpkg", progress=False)
+    told = map_geojson(FileListing(own_folder / "street.gpkg").photos(Box(47.9, 1.9, 48.1, 2.1), 10))
     assert told["features"][0]["properties"] == {
         "photo": "new/a.jpg", "heading_deg": 123.0, "time": "2023-11-14T22:13:20.000Z",
     }  # fmt: skip
     assert (told["inside"], told["total"]) == (1, 91)
 
 
-def test_a_watch_sees_every_change_and_nothing_else(own_town: Path) -> None:
-    city = own_town / "street.gpkg"
-    watch = FileWatch(city)
+def test_a_watch_sees_every_change_and_nothing_else(own_folder: Path) -> None:
+    map_path = own_folder / "street.gpkg"
+    watch = FileWatch(map_path)
     first = watch.version()
-    PlaceMap(city)  # reading is no change
+    PlaceMap(map_path)  # reading is no change
     assert watch.version() == first
     seen = {first}
-    with open_map_file(city, write=True) as file:
+    with open_map_file(map_path, write=True) as file:
         for number in range(20):  # faster than a time stamp's grain
             file.write_note("number", str(number))
             assert watch.version() not in seen
@@ -77,41 +77,41 @@ def test_a_watch_sees_every_change_and_nothing_else(own_town: Path) -> None:
     last = watch.version()
     watch.close()
     assert watch.version()[:2] == last[:2]  # opened again
-    shutil.copy(city, own_town / "copy.gpkg")
-    (own_town / "copy.gpkg").replace(city)
+    shutil.copy(map_path, own_folder / "copy.gpkg")
+    (own_folder / "copy.gpkg").replace(map_path)
     assert watch.version() != last
-    city.unlink()
+    map_path.unlink()
     with pytest.raises(MapError, match="cannot be read: No such file"):
         watch.version()
     watch.close()
 
 
-def test_a_watch_does_not_keep_a_map_from_becoming_one_file(own_town: Path) -> None:
-    city = own_town / "street.gpkg"
-    watch = FileWatch(city)
+def test_a_watch_does_not_keep_a_map_from_becoming_one_file(own_folder: Path) -> None:
+    map_path = own_folder / "street.gpkg"
+    watch = FileWatch(map_path)
     watch.version()
-    with open_map_file(city, write=True) as file:
+    with open_map_file(map_path, write=True) as file:
         file.write_note("a", "b")
         watch.version()
     watch.close()
-    assert [file.name for file in own_town.glob("street.gpkg*")] == ["street.gpkg"]
+    assert [file.name for file in own_folder.glob("street.gpkg*")] == ["street.gpkg"]
 
 
-def test_nothing_is_read_again_while_nothing_changes(own_town: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    city = own_town / "street.gpkg"
-    place_map = PlaceMap(city)
+def test_nothing_is_read_again_while_nothing_changes(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    map_path = own_folder / "street.gpkg"
+    place_map = PlaceMap(map_path)
     live = LiveMap(street_model(), place_map, Localizer(street_model(), place_map))
     question = Query(view(5, 99), None, 3)
     first = live.localize([question])
-    shown = FileListing(city)
+    shown = FileListing(map_path)
     listed = shown.current()
     reads: list[int] = []
     monkeypatch.setattr(FileMap, "refresh", lambda self: reads.append(1))
     assert live.localize([question]) == first
     assert reads == []
     assert shown.current() is listed
-    write_view(own_town / "new" / "a.jpg", view(40, 0), (48.0, 2.0))
-    add_photos(street_model(), own_town / "new", city, progress=False)
+    write_view(own_folder / "new" / "a.jpg", view(40, 0), (48.0, 2.0))
+    add_photos(street_model(), own_folder / "new", map_path, progress=False)
     live.localize([question])
     assert reads == [1]
     assert len(shown.current().ids) == 91

@@ -12,10 +12,10 @@ from sareloc.photos import decode
 from sareloc.serve.live_map import LiveMap, Query
 
 
-def test_different_numbers_of_matches_go_to_the_model_together_and_areas_apart(web_town: Path) -> None:
-    model, place_map = street_model(), PlaceMap(web_town / "street.gpkg")
+def test_different_numbers_of_matches_go_to_the_model_together_and_areas_apart(street_folder: Path) -> None:
+    model, place_map = street_model(), PlaceMap(street_folder / "street.gpkg")
     localizer = Localizer(model, place_map)
-    images = [decode(web_town / "queries" / f"q{i:02d}.jpg", size=model.preprocess.size) for i in (2, 5, 9)]
+    images = [decode(street_folder / "queries" / f"q{i:02d}.jpg", size=model.preprocess.size) for i in (2, 5, 9)]
     area = Circle(position(9, 0.0), 60.0)
     asked = [Query(images[0], None, 1), Query(images[1], None, 4), Query(images[2], area, 2)]
     alone = [Localizer(model, place_map).localize(q.image, near=q.near, top=q.top) for q in asked]

@@ -15,8 +15,8 @@ RECORDED = Path(__file__).with_name("recorded_metrics.txt")
 Sample = tuple[str, frozenset[tuple[str, str]]]
 
 
-def send_requests(client: httpx.Client, town: Path) -> None:
-    photo = (town / "queries" / "q01.jpg").read_bytes()
+def send_requests(client: httpx.Client, folder: Path) -> None:
+    photo = (folder / "queries" / "q01.jpg").read_bytes()
     for body in (photo, photo, b"not a photo"):
         client.post("/localize", content=body)
     for path in ("/map", "/photos/999/thumbnail", "/not/a/route"):
@@ -39,9 +39,9 @@ def _normal(labels: dict[str, str]) -> dict[str, str]:
     return labels | ({"le": str(float(labels["le"]))} if "le" in labels else {})
 
 
-def test_names_types_labels_buckets_and_counts_are_those_recorded(web_town: Path) -> None:
-    with street_client(web_town / "street.gpkg") as client:
-        send_requests(client, web_town)
+def test_names_types_labels_buckets_and_counts_are_those_recorded(street_folder: Path) -> None:
+    with street_client(street_folder / "street.gpkg") as client:
+        send_requests(client, street_folder)
         types, samples = read_metrics(client.get("/metrics").text)
     recorded_types, recorded = read_metrics(RECORDED.read_text())
     assert types == recorded_types
@@ -52,8 +52,8 @@ def test_names_types_labels_buckets_and_counts_are_those_recorded(web_town: Path
     }
 
 
-def test_two_apps_of_one_process_count_apart_and_not_in_the_global_registry(web_town: Path) -> None:
-    path = web_town / "street.gpkg"
+def test_two_apps_of_one_process_count_apart_and_not_in_the_global_registry(street_folder: Path) -> None:
+    path = street_folder / "street.gpkg"
     with street_client(path) as one, street_client(path) as other:
         one.get("/settings")
         counted = ['route="/settings"' in client.get("/metrics").text for client in (one, other)]

@@ -60,14 +60,14 @@ def test_the_docs_page_shows_it_and_loads_nothing(client: httpx.Client) -> None:
 
 
 @pytest.fixture(scope="module")
-def schema(web_town: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BaseSchema]:
+def schema(street_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BaseSchema]:
     """The document of a service that anything may be done to."""
-    town = Path(shutil.copytree(web_town, tmp_path_factory.mktemp("asked") / "town"))
+    folder = Path(shutil.copytree(street_folder, tmp_path_factory.mktemp("asked") / "folder"))
     for kind, form in (("image/jpeg", "JPEG"), ("image/png", "PNG"), ("image/webp", "WEBP")):
         content = io.BytesIO()
         Image.fromarray(view(3, 99)).save(content, form)
         schemathesis.openapi.media_type(kind, st.just(content.getvalue()) | st.binary())
-    app = make_app(town / "street.gpkg", street_model(), serving=Serving(token=TOKEN))
+    app = make_app(folder / "street.gpkg", street_model(), serving=Serving(token=TOKEN))
     with running(app) as address:
         yield schemathesis.openapi.from_url(f"{address}/openapi.json")
 

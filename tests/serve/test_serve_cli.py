@@ -51,12 +51,12 @@ def serving(*words: str | Path, **environment: str) -> Iterator[tuple[subprocess
         process.stderr.close()
 
 
-def test_a_process_serves_and_ends_when_told(own_town: Path, checkpoint: Path) -> None:
-    words = (own_town / "street.gpkg", "--model", checkpoint, "--port", "0", "--max-files", "2", "--name", "Here")
+def test_a_process_serves_and_ends_when_told(own_folder: Path, checkpoint: Path) -> None:
+    words = (own_folder / "street.gpkg", "--model", checkpoint, "--port", "0", "--max-files", "2", "--name", "Here")
     with serving(*words, SARELOC_TOKEN="from-the-environment") as (process, address):
         told = httpx.get(f"{address}/settings", timeout=DEADLINE_S).json()
         assert (told["name"], told["max_files"], told["adding"]) == ("Here", 2, True)
-        photo = (own_town / "queries" / "q05.jpg").read_bytes()
+        photo = (own_folder / "queries" / "q05.jpg").read_bytes()
         assert httpx.post(f"{address}/localize", content=photo, timeout=DEADLINE_S).json()["latlon"]
         allowed = {"Authorization": "Bearer from-the-environment"}
         assert httpx.delete(f"{address}/photos/1", headers=allowed, timeout=DEADLINE_S).status_code == 204
@@ -68,7 +68,7 @@ def test_a_process_serves_and_ends_when_told(own_town: Path, checkpoint: Path) -
         process.send_signal(signal.SIGTERM)
         assert process.wait(DEADLINE_S) in (0, -signal.SIGTERM)
         assert process.stderr.read() == ""
-    assert [file.name for file in own_town.glob("street.gpkg*")] == ["street.gpkg"]
+    assert [file.name for file in own_folder.glob("street.gpkg*")] == ["street.gpkg"]
 
 
 class StartedError(Exception):
@@ -94,7 +94,7 @@ def run(*words: str | Path) -> None:
     app(["serve", *map(str, words), "--port", "0"], result_action="return_value", exit_on_error=False)
 
 
-def test_options_reach_the_service(web_town: Path, checkpoint: Path, started: dict[str, object]) -> None:
+def test_options_reach_the_service(street_folder: Path, checkpoint: Path, started: dict[str, object]) -> None:
     words = [
         "--token",
         "t",
@@ -108,7 +108,7 @@ def test_options_reach_the_service(web_town: Path, checkpoint: Path, started: di
         "--access-log",
     ]
     with pytest.raises(StartedError):
-        run(web_town / "street.gpkg", "--model", checkpoint, *words)
+        run(street_folder / "street.gpkg", "--model", checkpoint, *words)
     assert started["limits"] == Limits(queue=99)
     assert started["access_log"] is True
     shown = started["app"].state.service.serving
@@ -116,45 +116,49 @@ def test_options_reach_the_service(web_town: Path, checkpoint: Path, started: di
 
 
 def test_binding_wider_without_a_token_warns(
-    web_town: Path, checkpoint: Path, started: dict[str, object], capsys: pytest.CaptureFixture[str]
+    street_folder: Path, checkpoint: Path, started: dict[str, object], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    city = (web_town / "street.gpkg", "--model", checkpoint)
+    map_path = (street_folder / "street.gpkg", "--model", checkpoint)
     wider = ["--host", "0.0.0.0", "--allow-host", "places.example.org"]
     with pytest.raises(StartedError):
-        run(*city, *wider)
+        run(*map_path, *wider)
     assert "warning: everyone who can reach 0.0.0.0 can" in capsys.readouterr().err
     for words in ([*wider, "--token", "t"], ["--host", "127.0.0.1"], []):
         with pytest.raises(StartedError):
-            run(*city, *words)
+            run(*map_path, *words)
         assert capsys.readouterr().err == ""
 
 
 def test_photos_that_are_not_shown_are_told_with_the_option_that_shows_them(
-    web_town: Path, checkpoint: Path, started: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    street_folder: Path,
+    checkpoint: Path,
+    started: dict[str, object],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    copy_map(web_town / "street.gpkg", tmp_path / "street.gpkg", progress=False)
-    city = (tmp_path / "street.gpkg", "--model", checkpoint)
+    copy_map(street_folder / "street.gpkg", tmp_path / "street.gpkg", progress=False)
+    map_path = (tmp_path / "street.gpkg", "--model", checkpoint)
     with pytest.raises(StartedError):
-        run(*city)
+        run(*map_path)
     said = capsys.readouterr().err
     assert "90 photos" in said
     option = re.search(r"--photos (\S+)", said)
     assert option is not None
     with pytest.raises(StartedError):
-        run(*city, *option[0].split())
+        run(*map_path, *option[0].split())
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7"])
-def test_binding_wider_needs_a_name(host: str, web_town: Path) -> None:
+def test_binding_wider_needs_a_name(host: str, street_folder: Path) -> None:
     """Before the map is opened; the error shows the option to add."""
     with pytest.raises(ArgumentError, match=r"--allow-host \S+"):
-        run(web_town / "absent.gpkg", "--host", host)
+        run(street_folder / "absent.gpkg", "--host", host)
 
 
 @pytest.mark.slow
-def test_a_wide_service_answers_to_the_names_it_was_told(web_town: Path, checkpoint: Path) -> None:
-    words = (web_town / "street.gpkg", "--model", checkpoint, "--port", "0", "--host", "0.0.0.0", "--token", "t")
+def test_a_wide_service_answers_to_the_names_it_was_told(street_folder: Path, checkpoint: Path) -> None:
+    words = (street_folder / "street.gpkg", "--model", checkpoint, "--port", "0", "--host", "0.0.0.0", "--token", "t")
     with serving(*words, "--allow-host", "places.example.org") as (_, shown):
         assert shown.startswith("http://places.example.org:")  # 0.0.0.0 is nobody's name
         address = shown.replace("places.example.org", "127.0.0.1")
@@ -164,10 +168,10 @@ def test_a_wide_service_answers_to_the_names_it_was_told(web_town: Path, checkpo
 
 
 def test_another_loopback_address_is_answered_under_its_own_name(
-    web_town: Path, checkpoint: Path, started: dict[str, object]
+    street_folder: Path, checkpoint: Path, started: dict[str, object]
 ) -> None:
     with pytest.raises(StartedError):
-        run(web_town / "street.gpkg", "--model", checkpoint, "--host", "127.1.2.3")
+        run(street_folder / "street.gpkg", "--model", checkpoint, "--host", "127.1.2.3")
     assert started["app"].state.service.serving.allow_host == ("127.1.2.3",)
 
 
@@ -184,17 +188,17 @@ def test_answers_do_not_wait_for_packets_to_fill() -> None:
             assert accepted.proto == socket.IPPROTO_TCP
 
 
-def test_wrong_calls_say_so(web_town: Path, checkpoint: Path) -> None:
+def test_wrong_calls_say_so(street_folder: Path, checkpoint: Path) -> None:
     with pytest.raises(MapError, match=r"absent\.gpkg does not exist"):
-        run(web_town / "absent.gpkg")
+        run(street_folder / "absent.gpkg")
     with pytest.raises(MapError, match="street"):
-        run(web_town / "street.gpkg")
+        run(street_folder / "street.gpkg")
 
 
-def test_the_port_is_taken_before_anything_is_opened(web_town: Path) -> None:
+def test_the_port_is_taken_before_anything_is_opened(street_folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        words = [sys.executable, "-m", "sareloc", "serve", web_town / "absent.gpkg", "--port", str(port)]
+        words = [sys.executable, "-m", "sareloc", "serve", street_folder / "absent.gpkg", "--port", str(port)]
         ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert (len(ended.stderr.splitlines()), "Traceback" in ended.stderr) == (1, False)

@@ -19,46 +19,46 @@ pytest.importorskip("milvus_lite")
 
 
 @pytest.fixture(scope="module")
-def address(web_town: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+def address(street_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     there = f"milvus-lite:{tmp_path_factory.mktemp('served')}/lite.db/street"
-    copy_map(web_town / "street.gpkg", there, progress=False)
+    copy_map(street_folder / "street.gpkg", there, progress=False)
     return there
 
 
 @pytest.fixture(scope="module")
-def milvus(address: str, web_town: Path) -> Iterator[httpx.Client]:
-    app = make_app(address, street_model(), serving=Serving(photos=(web_town,)))
+def milvus(address: str, street_folder: Path) -> Iterator[httpx.Client]:
+    app = make_app(address, street_model(), serving=Serving(photos=(street_folder,)))
     with running(app) as url, httpx.Client(base_url=url, timeout=DEADLINE_S) as connected:
         yield connected
 
 
 @pytest.fixture(scope="module")
-def file(web_town: Path) -> Iterator[httpx.Client]:
-    with street_client(web_town / "street.gpkg") as connected:
+def file(street_folder: Path) -> Iterator[httpx.Client]:
+    with street_client(street_folder / "street.gpkg") as connected:
         yield connected
 
 
-def test_fixes_agree(milvus: httpx.Client, file: httpx.Client, web_town: Path) -> None:
+def test_fixes_agree(milvus: httpx.Client, file: httpx.Client, street_folder: Path) -> None:
     for name in ("q02", "q05", "q09"):
-        photo = (web_town / "queries" / f"{name}.jpg").read_bytes()
+        photo = (street_folder / "queries" / f"{name}.jpg").read_bytes()
         there, here = (client.post("/localize", content=photo).json() for client in (milvus, file))
         assert there["latlon"] == pytest.approx(here["latlon"], abs=1e-5)
         nearest = [[Path(m["photo"]).name for m in told["matches"]] for told in (there, here)]
         assert nearest[0][0] == nearest[1][0]
 
 
-def test_a_thumbnail_is_found_under_the_id_of_a_match(milvus: httpx.Client, web_town: Path) -> None:
-    photo = (web_town / "queries" / "q05.jpg").read_bytes()
+def test_a_thumbnail_is_found_under_the_id_of_a_match(milvus: httpx.Client, street_folder: Path) -> None:
+    photo = (street_folder / "queries" / "q05.jpg").read_bytes()
     match = milvus.post("/localize", content=photo).json()["matches"][0]
     assert match["id"] > 2**53  # more than a number of JavaScript holds
     assert milvus.get(f"/photos/{match['id']}/thumbnail").headers["content-type"] == "image/jpeg"
     assert milvus.get("/photos/1/thumbnail").status_code == 404
 
 
-def test_a_map_on_milvus_has_no_folder_of_its_own(address: str, web_town: Path) -> None:
+def test_a_map_on_milvus_has_no_folder_of_its_own(address: str, street_folder: Path) -> None:
     service = make_app(address, street_model()).state.service
     assert service.photo_folders == ()
-    assert (service.hidden_photos().count, service.hidden_photos().folders) == (90, (str(web_town / "photos"),))
+    assert (service.hidden_photos().count, service.hidden_photos().folders) == (90, (str(street_folder / "photos"),))
 
 
 def test_the_listing_is_that_of_the_file(milvus: httpx.Client, file: httpx.Client) -> None:
@@ -86,10 +86,10 @@ def test_health_counts_what_is_there(milvus: httpx.Client, address: str) -> None
     assert milvus.get("/health").json()["photos"] == len(PlaceMap(address))
 
 
-def test_what_is_removed_elsewhere_is_no_longer_found(web_town: Path, tmp_path: Path) -> None:
+def test_what_is_removed_elsewhere_is_no_longer_found(street_folder: Path, tmp_path: Path) -> None:
     there = f"milvus-lite:{tmp_path}/lite.db/street"
-    copy_map(web_town / "street.gpkg", there, progress=False)
-    photo = (web_town / "queries" / "q05.jpg").read_bytes()
+    copy_map(street_folder / "street.gpkg", there, progress=False)
+    photo = (street_folder / "queries" / "q05.jpg").read_bytes()
     with running(make_app(there, street_model())) as url, httpx.Client(base_url=url, timeout=DEADLINE_S) as client:
         before = client.post("/localize", content=photo).json()["matches"][0]["id"]
         with open_store(there, write=True) as store:

@@ -18,17 +18,17 @@ from sareloc.serve.thumbnails import hidden_photos
 
 
 @pytest.fixture
-def secrets(own_town: Path) -> Path:
+def secrets(own_folder: Path) -> Path:
     """A folder beside the map's, with a photo that nobody has asked to show."""
-    folder = own_town.parent / "secrets"
+    folder = own_folder.parent / "secrets"
     folder.mkdir()
-    (own_town / "queries" / "q01.jpg").rename(folder / "secret.jpg")
+    (own_folder / "queries" / "q01.jpg").rename(folder / "secret.jpg")
     return folder
 
 
-def hostile_names(town: Path, secrets: Path) -> dict[int, str]:
+def hostile_names(folder: Path, secrets: Path) -> dict[int, str]:
     """Names, by id, that a map may be given by a stranger."""
-    photos = town / "photos"
+    photos = folder / "photos"
     (photos / "link.jpg").symlink_to(secrets / "secret.jpg")
     (photos / "linked").symlink_to(secrets)
     (photos / "damaged.jpg").write_bytes(b"\xff\xd8\xff")
@@ -66,11 +66,11 @@ def answers(client: httpx.Client, ids: list[int]) -> list[tuple[int, str, dict[s
     ]
 
 
-def test_only_photos_under_the_maps_folder_are_shown(own_town: Path, secrets: Path) -> None:
+def test_only_photos_under_the_maps_folder_are_shown(own_folder: Path, secrets: Path) -> None:
     """All others look the same, so that nobody learns which files there are."""
-    names = hostile_names(own_town, secrets)
-    rename(own_town / "street.gpkg", names)
-    with street_client(own_town / "street.gpkg") as client:
+    names = hostile_names(own_folder, secrets)
+    rename(own_folder / "street.gpkg", names)
+    with street_client(own_folder / "street.gpkg") as client:
         told = answers(client, [*names, 9999])
         assert client.get("/photos/20/thumbnail").status_code == 200
     assert {status for status, _, _ in told} == {404}
@@ -78,34 +78,34 @@ def test_only_photos_under_the_maps_folder_are_shown(own_town: Path, secrets: Pa
     assert told[0][2]["content-type"] == "application/problem+json"
 
 
-def test_folders_that_the_operator_adds_are_shown(own_town: Path, secrets: Path) -> None:
-    names = hostile_names(own_town, secrets)
-    rename(own_town / "street.gpkg", names)
-    with street_client(own_town / "street.gpkg", serving=Serving(photos=(secrets,))) as client:
+def test_folders_that_the_operator_adds_are_shown(own_folder: Path, secrets: Path) -> None:
+    names = hostile_names(own_folder, secrets)
+    rename(own_folder / "street.gpkg", names)
+    with street_client(own_folder / "street.gpkg", serving=Serving(photos=(secrets,))) as client:
         shown = [i for i, (status, _, _) in zip(names, answers(client, list(names)), strict=True) if status == 200]
     assert shown == [1, 2, 3, 4, 5]
 
 
-def test_a_map_reached_by_a_link_shows_its_photos(own_town: Path, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(own_town)
+def test_a_map_reached_by_a_link_shows_its_photos(own_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(own_folder)
     with street_client(tmp_path / "link" / "street.gpkg") as client:
         assert client.get("/photos/1/thumbnail").status_code == 200
 
 
-def test_a_folder_that_is_none_is_told(own_town: Path) -> None:
+def test_a_folder_that_is_none_is_told(own_folder: Path) -> None:
     with pytest.raises(ArgumentError, match="--photos"):
-        make_app(own_town / "street.gpkg", street_model(), serving=Serving(photos=(own_town / "absent",)))
+        make_app(own_folder / "street.gpkg", street_model(), serving=Serving(photos=(own_folder / "absent",)))
 
 
-def test_photos_that_cannot_be_shown_are_counted_with_the_folder_to_add(own_town: Path, tmp_path: Path) -> None:
+def test_photos_that_cannot_be_shown_are_counted_with_the_folder_to_add(own_folder: Path, tmp_path: Path) -> None:
     moved = tmp_path / "maps" / "street.gpkg"
     moved.parent.mkdir()
-    copy_map(own_town / "street.gpkg", moved, progress=False)
+    copy_map(own_folder / "street.gpkg", moved, progress=False)
     files = PlaceMap(moved).files
     hidden = hidden_photos(files, moved.parent, [moved.parent])
-    assert (hidden.count, hidden.folders) == (90, (str(own_town / "photos"),))
-    assert hidden_photos(files, moved.parent, [moved.parent, own_town]).count == 0
-    assert hidden_photos(PlaceMap(own_town / "street.gpkg").files, own_town, [own_town]).count == 0
+    assert (hidden.count, hidden.folders) == (90, (str(own_folder / "photos"),))
+    assert hidden_photos(files, moved.parent, [moved.parent, own_folder]).count == 0
+    assert hidden_photos(PlaceMap(own_folder / "street.gpkg").files, own_folder, [own_folder]).count == 0
 
 
 def test_photos_in_many_places_are_counted_with_their_commonest_folders() -> None:
@@ -126,10 +126,10 @@ DAMAGE = {
 }
 
 
-def test_damage_that_comes_while_the_map_is_served_is_a_503(own_town: Path) -> None:
-    path = own_town / "street.gpkg"
+def test_damage_that_comes_while_the_map_is_served_is_a_503(own_folder: Path) -> None:
+    path = own_folder / "street.gpkg"
     sound = path.read_bytes()
-    photo = (own_town / "queries" / "q05.jpg").read_bytes()
+    photo = (own_folder / "queries" / "q05.jpg").read_bytes()
     with street_client(path) as client:
         for damage in DAMAGE.values():
             with sqlite3.connect(path) as connection:
@@ -143,6 +143,6 @@ def test_damage_that_comes_while_the_map_is_served_is_a_503(own_town: Path) -> N
             ]
             assert 503 in statuses, damage
             assert set(statuses) <= {200, 404, 503}, damage
-            (own_town / "sound.gpkg").write_bytes(sound)
-            (own_town / "sound.gpkg").replace(path)
+            (own_folder / "sound.gpkg").write_bytes(sound)
+            (own_folder / "sound.gpkg").replace(path)
             assert client.get("/map").status_code == 200

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sareloc.errors import need
 from sareloc.localize import MIN_CONFIDENCE, Localizer, Search
-from sareloc.models.place_model import PlaceModel
+from sareloc.models import PlaceModel
 from sareloc.serve.config import Limits, Serving
 
 if TYPE_CHECKING:

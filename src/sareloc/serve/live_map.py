@@ -12,7 +12,7 @@ import torch
 from sareloc.arrays import Image
 from sareloc.localize import Fix, Localizer, Search, open_localizer
 from sareloc.maps import Area, PlaceMap, load_map_model, map_backend, open_store
-from sareloc.models.place_model import PlaceModel
+from sareloc.models import PlaceModel
 
 EMPTY = Fix(None, None, 0.0, (), "this map holds no photos yet")
 

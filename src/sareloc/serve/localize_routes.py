@@ -20,12 +20,12 @@ T = TypeVar("T")
 
 NUMBER = r"[+-]?[0-9]{1,9}(\.[0-9]{0,20})?"
 BOX = Query(
-    description="Search this box only: south,west,north,east in degrees; west > east crosses the antimeridian.",
+    description="Restrict to a box: south,west,north,east in degrees; west > east crosses the antimeridian.",
     pattern=rf"^{NUMBER}(,{NUMBER}){{3}}$",
     examples=["48.85,2.28,48.87,2.31"],
 )
 CIRCLE = Query(
-    description="Search this circle only: latitude,longitude,radius in metres.",
+    description="Restrict to a circle: latitude,longitude,radius in metres.",
     pattern=rf"^{NUMBER}(,{NUMBER}){{2}}$",
     examples=["48.8584,2.2945,500"],
 )

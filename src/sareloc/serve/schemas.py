@@ -175,7 +175,7 @@ PROBLEMS = {
     400: "The request is malformed.",
     401: "Authentication failed: the token is missing or wrong.",
     403: "Photos cannot be added or removed: the service was started without a token.",
-    404: "There is no such photo, or its file is missing.",
+    404: "There is no such photo, its file is missing, or the route is switched off.",
     408: "The request was not received in time.",
     413: "The request is too large.",
     415: "The content type of the body is not supported.",

@@ -33,9 +33,9 @@ def error_m(page: Page, place: int) -> float:
     return float(distance_m([shown_position(page)], [position(place, 3.0)])[0])
 
 
-def test_a_dropped_photo_is_seen_in_the_right_place(visit: Visit, web_town: Path) -> None:
+def test_a_dropped_photo_is_seen_in_the_right_place(visit: Visit, street_folder: Path) -> None:
     page = visit.page
-    drop(page, web_town / "queries" / "q07.jpg")
+    drop(page, street_folder / "queries" / "q07.jpg")
     assert verdict(page) in {"Very likely here", "Likely here", "Probably here"}
     assert error_m(page, 7) < 10
     expect(page.locator("#confidence")).to_contain_text("% sure of the place")
@@ -52,8 +52,8 @@ def test_a_dropped_photo_is_seen_in_the_right_place(visit: Visit, web_town: Path
     assert visit.failed == []
 
 
-def test_matches_are_pins_and_thumbnails_of_the_same_numbers(page: Page, web_town: Path) -> None:
-    choose(page, web_town / "queries" / "q03.jpg")
+def test_matches_are_pins_and_thumbnails_of_the_same_numbers(page: Page, street_folder: Path) -> None:
+    choose(page, street_folder / "queries" / "q03.jpg")
     verdict(page)
     pins, thumbnails = page.locator(".pin"), page.locator("#matches button")
     expect(thumbnails).to_have_count(MATCHES)
@@ -73,8 +73,8 @@ def test_matches_are_pins_and_thumbnails_of_the_same_numbers(page: Page, web_tow
 
 
 @pytest.mark.slow
-def test_no_pin_hides_another(page: Page, web_town: Path) -> None:
-    choose(page, web_town / "queries" / "q03.jpg")
+def test_no_pin_hides_another(page: Page, street_folder: Path) -> None:
+    choose(page, street_folder / "queries" / "q03.jpg")
     verdict(page)
     for _ in range(3):
         boxes = [box for pin in page.locator(".pin").all() if (box := pin.bounding_box()) is not None]
@@ -85,8 +85,8 @@ def test_no_pin_hides_another(page: Page, web_town: Path) -> None:
         page.get_by_role("button", name="Zoom out").click()
 
 
-def test_a_photo_from_elsewhere_is_not_in_this_map(page: Page, web_town: Path) -> None:
-    choose(page, web_town / "elsewhere.jpg")
+def test_a_photo_from_elsewhere_is_not_in_this_map(page: Page, street_folder: Path) -> None:
+    choose(page, street_folder / "elsewhere.jpg")
     assert verdict(page) == "Not in this map"
     expect(page.locator(".fix-circle")).to_have_count(0)
     expect(page.locator("#where")).to_be_hidden()
@@ -94,28 +94,28 @@ def test_a_photo_from_elsewhere_is_not_in_this_map(page: Page, web_town: Path) -
     expect(page.locator("#confidence")).to_contain_text("chance of")
 
 
-def test_a_pasted_photo_is_asked_about(page: Page, web_town: Path) -> None:
-    given = page.evaluate_handle(*given_files(web_town / "queries" / "q11.jpg"))
+def test_a_pasted_photo_is_asked_about(page: Page, street_folder: Path) -> None:
+    given = page.evaluate_handle(*given_files(street_folder / "queries" / "q11.jpg"))
     page.evaluate("given => document.dispatchEvent(new ClipboardEvent('paste', { clipboardData: given }))", given)
     verdict(page)
     assert error_m(page, 11) < 10
 
 
 @pytest.mark.slow
-def test_the_next_photo_replaces_the_last(page: Page, web_town: Path) -> None:
-    choose(page, web_town / "queries" / "q04.jpg")
+def test_the_next_photo_replaces_the_last(page: Page, street_folder: Path) -> None:
+    choose(page, street_folder / "queries" / "q04.jpg")
     verdict(page)
     assert error_m(page, 4) < 10
     first = page.locator("#latlon").inner_text()
-    choose(page, web_town / "queries" / "q20.jpg")
+    choose(page, street_folder / "queries" / "q20.jpg")
     expect(page.locator("#latlon")).not_to_have_text(first)
     assert error_m(page, 20) < 10
     expect(page.locator(".fix-circle")).to_have_count(1)
     expect(page.locator(".pin")).to_have_count(MATCHES)
 
 
-def test_what_mattered_is_laid_over_the_photo(page: Page, web_town: Path) -> None:
-    choose(page, web_town / "queries" / "q05.jpg")
+def test_what_mattered_is_laid_over_the_photo(page: Page, street_folder: Path) -> None:
+    choose(page, street_folder / "queries" / "q05.jpg")
     verdict(page)
     button = page.get_by_role("button", name="What mattered?")
     button.click()
@@ -128,7 +128,7 @@ def test_what_mattered_is_laid_over_the_photo(page: Page, web_town: Path) -> Non
     expect(page.locator("#heat")).to_be_hidden()
     button.click()
     expect(page.locator("#heat")).to_be_visible()
-    choose(page, web_town / "queries" / "q06.jpg")  # another photo, which other things matter to
+    choose(page, street_folder / "queries" / "q06.jpg")  # another photo, which other things matter to
     expect(page.locator("#heat")).to_be_hidden()
     expect(button).to_have_attribute("aria-pressed", "false")
 
@@ -146,8 +146,8 @@ def test_a_photo_of_the_map_is_shown_where_the_map_is_pressed(page: Page) -> Non
     page.locator(".photo-popup img").evaluate("image => image.decode()")
 
 
-def test_the_circle_is_explained_and_seen_among_its_streets(page: Page, web_town: Path) -> None:
-    choose(page, web_town / "queries" / "q03.jpg")
+def test_the_circle_is_explained_and_seen_among_its_streets(page: Page, street_folder: Path) -> None:
+    choose(page, street_folder / "queries" / "q03.jpg")
     verdict(page)
     expect(page.get_by_text("In 9 of 10 answers, the photo was taken within the circle.")).to_be_visible()
     expect(page.get_by_role("heading", name="distance from the answer")).to_be_visible()
@@ -162,9 +162,9 @@ def test_the_circle_is_explained_and_seen_among_its_streets(page: Page, web_town
     assert min(across_m, down_m) >= 150
 
 
-def test_a_map_site_is_a_link_that_loads_nothing(visit: Visit, web_town: Path) -> None:
+def test_a_map_site_is_a_link_that_loads_nothing(visit: Visit, street_folder: Path) -> None:
     page = visit.page
-    choose(page, web_town / "queries" / "q07.jpg")
+    choose(page, street_folder / "queries" / "q07.jpg")
     verdict(page)
     link = page.get_by_role("link", name="OpenStreetMap")
     latitude, longitude = shown_position(page)
@@ -191,23 +191,29 @@ class ExactLocalizer(HeldLocalizer):
         return [replace(fix, latlon=fix.matches[0].latlon, radius_m=0.4) for fix in fixes]
 
 
-def test_a_match_at_the_answer_is_under_1_m_from_it(browser: Browser, web_town: Path) -> None:
-    exact = ExactLocalizer(web_town / "street.gpkg")
+def test_a_match_at_the_answer_is_under_1_m_from_it(browser: Browser, street_folder: Path) -> None:
+    exact = ExactLocalizer(street_folder / "street.gpkg")
     exact.gate.set()
     with running(make_app(exact)) as url, Visit(browser, url) as visit:
-        choose(visit.page, web_town / "queries" / "q07.jpg")
+        choose(visit.page, street_folder / "queries" / "q07.jpg")
         verdict(visit.page)
         expect(visit.page.locator("#match-caption")).to_have_text("Match 1 · under 1 m from the answer")
         expect(visit.page.locator("#latlon")).to_contain_text("± 1 m")
 
 
-def test_several_photos_are_answered_one_after_the_other(browser: Browser, web_town: Path, tmp_path: Path) -> None:
-    held = HeldLocalizer(web_town / "street.gpkg")
+def test_several_photos_are_answered_one_after_the_other(browser: Browser, street_folder: Path, tmp_path: Path) -> None:
+    held = HeldLocalizer(street_folder / "street.gpkg")
     bad = tmp_path / "bad.jpg"
     bad.write_text("no photo")
     with running(make_app(held)) as url, Visit(browser, url) as visit:
         page = visit.page
-        drop(page, web_town / "queries" / "q07.jpg", web_town / "elsewhere.jpg", bad, web_town / "queries" / "q03.jpg")
+        drop(
+            page,
+            street_folder / "queries" / "q07.jpg",
+            street_folder / "elsewhere.jpg",
+            bad,
+            street_folder / "queries" / "q03.jpg",
+        )
         photos = page.locator("#queue-list button")
         expect(photos).to_have_count(4)
         assert held.begun.wait(DEADLINE_S)
@@ -237,15 +243,15 @@ def test_several_photos_are_answered_one_after_the_other(browser: Browser, web_t
         assert error_m(page, 7) < 10
         for number in (0, 1, 3):
             expect(photos.nth(number).locator("canvas")).to_have_count(1)
-        choose(page, web_town / "queries" / "q11.jpg")  # one photo needs no list
+        choose(page, street_folder / "queries" / "q11.jpg")  # one photo needs no list
         expect(page.locator("#queue")).to_be_hidden()
 
 
 @pytest.mark.slow
-def test_several_photos_can_be_stopped(browser: Browser, web_town: Path) -> None:
-    held = HeldLocalizer(web_town / "street.gpkg")
+def test_several_photos_can_be_stopped(browser: Browser, street_folder: Path) -> None:
+    held = HeldLocalizer(street_folder / "street.gpkg")
     held.gate.set()
-    names = [web_town / "queries" / f"q{number:02d}.jpg" for number in (7, 3, 5)]
+    names = [street_folder / "queries" / f"q{number:02d}.jpg" for number in (7, 3, 5)]
     with running(make_app(held)) as url, Visit(browser, url) as visit:
         page = visit.page
         second = threading.Event()
@@ -268,12 +274,12 @@ def test_several_photos_can_be_stopped(browser: Browser, web_town: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_server_that_goes_away_among_several_photos_is_tried_again(visit: Visit, web_town: Path) -> None:
+def test_a_server_that_goes_away_among_several_photos_is_tried_again(visit: Visit, street_folder: Path) -> None:
     page = visit.page
 
     page.route("**/localize*", lambda route: route.abort())
     page.route("**/localize*", lambda route: route.continue_(), times=1)  # the later rule counts first
-    choose(page, *(web_town / "queries" / f"q{number:02d}.jpg" for number in (7, 3, 5)))
+    choose(page, *(street_folder / "queries" / f"q{number:02d}.jpg" for number in (7, 3, 5)))
     expect(page.get_by_role("heading", name="The server does not answer")).to_be_visible()
     expect(page.locator("#queue-count")).to_have_text("2 of 3 answered")
     page.unroute("**/localize*")
@@ -283,9 +289,9 @@ def test_a_server_that_goes_away_among_several_photos_is_tried_again(visit: Visi
     assert error_m(page, 3) < 10
 
 
-def test_of_a_large_map_what_is_in_view_is_fetched(browser: Browser, web_town: Path) -> None:
+def test_of_a_large_map_what_is_in_view_is_fetched(browser: Browser, street_folder: Path) -> None:
     limits = Limits(max_features=20)
-    app = make_app(web_town / "street.gpkg", street_model(), limits=limits)
+    app = make_app(street_folder / "street.gpkg", street_model(), limits=limits)
     with running(app, limits) as url, Visit(browser, url) as visit:
         shown = "async () => (await import('/assets/app.js')).mapView.photoLayer.photos.map((photo) => photo.id)"
         assert len(visit.page.evaluate(shown)) == 20

@@ -17,12 +17,12 @@ pytest.importorskip("milvus_lite")
 
 
 @pytest.mark.slow
-def test_thumbnails_of_a_map_on_milvus_are_shown(browser: Browser, web_town: Path, tmp_path: Path) -> None:
+def test_thumbnails_of_a_map_on_milvus_are_shown(browser: Browser, street_folder: Path, tmp_path: Path) -> None:
     there = f"milvus-lite:{tmp_path}/lite.db/street"
-    copy_map(web_town / "street.gpkg", there, progress=False)
-    app = make_app(there, street_model(), serving=Serving(photos=(web_town,)))
+    copy_map(street_folder / "street.gpkg", there, progress=False)
+    app = make_app(there, street_model(), serving=Serving(photos=(street_folder,)))
     with running(app) as url, Visit(browser, url) as visit:
-        drop(visit.page, web_town / "queries" / "q07.jpg")
+        drop(visit.page, street_folder / "queries" / "q07.jpg")
         verdict(visit.page)
         thumbnails = visit.page.locator("img[src*='/thumbnail']")
         expect(thumbnails).to_have_count(6)  # five in the strip, the first also beside the photo

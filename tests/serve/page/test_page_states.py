@@ -30,18 +30,18 @@ def test_a_file_that_is_no_photo_is_told_in_the_servers_words(visit: Visit, tmp_
 
 
 @pytest.mark.slow
-def test_after_a_bad_file_a_good_one_is_found(page: Page, web_town: Path, tmp_path: Path) -> None:
+def test_after_a_bad_file_a_good_one_is_found(page: Page, street_folder: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.jpg"
-    broken.write_bytes((web_town / "queries" / "q07.jpg").read_bytes()[:400])
+    broken.write_bytes((street_folder / "queries" / "q07.jpg").read_bytes()[:400])
     choose(page, broken)
     expect(page.get_by_role("heading", name="This photo cannot be used")).to_be_visible()
-    choose(page, web_town / "queries" / "q07.jpg")
+    choose(page, street_folder / "queries" / "q07.jpg")
     assert verdict(page) != "Not in this map"
     expect(page.locator("#error-title")).to_be_hidden()
 
 
-def test_a_photo_that_the_browser_cannot_show_is_found_all_the_same(page: Page, web_town: Path, tmp_path: Path) -> None:
-    with Image.open(web_town / "queries" / "q07.jpg") as photo:
+def test_a_photo_that_the_browser_cannot_show_is_localized(page: Page, street_folder: Path, tmp_path: Path) -> None:
+    with Image.open(street_folder / "queries" / "q07.jpg") as photo:
         photo.save(tmp_path / "photo.tiff")
     choose(page, tmp_path / "photo.tiff")
     assert verdict(page) != "Not in this map"
@@ -49,11 +49,11 @@ def test_a_photo_that_the_browser_cannot_show_is_found_all_the_same(page: Page, 
     expect(page.get_by_role("button", name="What mattered?")).to_be_hidden()
 
 
-def test_a_photo_that_is_too_large_is_not_sent(browser: Browser, web_town: Path, tmp_path: Path) -> None:
+def test_a_photo_that_is_too_large_is_not_sent(browser: Browser, street_folder: Path, tmp_path: Path) -> None:
     limits = Limits(max_bytes=2_000_000)
     large = tmp_path / "large.jpg"
-    large.write_bytes((web_town / "queries" / "q07.jpg").read_bytes() + bytes(2_500_000))
-    app = make_app(web_town / "street.gpkg", street_model(), limits=limits)
+    large.write_bytes((street_folder / "queries" / "q07.jpg").read_bytes() + bytes(2_500_000))
+    app = make_app(street_folder / "street.gpkg", street_model(), limits=limits)
     with running(app, limits) as url, Visit(browser, url) as visit:
         asked: list[str] = []
         visit.page.on("request", lambda request: asked.append(request.url))
@@ -107,11 +107,11 @@ def test_a_file_that_cannot_be_read_is_told(visit: Visit) -> None:
 
 
 @pytest.mark.slow
-def test_photos_that_are_not_shown_leave_their_numbers(browser: Browser, web_town: Path, tmp_path: Path) -> None:
-    copy_map(web_town / "street.gpkg", tmp_path / "street.gpkg", progress=False)  # away from its photos
+def test_photos_that_are_not_shown_leave_their_numbers(browser: Browser, street_folder: Path, tmp_path: Path) -> None:
+    copy_map(street_folder / "street.gpkg", tmp_path / "street.gpkg", progress=False)  # away from its photos
     with running(make_app(tmp_path / "street.gpkg", street_model())) as url, Visit(browser, url) as visit:
         page = visit.page
-        choose(page, web_town / "queries" / "q07.jpg")
+        choose(page, street_folder / "queries" / "q07.jpg")
         assert verdict(page) != "Not in this map"
         expect(page.get_by_text("The picture of this photo is not on this server.")).to_be_visible()
         expect(page.locator("#matches button")).to_have_text(["1", "2", "3", "4", "5"])
@@ -123,12 +123,12 @@ def test_photos_that_are_not_shown_leave_their_numbers(browser: Browser, web_tow
         assert len(visit.failed) == 7
 
 
-def test_a_slow_model_is_waited_for_and_can_be_cancelled(browser: Browser, web_town: Path) -> None:
-    held = HeldLocalizer(web_town / "street.gpkg")
+def test_a_slow_model_is_waited_for_and_can_be_cancelled(browser: Browser, street_folder: Path) -> None:
+    held = HeldLocalizer(street_folder / "street.gpkg")
     with running(make_app(held)) as url, Visit(browser, url) as visit:
         page = visit.page
         page.clock.install()
-        choose(page, web_town / "queries" / "q07.jpg")
+        choose(page, street_folder / "queries" / "q07.jpg")
         assert held.begun.wait(60)
         expect(page.get_by_role("heading", name="Looking for this place…")).to_be_visible()
         expect(page.get_by_role("progressbar")).to_be_hidden()
@@ -141,14 +141,14 @@ def test_a_slow_model_is_waited_for_and_can_be_cancelled(browser: Browser, web_t
         page.get_by_role("button", name="Cancel").click()
         expect(page.locator("body")).to_have_attribute("data-state", "start")
         held.gate.set()
-        choose(page, web_town / "queries" / "q07.jpg")
+        choose(page, street_folder / "queries" / "q07.jpg")
         verdict(page)
 
 
-def test_a_busy_server_is_asked_again(browser: Browser, web_town: Path) -> None:
-    held = HeldLocalizer(web_town / "street.gpkg")
+def test_a_busy_server_is_asked_again(browser: Browser, street_folder: Path) -> None:
+    held = HeldLocalizer(street_folder / "street.gpkg")
     limits = Limits(queue=1, max_files=1)
-    photo = web_town / "queries" / "q07.jpg"
+    photo = street_folder / "queries" / "q07.jpg"
     with running(make_app(held, limits=limits), limits) as url, Visit(browser, url) as visit:
         ask = partial(httpx.post, f"{url}/localize", content=photo.read_bytes(), timeout=DEADLINE_S)
         first = threading.Thread(target=ask)
@@ -163,20 +163,20 @@ def test_a_busy_server_is_asked_again(browser: Browser, web_town: Path) -> None:
         assert any("503" in text for text in visit.failed)
 
 
-def test_a_lost_server_is_told(browser: Browser, web_town: Path) -> None:
-    with running(make_app(web_town / "street.gpkg", street_model())) as url:
+def test_a_lost_server_is_told(browser: Browser, street_folder: Path) -> None:
+    with running(make_app(street_folder / "street.gpkg", street_model())) as url:
         visit = Visit(browser, url).__enter__()
-    choose(visit.page, web_town / "queries" / "q07.jpg")
+    choose(visit.page, street_folder / "queries" / "q07.jpg")
     expect(visit.page.get_by_role("heading", name="The server does not answer")).to_be_visible()
     expect(visit.page.get_by_role("button", name="Try again")).to_be_visible()
     visit.__exit__(None, None, None)
 
 
 @pytest.mark.parametrize("pressed", [pytest.param(True, marks=pytest.mark.slow), False], ids=["pressed", "by itself"])
-def test_a_photo_is_asked_about_again_when_the_server_is_back(visit: Visit, web_town: Path, pressed: bool) -> None:
+def test_a_photo_is_asked_about_again_when_the_server_is_back(visit: Visit, street_folder: Path, pressed: bool) -> None:
     page = visit.page
     visit.context.set_offline(True)
-    choose(page, web_town / "queries" / "q07.jpg")
+    choose(page, street_folder / "queries" / "q07.jpg")
     retry = page.get_by_role("button", name="Try again")
     expect(retry).to_be_visible()
     if pressed:  # too early: the same is told again
@@ -186,15 +186,15 @@ def test_a_photo_is_asked_about_again_when_the_server_is_back(visit: Visit, web_
     assert verdict(page) != "Not in this map"
 
 
-def test_an_empty_map_says_what_to_do_and_notices_photos(browser: Browser, own_town: Path) -> None:
-    path = own_town / "street.gpkg"
+def test_an_empty_map_says_what_to_do_and_notices_photos(browser: Browser, own_folder: Path) -> None:
+    path = own_folder / "street.gpkg"
     remove_photos(path, area=Box(-90, -180, 90, 180))
     with running(make_app(path, street_model())) as url, Visit(browser, url) as visit:
         page = visit.page
         expect(page.get_by_role("heading", name="This map has no photos yet")).to_be_visible()
         expect(page.get_by_role("button", name="Choose photos")).to_be_hidden()
         expect(page.locator("#about")).to_contain_text("0 photos")
-        add_photos(street_model(), own_town / "photos", path, progress=False)
+        add_photos(street_model(), own_folder / "photos", path, progress=False)
         page.get_by_role("button", name="Look again").click()
-        choose(page, own_town / "queries" / "q07.jpg")
+        choose(page, own_folder / "queries" / "q07.jpg")
         assert verdict(page) != "Not in this map"

