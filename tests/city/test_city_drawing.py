@@ -214,9 +214,9 @@ def test_no_pixel_is_broken(town, views, some):
 
 def test_errors_say_what_is_wrong(town, views):
     pose = views.queries.take([0])
-    with pytest.raises(ArgumentError, match="the poses count moments up to"):
+    with pytest.raises(ArgumentError, match="moment"):
         draw(town, pose, views.moments[:2], HEIGHT, WIDTH)
-    with pytest.raises(ArgumentError, match="at least 8 pixels high and wide, found 4 x 64"):
+    with pytest.raises(ArgumentError, match="4 x 64"):
         draw(town, pose, views.moments, 4, WIDTH)
 
 

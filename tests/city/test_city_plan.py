@@ -116,9 +116,8 @@ def test_a_small_town_has_its_views(town):
 def test_panoramas_are_eight_to_twelve_metres_apart(size, seed):
     panoramas = SIZES[size].panoramas
     streets = make_streets(np.random.default_rng(seed), panoramas * METRES_PER_PANORAMA)
-    tracks = make_tracks(streets)
-    assert sum(track.length for track in tracks) == pytest.approx(streets.length_m())
-    assert 8 <= streets.length_m() / panoramas <= 12
+    length_m = sum(track.length for track in make_tracks(streets))
+    assert 8 <= length_m / panoramas <= 12
 
 
 def test_cameras_stand_on_the_street_and_queries_near_the_drive(town):
@@ -140,7 +139,7 @@ def test_kerbs_leave_the_junctions_free(town):
 
 
 def test_an_unknown_size_names_the_known_ones():
-    with pytest.raises(ArgumentError, match="unknown size of town 'huge': known are large, medium, small"):
+    with pytest.raises(ArgumentError, match="known are large, medium, small"):
         make_town(0, "huge")
-    with pytest.raises(ArgumentError, match="unknown split 'dev': known are test, train, val"):
+    with pytest.raises(ArgumentError, match="known are test, train, val"):
         city_places(0, "small", "dev")

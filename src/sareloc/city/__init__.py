@@ -1,7 +1,8 @@
-"""The drawn city: streets that no camera has seen, for everybody who has no dataset.
+"""A synthetic city, rendered from a seed: photos with exact positions, for tests, demos and training without a dataset.
 
-From a seed come streets, blocks and houses of a few styles, so that places look alike; shop signs and posters that tell
-them apart; and visits: sun, night, rain, fog, snow, cars and people in the way. Positions are exact.
+A seed gives streets, blocks and houses of a few styles, so that places look alike; shop signs and posters, which
+distinguish them; and visits at different times with sun, night, rain, fog, snow, cars and people. `city_places` gives
+the dataset without files, `draw_places` writes it to disk, `draw` renders views.
 """
 
 from sareloc.city.dataset import CityPlaces, city_places, draw_pixels, draw_places

@@ -1,4 +1,8 @@
-"""Lookups that a pixel makes: hashes, pages of the atlas, fields on the plan."""
+"""The texture atlas: drawing its pages, mipmaps in one table of texels, and the lookups of shaders.
+
+A page is (h, w, 4) with sides that are powers of two: shade, weight of the second colour, weight of the third colour,
+weight of glass; row 0 is the top. "wall" and "noise" have four shades instead.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +16,12 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
+from sareloc.arrays import Floats, Ints
 from sareloc.city.sprites import make_sprites
 
-# Pages for flat pieces: words, posters, the sides of cars, tiles, bricks, noise.
-#
-# A page is (h, w, 4): shade, weight of the second colour, weight of the third colour, weight of glass; row 0 is the
-# top. "wall" and "noise" hold four shades instead.
-
-Page = npt.NDArray[np.float64]
+Page = Floats
 Pens = list[ImageDraw.ImageDraw]
-"""One drawing per channel."""
+"""One drawing context per channel."""
 
 TRADES = (
     "CAFE", "BAR", "HOTEL", "BAKERY", "PHARMACY", "BOOKS", "BANK", "FLOWERS", "OPTICS", "MARKET", "TAILOR", "CINEMA",
@@ -31,11 +31,11 @@ ONSETS = ("B", "C", "D", "F", "G", "H", "K", "L", "M", "N", "P", "R", "S", "T", 
 CORES = ("A", "E", "I", "O", "U", "AI", "OU")
 WORDS, POSTERS = 96, 24
 SCALE = 3
-"""Shapes are drawn so many times larger and averaged down."""
+"""Supersampling factor of drawn shapes."""
 
 
 def make_pages() -> dict[str, Page]:
-    """Every page by name."""
+    """The texture pages of quads by name: words, posters, sides of cars, tiles, bricks, noise."""
     pages = {
         "plain": np.broadcast_to([1.0, 0, 0, 0], (4, 4, 4)).copy(),
         "wall": _wall(),
@@ -58,7 +58,7 @@ def make_pages() -> dict[str, Page]:
 
 
 def _paint(width: int, height: int, draw: Callable[[Pens, int, int], None]) -> Page:
-    """A page from grey drawings, one per channel, made SCALE times larger and averaged down."""
+    """A page from greyscale images, one per channel, drawn SCALE times larger and averaged down."""
     w, h = width * SCALE, height * SCALE
     images = [Image.new("L", (w, h), fill) for fill in (255, 0, 0, 0)]
     draw([ImageDraw.Draw(image) for image in images], w, h)
@@ -169,8 +169,8 @@ def _poster(i: int) -> Page:
     return _paint(64, 64, draw)
 
 
-def _fractal(rng: np.random.Generator, size: int, first: int) -> npt.NDArray[np.float64]:
-    """Periodic noise in [0, 1]: octaves from `first` cells up, each half as strong as the one before."""
+def _fractal(rng: np.random.Generator, size: int, first: int) -> Floats:
+    """Periodic fractal noise in [0, 1]: octaves from `first` cells up, each with half the amplitude of the previous."""
     total = np.zeros((size, size))
     cells, strength = first, 1.0
     at = np.arange(size) / size
@@ -188,13 +188,13 @@ def _fractal(rng: np.random.Generator, size: int, first: int) -> npt.NDArray[np.
 
 
 def _noise() -> Page:
-    """Four noises: broad, broad (another), middle, grain."""
+    """Four noise channels: two broad, one medium, one fine."""
     rng = np.random.default_rng(11)
     return np.stack([_fractal(rng, 256, c) for c in (4, 6, 24)] + [rng.random((256, 256))], axis=-1)
 
 
 def _wall() -> Page:
-    """Shades of brick (8 courses), of cut stone (2 courses), of plaster, and dirt; one page is 0.9 x 0.6 m of brick."""
+    """Brick (8 courses), cut stone (2 courses), plaster, and dirt; one page is 0.9 x 0.6 m of brick."""
     rng = np.random.default_rng(12)
     y, x = np.mgrid[0:128, 0:128] / 128
     return np.stack(
@@ -238,7 +238,7 @@ def _stripes() -> Page:
 
 
 def _cornice() -> Page:
-    """Mouldings with a row of dentils; the top is row 0."""
+    """Mouldings with a row of dentils."""
     y, x = np.mgrid[0:64, 0:64] / 64
     shade = np.select(
         [y < 0.12, y < 0.3, y < 0.36, y < 0.6], [1.0, 0.85, 0.6, np.where(x % 0.25 < 0.15, 0.95, 0.5)], 0.75
@@ -246,27 +246,21 @@ def _cornice() -> Page:
     return np.stack([shade, 0 * x, 0 * x, 0 * x], axis=-1)
 
 
-# All the small drawings that a town is papered with, as one table of texels.
-#
-# A page is (h, w, 4), sides powers of two. Its copies at half, a quarter, ... the size follow it, so that a pixel of
-# any surface at any distance is one kind of lookup.
-
-
 @dataclass(frozen=True, eq=False)
 class Atlas:
-    """All pages: `texels` (N, 4) float32; for each page and level the first texel; widths and heights at level 0."""
+    """All pages with their mipmaps: `texels` (N, 4) float32."""
 
     texels: npt.NDArray[np.float32]
-    offset: npt.NDArray[np.int64]
-    """(pages, levels); past a page's smallest copy its last entry repeats."""
-    size: npt.NDArray[np.int64]
-    """(pages, 2) width, height."""
+    offset: Ints
+    """(pages, levels) first texel; after the smallest mipmap its entry repeats."""
+    size: Ints
+    """(pages, 2) width and height at level 0."""
     names: dict[str, int]
 
 
 @lru_cache(maxsize=1)
 def make_atlas() -> Atlas:
-    """Every page; the same in every town, so that it is drawn once."""
+    """The atlas, which all towns share; cached."""
     pages = {**make_pages(), **make_sprites()}
     levels = max(int(np.log2(max(p.shape[:2]))) + 1 for p in pages.values())
     texels, offsets, at = [], [], 0
@@ -297,7 +291,7 @@ def _halve(page: Page) -> Page:
 
 
 def hashed(*keys: Tensor) -> Tensor:
-    """Whole numbers in [0, 2^24) that look random, from integer keys; 32-bit arithmetic, the same on every device."""
+    """Pseudo-random integers in [0, 2^24) from integer keys; 32-bit arithmetic, equal on every device."""
     h = torch.zeros_like(keys[0], dtype=torch.int32) + 0x1B873593
     for key in keys:
         h = h ^ (key.to(torch.int32) * -862048943)
@@ -307,29 +301,29 @@ def hashed(*keys: Tensor) -> Tensor:
 
 
 def unit(h: Tensor) -> Tensor:
-    """A number in [0, 1) from a hash."""
+    """Numbers in [0, 1) from hashes."""
     return h.to(torch.float32) * 2.0**-24
 
 
 def smooth(x: Tensor) -> Tensor:
-    """0 below 0, 1 above 1, smooth between."""
+    """The smoothstep function: 0 below 0, 1 above 1."""
     x = x.clamp(0, 1)
     return x * x * (3 - 2 * x)
 
 
 def mix(p: Tensor, q: Tensor, share: Tensor) -> Tensor:
-    """p where `share` is 0, q where it is 1."""
+    """Linear interpolation: p if `share` is 0, q if it is 1."""
     return torch.lerp(p, q, share)
 
 
 def pick(table: Tensor, index: Tensor) -> Tensor:
-    """Entries of a vector, in the shape of `index`."""
+    """Entries of a vector in the shape of `index`."""
     return table.index_select(0, index.reshape(-1)).view(index.shape)
 
 
 @dataclass(frozen=True, eq=False)
 class Pages:
-    """An atlas on a device; channels lie apart, because a vector is read faster than rows are."""
+    """An atlas on a device; channels are separate vectors, which are faster to read than rows."""
 
     channels: tuple[Tensor, ...]
     offset: Tensor
@@ -361,12 +355,12 @@ class Pages:
         soft_y: Tensor,
         channels: tuple[int, ...] = (0, 1, 2, 3),
     ) -> list[Tensor]:
-        """Channels of pages at x, y in pages (they repeat); `soft_x`, `soft_y` are the pixel's size in pages.
+        """Channels of pages at x, y in units of the page (which repeats); `soft_x`, `soft_y`: the pixel's footprint.
 
-        Bilinear within the two nearest of the halved copies and linear between them: continuous in all arguments.
+        Trilinear: bilinear within the two nearest mipmaps and linear between them.
         """
         start = page * self.levels
-        # The mean of both ways: a slanted page keeps some of its detail for a little noise.
+        # The mean of both directions: slanted pages keep more detail at the cost of some aliasing.
         texels = 0.5 * (soft_x * pick(self.width, start) + soft_y * pick(self.height, start))
         level = texels.clamp(1.0, 2.0 ** (self.levels - 1)).log2()
         low = level.floor()
@@ -391,14 +385,14 @@ class Pages:
 
 
 def _texel(x: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
-    """The texel left of a point of a repeating page (sizes are powers of two), and how far it lies towards the next."""
+    """The texel left of a point in a repeating page (sizes are powers of two), and the fraction towards the next."""
     at = (x - x.floor()) * size - 0.5
     left = at.floor()
     return left.to(torch.int32) & (size - 1), at - left
 
 
 def field_at(fields: list[Tensor], shape: tuple[int, int], layer: Tensor, x: Tensor, y: Tensor) -> list[Tensor]:
-    """Fields (layers * rows * columns,) at x, y in cells from the grid's corner; beyond the edge the edge."""
+    """Bilinear values of fields (layers * rows * columns,) at x, y in cells from the grid's corner, clamped to it."""
     rows, columns = shape
     x, y = (x - 0.5).clamp(0, columns - 1.001), (y - 0.5).clamp(0, rows - 1.001)
     x0, y0 = x.floor(), y.floor()

@@ -1,4 +1,4 @@
-"""From houses to the flat pieces they are drawn with: walls, roofs, dormers, cornices."""
+"""The quads of houses: walls, roofs, dormers and cornices, and what distinguishes houses: signs, awnings, murals."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from sareloc.city.geometry import FACADE, Quads, join, make_quad
 from sareloc.city.plan import DEPTH_M, UP, House, Side, side_frame
 from sareloc.city.styles import SIGN_COLOURS, linear
 
-# What tells a house from its like: shop signs, awnings, signs over the pavement, posters, painted walls.
+BLANK = {"kind": FACADE, "bays": 1, "ground": -9.0, "floors": -9, "floor": 3.0, "window": 0.5, "sill": 0.8, "head": 2.0}
+"""A wall without windows."""
+MURALS = 0.12
+"""The fraction of houses with a mural or a poster."""
 
 
 def make_shop(rng: np.random.Generator, house: House, side: Side, atlas: Atlas) -> list[Quads]:
-    """Signs over the shop windows of one side, now and then an awning and a sign that hangs over the pavement."""
+    """Signs over the shop windows of one side, with an occasional awning and projecting sign."""
     corner, u, normal = side_frame(house, side.direction)
     width = float(np.linalg.norm(u))
     along = u / width
@@ -43,7 +46,7 @@ def make_shop(rng: np.random.Generator, house: House, side: Side, atlas: Atlas) 
 
 
 def make_mural(rng: np.random.Generator, house: House, atlas: Atlas) -> Quads:
-    """A painting on a blank wall where the house shows one, else a poster beside its door."""
+    """A mural on a visible blank wall, or else a poster on the front."""
     page, look = atlas.names[f"poster {int(rng.integers(POSTERS))}"], _sign_colours(rng)
     blank = [s for s in house.sides if not s.facade and house.height_m - s.above_m > 4]
     if not blank:
@@ -57,7 +60,7 @@ def make_mural(rng: np.random.Generator, house: House, atlas: Atlas) -> Quads:
 
 
 def _awning(top: Floats, along: Floats, slope: Floats, colours: Floats, atlas: Atlas) -> list[Quads]:
-    """Striped cloth over a shop window: its upper side, its underside and the strip that hangs down in front."""
+    """A striped awning over a shop window: upper side, underside and front strip."""
     page, repeat = atlas.names["stripes"], round(float(np.linalg.norm(along)) * 1.2)
     return [
         make_quad(top + slope, along, -slope, colours, page=page, repeat_u=repeat),
@@ -67,21 +70,15 @@ def _awning(top: Floats, along: Floats, slope: Floats, colours: Floats, atlas: A
 
 
 def _sign_colours(rng: np.random.Generator) -> Floats:
-    """Three colours, the second readable on the first."""
+    """Three colours, with contrast between the first and the second."""
     while True:
         look = np.stack([linear(str(c)) for c in rng.choice(SIGN_COLOURS, 3, replace=False)])
         if abs(look[0].mean() ** 0.45 - look[1].mean() ** 0.45) > 0.3:
             return look
 
 
-BLANK = {"kind": FACADE, "bays": 1, "ground": -9.0, "floors": -9, "floor": 3.0, "window": 0.5, "sill": 0.8, "head": 2.0}
-"""A wall without windows."""
-MURALS = 0.12
-"""The share of houses with a painting or a poster."""
-
-
 def make_house_quads(rng: np.random.Generator, houses: list[House], atlas: Atlas) -> Quads:
-    """Every piece of every house, in order."""
+    """The quads of all houses, in order."""
     return join([quad for house in houses for quad in _house(rng, house, atlas)])
 
 
@@ -107,7 +104,7 @@ def _wall(house: House, side: Side) -> Quads:
     style, width, low = house.style, float(np.linalg.norm(u)), side.above_m
     up = (house.height_m - low) * UP
     if not side.facade:
-        # Party walls are of brick more often than what they carry.
+        # Party walls are of brick more often than facades.
         brick = max(style.brick, 0.7 * (house.seed % 2))
         return make_quad(corner + low * UP, u, up, _colours(house), **BLANK, brick=brick, seed=house.seed)
     bays = max(1, round(width / style.bay))
@@ -122,7 +119,7 @@ def _wall(house: House, side: Side) -> Quads:
 
 
 def _roof(house: House, atlas: Atlas) -> list[Quads]:
-    """Tiles that slope up from the street or from a gable towards it; flat roofs are not seen from below."""
+    """A tiled roof that slopes up from the street, or with a gable on the street; flat roofs are not visible."""
     if not house.style.pitch:
         return []
     tiles = atlas.names["tiles" if house.style.pitch < 1 else "slate"]
@@ -149,7 +146,7 @@ def _gable(house: House, page: int) -> list[Quads]:
 
 
 def _slope(house: House, page: int) -> list[Quads]:
-    """One slope with its two triangular ends; a steep one is low and has dormers."""
+    """One slope with two triangular ends; a steep one has dormers."""
     corner, u, normal = side_frame(house, house.front)
     style, eaves = house.style, corner + house.height_m * UP
     steep = style.pitch > 1
@@ -167,7 +164,7 @@ def _slope(house: House, page: int) -> list[Quads]:
 
 
 def _dormer(house: House, at: Floats, along: Floats, normal: Floats) -> Quads:
-    """A window that stands out of a steep roof."""
+    """A dormer window in a steep roof."""
     return make_quad(
         at - 0.65 * along - 0.35 * normal + 0.3 * UP, 1.3 * along, 1.9 * UP, _colours(house), kind=FACADE, bays=1,
         ground=house.height_m + 0.3, floor=1.9, floors=1, window=0.42, sill=0.3, head=1.65, panes_u=2, panes_v=2,
@@ -176,7 +173,7 @@ def _dormer(house: House, at: Floats, along: Floats, normal: Floats) -> Quads:
 
 
 def _cornice(house: House, side: Side, atlas: Atlas) -> list[Quads]:
-    """A moulding that stands out under the roof, and its underside."""
+    """A cornice under the roof, and its underside."""
     corner, u, normal = side_frame(house, side.direction)
     size = house.style.cornice
     base, out = corner + (house.height_m - size) * UP, (0.15 + 0.5 * size) * normal

@@ -1,4 +1,4 @@
-"""Write a drawn city to disk, in the folder format that the field's tools read."""
+"""The synthetic city as a dataset: in memory (`city_places`), or as photos in the VPR-datasets folder format."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 
+from sareloc.arrays import Image as Pixels
+from sareloc.arrays import Ints
 from sareloc.city.geometry import Poses, join_poses
 from sareloc.city.render import draw_scene, scene_of
 from sareloc.city.scene import usable
 from sareloc.city.town import SIZES, SPLITS, Town, Views, make_town, make_views, split_seed
 from sareloc.datasets.places import PhotoSet, Places
 from sareloc.errors import ArgumentError, look_up
-from sareloc.files import replacing
+from sareloc.files import write_atomically
 from sareloc.geo import Positions, wgs84_from_enu
 from sareloc.photos import Geotag, exif_bytes, make_utm_name
 
-# A drawn town as a dataset without files: positions, and images drawn when they are asked for.
-
 DRAWN_AT_ONCE = 256
+QUALITY = 90
 
 
 @dataclass(frozen=True, eq=False)
 class CityPlaces:
-    """One split of a drawn city: its town, who photographs it, and its `Places` (positions in metres east and north of
-    the town's middle; file names that no file bears)."""
+    """One split of a synthetic city: its town, its views, and its `Places` (positions in metres east and north of the
+    town's centre; the file names do not exist)."""
 
     places: Places
     town: Town
@@ -42,12 +43,12 @@ class CityPlaces:
 
     @property
     def poses(self) -> Poses:
-        """Of the database, then of the queries."""
+        """The poses of the database, then of the queries."""
         return join_poses([self.views.database, self.views.queries])
 
 
 def city_places(seed: int, size: str = "small", split: str = "test") -> CityPlaces:
-    """The split of the drawn city of this seed: small, medium or large; train, val or test."""
+    """A split (train, val or test) of the city of a seed, of a size (small, medium or large)."""
     town = make_town(split_seed(seed, split), size)
     views = make_views(town)
     database, queries = (
@@ -76,7 +77,7 @@ def draw_pixels(
     device: torch.device | str = "cpu",
     rows: npt.ArrayLike | None = None,
 ) -> Tensor:
-    """Images (N, 3, height, width) uint8 on `device`: of database, then queries, or of some of these rows."""
+    """Render images (N, 3, height, width) uint8 on `device`: of the database, then the queries, or of these rows."""
     chosen = np.arange(len(city.poses)) if rows is None else np.asarray(rows, dtype=np.int64).reshape(-1)
     images = torch.empty(len(chosen), 3, height, width, dtype=torch.uint8, device=usable(device))
     for where, drawn in draw_in_turn(city, chosen, height, width, device):
@@ -85,9 +86,9 @@ def draw_pixels(
 
 
 def draw_in_turn(
-    city: CityPlaces, rows: npt.NDArray[np.int64], height: int, width: int, device: torch.device | str
-) -> Iterator[tuple[npt.NDArray[np.int64], Tensor]]:
-    """Draw poses `rows` some hundred at a time, moment by moment: pairs of places in `rows` and images."""
+    city: CityPlaces, rows: Ints, height: int, width: int, device: torch.device | str
+) -> Iterator[tuple[Ints, Tensor]]:
+    """Render the poses `rows` in batches, ordered by moment: pairs of indices into `rows` and images."""
     if not len(rows):
         return
     scene, poses = scene_of(city.town, city.poses.take(rows), city.views.moments, device)
@@ -95,9 +96,6 @@ def draw_in_turn(
     for start in range(0, len(order), DRAWN_AT_ONCE):
         where = order[start : start + DRAWN_AT_ONCE]
         yield where, draw_scene(scene, poses.take(where), height, width)
-
-
-QUALITY = 90
 
 
 def draw_places(
@@ -112,9 +110,9 @@ def draw_places(
 ) -> int:
     """Write OUT/images/{train,val,test}/{database,queries}/@...@.jpg, with EXIF position, heading and time in each.
 
-    `photo_size` is height and width; None: the size's own. Photos that are there already are left alone, so that an
-    interrupted run goes on where it stopped; OUT/city.json says which city that was, and no other is mixed into it.
-    Returns how many were written.
+    `photo_size`: height and width; default: that of the size. Existing photos are skipped, so that an interrupted run
+    can be resumed; OUT/city.json records the city. Returns the number of photos written. Raises ArgumentError if the
+    folder contains another city.
     """
     height, width = photo_size or look_up(SIZES, size, "size of town").photo
     folder = Path(out)
@@ -141,22 +139,21 @@ def draw_places(
 
 
 def _claim(folder: Path, city: dict[str, Any]) -> None:
-    """Note in the folder which city it holds; another one's folder is an ArgumentError."""
-    note = folder / "city.json"
-    if not note.exists():
-        with replacing(note) as beside:
-            beside.write_text(json.dumps(city) + "\n")
+    """Record the city in the folder; raises ArgumentError if the folder contains another one."""
+    record = folder / "city.json"
+    if not record.exists():
+        write_atomically(record, (json.dumps(city) + "\n").encode())
         return
     try:
-        held = json.loads(note.read_text())
-    except ValueError as damaged:
-        raise ArgumentError(f"{note} is not JSON ({damaged}): delete it, or draw into another folder") from damaged
-    if held != city:
-        raise ArgumentError(f"{folder} holds another city ({json.dumps(held)}): draw this one into a folder of its own")
+        found = json.loads(record.read_text())
+    except ValueError as error:
+        raise ArgumentError(f"{record} is not JSON ({error}): delete it, or draw into another folder") from error
+    if found != city:
+        raise ArgumentError(f"{folder} contains another city ({json.dumps(found)}): draw into another folder")
 
 
 def geotags(city: CityPlaces) -> list[Geotag]:
-    """Where, in which direction and when each photo is taken: of the database, then of the queries."""
+    """The geotags of the photos: of the database, then of the queries."""
     latlon = wgs84_from_enu(city.town.enu(city.poses.eye), city.town.origin)
     headings = city.town.heading_deg(city.poses.yaw)
     times = [city.views.moments[m].time for m in city.poses.moment]
@@ -168,17 +165,16 @@ def geotags(city: CityPlaces) -> list[Geotag]:
 
 def photo_names(city: CityPlaces, tags: list[Geotag]) -> list[str]:
     """Role and file name of each photo, such as `database/@...@.jpg`."""
-    cut = [(f"{pano:05d}", int(tile)) for pano, tile in zip(city.views.panoramas, city.views.tiles, strict=True)]
-    asked = [(f"q{i:05d}", 0) for i in range(len(city.views.queries))]
-    roles = ["database"] * len(cut) + ["queries"] * len(asked)
+    database = [(f"{pano:05d}", int(tile)) for pano, tile in zip(city.views.panoramas, city.views.tiles, strict=True)]
+    queries = [(f"q{i:05d}", 0) for i in range(len(city.views.queries))]
+    roles = ["database"] * len(database) + ["queries"] * len(queries)
     return [
         f"{role}/{make_utm_name(tag, pano_id=pano, tile=tile)}"
-        for role, tag, (pano, tile) in zip(roles, tags, cut + asked, strict=True)
+        for role, tag, (pano, tile) in zip(roles, tags, database + queries, strict=True)
     ]
 
 
-def _save(image: np.typing.NDArray[np.uint8], path: Path, tag: Geotag) -> None:
-    content = io.BytesIO()  # Pillow itself does not notice where the last bytes of a file find no space
+def _save(image: Pixels, path: Path, tag: Geotag) -> None:
+    content = io.BytesIO()  # Pillow does not report a full disk at the end of a file
     Image.fromarray(image).save(content, format="JPEG", quality=QUALITY, exif=exif_bytes(tag))
-    with replacing(path) as beside:
-        beside.write_bytes(content.getvalue())
+    write_atomically(path, content.getvalue())

@@ -1,7 +1,7 @@
-"""The face of a house: windows with frames, sills and shutters, doors, shop windows, bands, bricks.
+"""The facade shader: windows with frames, sills and shutters, doors, shop windows, bands, bricks.
 
-Everything is a product of soft steps whose width is the pixel's own size in metres, so that a facade is smooth at any
-distance; where a pixel holds several windows, their steps turn into their mean.
+Shapes are products of soft steps as wide as the pixel's footprint in metres, which antialiases facades at any distance;
+where a pixel covers several windows, the steps turn into their mean.
 """
 
 from __future__ import annotations
@@ -12,52 +12,52 @@ import torch
 from torch import Tensor
 
 from sareloc.city.atlas import hashed, mix, smooth, unit
-from sareloc.city.surface import Air, Hit, Light, Paint, reflected
+from sareloc.city.scene import Air, Hit, Light, Paint, reflected
 
 REVEAL_M = 0.15
-"""How far the glass lies behind the wall."""
+"""Depth of the glass behind the wall."""
 
 
 @dataclass(frozen=True, eq=False)
 class Bay:
-    """The cell of the facade's grid that a pixel lies in: one window, door or shop window; lengths in metres."""
+    """The cell of the facade's grid at a pixel: one window, door or shop window; lengths in metres."""
 
     s: Tensor
-    """Across, from the middle of the cell."""
+    """Horizontal position from the centre of the cell."""
     r: Tensor
-    """Up, from its floor."""
+    """Height above the floor."""
     cell: Tensor
     room: Tensor
     """Width and height of the cell."""
     half: Tensor
-    """Half the width of its opening."""
+    """Half width of the opening."""
     sill: Tensor
     head: Tensor
     soft_u: Tensor
     soft_z: Tensor
-    """The pixel's size."""
+    """The pixel's footprint."""
     storey: Tensor
     low: Tensor
     """1 on the ground floor."""
     shop: Tensor
     door: Tensor
     windows: Tensor
-    """1 where the cell has an opening at all."""
+    """1 if the cell has an opening."""
     luck: Tensor
     luck2: Tensor
-    """Two numbers in [0, 1) that are the cell's own."""
+    """Two random numbers in [0, 1) of the cell."""
 
     def across(self, reach: Tensor) -> Tensor:
-        """The share of the pixel less than `reach` from the middle of its cell."""
+        """The fraction of the pixel within `reach` of the centre of its cell."""
         return _within(self.s, reach, self.soft_u, self.cell)
 
     def up(self, bottom: Tensor, top: Tensor) -> Tensor:
-        """The share of the pixel between two heights above its floor."""
+        """The fraction of the pixel between two heights above its floor."""
         return _within(self.r - 0.5 * (bottom + top), 0.5 * (top - bottom), self.soft_z, self.room)
 
     @property
     def plain(self) -> Tensor:
-        """1 where the opening is a window, not a shop's, not a door."""
+        """1 if the opening is a window (not a shop window or a door)."""
         return self.windows * (1 - self.shop) * (1 - self.door)
 
 
@@ -67,14 +67,14 @@ def _within(distance: Tensor, half: Tensor, soft: Tensor, period: Tensor) -> Ten
 
 
 def _several(soft: Tensor, period: Tensor) -> Tensor:
-    """0 where a pixel is small against the period of a pattern, 1 where it holds more than one."""
+    """0 if a pixel is small against the period of a pattern, 1 if it covers more than one period."""
     return smooth(soft / period * 1.4 - 0.35)
 
 
 def shade_facade(
     air: Air, paint: Paint, hit: Hit, light: Light, u: Tensor, soft_u: Tensor, soft_z: Tensor, facing: Tensor
 ) -> Tensor:
-    """Colours (3, B, n) of facade points `u` metres along their wall; `facing` is the cosine to the ray."""
+    """Colours (3, B, n) of facade points `u` metres along their wall; `facing`: cosine between normal and ray."""
     bay = _bay(paint, hit.z, u, soft_u, soft_z)
     opening = bay.across(bay.half) * bay.up(bay.sill, bay.head) * bay.windows
     bars = _bars(bay, paint)
@@ -126,7 +126,7 @@ def _bay(paint: Paint, z: Tensor, u: Tensor, soft_u: Tensor, soft_z: Tensor) -> 
 
 
 def _wall(air: Air, paint: Paint, z: Tensor, u: Tensor, soft_u: Tensor, soft_z: Tensor) -> Tensor:
-    """Bricks, cut stone or plaster, streaked with dirt."""
+    """Brick, cut stone or plaster with dirt."""
     pages = air.scene.pages
     page = torch.full_like(u, air.scene.page["wall"], dtype=torch.int32)
     brick, stone, plaster = pages.fetch(page, u / 0.9, -z / 0.6, soft_u / 0.9, soft_z / 0.6, (0, 1, 2))
@@ -139,7 +139,7 @@ def _wall(air: Air, paint: Paint, z: Tensor, u: Tensor, soft_u: Tensor, soft_z: 
 
 
 def _ornament(wall: Tensor, trim: Tensor, paint: Paint, bay: Bay) -> Tensor:
-    """Pilasters between the bays, a band on every floor with its shadow below, a surround about each window."""
+    """Pilasters between the bays, a band with its shadow on every floor, a surround around each window."""
     band, pilaster, surround = paint.band, paint.pilaster, paint.surround * (1 - bay.shop)
     wall = mix(wall, trim, (1 - bay.across(0.5 * bay.cell - pilaster)) * (1 - bay.shop) * (pilaster > 0))
     wall = mix(wall, trim, bay.up(torch.zeros_like(band), band) * (1 - bay.low) * (band > 0))
@@ -156,7 +156,7 @@ def _shutters(wall: Tensor, accent: Tensor, paint: Paint, bay: Bay) -> Tensor:
 
 
 def _sills(wall: Tensor, ledge: Tensor, bay: Bay) -> Tensor:
-    """A ledge under each window, and its shadow."""
+    """A sill under each window, and its shadow."""
     shadow = bay.across(bay.half + 0.1) * bay.up(bay.sill - 0.28, bay.sill - 0.1) * bay.plain
     return mix(
         wall * (1 - 0.45 * shadow), ledge, bay.across(bay.half + 0.14) * bay.up(bay.sill - 0.12, bay.sill) * bay.plain
@@ -164,7 +164,7 @@ def _sills(wall: Tensor, ledge: Tensor, bay: Bay) -> Tensor:
 
 
 def _bars(bay: Bay, paint: Paint) -> Tensor:
-    """The share of an opening taken by its frame and glazing bars."""
+    """The coverage of an opening by its frame and glazing bars."""
     free = torch.ones_like(bay.s)
     for x, size, soft, panes in (
         (bay.s + bay.half, 2 * bay.half, bay.soft_u, mix(paint.panes_u, torch.full_like(bay.s, 3.0), bay.shop)),
@@ -178,7 +178,7 @@ def _bars(bay: Bay, paint: Paint) -> Tensor:
 
 
 def _sun_in_reveal(air: Air, paint: Paint, bay: Bay) -> Tensor:
-    """The share of the sun that reaches the glass: none under the lintel and beside the jamb."""
+    """The fraction of sunlight that reaches the glass; lintel and jamb cast shadows."""
     sx, sy, sz = air.sun_direction
     nx, ny = paint.normal_x, paint.normal_y
     towards = (sx * nx + sy * ny).clamp(min=0.12)
@@ -189,7 +189,7 @@ def _sun_in_reveal(air: Air, paint: Paint, bay: Bay) -> Tensor:
 
 
 def _pane(air: Air, hit: Hit, light: Light, facing: Tensor, bay: Bay, accent: Tensor) -> Tensor:
-    """What a window pane shows: the room or the goods behind it, curtains, lamplight, and what it mirrors."""
+    """The colour of a window pane: room or goods behind it, curtains, interior light, and reflection."""
     tall = (bay.head - bay.sill).clamp(min=0.1)
     open_share = bay.half * (0.35 + 0.6 * bay.luck2)
     curtain = ((bay.s.abs() - open_share) / bay.soft_u.clamp(min=0.03) + 0.5).clamp(0, 1) * (bay.luck < 0.75)
@@ -208,7 +208,7 @@ def _pane(air: Air, hit: Hit, light: Light, facing: Tensor, bay: Bay, accent: Te
 
 
 def _goods(bay: Bay) -> Tensor:
-    """A shop's display: boxes of different heights on two shelves, 0 dark to 1 light; their mean from afar."""
+    """A shop display: boxes of different heights on two shelves, 0 dark to 1 light; their mean at a distance."""
     shelf = (bay.r / 0.75).floor()
     along = bay.s / 0.28 + 0.5 * shelf
     box = along.floor()
@@ -221,7 +221,7 @@ def _goods(bay: Bay) -> Tensor:
 
 
 def _balcony(air: Air, colour: Tensor, lit: Tensor, paint: Paint, bay: Bay) -> Tensor:
-    """Iron rails, or solid balustrades, before the windows of some floors; the same floors all along a house."""
+    """Iron rails or solid balustrades at the windows of some floors, the same for all windows of a floor."""
     share, zero = paint.balcony, torch.zeros_like(bay.r)
     here = bay.plain * (1 - bay.low) * (unit(hashed(paint.seed + 17, bay.storey)) < share.abs())
     rail = ((0.025 - ((bay.s / 0.13) % 1 - 0.5).abs() * 0.13) / bay.soft_u + 0.5).clamp(0, 1)

@@ -1,4 +1,4 @@
-"""Cars and people: the part of a town that is different at every visit."""
+"""Street furniture (trees, lamps, signs, benches), which is static, and traffic (cars, people) of each visit."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from sareloc.city.plan import PARK, PLAZA, Streets
 from sareloc.city.sprites import PEOPLE, TREES
 from sareloc.city.styles import CAR_COLOURS, CLOTHES, SIGN_COLOURS, linear
 
-# What stands along the streets of a town whatever the day: trees, lamps, signs, benches; and where cars may park.
+QUADS_PER_CAR = 10
 
 
 @dataclass(frozen=True, eq=False)
 class Sprites:
-    """N flat drawings that turn to the camera."""
+    """N sprites: flat images that always face the camera."""
 
     foot: Floats
-    """(N, 3) where each stands."""
+    """(N, 3) position of the lower centre."""
     size: Floats
     """(N, 2) width and height in metres."""
     page: Floats
-    """(N, 2) the page in summer and the page without leaves; equal for all but trees."""
+    """(N, 2) atlas page with and without leaves; equal except for trees."""
     colours: Floats
     """(N, 9) three linear colours."""
     glow: Floats
-    """(N,) how far the second colour shines at night."""
+    """(N,) emission of the second colour at night."""
     leafy: Floats
-    """(N,) 1 where the second colour is that of the season's leaves."""
+    """(N,) 1 if the second colour is that of the season's leaves."""
 
     def __len__(self) -> int:
         return len(self.foot)
@@ -47,7 +47,7 @@ def make_sprite(
     glow: float = 0.0,
     leafy: bool = False,
 ) -> Sprites:
-    """One drawing that stands on the ground."""
+    """One sprite on the ground."""
     return Sprites(
         np.array([[*foot, 0.0]]),
         np.array([size], dtype=np.float64),
@@ -59,30 +59,30 @@ def make_sprite(
 
 
 def join_sprites(parts: list[Sprites]) -> Sprites:
-    """All drawings of `parts` in order."""
+    """All sprites of `parts` in order."""
     return Sprites(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Sprites)))
 
 
 @dataclass(frozen=True, eq=False)
 class Kerb:
-    """One side of one stretch of street between two junctions: the line that things stand along."""
+    """The kerb on one side of a street between two junctions."""
 
     start: Floats
     along: Floats
     out: Floats
-    """Unit vectors along the street and from its middle towards the houses."""
+    """Unit vectors along the street and from its centre line towards the houses."""
     length: float
     road: float
     pave: float
 
     def at(self, s: float, beyond_kerb: float) -> tuple[float, float]:
-        """The point `s` metres along and so far beyond the kerb (negative: on the road)."""
+        """The point `s` metres along the kerb and `beyond_kerb` metres behind it (negative: on the road)."""
         p = self.start + s * self.along + (self.road + beyond_kerb) * self.out
         return float(p[0]), float(p[1])
 
 
 def make_kerbs(streets: Streets) -> list[Kerb]:
-    """Both sides of every stretch, clear of the junctions."""
+    """The kerbs of all streets, without the junctions."""
     kerbs: list[Kerb] = []
     rows = len(streets.long_y) - 1
     for j, y in enumerate(streets.long_y):
@@ -110,7 +110,7 @@ def make_kerbs(streets: Streets) -> list[Kerb]:
 
 
 def furnish(rng: np.random.Generator, streets: Streets, kerbs: list[Kerb], atlas: Atlas) -> tuple[Sprites, Floats]:
-    """Everything that stands along the streets, and the feet of the lamps (L, 2)."""
+    """The street furniture, and the positions of the lamps (L, 2)."""
     parts: list[Sprites] = []
     lamps: list[tuple[float, float]] = []
     iron = linear(str(rng.choice(["2b3035", "3d4a3f", "55595c"])))
@@ -193,15 +193,12 @@ def _open_block(
     return parts
 
 
-QUADS_PER_CAR = 10
-
-
 def make_traffic(
     rng: np.random.Generator, kerbs: list[Kerb], cars: float, people: float, atlas: Atlas
 ) -> tuple[Quads, Floats, Sprites]:
-    """The cars of a visit as flat pieces, each piece's car centre (N, 2), and the people as sprites.
+    """The cars of a visit as quads, the car centre of each quad (N, 2), and the people as sprites.
 
-    `cars` and `people` are the shares of places along the kerbs that are taken.
+    `cars` and `people` are the fractions of positions along the kerbs that are occupied.
     """
     pieces: list[Quads] = []
     centres: list[tuple[float, float]] = []
@@ -235,7 +232,7 @@ def _person(rng: np.random.Generator, foot: tuple[float, float], atlas: Atlas) -
 
 
 def _car(rng: np.random.Generator, centre: tuple[float, float], heading: Floats, atlas: Atlas) -> list[Quads]:
-    """A body and a cabin, ten pieces in all; a van is a tall body with a flat cabin."""
+    """A body and a cabin, ten quads in all; a van has a tall body and a flat cabin."""
     van = rng.random() < 0.14
     length, width = (5.4, 2.0) if van else (float(rng.uniform(3.8, 4.7)), 1.78)
     low, waist, top = 0.14, (2.2 if van else 0.86), (2.3 if van else float(rng.uniform(1.4, 1.6)))
@@ -261,7 +258,7 @@ def _car(rng: np.random.Generator, centre: tuple[float, float], heading: Floats,
 def _box(
     middle: Floats, length: Floats, width: Floats, low: float, high: float, *, inset: tuple[float, float, float]
 ) -> list[tuple[tuple[Floats, Floats, Floats], tuple[float, float]]]:
-    """Left, right, front, back and top of a box whose upper edge is drawn in at the back, the nose and both sides."""
+    """Left, right, front, back and top of a box whose top is inset at the back, the nose and both sides."""
     up = np.array([0.0, 0.0, high - low])
     base = middle + np.array([0.0, 0.0, low])
     ahead, across = length / np.linalg.norm(length), width / np.linalg.norm(width)

@@ -1,8 +1,8 @@
-"""Everything solid in a town is a flat four-sided piece; this is their table.
+"""Geometry of the scene: camera poses with pinhole projection, and quads, of which all solid objects are made.
 
-A piece is the set of points corner + a U + b V with 0 <= b <= 1 and lean_left b <= a <= 1 - lean_right b: a
-parallelogram, or with leans a trapezoid or a triangle. Its front is where U x V points. `columns` says how it is
-painted.
+A quad is the set of points corner + a U + b V with 0 <= b <= 1 and lean_left b <= a <= 1 - lean_right b: a
+parallelogram, or with leans a trapezoid or a triangle. Its front side is where U x V points. `columns` are its material
+parameters.
 """
 
 from __future__ import annotations
@@ -14,27 +14,25 @@ import numpy.typing as npt
 
 from sareloc.arrays import Floats, Ints
 
-# Where the camera stands and looks: poses, the pinhole, and the town's place on Earth.
-
 
 @dataclass(frozen=True, eq=False)
 class Poses:
-    """N cameras in the town's frame (metres; z is up)."""
+    """N camera poses in the town's frame (metres; z up)."""
 
     eye: Floats
     """(N, 3)"""
     yaw: Floats
     """(N,) radians counter-clockwise from the town's x axis to the optical axis, on the plan."""
     pitch: Floats
-    """(N,) radians that the optical axis is raised."""
+    """(N,) elevation of the optical axis in radians."""
     roll: Floats
-    """(N,) radians that the camera is turned clockwise about its axis."""
+    """(N,) clockwise rotation about the optical axis in radians."""
     width_angle: Floats
     """(N,) horizontal angle of view in radians."""
     moment: Ints
-    """(N,) which moment of the list each view is taken at."""
+    """(N,) index of the moment of each view."""
     seed: Ints
-    """(N,) of the camera's noise."""
+    """(N,) seed of the camera noise."""
 
     def __len__(self) -> int:
         return len(self.eye)
@@ -62,14 +60,14 @@ def axes(poses: Poses) -> Floats:
 
 
 def focal_px(poses: Poses, width: int) -> Floats:
-    """(N,) focal length in pixels of an image so many pixels wide."""
+    """(N,) focal length in pixels for an image of this width."""
     return np.asarray(width / 2 / np.tan(poses.width_angle / 2))
 
 
 def project(poses: Poses, points: npt.ArrayLike, height: int, width: int) -> Floats:
-    """(N, P, 3): pixel column and row (0, 0 is the image's upper left corner) and depth of points (P, 3) in each view.
+    """(N, P, 3): pixel column and row (0, 0 is the upper left corner) and depth of points (P, 3) in each view.
 
-    A point is in the image where 0 <= column <= width, 0 <= row <= height and depth > 0.
+    A point is in the image if 0 <= column <= width, 0 <= row <= height and depth > 0.
     """
     offset = np.asarray(points, dtype=np.float64)[None] - poses.eye[:, None]
     depth, x, y = np.moveaxis(np.einsum("npc,nac->npa", offset, axes(poses)), -1, 0)
@@ -82,9 +80,9 @@ FACADE, PANEL = 0.0, 1.0
 COLUMNS = (
     "kind", "width", "height", "normal_x", "normal_y", "normal_z",
     "r0", "g0", "b0", "r1", "g1", "b1", "r2", "g2", "b2",
-    # a panel: its page of the atlas, how often that repeats along U and V, how far it shines at night
+    # a textured panel: its page of the atlas, repetitions along U and V, emission at night
     "page", "repeat_u", "repeat_v", "glow",
-    # a facade: its grid of windows, see `styles.Style`; cells and street_floor are those of the ground floor
+    # a facade: its grid of windows, see `styles.Style`; cells and street_floor are for the ground floor
     "bays", "ground", "floor", "floors", "window", "sill", "head", "arch", "panes_u", "panes_v",
     "surround", "shutter", "band", "pilaster", "brick", "ashlar", "balcony", "street_floor", "cells", "seed",
 )  # fmt: skip
@@ -93,7 +91,7 @@ COLUMN = {name: i for i, name in enumerate(COLUMNS)}
 
 @dataclass(frozen=True, eq=False)
 class Quads:
-    """N pieces: corners and edges in metres of the town's frame, and the columns that say how each is painted."""
+    """N quads: corners and edges in metres of the town's frame, and material parameters."""
 
     corner: Floats
     """(N, 3)"""
@@ -102,7 +100,7 @@ class Quads:
     v: Floats
     """(N, 3)"""
     lean: Floats
-    """(N, 2) left and right lean, as shares of U's length at b = 1."""
+    """(N, 2) left and right lean, as fractions of the length of U at b = 1."""
     columns: Floats
     """(N, len(COLUMNS))"""
 
@@ -113,7 +111,7 @@ class Quads:
 def make_quad(
     corner: Floats, u: Floats, v: Floats, colours: Floats, lean: tuple[float, float] = (0.0, 0.0), /, **columns: float
 ) -> Quads:
-    """One piece; `colours` is (3, 3) linear RGB, `columns` the rest by name; a panel unless `kind` says otherwise."""
+    """One quad; `colours` (3, 3) linear RGB, `columns`: other material parameters by name; default kind: a panel."""
     normal = np.array([u[1] * v[2] - u[2] * v[1], u[2] * v[0] - u[0] * v[2], u[0] * v[1] - u[1] * v[0]])
     normal = normal / np.sqrt(normal @ normal)
     row = np.zeros(len(COLUMNS))
@@ -128,5 +126,5 @@ def make_quad(
 
 
 def join(parts: list[Quads]) -> Quads:
-    """All pieces of `parts` in order."""
+    """All quads of `parts` in order."""
     return Quads(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Quads)))

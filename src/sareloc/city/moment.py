@@ -1,7 +1,8 @@
-"""Fields on a town's plan: how high the shadows of houses reach, where trees and cars darken the ground, lamp light.
+"""What changes between visits: sun, sky, weather, season, traffic and camera (`Moment`), and light fields on the plan.
 
-One texel is CELL_M metres. The shadow field turns the question "does this point see the sun?" into one lookup: a point
-is lit where it lies above the field. With the sun at elevation e in direction s, S(p) = max_k h(p + k s) - k tan e.
+A moment depends on its seed, its weather and the town's latitude, not on the houses. Light is linear; 1 is white paper
+in the noon sun. Fields have one texel per CELL_M metres: heights, shadows of houses, shade of trees, lamp light. With
+the sun at elevation e in direction s, the shadow field is S(p) = max_k h(p + k s) - k tan e; a point above it is lit.
 """
 
 from __future__ import annotations
@@ -16,24 +17,21 @@ from sareloc.arrays import Floats
 from sareloc.city.plan import MARGIN_M
 from sareloc.errors import look_up
 
-# What changes between two visits: sun, weather, season, traffic, exposure, camera.
-#
-# A moment is fixed by its seed, its kind of weather and its town's latitude; it knows nothing of houses. Light is
-# linear; 1 is the white of a sheet of paper in the noon sun.
-
 Colour = tuple[float, float, float]
+CELL_M = 0.75
+"""Side of a texel of the fields."""
 
 
 @dataclass(frozen=True)
 class Weather:
-    """One kind of moment: the ranges that its numbers are drawn from."""
+    """A kind of moment: the ranges from which its values are drawn."""
 
     hours: tuple[float, float]
     """Local solar time."""
     months: tuple[int, ...] = tuple(range(1, 13))
     cloud: tuple[float, float] = (0.1, 0.5)
     sun: float = 1.0
-    """Share of the sun's direct light that comes through."""
+    """Fraction of direct sunlight."""
     fog_m: tuple[float, float] = (600.0, 1500.0)
     """Distance at which contrast falls to 37 %."""
     wet: float = 0.0
@@ -92,7 +90,7 @@ class Moment:
     vignette: float
 
     def row(self) -> Floats:
-        """The numbers that a shader reads, in the order of `MOMENT_COLUMNS`."""
+        """The values for the shaders, in the order of `MOMENT_COLUMNS`."""
         flat: list[float] = []
         for field in fields(self):
             if field.name not in ("seed", "time"):
@@ -114,7 +112,7 @@ MOMENT_COLUMNS = _columns()
 
 
 def make_moment(rng: np.random.Generator, kind: str, latitude_deg: float, rotation_rad: float) -> Moment:
-    """A visit of this kind; `rotation_rad` turns the town's x axis counter-clockwise from east."""
+    """A moment with this kind of weather; `rotation_rad`: counter-clockwise from east to the town's x axis."""
     weather = look_up(WEATHER, kind, "weather")
     month = int(rng.choice(weather.months))
     low, high = weather.hours
@@ -166,7 +164,7 @@ def make_moment(rng: np.random.Generator, kind: str, latitude_deg: float, rotati
 
 
 def sun_position(day_of_year: int, solar_hour: float, latitude_deg: float) -> tuple[float, float]:
-    """Azimuth clockwise from north and elevation of the sun, radians; solar time, 12 is due south."""
+    """Azimuth (clockwise from north) and elevation of the sun in radians; at solar hour 12 it is due south."""
     declination = np.deg2rad(-23.44) * np.cos(2 * np.pi * (day_of_year + 10) / 365)
     angle, latitude = np.deg2rad(15 * (solar_hour - 12)), np.deg2rad(latitude_deg)
     up = np.sin(latitude) * np.sin(declination) + np.cos(latitude) * np.cos(declination) * np.cos(angle)
@@ -176,7 +174,7 @@ def sun_position(day_of_year: int, solar_hour: float, latitude_deg: float) -> tu
 
 
 def _sky(cloud: float, warm: float) -> tuple[Floats, Floats, Floats]:
-    """Colours of the zenith and the horizon, and the light that a horizontal surface gets from the sky."""
+    """Colours of zenith and horizon, and the ambient light of the sky on a horizontal surface."""
     blue, haze = np.array([0.1, 0.25, 0.6]), np.array([0.42, 0.6, 0.8])
     grey_top, grey_low = np.array([0.5, 0.53, 0.57]), np.array([0.66, 0.68, 0.7])
     haze = haze * (1 - warm) + np.array([0.9, 0.62, 0.4]) * warm
@@ -187,7 +185,7 @@ def _sky(cloud: float, warm: float) -> tuple[Floats, Floats, Floats]:
 
 
 def _season(rng: np.random.Generator, month: int) -> tuple[Colour, float, float]:
-    """Colour of the leaves, 1 where trees are bare, and the leaves on the ground."""
+    """Colour of the leaves, 1 if trees are bare, and the amount of fallen leaves."""
     green, lime, gold = np.array([0.09, 0.19, 0.035]), np.array([0.2, 0.32, 0.06]), np.array([0.42, 0.2, 0.03])
     turn = float(np.clip((month - 8.5) / 2, 0, 1)) if month > 8 else 0.0
     fresh = float(np.clip((6.5 - month) / 2, 0, 1))
@@ -201,11 +199,8 @@ def _colour(values: Floats) -> Colour:
     return r, g, b
 
 
-CELL_M = 0.75
-
-
 def grid_shape(extent: tuple[float, float]) -> tuple[int, int]:
-    """Rows and columns of the fields of a town of this extent."""
+    """Rows and columns of the fields of a town with this extent."""
     return tuple(int(np.ceil((e + 2 * MARGIN_M) / CELL_M)) for e in (extent[1], extent[0]))  # type: ignore[return-value]
 
 
@@ -214,7 +209,7 @@ def _cell(metres: npt.ArrayLike) -> Floats:
 
 
 def height_field(shape: tuple[int, int], boxes: Floats, heights: Floats) -> Floats:
-    """Height of the houses over every cell; boxes (N, 4) x0, y0, x1, y1."""
+    """Height of the houses in every cell; boxes (N, 4) x0, y0, x1, y1."""
     field = np.zeros(shape)
     for (x0, y0, x1, y1), height in zip(boxes, heights, strict=True):
         i0, i1 = (round(float(_cell(v))) for v in (y0, y1))
@@ -225,7 +220,7 @@ def height_field(shape: tuple[int, int], boxes: Floats, heights: Floats) -> Floa
 
 
 def splat(shape: tuple[int, int], points: Floats, radius_m: npt.ArrayLike, power: float = 2.0) -> Floats:
-    """The sum of soft round spots exp(-(d / radius)^power) about points (N, 2)."""
+    """The sum of radial kernels exp(-(d / radius)^power) at points (N, 2)."""
     field = np.zeros(shape)
     radii = np.broadcast_to(np.asarray(radius_m, dtype=np.float64), len(points))
     for (x, y), radius in zip(points, radii, strict=True):
@@ -241,7 +236,7 @@ def splat(shape: tuple[int, int], points: Floats, radius_m: npt.ArrayLike, power
 
 
 def openness(heights: Floats) -> Floats:
-    """The share of the sky seen from the ground: less between high houses."""
+    """The visible fraction of the sky from the ground; lower between high houses."""
     blurred = heights
     for axis in (0, 1):
         blurred = _box_blur(blurred, round(9 / CELL_M), axis)
@@ -257,7 +252,7 @@ def _box_blur(field: Floats, reach: int, axis: int) -> Floats:
 
 
 def shadow_height(heights: Floats, sun_direction: tuple[float, float, float]) -> Floats:
-    """The height up to which every cell's column of air lies in the shadow of houses."""
+    """The height of the houses' shadow above every cell."""
     x, y, z = sun_direction
     flat = float(np.hypot(x, y))
     tangent = z / max(flat, 1e-6)
@@ -282,7 +277,7 @@ def _shift(field: Floats, di: int, dj: int) -> Floats:
 
 
 def ground_shade(shape: tuple[int, int], moment: Moment, trees: Floats, crowns: Floats) -> Floats:
-    """How far trees (feet (N, 2), heights (N,)) keep the sun off the ground, 0 to 1."""
+    """The shade of trees (positions (N, 2), heights (N,)) on the ground, 0 to 1."""
     x, y, z = moment.sun_direction
     away = np.array([-x, -y]) / max(z, 0.2)
     density = 0.25 if moment.bare else 0.85

@@ -1,4 +1,9 @@
-"""Houses on the blocks of a town: rows of lots along every street, terraces of one style, gaps, corners."""
+"""The plan of a town: streets, blocks, and houses along the streets.
+
+The town's frame is in metres with x right and y up on the plan. Streets are axis-aligned and their centre lines are at
+integer metres, so that a table with one entry per metre gives the street of a point. Rows of blocks lie between long
+streets along x; cross streets end at the long streets (T-junctions) and differ from row to row.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +14,8 @@ import numpy as np
 from sareloc.arrays import Floats, Ints
 from sareloc.city.styles import STYLES, Style
 
-# Where the streets of a town run: rows of blocks between long streets, cross streets that differ from row to row.
-#
-# The town's own frame is metres, x to the right and y up on the plan; every street runs along an axis and its centre
-# line lies on a whole metre, so that a table with one entry per metre says exactly which street a point belongs to.
-# Cross streets stop at the long streets (T-junctions), which closes the view along them as in an old town.
-
 MARGIN_M = 48
-"""The plan's tables reach so many metres beyond the outermost street lines."""
+"""Margin of the plan's tables beyond the outermost centre lines."""
 SMALLEST_M = 220.0
 BUILT, PARK, PLAZA = 0, 1, 2
 
@@ -25,7 +24,7 @@ BUILT, PARK, PLAZA = 0, 1, 2
 class Streets:
     """R rows of blocks: R + 1 long streets along x, and in each row C + 1 cross streets along y.
 
-    A street is given by its centre line, the half width of its road and the width of the pavement on each side.
+    A street has a centre line, the half width of its road and the width of the pavement on each side.
     """
 
     long_y: Floats
@@ -33,7 +32,7 @@ class Streets:
     long_road: Floats
     long_pave: Floats
     cross_x: Floats
-    """(R, C + 1) x of the cross streets' centre lines; the first and the last are the same in all rows."""
+    """(R, C + 1) x of the cross streets' centre lines; first and last are equal in all rows."""
     cross_road: Floats
     cross_pave: Floats
     block_kind: Ints
@@ -44,13 +43,8 @@ class Streets:
         """Length of the town in x and y, between the centre lines of its outermost streets."""
         return float(self.cross_x[0, -1]), float(self.long_y[-1])
 
-    def length_m(self) -> float:
-        """The length of all centre lines."""
-        width, _ = self.extent
-        return float(len(self.long_y) * width + (np.diff(self.long_y)[:, None] * np.ones_like(self.cross_x)).sum())
-
     def block(self, row: int, column: int) -> tuple[float, float, float, float]:
-        """The rectangle x0, y0, x1, y1 that the pavements leave to a block."""
+        """The rectangle x0, y0, x1, y1 of a block, within the pavements."""
         x, road, pave = self.cross_x[row], self.cross_road[row], self.cross_pave[row]
         edge = road + pave
         long_edge = self.long_road + self.long_pave
@@ -63,14 +57,14 @@ class Streets:
 
 
 def make_streets(rng: np.random.Generator, wanted_m: float) -> Streets:
-    """Streets of about `wanted_m` metres in all, at least around one block."""
+    """Streets with a total length of about `wanted_m` metres, at least around one block."""
     wanted_m = max(wanted_m, SMALLEST_M)
     rows = max(1, round((wanted_m / 124.0) ** 0.5 - 0.5))
     columns = min(range(1, 99), key=lambda c: abs(_rough_length(rows, c) - wanted_m))
     depths = rng.uniform(50, 72, rows)
     spans = rng.uniform(48, 78, (rows, columns))
     width = float(spans.sum(1).mean())
-    # Everything is scaled to the wanted length, and put on whole metres.
+    # Scaled to the total length and rounded to integer metres.
     scale = wanted_m / ((rows + 1) * width + depths.sum() * (columns + 1))
     width, long_y = round(width * scale), np.round(np.concatenate([[0], np.cumsum(depths)]) * scale)
     inner = np.round(np.cumsum(spans, axis=1) * (width / spans.sum(1, keepdims=True)))
@@ -90,7 +84,7 @@ def _rough_length(rows: int, columns: int) -> float:
 
 
 def _profiles(rng: np.random.Generator, shape: tuple[int, ...], wide_share: float) -> tuple[Floats, Floats]:
-    """Half widths of roads and widths of pavements: a few wide streets with trees, most narrow."""
+    """Half widths of roads and widths of pavements: some wide streets, most are narrow."""
     wide = rng.random(shape) < wide_share
     road = np.where(wide, rng.choice([5.5, 6.5], shape), rng.choice([3.25, 3.75, 4.25], shape))
     pave = np.where(wide, rng.choice([3.5, 4.5], shape), rng.choice([1.75, 2.25, 2.75], shape))
@@ -98,8 +92,8 @@ def _profiles(rng: np.random.Generator, shape: tuple[int, ...], wide_share: floa
 
 
 def ground_tables(streets: Streets) -> tuple[Floats, Floats]:
-    """What lies under every metre: `by_y` (Y, 4) row, nearest long street's y, road, pavement; `by_xy` (R, X, 4)
-    nearest cross street's x, road, pavement, and the kind of the block. Entry 0 is metre -MARGIN_M."""
+    """Lookup tables per metre: `by_y` (Y, 4) row and y, road and pavement of the nearest long street; `by_xy`
+    (R, X, 4) x, road and pavement of the nearest cross street, and the kind of block. Entry 0 is metre -MARGIN_M."""
     width, height = streets.extent
     ys = np.arange(-MARGIN_M, int(height) + MARGIN_M) + 0.5
     xs = np.arange(-MARGIN_M, int(width) + MARGIN_M) + 0.5
@@ -127,7 +121,7 @@ UP = np.array([0.0, 0.0, 1.0])
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a house: a facade towards a street, or a blank wall seen above the neighbour from `above_m` up."""
+    """One side of a house: a facade on a street, or a blank wall that is visible from `above_m` upwards."""
 
     direction: int
     facade: bool
@@ -136,7 +130,7 @@ class Side:
 
 @dataclass(frozen=True)
 class House:
-    """A box on the plan (x0, y0, x1, y1), its style and the sides that can be seen."""
+    """A house: its box on the plan (x0, y0, x1, y1), style, and visible sides."""
 
     box: tuple[float, float, float, float]
     front: int
@@ -158,7 +152,7 @@ class House:
 
 
 def side_frame(house: House, direction: int) -> tuple[Floats, Floats, Floats]:
-    """Lower left corner (seen from outside), the edge along the ground and the outward normal of a side."""
+    """Lower left corner (from outside), edge along the ground, and outward normal of a side."""
     x0, y0, x1, y1 = house.box
     nx, ny = NORMALS[direction]
     normal, along = np.array([nx, ny, 0.0]), np.array([-ny, nx, 0.0])
@@ -170,7 +164,7 @@ def side_frame(house: House, direction: int) -> tuple[Floats, Floats, Floats]:
 
 @dataclass(frozen=True)
 class _Row:
-    """A strip of lots: the corner it starts from, its direction along the street, the side it fronts, its ends."""
+    """A strip of lots: its first corner, direction along the street, front side, and whether its ends are corners."""
 
     origin: tuple[float, float]
     along: tuple[float, float]
@@ -181,7 +175,7 @@ class _Row:
 
 
 def make_houses(rng: np.random.Generator, streets: Streets) -> list[House]:
-    """The houses of every built block, and of the ring that closes the town."""
+    """The houses of every built block, and of the ring around the town."""
     names = rng.permutation(sorted(STYLES))[:7]
     styles = [STYLES[str(name)] for name in names]
     houses: list[House] = []
@@ -229,7 +223,7 @@ def _ring(streets: Streets) -> list[_Row]:
 
 
 def _fill(rng: np.random.Generator, strip: _Row, styles: list[Style]) -> list[House]:
-    """Lots along a strip: runs of like houses (terraces), now and then a gap between two."""
+    """Houses along a strip: runs of equal style (terraces), with occasional gaps."""
     lots: list[tuple[float, float, Style, tuple[str, str, str, str], int, bool]] = []
     at = 0.0
     while strip.length - at > 3.5:
@@ -303,14 +297,14 @@ def _with_sides(
             sides.append(Side(direction, corner, 0.0))
             continue
         gap = lots[max(i, j)][0] - lots[min(i, j)][0] - lots[min(i, j)][1]
-        # A house that stands further out shows a sliver of its side beside its neighbour.
-        covered = 0.0 if gap > 0.5 or _stands_out(house, row[j]) else row[j].height_m
+        # A house that protrudes shows part of its side next to its neighbour.
+        covered = 0.0 if gap > 0.5 or _protrudes(house, row[j]) else row[j].height_m
         if covered < house.height_m - 0.3:
             sides.append(Side(direction, False, min(covered, house.height_m)))
     return House(**{**vars(house), "sides": tuple(sides)})
 
 
-def _stands_out(house: House, neighbour: House) -> bool:
+def _protrudes(house: House, neighbour: House) -> bool:
     nx, ny = NORMALS[house.front]
     reach = [max(nx * h.box[0], nx * h.box[2]) + max(ny * h.box[1], ny * h.box[3]) for h in (house, neighbour)]
     return reach[0] > reach[1] + 0.01

@@ -1,4 +1,13 @@
-"""Per pixel: where its ray meets a piece, how much of the pixel the piece covers, and which two pieces come first."""
+"""The rasterizer: homogeneous rasterization of quads in tiles, with the two nearest quads of each pixel.
+
+For the quad corner + a U + b V and the ray eye + t d, with w = corner - eye and n = U x V (Cramer's rule):
+
+    1 / t = d.n / w.n        a = t d.(V x w) / w.n        b = t d.(w x U) / w.n
+
+d is affine in the pixel's column and row, hence so are the three numerators: a quad in a view is nine numbers, and its
+extremes over a tile are at the tile's corners. The coverage of a pixel follows from the derivatives of a and b, which
+antialiases edges and avoids discontinuities where machines round differently.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +19,20 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-# Run a pixel function as one GPU kernel.
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
+FAR = 1e9
+NEAR_M = 0.25
+NUMBERS = 11
+"""Numbers of a quad in a view: nine coefficients and two leans."""
+TIE = 2e-5
+"""Relative depth difference below which depths are equal, as those of row houses in one plane; then the quad of the
+smaller number comes first, so that the order does not depend on rounding."""
+
 
 def fused(function: Callable[P, R]) -> Callable[P, R]:
-    """`function`, compiled when it is called with CUDA tensors and plain elsewhere: a CPU may have no compiler, and its
-    caches already hold what fusing would save."""
+    """`function`, compiled for calls with CUDA tensors; not on a CPU, which may have no compiler and gains little."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -30,16 +44,13 @@ def fused(function: Callable[P, R]) -> Callable[P, R]:
 
 @cache
 def _compiled(function: Callable[P, R]) -> Callable[P, R]:
-    # Not fullgraph: after many towns of different shapes torch stops compiling anew, and then plain steps must do.
+    # Not fullgraph: after many towns of different shapes torch stops recompiling and runs eagerly.
     return torch.compile(function)
-
-
-# The pixels of an image in square tiles.
 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """The pixels of B views by tiles: `column`, `row` (B or 1, T, P) are pixel centres; tiles may be in any order."""
+    """The pixels of B views in square tiles: `column`, `row` (B or 1, T, P) are pixel centres; tiles in any order."""
 
     column: Tensor
     row: Tensor
@@ -49,12 +60,12 @@ class Grid:
 
     @property
     def across(self) -> int:
-        """Tiles in a row of tiles."""
+        """Number of tiles in a row."""
         return -(-self.width // self.tile)
 
     @property
     def down(self) -> int:
-        """Rows of tiles."""
+        """Number of rows of tiles."""
         return -(-self.height // self.tile)
 
     def take(self, order: Tensor) -> Grid:
@@ -63,7 +74,7 @@ class Grid:
 
 
 def make_grid(height: int, width: int, device: torch.device) -> Grid:
-    """All pixels of an image; tiles are a twentieth of the width, at least 8 pixels."""
+    """All pixels of an image; the side of a tile is a twentieth of the width, at least 8 pixels."""
     tile = max(8, -(-width // 20))
     down, across = -(-height // tile), -(-width // tile)
     local = torch.arange(tile, device=device, dtype=torch.float32) + 0.5
@@ -76,42 +87,28 @@ def make_grid(height: int, width: int, device: torch.device) -> Grid:
 
 
 def assemble(pixels: Tensor, grid: Grid) -> Tensor:
-    """(C, B, T * P) in the grid's first order of tiles -> (B, C, height, width)."""
+    """(C, B, T * P) in the original order of tiles -> (B, C, height, width)."""
     c, b = pixels.shape[:2]
     t = grid.tile
     image = pixels.reshape(c, b, grid.down, grid.across, t, t).permute(1, 0, 2, 4, 3, 5)
     return image.reshape(b, c, grid.down * t, grid.across * t)[:, :, : grid.height, : grid.width]
 
 
-# Which piece of the town does a pixel see? Homogeneous rasterisation in tiles, two layers deep.
-#
-# For the piece corner + a U + b V and the ray eye + t d, with w = corner - eye and n = U x V (Cramer's rule):
-#
-# 1 / t = d.n / w.n a = t d.(V x w) / w.n b = t d.(w x U) / w.n
-#
-# d is affine in the pixel's column and row, hence so are the three numerators: a piece in a view is nine numbers, and
-# its extremes over a tile lie at the tile's corners. The share of a pixel that a piece covers follows from how a and b
-# change from pixel to pixel, so that edges are smooth and nothing jumps where two machines round differently.
-
-FAR = 1e9
-NEAR_M = 0.25
-
-
 def cross(p: Tensor, q: Tensor) -> Tensor:
-    """Cross product along the last axis, written out so that every device rounds alike."""
+    """Cross product along the last axis, written out so that all devices round equally."""
     px, py, pz = p.unbind(-1)
     qx, qy, qz = q.unbind(-1)
     return torch.stack([py * qz - pz * qy, pz * qx - px * qz, px * qy - py * qx], dim=-1)
 
 
 def piece_coefficients(corner: Tensor, u: Tensor, v: Tensor, view: Tensor, eye: Tensor) -> tuple[Tensor, Tensor]:
-    """The nine numbers (B, N, 3, 3) of each piece in each view, and whether its front is seen (B, N).
+    """The nine coefficients (B, N, 3, 3) of each quad in each view, and whether its front faces the camera (B, N).
 
-    The three rows are 1/t, a/t and b/t; the three columns their constant, and their change per column and per row of
-    pixels. `view` (B, 3, 3) has d = view[0] + column view[1] + row view[2].
+    The rows are 1/t, a/t and b/t; the columns are their constant, and their derivatives by pixel column and row.
+    `view` (B, 3, 3): d = view[0] + column view[1] + row view[2].
 
-    In double precision: the planes of some walls pass the eye by a millimetre, hundreds of metres from the origin, and
-    whether their fronts are seen must not hang on rounding.
+    In double precision: the planes of some walls pass the camera within a millimetre, hundreds of metres from the
+    origin, and their visibility must not depend on rounding.
     """
     given = corner.dtype
     corner, u, v, view, eye = (x.double() for x in (corner, u, v, view, eye))
@@ -126,32 +123,32 @@ def piece_coefficients(corner: Tensor, u: Tensor, v: Tensor, view: Tensor, eye: 
 
 
 def _range(c: Tensor, column: Tensor | float, row: Tensor | float, half: tuple[float, float]) -> tuple[Tensor, Tensor]:
-    """Middle and reach of an affine function (..., 3) over boxes of pixels."""
+    """Centre and half range of an affine function (..., 3) over boxes of pixels."""
     middle = c[..., 0] + c[..., 1] * column + c[..., 2] * row
     return middle, c[..., 1].abs() * half[0] + c[..., 2].abs() * half[1]
 
 
 def _edges(c: Tensor) -> list[Tensor]:
-    """Five affine functions that are all positive where the piece is seen: in front, and within its four sides."""
+    """Five affine functions that are positive where the quad is visible: in front, and within its four edges."""
     inverse, a, b = c.unbind(-2)
     return [inverse, a, inverse - a, b, inverse - b]
 
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Pieces that may be seen in B views: their numbers, and what bounds them on the screen."""
+    """Potentially visible quads of B views: their coefficients and screen bounds."""
 
     coefficients: Tensor
     """(B, K, 3, 3)"""
     seen: Tensor
     """(B, K)"""
     nearest: Tensor
-    """(B, K) 1/t of the nearest corner, which no point of the piece exceeds; at most 4 (25 cm)."""
+    """(B, K) 1/t of the nearest corner, an upper bound for the quad; at most 4 (25 cm)."""
     box: Tensor
-    """(B, K, 4) first and last column, first and last row of the part before the camera."""
+    """(B, K, 4) first and last column, first and last row of the part in front of the camera."""
 
     def take(self, chosen: Tensor) -> Candidates:
-        """The pieces `chosen` (B, k) of each view."""
+        """The quads `chosen` (B, k) of each view."""
         rows = chosen[..., None]
         flat = torch.gather(self.coefficients.flatten(2), 1, rows.expand(-1, -1, 9))
         return Candidates(
@@ -163,7 +160,7 @@ class Candidates:
 
 
 def make_candidates(corner: Tensor, u: Tensor, v: Tensor, rays: Tensor, unproject: Tensor, eye: Tensor) -> Candidates:
-    """All pieces in all views; `unproject` (B, 3, 3) takes an offset from the eye to column t, row t and t."""
+    """All quads in all views; `unproject` (B, 3, 3) maps an offset from the camera to column t, row t and t."""
     coefficients, seen = piece_coefficients(corner, u, v, rays, eye)
     first, along, over = ((x[..., None, :] * unproject[:, None]).sum(-1) for x in (corner - eye[:, None], u, v))
     corners = torch.stack([first, first + along, first + along + over, first + over], dim=2)
@@ -183,7 +180,7 @@ def make_candidates(corner: Tensor, u: Tensor, v: Tensor, rays: Tensor, unprojec
 
 
 def _clipped(start: Tensor, end: Tensor) -> Tensor:
-    """(B, N, 8, 3) both ends of four edges, moved along them to NEAR_M before the camera where they lie behind that."""
+    """(B, N, 8, 3) both ends of four edges, clipped to the near plane at NEAR_M."""
     ds, de = start[..., 2:], end[..., 2:]
     crosses = (ds < NEAR_M) != (de < NEAR_M)
     share = (1.0001 * NEAR_M - ds) / torch.where(crosses, de - ds, 1.0)
@@ -193,11 +190,11 @@ def _clipped(start: Tensor, end: Tensor) -> Tensor:
 
 
 def nearest_pieces(candidates: Candidates, reach_m: Tensor, grid: Grid, keep: int) -> Tensor:
-    """(B, keep) the nearest pieces that may show in the image, in rising order: numbered so, they are ranked alike by
-    every machine where their depths are equal. `reach_m` (B or 1, N) is their longest side."""
+    """(B, keep) the nearest quads in the image, in ascending order, which makes ties in depth deterministic. `reach_m`
+    (B or 1, N): their longest side."""
     half = (grid.width / 2 + 1.0, grid.height / 2 + 1.0)
     shows, _, nearness, _ = _overlap(candidates, half[0] - 1.0, half[1] - 1.0, half)
-    # What is smaller than a pixel at its nearest is left out.
+    # Quads smaller than a pixel are left out.
     shows = shows & (nearness * reach_m * grid.width > 1.0)
     order = torch.where(shows, nearness, -1.0)
     return torch.topk(order, min(keep, order.shape[1]), dim=1).indices.sort(dim=1).values
@@ -206,8 +203,8 @@ def nearest_pieces(candidates: Candidates, reach_m: Tensor, grid: Grid, keep: in
 def _overlap(
     pieces: Candidates, column: Tensor | float, row: Tensor | float, half: tuple[float, float]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Whether pieces show in boxes of pixels (given by middle and half size), whether they fill them, and the largest
-    and smallest 1/t there."""
+    """Whether quads overlap boxes of pixels (centre and half size), whether they fill them, and the largest and
+    smallest 1/t there."""
     left, right, top, low = pieces.box.unbind(-1)
     shows = pieces.seen & (left < column + half[0]) & (right > column - half[0])
     shows = shows & (top < row + half[1]) & (low > row - half[1])
@@ -223,10 +220,10 @@ def _overlap(
 def tile_lists(
     pieces: Candidates, solid: Tensor, grid: Grid, keep: int, hidden_behind: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """For every tile the pieces that may show in it, nearest first: (B, T, keep) indices, (B, T) counts, and (B, T) the
-    largest 1/t that everything behind a piece covering the whole tile falls short of.
+    """The quads that overlap each tile, nearest first: (B, T, keep) indices, (B, T) counts, and (B, T) the occlusion
+    limit: 1/t below which everything is hidden behind a quad that fills the tile.
 
-    `solid` (B, K) says which pieces hide what is behind them; `hidden_behind` (B, T) comes from an earlier call.
+    `solid` (B, K): which quads occlude; `hidden_behind` (B, T): the occlusion limit of an earlier call.
     """
     half = grid.tile / 2
     column = (grid.column[:, :, 0] - 0.5 + half)[:, None]
@@ -245,24 +242,17 @@ def tile_lists(
 
 
 def _ranked(nearness: Tensor) -> Tensor:
-    """(B, K, T) int32, no two of a tile alike: by nearness to a two-thousandth, then by number, the smaller first.
+    """(B, K, T) int32 sort keys, unique within a tile: by nearness with a relative precision of 1/2048, then by number.
 
-    Pieces that share a corner are equally near; which of them a full list leaves out must not hang on rounding.
+    Quads that share a corner are equally near; which of them a full list drops must not depend on rounding.
     """
     numbers = torch.arange(nearness.shape[1] - 1, -1, -1, device=nearness.device, dtype=torch.int32)
     rough = nearness.clamp(min=0.0).view(torch.int32) >> 12  # the exponent and 11 bits of a float32
     return (rough << 10) + numbers[:, None]
 
 
-NUMBERS = 11
-"""Of a piece in a view: nine coefficients (see `raster`) and two leans."""
-TIE = 2e-5
-"""Of the depth. Row houses share a plane: depths nearer than this are equal, and the piece of the smaller number comes
-first. Which of two equal depths is smaller would be for each machine's rounding to say."""
-
-
 def surface_point(c: list[Tensor], column: Tensor, row: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """t, a, b of pixels on pieces and how much a and b change over one pixel; `c` holds the nine numbers."""
+    """t, a, b of pixels on quads, and the change of a and b over one pixel; `c`: the nine coefficients."""
     inverse = c[0] + c[1] * column + c[2] * row
     t = 1 / inverse.clamp(min=1e-6)
     a = (c[3] + c[4] * column + c[5] * row) * t
@@ -273,17 +263,17 @@ def surface_point(c: list[Tensor], column: Tensor, row: Tensor) -> tuple[Tensor,
 
 
 def covered(a: Tensor, b: Tensor, fa: Tensor, fb: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """The share of each pixel that lies on its piece, 0 to 1."""
+    """The fraction of each pixel that its quad covers, 0 to 1."""
     along = torch.minimum(a + 0.5 * fa, 1 - right * b) - torch.maximum(a - 0.5 * fa, left * b)
     over = (b + 0.5 * fb).clamp(max=1.0) - (b - 0.5 * fb).clamp(min=0.0)
     return (along / fa.clamp(min=1e-9)).clamp(0, 1) * (over / fb.clamp(min=1e-9)).clamp(0, 1)
 
 
 def two_nearest(numbers: Tensor, lists: Tensor, counts: Tensor, grid: Grid, dense: bool) -> tuple[Tensor, Tensor]:
-    """For every pixel the nearest piece and the next behind it: two (B, T, P) int32, K where there is none.
+    """The nearest and second nearest quad of every pixel: two (B, T, P) int32; K: none.
 
-    `numbers` (B, K, 11) are the pieces', `lists` and `counts` the tiles' (see `tile_lists`). Unless `dense`, the tiles
-    come sorted by `counts`, most first, and each further slot visits only those that use it.
+    `numbers` (B, K, 11) of the quads, `lists` and `counts` of the tiles (see `tile_lists`). Unless `dense`, the tiles
+    must be sorted by `counts`, largest first, and each slot processes only the tiles that use it.
     """
     b, tiles, keep = lists.shape
     shape = (b, tiles, grid.column.shape[2])
@@ -311,7 +301,7 @@ def _one_more(
     rows: Tensor, index: Tensor, used: Tensor, column: Tensor, row: Tensor,
     near: Tensor, next_near: Tensor, first: Tensor, second: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Let one more piece per tile compete for its pixels."""
+    """Depth test of one more quad per tile."""
     c = [x[..., None] for x in rows.unbind(-1)]
     t, a, b, fa, fb = surface_point(c[:9], column, row)
     along = torch.minimum(a - c[9] * b, 1 - a - c[10] * b) + 0.5 * fa
@@ -320,7 +310,7 @@ def _one_more(
     hit = (inside > 0) & ahead & used[..., None]
     t = torch.where(hit, t, FAR)
     this = index[..., None]
-    # a list's unused slots name any piece, and at FAR it would tie with nobody
+    # unused slots of a list contain arbitrary quads, which at FAR would tie with the empty pixel
     before_first, before_second = (hit & _before(t, this, *other) for other in ((near, first), (next_near, second)))
     return (
         torch.where(before_first, t, near),
@@ -331,7 +321,7 @@ def _one_more(
 
 
 def _before(t: Tensor, piece: Tensor, other_t: Tensor, other: Tensor) -> Tensor:
-    """Whether a piece at depth t comes before another one."""
+    """Whether a quad at depth t is in front of another one."""
     apart = t - other_t
     tie = TIE * other_t
     return (apart < -tie) | ((apart <= tie) & (piece < other))

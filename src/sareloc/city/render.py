@@ -1,4 +1,8 @@
-"""Draw views of a town: the door to the renderer."""
+"""The renderer's entry points (`draw`, `draw_scene`) and its passes: quads, background, sprites, exposure.
+
+The same code runs in two ways (`Scene.dense`). On a CPU each view is rendered separately, and each shader runs on the
+pixels that need it; on a GPU a batch is rendered at once, and each shader runs on every pixel as a compiled kernel.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +29,23 @@ from sareloc.city.raster import (
     tile_lists,
     two_nearest,
 )
-from sareloc.city.scene import Scene, make_scene, usable
+from sareloc.city.scene import Air, Scene, fields_at, make_scene, through_air, usable
 from sareloc.city.shaders import View, expose, facade_pixels, ground_pixels, panel_pixels, ray_through, sky_pixels
-from sareloc.city.surface import Air, fields_at, through_air
 from sareloc.city.town import Town
 from sareloc.errors import ArgumentError
 
-# Trees, lamps, people: flat drawings that turn to the camera, laid over the town from far to near.
-
 SPRITES_PER_VIEW, SPRITES_PER_TILE = 96, 8
 NEAREST_M = 1.6
+PIECES_PER_VIEW, PIECES_PER_TILE = 512, 16
+CLEAR_OF_CARS_M = 4.5
+"""Cars nearer to the camera are not drawn."""
+DENSE_BATCH = 32
+"""Views per batch on a GPU; constant, so that a view's pixels do not depend on the number of views."""
 
 
 def lay_sprites(air: Air, view: View, grid: Grid, wall: Tensor, colour: Tensor, depth: Tensor) -> Tensor:
-    """Colours (3, B, T * P) with every sprite nearer than `depth` (B, T * P) laid over; `wall` as of `tile_lists`."""
+    """Composite all sprites nearer than `depth` (B, T * P) over colours (3, B, T * P), from far to near; `wall`: see
+    `tile_lists`."""
     rows, lists, counts = _sprite_candidates(air, view, grid, wall)
     tiled = (lists.shape[1], grid.column.shape[2])
     colour = colour.view(*colour.shape[:2], *tiled).clone()
@@ -60,8 +67,8 @@ def _rows_at(rows: Tensor, index: Tensor) -> Tensor:
 
 
 def _sprite_candidates(air: Air, view: View, grid: Grid, wall: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The sprites that may be seen (B, K, 22): nine coefficients, width, page, distance, three colours under their
-    light, and 1 for a mirrored drawing; and the tiles' lists of them."""
+    """The potentially visible sprites (B, K, 22): nine coefficients, page, mirrored, distance, three lit colours; and
+    the lists of them per tile."""
     scene = air.scene
     moving = scene.moving_sprites.index_select(0, view.moment)
     sprites = torch.cat([scene.fixed_sprites.expand(len(view.eye), -1, -1), moving], 1)
@@ -78,7 +85,7 @@ def _sprite_candidates(air: Air, view: View, grid: Grid, wall: Tensor) -> tuple[
 
 
 def _turned(sprites: Tensor, eye: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Corner and edges of each sprite turned to each eye, and its distance on the plan."""
+    """Corner and edges of each sprite facing each camera, and its distance on the plan."""
     foot, size = sprites[..., 0:3], sprites[..., 3:5]
     off = foot[..., :2] - eye[:, None, :2]
     distance = off.square().sum(-1).sqrt().clamp(min=1e-3)
@@ -89,7 +96,7 @@ def _turned(sprites: Tensor, eye: Tensor) -> tuple[Tensor, Tensor, Tensor, Tenso
 
 
 def _looks(air: Air, sprites: Tensor, distance: Tensor) -> Tensor:
-    """(B, K, 12) page, mirrored, distance, and the three colours under the light where each sprite stands."""
+    """(B, K, 12) page, mirrored, distance, and the three colours in the light at each sprite."""
     size, page, glow, leafy = sprites[..., 3:5], sprites[..., 5:7], sprites[..., 16], sprites[..., 17]
     shown = mix(page[..., 0], page[..., 1], air.bare)
     shadow, _, lamps, sky = fields_at(air, sprites[..., 0], sprites[..., 1])
@@ -105,7 +112,7 @@ def _looks(air: Air, sprites: Tensor, distance: Tensor) -> Tensor:
 
 
 def _lay(air: Air, rows: Tensor, used: Tensor, column: Tensor, row: Tensor, colour: Tensor, depth: Tensor) -> Tensor:
-    """One more sprite per tile over what is there."""
+    """Composite one more sprite per tile."""
     c = [x[..., None] for x in rows.unbind(-1)]
     page, mirrored, distance = c[9].to(torch.int32), c[10], c[11]
     t, a, b, fa, fb = surface_point(c[:9], column, row)
@@ -121,18 +128,8 @@ def _lay(air: Air, rows: Tensor, used: Tensor, column: Tensor, row: Tensor, colo
     return mix(colour, seen, alpha)
 
 
-# From poses to images: find what each pixel sees, shade it, lay the sprites over it, expose it.
-#
-# The same code runs two ways (`Scene.dense`). On a CPU each view is drawn by itself and every shader visits just the
-# pixels that need it; on a GPU a batch is drawn at once and every shader visits every pixel, as a kernel of its own.
-
-PIECES_PER_VIEW, PIECES_PER_TILE = 512, 16
-CLEAR_OF_CARS_M = 4.5
-"""Nobody parks where a photographer stands."""
-
-
 def draw_views(scene: Scene, view: View, grid: Grid) -> Tensor:
-    """uint8 (B, 3, height, width)."""
+    """Images (B, 3, height, width) uint8: rasterize, shade, composite sprites, expose."""
     air, b = Air(scene, view.moment), len(view.eye)
     ids, numbers, lists, counts, wall = _candidates(scene, view, grid)
     order = None if scene.dense else torch.argsort(counts[0], descending=True, stable=True)
@@ -146,7 +143,7 @@ def draw_views(scene: Scene, view: View, grid: Grid) -> Tensor:
     colour, alpha, depth = pixels.pieces(table, first, first < numbers.shape[1])
     rest = 1 - alpha
     behind, alpha2, _ = pixels.pieces(table, second, (second < numbers.shape[1]) & (rest > 0))
-    # What abuts fills the rest of the pixel, and so does what is behind.
+    # The rest of the pixel is filled by the second quad, then by the background.
     filled = torch.minimum(rest, alpha2)
     left = rest - filled
     colour = colour * alpha + behind * filled + pixels.backdrop(left > 0) * left
@@ -158,8 +155,8 @@ def draw_views(scene: Scene, view: View, grid: Grid) -> Tensor:
 
 
 def _candidates(scene: Scene, view: View, grid: Grid) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The pieces that may be seen: their rows in the scene's columns (B, K), their numbers (B, K, 11), and the tiles'
-    lists of them (see `tile_lists`)."""
+    """The potentially visible quads: their rows in the scene's columns (B, K), their numbers (B, K, 11), and the lists
+    of them per tile (see `tile_lists`)."""
     fixed, moving = scene.fixed_pieces, scene.moving_pieces.index_select(0, view.moment)
     pieces = torch.cat([fixed.expand(len(view.eye), -1, -1), moving], 1)
     edges = (pieces[..., 0:3], pieces[..., 3:6], pieces[..., 6:9])
@@ -177,7 +174,7 @@ def _candidates(scene: Scene, view: View, grid: Grid) -> tuple[Tensor, Tensor, T
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """The candidates of B views, as pixels read them; after those of each view comes one that covers nothing."""
+    """The candidates of B views for lookups per pixel; the last of each view is a quad that covers nothing."""
 
     ids: Tensor
     """(B * (K + 1),) their rows in the scene's columns."""
@@ -196,8 +193,8 @@ class _Table:
 
 
 def _resolve(table: _Table, piece: Tensor, column: Tensor, row: Tensor) -> tuple[Tensor, ...]:
-    """Of candidates `piece` (B, n) in pixels: their rows in the scene's columns, t, a, b, the pixel's size in a and b,
-    and the share of it that they cover."""
+    """Of candidates `piece` (B, n) at pixels: their rows in the scene's columns, t, a, b, the pixel's footprint in a
+    and b, and the fraction of the pixel that they cover."""
     views = torch.arange(len(piece), device=piece.device, dtype=torch.int32)[:, None]
     at = piece + views * table.size
     c = [pick(numbers, at) for numbers in table.numbers]
@@ -215,7 +212,7 @@ class _Pixels:
     row: Tensor
 
     def shade(self, mask: Tensor, shader: Callable[..., Tensor], *numbers: Tensor) -> Tensor:
-        """Colours (3, B, n) of `shader` where `mask` holds, 0 elsewhere."""
+        """Colours (3, B, n) of `shader` where `mask` is True, 0 elsewhere."""
         inputs = (*numbers, self.column, self.row)
         if self.air.scene.dense:
             return torch.where(mask, fused(shader)(self.air, self.view, *inputs), 0.0)
@@ -227,7 +224,7 @@ class _Pixels:
         return out
 
     def pieces(self, table: _Table, piece: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Colour, covered share and depth of candidates `piece` (B, n) where they are wanted."""
+        """Colour, coverage and depth of candidates `piece` (B, n) where `wanted` is True."""
         number, t, a, b, fa, fb, share = fused(_resolve)(table, piece, self.column, self.row)
         alpha = share * wanted
         facade = pick(self.air.scene.columns[COLUMN["kind"]], number) == FACADE
@@ -236,21 +233,17 @@ class _Pixels:
         return colour, alpha, torch.where(wanted & (alpha > 0.5), t, 1e6)
 
     def backdrop(self, wanted: Tensor) -> Tensor:
-        """Ground below the horizon, sky above it."""
+        """The background: ground below the horizon, sky above it."""
         below = ray_through(self.view, self.column, self.row)[2] < -1e-4
         return self.shade(wanted & below, ground_pixels) + self.shade(wanted & ~below, sky_pixels)
-
-
-DENSE_BATCH = 32
-"""Views drawn at once on a GPU; always so many, so that a view's pixels do not depend on how many were asked for."""
 
 
 def draw(
     town: Town, poses: Poses, moments: Sequence[Moment], height: int, width: int, device: torch.device | str = "cpu"
 ) -> Tensor:
-    """Images (N, 3, height, width) uint8 on `device`: what each pose sees at its moment of the list.
+    """Render images (N, 3, height, width) uint8 on `device`: the view of each pose at its moment.
 
-    On one machine and kind of device the same arguments give the same bytes, whatever else is drawn with them.
+    Deterministic on one machine and kind of device, and independent of the other poses.
     """
     if not len(poses):
         return torch.empty(0, 3, height, width, dtype=torch.uint8, device=usable(device))
@@ -259,17 +252,17 @@ def draw(
 
 
 def scene_of(town: Town, poses: Poses, moments: Sequence[Moment], device: torch.device | str) -> tuple[Scene, Poses]:
-    """A scene of just the moments that these poses use, and the poses counting in it."""
+    """A scene with only the moments of these poses, and the poses with indices into it."""
     used, row = np.unique(poses.moment, return_inverse=True)
     if not 0 <= used[0] <= used[-1] < len(moments):
-        raise ArgumentError(f"the poses count moments up to {used[-1]}, but there are {len(moments)}")
+        raise ArgumentError(f"the poses refer to moment {used[-1]}, but there are {len(moments)} moments")
     return make_scene(town, [moments[m] for m in used], device), replace(poses, moment=row.reshape(-1))
 
 
 def draw_scene(scene: Scene, poses: Poses, height: int, width: int) -> Tensor:
-    """Images (N, 3, height, width) uint8 on the scene's device; the poses' moments count in the scene's."""
+    """Render images (N, 3, height, width) uint8 on the scene's device; `Poses.moment` are indices of its moments."""
     if min(height, width) < 8:
-        raise ArgumentError(f"an image is at least 8 pixels high and wide, found {height} x {width}")
+        raise ArgumentError(f"an image must have at least 8 x 8 pixels: found {height} x {width}")
     grid = make_grid(height, width, scene.device)
     step = DENSE_BATCH if scene.dense else 1
     rows = np.arange(-(-len(poses) // step) * step) % len(poses)
@@ -285,8 +278,8 @@ def draw_scene(scene: Scene, poses: Poses, height: int, width: int) -> Tensor:
 
 
 def _side_by_side(part: Callable[[int], Tensor], starts: range) -> list[Tensor]:
-    """Draw each view in one thread, as many at a time as torch has threads: the thousands of small steps of a view are
-    not worth sharing out, and on a busy machine threads that wait for each other stand still."""
+    """Render each view in one thread, as many in parallel as torch has threads: the operations of a view are too small
+    to be split over threads."""
     workers = min(torch.get_num_threads(), len(starts))
     if workers == 1:
         return [part(start) for start in starts]

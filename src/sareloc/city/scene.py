@@ -1,4 +1,7 @@
-"""A town at some moments, as tensors on a device: what the renderer reads."""
+"""A town at several moments as tensors on a device, and what shaders share: light on surfaces, haze, sky, reflections.
+
+Values of pixels are (B, n), colours (3, B, n); values of a view are (B, 1) and (3, B, 1).
+"""
 
 from __future__ import annotations
 
@@ -10,54 +13,55 @@ import torch
 from torch import Tensor
 
 from sareloc.arrays import Floats
-from sareloc.city.atlas import Pages, make_atlas
+from sareloc.city.atlas import Pages, field_at, make_atlas, mix, pick, smooth
 from sareloc.city.furnish import Sprites, make_traffic
-from sareloc.city.geometry import Quads
-from sareloc.city.moment import MOMENT_COLUMNS, Moment, ground_shade, shadow_height, splat
-from sareloc.city.plan import ground_tables
+from sareloc.city.geometry import COLUMN, Quads
+from sareloc.city.moment import CELL_M, MOMENT_COLUMNS, Moment, ground_shade, shadow_height, splat
+from sareloc.city.plan import MARGIN_M, ground_tables
 from sareloc.city.styles import PALETTE
 from sareloc.city.town import Town
 from sareloc.devices import TORCH_DEVICES, find_device
+
+Vector = tuple[Tensor, Tensor, Tensor]
 
 NOWHERE = (-1e4, -1e4)
 
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """V moments of one town. Pieces and sprites that stay come first, then those of each moment, padded to equal
-    numbers."""
+    """V moments of one town: static quads and sprites, and those of each moment, padded to equal numbers."""
 
     device: torch.device
     pages: Pages
     page: dict[str, int]
     fixed_pieces: Tensor
-    """(N, 14) corner, U, V, leans, longest side, centre of the car it belongs to (far away for all but cars)."""
+    """(N, 14) corner, U, V, leans, longest side, centre of the car (far away except for cars)."""
     moving_pieces: Tensor
     """(V, M, 14)"""
     columns: Tensor
-    """(columns, N + V * M) how each piece is painted."""
+    """(columns, N + V * M) material parameters of each quad."""
     fixed_sprites: Tensor
     """(S, 18) foot, size, pages, colours, glow, leafy."""
     moving_sprites: Tensor
     """(V, Q, 18)"""
     fields: tuple[Tensor, ...]
-    """Shadow height, shade of trees, lamp light, share of the sky: each (V * rows * columns,)."""
+    """Shadow height, shade of trees, lamp light, visible fraction of the sky: each (V * rows * columns,)."""
     field_shape: tuple[int, int]
     moments: Tensor
     """(V, columns of `MOMENT_COLUMNS`)"""
     by_y: Tensor
-    """(4, Y) and (4, R * X): see `streets.ground_tables`."""
+    """(4, Y) and (4, R * X): see `plan.ground_tables`."""
     by_xy: Tensor
     rows: int
-    """Rows of blocks."""
+    """Number of rows of blocks."""
     palette: dict[str, Tensor]
     """(3, 1, 1) each."""
     dense: bool
-    """Draw a batch of views at once with every shader on every pixel (a GPU), rather than one view after the other
-    with each shader on just the pixels that need it (a CPU)."""
+    """Render a batch of views at once with every shader on every pixel (GPU), instead of each view separately with each
+    shader on the pixels that need it (CPU)."""
 
     def moment(self, name: str, rows: Tensor) -> Tensor:
-        """A number of the moments `rows` (B,): (B, 1), or (3, B, 1) for a colour."""
+        """A value of the moments `rows` (B,): (B, 1), or (3, B, 1) for a colour."""
         values = self.moments.index_select(0, rows)[:, MOMENT_COLUMNS[name]].t()
         return values[..., None] if len(values) == 3 else values[0, :, None]
 
@@ -65,7 +69,7 @@ class Scene:
 def make_scene(
     town: Town, moments: Sequence[Moment], device: torch.device | str = "cpu", *, dense: bool | None = None
 ) -> Scene:
-    """Put a town at these moments on a device; `dense` (see `Scene`) is chosen by the device."""
+    """A scene of a town at these moments on a device; `dense`: see `Scene`; default: True unless on a CPU."""
     device = usable(device)
     atlas = make_atlas()
     traffic = [
@@ -102,7 +106,7 @@ def make_scene(
 
 
 def usable(device: torch.device | str) -> torch.device:
-    """The device, if it is there to draw on."""
+    """The torch device; raises ArgumentError if this machine has none."""
     return find_device(device, TORCH_DEVICES)
 
 
@@ -116,7 +120,7 @@ def _sprite_rows(sprites: Sprites) -> Floats:
 
 
 def _pad(parts: list[Floats]) -> Floats:
-    """Stack tables of different lengths; added rows repeat a table's first row far away, where nobody sees it."""
+    """Stack tables of different lengths, padded with a copy of the first row at a far position."""
     longest = max(len(p) for p in parts)
     padded = []
     for part in parts:
@@ -134,3 +138,122 @@ def _fields(town: Town, moment: Moment, cars: Floats) -> tuple[Floats, Floats, F
     under = np.minimum(1, splat(shape, np.unique(spots, axis=0), 1.5, 4.0))
     shade = ground_shade(shape, moment, town.trees[:, :2], town.trees[:, 2]) if sunny else np.zeros(shape)
     return shadow, shade, town.lamp_light, town.sky_share * (1 - 0.8 * under)
+
+
+@dataclass(frozen=True, eq=False)
+class Air:
+    """The moments of B views: every field of `Moment` is an attribute."""
+
+    scene: Scene
+    rows: Tensor
+    """(B,) indices of the scene's moments."""
+
+    def __getattr__(self, name: str) -> Tensor:
+        return self.scene.moment(name, self.rows)
+
+    def palette(self, name: str) -> Tensor:
+        """(3, 1, 1) a constant colour."""
+        return self.scene.palette[name]
+
+
+@dataclass(frozen=True, eq=False)
+class Hit:
+    """The visible points of pixels: position, ray, and distance from the camera in metres."""
+
+    x: Tensor
+    y: Tensor
+    z: Tensor
+    ray: Vector
+    away: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Paint:
+    """The material parameters of the visible quads: every name of `COLUMNS` is an attribute."""
+
+    table: Tensor
+    piece: Tensor
+
+    def __getattr__(self, name: str) -> Tensor:
+        return pick(self.table[COLUMN[name]], self.piece)
+
+    def colour(self, which: int) -> Tensor:
+        """The first, second or third colour."""
+        return torch.stack([pick(self.table[COLUMN[f"{channel}{which}"]], self.piece) for channel in "rgb"])
+
+
+@dataclass(frozen=True, eq=False)
+class Light:
+    """Light on a surface: from the sun (with the cosine; 0 in shadow), and from all other sources."""
+
+    sun: Tensor
+    rest: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        """The sum of both."""
+        return self.sun + self.rest
+
+
+def length(v: Vector) -> Tensor:
+    """The length of a vector."""
+    return (v[0] * v[0] + v[1] * v[1] + v[2] * v[2]).sqrt()
+
+
+def fields_at(air: Air, x: Tensor, y: Tensor) -> list[Tensor]:
+    """The scene's fields (shadow height, shade of trees, lamp light, visible sky) at points of the plan."""
+    scene = air.scene
+    column, row = (x + MARGIN_M) / CELL_M, (y + MARGIN_M) / CELL_M
+    return field_at(list(scene.fields), scene.field_shape, air.rows[:, None], column, row)
+
+
+def light_on(air: Air, hit: Hit, normal: Vector) -> Light:
+    """Light on surfaces with these normals; the shadows of houses have soft edges of about a metre."""
+    nx, ny, nz = normal
+    # Walls sample the fields in front of them, so that a house does not shade its own facade.
+    shadow, trees, lamps, open_sky = fields_at(air, hit.x + 1.6 * nx, hit.y + 1.6 * ny)
+    sx, sy, sz = air.sun_direction
+    facing = (nx * sx + ny * sy + nz * sz).clamp(min=0)
+    seen = ((hit.z - shadow) * 1.1 + 1).clamp(0, 1)
+    under_crowns = (2 - hit.z / 4).clamp(0, 1)
+    sky = mix(open_sky, torch.ones_like(open_sky), (hit.z / 18.0).clamp(0, 1)) * (0.72 + 0.28 * nz)
+    bounce = (air.ambient + 0.5 * air.sun) * (0.1 - 0.05 * nz)
+    glow = torch.exp(-(hit.z * hit.z) / 40.0) * lamps * air.night * (0.6 + 0.4 * nz)
+    rest = air.ambient * sky + bounce + air.palette("lamplight") * (0.22 * glow)
+    return Light(air.sun * (facing * seen * (1 - trees * under_crowns)), rest)
+
+
+def through_air(air: Air, colour: Tensor, away: Tensor) -> Tensor:
+    """A colour after `away` metres of haze."""
+    return mix(air.horizon, colour, torch.exp(-away * air.fog_per_m))
+
+
+def shade_sky(air: Air, ray: Vector, soft: Tensor) -> Tensor:
+    """Colours (3, B, n) of rays above the horizon; `soft`: angle of a pixel in radians."""
+    x, y, z = (part / length(ray) for part in ray)
+    up = z.clamp(min=0)
+    colour = mix(air.horizon, air.zenith, smooth(up * 1.5).sqrt())
+    # Clouds are on a horizontal plane: the lower a ray, the farther its intersection.
+    far = 0.055 / (up + 0.12)
+    drift = air.sun_direction[0] * 3.7 + air.cloud * 11.0
+    page = torch.full_like(x, air.scene.page["noise"], dtype=torch.int32)
+    spread = soft * far * far * 20.0
+    broad, other, middle = air.scene.pages.fetch(page, x * far + drift, y * far, spread, spread, (0, 1, 2))
+    cover = smooth((0.55 * broad + 0.3 * other + 0.25 * middle - 0.83 + 0.75 * air.cloud) * 3.2)
+    white = air.horizon * 0.55 + 0.35 * air.sun + air.ambient * 0.35
+    white = white * (0.72 + 0.5 * middle - 0.35 * other * air.cloud)
+    colour = mix(colour, white, cover * (0.85 - 0.25 * smooth(1 - up * 5)))
+    sx, sy, sz = air.sun_direction
+    towards = (x * sx + y * sy + z * sz).clamp(0, 1)
+    glow = towards.square().square()
+    disc = glow.square().square().square().square()
+    sun: Tensor = air.sun * ((0.9 * disc + 0.18 * glow) * (1 - 0.8 * cover))
+    return colour + sun
+
+
+def reflected(air: Air, hit: Hit, tilt: Tensor) -> Tensor:
+    """The reflection in a vertical pane: the sky, and below the roofs the houses opposite."""
+    up = hit.ray[2] / length(hit.ray) + tilt
+    sky = mix(air.horizon, air.zenith, up.clamp(0, 1))
+    houses = air.ambient * 0.2 + air.sun * 0.09
+    return mix(houses, sky, smooth((up - 0.22) * 5.0))

@@ -1,6 +1,6 @@
-"""The pixel functions: from what a pixel sees to its colour, and from light to the camera's values.
+"""Pixel shaders of panels, ground, facades and sky, and the camera's exposure.
 
-Each takes the air, the view and numbers of pixels (B, n), and nothing depends on any pixel but its own.
+Each takes the moments (`Air`), the view and values of pixels (B, n); pixels do not depend on each other.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from torch import Tensor
 from sareloc.city.atlas import hashed, mix, pick, smooth, unit
 from sareloc.city.facade import shade_facade
 from sareloc.city.plan import MARGIN_M, PARK
-from sareloc.city.surface import Air, Hit, Light, Paint, Vector, length, light_on, reflected, shade_sky, through_air
+from sareloc.city.scene import Air, Hit, Light, Paint, Vector, length, light_on, reflected, shade_sky, through_air
 
-# Pieces papered with a page of the atlas: roofs, cornices, signs, posters, awnings, cars.
+SLAB_M = (0.6, 0.45)
+"""Size of the paving slabs along x and y."""
 
 
 def shade_panel(
     air: Air, paint: Paint, hit: Hit, light: Light, a: Tensor, b: Tensor, soft_a: Tensor, soft_b: Tensor, facing: Tensor
 ) -> Tensor:
-    """Colours (3, B, n) of points a, b of their piece; `soft_a`, `soft_b` are the pixel's size in shares of it."""
+    """Colours (3, B, n) of points a, b of textured quads; `soft_a`, `soft_b`: the pixel's footprint in a and b."""
     across, up = paint.repeat_u, paint.repeat_v
     shade, second, third, glass = air.scene.pages.fetch(
         paint.page.to(torch.int32), _within(a, across), _within(1 - b, up), soft_a * across, soft_b * up
@@ -35,18 +36,12 @@ def shade_panel(
 
 
 def _within(x: Tensor, repeat: Tensor) -> Tensor:
-    """Coordinates in pages; a page that does not repeat stops short of its edge, where it would meet itself."""
+    """Texture coordinates; those of a page that does not repeat are clamped, because pages wrap around."""
     return torch.where(repeat > 1.5, x * repeat, x.clamp(0.01, 0.99))
 
 
-# The ground: asphalt and its markings, kerbs, paving, grass; dry, wet, under snow or fallen leaves.
-
-SLAB_M = (0.6, 0.45)
-"""Of the paving, along x and along y."""
-
-
 def _less(distance: Tensor, limit: Tensor | float, soft: Tensor) -> Tensor:
-    """The share of a pixel where distance < limit."""
+    """The fraction of a pixel where distance < limit."""
     return ((limit - distance) / soft + 0.5).clamp(0, 1)
 
 
@@ -56,7 +51,10 @@ def _dashes(x: Tensor, period: float, share: float, soft: Tensor) -> Tensor:
 
 
 def shade_ground(air: Air, hit: Hit, light: Light, soft: Tensor, mirror: Tensor) -> Tensor:
-    """Colours (3, B, n) of points on the ground; `soft` is the pixel's size there, `mirror` what water shows."""
+    """Colours (3, B, n) of the ground: asphalt with markings, kerbs, paving, grass; dry, wet, with snow or leaves.
+
+    `soft`: the pixel's footprint, `mirror`: the reflection in water.
+    """
     scene = air.scene
     long, cross, kind = _streets(scene.by_y, scene.by_xy, hit, scene.rows)
     (dy, long_road, long_pave), (dx, cross_road, cross_pave) = long, cross
@@ -103,7 +101,7 @@ def shade_ground(air: Air, hit: Hit, light: Light, soft: Tensor, mirror: Tensor)
 def _streets(
     by_y: Tensor, by_xy: Tensor, hit: Hit, rows: int
 ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor], Tensor]:
-    """Distance to the middle of the nearest street along x and along y, with their widths; the block's kind."""
+    """Distance to the centre line of the nearest street along x and along y, with their widths; kind of block."""
     columns = by_xy.shape[1] // rows
     i = (hit.y + MARGIN_M).floor().clamp(0, by_y.shape[1] - 1).to(torch.int32)
     j = (hit.x + MARGIN_M).floor().clamp(0, columns - 1).to(torch.int32)
@@ -119,15 +117,15 @@ def _joints(x: Tensor, period: float, soft: Tensor) -> Tensor:
 
 
 def _tones(x: Tensor, y: Tensor, soft: Tensor) -> Tensor:
-    """How bright the slabs are, 0 to 1; a pixel that lies on a joint takes its share of the slabs on both sides, so
-    that it does not hang on rounding on which side its middle is."""
+    """Brightness of the slabs, 0 to 1; a pixel on a joint blends the slabs on both sides, so that it does not depend on
+    rounding."""
     (i, right), (j, above) = (_sides(at, side, soft) for at, side in zip((x, y), SLAB_M, strict=True))
     lower, upper = (mix(unit(hashed(i - 1, row)), unit(hashed(i, row)), right) for row in (j - 1, j))
     return mix(lower, upper, above)
 
 
 def _sides(x: Tensor, side: float, soft: Tensor) -> tuple[Tensor, Tensor]:
-    """The number of the joint nearest to x, and the share of the pixel that lies beyond it."""
+    """The number of the joint nearest to x, and the fraction of the pixel beyond it."""
     joint = (x / side).round()
     return joint, ((x - joint * side) / soft + 0.5).clamp(0, 1)
 
@@ -135,7 +133,7 @@ def _sides(x: Tensor, side: float, soft: Tensor) -> tuple[Tensor, Tensor]:
 def _markings(
     hit: Hit, long: tuple[Tensor, Tensor, Tensor], cross: tuple[Tensor, Tensor, Tensor], soft: Tensor
 ) -> Tensor:
-    """White paint: a dashed middle line, lines along wide kerbs, a crossing where a cross street ends."""
+    """Road markings: a dashed centre line, lines along wide kerbs, zebra crossings at the ends of cross streets."""
     (dy, long_road, _), (dx, cross_road, _) = long, cross
     clear_x = 1 - _less(dx, cross_road + 1.5, soft)
     clear_y = 1 - _less(dy, long_road + 4.2, soft)
@@ -157,15 +155,15 @@ class View:
     eye: Tensor
     """(B, 3)"""
     rays: Tensor
-    """(B, 3, 3): the ray of a pixel is rays[0] + column rays[1] + row rays[2]; its forward part is 1."""
+    """(B, 3, 3): the ray of a pixel is rays[0] + column rays[1] + row rays[2]; its forward component is 1."""
     unproject: Tensor
-    """(B, 3, 3) its inverse: takes an offset from the eye to column t, row t and t."""
+    """(B, 3, 3) the inverse: maps an offset from the camera to column t, row t and t."""
     moment: Tensor
     """(B,)"""
     seed: Tensor
     """(B,)"""
     pixel: Tensor
-    """(B,) angle of a pixel in the middle of the image, radians."""
+    """(B,) angle of a pixel at the image centre in radians."""
 
 
 def ray_through(view: View, column: Tensor, row: Tensor) -> Vector:
@@ -184,7 +182,7 @@ def _hit(view: View, t: Tensor, column: Tensor, row: Tensor) -> Hit:
 def _painted(
     air: Air, view: View, piece: Tensor, t: Tensor, column: Tensor, row: Tensor
 ) -> tuple[Paint, Hit, Light, Tensor]:
-    """How points on pieces are painted and lit, and the cosine between their normal and the ray."""
+    """Material and light of points on quads, and the cosine between their normal and the ray."""
     paint, hit = Paint(air.scene.columns, piece), _hit(view, t, column, row)
     normal = (paint.normal_x, paint.normal_y, paint.normal_z)
     along = sum(n * r for n, r in zip(normal, hit.ray, strict=True))
@@ -195,7 +193,7 @@ def _painted(
 def facade_pixels(
     air: Air, view: View, piece: Tensor, t: Tensor, a: Tensor, fa: Tensor, fb: Tensor, column: Tensor, row: Tensor
 ) -> Tensor:
-    """Colours of points at depth t on facades, `a` of the way along; `fa`, `fb` are the pixel's size in shares."""
+    """Colours of facades at depth t and coordinate a; `fa`, `fb`: the pixel's footprint in a and b."""
     paint, hit, light, facing = _painted(air, view, piece, t, column, row)
     width, height = paint.width, paint.height
     u = torch.minimum((a * width).clamp(min=0.0), width * 0.9999)
@@ -215,7 +213,7 @@ def panel_pixels(
     column: Tensor,
     row: Tensor,
 ) -> Tensor:
-    """Colours of points a, b at depth t on panels."""
+    """Colours of textured quads at depth t and coordinates a, b."""
     paint, hit, light, facing = _painted(air, view, piece, t, column, row)
     return through_air(air, shade_panel(air, paint, hit, light, a, b, fa, fb, facing), hit.away)
 
@@ -227,26 +225,26 @@ def ground_pixels(air: Air, view: View, column: Tensor, row: Tensor) -> Tensor:
     hit, zero = _hit(view, t, column, row), torch.zeros_like(t)
     light = light_on(air, hit, (zero, zero, zero + 1))
     down = (-z * t / hit.away).clamp(min=1e-3)
-    # A pixel on the ground is longer than it is wide; somewhat more than the geometric mean keeps lines without noise.
+    # A pixel on the ground is longer than wide; slightly more than the geometric mean avoids aliasing of lines.
     soft = (hit.away * view.pixel[:, None] / down.sqrt() * 1.3).clamp(min=2e-3)
-    # Wet streets mirror the sky that they lead to, lower than a window would.
+    # Wet streets reflect the sky at their end, lower than a window does.
     mirror = reflected(air, replace(hit, ray=(hit.ray[0], hit.ray[1], -z)), zero + 0.15)
     return through_air(air, shade_ground(air, hit, light, soft, mirror), hit.away)
 
 
 def sky_pixels(air: Air, view: View, column: Tensor, row: Tensor) -> Tensor:
-    """Colours of the sky above the horizon, hazy near it."""
+    """Colours of the sky above the horizon, with haze."""
     ray = ray_through(view, column, row)
     up = (ray[2] / length(ray)).clamp(min=0)
     return through_air(air, shade_sky(air, ray, view.pixel[:, None]), 120.0 / (up + 0.08))
 
 
 def expose(air: Air, view: View, colour: Tensor, column: Tensor, row: Tensor, height: int, width: int) -> Tensor:
-    """From light (3, B, n) to the camera's values 0..255: exposure, white balance, tone curve, vignette, noise."""
+    """Camera values 0..255 of light (3, B, n): exposure, white balance, tone curve, vignette, noise."""
     x, y = column / width - 0.5, row / height - 0.5
     fall = 1 - air.vignette * (x * x + y * y) * 1.4
     light = (colour * air.balance * (air.exposure * fall)).clamp(min=0)
-    # A film-like curve: nearly straight in the dark, a soft shoulder at white.
+    # A filmic tone curve: nearly linear in the dark, a soft shoulder at white.
     value = (light * (light * 2.51 + 0.03)) / (light * (light * 2.43 + 0.59) + 0.14)
     value = value.clamp(0, 1) ** (1 / 2.2)
     place = column.to(torch.int32) + row.to(torch.int32) * width

@@ -1,8 +1,7 @@
-"""Flat drawings that always face the camera: trees in leaf and bare, lamps, people, things on the pavement.
+"""Textures of sprites: trees with and without leaves, lamps, people, street furniture.
 
 A page is (h, w, 4): shade, weight of the second colour, weight of the third colour, opacity; row 0 is the top. The
-first colour of a tree is its bark and the second its leaves; of a person the skin, the coat and the trousers; of a lamp
-the iron, then the light.
+colours of a tree are bark and leaves; of a person skin, coat and trousers; of a lamp iron and light.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ SCALE = 3
 
 
 class _Sheet:
-    """Four grey drawings, one per channel, made SCALE times larger; coordinates are shares of width and height."""
+    """Four greyscale images, one per channel, SCALE times larger; coordinates are fractions of width and height."""
 
     def __init__(self, width: int, height: int) -> None:
         self.w, self.h = width * SCALE, height * SCALE
@@ -34,7 +33,7 @@ class _Sheet:
         third: float = 0,
         width: float = 0,
     ) -> None:
-        """A line, polygon, ellipse or rectangle, opaque."""
+        """Draw an opaque line, polygon, ellipse or rectangle."""
         flat = [(x * self.w, y * self.h) for x, y in points]
         for pen, value in zip(self.pens, (shade, second, third, 1.0), strict=True):
             fill = int(255 * min(1.0, value))
@@ -49,7 +48,7 @@ class _Sheet:
 
 
 def make_sprites() -> dict[str, Page]:
-    """Every sprite by name."""
+    """The texture pages of all sprites by name."""
     pages: dict[str, Page] = {}
     for i in range(TREES):
         pages[f"tree {i}"] = _tree(i, leaves=True)
@@ -65,7 +64,7 @@ def make_sprites() -> dict[str, Page]:
 
 
 def _tree(i: int, *, leaves: bool) -> Page:
-    """A tree that fills its page: branches that fork, and leaves about their ends."""
+    """A tree that fills its page: recursive branches with leaves around their tips."""
     rng = np.random.default_rng([21, i])
     branches = np.array(_branches(rng, 0.5, 1.0, angle=0.0, length=0.25 + 0.04 * (i % 2), width=0.03))
     high = max(1.0 - branches[:, [1, 3]].min(), 1e-6)
@@ -90,7 +89,7 @@ def _tree(i: int, *, leaves: bool) -> Page:
 def _branches(
     rng: np.random.Generator, x: float, y: float, *, angle: float, length: float, width: float
 ) -> list[tuple[float, float, float, float, float]]:
-    """From x, y upwards: start, end and width of every branch, shares of the page."""
+    """Start, end and width of all branches from x, y upwards, as fractions of the page."""
     x1, y1 = x + length * np.sin(angle), y - length * np.cos(angle)
     found = [(x, y, x1, y1, width)]
     if length < 0.035 or width < 0.0016:

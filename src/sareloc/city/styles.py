@@ -1,16 +1,17 @@
-"""The few styles that a town's houses come in; colours are sRGB hex, turned into linear light where they are used."""
+"""Building styles and colours. Style colours are sRGB hex strings, converted to linear RGB by `linear`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
+
+from sareloc.arrays import Floats
 
 
 @dataclass(frozen=True)
 class Style:
-    """How the houses of one style look; lengths in metres."""
+    """Parameters of the houses of one style; lengths in metres."""
 
     walls: tuple[str, ...]
     trims: tuple[str, ...]
@@ -24,9 +25,9 @@ class Style:
     """Half the width of a window's opening."""
     sill: float
     head: float
-    """Heights of the opening's lower and upper edge above its floor."""
+    """Heights of the lower and upper edge of a window above its floor."""
     arch: float = 0.0
-    """How far the corners of the opening are rounded off."""
+    """Rise of the window's arch."""
     panes: tuple[int, int] = (2, 2)
     surround: float = 0.0
     shutter: float = 0.0
@@ -35,16 +36,16 @@ class Style:
     pilaster: float = 0.0
     brick: float = 0.0
     ashlar: float = 0.0
-    """How far the wall shows bricks, or the joints of cut stone; the rest is plaster."""
+    """Weights of the brick and cut-stone textures; the rest is plaster."""
     balcony: float = 0.0
-    """The share of floors with a balcony rail before their windows; negative: solid balustrades."""
+    """The fraction of floors with balcony rails; negative: solid balustrades."""
     cornice: float = 0.4
     pitch: float = 0.0
-    """Slope of the roof seen from the street; 0 is a flat roof behind a parapet."""
+    """Slope of the roof; 0: a flat roof behind a parapet."""
     gable: float = 0.0
-    """The share of houses that turn a gable to the street."""
+    """The fraction of houses with a gable on the street."""
     shop: float = 0.5
-    """The share of houses with shops on the ground floor."""
+    """The fraction of houses with shops on the ground floor."""
 
 
 STYLES: dict[str, Style] = {
@@ -106,8 +107,8 @@ CAR_COLOURS = ("e8e8e8", "101214", "5c6166", "9ea3a8", "7a1519", "16325c", "2f4a
 CLOTHES = ("20242a", "3b4c6b", "7a2e2e", "c8c2b4", "4d5a40", "b08a2e", "6d5a7a", "e6e2da", "2b2b2b", "8c6b4f")
 
 
-def linear(colour: str) -> npt.NDArray[np.float64]:
-    """Linear red, green, blue in [0, 1] of an sRGB colour such as "8a4b3a"."""
+def linear(colour: str) -> Floats:
+    """Linear RGB in [0, 1] of an sRGB colour such as "8a4b3a"."""
     srgb = np.array([int(colour[i : i + 2], 16) for i in (0, 2, 4)]) / 255
     return np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
 
@@ -128,4 +129,4 @@ PALETTE: dict[str, tuple[float, float, float]] = {
     "dry grass": (0.17, 0.15, 0.07),
     "snow": (0.8, 0.82, 0.86),
 }
-"""Colours that are the same in every town, linear."""
+"""Linear colours that all towns share."""

@@ -1,8 +1,8 @@
-"""Who photographs a town: a car that drives every street once, and people who come back at other times.
+"""The static model of a town, and its camera trajectories.
 
-The car takes a panorama every eleven metres or so, cut into views evenly around; each street is driven on one of a few
-days. People stand within a few metres of where the car drove, turned to anywhere, on days of any
-weather.
+Database: a car drives every street once and takes a panorama about every eleven metres, cut into evenly spaced views;
+each street is driven on one of a few days. Queries: pedestrians within a few metres of the drive, with any heading, in
+any weather.
 """
 
 from __future__ import annotations
@@ -22,16 +22,14 @@ from sareloc.city.moment import Moment, grid_shape, height_field, make_moment, o
 from sareloc.city.plan import Streets, make_houses, make_streets
 from sareloc.errors import ArgumentError, look_up
 
-# A town from a seed: plan, houses, furniture, where it lies on Earth.
-
 
 @dataclass(frozen=True)
 class Size:
-    """How much of a town is photographed, per split."""
+    """The number of photos per split."""
 
     panoramas: int
     yaws: int
-    """Views cut from each panorama, evenly around."""
+    """Number of evenly spaced views of each panorama."""
     pitches_deg: tuple[float, ...]
     queries: int
     photo: tuple[int, int]
@@ -49,7 +47,7 @@ METRES_PER_PANORAMA = 11.0
 
 @dataclass(frozen=True, eq=False)
 class Town:
-    """Everything about a town that does not change between visits; metres in the town's own frame, z up."""
+    """The parts of a town that do not change between visits; metres in the town's frame, z up."""
 
     seed: int
     size: str
@@ -57,36 +55,36 @@ class Town:
     quads: Quads
     sprites: Sprites
     trees: Floats
-    """(N, 3) foot and height of every tree."""
+    """(N, 3) x, y and height of every tree."""
     kerbs: tuple[Kerb, ...]
     boxes: Floats
     """(H, 5) x0, y0, x1, y1 and height of every house."""
     heights: Floats
-    """Height of the houses on a grid (see `lighting`)."""
+    """Height of the houses on a grid (see `moment.height_field`)."""
     lamp_light: Floats
     sky_share: Floats
     origin: tuple[float, float]
-    """Latitude and longitude, in degrees, of the middle of the town."""
+    """Latitude and longitude, in degrees, of the centre of the town."""
     rotation: float
     """Radians from east, counter-clockwise, to the town's x axis."""
 
     def enu(self, xy: npt.ArrayLike) -> Floats:
-        """(N, 2) metres east and north of `origin`, of points of the town's frame."""
+        """(N, 2) metres east and north of `origin` of points in the town's frame."""
         offset = np.asarray(xy, dtype=np.float64)[..., :2] - np.array(self.streets.extent) / 2
         c, s = np.cos(self.rotation), np.sin(self.rotation)
         return np.asarray(offset @ np.array([[c, s], [-s, c]]))
 
     def heading_deg(self, yaw: npt.ArrayLike) -> Floats:
-        """Compass headings, clockwise from north, of directions in the town's frame."""
+        """Compass headings in degrees, clockwise from north, of directions in the town's frame."""
         return np.asarray((90.0 - np.rad2deg(np.asarray(yaw) + self.rotation)) % 360.0)
 
 
 @lru_cache(maxsize=4)
 def make_town(seed: int, size: str = "small") -> Town:
-    """The town of this seed, of a size in `SIZES`."""
+    """The town of a seed; `size` is a key of `SIZES`. Raises ArgumentError for a negative seed or an unknown size."""
     wanted = look_up(SIZES, size, "size of town")
     if seed < 0:
-        raise ArgumentError(f"a seed is a whole number from 0 up, found {seed}")
+        raise ArgumentError(f"a seed must be an integer of at least 0: found {seed}")
     rng = np.random.default_rng([31, seed])
     atlas = make_atlas()
     streets = make_streets(rng, wanted.panoramas * METRES_PER_PANORAMA)
@@ -110,14 +108,14 @@ def make_town(seed: int, size: str = "small") -> Town:
         heights=heights,
         lamp_light=splat(shape, lamps, 6.5, 1.6),
         sky_share=openness(heights),
-        # A zone of UTM is 6 degrees wide: keep clear of its edges, so that a town has one zone.
+        # A UTM zone is 6 degrees wide: stay away from its edges, so that a town has one zone.
         origin=(float(rng.uniform(45.0, 55.0)), float(6 * rng.integers(-1, 4) + 3 + rng.uniform(-2.5, 2.5))),
         rotation=float(rng.uniform(-np.pi, np.pi)),
     )
 
 
 def split_seed(seed: int, split: str) -> int:
-    """The seed of a split's own town: train, val and test never share one."""
+    """The seed of the town of a split: train, val and test are different towns."""
     return seed * len(SPLITS) + look_up({name: i for i, name in enumerate(SPLITS)}, split, "split")
 
 
@@ -129,20 +127,20 @@ CAR_HEIGHT_M, CAR_ANGLE = 2.5, np.deg2rad(62.0)
 
 @dataclass(frozen=True, eq=False)
 class Views:
-    """The photos of one town: poses of database and queries, and the moments that their `moment` counts in."""
+    """The views of a town: camera poses of database and queries, and the moments that `Poses.moment` refers to."""
 
     database: Poses
     queries: Poses
     moments: tuple[Moment, ...]
     panoramas: Ints
-    """(database,) which panorama each database view is cut from."""
+    """(database,) the panorama of each database view."""
     tiles: Ints
-    """(database,) which cut of its panorama."""
+    """(database,) the number of the view within its panorama."""
 
 
 @dataclass(frozen=True, eq=False)
 class Track:
-    """The middle of a street from end to end, and its half widths: of the road, and of road and pavement."""
+    """The centre line of a street, and its half widths: of the road, and of road and pavement."""
 
     start: Floats
     along: Floats
@@ -152,7 +150,7 @@ class Track:
 
 
 def make_tracks(streets: Streets) -> list[Track]:
-    """Every street once."""
+    """The centre lines of all streets."""
     width, _ = streets.extent
     tracks = [
         Track(np.array([0.0, y]), np.array([1.0, 0.0]), width, float(road), float(road + pave))
@@ -167,7 +165,7 @@ def make_tracks(streets: Streets) -> list[Track]:
 
 
 def make_views(town: Town) -> Views:
-    """The views of a town of its size: the same for the same town."""
+    """The views of a town; deterministic for a town."""
     size = SIZES[town.size]
     rng = np.random.default_rng([51, town.seed])
     tracks = make_tracks(town.streets)
@@ -218,7 +216,7 @@ def _visit(rng: np.random.Generator, tracks: list[Track], queries: int, moments:
         track = tracks[w]
         across = np.array([-track.along[1], track.along[0]])
         looks = float(np.cos(yaw[i]) * across[0] + np.sin(yaw[i]) * across[1])
-        # Nobody photographs a wall from two steps away: one stands on the side one looks away from.
+        # The camera is on the far side of the street, so that it does not face a wall at close range.
         aside = -np.sign(looks) * rng.uniform(0, 0.35 * track.road + 0.45 * track.edge)
         s = at[i] - (ends[w] - track.length)
         eye[i] = [*(track.start + s * track.along + aside * across), rng.uniform(1.45, 1.8)]
