@@ -75,11 +75,11 @@ def test_a_box_holds_its_border_and_may_cross_the_antimeridian() -> None:
 
 
 def test_what_is_no_area_is_told_so() -> None:
-    with pytest.raises(PositionError, match="south <= north: found 11, 20, 10, 21"):
+    with pytest.raises(PositionError, match="found 11, 20, 10, 21"):
         Box(11, 20, 10, 21)
     with pytest.raises(PositionError, match="longitude 200"):
         Circle((0, 200), 5)
-    with pytest.raises(PositionError, match="cannot be -1"):
+    with pytest.raises(PositionError, match="found -1"):
         Circle((0, 0), -1)
-    with pytest.raises(PositionError, match="cannot be nan"):
+    with pytest.raises(PositionError, match="found nan"):
         Circle((0, 0), float("nan"))

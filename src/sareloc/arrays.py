@@ -1,4 +1,4 @@
-"""The array types that signatures name."""
+"""Aliases of numpy array types for signatures."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Vectors = npt.NDArray[np.float32]
-"""Descriptors, one in each row."""
+"""Descriptors, one per row."""
 Image = npt.NDArray[np.uint8]
-"""Pixels, (height, width, 3), RGB."""
+"""Pixels (height, width, 3), RGB."""

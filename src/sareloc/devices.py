@@ -1,4 +1,4 @@
-"""Where a model runs: the names that `--device` and `load_model` take."""
+"""Devices for models: the names accepted by `--device` and `load_model`."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 TORCH_DEVICES = ("cpu", "cuda", "cuda:N", "mps")
 RUNTIME_DEVICES = ("openvino", "openvino-int8")
 DEVICES = (*TORCH_DEVICES, *RUNTIME_DEVICES)
-"""All names: torch's devices, and the runtimes that describe faster on a CPU (see `sareloc.models.run_on`)."""
+"""All names: torch devices, and runtimes that are faster on a CPU (see `sareloc.models.run_on`)."""
 DEVICE_HELP = (
-    "Where the model runs: cpu, cuda, cuda:N (the GPU of number N, from 0), mps (Apple), or on a CPU but faster: "
-    "openvino, openvino-int8 (extra openvino). Default: cuda if there is a GPU, else cpu."
+    "Device of the model: cpu, cuda, cuda:N (GPU number N, from 0), mps (Apple), or a faster CPU runtime: openvino, "
+    "openvino-int8 (extra openvino). Default: cuda if there is a GPU, else cpu."
 )
 
 
 def find_device(name: str | torch.device | None, known: tuple[str, ...] = DEVICES) -> torch.device:
     """The torch device of this name; default: the GPU if there is one, else the CPU.
 
-    Raises ArgumentError if the name is unknown (the error lists `known`) or if this machine has no such device (it
-    lists those that it has). A torch.device of a kind that is not among `TORCH_DEVICES` is returned unchecked.
+    Raises ArgumentError if the name is unknown (the error lists `known`) or if this machine has no such device (the
+    error lists its devices). A torch.device of another type than `TORCH_DEVICES` is returned unchecked.
     """
     import torch
 

@@ -1,13 +1,13 @@
-"""What can go wrong, as a tree: catch `SarelocError` to catch everything this package raises on purpose.
+"""The exceptions of this package, all subclasses of `SarelocError`.
 
     SarelocError
-    ├── ArgumentError (also a ValueError)   an argument, a knob, a shape or a name is not one we can use
-    ├── PhotoError                          a photo cannot be found or decoded; has .photo and .reason
-    ├── PositionError                       a position is missing, outside the Earth, or in another frame
-    ├── DatasetError                        a dataset's folder or ground-truth file is not as its format says
-    ├── WeightsError                        a weights file or a checkpoint cannot be used
-    ├── MapError                            a map cannot be opened, or does not belong to this model
-    └── MissingExtraError (also ImportError) an optional dependency is not installed; names the pip line
+    ├── ArgumentError (also a ValueError)    an argument, option, shape or name is invalid
+    ├── PhotoError                           a photo cannot be found or decoded; has .photo and .reason
+    ├── PositionError                        a position is missing, invalid, or in another frame
+    ├── DatasetError                         a dataset's folder or ground-truth file is missing or malformed
+    ├── WeightsError                         a weights file or a checkpoint cannot be used
+    ├── MapError                             a map cannot be opened, or was built with another model
+    └── MissingExtraError (also ImportError) an optional dependency is not installed; names the pip command
 
 A message says what is wrong, what was found, and what to do.
 """
@@ -35,17 +35,17 @@ REFUSALS = {
     errno.ENFILE: ("too many open files on this machine", "close some programs and run again"),
     errno.EFBIG: ("the file is larger than the file system or the limit of this process allows", "choose another disk"),
 }
-"""Errors of the system that are nobody's bug: what is wrong, and what to do."""
+"""Errors of the operating system that users can fix: what is wrong, and what to do."""
 FULL_DATABASE = "database or disk is full"  # SQLite
 NO_MEMORY = re.compile(r"out of memory|not enough memory|can't allocate memory|bad_alloc", re.IGNORECASE)
 
 
 class SarelocError(Exception):
-    """The root of every error that this package raises on purpose."""
+    """The base class of all errors that this package raises."""
 
 
 class ArgumentError(SarelocError, ValueError):
-    """An argument, a knob, a shape or a name is not one we can use."""
+    """An argument, option, shape or name is invalid."""
 
 
 class PhotoError(SarelocError):
@@ -57,16 +57,16 @@ class PhotoError(SarelocError):
         self.reason = reason
 
     def __reduce__(self) -> tuple[type[PhotoError], tuple[str, str]]:
-        """Travel between worker processes unchanged (the default would call the class with one argument)."""
+        """For pickling between worker processes (the default would call the class with one argument)."""
         return PhotoError, (self.photo, self.reason)
 
 
 class PositionError(SarelocError):
-    """A position is missing, outside the Earth, or in a frame that cannot answer the question."""
+    """A position is missing, invalid, or in a frame that does not support the operation."""
 
 
 class DatasetError(SarelocError):
-    """A dataset's folder or ground-truth file is not as its format says."""
+    """A dataset's folder or ground-truth file is missing or malformed."""
 
 
 class WeightsError(SarelocError):
@@ -74,7 +74,7 @@ class WeightsError(SarelocError):
 
 
 class MapError(SarelocError):
-    """A map cannot be opened, or does not belong to this model."""
+    """A map cannot be opened, or was built with another model."""
 
 
 class MissingExtraError(SarelocError, ImportError):
@@ -82,14 +82,14 @@ class MissingExtraError(SarelocError, ImportError):
 
 
 def look_up(table: Mapping[str, T], name: str, what: str) -> T:
-    """The entry of `table` under exactly `name`; an unknown name raises an error that lists the known ones."""
+    """The entry of `table` for exactly `name`; raises ArgumentError with the known names if it is unknown."""
     if name not in table:
         raise ArgumentError(f"unknown {what} {name!r}: known are {', '.join(sorted(table))}")
     return table[name]
 
 
 def need(module: str, extra: str) -> Any:
-    """Import an optional dependency where it is used; its absence names the pip line."""
+    """Import an optional dependency; raises MissingExtraError with the pip command if it is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError as missing:
@@ -97,7 +97,7 @@ def need(module: str, extra: str) -> Any:
 
 
 def errno_of(error: BaseException) -> int | None:
-    """The number of the system's error behind `error`, also of an error that only quotes it; None if there is none."""
+    """The errno behind `error`, also if it only quotes an operating-system error; None if there is none."""
     if isinstance(error, OSError):
         return error.errno
     if isinstance(error, SarelocError):
@@ -111,9 +111,9 @@ def errno_of(error: BaseException) -> int | None:
 
 
 def explain(error: BaseException) -> str | None:
-    """One sentence for the user about an error of this package or of the machine; None: it is a bug, show all of it.
+    """One sentence for the user about an error of this package or of the machine; None for other errors (bugs).
 
-    Of the machine are errors of files and devices (OSError, or an error that quotes one) and a lack of memory.
+    Errors of the machine are those of files and devices (OSError, or an error that quotes one) and lack of memory.
     """
     if isinstance(error, SarelocError):
         return str(error)

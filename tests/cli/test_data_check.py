@@ -66,7 +66,7 @@ def test_long_lists_are_cut(tmp_path, capsys):
     (tmp_path / "meta.csv").write_text("file,lat,lon\n" + rows)
     assert run(tmp_path) == 1
     printed = capsys.readouterr().out
-    assert "queries     none: it can be mapped, not evaluated\n" in printed
+    assert "queries     none: " in printed
     assert "4.jpg\n            and 4 more (--json lists all)" in printed
     assert "5.jpg" not in printed
 
@@ -95,5 +95,5 @@ def test_a_part_of_a_published_set_says_so(tmp_path, capsys):
         Image.new("RGB", (8, 8)).save(tmp_path / "jpg" / f"{name}.jpg")
     assert run("holidays", "--root", tmp_path) == 0
     printed = capsys.readouterr().out
-    assert "(the published set has 1,491 database photos and 500 queries)" in printed
+    assert "1,491 database photos and 500 queries" in printed
     assert "queries     1, of which 1 (100.0 %) have a positive\n" in printed

@@ -1,4 +1,4 @@
-"""`sareloc data draw`: a city from a seed, as photos on disk."""
+"""`sareloc data check`: check a dataset; `sareloc data draw`: render a synthetic city as a dataset."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from sareloc.devices import TORCH_DEVICES, find_device
 from sareloc.errors import ArgumentError
 from sareloc.figures import draw_dataset, save_figure
 
-# `sareloc data check`: what is in a dataset, and what is wrong with it.
-
 LISTED = 5
+DRAWING_HELP = "Device for rendering: cpu, cuda, cuda:N (GPU number N, from 0), mps. Default: cuda if there is a GPU."
 
 
 def check(
@@ -29,22 +28,22 @@ def check(
     decode: Annotated[bool, Parameter(negative=())] = False,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
-    """Count a dataset's photos, say how far it reaches and which queries can be answered, and try every file.
+    """Check a dataset: number of photos, extent, queries with a positive, missing and unreadable files.
 
-    The exit status is 1 where a file is missing or cannot be read.
+    The exit status is 1 if a file is missing or cannot be read.
 
     Parameters
     ----------
     dataset
-        A published set's name, a folder of photos, or a CSV file.
+        The name of a published dataset, a folder of photos, or a CSV file.
     root
-        The folder that holds a published set, or that a CSV file's names are relative to.
+        The folder of a published dataset, or the folder that file names in a CSV file are relative to.
     split
-        Which part of the dataset: train, val or test.
+        The split of the dataset: train, val or test.
     figure
-        Draw a map of database and queries into this file (png, svg or pdf).
+        Draw a map of database and queries to this file (.png, .svg or .pdf).
     decode
-        Decode every photo instead of reading its header: finds truncated files, and takes longer.
+        Decode every photo instead of reading its header; finds truncated files, takes longer.
     as_json
         Print one JSON object instead of a table.
     """
@@ -57,7 +56,7 @@ def check(
 
 
 def table(found: Check, *, decoded: bool = False) -> str:
-    """A check for people to read."""
+    """The result of a check as text."""
     lines = [("dataset", f"{found.name}, split {found.split}"), ("database", f"{found.database:,} photos")]
     lines.append(("queries", _queries(found)))
     lines += [("", published) for published in _published(found)]
@@ -68,7 +67,7 @@ def table(found: Check, *, decoded: bool = False) -> str:
         if found.extent.south is not None:
             e = found.extent
             lines.append(("", f"latitude {e.south:.5f} to {e.north:.5f}, longitude {e.west:.5f} to {e.east:.5f}"))
-    how = "decoded" if decoded else "opened (--decode tries the pixels too)"
+    how = "decoded" if decoded else "opened (--decode also decodes the pixels)"
     lines.append(("files", f"{found.photos - len(found.missing) - len(found.unreadable):,} of {found.photos:,} {how}"))
     lines += _listed("missing", found.missing)
     lines += _listed("unreadable", [f"{file}: {reason}" for file, reason in found.unreadable])
@@ -79,7 +78,7 @@ def table(found: Check, *, decoded: bool = False) -> str:
 
 def _queries(found: Check) -> str:
     if not found.queries:
-        return "none: it can be mapped, not evaluated"
+        return "none: a dataset without queries can be mapped, not evaluated"
     how = f" within {found.hit_radius_m:g} m" if found.protocol in ("radius", "panorama", "time") else ""
     share = 100 * found.queries_with_positive / found.queries
     return f"{found.queries:,}, of which {found.queries_with_positive:,} ({share:.1f} %) have a positive{how}"
@@ -89,7 +88,7 @@ def _published(found: Check) -> list[str]:
     counts = DATASETS[found.name].splits.get(found.split) if found.name in DATASETS else None
     if counts is None or counts == (found.database, found.queries):
         return []
-    return [f"(the published set has {counts[0]:,} database photos and {counts[1]:,} queries)"]
+    return [f"(the published dataset has {counts[0]:,} database photos and {counts[1]:,} queries)"]
 
 
 def _listed(name: str, values: tuple[str, ...] | list[str]) -> list[tuple[str, str]]:
@@ -97,9 +96,6 @@ def _listed(name: str, values: tuple[str, ...] | list[str]) -> list[tuple[str, s
         return []
     rest = [("", f"and {len(values) - LISTED:,} more (--json lists all)")] if len(values) > LISTED else []
     return [(name, f"{len(values):,}"), *(("", value) for value in values[:LISTED]), *rest]
-
-
-DRAWING_HELP = "Where to draw: cpu, cuda, cuda:N (the GPU of number N, from 0), mps. Default: cuda if there is a GPU."
 
 
 def draw(
@@ -111,22 +107,22 @@ def draw(
     photo: str | None = None,
     device: Annotated[str | None, Parameter(help=DRAWING_HELP)] = None,
 ) -> None:
-    """Draw a city and write it as a dataset, with the exact position of every photo in its name and its EXIF.
+    """Render a synthetic city as a dataset, with the exact position of every photo in its file name and EXIF.
 
-    A run that was interrupted goes on where it stopped.
+    An interrupted run is resumed.
 
     Parameters
     ----------
     out
-        The folder to write images/{train,val,test}/{database,queries}/ into.
+        The folder in which images/{train,val,test}/{database,queries}/ are written.
     seed
-        Another number, another city.
+        Random seed of the city.
     size
-        Photos per split: small 150 + 50 queries, medium 3,000 + 1,000, large 10,008 + 7,000.
+        Database photos + queries per split: small 150 + 50, medium 3,000 + 1,000, large 10,008 + 7,000.
     split
-        Which part; the three are different towns.
+        The split to write; the splits are different towns.
     photo
-        Height and width in pixels, such as 480x640; by itself 240x320 for small, 480x640 for the others.
+        Height and width in pixels, such as 480x640. Default: 240x320 for small, 480x640 for medium and large.
     """
     splits = ("train", "val", "test") if split == "all" else (split,)
     where = find_device(device, TORCH_DEVICES)
@@ -139,5 +135,5 @@ def _photo_size(text: str | None) -> tuple[int, int] | None:
         return None
     height, _, width = text.partition("x")
     if not (height.isdecimal() and width.isdecimal()):
-        raise ArgumentError(f"--photo is height x width in pixels, such as 480x640: found {text!r}")
+        raise ArgumentError(f"--photo must be height x width in pixels, such as 480x640: found {text!r}")
     return int(height), int(width)

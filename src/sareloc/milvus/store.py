@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from sareloc.arrays import Floats, Ints, Vectors
 from sareloc.errors import MapError, look_up
-from sareloc.geo import AREA_ROUNDING_M as ROUNDING_M
+from sareloc.geo import ROUNDING_M as ROUNDING_M
 from sareloc.geo import SMALLEST_RADIUS_M, Area, Box, Circle, ecef_from_wgs84, wgs84_from_ecef
 from sareloc.index import Hits, IndexInfo
 from sareloc.maps import Entry, MapManifest, MapPhoto, Matches, PlaceMap
