@@ -103,7 +103,7 @@ def test_what_stops_a_worker_is_said_in_one_line(tmp_path: Path, temp: str, envi
     missing, garbled = build_and_lose("errors", tmp_path, temp, environment)
     assert missing.startswith(f"a worker stopped: map {tmp_path}/none.gpkg does not exist")
     assert "JSONDecodeError" in garbled
-    assert all(said.endswith("the same command goes on") and "\n" not in said for said in (missing, garbled))
+    assert all(said.endswith("repeat the command to continue") and "\n" not in said for said in (missing, garbled))
 
 
 @pytest.mark.slow
@@ -217,7 +217,7 @@ def test_a_cluster_that_does_not_answer_is_one_line_and_leaves_no_map(
     "address", ["ray://", "ray://host", "host:10001", "ray", "http://host:1", "ray://:10001", "ray://host:99999"]
 )
 def test_what_is_no_address_shows_how_one_is_written(address: str) -> None:
-    with pytest.raises(ArgumentError, match=r"is no address of a Ray cluster: write ray://host:10001"):
+    with pytest.raises(ArgumentError, match="not an address of a Ray cluster"):
         check_address(address)
 
 

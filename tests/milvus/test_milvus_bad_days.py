@@ -77,8 +77,8 @@ def test_a_server_that_is_not_there(
     }
     assert run(monkeypatch, *words[command]) == 1
     said = capsys.readouterr().err
-    assert said.startswith(f"sareloc: no Milvus answers at {address.removesuffix('/city')} (")
-    assert said.endswith("start the server, or correct the host and the port\n")
+    assert said.startswith(f"sareloc: no Milvus server answers at {address.removesuffix('/city')} (")
+    assert said.endswith("correct the host and the port\n")
     assert len(said.splitlines()) == 1
 
 
@@ -117,8 +117,8 @@ def test_a_server_lost_in_the_middle_stops_the_build_which_goes_on_later(
         cut_before(3, relay.cut, patched)
         assert run(patched, *command, *knobs) == 1
     said = capsys.readouterr().err.splitlines()[-1]
-    assert f"Milvus at milvus://127.0.0.1:{relay.port} was lost and has not come back within 1 s" in said
-    assert "give the same command, and it goes on where it was" in said
+    assert f"Milvus at milvus://127.0.0.1:{relay.port} has been unavailable for 1 s" in said
+    assert "repeat the command" in said
     relay.mend()
     assert names(address) == {f"000{n}.jpg" for n in range(4)}  # what was acknowledged
     assert run(monkeypatch, *command, *knobs) == 0
@@ -167,7 +167,7 @@ def test_another_models_collection_is_refused(model: PlaceModel, lite: Path, tmp
         build_map(other, tmp_path, address, progress=False)
     with pytest.raises(MapError, match=said):
         PlaceMap(address).check_model(other)
-    with pytest.raises(MapError, match="256 dimensions as float16, asked for are 64 as float16"):
+    with pytest.raises(MapError, match="float16, not 64"):
         build_map(model, tmp_path, address, dim=64, progress=False)
     with pytest.raises(ArgumentError, match="rows of 256 numbers"):
         PlaceMap(address).search([[1.0] * 64], 1)
@@ -179,15 +179,15 @@ def test_a_collection_of_somebody_elses_is_left_alone(model: PlaceModel, lite: P
     address = f"milvus-lite:{lite}/theirs"
     connection = Connection(read_milvus_address(address))
     connection.ask("create_collection", collection_name="theirs", dimension=8)
-    with pytest.raises(MapError, match="is a collection but no map of sareloc's"):
+    with pytest.raises(MapError, match="not a map"):
         build_map(model, tmp_path, address, progress=False)
-    with pytest.raises(MapError, match="is a collection but no map of sareloc's"):
+    with pytest.raises(MapError, match="not a map"):
         PlaceMap(address)
     assert connection.ask("query", collection_name="theirs", filter="", output_fields=["count(*)"])[0]["count(*)"] == 0
 
 
 def test_what_is_not_there_is_told(lite: Path, model: PlaceModel, tmp_path: Path) -> None:
-    with pytest.raises(MapError, match=r"lite.db/absent does not exist: make one with .sareloc map build PHOTOS --out"):
+    with pytest.raises(MapError, match=r"lite.db/absent does not exist"):
         PlaceMap(f"milvus-lite:{lite}/absent")
     write_town(tmp_path, 1)
     with pytest.raises(ArgumentError, match="unknown Milvus index 'FAST': known are FLAT, HNSW"):

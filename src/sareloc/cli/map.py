@@ -1,4 +1,4 @@
-"""`sareloc map`: build, add, sync, remove, info, verify, compact, copy. A map is a file, or an address of Milvus."""
+"""`sareloc map`: build, add, sync, remove, info, verify, compact, copy. A map is a file or a server address."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 
 LISTED = 10
-NOTES = 100  # bad rows of a table are listed all at once, so that they can be corrected at once
-GONE = "photos no longer exist; the map keeps them until map sync"
+NOTES = 100  # bad rows of a table are all listed, so that they can be corrected together
+GONE = "photos no longer exist; they stay in the map until map sync"
+Map = Annotated[str, Parameter(name="--map")]
+"""The argument MAP of every command: a file, or a server address such as milvus://host:19530/city."""
 Json = Annotated[bool, Parameter(name="--json", negative=())]
 
 
@@ -41,48 +43,49 @@ def build(
     device: Device = None,
     as_json: Json = False,
 ) -> int:
-    """Make a map of geotagged photos. Stopped at any moment, the same command goes on where it was.
+    """Build a map of geotagged photos. If it is interrupted, repeat the command to continue.
 
-    The exit status is 1 where no photo has a position.
+    The exit status is 1 if no photo has a position.
 
     Parameters
     ----------
     photos
-        Folders of photos, with their subfolders, or photos. With --cluster also URLs, such as s3://bucket/photos.
+        Folders of photos, with their subfolders, or single photos. With --cluster also URLs, such as
+        s3://bucket/photos.
     out
-        The map: a GeoPackage (.gpkg), which QGIS opens too, or an address such as milvus://host:19530/city.
+        The map: a GeoPackage file (.gpkg), which QGIS can open, or a server address such as milvus://host:19530/city.
     model
-        A model that comes with sareloc (default, fast), or a checkpoint.
+        A packaged model (default, fast) or a checkpoint.
     geotags
-        A CSV (file, lat, lon, heading, time) or GeoJSON with the photos' positions, instead of EXIF and file names.
-        Bad rows are listed with their line numbers; the others are used.
+        A CSV (file, lat, lon, heading, time) or GeoJSON with the photos' positions. Default: geotags.csv or
+        geotags.geojson in the folder, else EXIF, else file names. Bad rows are listed; the others are used.
     dim
-        Keep the first so many dimensions of the descriptors.
+        Dimensions of the descriptors to keep, the first ones. Default: all.
     storage
-        How each number of a descriptor is kept.
+        Type of the stored descriptors.
     batch
-        Photos described at once, and written at once.
+        Photos in one forward pass of the model and one transaction.
     workers
-        Processes that decode photos; with --cluster, for each of its workers.
+        Processes that decode photos (with --cluster: for each of its workers); 0: no other process.
     cluster
-        A Ray cluster whose workers describe the photos: ray://host:10001, or ray://local to start one here.
+        A Ray cluster that computes the descriptors: ray://host:10001, or ray://local to start one on this machine.
     as_json
-        Print one JSON object.
+        Print the result as one JSON object.
     """
-    knobs: dict[str, Any] = {"geotags": geotags, "dim": dim, "storage": storage, "batch": batch, "workers": workers}
+    options: dict[str, Any] = {"geotags": geotags, "dim": dim, "storage": storage, "batch": batch, "workers": workers}
     if cluster is not None:
         from sareloc.cluster.build import build_map_on_cluster
 
-        return _tell(build_map_on_cluster(_load(model, "cpu"), photos, out, cluster=cluster, **knobs), out, as_json)
+        return _tell(build_map_on_cluster(_load(model, "cpu"), photos, out, cluster=cluster, **options), out, as_json)
     from sareloc.maps import build_map
 
     if remote := [photo for photo in photos if is_url(photo)]:
-        raise ArgumentError(f"{remote[0]} is not a folder of this machine: read URLs with --cluster ray://local")
-    return _tell(build_map(_load(model, device), photos, out, **knobs), out, as_json)
+        raise ArgumentError(f"{remote[0]} is a URL, not a folder: read URLs with --cluster ray://local")
+    return _tell(build_map(_load(model, device), photos, out, **options), out, as_json)
 
 
 def add(
-    city: str,
+    map_path: Map,
     photos: Annotated[list[Path], Parameter(negative=())],
     *,
     model: str | None = None,
@@ -92,38 +95,38 @@ def add(
     device: Device = None,
     as_json: Json = False,
 ) -> int:
-    """Add photos to a map; those in it are updated if their position, name or content has changed.
+    """Add photos to a map. Photos that are in it are updated if their position, name or content has changed.
 
-    The exit status is 1 where no photo has a position.
+    The exit status is 1 if no photo has a position.
 
     Parameters
     ----------
-    city
-        The map.
+    map_path
+        The map: a file, or a server address such as milvus://host:19530/city.
     photos
-        Folders of photos, with their subfolders, or photos.
+        Folders of photos, with their subfolders, or single photos.
     model
-        The checkpoint that the map was built with; by itself the packaged model that it was built with.
+        The checkpoint that the map was built with. Default: the packaged model that it was built with.
     geotags
-        A CSV (file, lat, lon, heading, time) or GeoJSON with the photos' positions, instead of EXIF and file names.
-        Bad rows are listed with their line numbers; the others are used.
+        A CSV (file, lat, lon, heading, time) or GeoJSON with the photos' positions. Default: geotags.csv or
+        geotags.geojson in the folder, else EXIF, else file names. Bad rows are listed; the others are used.
     batch
-        Photos described at once, and written at once.
+        Photos in one forward pass of the model and one transaction.
     workers
-        Processes that decode photos.
+        Processes that decode photos; 0: no other process.
     as_json
-        Print one JSON object.
+        Print the result as one JSON object.
     """
     from sareloc.maps import add_photos, load_map_model
 
-    with open_store(city) as store:
-        its_model = load_map_model(store.manifest, Path(city).name, model, device)
-    report = add_photos(its_model, photos, city, geotags=geotags, batch=batch, workers=workers)
-    return _tell(report, city, as_json)
+    with open_store(map_path) as store:
+        its_model = load_map_model(store.manifest, Path(map_path).name, model, device)
+    report = add_photos(its_model, photos, map_path, geotags=geotags, batch=batch, workers=workers)
+    return _tell(report, map_path, as_json)
 
 
 def sync(
-    city: str,
+    map_path: Map,
     photos: Annotated[list[Path], Parameter(negative=())],
     *,
     geotags: Path | None = None,
@@ -135,39 +138,39 @@ def sync(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Make a map hold the photos of these folders as they are now.
+    """Synchronize a map with folders of photos.
 
-    New photos are added; photos that were moved, changed or got another position are updated; photos of the map that
-    were in these folders and no longer exist are removed. Photos of the map that lie elsewhere stay as they are.
+    New photos are added; photos whose name, content or position has changed are updated; photos of the map that were in
+    these folders and no longer exist are removed. Photos of the map outside of these folders are not changed.
 
     Parameters
     ----------
-    city
-        The map.
+    map_path
+        The map: a file, or a server address such as milvus://host:19530/city.
     photos
-        Folders of photos, with their subfolders, or photos.
+        Folders of photos, with their subfolders, or single photos.
     geotags
-        A CSV (file, lat, lon, heading, time) or GeoJSON with the photos' positions, instead of EXIF and file names.
-        Bad rows are listed with their line numbers; the others are used.
+        A CSV (file, lat, lon, heading, time) or GeoJSON with the photos' positions. Default: geotags.csv or
+        geotags.geojson in the folder, else EXIF, else file names. Bad rows are listed; the others are used.
     dry_run
-        Print what would be done, and write nothing.
+        Only print what would be done.
     allow_empty
-        Accept folders that do not exist or hold no photos, and remove all photos of the map that were in them.
+        Accept folders that do not exist or have no photos, and remove all photos of the map that were in them.
     model
-        The checkpoint that the map was built with; default: the packaged model that it was built with.
+        The checkpoint that the map was built with. Default: the packaged model that it was built with.
     batch
-        Photos described at once, and written at once.
+        Photos in one forward pass of the model and one transaction.
     workers
-        Processes that decode photos.
+        Processes that decode photos; 0: no other process.
     as_json
-        Print one JSON object.
+        Print the result as one JSON object.
     """
     from sareloc.maps import sync_map
 
     report = sync_map(
         model,
         photos,
-        city,
+        map_path,
         geotags=geotags,
         batch=batch,
         workers=workers,
@@ -177,92 +180,92 @@ def sync(
     )
     if dry_run and not as_json:
         print("dry run, nothing was written; without --dry-run the report would be:")
-    _tell(report, city, as_json, removed=report.removed)
+    _tell(report, map_path, as_json, removed=report.removed)
 
 
 def remove(
-    city: str,
+    map_path: Map,
     files: Annotated[list[str] | None, Parameter(negative=())] = None,
     *,
     box: tuple[float, float, float, float] | None = None,
 ) -> int:
-    """Remove photos from a map, by name, by box, or by both: then those that fit both.
+    """Remove photos from a map, by file name, by box, or those that meet both.
 
-    The exit status is 1 if no photo fits.
+    The exit status is 1 if no photo was removed.
 
     Parameters
     ----------
-    city
-        The map.
+    map_path
+        The map: a file, or a server address such as milvus://host:19530/city.
     files
-        File names or patterns, such as "2019/*.jpg".
+        File names in the map, or patterns such as "2019/*.jpg".
     box
         South, west, north and east in degrees.
     """
     if not files and box is None:
-        raise ArgumentError("say which photos to remove: file names, or --box SOUTH WEST NORTH EAST")
-    removed = remove_photos(city, files=files or (), area=None if box is None else Box(*box))
+        raise ArgumentError("nothing to remove: give file names, or --box SOUTH WEST NORTH EAST")
+    removed = remove_photos(map_path, files=files or (), area=None if box is None else Box(*box))
     if removed:
-        print(f"removed {removed:,} photos from {city}")
+        print(f"removed {removed:,} photos from {map_path}")
         return 0
-    print(f"sareloc: nothing was removed: no photo of {city} is named so or lies there", file=sys.stderr)
+    print(f"sareloc: nothing was removed: no photo of {map_path} has such a name or is in the box", file=sys.stderr)
     return 1
 
 
-def info(city: str, *, as_json: Json = False) -> None:
-    """Say what a map holds: photos, extent, times, model, bytes, calibrations, and which photos no longer exist.
+def info(map_path: Map, *, as_json: Json = False) -> None:
+    """Show the content of a map: photos, extent, times, model, size, calibrations, and photos that no longer exist.
 
     Parameters
     ----------
-    city
-        The map.
+    map_path
+        The map: a file, or a server address such as milvus://host:19530/city.
     as_json
-        Print one JSON object.
+        Print the result as one JSON object.
     """
-    found = map_info(city)
+    found = map_info(map_path)
     print(json.dumps(asdict(found)) if as_json else table(found))
 
 
-def verify(city: str) -> int:
-    """Read every byte of a map and say what is wrong with it. The exit status is 1 if something is.
+def verify(map_path: Map) -> int:
+    """Check a map's integrity: read all of it and list the problems. The exit status is 1 if there are any.
 
-    Photos whose files no longer exist are listed, too: they can still be matched, and are no damage of the map.
+    Photos whose files no longer exist are listed too; they can still be retrieved and are not a problem of the map.
 
     Parameters
     ----------
-    city
-        The map.
+    map_path
+        The map: a file, or a server address such as milvus://host:19530/city.
     """
-    problems = verify_map(city)
-    print("\n".join(_listed(problems)) if problems else f"{city} is whole")
+    problems = verify_map(map_path)
+    print("\n".join(_listed(problems)) if problems else f"{map_path}: no problems found")
     if not problems:
-        _list(GONE, find_gone(city))
+        _list(GONE, find_gone(map_path))
     return 1 if problems else 0
 
 
-def compact(city: str) -> None:
-    """Give the space of removed photos back to the disk.
+def compact(map_path: Map) -> None:
+    """Free the disk space of removed photos.
 
     Parameters
     ----------
-    city
-        The map.
+    map_path
+        The map: a file, or a server address such as milvus://host:19530/city.
     """
-    before, after = compact_map(city)
-    print(f"{city}: {before / 1e6:,.1f} MB before, {after / 1e6:,.1f} MB after")
+    before, after = compact_map(map_path)
+    print(f"{map_path}: {before / 1e6:,.1f} MB before, {after / 1e6:,.1f} MB after")
 
 
 def copy(source: str, target: str, *, as_json: Json = False) -> None:
-    """Copy a map, from a file to Milvus or back, and compare both. Stopped, the same command goes on where it was.
+    """Copy a map to another file or server, and compare both. If it is interrupted, repeat the command to continue.
 
     Parameters
     ----------
     source
-        The map.
+        The map: a file or a server address.
     target
-        Where it shall be, too: a file, or an address such as milvus://host:19530/city.
+        The copy: a file, or a server address such as milvus://host:19530/city.
     as_json
-        Print one JSON object.
+        Print the result as one JSON object.
     """
     from sareloc.maps import copy_map
 
@@ -275,7 +278,7 @@ def copy(source: str, target: str, *, as_json: Json = False) -> None:
 
 
 def table(found: MapInfo) -> str:
-    """A map's info for people to read."""
+    """`MapInfo` as lines of text."""
     made = found.manifest
     lines = [
         ("photos", f"{found.photos:,}"),
@@ -307,14 +310,14 @@ def _load(model: str, device: str | None) -> PlaceModel:
     return load_model(model, device)
 
 
-def _tell(report: BuildReport, city: str, as_json: bool, removed: Sequence[str] = ()) -> int:
+def _tell(report: BuildReport, map_path: str, as_json: bool, removed: Sequence[str] = ()) -> int:
     unreadable = [str(error) for error in report.unreadable]
     used = report.added + report.updated + report.already + report.duplicates
     if as_json:
-        told: dict[str, Any] = asdict(report) | {"unreadable": unreadable, "map": str(city)}
+        told: dict[str, Any] = asdict(report) | {"unreadable": unreadable, "map": map_path}
         print(json.dumps(told))
     else:
-        print(f"{city}: {_counts(report)}")
+        print(f"{map_path}: {_counts(report)}")
         for said, photos in (
             ("photos that no longer exist were removed", removed),
             ("duplicates have another position", list(map(str, report.conflicts))),

@@ -1,4 +1,4 @@
-"""Building a map on many machines: they describe, and one process, or a server that they all reach, keeps the map."""
+"""Building a map with a Ray cluster: its workers compute descriptors; this process or the workers write the map."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from sareloc.photos.finding import NOT_UTF8, is_url, is_utf8
 
 @dataclass(frozen=True)
 class ClusterReport(BuildReport):
-    """What became of the photos, and who saw to it."""
+    """What was done with the photos, and by which workers."""
 
     workers: Mapping[str, int] = field(default_factory=dict)
-    """How many packets each worker (host:process) has done."""
+    """The number of packets that each worker (host:process) processed."""
 
 
 def build_map_on_cluster(
@@ -47,17 +47,17 @@ def build_map_on_cluster(
     packet: int = 256,
     progress: bool = True,
 ) -> ClusterReport:
-    """Make a map of photos as `build_map` does, described by the workers of a Ray cluster.
+    """Build a map as `build_map` does; the workers of a Ray cluster compute the descriptors.
 
-    `photos`: folders that all machines see under the same path, or URLs that fsspec reads (s3://bucket/photos).
-    `cluster`: ray://host:10001, ray://auto on a machine of the cluster, or ray://local. `packet` photos are handed to a
-    worker at a time: so many are done again where one is lost. `workers` processes decode for each of them.
+    `photos`: folders that all machines have under the same path, or URLs that fsspec reads (s3://bucket/photos).
+    `cluster`: ray://host:10001, ray://auto on a machine of the cluster, or ray://local. `packet`: photos that a worker
+    gets at a time, and that are processed again if the worker is lost. `workers`: decoding processes of each worker.
 
-    A map in a file is written by this process alone; to a Milvus server the workers write. Photos that were moved
-    since they were put into a file's map are described once more.
+    A map file is written by this process; to a map on a server the workers write themselves. Descriptors of photos that
+    were moved since they were added to a map file are computed again.
     """
     if packet < 1:
-        raise ArgumentError(f"a packet holds one photo or more, found {packet}")
+        raise ArgumentError(f"packet must be 1 or more, found {packet}")
     start, checkpoint = time.monotonic(), checkpoint_of(model)
     manifest = MapManifest(model.name, model.fingerprint(), dim or model.dim, storage)
     with Target(out, manifest) as target, joined(cluster, len(checkpoint)) as ray:
@@ -94,9 +94,9 @@ class _Building:
         ) as bar:
             if server is not None:
                 if todo:
-                    self.target.open()  # the workers expect it
-                # A file with new content may hold what was another file's: only who sees all of them in order may
-                # put these in, and when nobody else writes any more.
+                    self.target.open()  # before the workers
+                # A file with new content may have the former content of another file: these photos are added by one
+                # process, in order, when the workers have finished.
                 fresh = [one for one in todo if one.name not in entries]
                 self._run(fresh, {}, replace(self.work, out=server), bar)
                 todo = [one for one in todo if one.name in entries]

@@ -1,4 +1,4 @@
-"""A Ray cluster: joining one, or starting one on this machine, and running packets of photos through its workers."""
+"""A Ray cluster: connecting to one, or starting one on this machine, and running packets of photos through it."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from sareloc.maps.examine import Tally
 SCHEME = "ray://"
 HERE, RUNNING = "ray://local", "ray://auto"
 STORE_BYTES = 256 * 2**20  # Ray's own default is a third of the memory; packets are small
-TRIES = 10  # for a packet whose worker is lost again and again
-HEAD = "node:__internal_head__"  # what Ray calls the machine that runs the cluster
+TRIES = 10  # of a packet whose worker is lost
+HEAD = "node:__internal_head__"  # Ray's name of the machine that runs the cluster
 BLOCKS = 10_000
 ANSWER_S = 10.0
 FAILED = "failed"
-GO_ON = "What is in the map stays in it, and the same command goes on"
+GO_ON = "The photos in the map are kept: repeat the command to continue"
 
 
 def check_address(address: str) -> None:
-    """What is no address of a cluster is an ArgumentError that shows how one is written."""
+    """Raise ArgumentError unless this is the address of a cluster."""
     try:
         server = urlsplit(address)
         complete = address in (HERE, RUNNING) or bool(server.hostname and server.port)
-    except ValueError:  # a port that is none
+    except ValueError:  # an invalid port
         complete = False
     if not address.startswith(SCHEME) or not complete:
         raise ArgumentError(
-            f"{address!r} is no address of a Ray cluster: write ray://host:10001, {RUNNING} on a machine of the "
+            f"{address!r} is not an address of a Ray cluster: write ray://host:10001, {RUNNING} on a machine of the "
             f"cluster, or {HERE} to start Ray here"
         )
 
 
 @contextmanager
 def joined(address: str, model_bytes: int) -> Iterator[Any]:
-    """The module ray, connected; a process that has called `ray.init` stays with the cluster that it has.
+    """The module ray, connected; a process that has called `ray.init` uses the cluster that it is connected to.
 
-    Ray prints what happens to its workers: here to standard error, as standard output may be for a program to read.
+    Ray prints about its workers: here to standard error, as a program may read standard output.
     """
     check_address(address)
     ray = need("ray", "ray")
@@ -58,7 +58,7 @@ def joined(address: str, model_bytes: int) -> Iterator[Any]:
             store = STORE_BYTES + 2 * model_bytes
             ray.init(address="local", include_dashboard=False, object_store_memory=store, **quiet)
         else:
-            if address != RUNNING:  # Ray would wait for half a minute
+            if address != RUNNING:  # Ray itself would wait for half a minute
                 parts = urlsplit(address)
                 socket.create_connection((str(parts.hostname), int(parts.port or 0)), ANSWER_S).close()
             ray.init(address="auto" if address == RUNNING else address, **quiet)
@@ -75,34 +75,34 @@ def joined(address: str, model_bytes: int) -> Iterator[Any]:
 
 
 def run_packets(ray: Any, packets: Sequence[str], checkpoint: bytes, work: Work) -> Iterator[Done]:
-    """What became of each packet, in order, as the cluster's workers get them done.
+    """The result of each packet, in order, as the workers finish them.
 
-    A worker that is lost loses nothing: its packet is done again, by itself when it is back or by another.
+    The packet of a lost worker is processed again.
     """
-    # on the head, without which there is no cluster: any other machine may be lost
+    # on the head node, without which there is no cluster: other machines may be lost
     on_head = ray.remote(num_cpus=0, resources={HEAD: 0.001})
-    foreman = on_head(WorkerPool).remote(list(packets), checkpoint, work)
+    workers = on_head(WorkerPool).remote(list(packets), checkpoint, work)
     try:
-        found = ray.get(foreman.version.remote())
+        found = ray.get(workers.version.remote())
         if found != __version__:
             raise SarelocError(f"the cluster has sareloc {found}, this is {__version__}: install the same on both")
-        while (row := ray.get(foreman.next.remote())) is not None:
+        while (row := ray.get(workers.next.remote())) is not None:
             if row[FAILED]:
                 raise SarelocError(f"a worker stopped: {row[FAILED]}. {GO_ON}")
             yield read_done(row)
     except ray.exceptions.RayError as lost:
-        raise SarelocError(f"the cluster gave up: {_reason(lost)}. {GO_ON}") from lost
+        raise SarelocError(f"the cluster failed: {_reason(lost)}. {GO_ON}") from lost
     finally:
-        ray.kill(foreman)
+        ray.kill(workers)
 
 
 class WorkerPool:
-    """Runs the workers, from inside the cluster: Ray Data does not work from a client outside of it."""
+    """Runs the workers, as an actor inside the cluster: Ray Data does not work from a client outside of it."""
 
     def __init__(self, packets: list[str], checkpoint: bytes, work: Work) -> None:
         ray, data = need("ray", "ray"), need("ray.data", "ray")
         context = data.DataContext.get_current()
-        context.execution_options.preserve_order = True  # of two photos with one content the first goes in
+        context.execution_options.preserve_order = True  # of two photos with the same content the first is added
         context.enable_progress_bars = False
         rows = data.from_items(
             [{"packet": packet} for packet in packets], override_num_blocks=min(len(packets), BLOCKS)
@@ -117,16 +117,16 @@ class WorkerPool:
         )
 
     def version(self) -> str:
-        """Of the sareloc that is installed on the cluster."""
+        """The version of sareloc on the cluster."""
         return __version__
 
     def next(self) -> dict[str, Any] | None:
-        """What became of the next packet; None after the last."""
+        """The result of the next packet; None after the last."""
         return next(self._rows, None)
 
 
 class _RayDescriber:
-    """A worker whose errors of ours are rows: Ray would try again what raises them, and print where they came from."""
+    """A worker that returns errors as rows: Ray would retry after an exception, and print its traceback."""
 
     def __init__(self, checkpoint: Any, work: Work) -> None:
         self._checkpoint, self._work = checkpoint, work
@@ -142,7 +142,7 @@ class _RayDescriber:
 
 
 def _workers(nodes: Sequence[dict[str, Any]], decoders: int) -> dict[str, Any]:
-    """How many workers there are and what each takes: one for each GPU, else for so many cores as it has decoders."""
+    """The number of workers and their resources: one for each GPU, else one for each `decoders` cores."""
     pool = need("ray.data", "ray").ActorPoolStrategy
     alive = [node["Resources"] for node in nodes if node["Alive"]]
     gpus = sum(int(node.get("GPU", 0)) for node in alive)
@@ -156,6 +156,6 @@ def _workers(nodes: Sequence[dict[str, Any]], decoders: int) -> dict[str, Any]:
 
 
 def _reason(lost: BaseException) -> str:
-    """The last line that names an error other than Ray's: what went wrong, without the way that it came."""
+    """The last line that names an error other than Ray's: the cause, without the traceback."""
     lines = str(lost).strip().splitlines() or [type(lost).__name__]
     return next((line for line in reversed(lines) if re.match(r"(?!ray\.)[\w.]+(Error|Exception)\b", line)), lines[-1])

@@ -1,4 +1,7 @@
-"""A worker of a cluster: holds the model, takes packets of photos, gives or writes their descriptors."""
+"""A worker of a cluster: computes the descriptors of packets of photos, and returns or writes them.
+
+Packets and results are sent as JSON between the process that builds the map and the workers.
+"""
 
 from __future__ import annotations
 
@@ -27,35 +30,32 @@ from sareloc.photos.decoding import TRUNCATED, is_truncated
 from sareloc.photos.finding import TABLES, fetch_file, find_remote_photos, is_url, remote_stamp, usual_url
 from sareloc.photos.tables import counted
 
-# What travels between the process that builds a map and the workers of a cluster, as JSON: packets of photos, and what
-# became of them.
-
 FILE_URL = "file://"
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A photo that shall go into a map."""
+    """A photo to add to a map."""
 
     where: str
     """Its path, the same on every machine, or its URL."""
     stamp: tuple[int, int] | None
-    """Size in bytes and time stamp in ns when it was listed; None where it is gone already."""
+    """Size in bytes and modification time in ns when it was listed; None if it does not exist."""
     geotag: Geotag | None = None
-    """What a table says of it; None: ask the photo."""
+    """From a table; None: read it from the photo."""
     name: str = ""
-    """What the map calls it."""
+    """Its name in the map."""
 
 
 @dataclass
 class Done:
-    """What became of a packet of photos."""
+    """The result of a packet of photos."""
 
     worker: str
     """Host and process."""
     tally: Tally
     photos: list[tuple[str, MapPhoto]] = field(default_factory=list)
-    """Where they lie, and what a map knows of them: those that nobody has written yet."""
+    """Path or URL, and record, of photos that are not written to the map yet."""
     descriptors: Vectors = field(default_factory=lambda: np.zeros((0, 0), dtype=np.float32))
     """(n, dim) of `photos`."""
 
@@ -63,10 +63,7 @@ class Done:
 def list_wanted(
     given: str | Path | Sequence[str | Path], geotags: str | Path | None
 ) -> tuple[list[Wanted], tuple[str, ...]]:
-    """The photos in folders, here or at a URL, with what tables say of their positions; as `build_map` finds them.
-
-    Also notes on what is wrong or odd about the tables.
-    """
+    """The photos in folders, local or at URLs, with their geotags in tables, as `build_map` does; and warnings."""
     items = [given] if isinstance(given, str | Path) else list(given)
     local = [path for item in items if (path := _local_path(item)) is not None]
     remote = [str(item) for item in items if _local_path(item) is None]
@@ -96,7 +93,7 @@ def _local_path(item: str | Path) -> Path | None:
 
 
 def _remote_table(folder: str, geotags: str | Path | None) -> tuple[dict[str, Geotag], list[str]]:
-    """Geotags by URL, from this table, whose names are relative to the folder, or from the one in the folder; notes."""
+    """Geotags by URL from a table with names relative to the folder, default: the table in the folder; and warnings."""
     head, colons, behind = usual_url(folder).partition("::")
     within, after = head if head.endswith("/") else f"{head}/", f"{colons}{behind}"
     with TemporaryDirectory() as scratch:
@@ -108,7 +105,7 @@ def _remote_table(folder: str, geotags: str | Path | None) -> tuple[dict[str, Ge
 
 
 def packets_of(wanted: Sequence[Wanted], size: int) -> list[str]:
-    """Photos as packets of so many."""
+    """Photos in packets of `size`, as JSON."""
     return [json.dumps([asdict(one) for one in wanted[i : i + size]]) for i in range(0, len(wanted), size)]
 
 
@@ -120,7 +117,7 @@ def read_packet(packet: str) -> Iterator[Wanted]:
 
 
 def write_done(done: Done) -> dict[str, Any]:
-    """As a row of a table."""
+    """A result as a row of a table."""
     about = {
         "worker": done.worker,
         "tally": asdict(replace(done.tally, unreadable=[])),
@@ -131,7 +128,7 @@ def write_done(done: Done) -> dict[str, Any]:
 
 
 def read_done(row: dict[str, Any]) -> Done:
-    """From a row of a table."""
+    """A result from a row of a table."""
     about = json.loads(row["about"])
     unreadable = [PhotoError(photo, reason) for photo, reason in about["unreadable"]]
     photos = [(where, _photo(known)) for where, known in about["photos"]]
@@ -149,26 +146,26 @@ def _photo(known: dict[str, Any]) -> MapPhoto:
     return MapPhoto(**known | {"geotag": _geotag(known["geotag"]), "sha256": bytes.fromhex(known["sha256"])})
 
 
-FETCHING = 16  # photos on their way from a storage at a time
+FETCHING = 16  # parallel downloads
 
 Found = tuple[str, MapPhoto]
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a worker is there for."""
+    """The settings of a worker."""
 
     dim: int
     batch: int
-    """Photos described at once."""
+    """Photos in one forward pass."""
     decoders: int
-    """Processes that decode; 0: the worker itself."""
+    """Decoding processes; 0: the worker itself."""
     out: str | None
-    """The map that the worker writes to; None: it gives the descriptors back."""
+    """The map that the worker writes to; None: it returns the descriptors."""
 
 
 class Describer:
-    """Called with one packet after another. Done twice, as when a worker was lost, a packet leaves the map as once."""
+    """Processes packets. Processing one twice, as when a worker was lost, leaves the same map as once."""
 
     def __init__(self, checkpoint: bytes, work: Work) -> None:
         """`checkpoint`: the content of a model's .safetensors file."""
@@ -203,10 +200,8 @@ class Describer:
     def _describe(self, found: Sequence[Found], files: Sequence[Path], tally: Tally) -> Done:
         vectors = np.zeros((len(found), self._work.dim), dtype=np.float32)
         described = np.zeros(len(found), dtype=bool)
-        knobs = self._work
-        for part in describe(
-            self._model, files, batch=knobs.batch, workers=knobs.decoders, dim=knobs.dim, progress=False
-        ):
+        work = self._work
+        for part in describe(self._model, files, batch=work.batch, workers=work.decoders, dim=work.dim, progress=False):
             vectors[part.rows], described[part.rows] = part.descriptors, True
             tally.notes += [f"{found[row][0]}: {TRUNCATED}" for row in part.rows if is_truncated(files[row])]
             tally.unreadable += [PhotoError(found[row][0], error.reason) for row, error in part.errors.items()]
@@ -215,7 +210,7 @@ class Describer:
 
 
 def _examine(wanted: Wanted, scratch: Path, files: dict[str, Path]) -> MapPhoto | PhotoError | None:
-    """What a map knows of a photo, which from here on is a file: noted in `files`."""
+    """The record of a photo; its local file, downloaded if needed, is stored in `files`."""
     try:
         file = fetch_file(wanted.where, scratch) if is_url(wanted.where) else Path(wanted.where)
         table = {} if wanted.geotag is None else {os.path.abspath(file): wanted.geotag}

@@ -1,9 +1,8 @@
 """A collection of Milvus or milvus-lite: an index of vectors, with columns of data about each.
 
-Vectors are unit vectors as far as their rounding lets them, kept as they come in float32 and compared by their inner
-product; a length beside each makes exact distances of those. Reading is consistent at
-one of two levels: "Strong", which sees whatever anybody has written and waits for it (some 0.2 s), or "Bounded", which
-does not wait and may miss the last seconds.
+Vectors are unit vectors up to rounding, stored as float32 and compared by inner product; the length of each is stored
+too, which gives exact distances. Reads have one of two consistency levels: "Strong" sees all earlier writes and waits
+for them (about 0.2 s), "Bounded" does not wait and may miss the last seconds.
 """
 
 from __future__ import annotations
@@ -21,51 +20,46 @@ from sareloc.errors import ArgumentError, MapError, look_up
 from sareloc.index.exact import Hits, IndexInfo, checked_ids, checked_k, checked_vectors, nearest_of
 from sareloc.milvus.connection import Connection
 
-# The indexes that a Milvus collection can have, and how each is searched.
-#
-# FLAT compares with every vector and is right always; HNSW reads few of them, for maps of millions, and misses some,
-# the more the less descriptors cluster. A collection whose owner has given it another index is searched with that
-# index's own defaults.
-
 DEFAULT = "FLAT"
 
 
 @dataclass(frozen=True)
-class MilvusIndex:
-    """How an index is made, and searched for so many hits."""
+class IndexParameters:
+    """The parameters of an index."""
 
-    made: dict[str, Any]
-    searched: Callable[[int], dict[str, Any]]
+    build: dict[str, Any]
+    search: Callable[[int], dict[str, Any]]
+    """By the number of hits."""
 
 
-INDEXES: dict[str, MilvusIndex] = {
-    "FLAT": MilvusIndex({}, lambda k: {}),
-    "HNSW": MilvusIndex({"M": 32, "efConstruction": 200}, lambda k: {"ef": max(2 * k, 400)}),
+INDEXES: dict[str, IndexParameters] = {
+    "FLAT": IndexParameters({}, lambda k: {}),
+    "HNSW": IndexParameters({"M": 32, "efConstruction": 200}, lambda k: {"ef": max(2 * k, 400)}),
 }
+"""FLAT compares with every vector; HNSW with few, for millions of photos, and misses some neighbours, the more the less
+descriptors cluster. A collection with another index is searched with the default parameters of that index."""
 
 
 def search_parameters(index: str, k: int) -> dict[str, Any]:
-    """What to ask this index with, for k hits."""
-    return INDEXES[index].searched(k) if index in INDEXES else {}
+    """The search parameters of an index for k hits."""
+    return INDEXES[index].search(k) if index in INDEXES else {}
 
-
-# How a Milvus collection is made: an id, a vector and its length, and columns of what is known of each.
 
 LONGEST_TEXT = 8192  # bytes
 INDEX_PROPERTY = "sareloc.index"
 """The property of a collection that names the index it was created with."""
-LOAD_S = 3600.0  # a server that was started again reads its collections from disk
+LOAD_S = 3600.0  # a restarted server reads its collections from disk
 WAITS_S = (0.1, 0.2, 0.4)
 
 
 @dataclass(frozen=True)
 class Column:
-    """Something that is known of each vector."""
+    """A column of data about each vector."""
 
     name: str
     kind: Literal["DOUBLE", "INT64", "VARCHAR"]
     absent: float | str
-    """What stands where nothing was said."""
+    """The default value."""
 
 
 def create_collection(
@@ -106,7 +100,7 @@ def complete_collection(connection: Connection) -> str:
     index = properties.get(INDEX_PROPERTY)
     index = index if index in INDEXES else DEFAULT
     parameters = connection.make_index_parameters()
-    parameters.add_index("vector", index_type=index, metric_type="IP", params=INDEXES[index].made)
+    parameters.add_index("vector", index_type=index, metric_type="IP", params=INDEXES[index].build)
     described = _ensure(
         lambda: connection.ask("describe_index", **name, index_name="vector"),
         lambda: connection.ask("create_index", **name, index_params=parameters),
@@ -135,7 +129,7 @@ def _ensure(find: Callable[[], Any], make: Callable[[], object]) -> Any:
 
 
 MOST_ROWS = 16_384
-"""Milvus gives no more hits to a query, and no more rows at once."""
+"""Milvus returns at most this many hits for a query, and rows at a time."""
 NUMBERS_AT_ONCE = 2**22  # of vectors in one message: 16 MiB
 HITS_AT_ONCE = 2**17
 IDS_AT_ONCE = 8192
@@ -146,7 +140,7 @@ Row = dict[str, Any]
 
 
 class MilvusCollection:
-    """The vectors of a collection that exists, with `columns` beside them; one without an index is given it.
+    """The vectors of an existing collection, with `columns`; its index is built if it has none.
 
     Safe from several threads.
     """
@@ -163,13 +157,13 @@ class MilvusCollection:
         self.dim = int(next(field for field in described["fields"] if field["name"] == "vector")["params"]["dim"])
 
     def upsert(self, ids: Ints, vectors: Vectors, known: Mapping[str, Sequence[Any]] | None = None) -> None:
-        """See `Index`. `known`: for some columns, what they say of each vector."""
+        """See `Index`. `known`: the values of some columns for each vector."""
         rows = checked_vectors(vectors, self.dim)
         new = checked_ids(ids, len(rows)).tolist()
         lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
         if len(rows) and not np.abs(lengths - 1).max() <= UNIT:
             raise ArgumentError(
-                f"Milvus is given unit vectors: found one of length {lengths[np.argmax(np.abs(lengths - 1))]:.3f}"
+                f"expected unit vectors, found one of length {lengths[np.argmax(np.abs(lengths - 1))]:.3f}"
             )
         columns = {column.name: [column.absent] * len(rows) for column in self.columns} | dict(known or {})
         columns["length"] = lengths.tolist()
@@ -186,7 +180,7 @@ class MilvusCollection:
             self._ask("delete", ids=part)
 
     def search(self, queries: Vectors, k: int, among: Ints | None = None) -> Hits:
-        """See `Index`. A hit may be missed where the index is not FLAT."""
+        """See `Index`. A hit may be missed if the index is not FLAT."""
         if among is None:
             return self.find(queries, k)[0]
         return self.find_among(queries, k, among)[0]
@@ -194,7 +188,7 @@ class MilvusCollection:
     def find_among(
         self, queries: Vectors, k: int, among: Ints, fields: Sequence[str] = ()
     ) -> tuple[Hits, dict[int, Row]]:
-        """As `find`, from these ids alone."""
+        """As `find`, among these ids."""
         asked, rows = checked_vectors(queries, self.dim), dict[int, Row]()
         parts = [_nothing(len(asked))]
         for part in _parts(np.unique(among)):
@@ -206,18 +200,18 @@ class MilvusCollection:
     def find(
         self, queries: Vectors, k: int, where: str = "", fields: Sequence[str] = ()
     ) -> tuple[Hits, dict[int, Row]]:
-        """The k nearest of those that fit the condition `where`, in Milvus's words, and these fields of them by id."""
+        """The k nearest that meet the condition `where` (in Milvus's syntax), and these fields of them by id."""
         asked, k = checked_vectors(queries, self.dim), checked_k(k)
         if k > MOST_ROWS:
             k = min(k, self.count(where))
         if k > MOST_ROWS:
-            raise ArgumentError(f"Milvus finds {MOST_ROWS:,} hits at most, asked for are {k:,}")
+            raise ArgumentError(f"Milvus finds at most {MOST_ROWS:,} hits, requested: {k:,}")
         found: list[list[Row]] = []
         for start in range(0, len(asked) if k else 0, step := max(1, HITS_AT_ONCE // max(k, 1))):
             found += self._search(asked[start : start + step], k, where, fields)
         shortest = min(map(len, found), default=k)
         if shortest < k and shortest < (k := min(k, self.count(where))):
-            return self._scan(asked, k, where, fields)  # an index may lose its way among what does not fit
+            return self._scan(asked, k, where, fields)  # an index may miss hits if few vectors meet the condition
         rows = {hit["id"]: hit["entity"] for hits in found for hit in hits}
         if not found:
             return _nothing(len(asked)), rows
@@ -239,7 +233,7 @@ class MilvusCollection:
         return found
 
     def _scan(self, asked: Vectors, k: int, where: str, fields: Sequence[str]) -> tuple[Hits, dict[int, Row]]:
-        """As `find`, by comparing with all that fit."""
+        """As `find`, by comparing with all that meet the condition."""
         best, known = _nothing(len(asked)), dict[int, Row]()
         for page in self.select(where, (*fields, "vector")):
             ids = np.array([row["id"] for row in page], dtype=np.int64)
@@ -252,23 +246,23 @@ class MilvusCollection:
         return best, known
 
     def select(self, where: str = "", fields: Sequence[str] = ()) -> Iterator[list[Row]]:
-        """All that fit, with these fields, in rising order of id, some thousand at a time."""
+        """All rows that meet the condition, with these fields, by ascending id, some thousand at a time."""
         page = min(MOST_ROWS, max(1, NUMBERS_AT_ONCE // self.dim)) if "vector" in fields else MOST_ROWS
         names = ["id", *fields]
         first = self._ask("query", filter=where, limit=page, output_fields=names, consistency_level=self.consistency)
-        if len(first) < page:  # mostly: and an iterator takes a second to begin on older servers
+        if len(first) < page:  # the usual case; an iterator takes a second to start on older servers
             if first:
                 yield sorted(first, key=lambda row: int(row["id"]))
             return
         pages = self._ask("query_iterator", batch_size=page, filter=where, output_fields=names)
         try:
-            while rows := self.connection.patiently(pages.next):
+            while rows := self.connection.retry(pages.next):
                 yield list(rows)
         finally:
             pages.close()
 
     def rows(self, ids: Ints, fields: Sequence[str] = ()) -> dict[int, Row]:
-        """These fields of these ids; those that are not there are left out."""
+        """These fields of these ids; unknown ids are ignored."""
         return {row["id"]: row for part in _parts(ids) for page in self.select(f"id in {part}", fields) for row in page}
 
     def fetch(self, ids: Ints) -> Vectors:
@@ -280,17 +274,17 @@ class MilvusCollection:
         return np.array([rows[i]["vector"] for i in wanted], dtype=np.float32).reshape(-1, self.dim)
 
     def any_value(self, column: str, where: str) -> float | None:
-        """What a column says of one of those that fit; None where there is none."""
+        """The value of a column in one row that meets the condition; None if there is none."""
         rows = self._ask("query", filter=where, limit=1, output_fields=[column], consistency_level=self.consistency)
         return float(rows[0][column]) if len(rows) else None
 
     def seal(self) -> None:
-        """Let the server index what came last, which it searches less well until then; it may say "not now"."""
+        """Ask the server to index what was added last, which it searches less well until then; it may refuse."""
         with suppress(MapError):
             self._ask("flush", retry_on_rate_limit=False)
 
     def count(self, where: str = "") -> int:
-        """How many fit; whatever was written before is counted."""
+        """The number of rows that meet the condition, with all earlier writes."""
         counted = self._ask("query", filter=where, output_fields=["count(*)"], consistency_level="Strong")
         return int(counted[0]["count(*)"])
 

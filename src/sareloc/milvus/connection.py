@@ -1,4 +1,9 @@
-"""The connection to Milvus: asked again while the server is away, and errors of ours in place of pymilvus's."""
+"""Addresses of maps on Milvus, and the connection to a server, which retries while the server is unavailable.
+
+milvus://HOST[:PORT]/COLLECTION            a server; default port: 19530
+milvus-lite:FOLDER/FILE.db/COLLECTION      milvus-lite: a file, without a server
+...?index=HNSW                             the index that a new collection gets; see `INDEXES`
+"""
 
 from __future__ import annotations
 
@@ -15,15 +20,9 @@ from typing import Any, TypeVar
 
 from sareloc.errors import ArgumentError, MapError, MissingExtraError, need
 
-# Addresses of maps that live in Milvus, as they are written where a map's file could stand.
-#
-# milvus://HOST[:PORT]/COLLECTION a server; port 19530 by default milvus-lite:FOLDER/FILE.db/COLLECTION milvus-lite:
-# the same without a server, in this process ...?index=HNSW which index a collection gets when it is made, see
-# `milvus_index`
-
 PORT = 19530
 
-# one slash or two: pathlib makes one of them
+# one slash or two: pathlib replaces two by one
 _SERVER = re.compile(r"milvus:/{1,2}(?P<host>\[[0-9a-fA-F:]+\]|[\w.-]+)(?::(?P<port>\d{1,5}))?/(?P<collection>[^/]*)")
 _LITE = re.compile(r"milvus-lite:(?P<file>.*\.db)/(?P<collection>[^/]*)")
 _COLLECTION = re.compile(r"[A-Za-z_]\w{0,254}", re.ASCII)
@@ -31,19 +30,19 @@ _COLLECTION = re.compile(r"[A-Za-z_]\w{0,254}", re.ASCII)
 
 @dataclass(frozen=True)
 class MilvusAddress:
-    """Where a collection is."""
+    """The address of a collection."""
 
     where: str
-    """For people: milvus://host:port, or milvus-lite:file.db."""
+    """For messages: milvus://host:port, or milvus-lite:file.db."""
     uri: str
     """For pymilvus: http://host:port, or a file that ends in .db."""
     collection: str
     index: str | None = None
-    """The index that was asked for; None where the address does not say."""
+    """The index that the address names; None if it names none."""
 
     @property
     def local(self) -> bool:
-        """Whether this is milvus-lite's."""
+        """Whether this is a file of milvus-lite."""
         return self.uri.endswith(".db")
 
     def __str__(self) -> str:
@@ -51,12 +50,12 @@ class MilvusAddress:
 
 
 def read_milvus_address(given: str | Path) -> MilvusAddress:
-    """The parts of an address; what is none is an ArgumentError that shows how one is written."""
+    """The parts of an address. Raises ArgumentError if it is malformed."""
     address, _, query = str(given).partition("?")
     found = (_SERVER if address.startswith("milvus:") else _LITE).fullmatch(address)
     if found is None:
         raise ArgumentError(
-            f"{given} is no address of a map in Milvus: write milvus://host:{PORT}/collection, or "
+            f"{given} is not an address of a map on Milvus: write milvus://host:{PORT}/collection, or "
             "milvus-lite:file.db/collection"
         )
     if not _COLLECTION.fullmatch(found["collection"]):
@@ -65,7 +64,7 @@ def read_milvus_address(given: str | Path) -> MilvusAddress:
         )
     index = re.fullmatch(r"(?:index=(\w+))?", query)
     if index is None:
-        raise ArgumentError(f"{given} asks for {query!r}: only index=NAME may stand behind the question mark")
+        raise ArgumentError(f"{given} has the query {query!r}: only index=NAME may follow the question mark")
     index_name = index[1] and index[1].upper()
     if address.startswith("milvus:"):
         server = f"{found['host']}:{found['port'] or PORT}"
@@ -76,11 +75,11 @@ def read_milvus_address(given: str | Path) -> MilvusAddress:
 T = TypeVar("T")
 
 TOKEN = "MILVUS_TOKEN"
-"""The environment variable with user:password, or an API key, for servers that ask who is there."""
+"""The environment variable with user:password, or an API key, for servers with authentication."""
 CONNECT_S = 10.0
-"""A server that does not answer by then is not there."""
+"""Time limit for connecting to a server."""
 PATIENCE_S = 60.0
-"""How long a server that was there may be away before its caller gives up."""
+"""How long a call is retried while the server is unavailable."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
 
 _IMPORTING = Lock()
@@ -95,14 +94,14 @@ class Connection:
         self.address = address
         self._milvus = _need_pymilvus()
         for name in ("pymilvus", *(("milvus_lite", "grpc._server") if address.local else ())):
-            logging.getLogger(name).setLevel(logging.CRITICAL)  # what they log, with its traceback, they raise as well
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # they log errors with tracebacks, and raise them too
         if address.local:
             _make_room(Path(address.uri))
         try:
             token = os.environ.get(TOKEN, "")
             self._client = self._milvus.MilvusClient(uri=address.uri, token=token, timeout=CONNECT_S)
         except self._errors as error:
-            raise MapError(self._not_there(error)) from error
+            raise MapError(self._connection_error(error)) from error
 
     @property
     def _errors(self) -> tuple[type[Exception], ...]:
@@ -110,7 +109,7 @@ class Connection:
 
     @property
     def types(self) -> Any:
-        """Milvus's types of fields."""
+        """The types of fields of pymilvus."""
         return self._milvus.DataType
 
     def make_schema(self) -> Any:
@@ -122,54 +121,56 @@ class Connection:
         return self._client.prepare_index_params()
 
     def close(self) -> None:
-        """Let the server go."""
+        """Close the connection."""
         self._client.close()
 
     def ask(self, method: str, **arguments: Any) -> Any:
-        """Call a method of pymilvus's client, see `patiently`."""
-        return self.patiently(getattr(self._client, method), **{"timeout": PATIENCE_S, **arguments})
+        """Call a method of pymilvus's client; see `retry`."""
+        return self.retry(getattr(self._client, method), **{"timeout": PATIENCE_S, **arguments})
 
-    def patiently(self, call: Callable[..., T], **arguments: Any) -> T:
-        """Call something that asks the server; while that is away, again and again, ever less often.
+    def retry(self, call: Callable[..., T], **arguments: Any) -> T:
+        """Call a function that asks the server, with growing pauses while the server is unavailable.
 
-        What is asked for may so be done twice: it must come to the same. After `PATIENCE_S` of silence, or when the
-        server refuses, a MapError says what happened.
+        The server may execute it twice, so it must be idempotent. Raises MapError if the server refuses, or is
+        unavailable for `PATIENCE_S`.
         """
         start, wait = monotonic(), FIRST_WAIT_S
         while True:
             try:
                 return call(**arguments)
             except self._errors as error:
-                if not _passes(error):
+                if not _is_temporary(error):
                     raise MapError(f"Milvus at {self.address} refused to {call.__name__}: {_said(error)}") from error
                 waited = monotonic() - start
                 if waited + wait > PATIENCE_S:
                     raise MapError(
-                        f"Milvus at {self.address.where} was lost and has not come back within {PATIENCE_S:.0f} s "
-                        f"({_said(error)}). What it had acknowledged is kept: when it is there again, give the same "
-                        "command, and it goes on where it was"
+                        f"Milvus at {self.address.where} has been unavailable for {PATIENCE_S:.0f} s "
+                        f"({_said(error)}). All acknowledged photos are kept: repeat the command when the server runs "
+                        "again, and it continues"
                     ) from error
             sleep(wait)
             wait = min(2 * wait, LONGEST_WAIT_S)
 
-    def _not_there(self, error: Exception) -> str:
+    def _connection_error(self, error: Exception) -> str:
         if self.address.local:
             return (
                 f"{self.address.where} cannot be opened ({_said(error)}): is another process using it? milvus-lite "
-                "serves one at a time; a server serves many"
+                "supports one process at a time; a server supports many"
             )
         if "unauthenticated" in repr(error.__cause__).lower() or "auth" in _said(error).lower():
-            return f"Milvus at {self.address.where} does not know us ({_said(error)}): set {TOKEN} to user:password"
+            return (
+                f"Milvus at {self.address.where} refused authentication ({_said(error)}): set {TOKEN} to user:password"
+            )
         return (
-            f"no Milvus answers at {self.address.where} ({_said(error)}): start the server, or correct the host and "
-            "the port"
+            f"no Milvus server answers at {self.address.where} ({_said(error)}): start it, or correct the host and the "
+            "port"
         )
 
 
 def _need_pymilvus() -> Any:
-    """pymilvus, without what it does when it is imported: it configures logging anew for the whole process, and from
-    then on nothing reaches a log file that the application had opened before."""
-    with _IMPORTING:  # else two threads could each put back what the other one had put there
+    """pymilvus, imported without its side effect: it configures logging for the whole process, which disconnects the
+    log files of the application."""
+    with _IMPORTING:  # two threads must not restore each other's replacement
         configure = logging.config.dictConfig
         logging.config.dictConfig = lambda config: None
         try:
@@ -179,7 +180,7 @@ def _need_pymilvus() -> Any:
 
 
 def _make_room(file: Path) -> None:
-    """Milvus-lite wants to be installed, and a folder for its file."""
+    """Check that milvus-lite is installed, and create the folder of its file."""
     try:
         need("milvus_lite", "milvus")
     except MissingExtraError as missing:
@@ -187,8 +188,8 @@ def _make_room(file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
 
 
-def _passes(error: Exception) -> bool:
-    """Whether an error is one of a server that is away, starting or overloaded."""
+def _is_temporary(error: Exception) -> bool:
+    """Whether an error means that the server is unavailable, starting or overloaded."""
     grpc = need("grpc", "milvus")
     code = error.code() if isinstance(error, grpc.RpcError) else getattr(error, "code", None)
     if isinstance(code, grpc.StatusCode):

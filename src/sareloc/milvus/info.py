@@ -27,7 +27,7 @@ CHANGED_S = 5.0
 
 
 def milvus_info(address: Address) -> MapInfo:
-    """What a map holds, without reading all of it: a country's photos are too many."""
+    """See `map_info`; found by queries, without reading all photos."""
     with open_milvus_store(address, consistency="Bounded") as store:
         photos = store.count()
         latitudes = _extremes(store.collection, "lat", -90.0, 90.0, DEGREES)
@@ -44,7 +44,7 @@ def milvus_info(address: Address) -> MapInfo:
 def _extremes(
     collection: MilvusCollection, column: str, low: float, high: float, tolerance: float
 ) -> tuple[float, float] | None:
-    """The smallest and the largest value of a column in this range; None where there is none."""
+    """The smallest and the largest value of a column in this range; None if there is none."""
     one = collection.any_value(column, f"{column} >= {low!r} and {column} <= {high!r}")
     return (
         None
@@ -54,7 +54,7 @@ def _extremes(
 
 
 def _nearest(collection: MilvusCollection, column: str, limit: float, best: float, tolerance: float) -> float:
-    """The value nearest to a limit that none lies beyond: half of what could be nearer is asked for at a time."""
+    """The value nearest to a limit of all values, by bisection."""
     while abs(best - limit) > tolerance:
         middle = (best + limit) / 2
         low, high = sorted((middle, limit))
@@ -76,7 +76,9 @@ def verify_milvus(address: Address) -> list[str]:
             found += len(page)
             bar.update(len(page))
         if found != store.count():
-            problems.append(f"Milvus counts {store.count():,} photos and gives {found:,}: is somebody writing?")
+            problems.append(
+                f"Milvus counts {store.count():,} photos and returns {found:,}: is another process writing?"
+            )
     return problems
 
 

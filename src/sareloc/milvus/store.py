@@ -1,4 +1,8 @@
-"""A map as a collection of Milvus: a row for each photo, the manifest and the notes as properties of the collection."""
+"""A map as a collection of Milvus: a row for each photo, the manifest and the notes as properties of the collection.
+
+The id of a photo is the first 63 bits of the SHA-256 of its content, so that every process writes the same row for it.
+(Of 100 million photos, two have the same id with a probability of 1 in 1,800: the later one is not added.)
+"""
 
 from __future__ import annotations
 
@@ -25,13 +29,8 @@ from sareloc.milvus.collection import DEFAULT, INDEXES, Column, Consistency, Mil
 from sareloc.milvus.connection import Connection, read_milvus_address
 from sareloc.photos import Geotag
 
-# A photo as a row of a Milvus collection.
-#
-# Its id is the first 63 bits of the SHA-256 of its content, so that whoever adds it, however often, writes the same
-# row. (Of 100 million photos two share an id with a chance of 1 in 1,800: the later one is left out.)
-
 UNKNOWN = -1e18
-"""Stands where a time or a heading is not known: old servers have no empty fields."""
+"""The value of an unknown time or heading: old servers have no nullable fields."""
 COLUMNS = (
     Column("lat", "DOUBLE", 0.0),
     Column("lon", "DOUBLE", 0.0),
@@ -55,7 +54,7 @@ def photo_id(sha256: bytes) -> int:
 
 
 def inside(box: Box) -> str:
-    """The condition, in Milvus's words, that a photo stands in a box, borders included."""
+    """The condition, in Milvus's syntax, that a photo is in a box, borders included."""
     between = "and" if box.west <= box.east else "or"  # the latter across the antimeridian
     return (
         f"lat >= {float(box.south)!r} and lat <= {float(box.north)!r} "
@@ -64,7 +63,7 @@ def inside(box: Box) -> str:
 
 
 def row_of(photo: MapPhoto) -> Row:
-    """What is known of a photo, without its id and its descriptor."""
+    """The columns of a photo, without its id and its descriptor."""
     tag = photo.geotag
     return {
         "lat": float(tag.latlon[0]),
@@ -87,7 +86,7 @@ def photo_of(row: Row) -> MapPhoto:
 
 
 def entry_of(row: Row) -> Entry:
-    """What an entry says, of a row with its columns."""
+    """The entry of a row with the columns `ENTRY`."""
     return Entry(row["id"], row["file"], (row["size_bytes"], row["modified_ns"]), _geotag(row))
 
 
@@ -135,13 +134,13 @@ class MilvusMap(PlaceMap):
         return Matches(hits.ids, hits.distances, latlon.reshape(*hits.ids.shape, 2), files)
 
     def _find_in_circle(self, queries: Vectors, k: int, circle: Circle) -> tuple[Hits, dict[int, Row]]:
-        """By the box around the circle, and the exact distance here; servers measure circles in various ways."""
+        """Search in the box around the circle, then select by exact distance; servers compute it in various ways."""
         hits, rows = self._collection.find(queries, SPARE * k, inside(circle.bounds()), PLACE)
         latlon = np.array([[row["lat"], row["lon"]] for row in rows.values()], dtype=np.float64).reshape(-1, 2)
         held = np.array(list(rows), dtype=np.int64)[circle.rows(latlon)]
         in_circle = np.isin(hits.ids, held)
         enough = int(in_circle.sum(axis=1).min(initial=k))
-        if enough < k and hits.ids.shape[1] == SPARE * k:  # there may be more than were looked at
+        if enough < k and hits.ids.shape[1] == SPARE * k:  # there may be more in the circle
             ids = [ids for ids, _, _ in self._store.pages(circle)]
             return self._collection.find_among(queries, k, np.concatenate([held, *ids]), PLACE)
         first = np.argsort(~in_circle, axis=1, kind="stable")[:, : min(k, enough)]
@@ -153,7 +152,7 @@ class MilvusMap(PlaceMap):
         return self._collection.fetch(np.asarray(ids, dtype=np.int64))
 
     def sample(self, count: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
-        """See `PlaceMap`; always the same ones: ids are hashes, so that the smallest belong to photos at random."""
+        """See `PlaceMap`; always the same photos: those with the smallest ids, which are hashes."""
         limit = IDS * SPARE * count // max(self._count, 1)
         parts = list(self._collection.select(f"id < {min(limit, IDS - 1)}", PLACE))
         rows = [row for part in parts for row in part][:count]
@@ -180,7 +179,7 @@ class MilvusMap(PlaceMap):
     def refresh(self) -> None:
         """See `PlaceMap`."""
         if manifest_of(self._collection.connection) != self.manifest:
-            raise MapError(f"{self._store.name} has become another map since it was opened: open it again")
+            raise MapError(f"{self._store.name} is another map than when it was opened: open it again")
         self._look_again()
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -222,7 +221,7 @@ class MilvusStore:
         self.collection.connection.close()
 
     def add(self, photos: Sequence[MapPhoto], descriptors: Vectors) -> int:
-        """See `MapStore`. First what is replaced goes, then the new comes: stopped between, the same call mends it."""
+        """See `MapStore`. Replaced photos are removed first; an interrupted call can be repeated."""
         ids = np.array([photo_id(photo.sha256) for photo in photos], dtype=np.int64)
         there = self.collection.rows(ids)
         new = list({i: row for row, i in enumerate(ids.tolist()) if i not in there}.values())
@@ -231,7 +230,7 @@ class MilvusStore:
         return len(new)
 
     def update(self, entries: Sequence[Entry]) -> None:
-        """See `MapStore`. Stopped between, the same call finishes it."""
+        """See `MapStore`. An interrupted call can be repeated."""
         for start in range(0, len(entries), ROWS_AT_ONCE):
             part = {entry.photo_id: entry for entry in entries[start : start + ROWS_AT_ONCE]}
             rows = self.collection.rows(np.array(list(part), dtype=np.int64), [*ALL, "vector"])
@@ -307,7 +306,7 @@ class MilvusStore:
     def _drop_replaced(self, photos: Iterable[MapPhoto | Entry]) -> None:
         replaced = {photo.replaces: photo.file for photo in photos if photo.replaces is not None}
         rows = self.collection.rows(np.array(list(replaced), dtype=np.int64), ["file"])
-        # unless it has got another name meanwhile
+        # unless its name was changed meanwhile
         gone = [i for i, row in rows.items() if row["file"] == replaced[i]]
         self.collection.delete(np.array(gone, dtype=np.int64))
 
@@ -344,7 +343,7 @@ def open_milvus_store(where: Address, write: bool = True, *, consistency: Consis
     address = read_milvus_address(where)
     connection = Connection(address)
     if not connection.ask("has_collection", collection_name=address.collection):
-        raise MapError(f'map {address} does not exist: make one with "sareloc map build PHOTOS --out {address}"')
+        raise MapError(f'map {address} does not exist: build one with "sareloc map build PHOTOS --out {address}"')
     return _store_of(connection, consistency)
 
 
@@ -355,7 +354,7 @@ def open_or_create_milvus_store(where: Address, manifest: MapManifest) -> Milvus
     """
     address = read_milvus_address(where)
     connection = Connection(address)
-    values = asdict(replace(manifest, map_id=uuid.uuid4().hex, format=1))  # later formats differ in files alone
+    values = asdict(replace(manifest, map_id=uuid.uuid4().hex, format=1))  # later formats differ only in files
     properties = {f"{PROPERTY}{key}": str(value) for key, value in values.items()}
     create_collection(connection, manifest.dim, COLUMNS, address.index or DEFAULT, properties)
     return _store_of(connection, "Strong")
@@ -390,10 +389,8 @@ def _properties(connection: Connection) -> dict[str, str]:
 
 
 def manifest_of(connection: Connection) -> MapManifest:
-    """What the collection says it is."""
+    """The manifest of a collection. Raises MapError if the collection is not a map."""
     values = {key.removeprefix(PROPERTY): text for key, text in _properties(connection).items()}
     if "fingerprint" not in values:
-        raise MapError(
-            f"{connection.address} is a collection but no map of sareloc's: give another name, and a map will be made"
-        )
+        raise MapError(f"{connection.address} is a collection but not a map of sareloc: use another name for a new map")
     return read_manifest(values, str(connection.address))
