@@ -165,20 +165,21 @@ class Localizer:
 
     def load(self, photos: Sequence[Photo]) -> Iterator[Image | PhotoError]:
         """Pixels of photos, in order, at the model's size; for one that cannot be decoded, the error."""
-        files = [photo for photo in photos if isinstance(photo, str | Path)]
         size = self.model.preprocess.size
+        files = [photo for photo in photos if isinstance(photo, str | Path)]
         # starting workers takes longer than decoding a few photos
-        decoded = load_images(files, size, workers=self.workers if len(files) > FEW else 0)
+        in_workers = load_images(files, size, workers=self.workers) if self.workers and len(files) > FEW else None
         for row, photo in enumerate(photos):
-            if isinstance(photo, str | Path):
-                yield next(decoded)[1]
-            elif isinstance(photo, bytes):
+            is_file = isinstance(photo, str | Path)
+            if not isinstance(photo, str | Path | bytes):
+                yield photo
+            elif is_file and in_workers is not None:
+                yield next(in_workers)[1]
+            else:
                 try:
-                    yield decode(photo, size=size, name=f"photo {row}")
+                    yield decode(photo, size=size, name=None if is_file else f"photo {row}")
                 except PhotoError as error:
                     yield error
-            else:
-                yield photo
 
     def _search(self, photos: Sequence[Photo], near: Area | None, top: int) -> Iterator[tuple[Match, ...] | PhotoError]:
         waiting = self.load(photos)

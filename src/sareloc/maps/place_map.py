@@ -16,7 +16,7 @@ from sareloc.errors import MapError
 from sareloc.geo import Area, Positions, within_radius
 from sareloc.index import ExactIndex, Index, IndexInfo, ShardedIndex
 from sareloc.index.exact import find_rows
-from sareloc.index.sharded import EXACT_NUMBERS
+from sareloc.index.sharded import EXACT_NUMBERS, exact_below
 from sareloc.maps.file import MapFile
 from sareloc.maps.listing import FileListing, FileWatch
 from sareloc.maps.maintain import compact_file, file_info, index_cache, verify_file
@@ -172,7 +172,7 @@ class FileMap(PlaceMap):
             checksums, change_id, notes = file.checksums(), file.change_id(), file.notes()
             if self._held is None:
                 loaded = ids[:0]
-                if isinstance(self._index, ShardedIndex):
+                if isinstance(self._index, ShardedIndex) and len(ids) > exact_below(self.manifest.dim):
                     loaded = self._index.load(index_cache(self.manifest), ids, checksums)
                 kept = np.isin(ids, loaded, assume_unique=True)
             else:
