@@ -38,8 +38,7 @@ def serve_command(
 ) -> None:
     """Localize photos over HTTP: an API for programs, and a page for people.
 
-    Ctrl-C or SIGTERM stops the service after the accepted requests are answered. The token can also be given in the
-    environment variable SARELOC_TOKEN, so that other users of the machine do not see it.
+    Ctrl-C or SIGTERM stops the service after the accepted requests are answered.
 
     Parameters
     ----------
@@ -62,18 +61,18 @@ def serve_command(
         need(module, "serve")
     from sareloc.serve.server import bind, make_server
 
-    shown, granted = serving or Serving(), limits or Limits()
-    if shown.token is None:
-        shown = replace(shown, token=os.environ.get("SARELOC_TOKEN"))
+    serving, limits = serving or Serving(), limits or Limits()
+    if serving.token is None:
+        serving = replace(serving, token=os.environ.get("SARELOC_TOKEN"))
     if is_loopback(host):
-        shown = replace(shown, allow_host=(*shown.allow_host, *({host} - {"::1", *LOOPBACK})))
-    elif not shown.allow_host:
+        serving = replace(serving, allow_host=(*serving.allow_host, *({host} - {"::1", *LOOPBACK})))
+    elif not serving.allow_host:
         name = socket.gethostname() if host in EVERYWHERE else host
         raise ArgumentError(
             f"--host {host} requires the host names that requests may use, so that web pages of other hosts cannot "
             f"read the map (DNS rebinding): add --allow-host {name} (may be repeated), or --allow-host '*' for all"
         )
-    elif shown.token is None:
+    elif serving.token is None:
         print(
             f"sareloc: warning: everyone who can reach {host} can query this map and see its photos; without --token "
             "no client can add photos. Use a reverse proxy to restrict access",
@@ -84,8 +83,8 @@ def serve_command(
             place_map,
             model,
             search,
-            serving=shown,
-            limits=granted,
+            serving=serving,
+            limits=limits,
             min_confidence=min_confidence,
             device=device,
             batch=batch,
@@ -95,14 +94,14 @@ def serve_command(
             options = " ".join(f"--photos {shlex.quote(folder)}" for folder in hidden.folders)
             print(
                 f"sareloc: note: {hidden.count:,} photos of the map have no thumbnails, as they are not in the "
-                f"folders that may be shown: add {options} to show them",
+                f"folders that may be serving: add {options} to show them",
                 file=sys.stderr,
             )
-        name = host if host not in EVERYWHERE else shown.allow_host[0].replace("*", "localhost")
+        name = host if host not in EVERYWHERE else serving.allow_host[0].replace("*", "localhost")
         where = f"http://{bracketed(name)}:{listening.getsockname()[1]}/"
         make_server(
             app,
-            granted,
+            limits,
             lambda: print(f"serving {place_map.name} at {where} (Ctrl-C stops)", flush=True),
             access_log=access_log,
         ).run(sockets=[listening])

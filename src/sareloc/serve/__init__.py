@@ -31,8 +31,8 @@ def make_app(
 ) -> FastAPI:
     """The service as an ASGI app, for uvicorn or another server.
 
-    place_map: the path or address of a map, which may be empty, or a localizer. The arguments from `model` to `batch`
-    are those of `open_localizer`, and are used for a path only.
+    place_map: the path or address of a map, which may be empty, or a localizer. model, search, min_confidence, device,
+    batch: as in `open_localizer`; ignored for a localizer, which has its own.
     """
     for module in ("fastapi", "python_multipart", "prometheus_client"):
         need(module, "serve")

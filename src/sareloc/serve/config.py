@@ -68,7 +68,8 @@ class Serving:
     """Folder whose photos may be shown as thumbnails, in addition to the map file's folder; may be repeated. Photos in
     other folders are matched but not shown."""
     token: str | None = None
-    """Clients with the token can add and remove photos; default: no client can."""
+    """Clients with the token can add and remove photos; default: no client can. `sareloc serve` also reads it from the
+    environment variable SARELOC_TOKEN, which other users of the machine cannot see."""
     allow_host: tuple[str, ...] = ()
     """Host name or IP address accepted in the Host header of requests, such as places.example.org; may be repeated.
     localhost, 127.0.0.1 and [::1] are always accepted; * accepts every name."""
