@@ -20,8 +20,7 @@ import time
 import numpy as np
 import torch
 
-from sareloc.city import city_places, draw_scene, make_scene
-from sareloc.city.geometry import Poses
+from sareloc.city import Poses, city_places, draw_scene, make_scene
 
 
 def seconds(work, device: torch.device) -> float:

@@ -1,4 +1,4 @@
-"""Twelve views of the drawn city on one sheet: three places, each at four visits.
+"""Twelve views of the synthetic city on one sheet: three places, each at four visits.
 
 python examples/city_contact_sheet.py city.png
 """
@@ -30,7 +30,7 @@ def contact_sheet() -> Image.Image:
     kinds = [kind for row in VISITS for kind in row]
     moments = [make_moment(rng, kind, city.town.origin[0], city.town.rotation) for kind in kinds]
     poses = city.views.database.take(np.repeat(PLACES, len(VISITS[0])))
-    # A visitor never stands exactly where the last one stood.
+    # Every visit has a slightly different camera position.
     poses = replace(
         poses,
         eye=poses.eye + rng.normal(0, [0.6, 0.6, 0.1], poses.eye.shape),

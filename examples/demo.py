@@ -1,9 +1,9 @@
-"""The main job, end to end: draw a town, map it, ask where photos were taken, and see how well that went.
+"""End to end: render photos of a synthetic city, build a map, localize queries, and report the results.
 
     python examples/demo.py [FOLDER]
 
-Everything goes to FOLDER (by default ./demo): the photos, the map (town.gpkg, which QGIS opens), the fixes
-(fixes.geojson) and a page with the results (report.html). A second run goes on from what is there.
+Writes to FOLDER (default: ./demo): the photos, the map (town.gpkg, which QGIS opens), the fixes (fixes.geojson) and a
+report (report.html). A second run reuses the photos and descriptors.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def main(folder: Path) -> None:
         print(f"{time.monotonic() - start:6.1f} s  {words}", flush=True)
 
     drawn = draw_places(folder, seed=0, size="small", splits=("test",), progress=True)
-    say(f"drew {drawn} photos of a town into {folder / 'images'}")
+    say(f"rendered {drawn} photos of a synthetic city into {folder / 'images'}")
 
     model = load_model("fast")  # the small one; "default" takes longer
     say(f"model {model.name}: descriptors of {model.dim} dimensions")
 
     path = folder / "town.gpkg"
-    path.unlink(missing_ok=True)  # a map belongs to its model, which may be another one this time
+    path.unlink(missing_ok=True)  # a map works only with the model it was built with
     built = build_map(model, folder / "images" / "test" / "database", path)
     say(f"mapped {built.added} photos into {path}")
 
@@ -50,7 +50,7 @@ def main(folder: Path) -> None:
     fixes = [fix for fix in localizer.localize_many(photos) if isinstance(fix, Fix)]
     answers = [(photo.name, fix) for photo, fix in zip(photos, fixes, strict=True)]
     (folder / "fixes.geojson").write_text(geojson(answers))
-    say(f"asked where {len(photos)} photos of other days and nights were taken, such as")
+    say(f"localized {len(photos)} photos taken at other times, for example")
     for photo, fix in answers[:2]:
         print(f"          {sentence(photo, fix)}")
     predicted = judge(photos, fixes, localizer.place_map)
@@ -67,13 +67,13 @@ def main(folder: Path) -> None:
 
 
 def judge(photos: list[Path], fixes: list[Fix], place_map: PlaceMap) -> PredictedPositions | None:
-    """Hold the fixes against the truth, print that, and return what the report's map shows: those with a position."""
+    """Compare the fixes with the true positions, print the results, and return the predictions for the report's map."""
     tags = [read_geotag(photo) for photo in photos]
     truth = np.array([tag.latlon for tag in tags if tag is not None])
     first = distance_m([fix.matches[0].latlon for fix in fixes], truth) <= HIT_M
     print(f"          recall@1: the first match was taken within {HIT_M:g} m for {first.mean():.0%}")
     found = [row for row, fix in enumerate(fixes) if fix.found]
-    print(f"          {len(found)} of {len(photos)} have a fix, the others are told to be not in this map")
+    print(f"          {len(found)} of {len(photos)} have a fix, the others are reported as not in this map")
     if not found:
         return None
     latlon = np.array([fixes[row].latlon for row in found])

@@ -1,9 +1,8 @@
 """Draw every figure of docs/gallery.md from the drawn city: python examples/draw_gallery.py
 
-Draws the small towns, trains three short runs from one start (EfficientNet-lite0 with its ImageNet weights, extra
-`lite`) on the first, and asks the third about places that none of them has seen. Everything is small on purpose, for
-minutes on two cores. What takes long is kept in the work folder: a run that was stopped goes on, a second one only
-draws. Chromium, where it is installed, takes the pictures of the pages.
+Renders a small synthetic city, trains three short runs from one initial model (EfficientNet-lite0 with ImageNet
+weights, extra `lite`) on its train split, and evaluates them on its test split. All sizes are small, for minutes on two
+cores. Results are cached in the work folder, so that an interrupted run is resumed. Screenshots of pages need chromium.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from sareloc.city import draw_places
 from sareloc.datasets import Places, load_dataset
 from sareloc.describe import describe_all, occlusion_map
 from sareloc.evaluation import rank
-from sareloc.figures.style import png_bytes
+from sareloc.figures import png_bytes
 from sareloc.files import write_atomically
 from sareloc.loading import load_images
 from sareloc.localize import Localizer, Search
@@ -37,7 +36,7 @@ from sareloc.photos import decode, longest_side
 from sareloc.training import TrainingConfig, train
 
 SEED, WIDEST_PX, MARGIN_PX = 0, 900, 12
-SIZE, CLUSTERS, DIM = (120, 160), 8, 32  # small enough to be trained in half a minute, and to leave something to learn
+SIZE, CLUSTERS, DIM = (120, 160), 8, 32  # small enough for training in half a minute
 EPOCHS, RERANK, MIN_CONFIDENCE, MAP_MIN_CONFIDENCE = 8, 20, 0.5, 0.25
 NS = (1, 2, 3, 5, 10, 20)
 BEFORE, RUNS = "Before training", {"sare-ind": "SARE-Ind", "triplet": "Triplet", "contrastive": "Contrastive"}
@@ -114,7 +113,7 @@ def main() -> None:
 
 
 def start(town: Places, file: Path) -> PlaceModel:
-    """The model that all runs start from."""
+    """The initial model of all runs."""
     if not file.exists():
         paths = [town.database.path(row) for row in range(len(town.database))]
         photos = [image for _, image in load_images(paths, None) if isinstance(image, np.ndarray)]
@@ -128,7 +127,7 @@ def trained(loss: str, towns: dict[str, Places], work: Path) -> PlaceModel:
     if not (work / loss / "model.safetensors").exists():
         model = start(towns["train"], work / "start.safetensors")
         model.name = f"lite0-netvlad-{loss}"
-        # fifty queries are few for the paper's recipe: AdamW gets somewhere with them
+        # fifty queries are too few for the paper's recipe: AdamW converges faster
         config = TrainingConfig(loss=loss, epochs=EPOCHS, dim=DIM, optimizer="adamw", lr=0.001, schedule="cosine",
                                 reduction="tuples", seed=SEED)  # fmt: skip
         train(model, towns["train"], config, validation=towns["val"], out=work / loss, resume=True)
@@ -138,7 +137,7 @@ def trained(loss: str, towns: dict[str, Places], work: Path) -> PlaceModel:
 def fixes_of(
     model: PlaceModel, name: str, town: Places, work: Path, searches: int = 2
 ) -> tuple[dict[str, figures.PrecisionRecallCurve], figures.PredictedPositions]:
-    """How sure the fixes of the model's map are, as they are and re-ranked; and where the last of these put queries."""
+    """Confidence curves of the fixes in the model's map, without and with re-ranking, and the last predictions."""
     path = work / f"{model.fingerprint()}.gpkg"
     build_map(model, work / "city" / "images" / town.split / "database", path)
     queries = [town.queries.path(row) for row in range(len(town.queries))]
@@ -152,7 +151,7 @@ def fixes_of(
 
 
 def embedded(model: PlaceModel, town: Places) -> tuple[np.ndarray, np.ndarray, list[np.ndarray | None], list[str]]:
-    """The database photos: where t-SNE puts them, their places, thumbnails and names."""
+    """The database photos: t-SNE coordinates, place labels, thumbnails and names."""
     photos = town.database
     paths = [photos.path(row) for row in range(len(photos))]
     points = figures.project_tsne(describe_all(model, paths).vectors, seed=SEED)
@@ -161,7 +160,7 @@ def embedded(model: PlaceModel, town: Places) -> tuple[np.ndarray, np.ndarray, l
 
 
 def write_photo(path: Path, png: bytes, widest_px: int = WIDEST_PX) -> Path:
-    """Write a picture that is mostly photos as JPEG, a quarter of the bytes, without the empty ground below it."""
+    """Write a PNG as JPEG, cropped to its content and at most `widest_px` wide."""
     content = io.BytesIO()
     with Image.open(io.BytesIO(png)) as image:
         shown = image.convert("RGB")
@@ -174,10 +173,10 @@ def write_photo(path: Path, png: bytes, widest_px: int = WIDEST_PX) -> Path:
 
 
 def photograph(page: Path, out: Path, size: tuple[int, int], widest_px: int = WIDEST_PX) -> None:
-    """A picture of a page, taken by chromium."""
+    """Write a screenshot of a page, taken by chromium."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
-        print(f"{out} is left as it was: there is no chromium to photograph {page} with")
+        print(f"{out} is unchanged: chromium, which takes screenshots, is not installed ({page})")
         return
     with tempfile.TemporaryDirectory() as folder:
         shot = Path(folder) / "shot.png"

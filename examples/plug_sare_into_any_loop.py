@@ -1,4 +1,4 @@
-"""SARE in a training loop of your own: one line makes the loss, one calls it. Runs in seconds, on synthetic photos."""
+"""The SARE loss in any PyTorch training loop, on synthetic vectors instead of photos; runs in seconds."""
 
 import torch
 import torch.nn.functional as F
@@ -8,12 +8,12 @@ from sareloc.losses import SARE, mean_over_pairs
 
 TUPLES, NEGATIVES, PLACES = 4, 10, 200
 torch.manual_seed(0)
-looks = torch.randn(PLACES, 64)  # what each place looks like, whoever passes by
-weather = torch.randn(8, 64)  # what differs from photo to photo, wherever it is taken
+looks = torch.randn(PLACES, 64)  # the appearance of each place
+weather = torch.randn(8, 64)  # differences between photos of a place
 
 
 def photograph(places: Tensor) -> Tensor:
-    """Photos (..., 64) of these places, each in a weather of its own."""
+    """Photos (..., 64) of these places, each with random weather."""
     return looks[places] + torch.randn(*places.shape, 8) @ weather
 
 

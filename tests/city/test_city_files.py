@@ -7,8 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from sareloc.city import SIZES, Size, city_places, draw, draw_pixels, draw_places, make_town
-from sareloc.city.dataset import geotags, photo_names
+from sareloc.city import SIZES, Size, city_places, draw, draw_pixels, draw_places, geotags, make_town, photo_names
 from sareloc.datasets import load_dataset
 from sareloc.errors import ArgumentError
 from sareloc.geo import distance_m, enu_from_wgs84

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sareloc.datasets import PhotoSet, Places, load_dataset
-from sareloc.datasets.check import check_places, find_extent
+from sareloc.datasets import PhotoSet, Places, check_places, find_extent, load_dataset
 from sareloc.geo import Positions, distance_m
 
 

@@ -10,8 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from sareloc.datasets import load_dataset
-from sareloc.datasets.places import PhotoSet, Places
+from sareloc.datasets import PhotoSet, Places, load_dataset
 from sareloc.errors import DatasetError
 from sareloc.evaluation import evaluate, evaluate_rankings, search
 from sareloc.geo import Positions

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sareloc.datasets import load_dataset
-from sareloc.datasets.places import PhotoSet, Places
+from sareloc.datasets import PhotoSet, Places, load_dataset
 from sareloc.errors import ArgumentError, DatasetError
 from sareloc.evaluation import PROTOCOLS, evaluate_rankings
 from sareloc.geo import Positions, ecef_from_wgs84

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from sareloc.datasets.places import PhotoSet, Places
+from sareloc.datasets import PhotoSet, Places
 from sareloc.errors import ArgumentError, DatasetError
 from sareloc.evaluation import apply_protocol, evaluate, rank
 from sareloc.geo import Positions

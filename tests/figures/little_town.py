@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from sareloc.datasets.places import PhotoSet, Places
+from sareloc.datasets import PhotoSet, Places
 from sareloc.evaluation import CurvePoint, Report
-from sareloc.figures import QueryMatches
-from sareloc.figures.matches import judge_rankings
+from sareloc.figures import QueryMatches, judge_rankings
 from sareloc.geo import Positions
 
 

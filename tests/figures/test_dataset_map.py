@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sareloc.datasets.places import PhotoSet, Places
+from sareloc.datasets import PhotoSet, Places
 from sareloc.errors import ArgumentError, DatasetError
 from sareloc.figures import draw_dataset
 from sareloc.geo import Positions

@@ -14,7 +14,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from tests.figures.little_town import colour, photos
 
-from sareloc.datasets.places import PhotoSet
+from sareloc.datasets import PhotoSet
 from sareloc.errors import ArgumentError, MissingExtraError
 from sareloc.figures import draw_embedding, place_labels, project_tsne, write_embedding_page
 from sareloc.figures.embedding import THUMBNAIL, ZOOMS, fitting_zooms, place_colour

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.figures.little_town import photos
 
-from sareloc.datasets.places import PhotoSet
+from sareloc.datasets import PhotoSet
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.figures import confidence_curve, draw_map, draw_precision_recall, predicted_by_fixes
 from sareloc.localize import Fix

@@ -11,8 +11,7 @@ from matplotlib.patches import Rectangle
 from tests.figures.little_town import colour
 
 from sareloc.errors import ArgumentError
-from sareloc.figures import QueryMatches, draw_matches, query_heatmap
-from sareloc.figures.matches import match_label
+from sareloc.figures import QueryMatches, draw_matches, match_label, query_heatmap
 from sareloc.figures.style import RIGHT, WRONG
 from sareloc.models import PlaceModel
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sareloc.datasets.places import PhotoSet, Places
+from sareloc.datasets import PhotoSet, Places
 from sareloc.errors import ArgumentError
 from sareloc.evaluation import evaluate
 from sareloc.figures import QueryMatches, find_query_matches

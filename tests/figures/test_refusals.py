@@ -24,10 +24,10 @@ from sareloc.figures import (
     draw_precision_recall,
     draw_recall,
     draw_training,
+    png_bytes,
     write_embedding_page,
     write_report,
 )
-from sareloc.figures.style import png_bytes
 from sareloc.geo import Positions
 from sareloc.losses import make_loss
 from sareloc.training import EpochRecord

@@ -31,8 +31,7 @@ from sareloc.maps import (
     remove_photos,
 )
 from sareloc.models.place_model import PlaceModel
-from sareloc.photos import Geotag, decode, exif_bytes, make_utm_name
-from sareloc.photos.xmp import sidecar_path, sidecar_with_geotag
+from sareloc.photos import Geotag, decode, exif_bytes, make_utm_name, sidecar_path, sidecar_with_geotag
 
 
 @pytest.fixture(scope="module")

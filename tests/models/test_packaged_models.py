@@ -10,8 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from sareloc.city import city_places, draw_pixels
-from sareloc.city.dataset import geotags
+from sareloc.city import city_places, draw_pixels, geotags
 from sareloc.cli import app
 from sareloc.errors import WeightsError
 from sareloc.geo import distance_m

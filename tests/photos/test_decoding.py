@@ -20,8 +20,7 @@ from PIL import Image
 
 import sareloc.photos.decoding as decoding
 from sareloc.errors import ArgumentError, PhotoError
-from sareloc.photos import decode
-from sareloc.photos.decoding import is_truncated
+from sareloc.photos import decode, is_truncated
 
 pytest.importorskip("pillow_heif").register_heif_opener()  # so that Pillow can save HEIC; decode does without
 

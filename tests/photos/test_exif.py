@@ -15,8 +15,7 @@ from PIL.ExifTags import GPS, IFD, Base
 from PIL.TiffImagePlugin import IFDRational
 
 from sareloc.errors import PhotoError, PositionError
-from sareloc.photos import Geotag, decode, exif_bytes, read_exif_geotag, read_geotag
-from sareloc.photos.geotags import geotag_from_exif
+from sareloc.photos import Geotag, decode, exif_bytes, geotag_from_exif, read_exif_geotag, read_geotag
 
 LUND: dict[int, Any] = {
     GPS.GPSLatitudeRef: "N",

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from sareloc.errors import ArgumentError, DatasetError
-from sareloc.photos import Geotag, read_geotag_table
-from sareloc.photos.tables import parse_degrees
+from sareloc.photos import Geotag, parse_degrees, read_geotag_table
 
 NOON = datetime(2024, 5, 31, 12, tzinfo=UTC).timestamp()
 EXPECTED = {

@@ -13,8 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sareloc.errors import PhotoError
-from sareloc.photos import Estimate, Geotag, read_geotag, write_sidecar
-from sareloc.photos.xmp import find_sidecar, read_sidecar_geotag, sidecar_path, sidecar_with_geotag
+from sareloc.photos import (
+    Estimate,
+    Geotag,
+    find_sidecar,
+    read_geotag,
+    read_sidecar_geotag,
+    sidecar_path,
+    sidecar_with_geotag,
+    write_sidecar,
+)
 
 HERE = Geotag((-33.8567844, 151.2152967), 278.12)
 GUESS = Estimate(12.3, "sareloc visual place recognition, confidence 0.93")

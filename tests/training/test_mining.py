@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sareloc.datasets.places import PhotoSet, Places
+from sareloc.datasets import PhotoSet, Places
 from sareloc.errors import DatasetError
 from sareloc.geo import Positions
 from sareloc.training import Neighbourhoods, find_neighbourhoods, mine, no_memory

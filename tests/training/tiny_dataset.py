@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import nn
 
-from sareloc.datasets.places import PhotoSet, Places
+from sareloc.datasets import PhotoSet, Places
 from sareloc.geo import Positions
 from sareloc.models import PlaceModel, Preprocess, init_netvlad, make_aggregation
 from sareloc.models.backbones import Backbone, init_weights

@@ -5,7 +5,7 @@ distinguish them; and visits at different times with sun, night, rain, fog, snow
 the dataset without files, `draw_places` writes it to disk, `draw` renders views.
 """
 
-from sareloc.city.dataset import CityPlaces, city_places, draw_pixels, draw_places
+from sareloc.city.dataset import CityPlaces, city_places, draw_pixels, draw_places, geotags, photo_names
 from sareloc.city.geometry import Poses, project
 from sareloc.city.moment import WEATHER, Moment, make_moment
 from sareloc.city.render import draw, draw_scene
@@ -28,10 +28,12 @@ __all__ = [
     "draw_pixels",
     "draw_places",
     "draw_scene",
+    "geotags",
     "make_moment",
     "make_scene",
     "make_town",
     "make_views",
+    "photo_names",
     "project",
     "split_seed",
 ]

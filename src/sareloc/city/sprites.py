@@ -7,10 +7,11 @@ colours of a tree are bark and leaves; of a person skin, coat and trousers; of a
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image, ImageDraw
 
-Page = npt.NDArray[np.float64]
+from sareloc.arrays import Floats
+
+Page = Floats
 
 TREES, PEOPLE, LEAVES = 4, 6, 2500
 SCALE = 3

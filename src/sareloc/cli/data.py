@@ -9,8 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from sareloc.city import draw_places
-from sareloc.datasets import DATASETS, load_dataset
-from sareloc.datasets.check import Check, check_places
+from sareloc.datasets import DATASETS, Check, check_places, load_dataset
 from sareloc.devices import TORCH_DEVICES, find_device
 from sareloc.errors import ArgumentError
 from sareloc.figures import draw_dataset, save_figure

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from sareloc.datasets.check import Check, Extent, check_places, find_extent
 from sareloc.datasets.dbstruct import STRUCT_SETS, load_dbstruct
 from sareloc.datasets.folders_and_tables import find_splits, load_photo_folder, load_split_folder, load_table
 from sareloc.datasets.places import IdLists, PhotoSet, Places, find_positives, photo_paths, split_places
@@ -30,10 +31,14 @@ from sareloc.photos import find_photos
 
 __all__ = [
     "DATASETS",
+    "Check",
+    "Extent",
     "IdLists",
     "NamedSet",
     "PhotoSet",
     "Places",
+    "check_places",
+    "find_extent",
     "find_positives",
     "load_dataset",
     "load_table",

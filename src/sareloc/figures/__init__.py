@@ -18,12 +18,13 @@ from sareloc.figures.matches import (
     find_query_matches,
     judge_rankings,
     load_thumbnail,
+    match_label,
     predicted_by_fixes,
     query_heatmap,
     query_matches,
 )
 from sareloc.figures.report import read_history, read_report, write_report
-from sareloc.figures.style import save_figure
+from sareloc.figures.style import png_bytes, save_figure, svg_bytes
 
 __all__ = [
     "PrecisionRecallCurve",
@@ -45,9 +46,11 @@ __all__ = [
     "gradient_magnitudes",
     "judge_rankings",
     "load_thumbnail",
+    "match_label",
     "overlay_heatmap",
     "paper_losses",
     "place_labels",
+    "png_bytes",
     "predicted_by_fixes",
     "project_tsne",
     "query_heatmap",
@@ -55,6 +58,7 @@ __all__ = [
     "read_history",
     "read_report",
     "save_figure",
+    "svg_bytes",
     "write_embedding_page",
     "write_geojson",
     "write_report",

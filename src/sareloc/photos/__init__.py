@@ -1,10 +1,29 @@
 """Photo files: find them, read and write their geotags, decode them to upright RGB images."""
 
-from sareloc.photos.decoding import MAX_PIXELS, SizeRule, decode, longest_side
-from sareloc.photos.finding import GeotaggedPhotos, find_geotagged, find_photos, read_geotag, read_time
-from sareloc.photos.geotags import Estimate, Geotag, UtmName, make_utm_name, parse_utm_name, read_exif_geotag
-from sareloc.photos.tables import GeotagTable, read_geotag_table
-from sareloc.photos.write_geotags import exif_bytes, write_geotag, write_sidecar
+from sareloc.photos.decoding import MAX_PIXELS, SizeRule, decode, is_truncated, longest_side
+from sareloc.photos.finding import (
+    GeotaggedPhotos,
+    fetch_file,
+    find_geotagged,
+    find_photos,
+    find_remote_photos,
+    is_url,
+    read_geotag,
+    read_time,
+    remote_stamp,
+)
+from sareloc.photos.geotags import (
+    Estimate,
+    Geotag,
+    UtmName,
+    geotag_from_exif,
+    make_utm_name,
+    parse_utm_name,
+    read_exif_geotag,
+)
+from sareloc.photos.tables import GeotagTable, parse_degrees, read_geotag_table
+from sareloc.photos.write_geotags import exif_bytes, jpeg_with_geotag, write_geotag, write_sidecar
+from sareloc.photos.xmp import find_sidecar, read_sidecar_geotag, sidecar_path, sidecar_with_geotag
 
 __all__ = [
     "MAX_PIXELS",
@@ -16,15 +35,27 @@ __all__ = [
     "UtmName",
     "decode",
     "exif_bytes",
+    "fetch_file",
     "find_geotagged",
     "find_photos",
+    "find_remote_photos",
+    "find_sidecar",
+    "geotag_from_exif",
+    "is_truncated",
+    "is_url",
+    "jpeg_with_geotag",
     "longest_side",
     "make_utm_name",
+    "parse_degrees",
     "parse_utm_name",
     "read_exif_geotag",
     "read_geotag",
     "read_geotag_table",
+    "read_sidecar_geotag",
     "read_time",
+    "remote_stamp",
+    "sidecar_path",
+    "sidecar_with_geotag",
     "write_geotag",
     "write_sidecar",
 ]

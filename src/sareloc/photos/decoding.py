@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 from PIL import ExifTags, Image, UnidentifiedImageError
 
+from sareloc import arrays
 from sareloc.errors import ArgumentError, PhotoError, SarelocError, need
 
 Source = str | Path | bytes | BinaryIO
@@ -58,7 +58,7 @@ SIDEWAYS = {Turn.TRANSPOSE, Turn.ROTATE_270, Turn.TRANSVERSE, Turn.ROTATE_90}
 
 def decode(
     source: Source, *, size: SizeRule | None = None, name: str | None = None, max_pixels: int = MAX_PIXELS
-) -> npt.NDArray[np.uint8]:
+) -> arrays.Image:
     """Decode a photo to an upright RGB image (H, W, 3) uint8, resized to `size(height, width)`; default: not resized.
 
     Formats: JPEG, PNG, WebP, AVIF, TIFF and (with the extra "heic") HEIC, detected by content. The EXIF orientation is
@@ -85,9 +85,7 @@ def decode(
             raise
 
 
-def _decoded(
-    source: Source, size: SizeRule | None, label: str, max_pixels: int, held: ExitStack
-) -> npt.NDArray[np.uint8]:
+def _decoded(source: Source, size: SizeRule | None, label: str, max_pixels: int, held: ExitStack) -> arrays.Image:
     """As `decode`; reserves memory in `held`, which the caller releases after the images are deleted."""
     with open_photo(source, name=label, max_pixels=max_pixels) as image:
         held.enter_context(_MEMORY.hold(BYTES_PER_PIXEL * image.width * image.height))
