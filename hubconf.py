@@ -16,7 +16,7 @@ def sareloc(name_or_path="default", device="cpu"):  # type: ignore[no-untyped-de
 
     name_or_path: the name of a model that comes with sareloc, or the path of a checkpoint. device: where it runs.
     """
-    from sareloc.models.checkpoint import load_model as _load_model
+    from sareloc.models import load_model as _load_model
 
     return _load_model(name_or_path, device)
 

@@ -34,9 +34,17 @@ from sareloc.datasets import Places, load_dataset
 from sareloc.describe import describe, encode_batches
 from sareloc.errors import SarelocError
 from sareloc.evaluation import evaluate
-from sareloc.models import RUNTIMES, PlaceModel, RuntimeModel, fit_whitening, init_netvlad, make_model, run_on
-from sareloc.models.checkpoint import load_model
-from sareloc.models.published import load_backbone_weights
+from sareloc.models import (
+    RUNTIMES,
+    PlaceModel,
+    RuntimeModel,
+    fit_whitening,
+    init_netvlad,
+    load_backbone_weights,
+    load_model,
+    make_model,
+    run_on,
+)
 from sareloc.photos import decode
 
 Pixels = npt.NDArray[np.uint8]

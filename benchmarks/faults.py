@@ -58,8 +58,7 @@ from sareloc.maps import (
     remove_photos,
     verify_map,
 )
-from sareloc.models.checkpoint import load_model, save_checkpoint
-from sareloc.models.place_model import make_model
+from sareloc.models import load_model, make_model, save_checkpoint
 from sareloc.photos import decode, read_geotag, read_geotag_table
 
 DIM = 64

@@ -33,9 +33,7 @@ from sareloc.geo import distance_m
 from sareloc.localize import Localizer, Search
 from sareloc.localize.calibrate import calibrate
 from sareloc.maps import PlaceMap, build_map
-from sareloc.models import PlaceModel
-from sareloc.models.checkpoint import open_checkpoint, save_checkpoint
-from sareloc.models.netvlad_init import off_the_shelf
+from sareloc.models import PlaceModel, off_the_shelf, open_checkpoint, save_checkpoint
 from sareloc.photos import decode, find_photos, read_geotag
 
 OPTIONS = {

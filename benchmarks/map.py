@@ -32,7 +32,7 @@ from PIL import Image
 
 from sareloc.maps import Circle, MapManifest, MapPhoto, PlaceMap, build_map, create_map_file, open_map_file
 from sareloc.maps.maintain import index_cache
-from sareloc.models.place_model import make_model
+from sareloc.models import make_model
 from sareloc.photos import Geotag, exif_bytes
 
 WALKS = {"streets": Walk(), "white": WHITE, "streets-256": Walk(dim=256)}

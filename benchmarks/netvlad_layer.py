@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sareloc.models.aggregation import NetVLAD
+from sareloc.models import NetVLAD
 
 MIB = 1 << 20
 

@@ -25,7 +25,7 @@ from benchmarks.pixel_sets import unmarked
 from benchmarks.released_models import parse_size
 
 from sareloc.errors import look_up
-from sareloc.models.checkpoint import PACKAGED, open_checkpoint, read_manifest, save_checkpoint
+from sareloc.models import PACKAGED, open_checkpoint, read_checkpoint_manifest, save_checkpoint
 
 MEASURED_BY = "python -m benchmarks.released_models --data DATA --models {} --out released"
 AT_MOST_MB = {"default": 32, "fast": 10}
@@ -117,7 +117,7 @@ def main() -> None:
     parser.add_argument("--towns", nargs="+", help="where the checkpoint does not tell all that it was trained on")
     parser.add_argument("--results", type=Path, help="what released_models.py wrote about this file")
     args = parser.parse_args()
-    told = read_manifest(args.checkpoint).training or {}
+    told = read_checkpoint_manifest(args.checkpoint).training or {}
     model = open_checkpoint(args.checkpoint)
     model.name = args.name
     if args.size:
@@ -127,7 +127,7 @@ def main() -> None:
         raise SystemExit(f"{args.checkpoint} does not say which towns it was trained on: give them with --towns")
     out, card = PACKAGED[args.name], make_card(args.name, args.recipe, args.commit, towns, told)
     save_checkpoint(model, out, storage=args.storage, training=card)
-    opened = read_manifest(out).fingerprint
+    opened = read_checkpoint_manifest(out).fingerprint
     if args.results:
         card["numbers"] = numbers(args.results, args.name, opened)
         save_checkpoint(model, out, storage=args.storage, training=card)

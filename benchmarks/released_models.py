@@ -28,10 +28,15 @@ from sareloc.describe import describe_all
 from sareloc.errors import PhotoError
 from sareloc.evaluation import evaluate_rankings, search
 from sareloc.loading import load_images
-from sareloc.models import PlaceModel, fit_whitening, init_netvlad, make_model
-from sareloc.models.checkpoint import load_model
-from sareloc.models.preprocess import Resize
-from sareloc.models.published import load_backbone_weights
+from sareloc.models import (
+    PlaceModel,
+    Resize,
+    fit_whitening,
+    init_netvlad,
+    load_backbone_weights,
+    load_model,
+    make_model,
+)
 from sareloc.training.distributed import local_device
 
 TRAINED_ON = ("cambridge-train", "tmbud-train", "landmarks-train", "city-train")

@@ -33,8 +33,7 @@ import torch
 from PIL import Image
 
 from sareloc.maps import build_map
-from sareloc.models.checkpoint import save_checkpoint
-from sareloc.models.place_model import make_model
+from sareloc.models import make_model, save_checkpoint
 from sareloc.photos import Geotag, exif_bytes
 
 CLIENTS = (1, 8, 32)

@@ -25,8 +25,7 @@ from benchmarks.measuring import about
 from PIL import Image
 
 from sareloc.maps import MapManifest, PlaceMap, create_map_file, open_map_file
-from sareloc.models import Whitening, make_model
-from sareloc.models.checkpoint import save_checkpoint
+from sareloc.models import Whitening, make_model, save_checkpoint
 
 DIM = 512
 EVERY_NAME = "import torch, sareloc\nfor name in sareloc.__all__: getattr(sareloc, name)"

@@ -28,8 +28,7 @@ from torch import Tensor, nn
 from sareloc.datasets import PhotoSet, Places
 from sareloc.geo import Positions
 from sareloc.losses import make_loss
-from sareloc.models import PlaceModel, make_model
-from sareloc.models.preprocess import best_dtype
+from sareloc.models import PlaceModel, best_dtype, make_model
 from sareloc.training import Neighbourhoods, TensorInputs, TrainingConfig, find_neighbourhoods
 from sareloc.training.distributed import Network, ProcessGroup, local_device
 from sareloc.training.learners import TupleLearner, make_optimizer

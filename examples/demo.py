@@ -22,7 +22,7 @@ from sareloc.geo import Positions, distance_m
 from sareloc.localize import Fix, Localizer, Search
 from sareloc.localize.fix import geojson, sentence
 from sareloc.maps import PlaceMap, build_map
-from sareloc.models.checkpoint import load_model
+from sareloc.models import load_model
 from sareloc.photos import find_photos, read_geotag
 
 HIT_M = 25.0

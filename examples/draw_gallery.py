@@ -29,9 +29,7 @@ from sareloc.files import write_atomically
 from sareloc.loading import load_images
 from sareloc.localize import Localizer, Search
 from sareloc.maps import PlaceMap, build_map
-from sareloc.models import PlaceModel
-from sareloc.models.checkpoint import open_checkpoint, save_checkpoint
-from sareloc.models.netvlad_init import off_the_shelf
+from sareloc.models import PlaceModel, off_the_shelf, open_checkpoint, save_checkpoint
 from sareloc.photos import decode, longest_side
 from sareloc.training import TrainingConfig, train
 

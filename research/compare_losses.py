@@ -25,10 +25,15 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.pixel_sets import PixelSets, frozen_inputs
 
-from sareloc.models import PlaceModel, fit_whitening, init_netvlad, make_model
-from sareloc.models.preprocess import best_dtype
-from sareloc.models.published import load_backbone_weights
-from sareloc.models.whitening import Whitening
+from sareloc.models import (
+    PlaceModel,
+    Whitening,
+    best_dtype,
+    fit_whitening,
+    init_netvlad,
+    load_backbone_weights,
+    make_model,
+)
 from sareloc.training import RECIPES, TrainingSet, recall_of_descriptors, recipe, train
 from sareloc.training.distributed import Network, ProcessGroup, compute_descriptors, local_device
 

@@ -34,10 +34,16 @@ from benchmarks.pixel_sets import PixelSets, frozen_inputs, unmarked
 
 from sareloc.datasets import Places
 from sareloc.evaluation import evaluate_rankings, search
-from sareloc.models import PlaceModel, init_netvlad, make_model
-from sareloc.models.checkpoint import load_model, save_checkpoint
-from sareloc.models.preprocess import best_dtype, cudnn_tries
-from sareloc.models.published import load_backbone_weights
+from sareloc.models import (
+    PlaceModel,
+    best_dtype,
+    init_netvlad,
+    load_backbone_weights,
+    load_model,
+    make_model,
+    save_checkpoint,
+)
+from sareloc.models.preprocess import cudnn_benchmark
 from sareloc.training import TensorInputs, TrainingConfig, TrainingSet, train
 from sareloc.training.distributed import local_device
 
@@ -154,7 +160,7 @@ def run(args: argparse.Namespace, sets: PixelSets, text: str) -> None:
     opened = open_datasets(sets, datasets, model, features=not training.augmented)
     validation_sets = open_datasets(sets, validation, model, features=not training.augmented)
     ready = time.perf_counter() - began
-    with cudnn_tries():  # all images are of one size
+    with cudnn_benchmark():  # all images are of one size
         result = train(model, opened, training, validation=validation_sets, progress=False)
     seconds = time.perf_counter() - began
     save_checkpoint(model, args.out / f"{name}.safetensors", storage=args.storage, training=given | {"towns": datasets})

@@ -15,8 +15,7 @@ from tests.localize.street import build_street, street_model, write_queries
 from sareloc import cli
 from sareloc.devices import DEVICES, find_device
 from sareloc.errors import ArgumentError
-from sareloc.models import RUNTIMES
-from sareloc.models.checkpoint import load_model, save_checkpoint
+from sareloc.models import RUNTIMES, load_model, save_checkpoint
 
 NAMES = ("cpu", "cuda", "cuda:N", "mps", "openvino", "openvino-int8")
 

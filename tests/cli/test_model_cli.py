@@ -12,7 +12,7 @@ from tests.maps.small_town import tiny_model
 
 from sareloc.cli import app
 from sareloc.errors import WeightsError
-from sareloc.models.checkpoint import PACKAGED, save_checkpoint
+from sareloc.models import PACKAGED, save_checkpoint
 
 CARD = {
     "about": "Finds streets. " * 12,

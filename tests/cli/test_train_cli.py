@@ -18,7 +18,7 @@ from tests.training.tiny_dataset import SIDE, tiny_pixels, write_dataset
 from sareloc.cli import app, main
 from sareloc.errors import ArgumentError, DatasetError
 from sareloc.models import fit_whitening, make_model
-from sareloc.models.checkpoint import load_model, read_manifest, save_checkpoint
+from sareloc.models.checkpoint import load_model, read_checkpoint_manifest, save_checkpoint
 from sareloc.training import TrainingConfig, read_config
 
 Config = Callable[..., tuple[str | Path, ...]]
@@ -75,7 +75,7 @@ def test_options_of_a_config_file_change_a_recipe(
 ) -> None:
     options = ("--recipe", "netvlad", *config(**QUICK, margin=0.2, epochs=7), "--epochs", "1")
     run(dataset, "--model", start, "--out", tmp_path / "run", *options)
-    trained = read_manifest(tmp_path / "run/model.safetensors").training
+    trained = read_checkpoint_manifest(tmp_path / "run/model.safetensors").training
     assert (trained["loss"], trained["margin"]) == ("triplet", 0.2)
     assert "loss triplet, margin 0.2" in capsys.readouterr().out
     with (tmp_path / "run/history.csv").open() as file:
@@ -115,7 +115,7 @@ def test_the_default_loss_in_a_config_file_takes_precedence_over_the_recipe(
 ) -> None:
     words = ("--recipe", "netvlad", *config(**QUICK, loss="sare-ind"), "--epochs", "0")
     run(dataset, "--model", start, "--out", tmp_path / "run", *words)
-    assert read_manifest(tmp_path / "run/model.safetensors").training["loss"] == "sare-ind"
+    assert read_checkpoint_manifest(tmp_path / "run/model.safetensors").training["loss"] == "sare-ind"
 
 
 def test_the_command_line_takes_precedence_over_the_config_file(tmp_path: Path, config: Config) -> None:

@@ -12,7 +12,7 @@ from tests.export.test_runtimes import blobs, make, needs_vnni
 from torch import nn
 
 from sareloc.export.onnx import INPUT, Graph, add_layer, features_onnx
-from sareloc.export.openvino import draw_leaves, find_ranges
+from sareloc.export.openvino import activation_ranges, dead_leaves_images
 from sareloc.models.fused import fold_norms
 
 
@@ -43,12 +43,12 @@ def test_an_integer_convolution_is_that_of_rounded_numbers(lowest: float, groups
 
 def test_all_convolutions_but_the_first_are_rounded_before_poolings() -> None:
     plain = make("alexnet")
-    ranges = find_ranges(plain)
+    ranges = activation_ranges(plain)
     assert [lowest for lowest, _ in ranges.values()] == [0.0] * 4  # of five convolutions; each stands behind a ReLU
     nodes = onnx.load_from_string(features_onnx(plain, ranges)).graph.node
     reads = {node.input[0]: node.op_type for node in nodes}
     assert [reads[node.output[0]] for node in nodes if node.op_type == "MaxPool"] == ["Conv"] * 2
-    lite = find_ranges(fold_norms(make("efficientnet-lite0")))
+    lite = activation_ranges(fold_norms(make("efficientnet-lite0")))
     assert len(lite) == 32
     behind_relu6 = [highest for lowest, highest in lite.values() if lowest == 0]
     assert len(behind_relu6) == 22
@@ -56,8 +56,8 @@ def test_all_convolutions_but_the_first_are_rounded_before_poolings() -> None:
 
 
 def test_the_drawn_images_are_the_same_every_time_and_like_photos() -> None:
-    images = draw_leaves()
-    assert images.equal(draw_leaves())
+    images = dead_leaves_images()
+    assert images.equal(dead_leaves_images())
     assert images.shape == (4, 3, 240, 320)
     assert 100 < images.float().mean() < 150
     assert 35 < images.float().std() < 70
@@ -71,7 +71,7 @@ def test_the_drawn_images_are_the_same_every_time_and_like_photos() -> None:
 def test_openvino_computes_what_the_integers_say(backbone: str) -> None:
     openvino = pytest.importorskip("openvino")
     folded = fold_norms(make(backbone))
-    written = features_onnx(folded, find_ranges(folded))
+    written = features_onnx(folded, activation_ranges(folded))
     images = blobs(2, 96, 131, seed=7).numpy()
     core = openvino.Core()
     compiled = core.compile_model(core.read_model(written), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})

@@ -18,10 +18,15 @@ from torch import nn
 from sareloc.cli import app
 from sareloc.errors import ArgumentError
 from sareloc.export import export_onnx
-from sareloc.models import PlaceModel, Preprocess, Whitening, make_model
-from sareloc.models.aggregation import make_aggregation
-from sareloc.models.backbones import make_backbone
-from sareloc.models.checkpoint import save_checkpoint
+from sareloc.models import (
+    PlaceModel,
+    Preprocess,
+    Whitening,
+    make_aggregation,
+    make_backbone,
+    make_model,
+    save_checkpoint,
+)
 
 SIZES = [(1, 64, 64), (3, 97, 131), (2, 160, 65)]
 

@@ -17,8 +17,17 @@ from sareloc.cli import app
 from sareloc.errors import ArgumentError
 from sareloc.export.openvino import has_fast_int8
 from sareloc.maps import PlaceMap
-from sareloc.models import RUNTIMES, PlaceModel, RuntimeModel, Whitening, init_netvlad, make_model, run_on
-from sareloc.models.checkpoint import load_model, save_checkpoint
+from sareloc.models import (
+    RUNTIMES,
+    PlaceModel,
+    RuntimeModel,
+    Whitening,
+    init_netvlad,
+    load_model,
+    make_model,
+    run_on,
+    save_checkpoint,
+)
 
 needs_vnni = pytest.mark.skipif(not has_fast_int8(), reason="this processor does not multiply 8-bit integers")
 LIMITS = {

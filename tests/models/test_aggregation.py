@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sareloc.errors import ArgumentError
-from sareloc.models.aggregation import AGGREGATIONS, CRN, Aggregation, GeM, NetVLAD, make_aggregation
+from sareloc.models import AGGREGATIONS, CRN, Aggregation, GeM, NetVLAD, make_aggregation
 
 NAMES = sorted(AGGREGATIONS)
 CLAMPED = {"norm": "clamped"}

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sareloc.errors import ArgumentError
-from sareloc.models.backbones import BACKBONES, Backbone, make_backbone
+from sareloc.models import BACKBONES, Backbone, make_backbone
 
 State = dict[str, Tensor]
 CASES = [(name, cut) for name, design in BACKBONES.items() for cut in design.cuts]

@@ -20,8 +20,18 @@ from safetensors.torch import load_file, save_file
 from tests.conftest import peak_bytes
 
 from sareloc.errors import ArgumentError, WeightsError
-from sareloc.models import PlaceModel, Whitening, checkpoint, fit_whitening, make_model
-from sareloc.models.checkpoint import find_packaged, load_model, open_checkpoint, read_manifest, save_checkpoint
+from sareloc.models import (
+    PlaceModel,
+    Whitening,
+    checkpoint,
+    find_packaged,
+    fit_whitening,
+    load_model,
+    make_model,
+    open_checkpoint,
+    read_checkpoint_manifest,
+    save_checkpoint,
+)
 
 KINDS = ["model", "model.safetensors"]
 
@@ -62,7 +72,7 @@ def test_float32_round_trip_is_exact(model: PlaceModel, tmp_path: Path, kind: st
     assert opened.spec() == model.spec()
     assert not opened.training
     assert opened.encode(photos()).equal(model.encode(photos()))
-    manifest = read_manifest(tmp_path / kind)
+    manifest = read_checkpoint_manifest(tmp_path / kind)
     assert manifest.training == training
     assert manifest.fingerprint == model.fingerprint()
     assert manifest.storage == "float32"
@@ -88,7 +98,7 @@ def test_smaller_storage_gives_nearly_the_same_descriptors(
     assert opened.fingerprint() != model.fingerprint()
     assert (
         opened.fingerprint()
-        == read_manifest(tmp_path / kind).fingerprint
+        == read_checkpoint_manifest(tmp_path / kind).fingerprint
         == open_checkpoint(tmp_path / kind).fingerprint()
     )
 
@@ -124,14 +134,13 @@ def test_a_checkpoint_is_replaced_as_a_whole(model: PlaceModel, tmp_path: Path, 
     other = make_model("alexnet", "gem")
     save_checkpoint(other, tmp_path / kind)
     assert open_checkpoint(tmp_path / kind).fingerprint() == other.fingerprint()
-    assert read_manifest(tmp_path / kind).training is None
+    assert read_checkpoint_manifest(tmp_path / kind).training is None
     assert [p.name for p in tmp_path.iterdir()] == [kind]
 
 
 KILLED = """
 import os, signal, sys
-from sareloc.models.checkpoint import save_checkpoint
-from sareloc.models import make_model
+from sareloc.models import make_model, save_checkpoint
 
 renames = []
 def count(event, arguments):

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from sareloc.models import make_model
+from sareloc.models import evaluating, make_model
 from sareloc.models.fused import ConvRelu, fold_norms, fuse_relus, run_fused
-from sareloc.models.place_model import evaluating
 from sareloc.training.data import frozen_features
 
 

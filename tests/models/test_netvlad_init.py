@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sareloc.errors import ArgumentError
-from sareloc.models import make_model
-from sareloc.models.aggregation import NetVLAD
-from sareloc.models.netvlad_init import init_netvlad, init_netvlad_layer, k_means, sample_locations, sharpness
+from sareloc.models import NetVLAD, init_netvlad, make_model
+from sareloc.models.netvlad_init import init_netvlad_layer, k_means, sample_locations, sharpness
 
 
 def clumps(n: int = 2000, d: int = 16, k: int = 12) -> Tensor:

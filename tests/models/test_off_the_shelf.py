@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from sareloc.errors import MissingExtraError
-from sareloc.models.netvlad_init import imagenet_weights, off_the_shelf
+from sareloc.models import off_the_shelf
+from sareloc.models.netvlad_init import imagenet_weights
 
 
 def photos(count: int) -> list[np.ndarray]:

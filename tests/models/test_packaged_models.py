@@ -14,7 +14,7 @@ from sareloc.city import city_places, draw_pixels, geotags
 from sareloc.cli import app
 from sareloc.errors import WeightsError
 from sareloc.geo import distance_m
-from sareloc.models.checkpoint import PACKAGED, find_packaged, load_model, open_checkpoint, read_manifest
+from sareloc.models import PACKAGED, find_packaged, load_model, open_checkpoint, read_checkpoint_manifest
 from sareloc.photos import exif_bytes, read_geotag
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,7 +31,7 @@ def run(*words: str | Path) -> object:
 def test_its_file_is_small_and_whole(name: str) -> None:
     assert PACKAGED[name].stat().st_size <= AT_MOST_BYTES[name]
     model = load_model(name)
-    assert model.fingerprint() == read_manifest(PACKAGED[name]).fingerprint
+    assert model.fingerprint() == read_checkpoint_manifest(PACKAGED[name]).fingerprint
     assert model.name == name
     assert find_packaged(model.fingerprint()) == name
     described = model.encode([np.full((120, 160, 3), 90, np.uint8)])
@@ -43,7 +43,7 @@ def test_its_file_is_small_and_whole(name: str) -> None:
     ("name", "backbone", "clusters"), [("default", "vgg16", 64), ("fast", "efficientnet-lite0", 32)]
 )
 def test_it_is_what_the_docs_say(name: str, backbone: str, clusters: int) -> None:
-    manifest = read_manifest(PACKAGED[name])
+    manifest = read_checkpoint_manifest(PACKAGED[name])
     spec = manifest.spec
     assert (spec.backbone, spec.aggregation, spec.whitening) == (backbone, "netvlad", 512)
     assert (spec.options["clusters"], spec.preprocess.resize, manifest.storage) == (clusters, (288, 384), "int8")
@@ -102,7 +102,8 @@ def test_the_first_commands_on_a_fresh_machine(town: Path, tmp_path: Path, capsy
 def test_torch_hub_gives_both() -> None:
     for entry, name in (("sareloc", "default"), ("sareloc_fast", "fast")):
         assert (
-            torch.hub.load(str(ROOT), entry, source="local").fingerprint() == read_manifest(PACKAGED[name]).fingerprint
+            torch.hub.load(str(ROOT), entry, source="local").fingerprint()
+            == read_checkpoint_manifest(PACKAGED[name]).fingerprint
         )
 
 

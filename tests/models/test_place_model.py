@@ -15,10 +15,21 @@ import torch.nn.functional as F
 from PIL import Image
 
 from sareloc.errors import ArgumentError
-from sareloc.models import ModelSpec, PlaceModel, Preprocess, Whitening, fit_whitening, make_backbone, make_model
-from sareloc.models.aggregation import AGGREGATIONS, NetVLAD
-from sareloc.models.place_model import evaluating, model_of_spec
-from sareloc.models.preprocess import autocast, best_dtype
+from sareloc.models import (
+    AGGREGATIONS,
+    ModelSpec,
+    NetVLAD,
+    PlaceModel,
+    Preprocess,
+    Whitening,
+    best_dtype,
+    evaluating,
+    fit_whitening,
+    make_backbone,
+    make_model,
+)
+from sareloc.models.place_model import model_from_spec
+from sareloc.models.preprocess import autocast
 
 FULL = torch.float32
 
@@ -181,7 +192,7 @@ def test_spec_survives_json_and_assembles_the_same_model(build: Callable[[], Pla
     again = ModelSpec.from_json(spec.to_json())
     assert again == spec
     assert again.to_json() == spec.to_json()
-    other = model_of_spec(again).to_empty(device="cpu")
+    other = model_from_spec(again).to_empty(device="cpu")
     other.load_state_dict(model.state_dict())
     assert other.spec() == spec
     assert other.fingerprint() == model.fingerprint()
@@ -206,13 +217,13 @@ def test_spec_keeps_every_choice() -> None:
         "whitening": None,
         "preprocess": None,
     }
-    assert model_of_spec(model.spec()).spec() == model.spec()
+    assert model_from_spec(model.spec()).spec() == model.spec()
 
 
 def test_assembling_from_a_spec_draws_nothing_from_the_global_generator() -> None:
     spec = tiny().spec()
     state = torch.get_rng_state()
-    model_of_spec(spec)
+    model_from_spec(spec)
     assert torch.get_rng_state().equal(state)
 
 

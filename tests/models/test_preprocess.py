@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from sareloc.errors import ArgumentError
-from sareloc.models.preprocess import Preprocess
+from sareloc.models import Preprocess
 
 sides = st.integers(64, 6000)
 

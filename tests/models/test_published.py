@@ -18,11 +18,8 @@ from tests.conftest import peak_bytes
 from torch import Tensor
 
 from sareloc.errors import ArgumentError, WeightsError
-from sareloc.models.backbones import make_backbone
-from sareloc.models.checkpoint import open_checkpoint, save_checkpoint
-from sareloc.models.place_model import PlaceModel
-from sareloc.models.published import load_published
-from sareloc.models.published.weights_files import whitening_of_layer
+from sareloc.models import PlaceModel, load_published, make_backbone, open_checkpoint, save_checkpoint
+from sareloc.models.published.weights_files import whitening_from_linear
 
 VGG16 = {0: (64, 3), 2: (64, 64), 5: (128, 64), 7: (128, 128), 10: (256, 128), 12: (256, 256), 14: (256, 256),
          17: (512, 256), 19: (512, 512), 21: (512, 512), 24: (512, 512), 26: (512, 512), 28: (512, 512)}  # fmt: skip
@@ -193,15 +190,15 @@ def test_matconvnet_computes_what_the_matlab_release_computes(
 def test_a_mat_file_of_another_structure_is_explained(vgg: State, tmp_path: Path) -> None:
     savemat = pytest.importorskip("scipy.io").savemat
     savemat(tmp_path / "a.mat", {"layers": 3})
-    with pytest.raises(WeightsError, match=r"a.mat has no network: no struct 'net' with 'layers'"):
+    with pytest.raises(WeightsError, match="no struct 'net'"):
         load_published(tmp_path / "a.mat")
     short = {i: v for i, v in vgg.items() if not i.startswith("28.")}
     layers = [{"weights": cell(short[f"{i}.weight"].numpy(), short[f"{i}.bias"].numpy())} for i in (0, 2)]
     savemat(tmp_path / "b.mat", {"net": {"layers": cell(*layers)}})
-    with pytest.raises(WeightsError, match=r"b.mat is not VGG16-NetVLAD: 13 convolutions .* its layers have \[2, 2\]"):
+    with pytest.raises(WeightsError, match=r"not VGG16-NetVLAD: .*\[2, 2\]"):
         load_published(tmp_path / "b.mat")
     (tmp_path / "c.mat").write_bytes(b"not MATLAB at all, not even long enough" * 10)
-    with pytest.raises(WeightsError, match=r"c.mat is not a MATLAB file, or damaged"):
+    with pytest.raises(WeightsError, match="not a MATLAB file"):
         load_published(tmp_path / "c.mat")
 
 
@@ -211,7 +208,7 @@ def test_a_matlab_73_file_is_told_from_damage(tmp_path: Path) -> None:
         file["net"] = 1
     with (tmp_path / "new.mat").open("r+b") as file:
         file.write(b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM")
-    with pytest.raises(WeightsError, match=r"new.mat is a MATLAB 7.3 file: the readable form has plain structs"):
+    with pytest.raises(WeightsError, match=r"MATLAB 7\.3"):
         load_published(tmp_path / "new.mat")
 
 
@@ -264,9 +261,9 @@ def test_openibl_takes_its_pca_from_a_separate_file(vgg: State, images: Tensor, 
     assert_computes(plain, images, unit(clusters.flatten(1)))
     model = load_published(tmp_path / "model_best.pth.tar", pca=tmp_path / "pca_params_model_best.h5")
     assert_computes(model, images, strongest_first)
-    with pytest.raises(ArgumentError, match="pca is a file of OpenIBL's, these are weights of the kind matconvnet"):
+    with pytest.raises(ArgumentError, match=r"openibl.*matconvnet"):
         load_published(tmp_path / "x.mat", pca=tmp_path / "pca_params_model_best.h5")
-    with pytest.raises(WeightsError, match=r"model_best.pth.tar is not OpenIBL's file of PCA parameters"):
+    with pytest.raises(WeightsError, match="PCA parameters"):
         load_published(tmp_path / "model_best.pth.tar", pca=tmp_path / "model_best.pth.tar")
 
 
@@ -717,7 +714,7 @@ def test_damaged_files_give_no_other_error(tmp_path: Path) -> None:
 LOAD = """
 import re, sys
 from sareloc.errors import WeightsError
-from sareloc.models.published import load_published
+from sareloc.models import load_published
 # not ru_maxrss, which a child process inherits from its parent
 peak = lambda: int(re.search(r"VmHWM:\\s*(\\d+) kB", open("/proc/self/status").read())[1])
 before = peak()
@@ -770,15 +767,15 @@ def test_a_whitening_layer_becomes_mean_and_projection() -> None:
     directions = torch.linalg.qr(torch.randn(60, 9)).Q.T / (torch.rand(9, 1) + 0.01)
     for weight in (directions, torch.randn(9, 60), torch.randn(300, 400)):
         bias = torch.randn(len(weight))
-        whitening = whitening_of_layer(weight, bias, "layer")
+        whitening = whitening_from_linear(weight, bias, "layer")
         x = torch.randn(5, weight.shape[1])
         torch.testing.assert_close(whitening(x), unit(x @ weight.T + bias), rtol=0, atol=1e-5)
-    assert whitening_of_layer(weight, 0 * bias, "layer").mean.abs().max() == 0
+    assert whitening_from_linear(weight, 0 * bias, "layer").mean.abs().max() == 0
 
 
 def test_a_whitening_layer_that_no_mean_can_give_is_refused() -> None:
     weight = torch.randn(1, 6).repeat(2, 1)
-    with pytest.raises(WeightsError, match="rows depend on each other"):
-        whitening_of_layer(weight, torch.tensor([1.0, -1.0]), "layer")
-    with pytest.raises(WeightsError, match=r"2 rows but a bias of shape \(3,\)"):
-        whitening_of_layer(weight, torch.ones(3), "layer")
+    with pytest.raises(WeightsError, match="linearly dependent"):
+        whitening_from_linear(weight, torch.tensor([1.0, -1.0]), "layer")
+    with pytest.raises(WeightsError, match=r"2 rows .*\(3,\)"):
+        whitening_from_linear(weight, torch.ones(3), "layer")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sareloc.errors import ArgumentError
-from sareloc.models.checkpoint import SMALL, pack, unpack
+from sareloc.models.checkpoint import SMALL, pack_weights, unpack_weights
 
 
 def weights() -> dict[str, torch.Tensor]:
@@ -23,17 +23,17 @@ def weights() -> dict[str, torch.Tensor]:
 
 def test_float32_keeps_every_bit() -> None:
     given = weights()
-    found = unpack(pack(given, "float32"))
+    found = unpack_weights(pack_weights(given, "float32"))
     assert found.keys() == given.keys()
     assert all(found[n].equal(given[n]) for n in given)
 
 
 def test_float16_rounds_the_large_tensors_only() -> None:
     given = weights()
-    packed = pack(given, "float16")
+    packed = pack_weights(given, "float16")
     halved = {n for n, t in packed.items() if t.dtype == torch.float16}
     assert halved == {"conv.weight", "whitening.projection"}
-    found = unpack(packed)
+    found = unpack_weights(packed)
     for name, tensor in given.items():
         expected = tensor.half().float() if name in halved else tensor
         assert found[name].equal(expected)
@@ -42,14 +42,14 @@ def test_float16_rounds_the_large_tensors_only() -> None:
 def test_float16_keeps_what_is_beyond_its_range() -> None:
     large = torch.randn(256, 256)
     large[3, 4] = 1e6
-    assert unpack(pack({"w": large}, "float16"))["w"].equal(large)
+    assert unpack_weights(pack_weights({"w": large}, "float16"))["w"].equal(large)
 
 
 def test_int8_is_off_by_half_a_step_of_its_row_at_most() -> None:
     given = weights()
-    packed = pack(given, "int8")
+    packed = pack_weights(given, "int8")
     assert {n for n, t in packed.items() if t.dtype == torch.int8} == {"conv.weight", "whitening.projection"}
-    found = unpack(packed)
+    found = unpack_weights(packed)
     assert found.keys() == given.keys()
     for name, tensor in given.items():
         if name in ("conv.weight", "whitening.projection"):
@@ -66,7 +66,7 @@ def test_int8_rows_of_zeros_and_of_tiny_numbers() -> None:
     given = torch.randn(256, 256)
     given[0] = 0
     given[1] *= 1e-42
-    found = unpack(pack({"w": given}, "int8"))["w"]
+    found = unpack_weights(pack_weights({"w": given}, "int8"))["w"]
     assert found.isfinite().all()
     assert not found[0].any()
     assert found[1].abs().max() <= given[1].abs().max() * 1.01
@@ -74,15 +74,17 @@ def test_int8_rows_of_zeros_and_of_tiny_numbers() -> None:
 
 @pytest.mark.parametrize("storage", ["float32", "float16", "int8"])
 def test_packing_what_was_unpacked_changes_nothing_more(storage: str) -> None:
-    once = unpack(pack(weights(), storage))
-    twice = unpack(pack(once, storage))
+    once = unpack_weights(pack_weights(weights(), storage))
+    twice = unpack_weights(pack_weights(once, storage))
     for name, tensor in once.items():
         torch.testing.assert_close(twice[name], tensor, rtol=1e-6, atol=0)
 
 
 def test_sizes() -> None:
     def stored(storage: str) -> int:
-        return sum(t.numel() * t.element_size() for n, t in pack({"w": torch.randn(512, 512, 3, 3)}, storage).items())
+        return sum(
+            t.numel() * t.element_size() for n, t in pack_weights({"w": torch.randn(512, 512, 3, 3)}, storage).items()
+        )
 
     assert stored("float32") == 2 * stored("float16")
     assert stored("float32") / stored("int8") > 3.99
@@ -90,11 +92,11 @@ def test_sizes() -> None:
 
 def test_other_precisions_and_layouts_become_contiguous_float32() -> None:
     given = torch.randn(64, 128, 3, 3).to(memory_format=torch.channels_last)
-    packed = pack({"w": given, "d": given.double(), "b": given.bfloat16()}, "float32")
+    packed = pack_weights({"w": given, "d": given.double(), "b": given.bfloat16()}, "float32")
     assert all(t.dtype == torch.float32 and t.is_contiguous() for t in packed.values())
     assert packed["w"].equal(given)
 
 
 def test_errors() -> None:
     with pytest.raises(ArgumentError, match="known are float32, float16, int8"):
-        pack({}, "int4")  # type: ignore[arg-type]
+        pack_weights({}, "int4")  # type: ignore[arg-type]

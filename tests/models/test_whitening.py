@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from sareloc.errors import ArgumentError
-from sareloc.models import whitening
-from sareloc.models.whitening import Whitening, _from_covariance, _from_gram, fit_whitening, in_order
+from sareloc.models import Whitening, fit_whitening, whitening
+from sareloc.models.whitening import _from_covariance, _from_gram, sort_by_variance
 
 
 def correlated(n: int, d: int) -> Tensor:
@@ -72,7 +72,7 @@ def test_a_weight_of_three_is_the_descriptor_three_times(n: int, d: int) -> None
 def test_in_order_keeps_every_distance_and_puts_the_most_into_the_first_coordinates() -> None:
     data = correlated(300, 40)
     learned = Whitening(data.mean(dim=0), torch.randn(12, 40, generator=torch.Generator().manual_seed(3)))
-    turned = in_order(learned, data)
+    turned = sort_by_variance(learned, data)
     before, after = learned(data), turned(data)
     torch.testing.assert_close(torch.cdist(after, after), torch.cdist(before, before), atol=1e-3, rtol=0)
     variance = after.var(dim=0)

@@ -15,7 +15,7 @@ from tests.training.tiny_dataset import tiny_dataset, tiny_model, tiny_pixels
 
 from sareloc.errors import ArgumentError
 from sareloc.models import PlaceModel, fit_whitening
-from sareloc.models.checkpoint import read_manifest
+from sareloc.models.checkpoint import read_checkpoint_manifest
 from sareloc.training import TrainingSet, recall_of_descriptors, train
 
 CONFIG = replace(QUICK, dim=None, lr=0.01)
@@ -69,7 +69,7 @@ def test_the_start_is_kept_where_nothing_beats_it(whitening: str, dim: int, tmp_
     assert run.best.epoch == 0
     assert "start is kept" in run.line()
     assert same(weights(model), before)
-    assert read_manifest(tmp_path / "model.safetensors").fingerprint == fingerprint
+    assert read_checkpoint_manifest(tmp_path / "model.safetensors").fingerprint == fingerprint
 
 
 def test_what_is_saved_is_compared_not_what_was_trained() -> None:
@@ -113,7 +113,7 @@ def test_no_epochs_evaluate_and_save_the_start(tmp_path: Path) -> None:
     assert (run.best.epoch, run.best.recall_1, len(run.history)) == (0, pytest.approx(start), 1)
     saved = load_file(tmp_path / "model.safetensors")
     assert same({k: v.contiguous() for k, v in before.items()}, saved)
-    about = read_manifest(tmp_path / "model.safetensors").training
+    about = read_checkpoint_manifest(tmp_path / "model.safetensors").training
     assert about["start"]["recall_1"] == about["kept"]["recall_1"] == pytest.approx(start)
     with (tmp_path / "history.csv").open() as file:
         (row,) = csv.DictReader(file)

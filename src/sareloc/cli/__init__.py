@@ -62,7 +62,7 @@ datasets.command("sareloc.cli.data:draw", name="draw", help="Draw a synthetic ci
 app.command(datasets)
 models = App(name="model", help="List the packaged models, or describe a model.")
 models.command("sareloc.cli.model:list_models", name="list", help="List the packaged models.")
-models.command("sareloc.cli.model:info", name="info", help="Describe a model: architecture, training, results.")
+models.command("sareloc.cli.model:model_info", name="info", help="Describe a model: architecture, training, results.")
 app.command(models)
 app.command("sareloc.cli.train:train_command", name="train", help="Train a model on a dataset.")
 app.command(

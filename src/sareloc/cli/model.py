@@ -12,7 +12,13 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from sareloc.export import INPUT, OUTPUT, export_onnx
-from sareloc.models.checkpoint import PACKAGED, CheckpointManifest, find_checkpoint, load_model, read_manifest
+from sareloc.models.checkpoint import (
+    PACKAGED,
+    CheckpointManifest,
+    find_checkpoint,
+    load_model,
+    read_checkpoint_manifest,
+)
 from sareloc.models.preprocess import MIN_SIDE_PX, Preprocess
 
 Json = Annotated[bool, Parameter(name="--json", negative=())]
@@ -30,10 +36,11 @@ def list_models(*, as_json: Json = False) -> None:
     """
     for name in PACKAGED:
         path = find_checkpoint(name)
-        print(_json(name, path, read_manifest(path)) if as_json else f"{name:<10}{_shape(path, read_manifest(path))}")
+        manifest = read_checkpoint_manifest(path)
+        print(_json(name, path, manifest) if as_json else f"{name:<10}{_shape(path, manifest)}")
 
 
-def info(model: str = "default", *, as_json: Json = False) -> None:
+def model_info(model: str = "default", *, as_json: Json = False) -> None:
     """Print a model's architecture and training record: photos, options, results, limits, licences.
 
     Parameters
@@ -44,7 +51,7 @@ def info(model: str = "default", *, as_json: Json = False) -> None:
         Print one JSON object.
     """
     path = find_checkpoint(model)
-    manifest = read_manifest(path)
+    manifest = read_checkpoint_manifest(path)
     print(_json(model, path, manifest) if as_json else "\n".join(description(model, path, manifest)))
 
 

@@ -26,7 +26,7 @@ from sareloc.loading import Loaded, load_images
 from sareloc.models.backbones import Backbone
 from sareloc.models.fused import fold_norms, fuse_relus
 from sareloc.models.place_model import PlaceModel, RuntimeModel, evaluating
-from sareloc.models.preprocess import MIN_SIDE_PX, cudnn_tries
+from sareloc.models.preprocess import MIN_SIDE_PX, cudnn_benchmark
 from sareloc.photos import decode
 
 T = TypeVar("T")
@@ -107,7 +107,7 @@ class GpuLauncher:
             there = here.to(self._model.device, non_blocking=True)
         work.wait_stream(self._copies)
         there.record_stream(work)
-        with evaluating(self._model), cudnn_tries(self._rows is not None):
+        with evaluating(self._model), cudnn_benchmark(self._rows is not None):
             found = self._run(there.permute(0, 3, 1, 2), self._dim)[:count].float()
         back = torch.empty(found.shape, dtype=torch.float32, pin_memory=True)
         back.copy_(found, non_blocking=True)

@@ -20,13 +20,12 @@ from torch import Tensor, fx, nn
 from sareloc import __version__
 from sareloc.errors import ArgumentError, need
 from sareloc.files import replacing
-from sareloc.models.aggregation import CRN, NORM_EPS, Aggregation, Average, GeM, Maximum, NetVLAD
+from sareloc.models.aggregation import CRN, NORM_EPS, Aggregation, Average, GeM, Maximum, NetVLAD, Whitening
 from sareloc.models.backbones import Backbone
 from sareloc.models.backbones.efficientnet import SameConv
 from sareloc.models.fused import trace_layers
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import MIN_SIDE_PX
-from sareloc.models.whitening import Whitening
 
 INPUT, OUTPUT = "images", "descriptors"
 OPSET = 18
@@ -230,14 +229,14 @@ def _netvlad(graph: Graph, layer: NetVLAD, features: str) -> str:
         logits = graph.add("Add", logits, graph.floats(layer.bias[:, None], "bias"))
     assigned = graph.add("Softmax", logits, axis=1)
     if isinstance(layer, CRN):
-        assigned = graph.add("Mul", assigned, _weight_of_locations(graph, layer, features))
+        assigned = graph.add("Mul", assigned, _location_weights(graph, layer, features))
     sums = graph.add("MatMul", graph.add("Mul", assigned, scale), graph.add("Transpose", x, perm=[0, 2, 1]))
     total = graph.add("ReduceSum", assigned, graph.ints(2), keepdims=1)
     vlad = graph.add("Sub", sums, graph.add("Mul", total, graph.floats(layer.centres, "centres")))  # (B, K, D)
     return graph.add("Reshape", graph.add("Mul", vlad, _unit_scale(graph, layer, vlad, 2)), graph.ints(0, layer.dim))
 
 
-def _weight_of_locations(graph: Graph, layer: CRN, features: str) -> str:
+def _location_weights(graph: Graph, layer: CRN, features: str) -> str:
     halved = graph.add("AveragePool", features, kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)
     evidence = [graph.add("Relu", add_layer(graph, conv, halved)) for conv in layer.context]
     summed = graph.add("ReduceSum", graph.add("Concat", *evidence, axis=1), graph.ints(1), keepdims=1)

@@ -54,7 +54,7 @@ def _compile(model: PlaceModel, *, int8: bool) -> RuntimeModel:
     }
     folded = fold_norms(model)
     core = openvino.Core()
-    layers = core.read_model(features_onnx(folded, find_ranges(folded) if int8 else None))
+    layers = core.read_model(features_onnx(folded, activation_ranges(folded) if int8 else None))
     request = core.compile_model(layers, "CPU", settings).create_infer_request()
 
     def compute(images: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ def _compile(model: PlaceModel, *, int8: bool) -> RuntimeModel:
     return RuntimeModel(model, "openvino-int8" if int8 else "openvino", compute)
 
 
-def find_ranges(model: PlaceModel) -> Ranges:
+def activation_ranges(model: PlaceModel) -> Ranges:
     """The activation range at the input of each convolution, or of the max pooling in front of it, by node name.
 
     The first convolution is left out: rounding its normalised pixels costs more accuracy than all other layers.
@@ -80,7 +80,7 @@ def find_ranges(model: PlaceModel) -> Ranges:
     wanted = {node for node in pools | convolutions if node.args[0] not in pools and node.args[0].op != "placeholder"}
     seen: dict[str, tuple[float, float]] = {}
 
-    class Watch(fx.Interpreter):
+    class RangeRecorder(fx.Interpreter):
         def run_node(self, n: fx.Node) -> Any:
             if n in wanted:
                 x = self.env[n.args[0]]  # type: ignore[index]
@@ -89,11 +89,11 @@ def find_ranges(model: PlaceModel) -> Ranges:
             return super().run_node(n)
 
     with torch.no_grad(), autocast("cpu"):
-        Watch(root, graph=graph).run(model.preprocess.normalise(draw_leaves()))
+        RangeRecorder(root, graph=graph).run(model.preprocess.normalise(dead_leaves_images()))
     return seen
 
 
-def draw_leaves() -> Tensor:
+def dead_leaves_images() -> Tensor:
     """Dead-leaves images (4, 3, 240, 320): overlapping boxes whose sizes follow a power law, as in natural images."""
     rng = np.random.default_rng(0)
     images = np.full((IMAGES, 2 * HEIGHT, 2 * WIDTH, 3), 127.0, dtype=np.float32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sareloc.models.aggregation import AGGREGATIONS, CRN, Aggregation, GeM, NetVLAD, make_aggregation
+from sareloc.models.aggregation import AGGREGATIONS, CRN, Aggregation, GeM, NetVLAD, Whitening, make_aggregation
 from sareloc.models.backbones import BACKBONES, Backbone, init_weights, make_backbone
 from sareloc.models.checkpoint import (
     PACKAGED,
@@ -11,7 +11,7 @@ from sareloc.models.checkpoint import (
     find_packaged,
     load_model,
     open_checkpoint,
-    read_manifest,
+    read_checkpoint_manifest,
     save_checkpoint,
 )
 from sareloc.models.netvlad_init import init_netvlad, off_the_shelf
@@ -26,7 +26,7 @@ from sareloc.models.place_model import (
 )
 from sareloc.models.preprocess import Image, Preprocess, Resize, best_dtype
 from sareloc.models.published import load_backbone_weights, load_published
-from sareloc.models.whitening import Whitening, fit_whitening
+from sareloc.models.whitening import fit_whitening
 
 __all__ = [
     "AGGREGATIONS",
@@ -61,7 +61,7 @@ __all__ = [
     "make_model",
     "off_the_shelf",
     "open_checkpoint",
-    "read_manifest",
+    "read_checkpoint_manifest",
     "run_on",
     "save_checkpoint",
 ]

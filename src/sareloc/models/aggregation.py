@@ -1,4 +1,4 @@
-"""Feature map -> one unit vector: NetVLAD, NetVLAD with contextual reweighting, generalised mean, average, maximum.
+"""Feature map -> descriptor: NetVLAD, NetVLAD with contextual reweighting (CRN), GeM, average, maximum; whitening.
 
 Every aggregation maps (B, C, h, w), for any h and w, to unit rows (B, dim). All of them compute in at least float32,
 whatever the precision of the backbone: bfloat16 is too coarse for a softmax as sharp as NetVLAD's.
@@ -160,7 +160,7 @@ class NetVLAD(Aggregation):
             return squared.clamp(min=NORM_EPS**2).rsqrt()  # before the root, whose gradient at 0 is infinite
         return squared.add(NORM_EPS).rsqrt()
 
-    def weight_of_locations(self, features: Tensor) -> Tensor | None:
+    def location_weights(self, features: Tensor) -> Tensor | None:
         """Weights that multiply the assignment of every location, (B, 1, S); None: no reweighting."""
         return None
 
@@ -174,7 +174,7 @@ class NetVLAD(Aggregation):
         if self.bias is not None:
             logits = logits + self.bias[:, None]
         assigned = logits.softmax(dim=1)
-        weight = self.weight_of_locations(features)
+        weight = self.location_weights(features)
         if weight is not None:
             assigned = assigned * weight
         vlad: Tensor = (assigned * scale) @ x.mT - assigned.sum(dim=2, keepdim=True) * self.centres  # (B, K, D)
@@ -214,7 +214,7 @@ class CRN(NetVLAD):
         self.context = nn.ModuleList(convolutions)
         self.context_bias = nn.Parameter(torch.zeros(1))
 
-    def weight_of_locations(self, features: Tensor) -> Tensor:
+    def location_weights(self, features: Tensor) -> Tensor:
         """(B, D, h, w) -> (B, 1, S), non-negative."""
         h, w = features.shape[2:]
         # ceil_mode: an even map is halved exactly, as in the authors' release
@@ -245,3 +245,39 @@ def make_aggregation(
         if option not in known:
             raise ArgumentError(f"{name} has no option {option!r}: known are {', '.join(known) or 'none'}")
     return kind(channels, **options, rng=rng)
+
+
+class Whitening(nn.Module):
+    """`y = L2(projection (x - mean))`; the first k coordinates, scaled to unit length again, are the k-D whitening.
+
+    `mean` (D,) and `projection` (dim, D), rows ordered by decreasing eigenvalue. The projection is frozen
+    unless its `requires_grad_` is set.
+    """
+
+    mean: Tensor
+
+    def __init__(self, mean: Tensor, projection: Tensor) -> None:
+        super().__init__()
+        if mean.ndim != 1 or projection.ndim != 2 or projection.shape[1] != len(mean):
+            raise ArgumentError(
+                f"whitening: expected mean (D,) and projection (dim, D), "
+                f"found {tuple(mean.shape)} and {tuple(projection.shape)}"
+            )
+        self.register_buffer("mean", mean)
+        self.projection = nn.Parameter(projection, requires_grad=False)
+
+    @property
+    def dim(self) -> int:
+        """Length of the whitened descriptor."""
+        return len(self.projection)
+
+    def forward(self, descriptors: Tensor, dim: int | None = None) -> Tensor:
+        """Descriptors (B, D) -> unit rows (B, dim); a smaller `dim` keeps the first coordinates."""
+        if descriptors.ndim != 2 or descriptors.shape[1] != len(self.mean):
+            raise ArgumentError(
+                f"whitening: expected descriptors (B, {len(self.mean)}), found {tuple(descriptors.shape)}"
+            )
+        if dim is not None and not 1 <= dim <= self.dim:
+            raise ArgumentError(f"dim of this whitening must be 1 to {self.dim}, found {dim}")
+        with torch.autocast(descriptors.device.type, enabled=False):
+            return F.normalize(F.linear(descriptors - self.mean, self.projection[:dim]), dim=1)

@@ -25,15 +25,15 @@ from torch import Tensor
 from sareloc.devices import find_device
 from sareloc.errors import ArgumentError, WeightsError
 from sareloc.files import writing
-from sareloc.models.place_model import RUNTIMES, ModelSpec, PlaceModel, fingerprint, model_of_spec, run_on
+from sareloc.models.place_model import RUNTIMES, ModelSpec, PlaceModel, fingerprint, model_from_spec, run_on
 
 Storage = Literal["float32", "float16", "int8"]
 ROW_SCALE = "#row-scale"  # marks the scales of an int8 tensor; no parameter's name has a "#"
 SMALL = 1 << 15  # tensors up to this size stay float32, such as NetVLAD's 64 centres: little to save, and sensitive
 
 
-def pack(weights: Mapping[str, Tensor], storage: Storage) -> dict[str, Tensor]:
-    """Tensors in their storage format, on the CPU, contiguous; `unpack` restores float32.
+def pack_weights(weights: Mapping[str, Tensor], storage: Storage) -> dict[str, Tensor]:
+    """Tensors in their storage format, on the CPU, contiguous; `unpack_weights` restores float32.
 
     "float16" halves and "int8" quarters the large tensors; an int8 tensor comes with `name#row-scale`, the step of each
     row (output channel), max|row| / 127: the rounding error is at most half a step. Biases, statistics, tensors of up
@@ -59,7 +59,7 @@ def pack(weights: Mapping[str, Tensor], storage: Storage) -> dict[str, Tensor]:
     return packed
 
 
-def unpack(packed: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def unpack_weights(packed: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Stored tensors as float32, int8 rows multiplied by their scales."""
     weights = {}
     for name, tensor in packed.items():
@@ -106,16 +106,16 @@ def save_checkpoint(
 ) -> None:
     """Write a model to a path: a single file if it ends in .safetensors, else a folder.
 
-    storage: "float32" is lossless, "float16" halves the file, "int8" quarters it (see `pack`). training: a training
-    record, any JSON object. An existing checkpoint is replaced when the new one is complete.
+    storage: "float32" is lossless, "float16" halves the file, "int8" quarters it (see `pack_weights`). training: a
+    training record, any JSON object. An existing checkpoint is replaced when the new one is complete.
     """
     path = Path(path)
-    packed = pack(model.state_dict(), storage)
+    packed = pack_weights(model.state_dict(), storage)
     about: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
         "storage": storage,
-        "fingerprint": fingerprint(model.spec(), unpack(packed)),
+        "fingerprint": fingerprint(model.spec(), unpack_weights(packed)),
         "spec": json.loads(model.spec().to_json()),
     }
     record = {} if training is None else {"training": dict(training)}
@@ -181,13 +181,13 @@ def open_checkpoint(path: str | Path) -> PlaceModel:
     unexpected or of a wrong shape.
     """
     path = _complete(Path(path))
-    manifest = read_manifest(path)
+    manifest = read_checkpoint_manifest(path)
     file = path / WEIGHTS if path.is_dir() else path
     _refuse_unsafe(file)
     try:
-        model = model_of_spec(manifest.spec)
+        model = model_from_spec(manifest.spec)
         _check_tensors(path, file, model.state_dict())
-        weights = unpack(load_file(file))
+        weights = unpack_weights(load_file(file))
     except SafetensorError as wrong:
         raise WeightsError(f"{file} is damaged or truncated ({wrong}): get the checkpoint again") from wrong
     except ArgumentError as wrong:
@@ -261,10 +261,10 @@ def find_checkpoint(name_or_path: str | Path) -> Path:
 def find_packaged(fingerprint: str) -> str | None:
     """The name of the packaged model with this fingerprint; None: there is none."""
     there = (name for name, path in PACKAGED.items() if path.is_file())
-    return next((name for name in there if read_manifest(PACKAGED[name]).fingerprint == fingerprint), None)
+    return next((name for name in there if read_checkpoint_manifest(PACKAGED[name]).fingerprint == fingerprint), None)
 
 
-def read_manifest(path: str | Path) -> CheckpointManifest:
+def read_checkpoint_manifest(path: str | Path) -> CheckpointManifest:
     """The description in a checkpoint, without reading its weights."""
     path = _complete(Path(path))
     try:

@@ -92,17 +92,17 @@ def conv_relu(
 conv_relu.register_fake(F.conv2d)  # same shape and memory format
 
 
-def relu_of(conv: nn.Conv2d, x: Tensor, dtype: torch.dtype) -> Tensor:
+def conv_then_relu(conv: nn.Conv2d, x: Tensor, dtype: torch.dtype) -> Tensor:
     """`relu(conv(x))` in one kernel, computed in `dtype`: (B, C, H, W) -> (B, C', H', W'), without gradients."""
     assert conv.bias is not None
     padding = [int(side) for side in conv.padding]
-    weight = _fill_up(conv.weight.to(dtype), -conv.weight.shape[1] % CHANNELS)
-    x = _fill_up(x.to(dtype), weight.shape[1] - x.shape[1])
+    weight = _pad_channels(conv.weight.to(dtype), -conv.weight.shape[1] % CHANNELS)
+    x = _pad_channels(x.to(dtype), weight.shape[1] - x.shape[1])
     found: Tensor = conv_relu(x, weight, conv.bias.to(dtype), conv.stride, padding, conv.dilation, conv.groups)
     return found
 
 
-def _fill_up(x: Tensor, channels: int) -> Tensor:
+def _pad_channels(x: Tensor, channels: int) -> Tensor:
     """x with `channels` channels of zeros appended."""
     return F.pad(x, (0, 0, 0, 0, 0, channels)) if channels else x
 
@@ -118,7 +118,7 @@ def run_fused(layers: Sequence[nn.Module], x: Tensor, dtype: torch.dtype) -> Ten
             if inside:
                 inside = False
             elif isinstance(layer, nn.Conv2d) and isinstance(after, nn.ReLU):
-                x, inside = relu_of(layer, x, dtype), True
+                x, inside = conv_then_relu(layer, x, dtype), True
             else:
                 x = layer(x)
     return x
@@ -129,7 +129,7 @@ class ConvRelu(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, C', H', W'), non-negative."""
-        return relu_of(self, input, self.weight.dtype)
+        return conv_then_relu(self, input, self.weight.dtype)
 
 
 def fuse_relus(model: PlaceModel) -> PlaceModel:
@@ -145,7 +145,7 @@ def fuse_relus(model: PlaceModel) -> PlaceModel:
         assert conv.groups == 1
         conv.to(best_dtype(model.device)).requires_grad_(False)
         spare = -conv.in_channels % CHANNELS
-        conv.weight = nn.Parameter(_fill_up(conv.weight, spare), requires_grad=False)
+        conv.weight = nn.Parameter(_pad_channels(conv.weight, spare), requires_grad=False)
         conv.__class__ = ConvRelu  # same weights and options, other forward
         backbone.set_submodule(names[relu], nn.Identity())
     if not pairs:

@@ -15,10 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sareloc.errors import ArgumentError, look_up
-from sareloc.models.aggregation import Aggregation, Option, make_aggregation
+from sareloc.models.aggregation import Aggregation, Option, Whitening, make_aggregation
 from sareloc.models.backbones import Backbone, make_backbone
 from sareloc.models.preprocess import Image, Preprocess, Resize, autocast
-from sareloc.models.whitening import Whitening
 
 MAX_DIM = 1 << 24
 RUNTIMES = {
@@ -250,7 +249,7 @@ def make_model(
     return PlaceModel(pixels, base, make_aggregation(aggregation, base.channels, options, rng=rng), name=name).eval()
 
 
-def model_of_spec(spec: ModelSpec) -> PlaceModel:
+def model_from_spec(spec: ModelSpec) -> PlaceModel:
     """The model that a spec describes, in evaluation mode, on the device "meta": shapes without memory.
 
     `to_empty(device=...)` allocates the weights, which must then be loaded.

