@@ -24,7 +24,7 @@ from tests.maps.small_town import geotag_of
 from sareloc.errors import ArgumentError, MapError
 from sareloc.maps import MapFile, MapManifest, MapPhoto, PlaceMap, create_map_file, open_map_file, verify_map
 from sareloc.maps import file as map_file
-from sareloc.maps import schema as opening
+from sareloc.maps import gpkg as opening
 from sareloc.maps.store import PACKINGS, entry_of
 
 DIM = 32

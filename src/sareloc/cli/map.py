@@ -77,7 +77,7 @@ def build(
         from sareloc.cluster.build import build_map_on_cluster
 
         return _tell(build_map_on_cluster(_load(model, "cpu"), photos, out, cluster=cluster, **options), out, as_json)
-    from sareloc.maps import build_map
+    from sareloc.maps.build import build_map
 
     if remote := [photo for photo in photos if is_url(photo)]:
         raise ArgumentError(f"{remote[0]} is a URL, not a folder: read URLs with --cluster ray://local")
@@ -117,7 +117,8 @@ def add(
     as_json
         Print the result as one JSON object.
     """
-    from sareloc.maps import add_photos, load_map_model
+    from sareloc.maps import load_map_model
+    from sareloc.maps.build import add_photos
 
     with open_store(map_path) as store:
         its_model = load_map_model(store.manifest, Path(map_path).name, model, device)
@@ -165,7 +166,7 @@ def sync(
     as_json
         Print the result as one JSON object.
     """
-    from sareloc.maps import sync_map
+    from sareloc.maps.build import sync_map
 
     report = sync_map(
         model,

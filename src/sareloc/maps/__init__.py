@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from sareloc.geo import Area, Box, Circle
 from sareloc.maps.copy import CopyReport, copy_map
-from sareloc.maps.file import MapFile
+from sareloc.maps.file import MapFile, open_map_file
+from sareloc.maps.gpkg import create_map_file
 from sareloc.maps.maintain import MapInfo, compact_map, find_gone, map_info, remove_photos, verify_map
 from sareloc.maps.place_map import FileMap, Matches, PlaceMap
-from sareloc.maps.schema import create_map_file, open_map_file
 from sareloc.maps.store import (
     Entry,
     MapBackend,

@@ -12,9 +12,9 @@ waiting, so that the file alone has all committed photos; the last process that 
 
 from __future__ import annotations
 
+import os
 import secrets
 import shlex
-import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sareloc.arrays import Floats, Ints, Vectors
-from sareloc.errors import MapError, PositionError
+from sareloc.errors import ArgumentError, MapError, PositionError
 from sareloc.geo import Area
 from sareloc.maps import gpkg
 from sareloc.maps.store import PACKINGS, Entry, MapManifest, MapPhoto, descriptor_checksum, photo_checksum, shown
@@ -33,19 +33,53 @@ from sareloc.photos import Geotag
 T = TypeVar("T")
 
 PART = 4096  # rows read at a time
-WAIT_S = 30.0
-FULL_BYTES = 2**18  # free space below which a failed write means a full disk: files grow by pages and by 32 kB
 NOTE = "note "
-CHANGE_ID = "change_id"
 ID_GAP = 2**32
 """A writer's ids begin after a random gap of up to this size: two maps that continue one backup share no new ids."""
 LAST_ID = 2**62
+SUFFIX = ".gpkg"
 LARGEST_NUMBER = 60_000.0  # of a descriptor: indexes store half precision
 _ENTRY = "fid, geom, file, time, heading_deg, size_bytes, modified_ns"
 _ROW = "fid, geom, file, time, heading_deg, width, height, sha256, size_bytes, modified_ns"
 _INSERTED = _ROW.removeprefix("fid, ") + ", descriptor_checksum, photo_checksum"
 MISMATCH = "its position or file name does not match its checksum"
 _BAD_VALUE = (ValueError, TypeError, OverflowError, PositionError)
+
+
+def map_file_exists(path: str | Path) -> bool:
+    """Whether there is a file of this name. Raises ArgumentError if there is none and the name is not one of a map."""
+    path = Path(path)
+    if not path.exists() and path.suffix.lower() != SUFFIX:
+        raise ArgumentError(
+            f"{path} is not a name for a map: a map is a GeoPackage, give a name that ends in {SUFFIX} (such as "
+            f"{path.stem or 'city'}{SUFFIX}), or the address of a server (milvus://host:19530/city)"
+        )
+    return path.exists()
+
+
+def name_in_map(map_path: str | Path, photo: Path) -> str:
+    """The name of a photo in a map file: its path relative to the map's folder if it is inside, else its absolute path.
+
+    Map and photos can so be moved together.
+    """
+    path, folder = Path(os.path.abspath(photo)), Path(os.path.abspath(Path(map_path).parent))
+    return (path.relative_to(folder) if path.is_relative_to(folder) else path).as_posix()
+
+
+def open_map_file(path: str | Path, write: bool = False) -> MapFile:
+    """Open a map for reading, or also for writing. Raises MapError if the file is not a map of sareloc."""
+    path = Path(path)
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "does not exist"
+        raise MapError(f'map {path} {what}: make one with "sareloc map build PHOTOS --out {path.name}"')
+    return MapFile(path, *gpkg.connect(path, write))
+
+
+def open_or_create_map_file(path: str | Path, manifest: MapManifest) -> MapFile:
+    """Open a map to write to it; if there is none, create an empty one. Several processes may do so at once."""
+    if not map_file_exists(path):
+        gpkg.create_map_file(Path(path), manifest)
+    return open_map_file(path, write=True)
 
 
 class MapFile:
@@ -214,7 +248,7 @@ class MapFile:
 
     def change_id(self) -> str:
         """32 random hex digits, drawn by each transaction that changes the map; "" in a map of format 1."""
-        rows = self.query("SELECT value FROM manifest WHERE key = ?", (CHANGE_ID,))
+        rows = self.query("SELECT value FROM manifest WHERE key = ?", (gpkg.CHANGE_ID,))
         return str(rows[0][0]) if rows else ""
 
     def checksums(self) -> Ints:
@@ -294,7 +328,7 @@ class MapFile:
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
         """The rows of a statement that changes nothing."""
-        with map_errors(self.path):
+        with gpkg.map_errors(self.path):
             return self._connection.execute(sql, parameters).fetchall()
 
     @contextmanager
@@ -308,18 +342,18 @@ class MapFile:
 
     def compact(self) -> None:
         """Give the space of removed photos back to the disk."""
-        with map_errors(self.path):
+        with gpkg.map_errors(self.path):
             self._connection.execute("VACUUM")
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with map_errors(self.path):
+        with gpkg.map_errors(self.path):
             self._connection.execute("BEGIN IMMEDIATE")
             before = self._connection.total_changes
             try:
                 yield self._connection
                 if self._connection.total_changes != before:
-                    write_change_id(self._connection)
+                    gpkg.write_change_id(self._connection)
                 self._connection.execute("COMMIT")
             except BaseException:
                 if self._connection.in_transaction:  # SQLite has rolled back already if the disk is full
@@ -327,50 +361,6 @@ class MapFile:
                 raise
         with suppress(sqlite3.Error):  # the log has the transaction
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
-
-
-@contextmanager
-def map_errors(path: Path) -> Iterator[None]:
-    """Raise MapError for an error of SQLite: what is wrong with the map, and what to do."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise MapError(f"map {path} cannot be used: {_cause(path, error)}") from error
-    except UnicodeDecodeError as error:  # in a name of the schema, or in a message about one
-        raise MapError(f"map {path} cannot be used: it is damaged ({error}): restore a backup") from error
-
-
-def _cause(path: Path, error: sqlite3.Error) -> str:
-    said, name = str(error), getattr(error, "sqlite_errorname", "")
-    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return f"another process has been writing it for {WAIT_S:.0f} s: try again when it is done"
-    if name == "SQLITE_FULL" or (name.startswith("SQLITE_IOERR") and _is_full(path)):
-        return "the disk is full. All committed photos are kept: free some space and run the same command again"
-    if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):
-        return f"the file or its folder is read-only ({said}): make it writable, or copy the map elsewhere"
-    if name == "SQLITE_TOOBIG":
-        return "it holds a value larger than 16 MiB, as no map of sareloc does: restore a backup, or build it again"
-    if name == "SQLITE_AUTH":
-        return "a trigger in it does more than maintain an index of a GIS program: remove it, or copy the map"
-    if name == "SQLITE_NOTADB":
-        return "it is not a map: maps are GeoPackages (.gpkg)"
-    if name.startswith(("SQLITE_CORRUPT", "SQLITE_IOERR")):
-        return f"it is damaged, or the disk is ({said}): build it again, or restore a backup"
-    return said
-
-
-def _is_full(path: Path) -> bool:
-    with suppress(OSError):
-        return shutil.disk_usage(path.parent).free < FULL_BYTES
-    return False
-
-
-def write_change_id(sql: sqlite3.Connection) -> None:
-    """Draw a new change id: two states of a map never have the same one, also if they continue the same backup."""
-    sql.execute(
-        "INSERT INTO manifest (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-        (CHANGE_ID, secrets.token_hex(16)),
-    )
 
 
 def _drop_replaced(sql: sqlite3.Connection, photo: MapPhoto | Entry) -> list[bytes]:

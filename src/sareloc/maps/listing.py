@@ -17,8 +17,7 @@ import numpy as np
 from sareloc.arrays import Floats, Ints
 from sareloc.errors import MapError
 from sareloc.geo import Area, Box
-from sareloc.maps.file import MapFile
-from sareloc.maps.schema import open_map_file
+from sareloc.maps.file import MapFile, open_map_file
 
 DETAILS = "SELECT fid, heading_deg, time FROM photos WHERE fid IN (SELECT value FROM json_each(?))"
 

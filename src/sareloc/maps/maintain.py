@@ -14,8 +14,7 @@ from sareloc.errors import ArgumentError, MapError
 from sareloc.geo import Area, Box
 from sareloc.index.cache import IndexCache
 from sareloc.index.sharded import ShardedIndex, exact_below
-from sareloc.maps.file import PART, MapFile
-from sareloc.maps.schema import open_map_file
+from sareloc.maps.file import PART, MapFile, open_map_file
 from sareloc.maps.store import PACKINGS, Address, MapManifest, gone_photos, map_backend, open_store
 
 HALF = 1e-3  # rounding to half precision changes a number of a unit vector by less

@@ -17,10 +17,9 @@ from sareloc.geo import Area, Positions, within_radius
 from sareloc.index import ExactIndex, Index, IndexInfo, ShardedIndex
 from sareloc.index.exact import find_rows
 from sareloc.index.sharded import EXACT_NUMBERS, exact_below
-from sareloc.maps.file import MapFile
+from sareloc.maps.file import MapFile, map_file_exists, name_in_map, open_map_file, open_or_create_map_file
 from sareloc.maps.listing import FileListing, FileWatch
 from sareloc.maps.maintain import compact_file, file_info, index_cache, verify_file
-from sareloc.maps.schema import map_file_exists, name_in_map, open_map_file, open_or_create_map_file
 from sareloc.maps.store import MapBackend, MapManifest, map_backend
 
 if TYPE_CHECKING:

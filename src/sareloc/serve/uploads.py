@@ -20,7 +20,7 @@ from starlette.datastructures import FormData, UploadFile
 
 from sareloc.errors import MapError, PhotoError, PositionError
 from sareloc.maps import MapFile, MapPhoto, open_map_file
-from sareloc.maps.schema import name_in_map
+from sareloc.maps.file import name_in_map
 from sareloc.models import PlaceModel
 from sareloc.photos import Geotag, SizeRule, decode, read_exif_geotag
 from sareloc.photos.decoding import open_photo
