@@ -1,4 +1,4 @@
-"""Training from a finished model: never a worse one than it started from, judged as it is saved."""
+"""Training from a finished model: the result is never worse than the start, validated as it is saved."""
 
 from __future__ import annotations
 

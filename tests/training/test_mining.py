@@ -245,8 +245,8 @@ def test_a_pool_of_a_large_dataset_depends_on_the_seed_and_the_query_alone() -> 
 
 
 def test_pools_of_a_large_dataset_take_every_photo_equally_often() -> None:
-    nobody = [np.zeros(0, np.int64)] * 3000
-    drawn = np.bincount(pools_of(Neighbourhoods(nobody, nobody), np.arange(3000), 1000, 50).ravel(), minlength=1000)
+    none = [np.zeros(0, np.int64)] * 3000
+    drawn = np.bincount(pools_of(Neighbourhoods(none, none), np.arange(3000), 1000, 50).ravel(), minlength=1000)
     assert drawn.sum() == 150_000
     assert drawn.min() > 90  # five standard deviations below
     surprise = ((drawn - 150) ** 2 / (150 * 0.95)).sum()  # chi-squared: 1000 on average, give or take 45

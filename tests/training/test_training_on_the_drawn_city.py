@@ -45,7 +45,7 @@ def test_recall_exceeds_that_before_training_on_both_datasets(name: str, dataset
         name,
         epochs=10,
         optimizer="adamw",
-        lr=0.0003,
+        lr=0.001,
         train_from="conv1",
         pool=20,
         refresh_every=25,
@@ -57,6 +57,6 @@ def test_recall_exceeds_that_before_training_on_both_datasets(name: str, dataset
     after = {split: recall(model, dataset) for split, dataset in datasets.items()}
     assert after["val"][5] == pytest.approx(run.best.recall_5)
     assert after["val"][5] > before["val"][5]
-    # one query of fifty is 0.02, and which ones come first hangs on the draw: among five there is room to see it
+    # one query of fifty is 0.02, and recall@1 varies with the seed by several of them: recall@5 has a margin
     assert after["train"][5] > before["train"][5] + 0.1
     assert after["train"][1] > before["train"][1]
