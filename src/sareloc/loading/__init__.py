@@ -25,7 +25,7 @@ AHEAD = 5  # photos in flight for each worker: requested from it, or decoded and
 def load_images(
     paths: Iterable[str | Path], size: SizeRule | None, *, workers: int = 0
 ) -> Iterator[tuple[int, Loaded]]:
-    """Each photo's number and its image (H, W, 3) uint8, or the PhotoError that says why it has none, in order.
+    """Each photo's number and its image (H, W, 3) uint8, or the PhotoError with the reason, in order.
 
     Images are decoded by `sareloc.photos.decode` to `size(height, width)`, in `workers` processes or, with 0, in this
     one. At most `AHEAD` photos for each worker are in memory, however slow the caller is. A bad photo never ends

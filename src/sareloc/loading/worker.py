@@ -2,7 +2,7 @@
 
 Messages between a thread of the caller and its worker:
 
-    thread -> worker   [path, whether to request a size] as a line of JSON, up to `DEPTH` of them before a reply
+    thread -> worker   [path, needs_size] as a line of JSON, up to `DEPTH` of them before a reply
     worker -> thread   for each in turn: SIZE, height, width of the upright photo, for a size that it has not seen
     thread -> worker   ... then the target [height, width], or [0, 0] to skip the photo, as a line of JSON
     worker -> thread   IMAGE, height, width; or ERROR, length, 0 and [photo, reason] in JSON
@@ -53,9 +53,8 @@ class SharedBuffer:
         if self._map is None or len(self._map) < wanted:
             if os.fstat(self._file).st_size < wanted:
                 os.ftruncate(self._file, wanted)
-            self._map = mmap.mmap(
-                self._file, os.fstat(self._file).st_size
-            )  # the old mapping is freed with its last image
+            # the old mapping is freed with its last image
+            self._map = mmap.mmap(self._file, os.fstat(self._file).st_size)
         return np.frombuffer(self._map, np.uint8, wanted).reshape(height, width, 3)
 
     def close(self) -> None:
@@ -67,9 +66,8 @@ def serve(files: list[int]) -> None:
     """Answer requests on standard input until it ends. `files`: of the shared buffers; none: send pixels."""
     buffers = [SharedBuffer(file) for file in files]
     answers: dict[tuple[int, int], tuple[int, int]] = {}
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches the whole group: the caller decides, and ends this process
+    # Ctrl-C reaches all processes of the group: the caller decides, and ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # output of libraries must not mix with the replies
     early: deque[list[Any]] = deque()  # requests read while waiting for a size
@@ -101,10 +99,10 @@ def serve(files: list[int]) -> None:
         reply(READY, 0, 0)
         number = 0
         while True:
-            path, wants_size = early.popleft() if early else read()
+            path, needs_size = early.popleft() if early else read()
             number += 1
             try:
-                image = decode(path, size=request_size if wants_size else None)
+                image = decode(path, size=request_size if needs_size else None)
             except PhotoError as error:
                 message = json.dumps([error.photo, error.reason]).encode()
                 reply(ERROR, len(message), 0, message)
@@ -158,26 +156,26 @@ class Worker:
 
     def run(self, todo: queue.SimpleQueue[Request | None]) -> None:
         """Decode the requests in `todo` until it yields None, or until `interrupt`."""
-        asked: deque[Request] = deque()
+        pending: deque[Request] = deque()
         while not self._interrupted:
             with contextlib.suppress(queue.Empty):
-                while len(asked) < DEPTH and (photo := todo.get(block=not asked)) is not None:
-                    asked.append(photo)
-            if not asked:
+                while len(pending) < DEPTH and (photo := todo.get(block=not pending)) is not None:
+                    pending.append(photo)
+            if not pending:
                 break
             try:
-                loaded = self._exchange(asked)
+                loaded = self._exchange(pending)
             except _DiedError:
                 death = self._end()
-                asked[0].deaths += 1
-                if asked[0].deaths == 1:  # the photo may not be the cause: try once more
+                pending[0].deaths += 1
+                if pending[0].deaths == 1:  # the photo may not be the cause: try once more
                     continue
-                loaded = PhotoError(asked[0].path, f"decoding it killed the worker process, twice ({death})")
+                loaded = PhotoError(pending[0].path, f"decoding it killed the worker process, twice ({death})")
             except BaseException as error:
                 self._end()  # the size rule failed, and the worker still waits for a size
-                asked.popleft().loaded.set_exception(error)
+                pending.popleft().loaded.set_exception(error)
                 continue
-            asked.popleft().loaded.set_result(loaded)
+            pending.popleft().loaded.set_result(loaded)
         self._end()
 
     def interrupt(self) -> None:
@@ -202,14 +200,14 @@ class Worker:
         status = process.wait()
         return f"signal {-status}" if status < 0 else f"exit status {status}"
 
-    def _exchange(self, asked: deque[Request]) -> Loaded:
+    def _exchange(self, pending: deque[Request]) -> Loaded:
         """Send the requests that have not been sent, and return the result of the first one."""
         if self._process is None:
             self._start()
-        for photo in list(asked)[self._sent - self._answered :]:
+        for photo in list(pending)[self._sent - self._answered :]:
             self._send([photo.path, self._size is not None])
             self._sent += 1
-        path = asked[0].path
+        path = pending[0].path
         kind, first, second = self._reply()
         refused: PhotoError | None = None
         if kind == SIZE:

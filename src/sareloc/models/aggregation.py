@@ -1,7 +1,7 @@
 """Feature map -> descriptor: NetVLAD, NetVLAD with contextual reweighting (CRN), GeM, average, maximum; whitening.
 
 Every aggregation maps (B, C, h, w), for any h and w, to unit rows (B, dim). All of them compute in at least float32,
-whatever the precision of the backbone: bfloat16 is too coarse for a softmax as sharp as NetVLAD's.
+independent of the backbone's precision: bfloat16 is too coarse for a softmax as sharp as NetVLAD's.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class NetVLAD(Aggregation):
 
         V_k = sum_s a_ks (x_s - centres_k)     then L2 per cluster, then L2 of all clusters joined, cluster by cluster.
 
-    `norm` says how locations and clusters are scaled (see `Norm`; default: "smoothed"). `assign` (K, D) and `centres`
+    `norm`: how locations and clusters are normalized (see `Norm`; default: "smoothed"). `assign` (K, D) and `centres`
     (K, D) are separate parameters; `bias` (K,) exists only in some published weights and is None otherwise. The sum is
     computed as `A X^T - diag(sum_s A) centres`: the residual tensor, B x K x D x h w numbers, is never allocated, nor
     is a normalized copy of the feature map.
@@ -125,7 +125,7 @@ class NetVLAD(Aggregation):
         super().__init__(channels)
         if not isinstance(clusters, int) or isinstance(clusters, bool) or not 1 <= clusters <= MAX_CLUSTERS:
             raise ArgumentError(
-                f"clusters of {self.name} must be a whole number from 1 to {MAX_CLUSTERS:,}, found {clusters!r}"
+                f"clusters of {self.name} must be an integer from 1 to {MAX_CLUSTERS:,}, found {clusters!r}"
             )
         if not isinstance(bias, bool):
             raise ArgumentError(f"bias of {self.name} must be true or false, found {bias!r}")

@@ -78,7 +78,7 @@ def sharpness(local: Tensor, centres: Tensor) -> float:
     `alpha = -ln(0.01) / mean(top1 - top2)` over the dot products of local descriptors (n, D) with unit centres.
     """
     if len(centres) < 2:
-        return 1.0  # a single centre has the whole weight for any alpha
+        return 1.0  # a single centre has all the weight for any alpha
     top = (local @ F.normalize(centres, dim=1).T).topk(2, dim=1).values
     gap = float((top[:, 0] - top[:, 1]).double().mean())
     if not gap > 0:

@@ -51,10 +51,10 @@ class ModelSpec:
                 raise ArgumentError(f"{field} of a model must be text, found {value!r}")
         if not isinstance(self.options, Mapping):
             raise ArgumentError(f"knobs of a model must be the aggregation's options by name, found {self.options!r}")
-        whole = isinstance(self.whitening, int) and not isinstance(self.whitening, bool)
-        if self.whitening is not None and not (whole and 1 <= self.whitening <= MAX_DIM):
+        integer = isinstance(self.whitening, int) and not isinstance(self.whitening, bool)
+        if self.whitening is not None and not (integer and 1 <= self.whitening <= MAX_DIM):
             raise ArgumentError(
-                f"whitening of a model must be a whole number of dimensions from 1 to {MAX_DIM:,} or None, "
+                f"whitening of a model must be the dimensions, an integer from 1 to {MAX_DIM:,} or None, "
                 f"found {self.whitening!r}"
             )
 

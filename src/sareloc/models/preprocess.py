@@ -94,7 +94,7 @@ class Preprocess:
         sides = self.resize if isinstance(self.resize, tuple) else (self.resize,) * 2
         if self.resize is not None and not (len(sides) == 2 and all(map(_is_side, sides))):
             raise ArgumentError(
-                f"resize must be (height, width), a longest side or None, each side a whole number from {MIN_SIDE_PX} "
+                f"resize must be (height, width), a longest side or None, each side an integer from {MIN_SIDE_PX} "
                 f"to {MAX_SIDE_PX} px, found {self.resize!r}"
             )
 

@@ -77,7 +77,7 @@ def _read_net(path: Path) -> Any:
         stored = loadmat(path, struct_as_record=False, squeeze_me=True, variable_names=["net"])
     except NotImplementedError as newer:  # scipy does not read HDF5
         raise WeightsError(f"{path} is a MATLAB 7.3 file: {CONVERT}") from newer
-    except Exception as wrong:  # of a dozen types, wherever the damage is
+    except Exception as wrong:  # damaged files raise a dozen types
         raise WeightsError(f"{path} is not a MATLAB file, or damaged ({wrong})") from wrong
     net = stored.get("net")
     if not hasattr(net, "layers"):

@@ -25,9 +25,10 @@ from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Preprocess
 
 NAMES_SHOWN = 6
+MAX_ITERATIONS = 100  # of conjugate gradients
+RELATIVE_ERROR = 1e-7
+ROWS_IN_DOUBLE = 256  # at a time: 4096 x 32768 doubles would take 1 GB
 STATE_DICTS = ("state_dict", "model_state_dict")  # the keys under which training scripts store the tensors
-
-
 ALLOWED = (  # callables in pickles of weights: containers, tensors and their storages, numpy numbers
     r"(collections\.OrderedDict|(__builtin__|builtins)\.set|_codecs\.encode|numpy\..+"
     r"|torch\._utils\._rebuild_(tensor|tensor_v2|parameter|parameter_with_state)|torch\.nn\.parameter\.Parameter"
@@ -112,7 +113,7 @@ def _read_torch(path: Path) -> Any:
     except UnpicklingError as wrong:
         named = re.search(r"GLOBAL (\S+) was not", str(wrong))
         raise _refusal(path, named.group(1) if named else "Python objects") from wrong
-    except Exception as wrong:  # of a dozen types, wherever the damage is
+    except Exception as wrong:  # damaged files raise a dozen types
         raise WeightsError(
             f"{path} is neither a safetensors file nor one that torch.save wrote, or it is damaged ({wrong})"
         ) from wrong
@@ -147,7 +148,7 @@ def _check_pickles(path: Path) -> None:
             packed = any(entry.compress_type != ZIP_STORED for entry in entries)
             small = not packed and unpacked <= path.stat().st_size
             pickles = [archive.read(e) for e in entries if small and e.filename.lower().endswith("data.pkl")]
-    except Exception as wrong:  # of several types, wherever the damage is
+    except Exception as wrong:  # damaged files raise several types
         raise WeightsError(f"{path} is damaged: its zip archive cannot be read ({wrong})") from wrong
     if not small:
         raise WeightsError(
@@ -162,7 +163,7 @@ def _check_pickle(stream: BinaryIO, path: Path) -> None:
     """Check the callables of one pickle without unpickling it."""
     try:
         steps = [(step.name, argument) for step, argument, _ in pickletools.genops(stream)]
-    except Exception as wrong:  # of several types, wherever the damage is
+    except Exception as wrong:  # damaged files raise several types
         raise WeightsError(f"{path} is damaged, or not a file that torch.save wrote ({wrong})") from wrong
     called = {str(argument).replace(" ", ".") for name, argument in steps if name == "GLOBAL"}
     for name in sorted(called):
@@ -242,11 +243,6 @@ def _listed(names: Iterable[str]) -> str:
     names = list(names)
     more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
     return ", ".join(names[:NAMES_SHOWN]) + more
-
-
-MAX_ITERATIONS = 100
-RELATIVE_ERROR = 1e-7
-ROWS_IN_DOUBLE = 256  # at a time: 4096 x 32768 doubles would take 1 GB
 
 
 def assemble_model(
