@@ -270,7 +270,7 @@ def test_add_takes_the_maps_own_settings(model: PlaceModel, tmp_path: Path) -> N
     extra = write_photo(tmp_path / "more" / "x.jpg", 30)
     report = add_photos(model, [extra, tmp_path / "photos"], tmp_path / "town.gpkg")
     assert (report.added, report.already) == (1, 3)
-    with pytest.raises(MapError, match="does not exist: make one with"):
+    with pytest.raises(MapError, match="does not exist"):
         add_photos(model, extra, tmp_path / "absent.gpkg")
 
 

@@ -485,7 +485,7 @@ def test_what_is_almost_a_map_is_told_so(tmp_path: Path, sql: str, said: str) ->
 
 def test_what_is_no_map_is_told_so(tmp_path: Path) -> None:
     with pytest.raises(
-        MapError, match=r'town\.gpkg does not exist: make one with "sareloc map build PHOTOS --out town.gpkg"'
+        MapError, match=r'town\.gpkg does not exist: build one with "sareloc map build PHOTOS --out town.gpkg"'
     ):
         open_map_file(tmp_path / "town.gpkg")
     with pytest.raises(MapError, match="is a folder"):

@@ -71,7 +71,7 @@ def open_map_file(path: str | Path, write: bool = False) -> MapFile:
     path = Path(path)
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
-        raise MapError(f'map {path} {what}: make one with "sareloc map build PHOTOS --out {path.name}"')
+        raise MapError(f'map {path} {what}: build one with "sareloc map build PHOTOS --out {path.name}"')
     return MapFile(path, *gpkg.connect(path, write))
 
 
