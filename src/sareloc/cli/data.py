@@ -50,11 +50,11 @@ def check(
     if figure is not None:
         save_figure(draw_dataset(places), figure)
     found = check_places(places, decode=decode, progress=True)
-    print(json.dumps(found.to_json()) if as_json else table(found, decoded=decode))
+    print(json.dumps(found.to_json()) if as_json else check_table(found, decoded=decode))
     return 1 if found.missing or found.unreadable else 0
 
 
-def table(found: Check, *, decoded: bool = False) -> str:
+def check_table(found: Check, *, decoded: bool = False) -> str:
     """The result of a check as text."""
     lines = [("dataset", f"{found.name}, split {found.split}"), ("database", f"{found.database:,} photos")]
     lines.append(("queries", _queries(found)))

@@ -129,7 +129,7 @@ def _results(reports: Mapping[str, Report]) -> str:
         for i, column in enumerate(columns)
         if not i or any(row[i] != (rows[0][i] if column in in_headline else "–") for row in rows)
     ]
-    shown = table([columns[i] for i in useful], [[row[i] for i in useful] for row in rows])
+    shown = html_table([columns[i] for i in useful], [[row[i] for i in useful] for row in rows])
     figures = [drawing(draw_recall(reports), "Recall@N: queries with a positive among the top N results")]
     curves = {name: PrecisionRecallCurve.of_report(report) for name, report in reports.items() if report.curve}
     if curves:
@@ -205,7 +205,7 @@ def paragraph(words: str) -> str:
     return f"<p>{html.escape(words)}</p>"
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def html_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table that scrolls horizontally on a narrow page; the first column holds row headers."""
     head = "".join(f'<th scope="col">{html.escape(column)}</th>' for column in columns)
     body = "\n".join(
