@@ -26,7 +26,7 @@ def evaluate_command(
     dim: int | None = None,
     boxes: Literal["crop", "full"] = "crop",
     store: Path | None = None,
-    place_map: Annotated[Path | None, Parameter(name="--map")] = None,
+    place_map: Annotated[Path | None, Parameter(name="--map", metavar="MAP")] = None,
     batch: int = 8,
     workers: int = 2,
     device: Device = None,

@@ -45,7 +45,7 @@ class Outputs:
 def geotag_command(
     photos: Annotated[list[Path], Parameter(negative=())],
     *,
-    place_map: Annotated[Path, Parameter(name="--map")],
+    place_map: Annotated[Path, Parameter(name="--map", metavar="MAP")],
     out: Path = Path("geotagged"),
     sidecar: Literal["xmp", "csv", "gpx"] | None = None,
     xmp_names: SidecarNames = "appended",

@@ -38,7 +38,7 @@ class Search:
     candidates: int = 20
     """How many matches are fused into a fix."""
     rerank: int = 0
-    """Re-rank the top N matches by local features; default: no re-ranking. Reads the map's photos, and takes time."""
+    """Re-rank the top N matches by local features; 0: no re-ranking. Reads the map's photos, and is slower."""
 
     def __post_init__(self) -> None:
         for field, least in (("candidates", 1), ("rerank", 0)):
