@@ -13,9 +13,9 @@ from tests.figures.little_town import make_report
 from tests.localize.street import build_street, street_model, write_queries
 
 from sareloc import cli
-from sareloc.devices import DEVICES, find_device
 from sareloc.errors import ArgumentError
 from sareloc.models import RUNTIMES, load_model, save_checkpoint
+from sareloc.models.preprocess import DEVICES, find_device
 
 NAMES = ("cpu", "cuda", "cuda:N", "mps", "openvino", "openvino-int8")
 

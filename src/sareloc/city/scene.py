@@ -20,7 +20,7 @@ from sareloc.city.moment import CELL_M, MOMENT_COLUMNS, Moment, ground_shade, sh
 from sareloc.city.plan import MARGIN_M, ground_tables
 from sareloc.city.styles import PALETTE
 from sareloc.city.town import Town
-from sareloc.devices import TORCH_DEVICES, find_device
+from sareloc.models.preprocess import TORCH_DEVICES, find_device
 
 Vector = tuple[Tensor, Tensor, Tensor]
 

@@ -15,9 +15,12 @@ from typing import Annotated, NoReturn, TextIO
 from cyclopts import App, Parameter
 
 from sareloc import __version__
-from sareloc.devices import DEVICE_HELP
 from sareloc.errors import explain
 
+DEVICE_HELP = (
+    "Device of the model: cpu, cuda, cuda:N (GPU number N, from 0), mps (Apple), or a faster CPU runtime: openvino, "
+    "openvino-int8 (extra openvino). Default: cuda if there is a GPU, else cpu."
+)
 Device = Annotated[str | None, Parameter(name="--device", help=DEVICE_HELP)]
 """The `--device` option of every command that runs a model."""
 

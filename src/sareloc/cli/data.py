@@ -10,9 +10,9 @@ from cyclopts import Parameter
 
 from sareloc.city import draw_places
 from sareloc.datasets import DATASETS, Check, check_places, load_dataset
-from sareloc.devices import TORCH_DEVICES, find_device
 from sareloc.errors import ArgumentError
 from sareloc.figures import draw_dataset, save_figure
+from sareloc.models.preprocess import TORCH_DEVICES, find_device
 
 LISTED = 5
 DRAWING_HELP = "Device for rendering: cpu, cuda, cuda:N (GPU number N, from 0), mps. Default: cuda if there is a GPU."

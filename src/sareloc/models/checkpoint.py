@@ -22,10 +22,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from sareloc.devices import find_device
 from sareloc.errors import ArgumentError, WeightsError
 from sareloc.files import writing
 from sareloc.models.place_model import RUNTIMES, ModelSpec, PlaceModel, fingerprint, model_from_spec, run_on
+from sareloc.models.preprocess import find_device
 
 Storage = Literal["float32", "float16", "int8"]
 ROW_SCALE = "#row-scale"  # marks the scales of an int8 tensor; no parameter's name has a "#"
