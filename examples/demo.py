@@ -20,7 +20,7 @@ from sareloc.evaluation import evaluate
 from sareloc.figures import PredictedPositions, find_query_matches, write_report
 from sareloc.geo import Positions, distance_m
 from sareloc.localize import Fix, Localizer, Search
-from sareloc.localize.fix import geojson, sentence
+from sareloc.localize.formats import geojson, sentence
 from sareloc.maps import PlaceMap, build_map
 from sareloc.models import load_model
 from sareloc.photos import find_photos, read_geotag

@@ -17,7 +17,7 @@ from sareloc.cli.localize import localize_files, report_unreadable
 from sareloc.errors import ArgumentError, PhotoError, explain
 from sareloc.files import replacing
 from sareloc.localize import Fix, Search, open_localizer
-from sareloc.localize.fix import geotags_csv, gpx, guess_sentence
+from sareloc.localize.formats import geotags_csv, gpx, guess_sentence
 from sareloc.photos import Estimate, Geotag, find_photos, read_geotag, write_geotag, write_sidecar
 from sareloc.photos.finding import NOT_UTF8, is_utf8
 from sareloc.photos.write_geotags import is_jpeg

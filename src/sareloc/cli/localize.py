@@ -15,7 +15,7 @@ from tqdm import tqdm
 from sareloc.cli import Device, print_notes
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.localize import Fix, Localizer, Search, open_localizer
-from sareloc.localize.fix import csv_table, geojson, sentence
+from sareloc.localize.formats import csv_table, geojson, sentence
 from sareloc.maps import Area, Box, Circle
 from sareloc.maps.examine import read_tables
 from sareloc.photos import find_photos, read_time

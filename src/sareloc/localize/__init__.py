@@ -1,7 +1,6 @@
 """From photos to fixes: position, radius and confidence of each, by the photos of a map that show the same place."""
 
-from sareloc.localize.estimate import MIN_CONFIDENCE, Calibration, estimate
-from sareloc.localize.fix import Fix, Match
+from sareloc.localize.estimate import MIN_CONFIDENCE, Calibration, Fix, Match, estimate
 from sareloc.localize.localizer import Localizer, Search, open_localizer
 from sareloc.localize.walk import estimate_walk
 

@@ -1,7 +1,7 @@
 """From the matches of a photo to its fix: where the matches agree, how probable that place is, and its radius.
 
-Pure functions and two records: `Place`, what a list of matches says, and `Calibration`, the parameters of confidence
-and radius (`sareloc.localize.calibration` fits them).
+Pure functions and records: `Match` and `Fix`; `Place`, what a list of matches says; `Calibration`, the parameters of
+confidence and radius (`sareloc.localize.calibration` fits them).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import numpy.typing as npt
 from sareloc.arrays import Floats
 from sareloc.errors import ArgumentError, MapError
 from sareloc.geo import ecef_from_wgs84, wgs84_from_ecef
-from sareloc.localize.fix import Fix, LatLon, Match
 
 MIN_CONFIDENCE = 0.5
 """Default: a fix of a lower confidence has no position."""
@@ -32,6 +31,57 @@ PRIOR = (0.0, -3.0, 16.0, 3.0)
 GRAIN_M = 5.0
 FORMAT = 1
 NO_MATCHES = "there is no photo of the map to compare with in the area asked for"
+
+
+LatLon = tuple[float, float]
+"""Latitude, longitude in degrees, WGS84."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """A photo of the map that was retrieved for the query."""
+
+    id: int
+    """Of the photo in the map; never reused."""
+    photo: str
+    """Its file, as the map names it."""
+    latlon: LatLon
+    distance: float
+    """Between the descriptors, 0 to 2; after re-ranking shorter if the local features match."""
+
+
+@dataclass(frozen=True)
+class Fix:
+    """Where a photo was taken, or that it is not in the map."""
+
+    latlon: LatLon | None
+    """None: the photo is not in this map, judging by its confidence."""
+    radius_m: float | None
+    """Of 10 positions of photos in the map, right or wrong, 9 are within this distance of the truth. None without one.
+
+    Of positions with a confidence of 0.5 or more; photos of places that the map does not show are not counted."""
+    confidence: float
+    """The probability that the position, or the best guess where none is given, is within 25 m of the truth."""
+    matches: tuple[Match, ...]
+    """The smallest distance first."""
+    reason: str | None = None
+    """Why there is no position."""
+    guess: LatLon | None = None
+    """Without a position but with matches: the position that a lower `min_confidence` would have given."""
+    guess_radius_m: float | None = None
+    """The radius of the guess."""
+
+    @property
+    def found(self) -> bool:
+        """Whether there is a position."""
+        return self.latlon is not None
+
+    def to_json(self, photo: str) -> dict[str, Any]:
+        """A JSON object: photo, latlon, radius_m, confidence, matches; if latlon is null also reason, and guess and
+        guess_radius_m if there are matches."""
+        told: dict[str, Any] = {"photo": photo, **asdict(self)}
+        absent = {name for name in ("reason", "guess", "guess_radius_m") if told[name] is None}
+        return {name: value for name, value in told.items() if name not in absent}
 
 
 @dataclass(frozen=True)

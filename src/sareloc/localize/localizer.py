@@ -13,8 +13,7 @@ import torch
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.loading import load_images
 from sareloc.localize.calibration import calibrate_by_map
-from sareloc.localize.estimate import MIN_CONFIDENCE, Calibration, estimate
-from sareloc.localize.fix import Fix, Match
+from sareloc.localize.estimate import MIN_CONFIDENCE, Calibration, Fix, Match, estimate
 from sareloc.localize.rerank import SPREAD, Reranker
 from sareloc.localize.walk import chance_of_place, estimate_walk
 from sareloc.maps import Area, Circle, Matches, PlaceMap, load_map_model

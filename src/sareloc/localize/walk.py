@@ -19,6 +19,8 @@ from sareloc.localize.estimate import (
     MIN_CONFIDENCE,
     PLACE_M,
     Calibration,
+    Fix,
+    Match,
     columns,
     estimate,
     fix_at,
@@ -26,7 +28,6 @@ from sareloc.localize.estimate import (
     kernel,
     weigh,
 )
-from sareloc.localize.fix import Fix, Match
 from sareloc.maps import PlaceMap
 
 SWITCH = 0.1

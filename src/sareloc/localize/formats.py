@@ -1,4 +1,4 @@
-"""The fix of a photo and the matches that it is made of, as records, GeoJSON, CSV, GPX and lines of text."""
+"""Fixes as GeoJSON, CSV, GPX and lines of text. Pure functions."""
 
 from __future__ import annotations
 
@@ -6,60 +6,10 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 from xml.etree import ElementTree
 
-LatLon = tuple[float, float]
-"""Latitude, longitude in degrees, WGS84."""
-
-
-@dataclass(frozen=True)
-class Match:
-    """A photo of the map that was retrieved for the query."""
-
-    id: int
-    """Of the photo in the map; never reused."""
-    photo: str
-    """Its file, as the map names it."""
-    latlon: LatLon
-    distance: float
-    """Between the descriptors, 0 to 2; after re-ranking shorter if the local features match."""
-
-
-@dataclass(frozen=True)
-class Fix:
-    """Where a photo was taken, or that it is not in the map."""
-
-    latlon: LatLon | None
-    """None: the photo is not in this map, judging by its confidence."""
-    radius_m: float | None
-    """Of 10 positions of photos in the map, right or wrong, 9 are within this distance of the truth. None without one.
-
-    Of positions with a confidence of 0.5 or more; photos of places that the map does not show are not counted."""
-    confidence: float
-    """The probability that the position, or the best guess where none is given, is within 25 m of the truth."""
-    matches: tuple[Match, ...]
-    """The smallest distance first."""
-    reason: str | None = None
-    """Why there is no position."""
-    guess: LatLon | None = None
-    """Without a position but with matches: the position that a lower `min_confidence` would have given."""
-    guess_radius_m: float | None = None
-    """The radius of the guess."""
-
-    @property
-    def found(self) -> bool:
-        """Whether there is a position."""
-        return self.latlon is not None
-
-    def to_json(self, photo: str) -> dict[str, Any]:
-        """A JSON object: photo, latlon, radius_m, confidence, matches; if latlon is null also reason, and guess and
-        guess_radius_m if there are matches."""
-        told: dict[str, Any] = {"photo": photo, **asdict(self)}
-        absent = {name for name in ("reason", "guess", "guess_radius_m") if told[name] is None}
-        return {name: value for name, value in told.items() if name not in absent}
-
+from sareloc.localize.estimate import Fix, LatLon
 
 Answer = tuple[str, Fix]
 """A photo's name and its fix."""
