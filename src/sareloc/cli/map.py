@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LISTED = 10
 NOTES = 100  # bad rows of a table are all listed, so that they can be corrected together
 GONE = "photos no longer exist; they stay in the map until map sync"
-Map = Annotated[str, Parameter(name="--map")]
+Map = Annotated[str, Parameter(name="map")]
 """The argument MAP of every command: a file, or a server address such as milvus://host:19530/city."""
 Json = Annotated[bool, Parameter(name="--json", negative=())]
 
