@@ -21,8 +21,7 @@ from sareloc import __version__
 from sareloc.errors import ArgumentError, need
 from sareloc.files import replacing
 from sareloc.models.aggregation import CRN, NORM_EPS, Aggregation, Average, GeM, Maximum, NetVLAD, Whitening
-from sareloc.models.backbones import Backbone
-from sareloc.models.backbones.efficientnet import SameConv
+from sareloc.models.backbones import Backbone, SameConv
 from sareloc.models.fused import trace_layers
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import MIN_SIDE_PX
