@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from sareloc.errors import WeightsError
-from sareloc.models import make_model
-from sareloc.models.checkpoint import save_checkpoint
+from sareloc.models import make_model, save_checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sareloc.city import draw, make_scene, make_views, project
+from sareloc.city import Poses, draw, make_scene, make_views, project
 from sareloc.city.furnish import make_sprite
-from sareloc.city.geometry import Poses, axes, join, make_quad
+from sareloc.city.geometry import axes, join, make_quad
 from sareloc.city.raster import assemble, covered, make_grid, piece_coefficients, surface_point, two_nearest
 from sareloc.city.render import _candidates, _view
 

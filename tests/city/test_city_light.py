@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sareloc.city import WEATHER, make_moment
 from sareloc.city.moment import (
     CELL_M,
     MOMENT_COLUMNS,
-    WEATHER,
     _box_blur,
     height_field,
-    make_moment,
     openness,
     shadow_height,
     splat,

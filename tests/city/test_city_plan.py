@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sareloc.city import SIZES, SPLITS, city_places, make_town, split_seed
+from sareloc.city import SIZES, SPLITS, city_places, make_town, make_views, split_seed
 from sareloc.city.furnish import make_kerbs
 from sareloc.city.plan import MARGIN_M, ground_tables, make_houses, make_streets
-from sareloc.city.town import METRES_PER_PANORAMA, make_tracks, make_views
+from sareloc.city.town import METRES_PER_PANORAMA, make_tracks
 from sareloc.errors import ArgumentError
 
 

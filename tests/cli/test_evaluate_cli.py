@@ -16,8 +16,7 @@ from PIL import Image
 from sareloc.cli import main
 from sareloc.cli.evaluate import evaluate_command
 from sareloc.errors import WeightsError
-from sareloc.models.checkpoint import save_checkpoint
-from sareloc.models.place_model import make_model
+from sareloc.models import make_model, save_checkpoint
 
 
 @pytest.fixture

@@ -16,8 +16,7 @@ from sareloc.cli import figure
 from sareloc.cli import figure as figure_dataset
 from sareloc.errors import ArgumentError
 from sareloc.maps import build_map
-from sareloc.models import make_model
-from sareloc.models.checkpoint import load_model, save_checkpoint
+from sareloc.models import load_model, make_model, save_checkpoint
 from sareloc.training import EpochRecord, RunFolder, RunState
 
 pytest.importorskip("matplotlib")

@@ -14,7 +14,7 @@ from tests.figures.little_town import make_report
 from tests.localize.street import build_street, street_model, write_queries, write_street
 
 from sareloc import cli
-from sareloc.models.checkpoint import save_checkpoint
+from sareloc.models import save_checkpoint
 from sareloc.photos import decode, read_geotag
 
 FULL = "no space left on the device"

@@ -18,7 +18,7 @@ from sareloc.cli import main
 from sareloc.cli.geotag import geotag_command
 from sareloc.errors import ArgumentError
 from sareloc.geo import distance_m
-from sareloc.models.checkpoint import save_checkpoint
+from sareloc.models import save_checkpoint
 from sareloc.photos import find_geotagged, read_geotag, read_geotag_table
 
 

@@ -23,7 +23,7 @@ from sareloc.errors import ArgumentError, MapError
 from sareloc.geo import distance_m
 from sareloc.localize import Calibration
 from sareloc.maps import PlaceMap, copy_map, open_store
-from sareloc.models.checkpoint import save_checkpoint
+from sareloc.models import save_checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,7 @@ from sareloc.cli import main
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.localize import Calibration
 from sareloc.maps import PlaceMap, open_store
-from sareloc.models import checkpoint
-from sareloc.models.checkpoint import save_checkpoint
+from sareloc.models import checkpoint, save_checkpoint
 
 
 @pytest.fixture

@@ -15,8 +15,7 @@ from tests.figures.little_town import make_report
 from sareloc.cli.report import report_command
 from sareloc.errors import ArgumentError
 from sareloc.maps import build_map
-from sareloc.models import make_model
-from sareloc.models.checkpoint import load_model, save_checkpoint
+from sareloc.models import load_model, make_model, save_checkpoint
 from sareloc.training import EpochRecord, RunFolder, RunState
 
 pytest.importorskip("matplotlib")

@@ -17,8 +17,7 @@ from tests.training.tiny_dataset import SIDE, tiny_pixels, write_dataset
 
 from sareloc.cli import app, main
 from sareloc.errors import ArgumentError, DatasetError
-from sareloc.models import fit_whitening, make_model
-from sareloc.models.checkpoint import load_model, read_checkpoint_manifest, save_checkpoint
+from sareloc.models import fit_whitening, load_model, make_model, read_checkpoint_manifest, save_checkpoint
 from sareloc.training import TrainingConfig, read_config
 
 Config = Callable[..., tuple[str | Path, ...]]

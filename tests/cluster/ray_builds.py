@@ -26,7 +26,7 @@ from sareloc.cluster.ray import run_packets
 from sareloc.cluster.worker import Work, list_wanted, packets_of
 from sareloc.errors import SarelocError
 from sareloc.maps import MapFile
-from sareloc.models.place_model import PlaceModel, make_model
+from sareloc.models import PlaceModel, make_model
 
 STORE_BYTES = 100 * 2**20
 DEADLINE_S = 60

@@ -22,7 +22,7 @@ from sareloc.cluster.build import build_map_on_cluster
 from sareloc.cluster.worker import Describer, Done, Work, list_wanted, packets_of, read_done, read_packet
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.maps import MapPhoto, build_map, open_store, place_map
-from sareloc.models.place_model import PlaceModel
+from sareloc.models import PlaceModel
 from sareloc.photos import make_utm_name
 
 

@@ -25,7 +25,7 @@ from tests.milvus.relay import Relay
 from sareloc.cluster.ray import check_address, joined
 from sareloc.errors import ArgumentError, MissingExtraError
 from sareloc.maps import build_map
-from sareloc.models.checkpoint import save_checkpoint
+from sareloc.models import save_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 RAY = Path(sys.executable).with_name("ray")

@@ -15,9 +15,8 @@ from torch._dynamo.testing import CompileCounter
 from torch.profiler import ProfilerActivity, profile
 
 from sareloc.describe import describe
-from sareloc.models import PlaceModel, Whitening, make_model
+from sareloc.models import PlaceModel, Whitening, evaluating, make_model
 from sareloc.models.fused import fold_norms
-from sareloc.models.place_model import evaluating
 
 # What `pip install sareloc[...]` may add; none of it is needed to describe photos.
 EXTRAS = {

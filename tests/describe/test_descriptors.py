@@ -19,9 +19,7 @@ from sareloc.describe import describe, describe_all, describe_boxes, receptive_f
 from sareloc.describe.cache import DescriptorCache
 from sareloc.describe.describing import WINDOW_BATCHES, decode_box
 from sareloc.errors import ArgumentError
-from sareloc.models.backbones import BACKBONES, make_backbone
-from sareloc.models.checkpoint import save_checkpoint
-from sareloc.models.place_model import PlaceModel, make_model
+from sareloc.models import BACKBONES, PlaceModel, make_backbone, make_model, save_checkpoint
 from sareloc.photos import decode
 
 

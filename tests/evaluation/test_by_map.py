@@ -14,8 +14,7 @@ from sareloc.datasets import load_dataset
 from sareloc.errors import ArgumentError, DatasetError, MapError
 from sareloc.evaluation import rank, rank_by_map
 from sareloc.maps import PlaceMap, build_map, copy_map
-from sareloc.models.checkpoint import PACKAGED, save_checkpoint
-from sareloc.models.place_model import PlaceModel
+from sareloc.models import PACKAGED, PlaceModel, save_checkpoint
 
 
 @pytest.fixture(scope="module")

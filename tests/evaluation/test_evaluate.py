@@ -14,7 +14,7 @@ from sareloc.datasets import PhotoSet, Places, load_dataset
 from sareloc.errors import DatasetError
 from sareloc.evaluation import evaluate, evaluate_rankings, search
 from sareloc.geo import Positions
-from sareloc.models.place_model import PlaceModel, make_model
+from sareloc.models import PlaceModel, make_model
 
 
 @pytest.fixture(scope="module")

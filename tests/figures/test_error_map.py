@@ -11,8 +11,16 @@ import pytest
 from PIL import Image, ImageColor
 
 from sareloc.errors import ArgumentError
-from sareloc.figures import PredictedPositions, QueryMatches, draw_map, errors_geojson, write_geojson
-from sareloc.figures.style import RIGHT, WRONG, png_bytes, svg_bytes
+from sareloc.figures import (
+    PredictedPositions,
+    QueryMatches,
+    draw_map,
+    errors_geojson,
+    png_bytes,
+    svg_bytes,
+    write_geojson,
+)
+from sareloc.figures.style import RIGHT, WRONG
 from sareloc.geo import Positions, distance_m
 
 

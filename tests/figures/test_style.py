@@ -10,18 +10,8 @@ import pytest
 from PIL import Image, ImageColor
 
 from sareloc.errors import ArgumentError
-from sareloc.figures import PredictedPositions, draw_gradients, draw_map
-from sareloc.figures.style import (
-    RIGHT,
-    SERIES_STYLES,
-    WRONG,
-    new_figure,
-    png_bytes,
-    require_finite,
-    save_figure,
-    styled,
-    svg_bytes,
-)
+from sareloc.figures import PredictedPositions, draw_gradients, draw_map, png_bytes, save_figure, svg_bytes
+from sareloc.figures.style import RIGHT, SERIES_STYLES, WRONG, new_figure, require_finite, styled
 from sareloc.geo import Positions
 
 HERE = Positions.from_local([(0, 0)])

@@ -11,7 +11,7 @@ from PIL import Image
 
 from sareloc.geo import wgs84_from_enu
 from sareloc.maps import PlaceMap, build_map
-from sareloc.models.place_model import PlaceModel, make_model
+from sareloc.models import PlaceModel, make_model
 from sareloc.photos import Geotag, exif_bytes
 
 START = (48.8584, 2.2945)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sareloc.errors import ArgumentError, MapError
+from sareloc.localize import Calibration
 from sareloc.localize.calibration import (
     LARGEST_SCALE,
     PRIOR_STD,
@@ -17,7 +18,7 @@ from sareloc.localize.calibration import (
     fit_logistic,
     fit_radius,
 )
-from sareloc.localize.estimate import GRAIN_M, PRIOR, Calibration, Place, features, sigmoid
+from sareloc.localize.estimate import GRAIN_M, PRIOR, Place, features, sigmoid
 
 
 def place(nearest: float = 1.0, other: float = 1.2, share: float = 0.8, scatter_m: float = 5.0) -> Place:

@@ -12,7 +12,7 @@ from sareloc.geo import distance_m
 from sareloc.localize import Calibration, Fix, Localizer, Search
 from sareloc.localize.calibrate import calibrate
 from sareloc.maps import PlaceMap, build_map
-from sareloc.models.netvlad_init import off_the_shelf
+from sareloc.models import off_the_shelf
 from sareloc.photos import find_photos, read_geotag
 
 pytestmark = pytest.mark.slow

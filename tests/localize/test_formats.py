@@ -11,7 +11,7 @@ from sareloc.localize import Fix, Match
 from sareloc.localize.formats import csv_table, geojson, geotags_csv, gpx, sentence
 
 FOUND = Fix((48.85841234567, -2.2945), 12.34, 0.91234, (Match(7, "a,b.jpg", (48.85, -2.29), 0.98765),))
-LOST = Fix(None, None, 0.12, (), "not in this map: the best guess has confidence 0.12, asked for is 0.50")
+LOST = Fix(None, None, 0.12, (), "not in this map: the best guess has confidence 0.12, below 0.50")
 ANSWERS = [('q "1".jpg', FOUND), ("<q2>.jpg", LOST)]
 
 

@@ -15,7 +15,7 @@ from sareloc.geo import distance_m
 from sareloc.localize import Calibration, Fix, Localizer, Search, open_localizer
 from sareloc.localize.calibrate import calibrate
 from sareloc.maps import Box, Circle, MapManifest, PlaceMap, create_map_file
-from sareloc.models.checkpoint import PACKAGED, save_checkpoint
+from sareloc.models import PACKAGED, save_checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ from sareloc.localize.calibration import (
 from sareloc.localize.estimate import PRIOR, TEMPERATURE
 from sareloc.localize.walk import chance_of_place
 from sareloc.maps import Matches, PlaceMap, build_map
-from sareloc.models.checkpoint import PACKAGED, open_checkpoint
+from sareloc.models import PACKAGED, open_checkpoint
 
 
 def found(*rows: tuple[float, float]) -> Matches:

@@ -16,7 +16,7 @@ from sareloc.localize.calibration import Outcome, expected_calibration_error, fi
 from sareloc.localize.estimate import fuse
 from sareloc.localize.walk import JUMP, SWITCH, TRUST, UNSEEN, Belief, support
 from sareloc.maps import PlaceMap, build_map
-from sareloc.models.checkpoint import PACKAGED, open_checkpoint
+from sareloc.models import PACKAGED, open_checkpoint
 
 CHANCE = 0.03
 

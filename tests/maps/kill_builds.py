@@ -24,7 +24,7 @@ import torch
 from tests.maps.small_town import tiny_model
 
 from sareloc.maps import MapFile, build_map, open_map_file
-from sareloc.models.place_model import PlaceModel
+from sareloc.models import PlaceModel
 
 BATCH = 4
 MOST_BATCHES = 3

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from sareloc.models.place_model import PlaceModel, make_model
+from sareloc.models import PlaceModel, make_model
 from sareloc.photos import Geotag, exif_bytes
 
 HERE = (48.8584, 2.2945)

@@ -30,7 +30,7 @@ from sareloc.maps import (
     open_store,
     remove_photos,
 )
-from sareloc.models.place_model import PlaceModel
+from sareloc.models import PlaceModel
 from sareloc.photos import Geotag, decode, exif_bytes, make_utm_name, sidecar_path, sidecar_with_geotag
 
 

@@ -11,8 +11,7 @@ from tests.maps.small_town import tiny_model, write_photo, write_town
 
 from sareloc.errors import MapError, PhotoError
 from sareloc.maps import add_photos, build_map, open_store, sync_map
-from sareloc.models.checkpoint import save_checkpoint
-from sareloc.models.place_model import PlaceModel
+from sareloc.models import PlaceModel, save_checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,7 @@ from sareloc.maps import BuildReport, MapPhoto, PlaceMap, build_map, open_store
 from sareloc.milvus import connection as milvus_connection
 from sareloc.milvus.connection import Connection, read_milvus_address
 from sareloc.milvus.store import MilvusStore
-from sareloc.models.checkpoint import save_checkpoint
-from sareloc.models.place_model import PlaceModel
+from sareloc.models import PlaceModel, save_checkpoint
 
 DEADLINE_S = 300.0
 

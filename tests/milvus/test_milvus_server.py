@@ -40,7 +40,7 @@ from sareloc.maps import (
 from sareloc.milvus.collection import MilvusCollection
 from sareloc.milvus.connection import read_milvus_address
 from sareloc.milvus.store import MilvusStore
-from sareloc.models.checkpoint import save_checkpoint
+from sareloc.models import save_checkpoint
 
 pytestmark = pytest.mark.slow
 

@@ -15,8 +15,8 @@ from PIL import Image
 from PIL.ExifTags import GPS, IFD, Base
 
 from sareloc.errors import PhotoError
-from sareloc.photos import Estimate, Geotag, decode, exif_bytes, read_exif_geotag, write_geotag
-from sareloc.photos.write_geotags import jpeg_with_geotag, with_gps
+from sareloc.photos import Estimate, Geotag, decode, exif_bytes, jpeg_with_geotag, read_exif_geotag, write_geotag
+from sareloc.photos.write_geotags import with_gps
 
 HERE = Geotag((-33.8567844, 151.2152967), 278.125, 1_717_156_800.25)
 

@@ -11,7 +11,8 @@ import fsspec
 import pytest
 
 from sareloc.errors import PhotoError
-from sareloc.photos.finding import _stamp, fetch_file, find_remote_photos, is_url, remote_stamp
+from sareloc.photos import fetch_file, find_remote_photos, is_url, remote_stamp
+from sareloc.photos.finding import _stamp
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ import sareloc.serve.server
 from sareloc.cli.serve import is_loopback, serve_command
 from sareloc.errors import ArgumentError, MapError
 from sareloc.maps import copy_map
-from sareloc.models.checkpoint import save_checkpoint
+from sareloc.models import save_checkpoint
 from sareloc.serve import Limits, Serving
 
 

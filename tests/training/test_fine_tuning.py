@@ -14,8 +14,7 @@ from tests.training.test_training_loop import QUICK, recall_1, same, weights
 from tests.training.tiny_dataset import tiny_dataset, tiny_model, tiny_pixels
 
 from sareloc.errors import ArgumentError
-from sareloc.models import PlaceModel, fit_whitening
-from sareloc.models.checkpoint import read_checkpoint_manifest
+from sareloc.models import PlaceModel, fit_whitening, read_checkpoint_manifest
 from sareloc.training import TrainingSet, recall_of_descriptors, train
 
 CONFIG = replace(QUICK, dim=None, lr=0.01)

@@ -19,8 +19,7 @@ from safetensors.torch import load_file
 from tests.training.tiny_dataset import PLACES, tiny_dataset, tiny_features, tiny_model, tiny_places, write_dataset
 
 from sareloc.errors import ArgumentError, DatasetError, SarelocError
-from sareloc.models import PlaceModel
-from sareloc.models.checkpoint import open_checkpoint
+from sareloc.models import PlaceModel, open_checkpoint
 from sareloc.training import (
     RECIPES,
     EpochRecord,

@@ -13,8 +13,7 @@ from torch import nn
 
 from sareloc.datasets import PhotoSet, Places
 from sareloc.geo import Positions
-from sareloc.models import PlaceModel, Preprocess, init_netvlad, make_aggregation
-from sareloc.models.backbones import Backbone, init_weights
+from sareloc.models import Backbone, PlaceModel, Preprocess, init_netvlad, init_weights, make_aggregation
 from sareloc.training import TensorInputs, TrainingSet
 from sareloc.training.data import frozen_features
 

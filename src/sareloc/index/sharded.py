@@ -153,7 +153,7 @@ class Part:
 
 
 EXACT_NUMBERS = 20_000 * 512
-"""Vectors of so many numbers in all are compared in about a millisecond: codes would not be faster."""
+"""This many numbers (vectors x dim) are compared in about a millisecond: an index would not be faster."""
 PART_VECTORS = 2**18
 HANDFUL = 4  # queries that one thread searches at a time
 LATER = 4  # if there are parts, vectors outside of them may be 1/4 as many as without parts

@@ -173,7 +173,7 @@ def fix_at(
     """The fix at a place, or, below `min_confidence`, one without a position whose guess is that place."""
     ordered = tuple(sorted(matches, key=lambda match: match.distance))
     if confidence < min_confidence:
-        reason = f"not in this map: the best guess has confidence {confidence:.2f}, asked for is {min_confidence:.2f}"
+        reason = f"not in this map: the best guess has confidence {confidence:.2f}, below {min_confidence:.2f}"
         return Fix(None, None, confidence, ordered, reason, place.latlon, calibration.radius_m(place))
     return Fix(place.latlon, calibration.radius_m(place), confidence, ordered)
 

@@ -164,7 +164,7 @@ class MapBackend:
     place_map: type[PlaceMap]
     """The class of maps that are opened for searching."""
     exact_numbers: int
-    """Maps whose descriptors have at most so many numbers in all (photos x dim) are searched without an index."""
+    """Maps with at most this many numbers (photos x dim) are searched without an index."""
     build_index: Callable[[Address], None]
     """Build or complete the search index after photos were added, so that the next search need not."""
     has_remote_writers: Callable[[Address], bool]

@@ -15,7 +15,7 @@ from sareloc.city import draw_places
 from sareloc.geo import distance_m
 from sareloc.localize import Fix, Localizer, Search
 from sareloc.maps import PlaceMap, build_map
-from sareloc.models.netvlad_init import off_the_shelf
+from sareloc.models import off_the_shelf
 from sareloc.photos import decode, find_photos, read_geotag
 from sareloc.serve import make_app
 
