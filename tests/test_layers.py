@@ -13,7 +13,7 @@ LAYERS = [
     ["geo"],
     ["photos", "losses"],
     ["loading", "datasets", "models"],
-    ["export"],
+    ["export", "geometry"],
     ["describe", "index"],
     ["maps"],
     ["evaluation"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,9 @@ from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 
+from sareloc.arrays import Floats, Ints
 from sareloc.arrays import Image as Pixels
-from sareloc.arrays import Ints
-from sareloc.city.geometry import Poses, join_poses
+from sareloc.city.geometry import Poses, focal_px, join_poses
 from sareloc.city.render import draw_scene, scene_of
 from sareloc.city.scene import usable
 from sareloc.city.town import SIZES, SPLITS, Town, Views, make_town, make_views, split_seed
@@ -26,7 +27,7 @@ from sareloc.datasets.places import PhotoSet, Places
 from sareloc.errors import ArgumentError, look_up
 from sareloc.files import write_atomically
 from sareloc.geo import Positions, wgs84_from_enu
-from sareloc.photos import Geotag, exif_bytes, make_utm_name
+from sareloc.photos import DIAGONAL_35MM, Geotag, exif_bytes, make_utm_name
 
 DRAWN_AT_ONCE = 256
 QUALITY = 90
@@ -108,7 +109,7 @@ def draw_places(
     device: torch.device | str = "cpu",
     progress: bool = False,
 ) -> int:
-    """Write OUT/images/{train,val,test}/{database,queries}/@...@.jpg, with EXIF position, heading and time in each.
+    """Write OUT/images/{train,val,test}/{database,queries}/@...@.jpg; EXIF has position, heading, time, focal length.
 
     `photo_size`: height and width; default: that of the size. Existing photos are skipped, so that an interrupted run
     can be resumed; OUT/city.json records the city. Returns the number of photos written. Raises ArgumentError if the
@@ -122,7 +123,7 @@ def draw_places(
     written = 0
     for split in splits:
         city = city_places(seed, size, split)
-        tags = geotags(city)
+        tags, focal_35mm = geotags(city), focal_lengths_35mm(city, height, width)
         paths = [folder / "images" / split / name for name in photo_names(city, tags)]
         for path in {path.parent for path in paths}:
             path.mkdir(parents=True, exist_ok=True)
@@ -131,7 +132,7 @@ def draw_places(
         for where, images in draw_in_turn(city, missing, height, width, device):
             pixels = images.permute(0, 2, 3, 1).cpu().numpy()
             for row, image in zip(missing[where], pixels, strict=True):
-                _save(image, paths[row], tags[row])
+                _save(image, paths[row], tags[row], focal_35mm[row])
                 bar.update()
         bar.close()
         written += len(missing)
@@ -174,7 +175,12 @@ def photo_names(city: CityPlaces, tags: list[Geotag]) -> list[str]:
     ]
 
 
-def _save(image: Pixels, path: Path, tag: Geotag) -> None:
+def focal_lengths_35mm(city: CityPlaces, height: int, width: int) -> Floats:
+    """The 35 mm equivalent focal lengths (N,) in mm of photos of this size: of the database, then of the queries."""
+    return focal_px(city.poses, width) * (DIAGONAL_35MM / math.hypot(height, width))
+
+
+def _save(image: Pixels, path: Path, tag: Geotag, focal_35mm: float) -> None:
     content = io.BytesIO()  # Pillow does not report a full disk at the end of a file
-    Image.fromarray(image).save(content, format="JPEG", quality=QUALITY, exif=exif_bytes(tag))
+    Image.fromarray(image).save(content, format="JPEG", quality=QUALITY, exif=exif_bytes(tag, focal_35mm=focal_35mm))
     write_atomically(path, content.getvalue())

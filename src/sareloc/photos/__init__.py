@@ -13,6 +13,7 @@ from sareloc.photos.finding import (
     remote_stamp,
 )
 from sareloc.photos.geotags import (
+    DIAGONAL_35MM,
     Estimate,
     Geotag,
     UtmName,
@@ -20,12 +21,14 @@ from sareloc.photos.geotags import (
     make_utm_name,
     parse_utm_name,
     read_exif_geotag,
+    read_focal_35mm,
 )
 from sareloc.photos.tables import GeotagTable, parse_degrees, read_geotag_table
 from sareloc.photos.write_geotags import exif_bytes, jpeg_with_geotag, write_geotag, write_sidecar
 from sareloc.photos.xmp import find_sidecar, read_sidecar_geotag, sidecar_path, sidecar_with_geotag
 
 __all__ = [
+    "DIAGONAL_35MM",
     "MAX_PIXELS",
     "Estimate",
     "Geotag",
@@ -49,6 +52,7 @@ __all__ = [
     "parse_degrees",
     "parse_utm_name",
     "read_exif_geotag",
+    "read_focal_35mm",
     "read_geotag",
     "read_geotag_table",
     "read_sidecar_geotag",

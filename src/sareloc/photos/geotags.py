@@ -7,6 +7,7 @@ Fields may be empty; only the first two are required. Some datasets (Nordland) u
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,6 +23,9 @@ from sareloc.photos.decoding import Source, open_photo, pillow_errors
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST_S, LAST_S = (datetime(year, 1, 1, tzinfo=UTC).timestamp() for year in (1, 9999))
 BANDS = "CDEFGHJKLMNPQRSTUVWX"  # UTM latitude bands of 8 degrees from 80 south; N and later are north of the equator
+DIAGONAL_35MM = math.hypot(36.0, 24.0)
+"""The diagonal of the 35 mm frame in mm: equivalent focal lengths have the same field of view along the diagonal."""
+FOCAL_35MM_RANGE = (4.0, 2000.0)  # mm; cameras that do not know it write 0
 STAMP = re.compile(r"(\d{4})(\d\d)?(\d\d)?(?:_(\d\d)(\d\d)?(\d\d)?)?")
 
 
@@ -83,6 +87,16 @@ def read_exif_time(source: Source) -> float | None:
             return _exif_time(exif.get_ifd(IFD.Exif), exif.get_ifd(IFD.GPSInfo))
     except PhotoError:
         return None
+
+
+def read_focal_35mm(source: Source) -> float | None:
+    """The 35 mm equivalent focal length in a photo's EXIF (FocalLengthIn35mmFilm), in mm; None if it is unknown."""
+    try:
+        with open_photo(source) as photo, pillow_errors(""):
+            value = _exif_number(photo.getexif().get_ifd(IFD.Exif).get(Base.FocalLengthIn35mmFilm))
+    except PhotoError:
+        return None
+    return value if value is not None and FOCAL_35MM_RANGE[0] <= value <= FOCAL_35MM_RANGE[1] else None
 
 
 def geotag_from_exif(exif: Image.Exif) -> Geotag | None:

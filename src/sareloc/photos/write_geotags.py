@@ -12,7 +12,8 @@ from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
 
-from PIL.ExifTags import GPS, IFD
+from PIL import Image
+from PIL.ExifTags import GPS, IFD, Base
 
 from sareloc.errors import PhotoError
 from sareloc.files import replacing
@@ -31,9 +32,17 @@ Field = tuple[int, bytes]
 """An EXIF type and the value's bytes."""
 
 
-def exif_bytes(geotag: Geotag) -> bytes:
-    """An EXIF block with only the geotag, for Pillow's `save(..., exif=...)`."""
-    return EXIF + with_gps(NO_TAGS, geotag)
+def exif_bytes(geotag: Geotag, *, focal_35mm: float | None = None) -> bytes:
+    """An EXIF block with only the geotag, for Pillow's `save(..., exif=...)`.
+
+    focal_35mm: the 35 mm equivalent focal length in mm, which EXIF stores as an integer; default: none.
+    """
+    tags = NO_TAGS
+    if focal_35mm is not None:
+        block = Image.Exif()
+        block.get_ifd(IFD.Exif)[Base.FocalLengthIn35mmFilm] = round(focal_35mm)
+        tags = block.tobytes().removeprefix(EXIF)
+    return EXIF + with_gps(tags, geotag)
 
 
 def write_geotag(photo: str | Path, target: str | Path, geotag: Geotag, estimate: Estimate | None = None) -> None:

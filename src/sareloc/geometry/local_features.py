@@ -1,0 +1,136 @@
+"""Local features: keypoints of an image with a descriptor each, extracted by XFeat, and packed for storage.
+
+XFeat (Potje et al., CVPR 2024) is kornia's; its published weights are in the package as safetensors.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors.torch import load_file
+
+from sareloc.arrays import Image, Vectors
+from sareloc.errors import MapError
+from sareloc.photos import DIAGONAL_35MM, longest_side
+
+if TYPE_CHECKING:
+    from kornia.feature import XFeat
+
+KEYPOINTS = 512
+"""Default: keypoints stored for a photo of a map."""
+QUERY_KEYPOINTS = 1024
+"""Keypoints of a query, which are not stored."""
+MOST_KEYPOINTS = 4096
+LONGEST_PX = 480
+"""Photos are reduced until their longer side has this many pixels."""
+DIM = 64
+STEPS_PER_PX = 64  # keypoints are stored as 16-bit integers
+STEPS_PER_UNIT = 254  # descriptors are stored as 8-bit integers: components of unit vectors beyond 0.5 are rare
+EXTRACTOR = "xfeat"
+WEIGHTS = "xfeat.safetensors"
+_HEADER = struct.Struct("<HHf")  # width, height, focal length; 0: unknown
+
+feature_size = longest_side(LONGEST_PX)
+"""The size rule of the images that local features are extracted from."""
+
+
+@dataclass(frozen=True, eq=False)
+class LocalFeatures:
+    """N keypoints of an image, the best first."""
+
+    xy: Vectors
+    """(N, 2) column and row in pixels."""
+    descriptors: npt.NDArray[np.int8]
+    """(N, 64) unit vectors times 254, rounded."""
+    size: tuple[int, int]
+    """Width and height of the image in pixels."""
+    focal_px: float | None = None
+    """Focal length in pixels of this image; None: unknown."""
+
+    def __len__(self) -> int:
+        return len(self.xy)
+
+    def best(self, count: int) -> LocalFeatures:
+        """The `count` best keypoints, or all if there are fewer."""
+        return LocalFeatures(self.xy[:count], self.descriptors[:count], self.size, self.focal_px)
+
+
+def focal_px_of(focal_35mm: float | None, size: tuple[int, int]) -> float | None:
+    """The focal length in pixels of an image of this width and height, from the 35 mm equivalent in mm."""
+    return None if focal_35mm is None else focal_35mm * float(np.hypot(*size)) / DIAGONAL_35MM
+
+
+def pack_features(features: LocalFeatures) -> bytes:
+    """68 bytes a keypoint and 8 more: width, height, focal length; keypoints; descriptors. Little-endian."""
+    width, height = features.size
+    xy = np.clip(np.rint(features.xy * STEPS_PER_PX), 0, 2**16 - 1).astype("<u2")
+    return _HEADER.pack(width, height, features.focal_px or 0.0) + xy.tobytes() + features.descriptors.tobytes()
+
+
+def unpack_features(blob: bytes) -> LocalFeatures:
+    """What `pack_features` packed. Raises MapError if the bytes cannot be that: maps come from anywhere."""
+    count, rest = divmod(len(blob) - _HEADER.size, 4 + DIM)
+    if rest or not 0 <= count <= MOST_KEYPOINTS:
+        raise MapError(
+            f"local features of {len(blob)} bytes are malformed: expected {_HEADER.size} and {4 + DIM} for each of at "
+            f"most {MOST_KEYPOINTS} keypoints"
+        )
+    width, height, focal_px = _HEADER.unpack_from(blob)
+    if not (width and height and 0 <= focal_px < 1e6):
+        raise MapError(f"local features are malformed: image of {width} x {height} px, focal length {focal_px} px")
+    xy = np.frombuffer(blob, "<u2", 2 * count, _HEADER.size).reshape(count, 2)
+    descriptors = np.frombuffer(blob, np.int8, DIM * count, _HEADER.size + 4 * count).reshape(count, DIM)
+    return LocalFeatures((xy / STEPS_PER_PX).astype(np.float32), descriptors, (width, height), focal_px or None)
+
+
+class LocalFeatureExtractor:
+    """Extracts local features from images. Safe from several threads.
+
+    device: default: the GPU if there is one.
+    """
+
+    def __init__(self, device: torch.device | str | None = None) -> None:
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self._network = _load_network(str(self.device))
+
+    def extract(self, images: Sequence[Image], keypoints: int = KEYPOINTS) -> list[LocalFeatures]:
+        """The `keypoints` best local features of each image (height, width, 3), in order; fewer where it has fewer.
+
+        Images must be of `feature_size`. Those of one size are computed together on a GPU.
+        """
+        found: list[LocalFeatures | None] = [None] * len(images)
+        by_shape: dict[tuple[int, ...], list[int]] = {}
+        for row, image in enumerate(images):
+            by_shape.setdefault(image.shape, []).append(row)
+        at_once = 1 if self.device.type == "cpu" else max(len(images), 1)  # on a CPU batches are not faster
+        for rows in by_shape.values():
+            for first in range(0, len(rows), at_once):
+                part = rows[first : first + at_once]
+                pixels = torch.from_numpy(np.stack([images[row] for row in part])).to(self.device)
+                computed = self._network.detectAndCompute(pixels.permute(0, 3, 1, 2).float() / 255, top_k=keypoints)
+                for row, one in zip(part, computed, strict=True):
+                    height, width, _ = images[row].shape
+                    xy = one["keypoints"].cpu().numpy().astype(np.float32)
+                    steps = torch.round(one["descriptors"] * STEPS_PER_UNIT).clamp(-127, 127).to(torch.int8)
+                    found[row] = LocalFeatures(xy, steps.cpu().numpy(), (width, height))
+        return [one for one in found if one is not None]
+
+
+@cache
+def _load_network(device: str) -> XFeat:
+    """XFeat with its published weights, in evaluation mode; one for each device."""
+    from kornia.feature import XFeat
+
+    network = XFeat(top_k=KEYPOINTS)
+    weights = load_file(Path(str(files("sareloc") / "weights" / WEIGHTS)))
+    network.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, strict=True)
+    return network.eval().to(device)

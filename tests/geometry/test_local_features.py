@@ -1,0 +1,108 @@
+"""Local features: what XFeat finds in an image, packed to bytes and back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.geometry.scenes import texture
+
+from sareloc.errors import MapError
+from sareloc.geometry import (
+    LocalFeatureExtractor,
+    LocalFeatures,
+    feature_size,
+    focal_px_of,
+    match_features,
+    pack_features,
+    unpack_features,
+)
+
+PIXEL = b"\1\0\1\0\0\0\0\0"  # the header of an image of one pixel
+
+
+@pytest.fixture(scope="module")
+def extractor() -> LocalFeatureExtractor:
+    return LocalFeatureExtractor("cpu")
+
+
+def test_keypoints_move_with_the_image(extractor: LocalFeatureExtractor) -> None:
+    """An image and itself shifted by (16, 32) px: matched keypoints are shifted by as much."""
+    whole = texture(256, 320)
+    first, second = whole[:224, :288], whole[32:, 16 : 16 + 288]
+    one, other = extractor.extract([first, second], 400)
+    (pairs,) = match_features(one, [other])
+    shifts = one.xy[pairs[:, 0]] - other.xy[pairs[:, 1]]
+    assert len(pairs) > 100
+    assert np.mean(np.abs(shifts - (16, 32)).max(axis=1) <= 1.5) > 0.9
+
+
+def test_the_best_keypoints_are_the_first(extractor: LocalFeatureExtractor) -> None:
+    image = texture(224, 288)
+    few, many = extractor.extract([image], 50)[0], extractor.extract([image], 300)[0]
+    assert len(few) == 50
+    np.testing.assert_array_equal(few.xy, many.best(50).xy)
+    np.testing.assert_array_equal(few.descriptors, many.best(50).descriptors)
+
+
+def test_images_of_different_sizes_keep_their_order(extractor: LocalFeatureExtractor) -> None:
+    images = [texture(96, 128, seed=1), texture(128, 96, seed=2), texture(96, 128, seed=3)]
+    together, alone = extractor.extract(images, 60), [extractor.extract([image], 60)[0] for image in images]
+    for one, other, image in zip(together, alone, images, strict=True):
+        assert one.size == image.shape[1::-1]
+        np.testing.assert_array_equal(one.xy, other.xy)
+
+
+def test_a_blank_image_has_no_keypoints(extractor: LocalFeatureExtractor) -> None:
+    (found,) = extractor.extract([np.full((96, 128, 3), 128, dtype=np.uint8)])
+    assert len(found) == 0
+    assert len(unpack_features(pack_features(found))) == 0
+    assert [len(pairs) for pairs in match_features(found, [found])] == [0]
+
+
+def test_descriptors_are_unit_vectors_in_integers(extractor: LocalFeatureExtractor) -> None:
+    (found,) = extractor.extract([texture(224, 288)], 200)
+    assert np.linalg.norm(found.descriptors.astype(float) / 254, axis=1) == pytest.approx(1.0, abs=0.02)
+
+
+@given(count=st.integers(0, 40), width=st.integers(1, 480), height=st.integers(1, 480), seed=st.integers(0, 99))
+def test_packing_keeps_descriptors_and_rounds_keypoints(count: int, width: int, height: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    xy = (rng.random((count, 2)) * (width, height)).astype(np.float32)
+    steps = rng.integers(-127, 128, (count, 64), dtype=np.int8)
+    focal = None if seed % 2 else 400.0
+    packed = pack_features(LocalFeatures(xy, steps, (width, height), focal))
+    found = unpack_features(packed)
+    assert len(packed) == 8 + 68 * count
+    assert (found.size, found.focal_px) == ((width, height), focal)
+    np.testing.assert_array_equal(found.descriptors, steps)
+    np.testing.assert_allclose(found.xy, xy, atol=0.5 / 64)
+
+
+def test_a_stored_photo_has_at_most_36_kb() -> None:
+    """512 keypoints."""
+    features = LocalFeatures(np.zeros((512, 2), np.float32), np.zeros((512, 64), np.int8), (480, 360))
+    assert len(pack_features(features)) <= 36_000
+
+
+@pytest.mark.parametrize(
+    "blob",
+    [b"", b"\0" * 7, PIXEL + b"\0", b"\0" * 8, PIXEL[:6] + b"\xc0\x7f", PIXEL + b"\0" * 68 * 4097],
+    ids=["empty", "short", "odd length", "no image", "focal length is not a number", "too many"],
+)
+def test_bytes_that_are_no_features_are_refused(blob: bytes) -> None:
+    with pytest.raises(MapError, match="malformed"):
+        unpack_features(blob)
+
+
+def test_the_35_mm_equivalent_gives_the_field_of_view_along_the_diagonal() -> None:
+    """A 50 mm lens on the 36 x 24 frame itself: 50 px for 1 px a mm; the same for any aspect of that diagonal."""
+    assert focal_px_of(50.0, (36, 24)) == pytest.approx(50.0)
+    assert focal_px_of(50.0, (24, 36)) == pytest.approx(50.0)
+    assert focal_px_of(None, (36, 24)) is None
+
+
+def test_images_are_reduced_to_480_px() -> None:
+    assert feature_size(3000, 4000) == (360, 480)
+    assert feature_size(100, 200) == (100, 200)

@@ -1,0 +1,45 @@
+"""Matches of local features against a plain loop."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sareloc.geometry import LocalFeatures, match_features
+from sareloc.geometry.matching import MIN_COSINE
+
+
+def features(steps: npt.NDArray[np.int8]) -> LocalFeatures:
+    return LocalFeatures(np.zeros((len(steps), 2), np.float32), steps, (10, 10))
+
+
+def slow_matches(a: npt.NDArray[np.int8], b: npt.NDArray[np.int8]) -> list[tuple[int, int]]:
+    found = []
+    cosine = [[float(x @ y / np.linalg.norm(x) / np.linalg.norm(y)) for y in b.astype(float)] for x in a.astype(float)]
+    for i in range(len(a)):
+        j = max(range(len(b)), key=lambda j: cosine[i][j])
+        if max(range(len(a)), key=lambda k: cosine[k][j]) == i and cosine[i][j] > MIN_COSINE:
+            found.append((i, j))
+    return found
+
+
+@given(counts=st.lists(st.integers(1, 8), min_size=1, max_size=3), mine=st.integers(1, 8), seed=st.integers(0, 999))
+def test_matches_are_mutual_nearest_neighbours_that_are_similar(counts: list[int], mine: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    base = rng.integers(-60, 61, (8, 64))
+    noisy = [
+        np.clip(base[rng.permutation(8)[:n]] + rng.integers(-25, 26, (n, 64)), -127, 127).astype(np.int8)
+        for n in (mine, *counts)
+    ]
+    found = match_features(features(noisy[0]), [features(other) for other in noisy[1:]])
+    for pairs, other in zip(found, noisy[1:], strict=True):
+        assert [tuple(pair) for pair in pairs.tolist()] == slow_matches(noisy[0], other)
+
+
+def test_nothing_to_match_gives_no_pairs() -> None:
+    some, none = features(np.ones((3, 64), np.int8)), features(np.zeros((0, 64), np.int8))
+    assert match_features(some, []) == []
+    assert [pairs.shape for pairs in match_features(some, [none])] == [(0, 2)]
+    assert [pairs.shape for pairs in match_features(none, [some])] == [(0, 2)]
