@@ -39,7 +39,7 @@ from sareloc.photos import decode, find_photos, read_geotag
 OPTIONS = {
     "plain": Search(),
     "one match": Search(candidates=1),
-    "rerank 50": Search(rerank=50),
+    "verify 20": Search(verify=20),
 }
 
 
@@ -137,7 +137,7 @@ def main() -> None:
         print_table({name: options[name]})
     walks = measure_walks(model, place_map, args) if args.walks else {}
     calibration = {}
-    for search in (Search(), Search(rerank=50)):
+    for search in (Search(verify=0), Search(verify=20)):
         calibration |= measure_calibration(model, path, photos, truth, others, search)
     for table in (options, walks, calibration):
         if table:

@@ -65,7 +65,7 @@ def measure_walks(model: PlaceModel, place_map: PlaceMap, args: argparse.Namespa
     (walks, truth), (others, _) = draw_walks(args, "test"), draw_walks(args, "val")
     walk_of = np.repeat(np.arange(len(walks)), STEPS)
     rows = {}
-    for name, search in (("", Search()), (", rerank 50", Search(rerank=50))) if walks else ():
+    for name, search in (("", Search(verify=0)), (", verify 20", Search(verify=20))) if walks else ():
         localizer = Localizer(model, place_map, search, min_confidence=0)
         single = None
         for way in ("photo by photo", "as a walk"):

@@ -46,7 +46,7 @@ def main(folder: Path) -> None:
     say(f"mapped {built.added} photos into {path}")
 
     photos = find_photos(folder / "images" / "test" / "queries")
-    localizer = Localizer(model, PlaceMap(path), Search(rerank=20))
+    localizer = Localizer(model, PlaceMap(path), Search(verify=20))
     fixes = [fix for fix in localizer.localize_many(photos) if isinstance(fix, Fix)]
     answers = [(photo.name, fix) for photo, fix in zip(photos, fixes, strict=True)]
     (folder / "fixes.geojson").write_text(geojson(answers))

@@ -35,7 +35,7 @@ from sareloc.training import TrainingConfig, train
 
 SEED, WIDEST_PX, MARGIN_PX = 0, 900, 12
 SIZE, CLUSTERS, DIM = (120, 160), 8, 32  # small enough for training in half a minute
-EPOCHS, RERANK, MIN_CONFIDENCE, MAP_MIN_CONFIDENCE = 8, 20, 0.5, 0.25
+EPOCHS, VERIFY, MIN_CONFIDENCE, MAP_MIN_CONFIDENCE = 8, 20, 0.5, 0.25
 NS = (1, 2, 3, 5, 10, 20)
 BEFORE, RUNS = "Before training", {"sare-ind": "SARE-Ind", "triplet": "Triplet", "contrastive": "Contrastive"}
 
@@ -140,7 +140,7 @@ def fixes_of(
     build_map(model, work / "city" / "images" / town.split / "database", path)
     queries = [town.queries.path(row) for row in range(len(town.queries))]
     curves = {}
-    for called, search in ((name, Search()), (f"{name}, re-ranked", Search(rerank=RERANK)))[:searches]:
+    for called, search in ((name, Search(verify=0)), (f"{name}, verified", Search(verify=VERIFY)))[:searches]:
         fixes = Localizer(model, PlaceMap(path), search, min_confidence=0).localize_many(queries)
         curves[called] = figures.confidence_curve(fixes, town.queries)
     return curves, figures.predicted_by_fixes(

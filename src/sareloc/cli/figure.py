@@ -273,7 +273,7 @@ def map_figure(
     *,
     out: Path,
     place_map: Annotated[Path | None, Parameter(name="--map")] = None,
-    rerank: int = 0,
+    verify: int | None = None,
     at: float = MIN_CONFIDENCE,
 ) -> None:
     """Draw true and predicted positions of queries on a map, with lines for the errors.
@@ -286,8 +286,8 @@ def map_figure(
         The file to write: .png, .svg or .pdf.
     place_map
         A map built with the model: predict positions by its fixes. Default: by the first match.
-    rerank
-        With --map: re-rank the top N matches by local features.
+    verify
+        Verify the top N matches by local features; default: 20 if the map holds local features, else 0.
     at
         With --map: leave out fixes below this confidence.
     """
@@ -296,7 +296,7 @@ def map_figure(
         predicted = source.query_matches(model).predicted_positions()
     else:
         places = source.load_places()
-        fixes = localize_queries(places, model, place_map, rerank=rerank, workers=source.workers)
+        fixes = localize_queries(places, model, place_map, verify=verify, workers=source.workers)
         predicted = predicted_by_fixes(
             fixes,
             places.queries,
@@ -314,7 +314,7 @@ def confidence(
     *,
     out: Path,
     place_map: Annotated[Path, Parameter(name="--map")],
-    rerank: int = 0,
+    verify: int | None = None,
     at: float = MIN_CONFIDENCE,
 ) -> None:
     """Draw precision over recall of a map's fixes, over a threshold on their confidence, with the operating point.
@@ -325,21 +325,21 @@ def confidence(
         The file to write: .png, .svg or .pdf.
     place_map
         A map built with the model; its fixes of the dataset's queries are judged.
-    rerank
-        Re-rank the top N matches by local features.
+    verify
+        Verify the top N matches by local features; default: 20 if the map holds local features, else 0.
     at
         Mark the operating point at this confidence threshold.
     """
     places = source.load_places()
-    fixes = localize_queries(places, source.load_model(), place_map, rerank=rerank, workers=source.workers)
+    fixes = localize_queries(places, source.load_model(), place_map, verify=verify, workers=source.workers)
     curve = confidence_curve(fixes, places.queries, hit_radius_m=places.hit_radius_m)
     print(save_figure(draw_precision_recall({place_map.stem: curve}, at), out))
 
 
 def localize_queries(
-    places: Places, model: PlaceModel, place_map: Path, *, rerank: int = 0, workers: int = 0
+    places: Places, model: PlaceModel, place_map: Path, *, verify: int | None = None, workers: int = 0
 ) -> list[Fix | PhotoError]:
     """The fixes of a dataset's queries in a map, without a confidence threshold."""
     paths = [places.queries.path(row) for row in range(len(places.queries))]
-    localizer = open_localizer(place_map, model, Search(rerank=rerank), min_confidence=0, workers=workers)
+    localizer = open_localizer(place_map, model, Search(verify=verify), min_confidence=0, workers=workers)
     return localizer.localize_many(paths)

@@ -10,14 +10,18 @@ from sareloc.geometry.local_features import (
     unpack_features,
 )
 from sareloc.geometry.matching import match_features
+from sareloc.geometry.two_view import TwoView, two_view, verify
 
 __all__ = [
     "KEYPOINTS",
     "LocalFeatureExtractor",
     "LocalFeatures",
+    "TwoView",
     "feature_size",
     "focal_px_of",
     "match_features",
     "pack_features",
+    "two_view",
     "unpack_features",
+    "verify",
 ]

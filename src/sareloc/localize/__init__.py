@@ -2,6 +2,7 @@
 
 from sareloc.localize.estimate import MIN_CONFIDENCE, Calibration, Fix, Match, estimate
 from sareloc.localize.localizer import Localizer, Search, open_localizer
+from sareloc.localize.verify import QueryImage, read_query
 from sareloc.localize.walk import estimate_walk
 
 __all__ = [
@@ -10,8 +11,10 @@ __all__ = [
     "Fix",
     "Localizer",
     "Match",
+    "QueryImage",
     "Search",
     "estimate",
     "estimate_walk",
     "open_localizer",
+    "read_query",
 ]

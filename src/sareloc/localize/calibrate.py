@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from sareloc.arrays import Bools, Floats
+from sareloc.arrays import Bools, Floats, Ints
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.geo import ecef_from_wgs84
 from sareloc.localize.calibration import (
@@ -26,9 +26,10 @@ from sareloc.localize.calibration import (
     sample_weights,
     search_depth,
 )
-from sareloc.localize.estimate import MIN_CONFIDENCE, PLACE_M, Calibration
+from sareloc.localize.estimate import MIN_CONFIDENCE, PLACE_M, Calibration, Evidence
 from sareloc.localize.localizer import AT_ONCE, Localizer
-from sareloc.maps import open_store
+from sareloc.localize.verify import QueryImage
+from sareloc.maps import Matches, open_store
 
 Cell = tuple[int, int, int]
 """A cube of 25 m, see `place_of`."""
@@ -157,10 +158,30 @@ def _search_trials(
             unreadable += [image for _, image in loaded if isinstance(image, PhotoError)]
             read = [(truth, image) for truth, image in loaded if not isinstance(image, PhotoError)]
             if read:
-                matches = localizer.find_matches([image for _, image in read], k)
-                trials += make_trials(matches, np.stack([truth for truth, _ in read]), candidates, absent_m=FAR_M)
+                truths, queries = np.stack([truth for truth, _ in read]), [query for _, query in read]
+                matches = localizer.retrieve([query.image for query in queries], k)
+                verify = _verifying(localizer, queries, matches)
+                trials += make_trials(matches, truths, candidates, absent_m=FAR_M, verify=verify)
             bar.update(len(loaded))
     return trials, unreadable
+
+
+def _verifying(
+    localizer: Localizer, queries: Sequence[QueryImage], matches: Matches
+) -> Callable[[int, Ints], Evidence] | None:
+    """What gives the evidence of some matches of a query, by its row and theirs; None if matches are not verified."""
+    verifier, first = localizer.verifier, localizer.search.verify
+    if verifier is None:
+        return None
+    features = verifier.features(queries)
+
+    def verify(row: int, rows: Ints) -> Evidence:
+        files = [matches.files[row][i] for i in rows[:first]]
+        found = verifier.evidence(features[row], matches.ids[row, rows[:first]], files)
+        unverified = np.full(len(rows) - len(files), np.nan)
+        return Evidence(np.append(found.inliers, unverified), np.append(found.planar, unverified))
+
+    return verify
 
 
 def place_of(trial: Trial) -> Cell:

@@ -7,13 +7,13 @@ not show its place. Confidence is a logistic regression over trials, the radius 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from sareloc.arrays import Bools, Floats, Vectors
+from sareloc.arrays import Bools, Floats, Ints, Vectors
 from sareloc.errors import ArgumentError
 from sareloc.geo import ecef_from_wgs84
 from sareloc.localize.estimate import (
@@ -22,7 +22,9 @@ from sareloc.localize.estimate import (
     PLACE_M,
     PRIOR,
     TEMPERATURE,
+    VERIFIED_PRIOR,
     Calibration,
+    Evidence,
     Place,
     features,
     fuse,
@@ -33,6 +35,8 @@ from sareloc.maps import Matches, PlaceMap
 
 PRIOR_STD = (3.0, 4.0, 10.0, 2.0)
 """Of the normal prior of the weights, around `PRIOR`."""
+VERIFIED_STD = (2.0, 3.0, 3.0, 2.0, 0.5, 0.5, 0.5, 0.5, 0.5)
+"""Of the normal prior of the weights of verified matches, around `VERIFIED_PRIOR`."""
 RADIUS_SHARE = 0.9
 ABSENT_SHARE = 0.25
 TEMPERATURE_SHARE = 0.15
@@ -109,16 +113,24 @@ class Trial:
     """(3,) earth-centred metres."""
     absent: bool
     """Whether the photos around the truth were removed: then no answer is right."""
+    evidence: Evidence | None = None
+    """Of verified matches."""
 
 
 def make_trials(
-    matches: Matches, truth_m: Floats, k: int, *, same_spot_m: float = -1.0, absent_m: float = ELSEWHERE_M
+    matches: Matches,
+    truth_m: Floats,
+    k: int,
+    *,
+    same_spot_m: float = -1.0,
+    absent_m: float = ELSEWHERE_M,
+    verify: Callable[[int, Ints], Evidence] | None = None,
 ) -> list[Trial]:
     """Two trials of k matches for each of Q photos, taken at `truth_m` (Q, 3).
 
     One without the matches within `same_spot_m` of the truth (default: with all), one without those within `absent_m`,
     as if the map did not show the place; if that leaves fewer than k, without those within 50 m. There is no trial
-    without matches.
+    without matches. verify: the evidence of some matches of a photo, by its row and theirs; default: none.
     """
     trials = []
     for row, truth in enumerate(truth_m):
@@ -128,7 +140,8 @@ def make_trials(
             rows = np.flatnonzero(left)[:k]
             if len(rows):
                 distances = matches.distances[row, rows].astype(np.float64)
-                trials.append(Trial(matches.latlon[row, rows], distances, truth, removed))
+                evidence = None if verify is None else verify(row, rows)
+                trials.append(Trial(matches.latlon[row, rows], distances, truth, removed, evidence))
     return trials
 
 
@@ -155,7 +168,8 @@ def outcomes_of(trials: Sequence[Trial], temperature: float) -> list[Outcome]:
     """The outcome of each trial, with the weights of matches at this temperature."""
     outcomes = []
     for trial in trials:
-        place = fuse(trial.latlon, trial.distances, weigh(trial.distances, temperature))
+        weights = weigh(trial.distances, temperature, trial.evidence)
+        place = fuse(trial.latlon, trial.distances, weights, trial.evidence)
         error_m = float(np.linalg.norm(ecef_from_wgs84(place.latlon)[0] - trial.truth_m))
         outcomes.append(Outcome(place, math.inf if trial.absent else error_m))
     return outcomes
@@ -201,8 +215,9 @@ def fit_calibration(
 
     Logistic regression of "right" on `features`, with a normal prior around `PRIOR` (that is, L2-regularised). Photos
     that the map does not show (an infinite error) count together as `absent_share` of all: the map does not tell how
-    often such queries come. `temperature` is the one that the outcomes were fused with. `sample_weight`: how much each
-    outcome counts. For the radius see `fit_radius`; `radius_share` of the answers are to be inside.
+    often such queries come. Verified matches have weights and a prior of their own. `temperature` is the one
+    that the outcomes were fused with. `sample_weight`: how much each outcome counts.
+    For the radius see `fit_radius`; `radius_share` of the answers are to be inside.
     """
     if not 0 <= absent_share < 1:
         raise ArgumentError(f"absent_share must be in 0 <= share < 1: found {absent_share}")
@@ -211,11 +226,16 @@ def fit_calibration(
     x = np.stack([features(outcome.place) for outcome in outcomes])
     right = np.array([outcome.right for outcome in outcomes])
     absent = np.array([outcome.absent for outcome in outcomes])
-    weights = fit_logistic(x, right, sample_weight * sample_weights(absent, absent_share))
+    verified = x.shape[1] == len(VERIFIED_PRIOR)
+    counts = sample_weight * sample_weights(absent, absent_share)
+    prior, std = (VERIFIED_PRIOR, VERIFIED_STD) if verified else (PRIOR, PRIOR_STD)
+    weights = fit_logistic(x, right, counts, prior, std)
     answered = (sigmoid(x @ weights) >= MIN_CONFIDENCE) & ~absent
     scale = fit_radius([outcome for outcome, one in zip(outcomes, answered, strict=True) if one], radius_share)
-    first, second, third, fourth = weights.tolist()
-    return Calibration((first, second, third, fourth), scale, temperature, int((~absent).sum()), origin)
+    known = int((~absent).sum())
+    fitted = Calibration(radius_scale=scale, temperature=temperature, photos=known, origin=origin)
+    found = tuple(weights.tolist())
+    return replace(fitted, verified_weights=found) if verified else replace(fitted, weights=found)
 
 
 def fit_radius(answers: Sequence[Outcome], share: float = RADIUS_SHARE) -> float:
@@ -238,7 +258,9 @@ def sample_weights(absent: Bools, share: float) -> Floats:
     return np.asarray(np.where(absent, share / absent.mean(), (1 - share) / (~absent).mean()))
 
 
-def fit_logistic(x: Floats, right: Bools, counts: Floats) -> Floats:
+def fit_logistic(
+    x: Floats, right: Bools, counts: Floats, prior: Sequence[float] = PRIOR, std: Sequence[float] = PRIOR_STD
+) -> Floats:
     """Weights (D,) that maximise the likelihood of `right` (n,) given rows x (n, D), times the prior.
 
     Minimises `sum_i counts_i log(1 + exp(-s_i w . x_i)) + sum_j (w_j - prior_j)^2 / (2 std_j^2)`, s = +-1: a strictly
@@ -246,14 +268,14 @@ def fit_logistic(x: Floats, right: Bools, counts: Floats) -> Floats:
     """
     from scipy.optimize import minimize  # not needed where the calibration is stored in the map
 
-    prior, precision = np.array(PRIOR), 1 / np.array(PRIOR_STD) ** 2
+    start, precision = np.array(prior), 1 / np.array(std) ** 2
     signs = np.where(right, 1.0, -1.0)
 
     def loss(w: Floats) -> float:
-        return float(counts @ np.logaddexp(0, -signs * (x @ w)) + precision @ (w - prior) ** 2 / 2)
+        return float(counts @ np.logaddexp(0, -signs * (x @ w)) + precision @ (w - start) ** 2 / 2)
 
     def gradient(w: Floats) -> Floats:
-        return np.asarray(x.T @ (counts * (sigmoid(x @ w) - right)) + precision * (w - prior))
+        return np.asarray(x.T @ (counts * (sigmoid(x @ w) - right)) + precision * (w - start))
 
     def hessian(w: Floats) -> Floats:
         p = sigmoid(x @ w)
@@ -261,7 +283,7 @@ def fit_logistic(x: Floats, right: Bools, counts: Floats) -> Floats:
 
     # the gradient's rounding error grows with the number of rows, so that a fixed tolerance may not be reached
     found = minimize(
-        loss, prior, jac=gradient, hess=hessian, method="trust-exact", options={"gtol": GRADIENT_TOLERANCE}
+        loss, start, jac=gradient, hess=hessian, method="trust-exact", options={"gtol": GRADIENT_TOLERANCE}
     )
     return np.asarray(found.x, dtype=np.float64)
 

@@ -1,7 +1,7 @@
 """From the matches of a photo to its fix: where the matches agree, how probable that place is, and its radius.
 
-Pure functions and records: `Match` and `Fix`; `Place`, what a list of matches says; `Calibration`, the parameters of
-confidence and radius (`sareloc.localize.calibration` fits them).
+Pure functions and records: `Match` and `Fix`; `Evidence`, what local features say of matches; `Place`, what a list of
+matches says; `Calibration`, the parameters of confidence and radius (`sareloc.localize.calibration` fits them).
 """
 
 from __future__ import annotations
@@ -28,6 +28,14 @@ TEMPERATURE = 0.05
 MAX_STEPS, CONVERGED_M = 100, 1e-4  # of the mean shift
 PRIOR = (0.0, -3.0, 16.0, 3.0)
 """Weights of the confidence that whitened descriptors of street photos gave, in a drawn and in a real city, rounded."""
+VERIFIED_PRIOR = (-4.5, -0.5, 1.25, 2.2, 0.2, -0.2, 0.7, -0.1, 0.85)
+"""Weights of the confidence of verified matches, see `features`: fitted by `research/fit_verification.py`, rounded."""
+AFFINITY_SCORE, INLIER_SCORE, PLANAR_SCORE = 0.4, 1.1, 1.7
+"""Weights of a verified match's score, see `weigh`; fitted there too."""
+CHANCE_INLIERS, CHANCE_PLANAR = 7, 4
+"""Inliers that two unrelated photos have by chance: as many as the geometry is fitted to, less one."""
+SURE_INLIERS = 15
+"""Photos with so many inliers or more confirm one another."""
 GRAIN_M = 5.0
 FORMAT = 1
 NO_MATCHES = "there is no photo of the map to compare with in the area asked for"
@@ -47,7 +55,11 @@ class Match:
     """Its file, as the map names it."""
     latlon: LatLon
     distance: float
-    """Between the descriptors, 0 to 2; after re-ranking shorter if the local features match."""
+    """Between the descriptors, 0 to 2."""
+    inliers: int | None = None
+    """Local features that match and agree on one epipolar geometry; None: the match was not verified."""
+    planar_inliers: int | None = None
+    """Local features that match and agree on one homography; None: the match was not verified."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +75,7 @@ class Fix:
     confidence: float
     """The probability that the position, or the best guess where none is given, is within 25 m of the truth."""
     matches: tuple[Match, ...]
-    """The smallest distance first."""
+    """The most probable first: by distance, or by distance and inliers if they were verified."""
     reason: str | None = None
     """Why there is no position."""
     guess: LatLon | None = None
@@ -92,7 +104,10 @@ class Calibration:
     `radius_scale * sqrt(scatter^2 + (5 m)^2)`.
     """
 
-    weights: tuple[float, float, float, float] = PRIOR
+    weights: tuple[float, ...] = PRIOR
+    """(4,) for matches that were not verified."""
+    verified_weights: tuple[float, ...] = VERIFIED_PRIOR
+    """(9,) for verified matches."""
     radius_scale: float = 4.0
     temperature: float = TEMPERATURE
     """Of the weights of matches, see `weigh`."""
@@ -103,7 +118,8 @@ class Calibration:
 
     def confidence(self, place: Place) -> float:
         """The probability that the place is within 25 m of the truth."""
-        return float(sigmoid(features(place) @ np.array(self.weights)))
+        weights = self.weights if place.support is None else self.verified_weights
+        return float(sigmoid(features(place) @ np.array(weights)))
 
     def radius_m(self, place: Place) -> float:
         """The distance from the truth that 9 of 10 answers (confidence 0.5 or more) in the map do not exceed."""
@@ -120,9 +136,15 @@ class Calibration:
             given: dict[str, Any] = json.loads(text)
             if given.pop("format") != FORMAT:
                 raise ValueError("its format is a newer one")
-            first, second, third, fourth = (float(weight) for weight in given.pop("weights"))
-            read = Calibration(weights=(first, second, third, fourth), **given)
-            if not all(math.isfinite(number) for number in (*read.weights, read.radius_scale, read.temperature)):
+            weights = {
+                name: tuple(float(weight) for weight in given.pop(name, default))
+                for name, default in (("weights", ()), ("verified_weights", VERIFIED_PRIOR))
+            }
+            if [len(numbers) for numbers in weights.values()] != [len(PRIOR), len(VERIFIED_PRIOR)]:
+                raise ValueError("it has another number of weights")
+            read = Calibration(**weights, **given)
+            numbers = (*read.weights, *read.verified_weights, read.radius_scale, read.temperature)
+            if not all(math.isfinite(number) for number in numbers):
                 raise ValueError("a number is not finite")
             if read.radius_scale < 0 or read.temperature <= 0 or type(read.photos) is not int or read.photos < 0:
                 raise ValueError("a number is out of range")
@@ -136,13 +158,15 @@ class Calibration:
 
 
 def features(place: Place) -> Floats:
-    """What the confidence depends on (4,): 1, the first distance, the lead over any other place, and agreement.
+    """What the confidence depends on: (4,), or (9,) if the matches were verified.
 
-    With d the smallest descriptor distance in the place and d' the smallest elsewhere, the third is `1 - d / d'` (the
-    ratio test, 0 if both are equal, at least -1); the fourth is the share of weight in the place.
+    1; the first distance; the lead over any other place; agreement. With d the smallest descriptor distance in the
+    place and d' the smallest elsewhere, the lead is `1 - d / d'` (the ratio test, 0 if both are equal, at least -1);
+    agreement is the share of weight in the place. If verified also, each as a logarithm: the most inliers of a photo in
+    the place, and of one elsewhere; the same of a homography; the number of photos in the place with 15 inliers.
     """
     lead = 1 - place.nearest / place.other if place.other > 0 else 0.0 if place.nearest == 0 else -1.0
-    return np.array([1.0, place.nearest, max(lead, -1.0), place.share])
+    return np.array([1.0, place.nearest, max(lead, -1.0), place.share, *(place.support or ())])
 
 
 def sigmoid(x: npt.ArrayLike) -> Floats:
@@ -162,25 +186,51 @@ def estimate(
     known = calibration or Calibration()
     if not matches:
         return Fix(None, None, 0.0, (), NO_MATCHES)
-    latlon, distances = columns(matches)
-    place = fuse(latlon, distances, weigh(distances, known.temperature))
-    return fix_at(place, known.confidence(place), matches, known, min_confidence)
+    latlon, distances, evidence = columns(matches)
+    weights = weigh(distances, known.temperature, evidence)
+    place = fuse(latlon, distances, weights, evidence)
+    ordered = [matches[row] for row in np.lexsort((distances, -weights))]
+    return fix_at(place, known.confidence(place), ordered, known, min_confidence)
 
 
 def fix_at(
     place: Place, confidence: float, matches: Sequence[Match], calibration: Calibration, min_confidence: float
 ) -> Fix:
     """The fix at a place, or, below `min_confidence`, one without a position whose guess is that place."""
-    ordered = tuple(sorted(matches, key=lambda match: match.distance))
     if confidence < min_confidence:
         reason = f"not in this map: the best guess has confidence {confidence:.2f}, below {min_confidence:.2f}"
-        return Fix(None, None, confidence, ordered, reason, place.latlon, calibration.radius_m(place))
-    return Fix(place.latlon, calibration.radius_m(place), confidence, ordered)
+        return Fix(None, None, confidence, tuple(matches), reason, place.latlon, calibration.radius_m(place))
+    return Fix(place.latlon, calibration.radius_m(place), confidence, tuple(matches))
 
 
-def columns(matches: Sequence[Match]) -> tuple[Floats, Floats]:
-    """Positions (K, 2) in degrees and descriptor distances (K,) of matches."""
-    return np.array([match.latlon for match in matches]), np.array([match.distance for match in matches])
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What local features say of K matches; NaN: a match was not verified."""
+
+    inliers: Floats
+    """(K,) matches of local features that agree on one epipolar geometry."""
+    planar: Floats
+    """(K,) those that agree on one homography."""
+
+    def take(self, rows: npt.ArrayLike) -> Evidence:
+        """The evidence of these matches."""
+        return Evidence(self.inliers[rows], self.planar[rows])
+
+    @property
+    def beyond_chance(self) -> tuple[Floats, Floats]:
+        """Logarithms (K,) of inliers, and of planar inliers, beyond what chance gives; 0 if not verified."""
+        inliers, planar = np.nan_to_num(self.inliers), np.nan_to_num(self.planar)
+        return np.log1p(np.maximum(inliers - CHANCE_INLIERS, 0)), np.log1p(np.maximum(planar - CHANCE_PLANAR, 0))
+
+
+def columns(matches: Sequence[Match]) -> tuple[Floats, Floats, Evidence | None]:
+    """Positions (K, 2) in degrees, descriptor distances (K,) and evidence of matches; None if none was verified."""
+    inliers, planar = (
+        np.array([np.nan if count is None else count for count in counts], dtype=np.float64)
+        for counts in ([match.inliers for match in matches], [match.planar_inliers for match in matches])
+    )
+    evidence = None if np.isnan(inliers).all() else Evidence(inliers, planar)
+    return np.array([match.latlon for match in matches]), np.array([match.distance for match in matches]), evidence
 
 
 @dataclass(frozen=True)
@@ -196,27 +246,40 @@ class Place:
     """The smallest descriptor distance in this place."""
     other: float
     """The smallest one elsewhere; without matches elsewhere the largest of the list: the others are farther still."""
+    support: tuple[float, ...] | None = None
+    """(5,) what verification adds to `features`; None: the matches were not verified."""
 
 
-def weigh(distances: npt.ArrayLike, temperature: float = TEMPERATURE) -> Floats:
+def weigh(distances: npt.ArrayLike, temperature: float = TEMPERATURE, evidence: Evidence | None = None) -> Floats:
     """Weights (K,) of matches from their descriptor distances: `softmax(-d^2 / temperature)`.
 
     `exp(-d^2 / t)` is SARE's Gaussian affinity: the share of a match is the probability, in the loss's own model, that
-    it is the one that attracts the query.
+    it is the one that attracts the query. Of verified matches: `softmax(-0.4 d^2 / temperature + 1.1 log(1 + inliers
+    beyond chance) + 1.7 log(1 + planar inliers beyond chance))`.
     """
     squared = np.asarray(distances, dtype=np.float64) ** 2
-    affinity = np.exp(-(squared - squared.min(initial=np.inf)) / temperature)
+    scores = -(squared - squared.min(initial=np.inf)) / temperature
+    if evidence is not None:
+        inliers, planar = evidence.beyond_chance
+        scores = AFFINITY_SCORE * scores + INLIER_SCORE * inliers + PLANAR_SCORE * planar
+        scores -= scores.max(initial=-np.inf)
+    affinity = np.exp(scores)
     return np.asarray(affinity / affinity.sum()) if len(affinity) else affinity
 
 
-def fuse(latlon: npt.ArrayLike, distances: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> Place:
+def fuse(
+    latlon: npt.ArrayLike,
+    distances: npt.ArrayLike,
+    weights: npt.ArrayLike | None = None,
+    evidence: Evidence | None = None,
+) -> Place:
     """The place where matches at `latlon` (K, 2) degrees with descriptor `distances` (K,) agree.
 
     With weights w_i (default: those of `weigh`), positions p_i and the kernel `g(r) = exp(-r^2 / (2 * 12.5 m^2))`, the
     density is `f(x) = sum_i w_i g(|x - p_i|)`. The place is the mode of f that is reached uphill from the match where f
     is highest: `x <- sum_i w_i g_i p_i / sum_i w_i g_i` until it converges (mean shift). A match hundreds of metres
     away has no part in that sum and does not move the place, whereas neighbours add up. Metres are earth-centred: the
-    antimeridian and the poles need no special case.
+    antimeridian and the poles need no special case. `evidence`: of the matches, for the confidence of the place.
 
     Two equally high places: the one with the smallest descriptor distance, then the southernmost, then the westernmost.
     The order of the matches does not matter. One match: its position, scatter 0, share 1. Raises ArgumentError if there
@@ -245,7 +308,14 @@ def fuse(latlon: npt.ArrayLike, distances: npt.ArrayLike, weights: npt.ArrayLike
         mass,
         float(alike[inside].min(initial=np.inf)),
         float(alike[~inside].min(initial=np.inf)) if not inside.all() else float(alike.max()),
+        None if evidence is None else _support(evidence.take(order), inside),
     )
+
+
+def _support(evidence: Evidence, inside: npt.NDArray[np.bool_]) -> tuple[float, ...]:
+    """See `features`; `inside` (K,): which matches are in the place."""
+    best = [float(counts[rows].max(initial=0.0)) for counts in evidence.beyond_chance for rows in (inside, ~inside)]
+    return *best, math.log1p(int((evidence.inliers[inside] >= SURE_INLIERS).sum()))
 
 
 def kernel(a: Floats, b: Floats) -> Floats:

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from sareloc.errors import ArgumentError, MapError, PhotoError
-from sareloc.loading import load_images
 from sareloc.localize.calibration import calibrate_by_map
-from sareloc.localize.estimate import MIN_CONFIDENCE, Calibration, Fix, Match, estimate
-from sareloc.localize.rerank import SPREAD, Reranker
+from sareloc.localize.estimate import MIN_CONFIDENCE, Calibration, Evidence, Fix, Match, estimate, weigh
+from sareloc.localize.verify import VERIFIED, Photo, QueryImage, Verifier, read_queries
 from sareloc.localize.walk import chance_of_place, estimate_walk
 from sareloc.maps import Area, Circle, Matches, PlaceMap, load_map_model
+from sareloc.maps.features import NOTE as LOCAL_FEATURES
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Image
-from sareloc.photos import decode
 
-Photo = str | Path | bytes | Image
-"""A file, its bytes, or pixels."""
+Query = Photo | QueryImage
+"""A photo, or one that is decoded already."""
 Near = Area | Fix | None
 
 AROUND_M = 500.0
 AT_ONCE = 32  # photos decoded before they are described
-FEW = 8
 
 
 @dataclass(frozen=True)
@@ -36,19 +35,21 @@ class Search:
 
     candidates: int = 20
     """How many matches are fused into a fix."""
-    rerank: int = 0
-    """Re-rank the top N matches by local features; 0: no re-ranking. Reads the map's photos, and is slower."""
+    verify: int | None = None
+    """Verify the top N matches by local features and rank them by the evidence; 0: do not verify. Default: 20 if the
+    map holds local features, else 0."""
 
     def __post_init__(self) -> None:
-        for field, least in (("candidates", 1), ("rerank", 0)):
-            if getattr(self, field) < least:
-                raise ArgumentError(f"{field} must be {least} or more, found {getattr(self, field)}")
+        for field, least in (("candidates", 1), ("verify", 0)):
+            found = getattr(self, field)
+            if found is not None and found < least:
+                raise ArgumentError(f"{field} must be {least} or more, found {found}")
 
     @property
     def name(self) -> str:
-        """The options that are not at their defaults, such as "rerank=50"; "plain" if all are."""
-        chosen = [f"{f.name}={getattr(self, f.name)}" for f in fields(self) if getattr(self, f.name) != f.default]
-        return " ".join(chosen) or "plain"
+        """What differs from an unverified search of 20 candidates, such as "verify=20"; "plain" if nothing does."""
+        chosen = [f"candidates={self.candidates}"] if self.candidates != Search.candidates else []
+        return " ".join([*chosen, f"verify={self.verify}"] if self.verify else chosen) or "plain"
 
     @property
     def note(self) -> str:
@@ -61,8 +62,7 @@ def map_calibration(place_map: PlaceMap, search: Search) -> Calibration:
     stored = place_map.notes.get(search.note)
     if stored is not None:
         return Calibration.from_json(stored)
-    plain = calibrate_by_map(place_map, search.candidates)
-    return replace(plain, temperature=SPREAD * plain.temperature) if search.rerank else plain
+    return calibrate_by_map(place_map, search.candidates)
 
 
 class Localizer:
@@ -92,10 +92,13 @@ class Localizer:
         self.model = model
         self.place_map = place_map
         self.search = search or Search()
+        if self.search.verify is None:
+            self.search = replace(self.search, verify=VERIFIED if LOCAL_FEATURES in place_map.notes else 0)
         self.min_confidence = min_confidence
         self.batch = batch
         self.workers = workers
-        self._reranker = Reranker(model, place_map, batch=batch, workers=workers) if self.search.rerank else None
+        self.verifier = Verifier(place_map, device=model.device) if self.search.verify else None
+        """Verifies matches; None: they are not verified."""
         self._given = calibration
         self.calibration = calibration or map_calibration(place_map, self.search)
         """The parameters of confidence and radius."""
@@ -106,7 +109,7 @@ class Localizer:
         fresh.calibration = self._given or map_calibration(self.place_map, self.search)
         return fresh
 
-    def localize(self, photo: Photo, *, near: Near = None, top: int = 5) -> Fix:
+    def localize(self, photo: Query, *, near: Near = None, top: int = 5) -> Fix:
         """Where a photo was taken; raises PhotoError if it cannot be decoded.
 
         near: search only there; a `Fix` means within 500 m of it (and its radius), or anywhere if it has no position.
@@ -117,11 +120,11 @@ class Localizer:
             raise found
         return found
 
-    def localize_many(self, photos: Sequence[Photo], *, near: Near = None, top: int = 5) -> list[Fix | PhotoError]:
+    def localize_many(self, photos: Sequence[Query], *, near: Near = None, top: int = 5) -> list[Fix | PhotoError]:
         """Where each photo was taken, in order; for one that cannot be decoded, the error that says why."""
         return list(self.localize_each(photos, near=near, top=top))
 
-    def localize_each(self, photos: Sequence[Photo], *, near: Near = None, top: int = 5) -> Iterator[Fix | PhotoError]:
+    def localize_each(self, photos: Sequence[Query], *, near: Near = None, top: int = 5) -> Iterator[Fix | PhotoError]:
         """As `localize_many`, each answer as soon as it is known, in constant memory."""
         _check(photos, top)
         for found in self._search(photos, _area(near), top):
@@ -133,7 +136,7 @@ class Localizer:
             yield replace(fix, matches=found[:top])
 
     def localize_walk(
-        self, photos: Sequence[Photo], reach_m: float | Sequence[float], *, near: Near = None, top: int = 5
+        self, photos: Sequence[Query], reach_m: float | Sequence[float], *, near: Near = None, top: int = 5
     ) -> list[Fix | PhotoError]:
         """As `localize_many`, for the photos of one walk, whose places are estimated together (see `estimate_walk`).
 
@@ -153,43 +156,54 @@ class Localizer:
             for one, fix in zip(found, fixes, strict=True)
         ]
 
-    def find_matches(self, images: Sequence[Image], k: int, near: Area | None = None) -> Matches:
-        """The k photos of the map most like each image; more if re-ranking looks at more."""
+    def retrieve(self, images: Sequence[Image], k: int, near: Area | None = None) -> Matches:
+        """The k photos of the map whose descriptors are nearest to that of each image."""
         dim = self.place_map.manifest.dim
         descriptors = self.model.encode(images, dim=None if dim == self.model.dim else dim, batch=self.batch).numpy()
-        matches = self.place_map.search(descriptors, max(k, self.search.rerank), near)
-        if self._reranker is not None:
-            matches = self._reranker.rerank(images, matches, self.search.rerank)
-        return matches
+        return self.place_map.search(descriptors, k, near)
 
-    def load(self, photos: Sequence[Photo]) -> Iterator[Image | PhotoError]:
-        """Pixels of photos, in order, at the model's size; for one that cannot be decoded, the error."""
+    def find_matches(self, queries: Sequence[QueryImage], k: int, near: Area | None = None) -> list[tuple[Match, ...]]:
+        """The k photos of the map most like each query, more if more are verified: the most probable first."""
+        first = self.search.verify or 0
+        retrieved = self.retrieve([query.image for query in queries], max(k, first), near)
+        lists = _lists(retrieved)
+        if self.verifier is None:
+            return lists
+        found = []
+        for row, features in enumerate(self.verifier.features(queries)):
+            evidence = self.verifier.evidence(features, retrieved.ids[row, :first], retrieved.files[row][:first])
+            found.append(_ranked(lists[row], evidence, self.calibration.temperature))
+        return found
+
+    def load(self, photos: Sequence[Query]) -> Iterator[QueryImage | PhotoError]:
+        """The decoded queries, in order; for one that cannot be decoded, the error."""
         size = self.model.preprocess.size
-        files = [photo for photo in photos if isinstance(photo, str | Path)]
-        # starting workers takes longer than decoding a few photos
-        in_workers = load_images(files, size, workers=self.workers) if self.workers and len(files) > FEW else None
-        for row, photo in enumerate(photos):
-            is_file = isinstance(photo, str | Path)
-            if not isinstance(photo, str | Path | bytes):
-                yield photo
-            elif is_file and in_workers is not None:
-                yield next(in_workers)[1]
-            else:
-                try:
-                    yield decode(photo, size=size, name=None if is_file else f"photo {row}")
-                except PhotoError as error:
-                    yield error
+        return read_queries(photos, size, detail=self.verifier is not None, workers=self.workers)
 
-    def _search(self, photos: Sequence[Photo], near: Area | None, top: int) -> Iterator[tuple[Match, ...] | PhotoError]:
+    def _search(self, photos: Sequence[Query], near: Area | None, top: int) -> Iterator[tuple[Match, ...] | PhotoError]:
         waiting = self.load(photos)
         while loaded := list(islice(waiting, AT_ONCE)):
-            images = [image for image in loaded if not isinstance(image, PhotoError)]
-            found = iter(_lists(self.find_matches(images, max(top, self.search.candidates), near)) if images else ())
-            for image in loaded:
-                yield image if isinstance(image, PhotoError) else next(found)
+            queries = [query for query in loaded if not isinstance(query, PhotoError)]
+            found = iter(self.find_matches(queries, max(top, self.search.candidates), near) if queries else ())
+            for query in loaded:
+                yield query if isinstance(query, PhotoError) else next(found)
 
 
-def _check(photos: Sequence[Photo], top: int) -> None:
+def _ranked(matches: Sequence[Match], evidence: Evidence, temperature: float) -> tuple[Match, ...]:
+    """The verified matches, which are the first, by their weights (see `weigh`), then the others."""
+    count = len(evidence.inliers)
+    if np.isnan(evidence.inliers).all():
+        return tuple(matches)
+    verified = [
+        match if np.isnan(inliers) else replace(match, inliers=int(inliers), planar_inliers=int(planar))
+        for match, inliers, planar in zip(matches[:count], evidence.inliers, evidence.planar, strict=True)
+    ]
+    distances = np.array([match.distance for match in verified])
+    order = np.lexsort((distances, -weigh(distances, temperature, evidence)))
+    return (*(verified[row] for row in order), *matches[count:])
+
+
+def _check(photos: Sequence[Query], top: int) -> None:
     if not len(photos):
         raise ArgumentError("no photos were given: name at least one")
     if isinstance(photos, str | bytes):

@@ -68,8 +68,10 @@ def estimate_walk(
         if not matches or len(walk) == 1:
             fixes.append(estimate(matches, known, min_confidence=min_confidence))
             continue
-        place = fuse(*columns(matches), chances)
-        fixes.append(fix_at(place, float(chances.sum()) * place.share, matches, known, min_confidence))
+        latlon, distances, evidence = columns(matches)
+        place = fuse(latlon, distances, chances, evidence)
+        ordered = [matches[row] for row in np.lexsort((distances, -weigh(distances, known.temperature, evidence)))]
+        fixes.append(fix_at(place, float(chances.sum()) * place.share, ordered, known, min_confidence))
     return fixes
 
 
@@ -100,9 +102,9 @@ def own_belief(matches: Sequence[Match], calibration: Calibration) -> Belief:
     """What a photo of a walk says by its own matches, see `estimate_walk`."""
     if not matches:
         return Belief(np.zeros((0, 3)), np.zeros(0), 0.0)
-    latlon, distances = columns(matches)
-    weights = weigh(distances, calibration.temperature)
-    place = fuse(latlon, distances, weights)
+    latlon, distances, evidence = columns(matches)
+    weights = weigh(distances, calibration.temperature, evidence)
+    place = fuse(latlon, distances, weights, evidence)
     points = ecef_from_wgs84(latlon)
     inside = np.linalg.norm(points - ecef_from_wgs84(place.latlon), axis=1) <= PLACE_M
     confidence = calibration.confidence(place)

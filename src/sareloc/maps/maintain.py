@@ -28,7 +28,7 @@ class StoredCalibration:
     """A calibration that is stored in a map."""
 
     search: str
-    """The search that it is for, such as "plain" or "rerank=50"."""
+    """The search that it is for, such as "plain" or "verify=20"."""
     origin: str
     """What it was fitted on: "photos" or "map"; "unreadable" if the stored text is not a calibration."""
     photos: int

@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from sareloc.arrays import Image
-from sareloc.localize import Fix, Localizer, Search, open_localizer
+from sareloc.localize import Fix, Localizer, QueryImage, Search, open_localizer
 from sareloc.maps import Area, PlaceMap, load_map_model, map_backend, open_store
 from sareloc.models import PlaceModel
 
@@ -19,9 +18,9 @@ EMPTY = Fix(None, None, 0.0, (), "this map holds no photos yet")
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """An image (H, W, 3) to localize: the area to search (None: all of the map) and the matches to return."""
+    """A photo to localize: the area to search (None: all of the map) and the matches to return."""
 
-    image: Image
+    photo: QueryImage
     near: Area | None
     top: int
 
@@ -41,6 +40,11 @@ class LiveMap:
         self._notes = place_map.notes
         self._version: tuple[int, ...] | None = None
 
+    @property
+    def verifies(self) -> bool:
+        """Whether matches are verified, for which queries are decoded in more detail."""
+        return self._localizer is not None and self._localizer.verifier is not None
+
     def localize(self, queries: Sequence[Query]) -> list[Fix]:
         """The fix of each query; queries of the same area are described and searched together."""
         self.refresh()
@@ -52,9 +56,9 @@ class LiveMap:
         fixes: dict[int, Fix] = {}
         for near, rows in groups.items():
             most = max(queries[row].top for row in rows)
-            found = self._localizer.localize_many([queries[row].image for row in rows], near=near, top=most)
+            found = self._localizer.localize_many([queries[row].photo for row in rows], near=near, top=most)
             for row, fix in zip(rows, found, strict=True):
-                assert isinstance(fix, Fix), "images are decoded already"
+                assert isinstance(fix, Fix), "photos are decoded already"
                 fixes[row] = replace(fix, matches=fix.matches[: queries[row].top])
         return [fixes[row] for row in range(len(queries))]
 

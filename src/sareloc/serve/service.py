@@ -21,7 +21,7 @@ from scipy.ndimage import gaussian_filter
 from sareloc.arrays import Image
 from sareloc.describe import occlusion_map
 from sareloc.errors import ArgumentError, PhotoError
-from sareloc.localize import Fix
+from sareloc.localize import Fix, QueryImage, read_query
 from sareloc.maps import Area, map_backend
 from sareloc.models.preprocess import MIN_SIDE_PX
 from sareloc.photos import Geotag, SizeRule, decode
@@ -97,8 +97,8 @@ class Service:
         """The fix of each photo, or the error of a photo that cannot be decoded."""
 
         async def localize_one(upload: Upload) -> Fix | PhotoError:
-            image = await self.decode(upload, self.model_size)
-            return image if isinstance(image, PhotoError) else await self.queries.submit(Query(image, near, top))
+            photo = await self.in_decoder(lambda: self.read_query(upload))
+            return photo if isinstance(photo, PhotoError) else await self.queries.submit(Query(photo, near, top))
 
         with self.queries.reserve(len(uploads)):
             found = await asyncio.gather(*map(localize_one, uploads))
@@ -123,6 +123,14 @@ class Service:
 
         with self.additions.reserve(len(uploads)):
             return await asyncio.gather(*map(add_one, uploads))
+
+    def read_query(self, upload: Upload) -> QueryImage | PhotoError:
+        """A decoded query, or the error if it cannot be decoded."""
+        limit, detail = self.limits.max_pixels, self.live.verifies
+        try:
+            return read_query(upload.content, self.model_size, detail=detail, name=upload.name, max_pixels=limit)
+        except PhotoError as error:
+            return error
 
     async def decode(self, upload: Upload, size: SizeRule) -> Image | PhotoError:
         """The pixels of a photo, or the error if it cannot be decoded."""
