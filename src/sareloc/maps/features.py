@@ -66,11 +66,12 @@ def add_local_features(
     photos; 0: this one. Raises MapError if the map has local features with another number of keypoints, or is on a
     server.
     """
+    on = _torch_device(device)
     with open_store(path, write=True) as store:
         if not store.holds_local_features:
             raise MapError(f"local features cannot be added to map {store.name}: {NOT_HELD}")
         chosen = choose_keypoints(store, keypoints)
-        return add_missing_features(store, chosen, device=device, batch=batch, workers=workers, progress=progress)
+        return add_missing_features(store, chosen, device=on, batch=batch, workers=workers, progress=progress)
 
 
 def read_keypoints(store: MapStore) -> int | None:
@@ -132,14 +133,11 @@ def add_missing_features(
 ) -> FeaturesReport:
     """As `add_local_features`, of a map that is open for writing."""
     from sareloc.geometry.local_features import LocalFeatureExtractor, feature_size
-    from sareloc.models import RUNTIMES
-    from sareloc.models.preprocess import find_device
 
     start, ids = time.monotonic(), store.ids_without_features()
     already, added, unreadable = store.count() - len(ids), 0, list[PhotoError]()
-    on = find_device("cpu" if str(device) in RUNTIMES else device)
     if len(ids):
-        extractor = LocalFeatureExtractor(on)
+        extractor = LocalFeatureExtractor(_torch_device(device))
         decoding: dict[int, tuple[int, Path]] = {}
         ready: list[tuple[int, Path, Image]] = []
 
@@ -162,6 +160,14 @@ def add_missing_features(
             added += _write(store, extractor, keypoints, ready)
             bar.update(added + len(unreadable) - bar.n)
     return FeaturesReport(keypoints, added, already, tuple(unreadable), time.monotonic() - start)
+
+
+def _torch_device(name: torch.device | str | None) -> torch.device:
+    """The torch device of this name; the CPU for other runtimes of the place model, which do not run the extractor."""
+    from sareloc.models import RUNTIMES
+    from sareloc.models.preprocess import find_device
+
+    return find_device("cpu" if str(name) in RUNTIMES else name)
 
 
 def _readable(store: MapStore, ids: Ints, unreadable: list[PhotoError]) -> Iterator[tuple[int, Path]]:
