@@ -102,6 +102,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         "map build photos --out new.gpkg",
         "map add street.gpkg query.jpg",
+        "map upgrade street.gpkg",
         "localize street.gpkg query.jpg",
         "geotag query.jpg --map street.gpkg",
         "evaluate set",
@@ -120,7 +121,7 @@ def test_commands_refuse_such_a_device_in_one_sentence(
         pytest.importorskip("fastapi")
     monkeypatch.chdir(town)
     before = sorted(town.rglob("*"))
-    model = [] if command.startswith("data") else ["--model", "model.safetensors"]
+    model = [] if command.startswith(("data", "map upgrade")) else ["--model", "model.safetensors"]
     with pytest.raises(SystemExit) as end:
         cli.main([*command.split(), *model, "--device", device])
     assert end.value.code == 1

@@ -131,7 +131,7 @@ def test_map_with_geojson_beside_it(town: Path, tmp_path: Path) -> None:
 def city(town: Path) -> Path:
     """A map of the town."""
     model = load_model(town.parent / "little")
-    build_map(model, town / "images" / "test" / "database", town.parent / "city.gpkg", progress=False)
+    build_map(model, town / "images" / "test" / "database", town.parent / "city.gpkg", keypoints=0, progress=False)
     return town.parent / "city.gpkg"
 
 

@@ -33,14 +33,16 @@ def town(tmp_path: Path) -> Path:
 
 def run(*words: str | Path) -> Any:
     app = App(name="map")
-    for name in ("build", "add", "sync", "remove", "info", "verify", "compact", "copy"):
+    for name in ("build", "add", "sync", "upgrade", "remove", "info", "verify", "compact", "copy"):
         app.command(getattr(commands, name), name=name)
     return app([*map(str, words)], result_action="return_value", exit_on_error=False)
 
 
 def build(town: Path, *words: str | Path) -> Any:
-    model = ("--model", town / "model", "--device", "cpu", "--workers", "0")
-    return run("build", town / "photos", "--out", town / "town.gpkg", *model, *words)
+    """Without local features, unless the words say otherwise."""
+    options = ("--model", town / "model", "--device", "cpu", "--workers", "0")
+    none = () if "--keypoints" in words else ("--keypoints", "0")
+    return run("build", town / "photos", "--out", town / "town.gpkg", *options, *none, *words)
 
 
 def test_build_add_info_verify_remove_compact(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,6 +72,41 @@ def test_build_add_info_verify_remove_compact(town: Path, capsys: pytest.Capture
     assert "MB after" in capsys.readouterr().out
 
 
+def test_local_features_are_built_told_and_added_by_upgrade(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, options = town / "town.gpkg", ("--device", "cpu", "--workers", "0")
+    assert build(town) == 0
+    run("info", path)
+    assert "features    none, add them with sareloc map upgrade\n" in capsys.readouterr().out
+    run("upgrade", path, "--keypoints", "40", *options)
+    assert re.search(
+        r"added local features of 6 photos, up to 40 keypoints each, .*; 0 had them", capsys.readouterr().out
+    )
+    run("upgrade", path, *options, "--json")
+    report = json.loads(capsys.readouterr().out)
+    assert {key: report[key] for key in ("keypoints", "added", "already", "unreadable", "map")} == {
+        "keypoints": 40,
+        "added": 0,
+        "already": 6,
+        "unreadable": [],
+        "map": str(path),
+    }
+    run("info", path, "--json")
+    stored = json.loads(capsys.readouterr().out)["local_features"]
+    assert stored == {"keypoints": 40, "photos": 6, "bytes": 6 * (8 + 68 * 40)}
+    run("info", path)
+    assert "features    40 keypoints, 6 photos, 0.0 MB\n" in capsys.readouterr().out
+    with pytest.raises(MapError, match=r"has local features of 40 keypoints a photo, requested: 50.*--keypoints 40"):
+        run("upgrade", path, "--keypoints", "50", *options)
+    for words in (("build", town / "photos", "--out", path), ("upgrade", path)):
+        with pytest.raises(ArgumentError, match="keypoints must be"):
+            run(*words, "--keypoints", "5000", *options)
+    path.unlink()
+    assert build(town, "--keypoints", "30") == 0
+    assert ", local features of 6\n" in capsys.readouterr().out
+    run("copy", path, town / "copy.gpkg", "--json")
+    assert json.loads(capsys.readouterr().out)["features"] == 6
+
+
 def test_the_packaged_model_is_used_where_none_is_named(
     town: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,7 +114,8 @@ def test_the_packaged_model_is_used_where_none_is_named(
     save_checkpoint(tiny_model(), town / "tiny.safetensors")
     save_checkpoint(tiny_model(seed=2), town / "other.safetensors")
     monkeypatch.setattr(checkpoint, "PACKAGED", {"default": town / "tiny.safetensors"})
-    assert run("build", town / "photos", "--out", path, "--device", "cpu", "--workers", "0") == 0
+    options = ("--device", "cpu", "--workers", "0", "--keypoints", "0")
+    assert run("build", town / "photos", "--out", path, *options) == 0
     assert PlaceMap(path).manifest.fingerprint == tiny_model().fingerprint()
     # a later sareloc, in which the names mean other models: the map still finds its own
     later = {"default": town / "other.safetensors", "fast": town / "tiny.safetensors"}
@@ -94,12 +132,17 @@ def test_a_map_on_milvus_takes_the_same_commands(town: Path, capsys: pytest.Capt
     address = f"milvus-lite:{town}/lite.db/town"
     arguments = ("--model", town / "model", "--device", "cpu", "--workers", "0")
     assert run("build", town / "photos", "--out", address, *arguments) == 0
-    assert capsys.readouterr().out.startswith(f"{address}: added 6 photos in")
+    told = capsys.readouterr().out
+    assert told.startswith(f"{address}: added 6 photos in")
+    assert "keeps no local features" in told
+    with pytest.raises(MapError, match="keeps no local features"):
+        run("upgrade", address, "--device", "cpu")
     run("info", address)
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert lines["photos"] == "6"
     assert lines["index"] == "FLAT, kept by Milvus"
     assert lines["descriptors"] == "256 dimensions, float32"
+    assert lines["features"].startswith("none, computed from the photos")
     assert lines["latitude"] == "48.85840 to 48.85890"
     assert "file" not in lines
     run("remove", address, "0001.jpg")
@@ -107,12 +150,18 @@ def test_a_map_on_milvus_takes_the_same_commands(town: Path, capsys: pytest.Capt
     assert run("verify", address) == 0
     run("copy", address, town / "copy.gpkg")
     run("copy", town / "copy.gpkg", address, "--json")
-    told, report = capsys.readouterr().out.splitlines()[1:]
+    told, *notes, report = capsys.readouterr().out.splitlines()[1:]
+    assert notes == [
+        "notes:",
+        f'  a server has no local features: add them with "sareloc map upgrade {town}/copy.gpkg"',
+    ]
     assert told.startswith(f"{town / 'copy.gpkg'}: copied 5 photos, 0 were in it already; checksum ")
     assert json.loads(report) == {
         "photos": 5,
         "copied": 0,
         "checksum": told.rpartition(" ")[2],
+        "features": 0,
+        "notes": [],
         "source": str(town / "copy.gpkg"),
         "map": address,
     }
@@ -141,7 +190,7 @@ def test_a_name_that_is_not_utf8_is_told(form: list[str], town: Path, capsys: py
     write_photo(town / "photos" / os.fsdecode(b"\xe9.jpg"), 51, tagged=False)
     words = [town / "photos", "--out", town / "town.gpkg", "--model", town / "model", "--workers", "0", *form]
     with pytest.raises(SystemExit) as ended:
-        main(["map", "build", *map(str, words), "--device", "cpu"])
+        main(["map", "build", *map(str, words), "--device", "cpu", "--keypoints", "0"])
     assert ended.value.code == 0
     told = capsys.readouterr().out
     assert re.search(r"caf\\(xe9|udce9)\.jpg: .*UTF-8", told)

@@ -77,7 +77,13 @@ def mapped(run_folder: Path, tmp_path: Path) -> list[str | Path]:
             blocks = np.kron(np.random.default_rng(place).integers(0, 256, (6, 8, 3)), np.ones((16, 16, 1)))
             name = f"@{500000 + 100 * place:.2f}@4477000.00@17@T@40.44@-80.0@{role}{place}@@0@@@@20150101@@.png"
             Image.fromarray(blocks.astype(np.uint8)).save(photos / role / name)
-    build_map(load_model(run_folder / "model.safetensors"), photos / "database", tmp_path / "city.gpkg", progress=False)
+    build_map(
+        load_model(run_folder / "model.safetensors"),
+        photos / "database",
+        tmp_path / "city.gpkg",
+        keypoints=0,
+        progress=False,
+    )
     return [run_folder, "--dataset", tmp_path / "town", "--workers", "0", "--map", tmp_path / "city.gpkg"]
 
 

@@ -107,7 +107,8 @@ def main(photos: str, out: str, temp: str, lose: str) -> None:
         return count
 
     MapFile.add = add_and_lose  # type: ignore[method-assign]
-    report = build_map_on_cluster(busy_model(), photos, out, cluster="ray://local", packet=3, batch=2, progress=False)
+    options = {"packet": 3, "batch": 2, "keypoints": 0, "progress": False}
+    report = build_map_on_cluster(busy_model(), photos, out, cluster="ray://local", **options)
     ray.shutdown()
     if machines is not None:
         machines.shutdown()

@@ -70,7 +70,11 @@ def assert_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 def build(model: PlaceModel, photos: Any, out: str | Path, **knobs: Any) -> Any:
     return build_map_on_cluster(
-        model, photos, out, cluster="ray://local", **{"packet": 3, "batch": 2, "progress": False} | knobs
+        model,
+        photos,
+        out,
+        cluster="ray://local",
+        **{"packet": 3, "batch": 2, "keypoints": 0, "progress": False} | knobs,
     )
 
 
@@ -92,7 +96,7 @@ def write_trouble(folder: Path) -> None:
 
 def test_the_map_of_many_workers_is_that_of_one_process(model: PlaceModel, tmp_path: Path, packets: list[str]) -> None:
     write_trouble(tmp_path / "photos")
-    one = build_map(model, tmp_path / "photos", tmp_path / "one.gpkg", progress=False)
+    one = build_map(model, tmp_path / "photos", tmp_path / "one.gpkg", keypoints=0, progress=False)
     many = build(model, tmp_path / "photos", tmp_path / "many.gpkg")
     assert len(packets) == 5
     assert (many.added, many.duplicates, many.untagged) == (one.added, one.duplicates, one.untagged)
@@ -118,7 +122,7 @@ def test_again_only_what_is_new_or_changed_goes_to_workers(
     report = build(model, tmp_path / "photos", out)
     assert (report.added, report.updated, report.already, len(packets)) == (1, 2, 4, 1)
     after = records(out)
-    build_map(model, tmp_path / "photos", tmp_path / "fresh.gpkg", progress=False)
+    build_map(model, tmp_path / "photos", tmp_path / "fresh.gpkg", keypoints=0, progress=False)
     assert_equal(after, records(tmp_path / "fresh.gpkg"))
     assert before["photos/0001.jpg"][0].sha256 not in {photo.sha256 for photo, _ in after.values()}
     assert after["photos/moved.jpg"][0].sha256 == before["photos/0005.jpg"][0].sha256
@@ -138,7 +142,7 @@ def test_workers_write_to_a_server_themselves(
     )
     address = tmp_path / "served.gpkg"
     write_trouble(tmp_path / "photos")
-    one = build_map(model, tmp_path / "photos", tmp_path / "one.gpkg", progress=False)
+    one = build_map(model, tmp_path / "photos", tmp_path / "one.gpkg", keypoints=0, progress=False)
     many = build(model, tmp_path / "photos", address)
     assert set(returned) == {0}
     assert many.untagged == one.untagged
@@ -167,7 +171,7 @@ def test_photos_come_from_object_storage(model: PlaceModel, tmp_path: Path, pack
     memory = fsspec.filesystem("memory")
     memory.put(str(tmp_path / "photos"), "/bucket/photos", recursive=True)
     try:
-        one = build_map(model, tmp_path / "photos", tmp_path / "one.gpkg", progress=False)
+        one = build_map(model, tmp_path / "photos", tmp_path / "one.gpkg", keypoints=0, progress=False)
         many = build(model, "memory://bucket/photos", tmp_path / "many.gpkg")
         again = build(model, "memory://bucket/photos", tmp_path / "many.gpkg")
         assert list_wanted("memory://bucket/photos", None)[0][0].stamp is not None
@@ -225,7 +229,7 @@ def test_corrected_positions_and_conflicts_are_those_of_one_process(
         assert (Path(conflict.photo).name, Path(conflict.kept).name) == ("copy.jpg", "a.jpg")
     assert (report.added, report.updated, report.already, report.duplicates) == (0, 1, 1, 1)
     assert [[Path(one.where).name for one in read_packet(packet)] for packet in packets][-1] == ["copy.jpg"]
-    build_map(model, folder, tmp_path / "fresh.gpkg", progress=False)
+    build_map(model, folder, tmp_path / "fresh.gpkg", keypoints=0, progress=False)
     assert_equal(records(out), records(tmp_path / "fresh.gpkg"))
     (folder / "b.jpg").unlink()
     assert build(model, folder, out).gone == ("photos/b.jpg",)

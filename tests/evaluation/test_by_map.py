@@ -31,7 +31,7 @@ def town(tmp_path_factory: pytest.TempPathFactory, model: PlaceModel) -> Path:
             photo = folder / "database" / f"p{place:02d}-{shift}.jpg"
             write_view(photo, view(place, shift), position(place, 2.0 * shift))
         write_view(folder / "queries" / f"q{place:02d}.jpg", view(place, 7), position(place, 3.0))
-    build_map(model, folder / "database", folder / "town.gpkg", storage="float32", progress=False)
+    build_map(model, folder / "database", folder / "town.gpkg", storage="float32", keypoints=0, progress=False)
     return folder
 
 
@@ -51,7 +51,7 @@ def test_the_same_photos_are_found(model: PlaceModel, town: Path, tmp_path: Path
 
 def test_a_map_of_other_photos_is_refused(model: PlaceModel, town: Path, tmp_path: Path) -> None:
     write_view(tmp_path / "photos" / "elsewhere.jpg", view(1, 1), position(1, 0.0))
-    build_map(model, tmp_path / "photos", tmp_path / "other.gpkg", progress=False)
+    build_map(model, tmp_path / "photos", tmp_path / "other.gpkg", keypoints=0, progress=False)
     places = load_dataset(town)
     with pytest.raises(DatasetError, match=r"elsewhere\.jpg"):
         rank_by_map(model, places, PlaceMap(tmp_path / "other.gpkg"), progress=False)

@@ -69,5 +69,5 @@ def write_queries(folder: Path, *, tagged: bool = False, town: int = 0) -> list[
 def build_street(folder: Path) -> PlaceMap:
     """FOLDER/street.gpkg of the photos in FOLDER/photos."""
     write_street(folder / "photos")
-    build_map(street_model(), folder / "photos", folder / "street.gpkg", progress=False)
+    build_map(street_model(), folder / "photos", folder / "street.gpkg", keypoints=0, progress=False)
     return PlaceMap(folder / "street.gpkg")

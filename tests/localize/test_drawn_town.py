@@ -31,7 +31,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> tuple[Localizer, list[Path
     folder = tmp_path_factory.mktemp("drawn")
     draw_places(folder, 0, "small", splits=("test",), photo_size=PHOTO)
     model = off_the_shelf(drawn("train", slice(0, 150)), np.random.default_rng(0), dim=128, size=PHOTO)
-    build_map(model, folder / "images" / "test" / "database", folder / "town.gpkg", progress=False)
+    build_map(model, folder / "images" / "test" / "database", folder / "town.gpkg", keypoints=0, progress=False)
     queries = find_photos(folder / "images" / "test" / "queries")
     truth = np.array([tag.latlon for tag in map(read_geotag, queries) if tag is not None])
     return Localizer(model, PlaceMap(folder / "town.gpkg"), Search(rerank=30)), queries, truth

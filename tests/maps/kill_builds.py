@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.maps.small_town import tiny_model
+from tests.maps.small_town import build_map, tiny_model
 
-from sareloc.maps import MapFile, build_map, open_map_file
+from sareloc.maps import MapFile, open_map_file
 from sareloc.models import PlaceModel
 
 BATCH = 4

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
 
+from sareloc import maps
 from sareloc.models import PlaceModel, make_model
 from sareloc.photos import Geotag, exif_bytes
 
 HERE = (48.8584, 2.2945)
+
+build_map = partial(maps.build_map, keypoints=0)
+"""Without local features, which take longer than all else in these tests."""
 
 
 def tiny_model(seed: int = 1) -> PlaceModel:

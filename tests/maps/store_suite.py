@@ -157,6 +157,27 @@ class StoreContract:
             assert record == one
             np.testing.assert_allclose(vector, unit_vectors(3)[number], atol=HALF)
 
+    def test_photos_are_found_by_id(self) -> None:
+        store = self.fill(5)
+        ids = [store.known([photo(n).sha256])[photo(n).sha256].photo_id for n in (3, 1)]
+        found = store.photos_of(np.array([*ids, 12345, ids[0]], dtype=np.int64))
+        assert found == {ids[0]: photo(3), ids[1]: photo(1)}
+        assert store.photos_of(np.zeros(0, dtype=np.int64)) == {}
+
+    def test_local_features_come_back_unless_the_store_holds_none(self) -> None:
+        store = self.fill(3)
+        first, second, third = sorted(store.known([photo(n).sha256])[photo(n).sha256].photo_id for n in range(3))
+        wanted = np.array([third, first, 12345], dtype=np.int64)
+        held = store.holds_local_features
+        assert store.ids_without_features().tolist() == [first, second, third]
+        for _ in range(2):  # writing is repeatable
+            assert store.write_features(wanted, [b"third", b"first", b"of no photo"]) == (2 if held else 0)
+        everything = np.array([first, second, third, 12345], dtype=np.int64)
+        assert store.features(everything) == ({first: b"first", third: b"third"} if held else {})
+        assert store.ids_without_features().tolist() == ([second] if held else [first, second, third])
+        store.write_features(wanted[:1], [b"again"])
+        assert store.features(wanted[:1]) == ({third: b"again"} if held else {})
+
     def test_notes(self) -> None:
         store = self.make()
         assert store.notes() == {}

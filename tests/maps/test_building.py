@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests.maps.small_town import geotag_of, tiny_model, write_photo, write_town
+from tests.maps.small_town import build_map, geotag_of, tiny_model, write_photo, write_town
 
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.maps import (
@@ -22,7 +22,6 @@ from sareloc.maps import (
     MapManifest,
     PlaceMap,
     add_photos,
-    build_map,
     copy_map,
     map_info,
     open_map_file,

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 from tests.maps.kill_builds import enough_photos
-from tests.maps.small_town import tiny_model, write_town
+from tests.maps.small_town import build_map, tiny_model, write_town
 from tests.maps.test_building import contents
-
-from sareloc.maps import build_map
 
 KILLS = 12
 KILLER = Path(__file__).with_name("kill_builds.py")

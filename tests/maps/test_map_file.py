@@ -51,6 +51,7 @@ def test_gdal_reads_the_map_without_a_warning(tmp_path: Path) -> None:
     assert {tuple(row) for row in pyogrio.list_layers(path)} == {
         ("photos", "Point"),
         ("descriptors", None),
+        ("local_features", None),
         ("manifest", None),
     }
     meta, _, geometry, columns = pyogrio.raw.read(path, layer="photos")
@@ -171,9 +172,21 @@ def test_every_change_draws_a_new_change_id(tmp_path: Path) -> None:
     assert all(re.fullmatch("[0-9a-f]{32}", change_id) for change_id in seen)
 
 
-def make_format_1(path: Path, count: int) -> Path:
-    """A map as earlier versions made them: without checksums and change id."""
+def make_format_2(path: Path, count: int) -> Path:
+    """A map as earlier versions made them: without local features."""
     make_map(path, count)
+    break_map(
+        path,
+        "DROP TRIGGER photos_forget_features; DROP TABLE local_features; "
+        "DELETE FROM gpkg_contents WHERE table_name = 'local_features'; "
+        "UPDATE manifest SET value = '2' WHERE key = 'format'",
+    )
+    return path
+
+
+def make_format_1(path: Path, count: int) -> Path:
+    """A map as still earlier versions made them: also without checksums and change id."""
+    make_format_2(path, count)
     break_map(
         path,
         "DROP TRIGGER photos_edited; ALTER TABLE photos DROP COLUMN photo_checksum; "
@@ -194,11 +207,11 @@ def test_a_map_of_format_1_is_read_as_it_is_and_upgraded_when_written_to(tmp_pat
         np.testing.assert_allclose(vectors, unit_vectors(30), atol=1e-3)
     assert path.read_bytes() == before
     with open_map_file(path, write=True) as old, open_map_file(path, write=True) as twice:
-        assert old.manifest.format == twice.manifest.format == 2
+        assert old.manifest.format == twice.manifest.format == 3
         assert old.change_id() == twice.change_id() != ""
         assert old.add([photo(77)], unit_vectors(1)) == 1
     with open_map_file(path) as old, open_map_file(same) as new:
-        assert old.manifest.format == 2
+        assert old.manifest.format == 3
         assert old.checksums()[:30].tolist() == new.checksums().tolist()
         assert len(list(old.descriptors(old.photos()[0]))) == 1
 
@@ -459,8 +472,8 @@ def break_map(path: Path, sql: str) -> None:
     ("sql", "said"),
     [
         (
-            "UPDATE manifest SET value = '3' WHERE key = 'format'",
-            r"has format 3 \(made by sareloc .*\), this sareloc reads formats up to 2",
+            "UPDATE manifest SET value = '4' WHERE key = 'format'",
+            r"has format 4 \(made by sareloc .*\), this sareloc reads formats up to 3",
         ),
         ("DELETE FROM manifest WHERE key = 'format'", "has format None"),
         ("DELETE FROM manifest WHERE key = 'dim'", "its manifest has nothing as dim"),

@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.maps.small_town import tiny_model, write_photo, write_town
+from tests.maps.small_town import build_map, tiny_model, write_photo, write_town
 
 from sareloc.errors import MapError, PhotoError
-from sareloc.maps import add_photos, build_map, open_store, sync_map
+from sareloc.maps import add_photos, open_store, sync_map
 from sareloc.models import PlaceModel, save_checkpoint
 
 

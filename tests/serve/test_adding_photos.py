@@ -214,7 +214,7 @@ def test_a_map_of_fewer_dimensions_takes_photos(own_folder: Path) -> None:
     model = copy.deepcopy(street_model())
     model.whitening = fit_whitening(model.encode([view(place, 5) for place in range(40)]), 16)
     map_path = own_folder / "short.gpkg"
-    build_map(model, own_folder / "photos", map_path, dim=8, progress=False)
+    build_map(model, own_folder / "photos", map_path, dim=8, keypoints=0, progress=False)
     with running(make_app(map_path, model, serving=Serving(token=TOKEN))) as address:
         photo = new_photo(own_folder, 40)
         added = httpx.post(f"{address}/photos", files={"photos": photo}, headers=ALLOWED, timeout=DEADLINE_S)

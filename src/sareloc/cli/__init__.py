@@ -36,6 +36,7 @@ maps.command("sareloc.cli.map:add", name="add", help="Add photos to a map.")
 maps.command(
     "sareloc.cli.map:sync", name="sync", help="Add, update and remove photos so that a map matches its folders."
 )
+maps.command("sareloc.cli.map:upgrade", name="upgrade", help="Add the local features that photos of a map lack.")
 maps.command("sareloc.cli.map:remove", name="remove", help="Remove photos from a map.")
 maps.command("sareloc.cli.map:info", name="info", help="Show what a map contains.")
 maps.command("sareloc.cli.map:verify", name="verify", help="Check a map's integrity.")

@@ -1,4 +1,4 @@
-"""`sareloc map`: build, add, sync, remove, info, verify, compact, copy. A map is a file or a server address."""
+"""`sareloc map`: build, add, sync, upgrade, remove, info, verify, compact, copy. A map: a file or a server address."""
 
 from __future__ import annotations
 
@@ -13,7 +13,17 @@ from cyclopts import Parameter
 
 from sareloc.cli import Device
 from sareloc.errors import ArgumentError
-from sareloc.maps import Box, MapInfo, compact_map, find_gone, map_info, open_store, remove_photos, verify_map
+from sareloc.maps import (
+    Box,
+    MapInfo,
+    add_local_features,
+    compact_map,
+    find_gone,
+    map_info,
+    open_store,
+    remove_photos,
+    verify_map,
+)
 from sareloc.photos.finding import is_url
 
 if TYPE_CHECKING:
@@ -37,6 +47,7 @@ def build(
     geotags: Path | None = None,
     dim: int | None = None,
     storage: Literal["float16", "float32", "int8"] = "float16",
+    keypoints: int | None = None,
     batch: int = 8,
     workers: int = 2,
     cluster: str | None = None,
@@ -63,6 +74,9 @@ def build(
         Dimensions of the descriptors to keep, the first ones. Default: all.
     storage
         Type of the stored descriptors.
+    keypoints
+        Keypoints of each photo whose local features are stored, up to 4096: matches are then verified without the
+        photos. 0: none. Default: 512, or those of the map.
     batch
         Photos in one forward pass of the model and one transaction.
     workers
@@ -72,7 +86,14 @@ def build(
     as_json
         Print the result as one JSON object.
     """
-    options: dict[str, Any] = {"geotags": geotags, "dim": dim, "storage": storage, "batch": batch, "workers": workers}
+    options: dict[str, Any] = {
+        "geotags": geotags,
+        "dim": dim,
+        "storage": storage,
+        "keypoints": keypoints,
+        "batch": batch,
+        "workers": workers,
+    }
     if cluster is not None:
         from sareloc.cluster.build import build_map_on_cluster
 
@@ -184,6 +205,42 @@ def sync(
     _tell(report, map_path, as_json, removed=report.removed)
 
 
+def upgrade(
+    map_path: Map,
+    *,
+    keypoints: int | None = None,
+    workers: int = 2,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Add the local features that photos of a map lack. If it is interrupted, repeat the command to continue.
+
+    A map of an older format is brought to the present one. Photos that cannot be read, that have changed since they
+    were added, or that are behind URLs are listed.
+
+    Parameters
+    ----------
+    map_path
+        The map, a file.
+    keypoints
+        Keypoints of each photo, 1 to 4096. Default: those of the map, 512 if it has none.
+    workers
+        Processes that decode photos; 0: no other process.
+    as_json
+        Print the result as one JSON object.
+    """
+    report = add_local_features(map_path, keypoints=keypoints, device=device, workers=workers)
+    unreadable = [str(error) for error in report.unreadable]
+    if as_json:
+        print(json.dumps(asdict(report) | {"unreadable": unreadable, "map": map_path}))
+        return
+    print(
+        f"{map_path}: added local features of {report.added:,} photos, up to {report.keypoints} keypoints each, in "
+        f"{report.seconds:,.1f} s; {report.already:,} had them already"
+    )
+    _list("photos still have none", unreadable)
+
+
 def remove(
     map_path: Map,
     files: Annotated[list[str] | None, Parameter(negative=())] = None,
@@ -214,7 +271,7 @@ def remove(
 
 
 def info(map_path: Map, *, as_json: Json = False) -> None:
-    """Show the content of a map: photos, extent, times, model, size, calibrations, and photos that no longer exist.
+    """Show the content of a map: photos, extent, times, model, size, local features, calibrations, lost files.
 
     Parameters
     ----------
@@ -276,6 +333,7 @@ def copy(source: str, target: str, *, as_json: Json = False) -> None:
     else:
         there = report.photos - report.copied
         print(f"{target}: copied {report.copied:,} photos, {there:,} were in it already; checksum {report.checksum}")
+        _list_notes(report.notes)
 
 
 def table(found: MapInfo) -> str:
@@ -291,6 +349,7 @@ def table(found: MapInfo) -> str:
     if found.file_bytes is not None:
         each = found.file_bytes / max(found.photos, 1)
         lines.insert(3, ("file", f"{found.file_bytes / 1e6:,.1f} MB, {each:,.0f} bytes a photo"))
+    lines.insert(3, ("features", _told_features(found)))
     if found.extent is not None:
         e = found.extent
         lines.append(("latitude", f"{e.south:.5f} to {e.north:.5f}"))
@@ -303,6 +362,15 @@ def table(found: MapInfo) -> str:
     if found.gone:
         lines.append(("gone", f"{len(found.gone):,} photos no longer exist, such as {found.gone[0]}"))
     return "\n".join(f"{name:<12}{value}" for name, value in lines)
+
+
+def _told_features(found: MapInfo) -> str:
+    stored = found.local_features
+    if found.file_bytes is None:
+        return "none, computed from the photos when matches are verified"
+    if stored is None:
+        return "none, add them with sareloc map upgrade"
+    return f"{stored.keypoints} keypoints, {stored.photos:,} photos, {stored.bytes / 1e6:,.1f} MB"
 
 
 def _load(model: str, device: str | None) -> PlaceModel:
@@ -327,8 +395,7 @@ def _tell(report: BuildReport, map_path: str, as_json: bool, removed: Sequence[s
             (GONE, report.gone),
         ):
             _list(said, photos)
-        if report.notes:
-            print("notes:", *(f"  {note}" for note in _listed(report.notes, NOTES)), sep="\n")
+        _list_notes(report.notes)
         if report.untagged and not used:
             print("no photo has a position: give a table with --geotags (file, lat, lon)")
     return 0 if used else 1
@@ -341,7 +408,14 @@ def _counts(report: BuildReport) -> str:
     parts.append(f"{report.already:,} were in it already")
     if report.duplicates:
         parts.append(f"{report.duplicates:,} duplicate{'s'[: report.duplicates != 1]}")
+    if report.features:
+        parts.append(f"local features of {report.features:,}")
     return ", ".join(parts)
+
+
+def _list_notes(notes: Sequence[str]) -> None:
+    if notes:
+        print("notes:", *(f"  {note}" for note in _listed(notes, NOTES)), sep="\n")
 
 
 def _list(said: str, photos: Sequence[str]) -> None:

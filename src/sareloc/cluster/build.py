@@ -42,6 +42,7 @@ def build_map_on_cluster(
     geotags: str | Path | None = None,
     dim: int | None = None,
     storage: Storage = "float16",
+    keypoints: int | None = None,
     batch: int = 8,
     workers: int = 0,
     packet: int = 256,
@@ -54,17 +55,19 @@ def build_map_on_cluster(
     gets at a time, and that are processed again if the worker is lost. `workers`: decoding processes of each worker.
 
     A map file is written by this process; to a map on a server the workers write themselves. Descriptors of photos that
-    were moved since they were added to a map file are computed again.
+    were moved since they were added to a map file are computed again. Local features are computed by this process, of
+    the photos that it can read.
     """
     if packet < 1:
         raise ArgumentError(f"packet must be 1 or more, found {packet}")
     start, checkpoint = time.monotonic(), checkpoint_of(model)
     manifest = MapManifest(model.name, model.fingerprint(), dim or model.dim, storage)
-    with Target(out, manifest) as target, joined(cluster, len(checkpoint)) as ray:
+    with Target(out, manifest, keypoints) as target, joined(cluster, len(checkpoint)) as ray:
         building = _Building(target, ray, checkpoint, Work(manifest.dim, batch, workers, None), packet)
         wanted, notes = list_wanted(photos, geotags)
         building.build(wanted, str(out) if target.backend.has_remote_writers(out) else None, progress)
-        report = make_report(building.tally, target.gone(), notes, start)
+        features, warnings = target.add_features(None, workers, progress)
+        report = make_report(building.tally, target.gone(), (*notes, *warnings), start, features)
     if target.store is not None:
         build_index(out)
     return ClusterReport(**vars(report), workers=dict(building.workers))

@@ -1,8 +1,8 @@
 """Maps: geotagged photos with their descriptors, in a GeoPackage file or on a server, searched by descriptor.
 
-`build_map`, `add_photos` and `sync_map` write a map; `PlaceMap` opens one for searching; `map_info`, `verify_map`,
-`remove_photos`, `compact_map` and `copy_map` maintain it. `MapStore` is an open map for reading and writing, whatever
-stores it; the backend of an address is found by `map_backend`.
+`build_map`, `add_photos`, `sync_map` and `add_local_features` write a map; `PlaceMap` opens one for searching;
+`map_info`, `verify_map`, `remove_photos`, `compact_map` and `copy_map` maintain it. `MapStore` is an open map for
+reading and writing, whatever stores it; the backend of an address is found by `map_backend`.
 """
 
 from importlib import import_module
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sareloc.geo import Area, Box, Circle
 from sareloc.maps.copy import CopyReport, copy_map
+from sareloc.maps.features import FeaturesReport, add_local_features
 from sareloc.maps.file import MapFile, open_map_file
 from sareloc.maps.gpkg import create_map_file
 from sareloc.maps.maintain import MapInfo, compact_map, find_gone, map_info, remove_photos, verify_map
@@ -36,6 +37,7 @@ __all__ = [
     "Circle",
     "CopyReport",
     "Entry",
+    "FeaturesReport",
     "FileMap",
     "MapBackend",
     "MapFile",
@@ -46,6 +48,7 @@ __all__ = [
     "Matches",
     "PlaceMap",
     "SyncReport",
+    "add_local_features",
     "add_photos",
     "build_map",
     "compact_map",

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from tqdm import tqdm
 
 from sareloc.describe import describe
@@ -33,6 +34,7 @@ from sareloc.maps.examine import (
     set_aside,
     stamp,
 )
+from sareloc.maps.features import NOT_HELD, add_missing_features, check_keypoints, choose_keypoints, read_keypoints
 from sareloc.maps.store import (
     Entry,
     MapManifest,
@@ -79,7 +81,10 @@ class BuildReport:
     """Photos of the map, given or not, whose files no longer exist; they stay in it. Not searched for on a server."""
     seconds: float
     notes: tuple[str, ...]
-    """Warnings: bad rows of tables, rows without a photo, odd positions, truncated photos."""
+    """Warnings: bad rows of tables, rows without a photo, odd positions, truncated photos, photos without local
+    features."""
+    features: int = 0
+    """Photos of the map, given or not, whose local features were added."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,7 @@ def build_map(
     geotags: str | Path | None = None,
     dim: int | None = None,
     storage: Storage = "float16",
+    keypoints: int | None = None,
     batch: int = 8,
     workers: int = 0,
     progress: bool = True,
@@ -111,16 +117,20 @@ def build_map(
     `geotags` (default: geotags.csv or geotags.geojson in the folder, see `read_geotag_table`), else from EXIF, else
     from file names; photos without a position are skipped and listed. Photos in the map whose position, heading or time
     has changed are updated and keep their descriptors. `dim`: keep the first `dim` dimensions of the descriptors;
-    default: all. `storage`: type of the numbers of a descriptor in a file. `batch`: photos in one forward pass and one
-    transaction. `workers`: processes that decode photos; 0: this one. Raises MapError if the map was built by another
-    model, PhotoError if there are no photos.
+    default: all. `storage`: type of the numbers of a descriptor in a file. `keypoints`: of the local features of each
+    photo, which are then computed for all photos of the map that have none, and which a server does not store; 0: no
+    local features; default: those of the map, 512 if it has none (see `add_local_features`). `batch`: photos in one
+    forward pass and one transaction. `workers`: processes that decode photos; 0: this one. Raises MapError if the map
+    was built by another model or has local features with another number of keypoints, PhotoError if there are no
+    photos.
     """
     start, listed = time.monotonic(), list_photos(photos)
     manifest = MapManifest(model.name, model.fingerprint(), dim or model.dim, storage)
-    with Target(out, manifest) as target:
+    with Target(out, manifest, keypoints) as target:
         table = read_tables(photos, geotags, listed)
         tally = _Adding(target, lambda: model, table.tags, batch, workers).add(listed, progress)
-        report = make_report(tally, target.gone(), table.notes, start)
+        features, notes = target.add_features(model.device, workers, progress)
+        report = make_report(tally, target.gone(), (*table.notes, *notes), start, features)
     if target.store is not None:
         build_index(out)
     return report
@@ -136,9 +146,12 @@ def add_photos(
     workers: int = 0,
     progress: bool = True,
 ) -> BuildReport:
-    """Add photos to a map; see `build_map`. Raises MapError if the map does not exist."""
+    """Add photos to a map; see `build_map`. Local features are computed if the map was built with them.
+
+    Raises MapError if the map does not exist.
+    """
     with open_store(path) as store:  # raises MapError if there is none
-        manifest = store.manifest
+        manifest, keypoints = store.manifest, read_keypoints(store)
     return build_map(
         model,
         photos,
@@ -146,6 +159,7 @@ def add_photos(
         geotags=geotags,
         dim=manifest.dim,
         storage=manifest.storage,
+        keypoints=keypoints or 0,
         batch=batch,
         workers=workers,
         progress=progress,
@@ -167,7 +181,8 @@ def sync_map(
 ) -> SyncReport:
     """Synchronize a map with folders of photos: add new photos, update changed ones, remove those that no longer exist.
 
-    Photos of the map outside of these folders are not changed. See `build_map` for `photos`, `geotags`, `batch` and
+    Photos of the map outside of these folders are not changed. Local features are computed if the map was built with
+    them. See `build_map` for `photos`, `geotags`, `batch` and
     `workers`. `model`: the one that the map was built with, or its checkpoint; default: the packaged model that the map
     was built with. It is loaded, on `device`, only if there are photos to describe. Raises PhotoError if a folder does
     not exist or has no photos, as when its disk is not mounted, unless `allow_empty`: then all photos of the map that
@@ -177,7 +192,7 @@ def sync_map(
     items = [Path(photos)] if isinstance(photos, str | Path) else [Path(item) for item in photos]
     listed = [photo for item in items for photo in _photos_in(item, allow_empty)]
     with open_store(path, write=not dry_run) as store:
-        target = Target(path, store.manifest)
+        target = Target(path, store.manifest, 0 if dry_run else read_keypoints(store) or 0)
         target.store = store
         if isinstance(model, PlaceModel):
             _check_same(store, _manifest_with(store.manifest, model))
@@ -189,10 +204,12 @@ def sync_map(
         removed = {i: name for i, name in gone.items() if inside(name)}
         if removed and not dry_run:
             store.remove(np.array(list(removed), dtype=np.int64))
+        on = model.device if isinstance(model, PlaceModel) else device
+        features, notes = target.add_features(on, workers, progress)
     if not dry_run:
         build_index(path)
     left = tuple(name for i, name in gone.items() if i not in removed)
-    report = make_report(tally, left, table.notes, start)
+    report = make_report(tally, left, (*table.notes, *notes), start, features)
     return SyncReport(**vars(report), removed=tuple(removed.values()), dry_run=dry_run)
 
 
@@ -200,10 +217,11 @@ class Target:
     """The map that photos are written to: opened if it exists, else created when the first photos are written.
 
     A build that fails before that leaves no file. Raises MapError if the map's model, dimension or storage differ from
-    `manifest`.
+    `manifest`, or if it has local features with another number of keypoints. `keypoints`: as for `build_map`.
     """
 
-    def __init__(self, where: str | Path, manifest: MapManifest) -> None:
+    def __init__(self, where: str | Path, manifest: MapManifest, keypoints: int | None = None) -> None:
+        self.keypoints = keypoints if keypoints is None else check_keypoints(keypoints)
         self.where = where
         self.backend = map_backend(where)
         self.manifest = manifest
@@ -224,6 +242,8 @@ class Target:
             self.store = open_or_create_store(self.where, self.manifest)
             try:
                 _check_same(self.store, self.manifest)
+                if self.keypoints != 0 and self.store.holds_local_features:
+                    self.keypoints = choose_keypoints(self.store, self.keypoints)
             except MapError:
                 self.store.__exit__()
                 raise
@@ -237,6 +257,22 @@ class Target:
         """The name of a photo in the map."""
         return self.backend.photo_name(self.where, photo)
 
+    def add_features(
+        self, device: torch.device | str | None, workers: int, progress: bool
+    ) -> tuple[int, tuple[str, ...]]:
+        """Add the local features that photos of the map lack; returns of how many photos, and warnings."""
+        if self.store is None or self.keypoints == 0:
+            return 0, ()
+        if not self.store.holds_local_features:
+            return 0, (NOT_HELD,)
+        keypoints = choose_keypoints(self.store, self.keypoints)
+        report = add_missing_features(self.store, keypoints, device=device, workers=workers, progress=progress)
+        if not report.unreadable:
+            return report.added, ()
+        return report.added, (
+            f"{len(report.unreadable):,} photos of the map have no local features, such as {report.unreadable[0]}",
+        )
+
     def gone(self) -> tuple[str, ...]:
         """The photos of the map whose files no longer exist; not searched for on a server, which may hold millions."""
         if self.store is None or not self.backend.is_file:
@@ -244,8 +280,10 @@ class Target:
         return tuple(name for _, name in gone_photos(self.store))
 
 
-def make_report(tally: Tally, gone: tuple[str, ...], notes: tuple[str, ...], start: float) -> BuildReport:
-    """The report of a tally; `notes`: about the tables of positions; `start`: `time.monotonic` at the start."""
+def make_report(
+    tally: Tally, gone: tuple[str, ...], notes: tuple[str, ...], start: float, features: int
+) -> BuildReport:
+    """The report of a tally; `notes`: other warnings; `start`: `time.monotonic` at the start."""
     return BuildReport(
         added=tally.added,
         updated=tally.updated,
@@ -257,6 +295,7 @@ def make_report(tally: Tally, gone: tuple[str, ...], notes: tuple[str, ...], sta
         gone=gone,
         seconds=time.monotonic() - start,
         notes=(*notes, *tally.notes),
+        features=features,
     )
 
 

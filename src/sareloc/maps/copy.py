@@ -9,11 +9,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 from tqdm import tqdm
 
-from sareloc.arrays import Vectors
+from sareloc.arrays import Ints, Vectors
 from sareloc.errors import ArgumentError, MapError
 from sareloc.maps import gpkg
+from sareloc.maps.features import NOT_HELD, NOTE, read_keypoints
 from sareloc.maps.store import (
     PACKINGS,
     Address,
@@ -34,6 +36,7 @@ from sareloc.photos.finding import is_url
 SCALES = {"int8": 4}
 """Bytes of a packed descriptor's scale, whose last bit may differ if it is packed again."""
 MODULUS = 2**256
+FEATURES_PART = 256  # photos whose local features are copied in one transaction: 9 MB
 
 
 @dataclass(frozen=True)
@@ -45,14 +48,21 @@ class CopyReport:
     copied: int
     """By this call; the others were in the target before."""
     checksum: str
-    """Of both maps: 16 hex digits over all data of all photos, independent of the backend and of their order."""
+    """Of both maps: 16 hex digits over all data of all photos but local features, independent of the backend and of
+    their order."""
+    features: int = 0
+    """Photos whose local features were copied by this call."""
+    notes: tuple[str, ...] = ()
+    """Warnings: local features that could not be copied."""
 
 
 def copy_map(source: Address, target: Address, *, progress: bool = True) -> CopyReport:
-    """Copy all photos, descriptors and notes of a map to another, which is created if it does not exist.
+    """Copy all photos, descriptors, local features and notes of a map to another, which is created if it does not
+    exist.
 
     Then both are read again and their counts and checksums compared. The photo files are not copied: names in the
-    target refer to the same files. Raises MapError if the target has another model or other photos.
+    target refer to the same files. A server stores no local features. Raises MapError if the target has another model,
+    another number of keypoints or other photos.
     """
     if str(source) == str(target):
         raise ArgumentError(f"{source} cannot be copied to itself: use another name")
@@ -67,11 +77,50 @@ def copy_map(source: Address, target: Address, *, progress: bool = True) -> Copy
                 expected += checksum(located, vectors, a.manifest.storage)
                 bar.update(len(photos))
         for name, text in a.notes().items():
-            b.write_note(name, text)
+            if name != NOTE or b.holds_local_features:
+                b.write_note(name, text)
         _verify(a, b, expected % MODULUS, progress)
+        features, notes = _copy_features(a, b, progress)
         count = b.count()
     build_index(target)
-    return CopyReport(count, copied, _short(expected % MODULUS))
+    return CopyReport(count, copied, _short(expected % MODULUS), features, notes)
+
+
+def _copy_features(a: MapStore, b: MapStore, progress: bool) -> tuple[int, tuple[str, ...]]:
+    """Copy the local features that the other map lacks or has otherwise; returns of how many photos, and warnings."""
+    if not a.holds_local_features:
+        told = f'a server has no local features: add them with "sareloc map upgrade {b.name}"'
+        return 0, (told,) if b.holds_local_features else ()
+    ids = np.concatenate([np.zeros(0, dtype=np.int64), *(part for part, _, _ in a.pages())])
+    held = np.setdiff1d(ids, a.ids_without_features())
+    if not b.holds_local_features:
+        return 0, (NOT_HELD,) if len(held) else ()
+    copied = 0
+    with tqdm(total=len(held), desc="features", unit="photo", disable=None if progress else True) as bar:
+        for first in range(0, len(held), FEATURES_PART):
+            copied += _copy_some_features(a, b, held[first : first + FEATURES_PART])
+            bar.update(FEATURES_PART)
+    return copied, ()
+
+
+def _copy_some_features(a: MapStore, b: MapStore, ids: Ints) -> int:
+    blobs, photos = a.features(ids), a.photos_of(ids)
+    known = b.known([photo.sha256 for photo in photos.values()])
+    wanted = {
+        known[photo.sha256].photo_id: blobs[photo_id]
+        for photo_id, photo in photos.items()
+        if photo_id in blobs and photo.sha256 in known  # else it was removed meanwhile
+    }
+    there = b.features(np.array(list(wanted), dtype=np.int64))
+    new = {photo_id: blob for photo_id, blob in wanted.items() if there.get(photo_id) != blob}
+    written = np.array(list(new), dtype=np.int64)
+    count = b.write_features(written, list(new.values())) if new else 0
+    if b.features(written) != new:
+        raise MapError(
+            f"map {b.name} has other local features than {a.name} after copying: did another process write to it? "
+            "Repeat when no process writes"
+        )
+    return count
 
 
 def checksum(photos: Sequence[MapPhoto], vectors: Vectors, storage: Storage) -> int:
@@ -102,6 +151,12 @@ def _named(backend: MapBackend, target: Address, photo: MapPhoto) -> MapPhoto:
 
 def _check_same(a: MapStore, b: MapStore) -> None:
     here, there = ((m.fingerprint, m.model, m.dim, m.storage) for m in (a.manifest, b.manifest))
+    one, other = read_keypoints(a), read_keypoints(b)
+    if None not in (one, other) and one != other:
+        raise MapError(
+            f"map {b.name} exists, with local features of {other} keypoints a photo; those of map {a.name} have {one}: "
+            "copy to another name"
+        )
     if here != there:
         raise MapError(
             f"map {b.name} exists, of model {there[0]} ({there[1]}), {there[2]} dimensions as {there[3]}; "

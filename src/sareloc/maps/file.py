@@ -1,10 +1,12 @@
-"""The map on disk: one GeoPackage with a layer of photos, their descriptors, and a manifest.
+"""The map on disk: one GeoPackage with a layer of photos, their descriptors and local features, and a manifest.
 
-    photos        points in WGS84: file, time, heading, size, content hash, checksums; the layer that QGIS shows
-    descriptors   the same fid, and the descriptor as bytes (see `PACKINGS`)
-    manifest      keys and values: the fields of `MapManifest`, the change id, and notes
+    photos          points in WGS84: file, time, heading, size, content hash, checksums; the layer that QGIS shows
+    descriptors     the same fid, and the descriptor as bytes (see `PACKINGS`)
+    local_features  the same fid, local features as bytes (see `pack_features`), their checksum; since format 3
+    manifest        keys and values: the fields of `MapManifest`, the change id, and notes
 
-A photo and its descriptor are added in one transaction, and a trigger deletes both together. Each transaction that
+A photo and its descriptor are added in one transaction, its local features in a later one, and triggers delete all of
+them together. Each transaction that
 changes the map also draws a new change id. Writers use a write-ahead log, so that other processes can read meanwhile;
 several writers take turns. After each transaction the log is copied into the file, as far as readers allow without
 waiting, so that the file alone has all committed photos; the last process that closes the map leaves a single file.
@@ -19,16 +21,40 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from sareloc.arrays import Floats, Ints, Vectors
-from sareloc.errors import ArgumentError, MapError, PositionError
+from sareloc.errors import ArgumentError, MapError
 from sareloc.geo import Area
 from sareloc.maps import gpkg
-from sareloc.maps.store import PACKINGS, Entry, MapManifest, MapPhoto, descriptor_checksum, photo_checksum, shown
-from sareloc.photos import Geotag
+from sareloc.maps.rows import (
+    BAD_VALUE,
+    ENTRY,
+    INSERTED,
+    MISMATCH,
+    ROW,
+    entries_of,
+    geotag_of,
+    ids_of,
+    photo_of,
+    row_of,
+    time_of,
+)
+from sareloc.maps.store import (
+    LARGEST_FEATURES,
+    PACKINGS,
+    Entry,
+    MapManifest,
+    MapPhoto,
+    descriptor_checksum,
+    photo_checksum,
+    shown,
+)
+
+if TYPE_CHECKING:
+    from sareloc.geometry.local_features import LocalFeatures
 
 T = TypeVar("T")
 
@@ -39,11 +65,6 @@ ID_GAP = 2**32
 LAST_ID = 2**62
 SUFFIX = ".gpkg"
 LARGEST_NUMBER = 60_000.0  # of a descriptor: indexes store half precision
-_ENTRY = "fid, geom, file, time, heading_deg, size_bytes, modified_ns"
-_ROW = "fid, geom, file, time, heading_deg, width, height, sha256, size_bytes, modified_ns"
-_INSERTED = _ROW.removeprefix("fid, ") + ", descriptor_checksum, photo_checksum"
-MISMATCH = "its position or file name does not match its checksum"
-_BAD_VALUE = (ValueError, TypeError, OverflowError, PositionError)
 
 
 def map_file_exists(path: str | Path) -> bool:
@@ -120,8 +141,8 @@ class MapFile:
             for photo, blob in zip(photos, self._packing.pack(descriptors), strict=True):
                 removed += _drop_replaced(sql, photo)
                 geom = gpkg.point_blob(photo.geotag.latlon)
-                row = (geom, *_columns(photo), descriptor_checksum(blob), photo_checksum(geom, photo.file))
-                new = sql.execute(f"INSERT OR IGNORE INTO photos ({_INSERTED}) VALUES ({_marks(row)})", row)
+                row = (geom, *row_of(photo), descriptor_checksum(blob), photo_checksum(geom, photo.file))
+                new = sql.execute(f"INSERT OR IGNORE INTO photos ({INSERTED}) VALUES ({_marks(row)})", row)
                 if new.rowcount == 1:  # else another process added it meanwhile
                     sql.execute("INSERT INTO descriptors VALUES (?, ?)", (new.lastrowid, blob))
                     added.append(geom)
@@ -154,7 +175,7 @@ class MapFile:
                 sql.execute(
                     "UPDATE photos SET geom = ?, file = ?, photo_checksum = ?, time = ?, heading_deg = ?, "
                     "size_bytes = ?, modified_ns = ? WHERE fid = ?",
-                    (*named, _time(tag), tag.heading_deg, *entry.stamp, entry.photo_id),
+                    (*named, time_of(tag), tag.heading_deg, *entry.stamp, entry.photo_id),
                 )
                 if entry.replaces != entry.photo_id:
                     removed += _drop_replaced(sql, entry)
@@ -177,7 +198,7 @@ class MapFile:
             latlon = gpkg.latlon_of_blobs([geom for _, geom, _, _ in rows])
             if any(checksum and photo_checksum(geom, file) != checksum for _, geom, file, checksum in rows):
                 raise ValueError(MISMATCH)
-            return _ids([fid for fid, _, _, _ in rows]), latlon, files
+            return ids_of([fid for fid, _, _, _ in rows]), latlon, files
 
     def pages(self, area: Area | None = None) -> Iterator[tuple[Ints, Floats, tuple[str, ...]]]:
         """See `MapStore`; all at once."""
@@ -193,35 +214,51 @@ class MapFile:
         """See `MapStore`."""
         found: dict[bytes, Entry] = {}
         for part in _parts(digests):
-            rows = self.query(f"SELECT {_ENTRY}, sha256 FROM photos WHERE sha256 IN ({_marks(part)})", part)
+            rows = self.query(f"SELECT {ENTRY}, sha256 FROM photos WHERE sha256 IN ({_marks(part)})", part)
             with self._reading_values():
-                found |= zip([row[-1] for row in rows], _entries(rows), strict=True)
+                found |= zip([row[-1] for row in rows], entries_of(rows), strict=True)
         return found
 
     def entries(self, files: Sequence[str] = ()) -> dict[str, Entry]:
         """See `MapStore`: all entries, as one query of the table is faster than one for each name."""
-        rows = self.query(f"SELECT {_ENTRY} FROM photos")
+        rows = self.query(f"SELECT {ENTRY} FROM photos")
         with self._reading_values():
-            return {entry.file: entry for entry in _entries(rows)}
+            return {entry.file: entry for entry in entries_of(rows)}
 
     def records(self) -> Iterator[tuple[list[MapPhoto], Vectors]]:
         """See `MapStore`; from one snapshot."""
         with self.snapshot():
             for ids, vectors in self.descriptors(self.photos()[0]):
-                part = ids.tolist()
-                found = f"FROM photos WHERE fid IN ({_marks(part)}) ORDER BY fid"
-                rows = self.query(f"SELECT {_ROW}, {self._photo_checksum} {found}", part)
-                with self._reading_values():
-                    photos = [_photo(row) for row in rows]
-                yield photos, vectors
+                yield list(self.photos_of(ids).values()), vectors
+
+    def photos_of(self, ids: Ints) -> dict[int, MapPhoto]:
+        """See `MapStore`; by ascending id."""
+        found: dict[int, MapPhoto] = {}
+        for part in _parts(np.unique(ids).tolist()):
+            chosen = f"FROM photos WHERE fid IN ({_marks(part)}) ORDER BY fid"
+            rows = self.query(f"SELECT {ROW}, {self._photo_checksum} {chosen}", part)
+            with self._reading_values():
+                found |= {row[0]: photo_of(row) for row in rows}
+        return found
+
+    def headings_deg(self, ids: Ints) -> dict[int, float]:
+        """The headings of those of these photos whose heading is known, by id."""
+        found: dict[int, float] = {}
+        for part in _parts(np.unique(ids).tolist()):
+            chosen = f"FROM photos WHERE fid IN ({_marks(part)}) AND heading_deg IS NOT NULL"
+            rows = self.query(f"SELECT fid, heading_deg {chosen}", part)
+            with self._reading_values():
+                tags = {fid: geotag_of((0.0, 0.0), heading_deg, None) for fid, heading_deg in rows}
+                found |= {fid: float(tag.heading_deg) for fid, tag in tags.items() if tag.heading_deg is not None}
+        return found
 
     def bad_values(self) -> Iterator[tuple[int, str]]:
         """The ids of photos with invalid values, and what is wrong."""
-        for row in self.query(f"SELECT {_ROW}, {self._photo_checksum} FROM photos ORDER BY fid"):
+        for row in self.query(f"SELECT {ROW}, {self._photo_checksum} FROM photos ORDER BY fid"):
             try:
-                _ids([row[0]])
-                _photo(row)
-            except _BAD_VALUE as wrong:
+                ids_of([row[0]])
+                photo_of(row)
+            except BAD_VALUE as wrong:
                 yield row[0], f"{wrong} (file {shown(row[2])})"
 
     @property
@@ -234,7 +271,7 @@ class MapFile:
         """Values of photos are read inside; an invalid one raises a MapError that names the photo."""
         try:
             yield
-        except _BAD_VALUE as error:
+        except BAD_VALUE as error:
             for photo_id, wrong in self.bad_values():
                 raise MapError(
                     f"map {self.path} is damaged: photo {photo_id}: {wrong}. Restore a backup, or delete the photo: "
@@ -312,6 +349,70 @@ class MapFile:
                 )
             yield np.array(part, dtype=np.int64), vectors
 
+    @property
+    def holds_local_features(self) -> bool:
+        """See `MapStore`."""
+        return True
+
+    def ids_without_features(self) -> Ints:
+        """See `MapStore`."""
+        rows = self.query("SELECT fid FROM photos")
+        held = self.query(f"SELECT fid FROM {gpkg.FEATURES}") if self.manifest.format > 2 else []
+        with self._reading_values():
+            ids = np.sort(ids_of([fid for (fid,) in rows]))
+        return np.setdiff1d(ids, np.array([fid for (fid,) in held], dtype=np.int64), assume_unique=True)
+
+    def write_features(self, ids: Ints, blobs: Sequence[bytes]) -> int:
+        """See `MapStore`; one transaction."""
+        written = 0
+        with self._transaction() as sql:
+            for fid, blob in zip(ids.tolist(), blobs, strict=True):
+                row = (blob, descriptor_checksum(blob), fid)
+                insert = f"INSERT OR REPLACE INTO {gpkg.FEATURES} (fid, features, checksum)"
+                written += sql.execute(f"{insert} SELECT fid, ?, ? FROM photos WHERE fid = ?", row).rowcount
+        return written
+
+    def features(self, ids: Ints) -> dict[int, bytes]:
+        """See `MapStore`."""
+        found: dict[int, bytes] = {}
+        for fid, blob, checksum in self.feature_blobs(ids):
+            if (wrong := bad_features(blob, checksum)) is not None:
+                raise self._damaged_features(fid, wrong)
+            found[fid] = blob
+        return found
+
+    def local_features(self, ids: Ints) -> dict[int, LocalFeatures]:
+        """The local features of those of these photos that have them, by id. Raises MapError if they are damaged."""
+        blobs = self.features(ids)
+        if not blobs:
+            return {}
+        from sareloc.geometry.local_features import unpack_features
+
+        found: dict[int, LocalFeatures] = {}
+        for fid, blob in blobs.items():
+            try:
+                found[fid] = unpack_features(blob)
+            except MapError as error:
+                raise self._damaged_features(fid, f"cannot be unpacked ({error})") from error
+        return found
+
+    def feature_blobs(self, ids: Ints) -> Iterator[tuple[int, bytes, int]]:
+        """The ids, packed local features and checksums of those of these photos that have them, as they are stored.
+
+        Instead of a value that is longer than `LARGEST_FEATURES` there is None.
+        """
+        read = f"CASE WHEN length(features) <= {LARGEST_FEATURES} THEN features END"
+        for part in _parts(np.unique(ids).tolist() if self.manifest.format > 2 else []):
+            chosen = f"FROM {gpkg.FEATURES} WHERE fid IN ({_marks(part)}) ORDER BY fid"
+            yield from self.query(f"SELECT fid, {read}, checksum {chosen}", part)
+
+    def _damaged_features(self, photo_id: int, wrong: str) -> MapError:
+        return MapError(
+            f"map {self.path} is damaged: the local features of photo {photo_id} ({self._file_of(photo_id)}) {wrong}. "
+            f"Delete them (sqlite3 {shlex.quote(str(self.path))} 'DELETE FROM {gpkg.FEATURES} WHERE fid = {photo_id}') "
+            'and compute them again with "sareloc map upgrade"'
+        )
+
     def _file_of(self, photo_id: int) -> str:
         rows = self.query("SELECT file FROM photos WHERE fid = ?", (photo_id,))
         return shown(rows[0][0]) if rows else "unknown file"
@@ -363,6 +464,13 @@ class MapFile:
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 
+def bad_features(blob: object, checksum: object) -> str | None:
+    """What is wrong with packed local features; None if they match their checksum."""
+    if not isinstance(blob, bytes):
+        return f"are not bytes, or more than {LARGEST_FEATURES:,}"
+    return None if descriptor_checksum(blob) == checksum else "do not match their checksum"
+
+
 def _drop_replaced(sql: sqlite3.Connection, photo: MapPhoto | Entry) -> list[bytes]:
     if photo.replaces is None:
         return []
@@ -379,56 +487,6 @@ def _drop(sql: sqlite3.Connection, condition: str, values: Sequence[Any]) -> lis
 def _note_change(sql: sqlite3.Connection, added: Sequence[bytes], removed: Sequence[bytes]) -> None:
     gone = gpkg.latlon_of_blobs(gpkg.readable_points(removed))
     gpkg.note_change(sql, "photos", gpkg.latlon_of_blobs(added), gone)
-
-
-def _columns(photo: MapPhoto) -> tuple[Any, ...]:
-    tag = photo.geotag
-    return (
-        *(photo.file, _time(tag), tag.heading_deg, photo.width, photo.height),
-        *(photo.sha256, photo.size_bytes, photo.modified_ns),
-    )
-
-
-def _time(tag: Geotag) -> str | None:
-    return None if tag.time is None else gpkg.time_text(tag.time)
-
-
-def _geotag(latlon: Sequence[float], heading_deg: float | None, time: str | None) -> Geotag:
-    if not (time is None or isinstance(time, str)):
-        raise TypeError(f"its time is a {type(time).__name__}, expected a text")
-    if not (heading_deg is None or isinstance(heading_deg, int | float)):
-        raise TypeError(f"its heading is a {type(heading_deg).__name__}, expected a number")
-    return Geotag((latlon[0], latlon[1]), heading_deg, None if time is None else gpkg.seconds_of(time))
-
-
-def _photo(row: Sequence[Any]) -> MapPhoto:
-    """The photo of a row: `_ROW` and its checksum. Raises one of `_BAD_VALUE` if a value is invalid."""
-    _, geom, file, time, heading, width, height, sha256, size, modified, checksum = row
-    (latlon,) = gpkg.latlon_of_blobs([geom]).tolist()
-    if not isinstance(file, str) or not file or "\0" in file:
-        raise ValueError("its file name is empty, has a NUL, or is not a text")
-    if not isinstance(sha256, bytes) or len(sha256) != 32:
-        raise ValueError(f"its SHA-256 is {shown(sha256)}, expected 32 bytes")
-    if not all(type(number) is int for number in (width, height, size, modified)):
-        raise TypeError(f"its width, height, size and time stamp are {shown((width, height, size, modified))}")
-    if checksum and photo_checksum(geom, file) != checksum:
-        raise ValueError(MISMATCH)
-    return MapPhoto(file, _geotag(latlon, heading, time), width, height, sha256, size, modified)
-
-
-def _ids(ids: Sequence[int]) -> Ints:
-    if not all(type(photo_id) is int and photo_id >= 0 for photo_id in ids):
-        raise ValueError("its id is not a whole number from 0 up")
-    return np.array(ids, dtype=np.int64)
-
-
-def _entries(rows: Sequence[Sequence[Any]]) -> Iterator[Entry]:
-    """The entries of rows that start with the columns `_ENTRY`."""
-    latlon = gpkg.latlon_of_blobs([row[1] for row in rows]).tolist()
-    for point, (photo_id, _, file, time, heading, size_bytes, modified_ns, *_) in zip(latlon, rows, strict=True):
-        if not isinstance(file, str):
-            raise TypeError("a file name is not a text")
-        yield Entry(photo_id, file, (size_bytes, modified_ns), _geotag(point, heading, time))
 
 
 def _parts(values: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -31,6 +31,7 @@ FULL_BYTES = 2**18  # free space below which a failed write means a full disk: f
 NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 """Errors of file systems without hard links, such as exFAT."""
 PAGE_BYTES = 16_384  # 15 descriptors of 512 dimensions fill a page; the default of 4096 would leave a quarter empty
+FEATURES = "local_features"
 
 LONGEST_VALUE = 2**24  # bytes of a text or blob
 COLUMNS = {
@@ -39,7 +40,8 @@ COLUMNS = {
     "manifest": "key value",
     "gpkg_contents": "table_name last_change min_x min_y max_x max_y",
 }
-"""The columns that are read and written, of each table."""
+"""The columns that are read and written, of each table of every format."""
+FEATURES_COLUMNS = {"fid", "features", "checksum"}  # since format 3
 TRIGGERED_TABLES = {"descriptors", "rtree_photos_geom", "gpkg_ogr_contents"}
 TRIGGERED_FUNCTIONS = {"st_minx", "st_maxx", "st_miny", "st_maxy", "st_isempty", "lower"}
 
@@ -49,6 +51,9 @@ _PHOTOS = """
   descriptor_checksum INTEGER NOT NULL DEFAULT 0, photo_checksum INTEGER NOT NULL DEFAULT 0"""
 _FORGET = """
   CREATE TRIGGER photos_forget AFTER DELETE ON photos BEGIN DELETE FROM descriptors WHERE fid = OLD.fid; END"""
+_FORGET_FEATURES = f"""
+  CREATE TRIGGER photos_forget_features AFTER DELETE ON photos
+  BEGIN DELETE FROM {FEATURES} WHERE fid = OLD.fid; END"""
 _EDITED = """
   CREATE TRIGGER photos_edited AFTER UPDATE OF geom, file ON photos
   WHEN NEW.photo_checksum = OLD.photo_checksum AND (NEW.geom IS NOT OLD.geom OR NEW.file IS NOT OLD.file)
@@ -351,6 +356,7 @@ def _write_empty(path: Path, manifest: MapManifest) -> None:
         )
         connection.execute(_FORGET)
         connection.execute(_EDITED)
+        _make_features_table(connection)
         rows = [(key, str(value)) for key, value in asdict(manifest).items()]
         connection.executemany("INSERT INTO manifest (key, value) VALUES (?, ?)", rows)
         write_change_id(connection)
@@ -359,21 +365,44 @@ def _write_empty(path: Path, manifest: MapManifest) -> None:
         connection.close()
 
 
+def _make_features_table(connection: sqlite3.Connection) -> None:
+    """Create the table of local features, and the trigger that deletes those of a deleted photo."""
+    make_attributes(
+        connection,
+        FEATURES,
+        "fid INTEGER PRIMARY KEY, features BLOB NOT NULL, checksum INTEGER NOT NULL",
+        "local features of the photo with the same fid, as packed by sareloc.geometry.pack_features",
+    )
+    # lists the photos that have features: the table itself is some hundred times as large
+    connection.execute(f"CREATE INDEX {FEATURES}_checksum ON {FEATURES} (checksum)")
+    connection.execute(_FORGET_FEATURES)
+
+
+def _add_checksums(connection: sqlite3.Connection) -> None:
+    """Compute the checksums of a map of format 1, which has none."""
+    for column in ("descriptor_checksum", "photo_checksum"):
+        connection.execute(f"ALTER TABLE photos ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0")
+    connection.create_function("descriptor_checksum", 1, descriptor_checksum, deterministic=True)
+    connection.create_function("photo_checksum", 2, photo_checksum, deterministic=True)
+    connection.execute(
+        "UPDATE photos SET descriptor_checksum = descriptor_checksum(descriptor), "
+        "photo_checksum = photo_checksum(geom, file) FROM descriptors WHERE descriptors.fid = photos.fid"
+    )
+    connection.execute(_EDITED)
+
+
 def _upgrade(path: Path, connection: sqlite3.Connection) -> MapManifest:
-    """Give a map of format 1 the checksums and the change id of format 2, in one transaction."""
+    """Bring a map to the present format, in one transaction.
+
+    Format 2 has checksums and the change id, format 3 the table of local features, which is empty then.
+    """
     connection.execute("BEGIN IMMEDIATE")
     try:
         manifest = _read_manifest(path, connection)
-        if manifest.format < FORMAT:  # else another process did it
-            for column in ("descriptor_checksum", "photo_checksum"):
-                connection.execute(f"ALTER TABLE photos ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0")
-            connection.create_function("descriptor_checksum", 1, descriptor_checksum, deterministic=True)
-            connection.create_function("photo_checksum", 2, photo_checksum, deterministic=True)
-            connection.execute(
-                "UPDATE photos SET descriptor_checksum = descriptor_checksum(descriptor), "
-                "photo_checksum = photo_checksum(geom, file) FROM descriptors WHERE descriptors.fid = photos.fid"
-            )
-            connection.execute(_EDITED)
+        if manifest.format < 2:
+            _add_checksums(connection)
+        if manifest.format < 3:  # else another process did it
+            _make_features_table(connection)
             connection.execute("UPDATE manifest SET value = ? WHERE key = 'format'", (str(FORMAT),))
             write_change_id(connection)
         connection.execute("COMMIT")
@@ -385,14 +414,15 @@ def _upgrade(path: Path, connection: sqlite3.Connection) -> MapManifest:
 
 
 def _authorize(action: int, first: str | None, second: str | None, _: str | None, trigger: str | None) -> int:
-    """Of triggers, whose SQL comes with the map, allow those that delete descriptors, reset checksums, or maintain the
-    tables of GIS programs.
+    """Of triggers, whose SQL comes with the map, allow those that delete descriptors and local features, reset
+    checksums, or maintain the tables of GIS programs.
 
     SQLite asks this for each action of a statement and its triggers when the statement is compiled.
     """
     if trigger is None:
         return sqlite3.SQLITE_OK
-    if action == sqlite3.SQLITE_UPDATE and (first, second) == ("photos", "photo_checksum"):
+    resets_checksum = action == sqlite3.SQLITE_UPDATE and (first, second) == ("photos", "photo_checksum")
+    if resets_checksum or (action == sqlite3.SQLITE_DELETE and first == FEATURES):
         allowed = True
     elif action in (sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE):
         allowed = str(first).lower() in TRIGGERED_TABLES
@@ -410,7 +440,7 @@ def _check_tables(path: Path, connection: sqlite3.Connection) -> None:
         name: "virtual table" if kind == "table" and not page else kind
         for name, kind, page in connection.execute(query)
     }
-    if wrong := [table for table in COLUMNS if kinds.get(table, "table") != "table"]:
+    if wrong := [table for table in (*COLUMNS, FEATURES) if kinds.get(table, "table") != "table"]:
         raise MapError(f"{path} is not a map of sareloc: its {wrong[0]} is a {kinds[wrong[0]]}, expected a table")
     layers = set()
     if "gpkg_contents" in kinds:
@@ -444,4 +474,6 @@ def _read_manifest(path: Path, connection: sqlite3.Connection) -> MapManifest:
     manifest = read_manifest(dict(rows.fetchall()), str(path))
     if manifest.format > 1:
         _check_columns(path, connection, "photos", {"descriptor_checksum", "photo_checksum"})
+    if manifest.format > 2:
+        _check_columns(path, connection, FEATURES, FEATURES_COLUMNS)
     return manifest

@@ -14,11 +14,14 @@ from sareloc.errors import ArgumentError, MapError
 from sareloc.geo import Area, Box
 from sareloc.index.cache import IndexCache
 from sareloc.index.sharded import ShardedIndex, exact_below
-from sareloc.maps.file import PART, MapFile, open_map_file
+from sareloc.maps.features import read_keypoints
+from sareloc.maps.file import PART, MapFile, bad_features, open_map_file
+from sareloc.maps.gpkg import FEATURES
 from sareloc.maps.store import PACKINGS, Address, MapManifest, gone_photos, map_backend, open_store
 
 HALF = 1e-3  # rounding to half precision changes a number of a unit vector by less
 SAMPLE = 1000
+FEATURES_PART = 256  # photos whose local features are read at a time: 9 MB
 CALIBRATION = "calibration "  # start of the name of a note; the search follows
 UNIT = 1e-2  # tolerance of the length of a stored descriptor: 8-bit storage changes it by up to 0.005
 
@@ -33,6 +36,17 @@ class StoredCalibration:
     """What it was fitted on: "photos" or "map"; "unreadable" if the stored text is not a calibration."""
     photos: int
     """The number of photos that it was fitted on."""
+
+
+@dataclass(frozen=True)
+class StoredFeatures:
+    """The local features that are stored in a map."""
+
+    keypoints: int
+    """The most that a photo has."""
+    photos: int
+    """The number of photos that have local features."""
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -55,6 +69,8 @@ class MapInfo:
     """Sorted by search."""
     gone: tuple[str, ...] | None = None
     """Photos whose files no longer exist; None if the map is on a server, see `find_gone`."""
+    local_features: StoredFeatures | None = None
+    """None if the map was built without local features, or is on a server."""
 
 
 def map_info(address: Address) -> MapInfo:
@@ -78,7 +94,16 @@ def file_info(path: str | Path) -> MapInfo:
             index=_index_state(file) + _unused_index(file.path),
             calibrations=read_calibrations(file.notes()),
             gone=tuple(name for _, name in gone_photos(file)),
+            local_features=_stored_features(file),
         )
+
+
+def _stored_features(file: MapFile) -> StoredFeatures | None:
+    keypoints = read_keypoints(file)
+    if keypoints is None or file.manifest.format < 3:
+        return None
+    photos, size = file.query(f"SELECT count(*), coalesce(sum(length(features)), 0) FROM {FEATURES}")[0]
+    return StoredFeatures(keypoints, photos, int(size))
 
 
 def read_calibrations(notes: Mapping[str, str]) -> tuple[StoredCalibration, ...]:
@@ -131,7 +156,7 @@ def verify_map(address: Address) -> list[str]:
 def verify_file(path: str | Path) -> list[str]:
     """`verify_map` of a map file. The checks depend on each other: the first one with a problem is the last one run."""
     with open_map_file(path) as file, file.snapshot():
-        for check in (_damage, _bad_values, _lost, _bad_descriptors, _bad_index):
+        for check in (_damage, _bad_values, _lost, _bad_descriptors, _bad_features, _bad_index):
             try:
                 problems = check(file)
             except MapError as error:
@@ -193,10 +218,12 @@ def _damage(file: MapFile) -> list[str]:
 
 
 def _lost(file: MapFile) -> list[str]:
-    pairs = (
+    pairs = [
         ("photos", "descriptors", "photo {} has no descriptor"),
         ("descriptors", "photos", "descriptor {} has no photo"),
-    )
+    ]
+    if file.manifest.format > 2:
+        pairs.append((FEATURES, "photos", "the local features of photo {} have no photo"))
     return [
         said.format(fid)
         for one, other, said in pairs
@@ -225,6 +252,29 @@ def _bad_descriptors(file: MapFile) -> list[str]:
         for row in np.flatnonzero(~(np.abs(lengths - 1) <= UNIT)):
             fid = whole[row][0]
             problems.append(f"the descriptor of photo {fid} ({names[fid]}) has length {lengths[row]:.3f}, not 1")
+    return problems
+
+
+def _bad_features(file: MapFile) -> list[str]:
+    """Local features that do not match their checksums, or that no extractor makes."""
+    ids, _, files = file.photos()
+    lacking = file.ids_without_features()
+    if len(lacking) == len(ids):
+        return []
+    from sareloc.geometry.local_features import unpack_features
+
+    problems, names = list[str](), dict(zip(ids.tolist(), files, strict=True))
+    held = np.setdiff1d(ids, lacking, assume_unique=True)
+    for start in range(0, len(held), FEATURES_PART):
+        for fid, blob, checksum in file.feature_blobs(held[start : start + FEATURES_PART]):
+            wrong = bad_features(blob, checksum)
+            try:
+                if wrong is None:
+                    unpack_features(blob)
+            except MapError as error:
+                wrong = f"cannot be unpacked ({error})"
+            if wrong is not None:
+                problems.append(f"the local features of photo {fid} ({names[fid]}) {wrong}")
     return problems
 
 

@@ -23,6 +23,7 @@ from sareloc.maps.maintain import compact_file, file_info, index_cache, verify_f
 from sareloc.maps.store import MapBackend, MapManifest, map_backend
 
 if TYPE_CHECKING:
+    from sareloc.geometry.local_features import LocalFeatures
     from sareloc.models.place_model import PlaceModel
 
 
@@ -79,6 +80,17 @@ class PlaceMap:
 
     def descriptors(self, ids: npt.ArrayLike) -> Vectors:
         """The descriptors (n, dim) of these photos, at half precision or better."""
+        raise NotImplementedError
+
+    def local_features(self, ids: npt.ArrayLike) -> dict[int, LocalFeatures]:
+        """The stored local features of those of these photos (n,) that have them, by id; a server stores none.
+
+        Raises MapError if they are damaged.
+        """
+        raise NotImplementedError
+
+    def headings_deg(self, ids: npt.ArrayLike) -> Floats:
+        """The headings (n,) in degrees, clockwise from north, of these photos (n,); NaN if unknown."""
         raise NotImplementedError
 
     def sample(self, count: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
@@ -142,6 +154,18 @@ class FileMap(PlaceMap):
     def descriptors(self, ids: npt.ArrayLike) -> Vectors:
         """See `PlaceMap`."""
         return self._index.fetch(np.asarray(ids, dtype=np.int64))
+
+    def local_features(self, ids: npt.ArrayLike) -> dict[int, LocalFeatures]:
+        """See `PlaceMap`: as they are in the file now."""
+        with open_map_file(self.path) as file:
+            return file.local_features(np.asarray(ids, dtype=np.int64))
+
+    def headings_deg(self, ids: npt.ArrayLike) -> Floats:
+        """See `PlaceMap`: as they are in the file now."""
+        wanted = np.asarray(ids, dtype=np.int64)
+        with open_map_file(self.path) as file:
+            known = file.headings_deg(wanted)
+        return np.array([known.get(photo_id, np.nan) for photo_id in wanted.tolist()], dtype=np.float64)
 
     def sample(self, count: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
         """See `PlaceMap`."""

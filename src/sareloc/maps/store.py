@@ -40,8 +40,11 @@ FILES = "sareloc.maps.place_map:FILES"
 BACKENDS = {"milvus": "sareloc.milvus:BACKEND", "milvus-lite": "sareloc.milvus:BACKEND"}
 """Scheme of an address -> "module:object" of its `MapBackend`, imported when the first such map is opened."""
 
-FORMAT = 2
-"""Of map files. Format 1 had no checksums and no change id; it is read, and upgraded when opened for writing."""
+FORMAT = 3
+"""Of map files. Format 1 had no checksums and no change id, formats 1 and 2 no local features; they are read, and
+upgraded when opened for writing."""
+LARGEST_FEATURES = 2**20
+"""Bytes of a photo's packed local features: more are not read."""
 TIME_S = 1e-3  # a map file stores milliseconds
 LARGEST_DIM = 2**18
 LONGEST_TEXT = 1000
@@ -136,6 +139,25 @@ class MapStore(Protocol):
 
     def records(self) -> Iterator[tuple[list[MapPhoto], Vectors]]:
         """All photos and their descriptors (n, dim), some thousand at a time."""
+
+    def photos_of(self, ids: Ints) -> dict[int, MapPhoto]:
+        """The photos with these ids, by id; unknown ids are left out."""
+
+    @property
+    def holds_local_features(self) -> bool:
+        """Whether local features can be stored. If not, no photo has any, and writing them has no effect."""
+
+    def ids_without_features(self) -> Ints:
+        """The ids (n,), ascending, of the photos whose local features are not stored."""
+
+    def write_features(self, ids: Ints, blobs: Sequence[bytes]) -> int:
+        """Store the packed local features of these photos; returns how many. Unknown ids are ignored."""
+
+    def features(self, ids: Ints) -> dict[int, bytes]:
+        """The packed local features of those of these photos that have them, by id.
+
+        Raises MapError if they do not match their checksum.
+        """
 
     def notes(self) -> dict[str, str]:
         """Texts that are stored in the map, such as a calibration, by name."""
@@ -261,7 +283,10 @@ class Packing:
 
 
 def descriptor_checksum(blob: bytes) -> int:
-    """The first 8 bytes of the SHA-256 of a packed descriptor, as a signed integer, never 0, which means unknown."""
+    """The first 8 bytes of the SHA-256 of a packed descriptor, as a signed integer, never 0, which means unknown.
+
+    Packed local features have the same checksum.
+    """
     return int.from_bytes(hashlib.sha256(blob).digest()[:8], "little", signed=True) or 1
 
 

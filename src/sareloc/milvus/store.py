@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,9 @@ from sareloc.maps.store import Address, read_manifest
 from sareloc.milvus.collection import DEFAULT, INDEXES, Column, Consistency, MilvusCollection, Row, create_collection
 from sareloc.milvus.connection import Connection, read_milvus_address
 from sareloc.photos import Geotag
+
+if TYPE_CHECKING:
+    from sareloc.geometry.local_features import LocalFeatures
 
 UNKNOWN = -1e18
 """The value of an unknown time or heading: old servers have no nullable fields."""
@@ -150,6 +153,17 @@ class MilvusMap(PlaceMap):
     def descriptors(self, ids: npt.ArrayLike) -> Vectors:
         """See `PlaceMap`."""
         return self._collection.fetch(np.asarray(ids, dtype=np.int64))
+
+    def local_features(self, ids: npt.ArrayLike) -> dict[int, LocalFeatures]:
+        """See `PlaceMap`: none."""
+        return {}
+
+    def headings_deg(self, ids: npt.ArrayLike) -> Floats:
+        """See `PlaceMap`."""
+        wanted = np.asarray(ids, dtype=np.int64)
+        rows = self._collection.rows(np.unique(wanted), ["heading_deg"])
+        known = {i: row["heading_deg"] for i, row in rows.items() if row["heading_deg"] != UNKNOWN}
+        return np.array([known.get(i, np.nan) for i in wanted.tolist()], dtype=np.float64)
 
     def sample(self, count: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
         """See `PlaceMap`; always the same photos: those with the smallest ids, which are hashes."""
@@ -278,6 +292,27 @@ class MilvusStore:
         """See `MapStore`."""
         for page in self.collection.select(fields=[*ALL, "vector"]):
             yield [photo_of(row) for row in page], np.array([row["vector"] for row in page], dtype=np.float32)
+
+    def photos_of(self, ids: Ints) -> dict[int, MapPhoto]:
+        """See `MapStore`."""
+        return {i: photo_of(row) for i, row in self.collection.rows(np.unique(ids), ALL).items()}
+
+    @property
+    def holds_local_features(self) -> bool:
+        """See `MapStore`."""
+        return False
+
+    def ids_without_features(self) -> Ints:
+        """See `MapStore`: those of all photos."""
+        return np.concatenate([np.zeros(0, dtype=np.int64), *(ids for ids, _, _ in self.pages())])
+
+    def write_features(self, ids: Ints, blobs: Sequence[bytes]) -> int:
+        """See `MapStore`: none are stored."""
+        return 0
+
+    def features(self, ids: Ints) -> dict[int, bytes]:
+        """See `MapStore`: none."""
+        return {}
 
     def notes(self) -> dict[str, str]:
         """See `MapStore`."""

@@ -1,0 +1,215 @@
+"""Local features of a map's photos: which a map has, and computing those that are missing.
+
+A call that is interrupted at any time can be repeated and continues.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from tqdm import tqdm
+
+from sareloc.arrays import Image, Ints
+from sareloc.errors import ArgumentError, MapError, PhotoError
+from sareloc.loading import load_images
+from sareloc.maps.examine import stamp
+from sareloc.maps.store import Address, MapPhoto, MapStore, open_store, shown
+from sareloc.photos import is_url, read_focal_35mm
+
+if TYPE_CHECKING:
+    import torch
+
+    from sareloc.geometry.local_features import LocalFeatureExtractor
+
+NOTE = "local features"
+"""The name of the note that says how many keypoints a photo of the map has."""
+BATCH = 32
+PAGE = 1024  # photos whose rows are read at a time
+NOT_HELD = "this store keeps no local features: they are computed from the photos when matches are verified"
+
+
+@dataclass(frozen=True)
+class FeaturesReport:
+    """What was done with the photos of a map."""
+
+    keypoints: int
+    """The most that a photo has."""
+    added: int
+    """Photos whose local features were computed and stored."""
+    already: int
+    """Photos that had them before."""
+    unreadable: tuple[PhotoError, ...]
+    """Photos that still have none, and why: they cannot be read, have changed, or are behind a URL."""
+    seconds: float
+
+
+def add_local_features(
+    path: Address,
+    *,
+    keypoints: int | None = None,
+    device: torch.device | str | None = None,
+    batch: int = BATCH,
+    workers: int = 0,
+    progress: bool = True,
+) -> FeaturesReport:
+    """Compute the local features of all photos of a map that have none, and store them in the map.
+
+    `keypoints`: of each photo, 1 to 4096; default: those of the map, 512 if it has none. `device`: default: the GPU if
+    there is one. `batch`: photos in one transaction, and on a GPU in one forward pass. `workers`: processes that decode
+    photos; 0: this one. Raises MapError if the map has local features with another number of keypoints, or is on a
+    server.
+    """
+    on = _torch_device(device)
+    with open_store(path, write=True) as store:
+        if not store.holds_local_features:
+            raise MapError(f"local features cannot be added to map {store.name}: {NOT_HELD}")
+        chosen = choose_keypoints(store, keypoints)
+        return add_missing_features(store, chosen, device=on, batch=batch, workers=workers, progress=progress)
+
+
+def read_keypoints(store: MapStore) -> int | None:
+    """The number of keypoints of each photo that was chosen for a map; None: it was built without local features.
+
+    Raises MapError if the note is malformed.
+    """
+    text = store.notes().get(NOTE)
+    if text is None:
+        return None
+    try:
+        keypoints = json.loads(text)["keypoints"]
+        if type(keypoints) is int and keypoints > 0:
+            return keypoints
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise MapError(
+        f"map {store.name} is damaged: its note {NOTE!r} is {shown(text)}. Restore a backup, or build it again"
+    )
+
+
+def choose_keypoints(store: MapStore, keypoints: int | None = None) -> int:
+    """Note in a map how many keypoints its photos have, and return that number.
+
+    `keypoints`: default: as in `add_local_features`. Raises ArgumentError if it is not 1 to 4096, MapError if photos of
+    the map have local features with another number.
+    """
+    from sareloc.geometry.local_features import EXTRACTOR, KEYPOINTS
+
+    stored = read_keypoints(store)
+    chosen = check_keypoints(stored or KEYPOINTS if keypoints is None else keypoints, fewest=1)
+    if stored not in (None, chosen) and len(store.ids_without_features()) < store.count():
+        raise MapError(
+            f"map {store.name} has local features of {stored} keypoints a photo, requested: {chosen}. Use the former "
+            f"(--keypoints {stored}), or build another map"
+        )
+    if chosen != stored:
+        store.write_note(NOTE, json.dumps({"extractor": EXTRACTOR, "keypoints": chosen}))
+    return chosen
+
+
+def check_keypoints(keypoints: int, fewest: int = 0) -> int:
+    """The same number. Raises ArgumentError if it is not in the range."""
+    from sareloc.geometry.local_features import MOST_KEYPOINTS
+
+    if not fewest <= keypoints <= MOST_KEYPOINTS:
+        raise ArgumentError(f"keypoints must be {fewest} to {MOST_KEYPOINTS}, found {keypoints}")
+    return keypoints
+
+
+def add_missing_features(
+    store: MapStore,
+    keypoints: int,
+    *,
+    device: torch.device | str | None = None,
+    batch: int = BATCH,
+    workers: int = 0,
+    progress: bool = True,
+) -> FeaturesReport:
+    """As `add_local_features`, of a map that is open for writing."""
+    from sareloc.geometry.local_features import LocalFeatureExtractor, feature_size
+
+    start, ids = time.monotonic(), store.ids_without_features()
+    already, added, unreadable = store.count() - len(ids), 0, list[PhotoError]()
+    if len(ids):
+        extractor = LocalFeatureExtractor(_torch_device(device))
+        decoding: dict[int, tuple[int, Path]] = {}
+        ready: list[tuple[int, Path, Image]] = []
+
+        def paths() -> Iterator[Path]:
+            for row, (photo_id, path) in enumerate(_readable(store, ids, unreadable)):
+                decoding[row] = photo_id, path
+                yield path
+
+        with tqdm(total=len(ids), desc="features", unit="photo", disable=None if progress else True) as bar:
+            for row, image in load_images(paths(), feature_size, workers=workers):
+                photo_id, path = decoding.pop(row)
+                if isinstance(image, PhotoError):
+                    unreadable.append(image)
+                else:
+                    ready.append((photo_id, path, image))
+                if len(ready) >= batch:
+                    added += _write(store, extractor, keypoints, ready)
+                    ready.clear()
+                    bar.update(added + len(unreadable) - bar.n)
+            added += _write(store, extractor, keypoints, ready)
+            bar.update(added + len(unreadable) - bar.n)
+    return FeaturesReport(keypoints, added, already, tuple(unreadable), time.monotonic() - start)
+
+
+def _torch_device(name: torch.device | str | None) -> torch.device:
+    """The torch device of this name; the CPU for other runtimes of the place model, which do not run the extractor."""
+    from sareloc.models import RUNTIMES
+    from sareloc.models.preprocess import find_device
+
+    return find_device("cpu" if str(name) in RUNTIMES else name)
+
+
+def _readable(store: MapStore, ids: Ints, unreadable: list[PhotoError]) -> Iterator[tuple[int, Path]]:
+    """The ids and paths of the photos whose files are as they were when they were added; the others are listed."""
+    for first in range(0, len(ids), PAGE):
+        for photo_id, photo in store.photos_of(ids[first : first + PAGE]).items():
+            path = store.photo_path(photo.file)
+            if is_url(photo.file):
+                reason = "is a URL: local features are computed from files on this machine"
+                unreadable.append(PhotoError(photo.file, reason))
+            elif (wrong := _changed(photo, path)) is not None:
+                unreadable.append(PhotoError(path, wrong))
+            else:
+                yield photo_id, path
+
+
+def _changed(photo: MapPhoto, path: Path) -> str | None:
+    """Why a file is not the photo that was added to the map; None if it is. It is read only if its stamp differs."""
+    found = stamp(path)
+    if found is None:
+        return "does not exist"
+    if found == (photo.size_bytes, photo.modified_ns):
+        return None
+    try:
+        with path.open("rb") as content:
+            same = hashlib.file_digest(content, "sha256").digest() == photo.sha256
+    except OSError as lost:
+        return f"cannot be read: {lost.strerror}"
+    return None if same else 'has changed since it was added to the map: add it again with "sareloc map add"'
+
+
+def _write(
+    store: MapStore, extractor: LocalFeatureExtractor, keypoints: int, ready: list[tuple[int, Path, Image]]
+) -> int:
+    """Extract and store the local features of photos, by id, path and image; returns how many are still in the map."""
+    from sareloc.geometry.local_features import focal_px_of, pack_features
+
+    if not ready:
+        return 0
+    found = extractor.extract([image for _, _, image in ready], keypoints)
+    blobs = [
+        pack_features(replace(features, focal_px=focal_px_of(read_focal_35mm(path), features.size)))
+        for features, (_, path, _) in zip(found, ready, strict=True)
+    ]
+    return store.write_features(np.array([photo_id for photo_id, _, _ in ready], dtype=np.int64), blobs)

@@ -1,0 +1,75 @@
+"""Rows of a map file's table of photos, as records and back. Values are checked: a map may come from anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from sareloc.arrays import Ints
+from sareloc.errors import PositionError
+from sareloc.maps import gpkg
+from sareloc.maps.store import Entry, MapPhoto, photo_checksum, shown
+from sareloc.photos import Geotag
+
+ENTRY = "fid, geom, file, time, heading_deg, size_bytes, modified_ns"
+ROW = "fid, geom, file, time, heading_deg, width, height, sha256, size_bytes, modified_ns"
+INSERTED = ROW.removeprefix("fid, ") + ", descriptor_checksum, photo_checksum"
+MISMATCH = "its position or file name does not match its checksum"
+BAD_VALUE = (ValueError, TypeError, OverflowError, PositionError)
+"""What reading an invalid value raises."""
+
+
+def row_of(photo: MapPhoto) -> tuple[Any, ...]:
+    """The values of `INSERTED`, without the point and the checksums."""
+    tag = photo.geotag
+    return (
+        *(photo.file, time_of(tag), tag.heading_deg, photo.width, photo.height),
+        *(photo.sha256, photo.size_bytes, photo.modified_ns),
+    )
+
+
+def time_of(tag: Geotag) -> str | None:
+    """The time of a geotag as stored."""
+    return None if tag.time is None else gpkg.time_text(tag.time)
+
+
+def geotag_of(latlon: Sequence[float], heading_deg: float | None, time: str | None) -> Geotag:
+    """The geotag of stored values. Raises one of `BAD_VALUE` if one is invalid."""
+    if not (time is None or isinstance(time, str)):
+        raise TypeError(f"its time is a {type(time).__name__}, expected a text")
+    if not (heading_deg is None or isinstance(heading_deg, int | float)):
+        raise TypeError(f"its heading is a {type(heading_deg).__name__}, expected a number")
+    return Geotag((latlon[0], latlon[1]), heading_deg, None if time is None else gpkg.seconds_of(time))
+
+
+def photo_of(row: Sequence[Any]) -> MapPhoto:
+    """The photo of a row: `ROW` and its checksum. Raises one of `BAD_VALUE` if a value is invalid."""
+    _, geom, file, time, heading, width, height, sha256, size, modified, checksum = row
+    (latlon,) = gpkg.latlon_of_blobs([geom]).tolist()
+    if not isinstance(file, str) or not file or "\0" in file:
+        raise ValueError("its file name is empty, has a NUL, or is not a text")
+    if not isinstance(sha256, bytes) or len(sha256) != 32:
+        raise ValueError(f"its SHA-256 is {shown(sha256)}, expected 32 bytes")
+    if not all(type(number) is int for number in (width, height, size, modified)):
+        raise TypeError(f"its width, height, size and time stamp are {shown((width, height, size, modified))}")
+    if checksum and photo_checksum(geom, file) != checksum:
+        raise ValueError(MISMATCH)
+    return MapPhoto(file, geotag_of(latlon, heading, time), width, height, sha256, size, modified)
+
+
+def ids_of(ids: Sequence[int]) -> Ints:
+    """Stored ids (n,). Raises ValueError if one is invalid."""
+    if not all(type(photo_id) is int and photo_id >= 0 for photo_id in ids):
+        raise ValueError("its id is not a whole number from 0 up")
+    return np.array(ids, dtype=np.int64)
+
+
+def entries_of(rows: Sequence[Sequence[Any]]) -> Iterator[Entry]:
+    """The entries of rows that start with the columns `ENTRY`."""
+    latlon = gpkg.latlon_of_blobs([row[1] for row in rows]).tolist()
+    for point, (photo_id, _, file, time, heading, size_bytes, modified_ns, *_) in zip(latlon, rows, strict=True):
+        if not isinstance(file, str):
+            raise TypeError("a file name is not a text")
+        yield Entry(photo_id, file, (size_bytes, modified_ns), geotag_of(point, heading, time))

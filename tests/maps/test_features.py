@@ -1,0 +1,487 @@
+"""Local features in maps: computed once, stored whole, resumed after a kill, gone with their photo, never trusted."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.index.contract_suite import unit_vectors
+from tests.maps.small_town import geotag_of, tiny_model, write_photo, write_town
+from tests.maps.test_map_file import make_format_1, make_format_2, make_map, photo
+
+from sareloc.arrays import Ints
+from sareloc.errors import ArgumentError, MapError
+from sareloc.geometry import LocalFeatureExtractor, LocalFeatures, feature_size, pack_features
+from sareloc.maps import (
+    MapFile,
+    PlaceMap,
+    add_local_features,
+    add_photos,
+    build_map,
+    compact_map,
+    copy_map,
+    map_info,
+    open_map_file,
+    open_store,
+    remove_photos,
+    sync_map,
+    verify_map,
+)
+from sareloc.maps.store import LARGEST_FEATURES, descriptor_checksum
+from sareloc.models import PlaceModel
+from sareloc.photos import decode, exif_bytes
+
+KEYPOINTS = 40  # fewer than the photos have
+BYTES = 8 + 68 * KEYPOINTS
+
+
+@pytest.fixture(scope="module")
+def model() -> PlaceModel:
+    return tiny_model()
+
+
+@pytest.fixture(scope="module")
+def built(model: PlaceModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with six photos and their map, with local features."""
+    folder = tmp_path_factory.mktemp("built")
+    write_town(folder / "photos", 6)
+    report = build_map(model, folder / "photos", folder / "town.gpkg", keypoints=KEYPOINTS, progress=False)
+    assert (report.added, report.features, report.notes) == (6, 6, ())
+    return folder
+
+
+@pytest.fixture
+def town(built: Path, tmp_path: Path) -> Path:
+    """A copy of the map, beside a copy of its photos, that a test may change."""
+    return Path(shutil.copytree(built, tmp_path / "own")) / "town.gpkg"
+
+
+def change(path: Path, sql: str, *values: object) -> None:
+    """As another program would."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(sql, values)
+        connection.commit()
+
+
+def blobs(path: Path) -> dict[str, bytes]:
+    """The packed local features by the last part of the file name."""
+    with open_map_file(path) as file:
+        rows = file.query("SELECT file, features FROM photos JOIN local_features USING (fid)")
+    return {Path(name).name: blob for name, blob in rows}
+
+
+def random_features(count: int, seed: int = 0) -> LocalFeatures:
+    rng = np.random.default_rng(seed)
+    xy = (rng.random((count, 2)) * 60).astype(np.float32)
+    return LocalFeatures(xy, rng.integers(-127, 128, (count, 64), dtype=np.int8), (72, 64), 50.0)
+
+
+def test_a_map_holds_what_the_extractor_finds_in_its_photos(built: Path) -> None:
+    place_map = PlaceMap(built / "town.gpkg")
+    found = place_map.local_features(place_map.ids)
+    assert list(found) == place_map.ids.tolist()
+    extractor = LocalFeatureExtractor("cpu")
+    for photo_id, file in zip(place_map.ids.tolist(), place_map.files, strict=True):
+        (wanted,) = extractor.extract([decode(place_map.photo_path(file), size=feature_size)], KEYPOINTS)
+        assert found[photo_id].size == (72, 64)
+        np.testing.assert_array_equal(found[photo_id].descriptors, wanted.descriptors)
+        np.testing.assert_allclose(found[photo_id].xy, wanted.xy, atol=0.01)
+    assert verify_map(built / "town.gpkg") == []
+
+
+def test_only_known_photos_with_features_are_returned(town: Path) -> None:
+    change(town, "DELETE FROM local_features WHERE fid = 2")
+    place_map = PlaceMap(town)
+    assert sorted(place_map.local_features([3, 2, 3, 12345, 1])) == [1, 3]
+    assert place_map.local_features([]) == {}
+
+
+def test_headings_are_in_the_order_of_the_ids(town: Path) -> None:
+    change(town, "UPDATE photos SET heading_deg = NULL WHERE fid = 2")
+    headings = PlaceMap(town).headings_deg([4, 2, 1, 12345, 4])
+    np.testing.assert_array_equal(headings, [geotag_of(3).heading_deg, np.nan, 0.0, np.nan, 3.0])
+    assert PlaceMap(town).headings_deg([]).shape == (0,)
+    change(town, "UPDATE photos SET heading_deg = 'north' WHERE fid = 3")
+    with pytest.raises(MapError, match="photo 3: its heading"):
+        PlaceMap(town).headings_deg([3])
+
+
+def test_the_focal_length_in_exif_is_kept(model: PlaceModel, tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (120, 160, 3), dtype=np.uint8)
+    exif = exif_bytes(geotag_of(0), focal_35mm=50)
+    Image.fromarray(pixels).save(tmp_path / "a.jpg", exif=exif)
+    build_map(model, tmp_path / "a.jpg", tmp_path / "town.gpkg", keypoints=5, progress=False)
+    place_map = PlaceMap(tmp_path / "town.gpkg")
+    (features,) = place_map.local_features(place_map.ids).values()
+    assert features.focal_px == pytest.approx(50 * 200 / np.hypot(36, 24), rel=1e-3)  # a diagonal of 200 px
+    assert len(features) == 5
+
+
+def test_without_keypoints_a_map_has_none_and_gets_none(model: PlaceModel, tmp_path: Path) -> None:
+    write_town(tmp_path / "photos", 2)
+    path = tmp_path / "town.gpkg"
+    report = build_map(model, tmp_path / "photos", path, keypoints=0, progress=False)
+    assert (report.added, report.features) == (2, 0)
+    extra = write_photo(tmp_path / "photos" / "extra.jpg", 7)
+    assert add_photos(model, extra, path, progress=False).features == 0
+    assert sync_map(model, tmp_path / "photos", path, progress=False).features == 0
+    assert map_info(path).local_features is None
+    assert PlaceMap(path).local_features([1, 2, 3]) == {}
+    with open_store(path) as store:
+        assert store.notes() == {}
+    for keypoints in (-1, 4097):
+        with pytest.raises(ArgumentError, match=f"keypoints must be 0 to 4096, found {keypoints}"):
+            build_map(model, tmp_path / "photos", path, keypoints=keypoints, progress=False)
+    with pytest.raises(ArgumentError, match="keypoints must be 1 to 4096"):
+        add_local_features(path, keypoints=0, progress=False)
+
+
+def test_adding_and_syncing_follow_the_map(model: PlaceModel, town: Path) -> None:
+    photos, before = town.parent / "photos", blobs(town)
+    write_photo(photos / "new.jpg", 50)
+    assert add_photos(model, photos, town, progress=False).features == 1
+    assert len(blobs(town)["new.jpg"]) == BYTES
+    write_photo(photos / "0001.jpg", 51)  # other content: a new row
+    (photos / "0002.jpg").rename(photos / "moved.jpg")
+    (photos / "0003.jpg").unlink()
+    planned = sync_map(model, photos, town, dry_run=True, progress=False)
+    report = sync_map(model, photos, town, progress=False)
+    assert (planned.features, report.features, report.updated, len(report.removed)) == (0, 1, 2, 1)
+    after = blobs(town)
+    assert after.keys() == {"0000.jpg", "0001.jpg", "moved.jpg", "0004.jpg", "0005.jpg", "new.jpg"}
+    assert after["0001.jpg"] != before["0001.jpg"]
+    assert after["moved.jpg"] == before["0002.jpg"]
+    with open_store(town) as store:
+        assert len(store.ids_without_features()) == 0
+    assert verify_map(town) == []
+
+
+def test_a_map_continues_with_its_own_keypoints(model: PlaceModel, town: Path) -> None:
+    photos = town.parent / "photos"
+    write_photo(photos / "new.jpg", 50)
+    with pytest.raises(MapError, match=r"of 40 keypoints a photo, requested: 512.*--keypoints 40"):
+        build_map(model, photos, town, keypoints=512, progress=False)
+    assert len(PlaceMap(town)) == 6  # told before anything was described
+    assert build_map(model, photos, town, progress=False).features == 1
+    assert len(blobs(town)["new.jpg"]) == BYTES
+    with pytest.raises(MapError, match="requested: 50"):
+        add_local_features(town, keypoints=50, progress=False)
+    change(town, "DELETE FROM local_features")
+    assert add_local_features(town, keypoints=50, progress=False).added == 7
+    assert map_info(town).local_features is not None
+    assert len(blobs(town)["new.jpg"]) == 8 + 68 * 50
+
+
+def test_a_build_that_stopped_before_the_features_goes_on(
+    model: PlaceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_town(tmp_path / "photos", 3)
+    path = tmp_path / "town.gpkg"
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("sareloc.maps.build.add_missing_features", stop)
+        with pytest.raises(KeyboardInterrupt):
+            build_map(model, tmp_path / "photos", path, keypoints=KEYPOINTS, progress=False)
+    assert (len(PlaceMap(path)), blobs(path)) == (3, {})
+    # the map knows that it is to have features: adding a photo adds those of all
+    extra = write_photo(tmp_path / "extra.jpg", 9)
+    report = add_photos(model, extra, path, progress=False)
+    assert (report.added, report.features) == (1, 4)
+
+
+KILLED = """
+import os, signal, sys
+from sareloc.maps import MapFile, add_local_features
+
+write, batches = MapFile.write_features, []
+
+def die_before_commit(statement):
+    if statement == "COMMIT":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def dying(self, ids, blobs):
+    batches.append(len(ids))
+    if len(batches) == 3:
+        self._connection.set_trace_callback(die_before_commit)
+    return write(self, ids, blobs)
+
+MapFile.write_features = dying
+add_local_features(sys.argv[1], batch=2, device="cpu", progress=False)
+"""
+
+
+def test_after_kill_9_the_committed_batches_are_kept_and_the_rest_is_added(town: Path) -> None:
+    before = blobs(town)
+    change(town, "DELETE FROM local_features")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run([sys.executable, "-c", KILLED, str(town)], env=environment, capture_output=True, text=True)
+    assert run.returncode == -signal.SIGKILL, run.stderr
+    assert sorted(blobs(town)) == [f"000{number}.jpg" for number in range(4)]
+    report = add_local_features(town, batch=2, device="cpu", progress=False)
+    assert (report.added, report.already) == (2, 4)
+    assert blobs(town) == before
+    assert add_local_features(town, progress=False).added == 0
+
+
+def test_a_batch_is_one_transaction(town: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(town, "DELETE FROM local_features")
+    calls: list[int] = []
+
+    def failing(blob: bytes) -> int:
+        calls.append(len(blob))
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return descriptor_checksum(blob)
+
+    with open_map_file(town, write=True) as file:
+        monkeypatch.setattr("sareloc.maps.file.descriptor_checksum", failing)
+        with pytest.raises(KeyboardInterrupt):
+            file.write_features(np.array([1, 2, 3]), [b"a", b"b", b"c"])
+    assert blobs(town) == {}
+
+
+def test_photos_that_cannot_be_read_are_listed_and_the_others_done(model: PlaceModel, town: Path) -> None:
+    photos = town.parent / "photos"
+    change(town, "DELETE FROM local_features WHERE fid <= 5")
+    (photos / "0000.jpg").unlink()
+    write_photo(photos / "0001.jpg", 99)  # another photo than the one that was described
+    os.utime(photos / "0002.jpg", ns=(1, 1))  # the same content under another time
+    change(town, "UPDATE photos SET file = 's3://bucket/0003.jpg' WHERE fid = 4")
+    report = add_local_features(town, workers=1, device="cpu", progress=False)
+    assert (report.added, report.already, report.keypoints) == (2, 1, KEYPOINTS)
+    assert [Path(error.photo).name for error in report.unreadable] == ["0000.jpg", "0001.jpg", "0003.jpg"]
+    for error, reason in zip(report.unreadable, ("does not exist", "has changed since", "is a URL"), strict=True):
+        assert reason in error.reason
+    built = add_photos(model, photos / "0005.jpg", town, progress=False)
+    assert built.features == 0
+    assert any("3 photos of the map have no local features, such as" in note for note in built.notes)
+
+
+def test_a_photo_that_no_longer_decodes_is_listed(town: Path) -> None:
+    """Its size and time are unchanged, as after an error of the disk."""
+    path = town.parent / "photos" / "0001.jpg"
+    status = path.stat()
+    path.write_bytes(bytes(status.st_size))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    change(town, "DELETE FROM local_features WHERE fid < 4")
+    report = add_local_features(town, batch=1, device="cpu", progress=False)
+    assert (report.added, [Path(error.photo).name for error in report.unreadable]) == (2, ["0001.jpg"])
+
+
+def test_photos_that_are_removed_meanwhile_are_left_out(town: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(town, "DELETE FROM local_features WHERE fid < 4")
+    write = MapFile.write_features
+
+    def removing(self: MapFile, ids: Ints, packed: Sequence[bytes]) -> int:
+        self.remove(np.array([2]))
+        return write(self, ids, packed)
+
+    monkeypatch.setattr(MapFile, "write_features", removing)
+    assert add_local_features(town, device="cpu", progress=False).added == 2
+    assert verify_map(town) == []
+
+
+def test_features_go_with_their_photo_also_in_other_programs(town: Path) -> None:
+    change(town, "DELETE FROM photos WHERE fid = 1")
+    assert remove_photos(town, files=["0001.jpg"]) == 1
+    assert sorted(blobs(town)) == ["0002.jpg", "0003.jpg", "0004.jpg", "0005.jpg"]
+    kept = blobs(town)
+    assert verify_map(town) == []
+    compact_map(town)
+    assert blobs(town) == kept
+
+
+@pytest.mark.parametrize("make", [make_format_1, make_format_2])
+def test_older_formats_have_none_until_they_are_written_to(make: object, tmp_path: Path) -> None:
+    path = make(tmp_path / "old.gpkg", 3)  # type: ignore[operator]
+    before = path.read_bytes()
+    assert PlaceMap(path).local_features([1, 2]) == {}
+    assert (map_info(path).local_features, verify_map(path)) == (None, [])
+    with open_map_file(path) as file:
+        assert file.ids_without_features().tolist() == [1, 2, 3]
+    assert path.read_bytes() == before
+    with open_map_file(path, write=True) as file, open_map_file(path, write=True) as twice:
+        assert file.manifest.format == twice.manifest.format == 3
+        assert file.write_features(np.array([2]), [pack_features(random_features(3))]) == 1
+        assert file.remove(np.array([1, 2])) == 2
+        assert file.query("SELECT count(*) FROM local_features") == [(0,)]
+    assert verify_map(path) == []
+
+
+def test_an_upgrade_that_fails_leaves_the_old_map(tmp_path: Path) -> None:
+    path = make_format_2(tmp_path / "old.gpkg", 3)
+    change(path, "CREATE TRIGGER x AFTER INSERT ON gpkg_contents BEGIN UPDATE photos SET file = '/etc/passwd'; END")
+    with pytest.raises(MapError, match="trigger"):
+        open_map_file(path, write=True)
+    assert map_info(path).manifest.format == 2
+    change(path, "DROP TRIGGER x")
+    change(path, "CREATE TABLE local_features (x)")
+    with pytest.raises(MapError, match="local_features already exists"):
+        open_map_file(path, write=True)
+    assert PlaceMap(path).files == ("0000.jpg", "0001.jpg", "0002.jpg")
+
+
+def test_a_copy_has_the_same_features_under_other_ids(model: PlaceModel, town: Path) -> None:
+    other = town.with_name("copy.gpkg")
+    build_map(model, town.parent / "photos" / "0003.jpg", other, keypoints=0, progress=False)  # it has id 1 there
+    report = copy_map(town, other, progress=False)
+    assert (report.copied, report.features, report.notes) == (5, 6, ())
+    assert blobs(other) == blobs(town)
+    assert PlaceMap(other).ids.tolist() != PlaceMap(town).ids.tolist()
+    assert map_info(other).local_features == map_info(town).local_features
+    again = copy_map(town, other, progress=False)
+    assert (again.copied, again.features, again.checksum) == (0, 0, report.checksum)
+    change(other, "DELETE FROM local_features WHERE fid > 2")
+    assert 0 < copy_map(town, other, progress=False).features < 6
+    assert (blobs(other), verify_map(other)) == (blobs(town), [])
+    with open_store(other, write=True) as store:
+        store.write_note("local features", json.dumps({"extractor": "xfeat", "keypoints": 99}))
+    with pytest.raises(MapError, match=r"99 keypoints a photo; those of map .* have 40"):
+        copy_map(town, other, progress=False)
+
+
+def test_milvus_drops_them_with_a_note(town: Path) -> None:
+    pytest.importorskip("milvus_lite")
+    there = f"milvus-lite:{town.parent}/lite.db/town"
+    report = copy_map(town, there, progress=False)
+    assert report.features == 0
+    assert [note for note in report.notes if "keeps no local features" in note] == list(report.notes) != []
+    server = PlaceMap(there)
+    assert server.notes == {}
+    ids = server.search(unit_vectors(1, dim=256), 6).ids[0]
+    assert server.local_features(ids) == {}
+    assert sorted(server.headings_deg(ids)) == [float(number) for number in range(6)]
+    assert np.isnan(server.headings_deg([12345])).all()
+    back = copy_map(there, town.with_name("back.gpkg"), progress=False)
+    assert any("sareloc map upgrade" in note for note in back.notes)
+    assert add_local_features(town.with_name("back.gpkg"), keypoints=KEYPOINTS, device="cpu", progress=False).added == 6
+    assert blobs(town.with_name("back.gpkg")) == blobs(town)
+
+
+def test_one_flipped_bit_is_found_and_named(town: Path) -> None:
+    blob = blobs(town)["0002.jpg"]
+    content = bytearray(town.read_bytes())
+    assert content.count(blob) == 1
+    content[content.index(blob) + BYTES // 2] ^= 8
+    town.write_bytes(content)
+    assert verify_map(town) == ["the local features of photo 3 (photos/0002.jpg) do not match their checksum"]
+    place_map = PlaceMap(town)
+    assert sorted(place_map.local_features([1, 2])) == [1, 2]
+    with pytest.raises(MapError, match=r"photo 3 \(photos/0002.jpg\) do not match their checksum.*map upgrade"):
+        place_map.local_features([1, 3])
+    with pytest.raises(MapError, match="photo 3"):
+        copy_map(town, town.with_name("copy.gpkg"), progress=False)
+    change(town, "DELETE FROM local_features WHERE fid = 3")  # as told
+    assert add_local_features(town, device="cpu", progress=False).added == 1
+    assert (verify_map(town), blobs(town)["0002.jpg"]) == ([], blob)
+
+
+MALFORMED = [b"", b"\0" * 8, b"\0" * 9, pack_features(random_features(3))[:-1], bytes(8 + 68 * 4097)]
+NOT_BYTES = ["text", 7, 1.5, bytes(LARGEST_FEATURES + 1), bytes(2**24 + 1)]
+
+
+@pytest.mark.parametrize("value", [*MALFORMED, *NOT_BYTES], ids=lambda value: f"{value!r:.10}")
+def test_hostile_features_are_an_error_that_names_the_photo(town: Path, value: object) -> None:
+    checksum = descriptor_checksum(value) if isinstance(value, bytes) else 1
+    change(town, "UPDATE local_features SET features = ?, checksum = ? WHERE fid = 3", value, checksum)
+    said = "cannot be unpacked" if value in MALFORMED else "are not bytes, or more than 1,048,576"
+    (problem,) = verify_map(town)
+    assert problem.startswith(f"the local features of photo 3 (photos/0002.jpg) {said}")
+    place_map = PlaceMap(town)
+    with pytest.raises(MapError, match=rf"photo 3 \(photos/0002.jpg\) {said}"):
+        place_map.local_features([2, 3])
+    assert sorted(place_map.local_features([2, 4])) == [2, 4]
+
+
+def test_features_of_no_photo_are_found(town: Path) -> None:
+    change(town, "INSERT INTO local_features SELECT 5000, features, checksum FROM local_features WHERE fid = 3")
+    assert verify_map(town) == ["the local features of photo 5000 have no photo"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("CREATE VIEW local_features AS SELECT 1 fid, x'' features, 1 checksum", "local_features is a view"),
+        ("CREATE VIRTUAL TABLE local_features USING fts5(features, checksum)", "is a virtual table"),
+        ("CREATE TABLE local_features (fid INTEGER PRIMARY KEY, features BLOB)", "local_features lacks checksum"),
+        ("CREATE TABLE local_features (fid TEXT PRIMARY KEY, features BLOB, checksum)", "fid is not the INTEGER"),
+        (
+            "CREATE TABLE local_features (fid INTEGER PRIMARY KEY, checksum, features AS (zeroblob(900000000)))",
+            "lacks features",
+        ),
+        ("SELECT 1", "local_features lacks"),
+    ],
+)
+def test_the_table_must_be_a_table(town: Path, sql: str, said: str) -> None:
+    change(town, "DROP TABLE local_features")
+    change(town, sql)
+    for use in (PlaceMap, map_info, verify_map, add_local_features):
+        with pytest.raises(MapError, match=said):
+            use(town)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", "7", '{"keypoints": "7"}', '{"keypoints": 0}', '{"keypoints": true}', "[" * 100_000]
+)
+def test_a_malformed_note_is_an_error(model: PlaceModel, town: Path, text: str) -> None:
+    with open_store(town, write=True) as store:
+        store.write_note("local features", text)
+    for use in (
+        map_info,
+        add_local_features,
+        lambda path: add_photos(model, path.parent / "photos", path, progress=False),
+        lambda path: sync_map(model, path.parent / "photos", path, progress=False),
+    ):
+        with pytest.raises(MapError, match="its note 'local features'"):
+            use(town)
+    assert len(PlaceMap(town).local_features([1])) == 1  # the features themselves are whole
+
+
+def test_triggers_in_a_map_may_delete_features_and_not_change_them(town: Path) -> None:
+    change(town, "CREATE TRIGGER x AFTER INSERT ON photos BEGIN UPDATE local_features SET features = x'00'; END")
+    with open_map_file(town, write=True) as file, pytest.raises(MapError, match="trigger"):
+        file.add([replace(photo(50), geotag=geotag_of(50))], unit_vectors(1, dim=256))
+    assert verify_map(town) == []
+
+
+def test_many_threads_read_while_another_writes(town: Path) -> None:
+    wanted, place_map = blobs(town), PlaceMap(town)
+    names = dict(zip(place_map.ids.tolist(), (Path(file).name for file in place_map.files), strict=True))
+
+    def read(number: int) -> bool:
+        ids = [1 + number % 6, 1 + (number + 1) % 6]
+        found = place_map.local_features(ids)
+        headings = place_map.headings_deg(ids)
+        assert headings.tolist() == [float(i - 1) for i in ids]
+        return sorted(found) == sorted(ids) and all(
+            pack_features(features) == wanted[names[photo_id]] for photo_id, features in found.items()
+        )
+
+    with ThreadPoolExecutor(4) as threads, open_map_file(town, write=True) as file:
+        answers = threads.map(read, range(60))
+        for _ in range(10):
+            file.write_features(np.array([1, 2]), [wanted["0000.jpg"], wanted["0001.jpg"]])
+        assert all(answers)
+
+
+def test_photos_with_features_are_listed_without_reading_them(tmp_path: Path) -> None:
+    """A million photos have some 35 GB of features: which of them have any is read from an index of some bytes each."""
+    with open_map_file(make_map(tmp_path / "town.gpkg", 3)) as file:
+        ((*_, plan),) = file.query("EXPLAIN QUERY PLAN SELECT fid FROM local_features")
+    assert "COVERING INDEX" in plan
