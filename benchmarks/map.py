@@ -72,7 +72,8 @@ def drawn_photo(number: int, latlon: npt.NDArray[np.float64]) -> MapPhoto:
 def first_open(folder: Path) -> dict[str, Any]:
     start = time.perf_counter()
     city = PlaceMap(folder / "city.gpkg")
-    parts = index_cache(city.manifest).folder.iterdir()
+    cache = index_cache(city.manifest).folder
+    parts = cache.iterdir() if cache.exists() else ()  # a small map needs no index
     return {
         "first_open_s": round(time.perf_counter() - start, 2),
         "first_open_peak_mb": memory_mb("VmHWM"),
