@@ -13,6 +13,8 @@ from types import ModuleType
 from typing import Any
 
 COMMANDS, OPTIONS, ROOT = "[commands]", "[training options]", "[names of sareloc]"
+WORD = re.compile(r"<code>(-?-?[^<\s-][^<\s]{0,23}|--[^<]{1,22})</code>")
+"""Short inline code, such as an option with its value."""
 PUBLIC = re.compile(r"^\[public names of ([\w.]+)\]$", re.MULTILINE)
 
 
@@ -34,6 +36,11 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     if ROOT in markdown:
         markdown = markdown.replace(ROOT, root_names())
     return PUBLIC.sub(lambda found: entries(importlib.import_module(found[1])), markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Keep short inline code on one line: browsers break an option after its hyphens."""
+    return WORD.sub(r'<code class="word">\1</code>', html)
 
 
 def commands() -> str:
