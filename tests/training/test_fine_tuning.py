@@ -1,4 +1,4 @@
-"""Training from a finished model: the result is never worse than the start, validated as it is saved."""
+"""Training from a finished model: the result is never worse than the initial model, validated as it is saved."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_start_is_kept_where_nothing_beats_it(whitening: str, dim: int, tmp_
     config = replace(CONFIG, lr=3.0, whitening=whitening, epochs=1)
     run = train(model, tiny_dataset(), config, validation=tiny_dataset(9), out=tmp_path, progress=False)
     assert run.best.epoch == 0
-    assert "start is kept" in run.line()
+    assert "initial model is kept" in run.line()
     assert same(weights(model), before)
     assert read_checkpoint_manifest(tmp_path / "model.safetensors").fingerprint == fingerprint
 
@@ -96,7 +96,7 @@ def test_a_resumed_fine_tuning_ends_with_the_same_bits(whitening: str, dim: int,
         out=tmp_path,
         progress=False,
     )
-    other = tiny_model(seed=5)  # everything must come from the folder, the start's whitening too
+    other = tiny_model(seed=5)  # everything must come from the folder, the initial whitening too
     resumed = train(other, tiny_dataset(), config, validation=validation_set, out=tmp_path, resume=True, progress=False)
     assert same(weights(straight), weights(other))
     assert replace(resumed.start, loss=0) == replace(whole.start, loss=0)

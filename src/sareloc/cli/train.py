@@ -18,7 +18,7 @@ from sareloc.training.config import LOSS_OPTIONS, toml_line
 from sareloc.training.distributed import join_process_group, local_device
 
 Shown = Parameter(show=True)
-Start = Parameter(group="Start of the training")
+Start = Parameter(group="Initial model")
 
 
 @dataclass(frozen=True, init=False)
@@ -34,7 +34,7 @@ class GivenOptions(TrainingConfig):
         object.__setattr__(self, "given", given)
 
     def checked(self) -> dict[str, Any]:
-        """Raises ArgumentError if an option belongs into a config file."""
+        """Raises ArgumentError if an option belongs in a config file."""
         given: dict[str, Any] = self.given  # type: ignore[attr-defined]
         for name, value in given.items():
             if name not in GivenOptions.__annotations__:
@@ -62,13 +62,13 @@ def train_command(
 ) -> None:
     """Train a model on the train split of one or several datasets; keep the epoch that is best on their val splits.
 
-    The start is evaluated as epoch 0 and kept if no epoch has a better recall@5. The other options of training are keys
-    of a TOML file (--config).
+    The initial model is evaluated as epoch 0 and kept if no epoch has a better recall@5. The other options of training
+    are keys of a TOML file (--config).
 
     Parameters
     ----------
     datasets
-        Names of datasets, or own folders or CSV files; several are trained on together. A dataset without train and val
+        Names of datasets, folders or CSV files; several are trained on together. A dataset without train and val
         splits is split by position: a quarter of its queries, in an area apart from the rest, becomes the val split.
     out
         Run folder: state, history, config, best and final model.
@@ -77,11 +77,11 @@ def train_command(
     recipe_name
         Row of the paper's tables, such as sare-joint or netvlad: sets the loss and its kernel.
     config_file
-        TOML file with options of training. The command line takes precedence over it, and it over the recipe.
+        TOML file with options of training. Options of the command line override it; it overrides the recipe.
     write_config
         Write a TOML file with every option, its value and its documentation, and exit.
     resume
-        Continue the run in the run folder, to the same numbers as an uninterrupted one.
+        Continue the run in the run folder, with the same result as an uninterrupted one.
     model
         Model to start from: a checkpoint, or the name of a packaged model.
     backbone

@@ -69,7 +69,7 @@ class TrainingConfig:
     """Queries between two computations of all descriptors; doubles whenever the learning rate halves."""
 
     epochs: int = 30
-    """Maximum number of epochs; 0: evaluate and save the start."""
+    """Maximum number of epochs; 0: evaluate and save the initial model."""
     patience: int | None = None
     """Stop after this many epochs without a better recall@5 on the validation sets; default: never."""
     optimizer: Literal["sgd", "adamw"] = "sgd"
@@ -116,12 +116,12 @@ class TrainingConfig:
     """Also write the history as TensorBoard events into the run folder."""
 
     dim: int | None = None
-    """Maximum number of dimensions after whitening; 0: no whitening; default: those of the start's whitening, else
-    4096."""
+    """Maximum number of dimensions after whitening; 0: no whitening; default: those of the initial model's whitening,
+    else 4096."""
     whitening: Literal["after", "learned", "refitted"] = "after"
     """after: fit the whitening after training, as in the paper. learned: fit it before training, then train it with the
     other layers. refitted: train it so, then fit it again, which generalizes better to other datasets. With fewer than
-    two database photos per dimension, a start that has a whitening keeps it."""
+    two database photos per dimension, the initial model's whitening is kept, if it has one."""
     whitening_power: float = 1.0
     """Exponent of the whitening: 1 gives all dimensions the same variance, as in the paper; 0 is a PCA."""
     whitening_photos: int = 10_000

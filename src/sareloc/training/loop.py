@@ -6,9 +6,9 @@ trained on these tuples, `tuples_per_step` at a time. After each epoch recall is
 the run is saved, so that a stopped run resumes to the same numbers. All random numbers depend on (seed, epoch, block)
 alone.
 
-Epoch 0 is the start. It is validated like the other epochs, and kept if none of them has a better recall@5. A start
-with a whitening is a finished model: it is also validated with that whitening, and the trained model, with the
-whitening that is saved, is kept only if it is better.
+Epoch 0 is the initial model. It is validated like the other epochs, and kept if none of them has a better recall@5. An
+initial model with a whitening is a finished one: it is also validated with that whitening, and the trained model, with
+the whitening that is saved, is kept only if it is better.
 """
 
 from __future__ import annotations
@@ -64,22 +64,22 @@ class Run:
 
     model: PlaceModel
     history: tuple[EpochRecord, ...]
-    """Epoch 0, which is the start, and the others, all validated in the same way."""
+    """Epoch 0, which is the initial model, and the others, all validated in the same way."""
     start: EpochRecord
-    """Epoch 0, validated with the start's own whitening."""
+    """Epoch 0, validated with the initial model's own whitening."""
     best: EpochRecord
-    """The epoch that was kept, validated with the whitening that is saved; epoch 0: the start was kept."""
+    """The epoch that was kept, validated with the whitening that is saved; epoch 0: the initial model was kept."""
 
     def line(self) -> str:
         """What the training gained, in one line."""
         trained = self.history[-1].epoch
         if math.isnan(self.best.recall_5):
             if not trained:
-                return "no epoch was trained and there is no validation set: the start is kept"
-            return f"no validation set: the last epoch, {trained}, is kept, not compared with the start"
+                return "no epoch was trained and there is no validation set: the initial model is kept"
+            return f"no validation set: the last epoch, {trained}, is kept, not compared with the initial model"
         if not self.best.epoch:
-            why = "no epoch beat the start" if trained else "no epoch was trained"
-            return f"{why}: the start is kept, recall@1 {self.best.recall_1:.1%} on validation"
+            why = "no epoch is better" if trained else "no epoch was trained"
+            return f"{why}: the initial model is kept, recall@1 {self.best.recall_1:.1%} on validation"
         gained = ", ".join(
             f"recall@{n} {before:.1%} -> {after:.1%}"
             for n, before, after in (

@@ -3,12 +3,12 @@
     RUN/
       config.toml         every option, to repeat the run with `sareloc train --config`
       start.safetensors   checkpoint that the run started from, with its whitening
-      state.safetensors   weights, optimizer, hard negatives, history: what a resumed run needs beside the start
+      state.safetensors   weights, optimizer, hard negatives, history: what a resumed run needs beside start.safetensors
       best.safetensors    checkpoint of the epoch with the best recall@5 on the validation sets
-      model.safetensors   checkpoint of that epoch with its whitening, or of the start if that is no worse; written when
-                          training ends
+      model.safetensors   checkpoint of that epoch with its whitening, or of the initial model if that is no worse;
+                          written when training ends
       split.csv           which photos were trained on and validated on, if a dataset came without splits
-      history.csv         one line per epoch, epoch 0 is the start; with `tensorboard`, the same as event files
+      history.csv         one line per epoch, epoch 0 is the initial model; with `tensorboard`, the same as event files
 
 Each file is written under a temporary name and renamed, `state` last, so that the files it refers to exist.
 """
@@ -42,7 +42,7 @@ MAY_CHANGE = {"epochs", "patience", "workers", "tensorboard"}
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """One epoch: its training, and the recall on the validation sets after it. Epoch 0 is the start."""
+    """One epoch: its training, and the recall on the validation sets after it. Epoch 0 is the initial model."""
 
     epoch: int
     loss: float
@@ -71,7 +71,7 @@ class EpochRecord:
         """One line of the log."""
         rate = self.images / max(self.seconds, 1e-9)
         text = f"epoch {self.epoch}: "
-        text += f"loss {self.loss:.4f}, {self.seconds:.0f} s, {rate:.0f} images/s" if self.epoch else "the start"
+        text += f"loss {self.loss:.4f}, {self.seconds:.0f} s, {rate:.0f} images/s" if self.epoch else "initial model"
         if math.isnan(self.recall_5):
             return text
         return f"{text}, recall@1/5/10 {self.recall_1:.1%} / {self.recall_5:.1%} / {self.recall_10:.1%}"
@@ -85,12 +85,12 @@ def best_epoch(history: tuple[EpochRecord, ...]) -> EpochRecord:
 
 @dataclass(frozen=True, eq=False)
 class RunState:
-    """What a resumed run needs beside its start: tensors by name, and the history."""
+    """What a resumed run needs beside the initial model: tensors by name, and the history."""
 
     tensors: Mapping[str, Tensor]
     history: tuple[EpochRecord, ...]
     start: EpochRecord = field(default_factory=EpochRecord.of_start)
-    """Epoch 0, validated with the start's own whitening."""
+    """Epoch 0, validated with the initial model's own whitening."""
 
     def part(self, prefix: str) -> dict[str, Tensor]:
         """The tensors under `prefix.`, without it."""
@@ -105,7 +105,7 @@ class RunFolder:
 
     @property
     def start(self) -> Path:
-        """Checkpoint of the start."""
+        """Checkpoint of the initial model."""
         return self.path / "start.safetensors"
 
     @property
@@ -137,7 +137,7 @@ class RunFolder:
         return _open_state(self._state, config) if self._state.exists() else None
 
     def open_start(self) -> dict[str, Tensor]:
-        """The weights of the start."""
+        """The weights of the initial model."""
         return _read_tensors(self.start)[0]
 
     def save(self, state: RunState, config: dict[str, Any]) -> None:

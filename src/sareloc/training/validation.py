@@ -1,4 +1,5 @@
-"""Recall on the validation sets, and the whitening of the trained model: fitted to database photos, or the start's."""
+"""Recall on the validation sets, and the whitening of the trained model: fitted to database photos, or the
+initial model's."""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ def recall_of_descriptors(places: Places, descriptors: Tensor, ns: tuple[int, ..
 
 
 def whitening_dim(start: Whitening | None, config: TrainingConfig) -> int:
-    """Maximum number of dimensions after whitening: the config's, else the start's, else the paper's; 0: none."""
+    """Maximum number of dimensions after whitening: the config's, else the initial model's, else the paper's; 0:
+    none."""
     if config.dim is not None:
         return config.dim
     return PAPER_DIM if start is None else start.dim
@@ -81,13 +83,13 @@ def cut_whitening(whitening: Whitening | None, dim: int) -> Whitening | None:
 def kept_whitening(
     start: Whitening | None, datasets: Sequence[TrainingSet], dim: int, config: TrainingConfig, group: ProcessGroup
 ) -> Whitening | None:
-    """The start's whitening if the database photos are too few to fit another one of `dim` dimensions, else None."""
+    """The initial model's whitening if the database photos are too few to fit one of `dim` dimensions, else None."""
     if start is None or len(choose_photos(datasets, config)) >= PHOTOS_PER_DIM * dim:
         return None
     if group.is_main:
         tqdm.write(
-            f"the database photos are too few to fit a whitening of {dim} dimensions to them ({PHOTOS_PER_DIM} a "
-            f"dimension): the start's, of {start.dim}, is kept"
+            f"too few database photos to fit a whitening of {dim} dimensions ({PHOTOS_PER_DIM} photos a dimension are "
+            f"needed): the initial model's, of {start.dim}, is kept"
         )
     return start
 
@@ -100,7 +102,7 @@ def trainable_whitening(
     config: TrainingConfig,
     group: ProcessGroup,
 ) -> Whitening:
-    """The whitening that is trained with the other layers: `kept`, or one fitted to the start's descriptors."""
+    """The whitening that is trained with the other layers: `kept`, or one fitted to the initial model's descriptors."""
     if kept:
         raw = describe_database(network, datasets, choose_photos(datasets, config), config, group)
         whitening = scale_to(kept, raw).to(network.device)
