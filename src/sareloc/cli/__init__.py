@@ -28,6 +28,7 @@ app = App(
     name="sareloc",
     help="Visual place recognition: train a model, build a map of geotagged photos, localize photos.",
     version=__version__,
+    default_parameter=Parameter(negative_iterable=()),  # no --empty-NAME options
 )
 
 maps = App(name="map", help="Build, update, check and calibrate maps of geotagged photos.")

@@ -119,7 +119,7 @@ def draw(
     size
         Database photos + queries per split: small 150 + 50, medium 3,000 + 1,000, large 10,008 + 7,000.
     split
-        The split to write; the splits are different towns.
+        The split to write; the splits do not overlap.
     photo
         Height and width in pixels, such as 480x640. Default: 240x320 for small, 480x640 for medium and large.
     """

@@ -44,9 +44,10 @@ def evaluate_command(
     root
         Folder of the dataset's files.
     split
-        Part of the dataset: train, val or test.
+        Split of the dataset: train, val or test.
     protocol
-        What counts as right; default: the protocol of the dataset. radius counts every photo of a Tokyo 24/7 panorama.
+        What counts as correct; default: the protocol of the dataset. radius counts every photo of a Tokyo 24/7
+        panorama.
     dim
         Keep the first N dimensions of the descriptors; default: all.
     boxes
@@ -82,7 +83,7 @@ def report_table(report: Report) -> str:
     lines = [
         ("dataset", f"{report.dataset} {report.split}: {report.database} database photos, {report.queries} queries"),
         ("model", f"{report.model} {report.fingerprint}, {report.dim}-D"),
-        ("right", f"{report.meaning} (protocol {report.protocol})"),
+        ("correct", f"{report.meaning} (protocol {report.protocol})"),
         *((f"recall@{n}", f"{percent:6.2f} %") for n, percent in report.recall.items()),
         ("95 % interval", f"{low:.2f} to {high:.2f} % for recall@1"),
     ]

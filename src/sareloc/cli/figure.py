@@ -243,7 +243,7 @@ def matches(
     query: list[str] | None = None,
     heat: bool = True,
 ) -> None:
-    """Draw queries with their top matches, bordered green (right) or dashed red (wrong), and a heat map of each query.
+    """Draw queries with their top matches, bordered green (correct) or dashed red (wrong), and a heat map of each.
 
     Parameters
     ----------
@@ -253,7 +253,7 @@ def matches(
         Number of queries whose first match is wrong, smallest descriptor distance first. Default: 4 if neither --best
         nor --query is given.
     best
-        Number of queries whose first match is right, smallest descriptor distance first.
+        Number of queries whose first match is correct, smallest descriptor distance first.
     query
         A query, by file name or row number; may be given several times.
     heat

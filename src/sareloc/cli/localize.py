@@ -57,7 +57,7 @@ def localize_command(
     top
         Number of matches to list for each photo.
     min_confidence
-        Minimum confidence of a position; a photo below it is not in this map.
+        Minimum confidence of a position; photos below it are reported as not in this map.
     box
         Search only this area: south, west, north and east in degrees.
     circle

@@ -46,7 +46,7 @@ def model_info(model: str = "default", *, as_json: Json = False) -> None:
     Parameters
     ----------
     model
-        A packaged model (default, fast), or a checkpoint; default: default.
+        A packaged model (default, fast) or a checkpoint.
     as_json
         Print one JSON object.
     """
@@ -126,7 +126,7 @@ def export_command(model: str = "default", *, onnx: Path, dim: int | None = None
     Parameters
     ----------
     model
-        A packaged model (default, fast), or a checkpoint; default: default.
+        A packaged model (default, fast) or a checkpoint.
     onnx
         The file to write.
     dim
