@@ -1,4 +1,4 @@
-"""sareloc says where a photo was taken by finding the same place in a map of geotagged photos.
+"""Find where a photo was taken: visual place recognition in a map of geotagged photos.
 
 Importing this package has no effect and imports neither torch nor any extra: each public name is fetched from its
 module when it is first used.

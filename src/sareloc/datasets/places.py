@@ -101,7 +101,7 @@ class PhotoSet:
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """A dataset, or one split of it: a database, queries, and the protocol that says which results are right.
+    """A dataset, or one split of it: a database, queries, and the protocol that defines which results are correct.
 
     `protocol` defines the positives of a query:
     - "radius": database photos within `hit_radius_m` of the query;

@@ -49,7 +49,7 @@ class Report:
     dim: int | None = None
     protocol: str
     meaning: str
-    """What counts as right, as text."""
+    """What counts as correct, as text."""
     boxes: Literal["crop", "full"] | None = None
     """Whether queries were cropped to their boxes; None if the dataset has no boxes."""
     database: int

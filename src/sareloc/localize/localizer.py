@@ -66,7 +66,7 @@ def map_calibration(place_map: PlaceMap, search: Search) -> Calibration:
 
 
 class Localizer:
-    """Says where photos were taken, with a map and the model that it was built with.
+    """Localizes photos with a map and the model that it was built with.
 
     search: how matches are searched. calibration: default: see `map_calibration`; fitting one searches the map for 256
     of its photos. min_confidence: a fix of a lower confidence has no position. batch: photos described at once.

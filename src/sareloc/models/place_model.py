@@ -50,7 +50,7 @@ class ModelSpec:
             if not isinstance(value := getattr(self, field), str):
                 raise ArgumentError(f"{field} of a model must be text, found {value!r}")
         if not isinstance(self.options, Mapping):
-            raise ArgumentError(f"knobs of a model must be the aggregation's options by name, found {self.options!r}")
+            raise ArgumentError(f"options (in files: knobs) of a model must be an object, found {self.options!r}")
         integer = isinstance(self.whitening, int) and not isinstance(self.whitening, bool)
         if self.whitening is not None and not (integer and 1 <= self.whitening <= MAX_DIM):
             raise ArgumentError(
