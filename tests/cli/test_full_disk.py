@@ -33,6 +33,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for split in ("train", "val"):
         write_street(folder / "set" / "images" / split / "database")
         write_queries(folder / "set" / "images" / split / "queries", tagged=True)
+    (folder / "train.toml").write_text("height = 64\nwidth = 96\n")
     (folder / "report.json").write_text(json.dumps(make_report({1: 60.0, 5: 80.0}).to_json()))
     return folder
 
@@ -42,7 +43,6 @@ def commands(town: Path, out: Path) -> dict[str, list[str | Path]]:
     model = ["--model", town / "model.safetensors"]
     loading = ["--workers", "0", "--device", "cpu"]
     asking = ["--map", town / "street.gpkg", "--min-confidence", "0", *model, *loading]
-    (town / "train.toml").write_text("height = 64\nwidth = 96\n")
     tiny = ["--config", town / "train.toml", "--epochs", "1", "--workers", "0"]
     return {
         "map build": ["map", "build", town / "photos", "--out", out / "city.gpkg", *model, *loading],

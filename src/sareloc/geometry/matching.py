@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
+import numpy.typing as npt
 
-from sareloc.arrays import Ints
+from sareloc.arrays import Ints, Vectors
 from sareloc.geometry.local_features import LocalFeatures
 
 MIN_COSINE = 0.82
@@ -20,22 +20,20 @@ def match_features(query: LocalFeatures, others: Sequence[LocalFeatures]) -> lis
     A pair matches if each descriptor is the other's nearest neighbour by cosine and the cosine is above 0.82; ties go
     to the first row. The pairs come in the order of the query's keypoints.
     """
-    if not len(others):
-        return []
-    counts = [len(other) for other in others]
     mine = _unit(query.descriptors)
-    theirs = _unit(np.concatenate([other.descriptors for other in others]))
-    pairs = []
-    for cosines in torch.split(mine @ theirs.T, counts, dim=1):  # (N, M) for each of the others
-        if not cosines.numel():
-            pairs.append(np.zeros((0, 2), dtype=np.int64))
-            continue
-        best, nearest = cosines.max(dim=1)
-        rows = torch.arange(len(nearest))
-        kept = (cosines.argmax(dim=0)[nearest] == rows) & (best > MIN_COSINE)
-        pairs.append(torch.stack([rows[kept], nearest[kept]], dim=1).numpy())
-    return pairs
+    return [_mutual(mine, _unit(other.descriptors)) for other in others]
 
 
-def _unit(descriptors: np.ndarray[tuple[int, int], np.dtype[np.int8]]) -> torch.Tensor:
-    return torch.nn.functional.normalize(torch.from_numpy(np.array(descriptors)).float(), dim=1)
+def _mutual(mine: Vectors, theirs: Vectors) -> Ints:
+    if not len(mine) or not len(theirs):
+        return np.zeros((0, 2), dtype=np.int64)
+    cosines = mine @ theirs.T  # (N, M)
+    nearest = cosines.argmax(axis=1)
+    rows = np.flatnonzero(cosines[np.arange(len(mine)), nearest] > MIN_COSINE)
+    rows = rows[cosines[:, nearest[rows]].argmax(axis=0) == rows]  # of few columns: searching all takes twice as long
+    return np.stack([rows, nearest[rows]], axis=1)
+
+
+def _unit(descriptors: npt.NDArray[np.int8]) -> Vectors:
+    vectors = descriptors.astype(np.float32)
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-6)
