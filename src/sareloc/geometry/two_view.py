@@ -46,9 +46,7 @@ class TwoView:
 
 def verify(query: LocalFeatures, others: Sequence[LocalFeatures]) -> list[TwoView]:
     """The two-view geometry of a query and each other photo. Deterministic."""
-    return [
-        two_view(query, other, pairs) for other, pairs in zip(others, match_features(query, others), strict=True)
-    ]
+    return [two_view(query, other, pairs) for other, pairs in zip(others, match_features(query, others), strict=True)]
 
 
 def two_view(query: LocalFeatures, other: LocalFeatures, pairs: Ints) -> TwoView:
