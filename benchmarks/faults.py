@@ -479,6 +479,17 @@ HOSTILE = {
     "descriptor is short": "UPDATE descriptors SET descriptor = x'00' WHERE fid = 7",
     "descriptor is NaN": "UPDATE descriptors SET descriptor = substr(zeroblob(126) || x'007e', 1) WHERE fid = 7",
     "descriptor is gone": "DELETE FROM descriptors WHERE fid = 7",
+    "local features is an endless view": (
+        f"DROP TABLE local_features; CREATE VIEW local_features AS {ENDLESS} SELECT i AS fid, x'' AS features, "
+        "1 AS checksum FROM n"
+    ),
+    "local features are gone": "DROP TRIGGER photos_forget_features; DROP TABLE local_features",
+    "local features are text": "INSERT INTO local_features VALUES (7, 'x', 1)",
+    "local features of 20 MB": "INSERT INTO local_features VALUES (7, zeroblob(20000000), 1)",
+    "local features of no photo": "INSERT INTO local_features VALUES (7000, x'00', 1)",
+    "local features of many keypoints": (
+        "INSERT INTO manifest (key, value) VALUES ('note local features', '{\"keypoints\": 1e400}')"
+    ),
     "dim 0": "UPDATE manifest SET value = '0' WHERE key = 'dim'",
     "dim 1e12": "UPDATE manifest SET value = '1000000000000' WHERE key = 'dim'",
     "dim is no number": "UPDATE manifest SET value = 'many' WHERE key = 'dim'",
@@ -503,6 +514,7 @@ def hostile_uses(path: Path) -> dict[str, Callable[[], object]]:
         "info": lambda: map_info(path),
         "verify": lambda: verify_map(path),
         "search": lambda: answers(path, drawn_vectors(20, 8)),
+        "local features": lambda: PlaceMap(path).local_features(range(1, 21)),
         "copy": lambda: copy_map(path, copied, progress=False),
         "add": lambda: add_drawn(path, range(20, 22), 9),
     }

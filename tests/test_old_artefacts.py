@@ -135,6 +135,24 @@ def test_a_map_can_be_added_to(name: str, own: Path, capsys: pytest.CaptureFixtu
     np.testing.assert_allclose(found.distances[0][earlier], wanted.distances[0], atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["format1.gpkg", "format2.gpkg"])
+def test_a_map_gets_local_features_by_an_upgrade(name: str, own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where the photos were copied since: their times differ, their content does not."""
+    before = PlaceMap(own / name)
+    assert before.local_features(before.ids) == {}
+    report = run_json(capsys, "map", "upgrade", name, "--keypoints", "64", *QUICK)
+    assert (report["added"], report["already"], report["unreadable"]) == (12, 0, [])
+    told = run_json(capsys, "map", "info", name)
+    assert (told["manifest"]["format"], told["local_features"]["photos"]) == (3, 12)
+    after = PlaceMap(own / name)
+    assert sorted(after.local_features(after.ids)) == list(range(1, 13))
+    np.testing.assert_array_equal(after.descriptors(after.ids), before.descriptors(before.ids))
+    assert after.notes.items() > before.notes.items()
+    with pytest.raises(SystemExit) as ended:
+        main(["map", "verify", name])
+    assert ended.value.code in (0, None)
+
+
 def test_a_descriptor_store_is_resumed(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The photos can no longer be read, but have the same size and time: all descriptors come from the store."""
     for number, photo in enumerate(sorted(own.glob("*/*.png"))):

@@ -92,7 +92,7 @@ def test_local_features_are_built_told_and_added_by_upgrade(town: Path, capsys: 
     }
     run("info", path, "--json")
     stored = json.loads(capsys.readouterr().out)["local_features"]
-    assert stored == {"keypoints": 40, "photos": 6, "bytes": 6 * (8 + 68 * 40)}
+    assert stored == {"keypoints": 40, "photos": 6, "bytes": 6 * (8 + 35 * 40)}
     run("info", path)
     assert "features    40 keypoints, 6 photos, 0.0 MB\n" in capsys.readouterr().out
     with pytest.raises(MapError, match=r"has local features of 40 keypoints a photo, requested: 50.*--keypoints 40"):

@@ -47,6 +47,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {  # in this order: each finds the map as
     "map add": ("map", "add", "map.gpkg", "more", *MODEL, *QUICK, "--json"),
     "map sync, dry run": ("map", "sync", "map.gpkg", "more", "--dry-run", *MODEL, *QUICK, "--json"),
     "map sync": ("map", "sync", "map.gpkg", "more", *MODEL, *QUICK, "--json"),
+    "map upgrade": ("map", "upgrade", "map.gpkg", *QUICK, "--json"),
     "map info": ("map", "info", "map.gpkg", "--json"),
     "map copy": ("map", "copy", "map.gpkg", "copy.gpkg", "--json"),
     "map calibrate": ("map", "calibrate", "copy.gpkg", "queries", *MODEL, *QUICK, "--json"),

@@ -76,7 +76,7 @@ def build(
         Type of the stored descriptors.
     keypoints
         Keypoints of each photo whose local features are stored, up to 4096: matches are then verified without the
-        photos. 0: none. Default: 512, or those of the map.
+        photos. 0: none. Default: 1024, or those of the map.
     batch
         Photos in one forward pass of the model and one transaction.
     workers
@@ -223,7 +223,7 @@ def upgrade(
     map_path
         The map, a file.
     keypoints
-        Keypoints of each photo, 1 to 4096. Default: those of the map, 512 if it has none.
+        Keypoints of each photo, 1 to 4096. Default: those of the map, 1024 if it has none.
     workers
         Processes that decode photos; 0: no other process.
     as_json

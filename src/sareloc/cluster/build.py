@@ -62,10 +62,11 @@ def build_map_on_cluster(
         raise ArgumentError(f"packet must be 1 or more, found {packet}")
     start, checkpoint = time.monotonic(), checkpoint_of(model)
     manifest = MapManifest(model.name, model.fingerprint(), dim or model.dim, storage)
-    with Target(out, manifest, keypoints) as target, joined(cluster, len(checkpoint)) as ray:
-        building = _Building(target, ray, checkpoint, Work(manifest.dim, batch, workers, None), packet)
-        wanted, notes = list_wanted(photos, geotags)
-        building.build(wanted, str(out) if target.backend.has_remote_writers(out) else None, progress)
+    with Target(out, manifest, keypoints) as target:
+        with joined(cluster, len(checkpoint)) as ray:
+            building = _Building(target, ray, checkpoint, Work(manifest.dim, batch, workers, None), packet)
+            wanted, notes = list_wanted(photos, geotags)
+            building.build(wanted, str(out) if target.backend.has_remote_writers(out) else None, progress)
         features, warnings = target.add_features(None, workers, progress)
         report = make_report(building.tally, target.gone(), (*notes, *warnings), start, features)
     if target.store is not None:

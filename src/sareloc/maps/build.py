@@ -119,7 +119,7 @@ def build_map(
     has changed are updated and keep their descriptors. `dim`: keep the first `dim` dimensions of the descriptors;
     default: all. `storage`: type of the numbers of a descriptor in a file. `keypoints`: of the local features of each
     photo, which are then computed for all photos of the map that have none, and which a server does not store; 0: no
-    local features; default: those of the map, 512 if it has none (see `add_local_features`). `batch`: photos in one
+    local features; default: those of the map, 1024 if it has none (see `add_local_features`). `batch`: photos in one
     forward pass and one transaction. `workers`: processes that decode photos; 0: this one. Raises MapError if the map
     was built by another model or has local features with another number of keypoints, PhotoError if there are no
     photos.

@@ -61,7 +61,7 @@ def add_local_features(
 ) -> FeaturesReport:
     """Compute the local features of all photos of a map that have none, and store them in the map.
 
-    `keypoints`: of each photo, 1 to 4096; default: those of the map, 512 if it has none. `device`: default: the GPU if
+    `keypoints`: of each photo, 1 to 4096; default: those of the map, 1024 if it has none. `device`: default: the GPU if
     there is one. `batch`: photos in one transaction, and on a GPU in one forward pass. `workers`: processes that decode
     photos; 0: this one. Raises MapError if the map has local features with another number of keypoints, or is on a
     server.
