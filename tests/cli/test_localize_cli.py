@@ -57,7 +57,7 @@ def test_json_is_one_object_a_line(town: Path, capsys: pytest.CaptureFixture[str
     assert found["photo"] == str(town / "queries" / "q05.jpg")
     assert distance_m(found["latlon"], position(5, 3.0)) < 25
     assert len(found["matches"]) == 3
-    assert list(found["matches"][0]) == ["id", "photo", "latlon", "distance"]
+    assert list(found["matches"][0]) == ["id", "photo", "latlon", "distance", "inliers", "planar_inliers"]
     assert lost["latlon"] is None
     assert lost["reason"].startswith("not in this map")
 
@@ -151,7 +151,7 @@ def test_where_to_look(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_walk_and_the_other_options(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
     walk = [town / "queries" / f"q{place:02d}.jpg" for place in range(3, 10)]
-    assert localize(town, *walk, "--json", "--walk-step-m", "90", "--candidates", "12", "--rerank", "5") == 0
+    assert localize(town, *walk, "--json", "--walk-step-m", "90", "--candidates", "12", "--verify", "5") == 0
     found = [json.loads(line)["latlon"] for line in capsys.readouterr().out.splitlines()]
     assert max(distance_m(found, [position(place, 3.0) for place in range(3, 10)])) < 25
 

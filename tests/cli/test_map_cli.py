@@ -292,14 +292,14 @@ def test_info_and_verify_name_calibrations_and_photos_that_are_gone(
     build(town)
     with open_store(path, write=True) as store:
         store.write_note("calibration plain", Calibration(photos=216, origin="photos").to_json())
-        store.write_note("calibration rerank=50", "{}")
+        store.write_note("calibration verify=20", "{}")
         store.write_note("another note", "text")
     (town / "photos" / "0003.jpg").unlink()
     capsys.readouterr()
     run("info", path)
     out = capsys.readouterr().out
     assert "search plain, fitted on 216 photos (photos)" in out
-    assert "search rerank=50, cannot be read" in out
+    assert "search verify=20, cannot be read" in out
     assert "1 photos no longer exist, such as photos/0003.jpg" in out
     run("info", path, "--json")
     told = json.loads(capsys.readouterr().out)

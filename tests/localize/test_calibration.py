@@ -157,13 +157,20 @@ def test_calibration_error_on_paper() -> None:
 
 
 def test_json_brings_back_every_bit() -> None:
-    calibration = Calibration((0.1, -7.3, 1 / 3, 2.0), 2.7, 0.041, 55, "photos")
+    verified = (0.1, -7.3, 1 / 3, 2.0, 1 / 7, 5.0, 6.0, 7.0, 8.0)
+    calibration = Calibration((0.1, -7.3, 1 / 3, 2.0), verified, 2.7, 0.041, 55, "photos")
     assert Calibration.from_json(calibration.to_json()) == calibration
+
+
+def test_a_calibration_from_before_verification_has_the_default_weights_of_verified_matches() -> None:
+    old = '{"format": 1, "weights": [1, 2, 3, 4], "radius_scale": 3.0}'
+    assert Calibration.from_json(old) == Calibration((1.0, 2.0, 3.0, 4.0), radius_scale=3.0)
 
 
 @pytest.mark.parametrize(
     "text",
     [
+        '{"format": 1, "weights": [1, 2, 3, 4], "verified_weights": [1, 2]}',
         *("", "[]", "{}", '{"format": 9}', '{"format": 1, "weights": [1, 2]}', '{"format": 1, "weights": [1,2,3,"x"]}'),
         *(f'{{"format": 1, "weights": [1, 2, 3, {odd}]}}' for odd in ("NaN", "Infinity", "1e999", "null", "[1]")),
         *(

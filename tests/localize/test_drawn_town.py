@@ -34,7 +34,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> tuple[Localizer, list[Path
     build_map(model, folder / "images" / "test" / "database", folder / "town.gpkg", keypoints=0, progress=False)
     queries = find_photos(folder / "images" / "test" / "queries")
     truth = np.array([tag.latlon for tag in map(read_geotag, queries) if tag is not None])
-    return Localizer(model, PlaceMap(folder / "town.gpkg"), Search(rerank=30)), queries, truth
+    return Localizer(model, PlaceMap(folder / "town.gpkg"), Search(verify=20)), queries, truth
 
 
 def errors_m(fixes: list[Fix], truth: np.ndarray) -> np.ndarray:
@@ -53,7 +53,7 @@ def test_what_is_sure_is_right_and_another_town_is_not_in_this_map(town: tuple) 
     assert not any(fix.found for fix in localizer.localize_many(list(noise)))
 
 
-def test_reranking_finds_more(town: tuple) -> None:
+def test_verification_finds_more(town: tuple) -> None:
     localizer, queries, truth = town
     plain = Localizer(localizer.model, localizer.place_map)
     first = [

@@ -117,9 +117,10 @@ def test_listing_more_matches_does_not_move_the_fix(street: PlaceMap, queries: l
     assert (short.latlon, short.confidence) == (long.latlon, long.confidence)
 
 
-def test_reranking_looks_deeper_than_the_matches_that_are_fused(street: PlaceMap) -> None:
-    localizer = Localizer(street_model(), street, Search(candidates=2, rerank=30))
-    assert localizer.find_matches([view(5, 99)], 2).ids.shape == (1, 30)
+def test_verification_looks_deeper_than_the_matches_that_are_fused(street: PlaceMap) -> None:
+    localizer = Localizer(street_model(), street, Search(candidates=2, verify=30))
+    (query,) = localizer.load([view(5, 99)])
+    assert [len(matches) for matches in localizer.find_matches([query], 2)] == [30]
 
 
 def test_a_walk_keeps_its_photos_on_the_street(localizer: Localizer, queries: list[Path], tmp_path: Path) -> None:
@@ -168,7 +169,7 @@ def test_a_calibration_that_is_better_on_other_photos_is_stored(street_folder: P
     after = Localizer(street_model(), PlaceMap(path))
     assert after.calibration == report.calibration
     assert after.calibration.origin == "photos"
-    other = Localizer(street_model(), PlaceMap(path), Search(rerank=5))
+    other = Localizer(street_model(), PlaceMap(path), Search(verify=5))
     assert other.calibration.origin == "map"  # a calibration belongs to its way of searching
 
 
@@ -218,8 +219,8 @@ def test_wrong_arguments_say_so(localizer: Localizer, street: PlaceMap, queries:
         localizer.localize_many(str(queries[0]))
     with pytest.raises(ArgumentError, match=r"0 to 1: found 1\.5"):
         Localizer(street_model(), street, min_confidence=1.5)
-    with pytest.raises(ArgumentError, match=r"rerank .* found -1"):
-        Search(rerank=-1)
+    with pytest.raises(ArgumentError, match=r"verify .* found -1"):
+        Search(verify=-1)
     with pytest.raises(ArgumentError, match=r"candidates .* found 0"):
         Search(candidates=0)
 

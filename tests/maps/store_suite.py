@@ -183,8 +183,8 @@ class StoreContract:
         assert store.notes() == {}
         store.write_note("calibration plain", "first")
         store.write_note("calibration plain", '{"weights": [1.5, "ü"]}')
-        store.write_note("calibration rerank=50", "x" * 5000)
-        assert store.notes() == {"calibration plain": '{"weights": [1.5, "ü"]}', "calibration rerank=50": "x" * 5000}
+        store.write_note("calibration verify=20", "x" * 5000)
+        assert store.notes() == {"calibration plain": '{"weights": [1.5, "ü"]}', "calibration verify=20": "x" * 5000}
         assert store.manifest.fingerprint == TINY.fingerprint
 
 

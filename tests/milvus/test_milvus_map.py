@@ -225,7 +225,7 @@ def street(tmp_path_factory: pytest.TempPathFactory, lite: str) -> tuple[PlaceMa
     return PlaceMap(folder / "street.gpkg"), PlaceMap(f"{lite}/street"), write_queries(folder / "queries")
 
 
-@pytest.mark.parametrize("search", [Search(), Search(rerank=5)], ids=lambda search: search.name)
+@pytest.mark.parametrize("search", [Search(), Search(verify=5)], ids=lambda search: search.name)
 def test_fixes_agree(street: tuple[PlaceMap, PlaceMap, list[Path]], search: Search) -> None:
     *maps, queries = street
     known = Calibration()

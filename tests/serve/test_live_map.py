@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.localize.street import position, street_model
 
-from sareloc.localize import Localizer
+from sareloc.localize import Localizer, QueryImage
 from sareloc.maps import Circle, PlaceMap
 from sareloc.photos import decode
 from sareloc.serve.live_map import LiveMap, Query
@@ -18,8 +18,11 @@ def test_different_numbers_of_matches_go_to_the_model_together_and_areas_apart(s
     localizer = Localizer(model, place_map)
     images = [decode(street_folder / "queries" / f"q{i:02d}.jpg", size=model.preprocess.size) for i in (2, 5, 9)]
     area = Circle(position(9, 0.0), 60.0)
-    asked = [Query(images[0], None, 1), Query(images[1], None, 4), Query(images[2], area, 2)]
-    alone = [Localizer(model, place_map).localize(q.image, near=q.near, top=q.top) for q in asked]
+    asked = [
+        Query(QueryImage(image), near, top)
+        for image, near, top in zip(images, (None, None, area), (1, 4, 2), strict=True)
+    ]
+    alone = [Localizer(model, place_map).localize(q.photo, near=q.near, top=q.top) for q in asked]
     calls: list[int] = []
     answer = localizer.localize_many
 

@@ -80,7 +80,8 @@ def pack_features(features: LocalFeatures) -> bytes:
     places = np.stack([x & 255, x >> 8 | (y & 15) << 4, y >> 4], axis=1).astype(np.uint8)
     steps = np.clip(np.rint(features.descriptors * (STORED_PER_UNIT / STEPS_PER_UNIT)), -7, 7).astype(np.int8) + 8
     halves = (steps[:, ::2] | steps[:, 1::2] << 4).astype(np.uint8)
-    return _HEADER.pack(width, height, features.focal_px or 0.0) + places.tobytes() + halves.tobytes()
+    packed: bytes = _HEADER.pack(width, height, features.focal_px or 0.0) + places.tobytes() + halves.tobytes()
+    return packed
 
 
 def unpack_features(blob: bytes) -> LocalFeatures:

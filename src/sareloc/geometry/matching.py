@@ -36,4 +36,5 @@ def _mutual(mine: Vectors, theirs: Vectors) -> Ints:
 
 def _unit(descriptors: npt.NDArray[np.int8]) -> Vectors:
     vectors = descriptors.astype(np.float32)
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-6)
+    unit: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-6)
+    return unit

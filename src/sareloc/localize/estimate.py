@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sareloc.arrays import Floats
+from sareloc.arrays import Bools, Floats, Ints
 from sareloc.errors import ArgumentError, MapError
 from sareloc.geo import ecef_from_wgs84, wgs84_from_ecef
 
@@ -28,9 +28,9 @@ TEMPERATURE = 0.05
 MAX_STEPS, CONVERGED_M = 100, 1e-4  # of the mean shift
 PRIOR = (0.0, -3.0, 16.0, 3.0)
 """Weights of the confidence that whitened descriptors of street photos gave, in a drawn and in a real city, rounded."""
-VERIFIED_PRIOR = (-4.5, -0.5, 1.25, 2.2, 0.2, -0.2, 0.7, -0.1, 0.85)
+VERIFIED_PRIOR = (-3.5, -1.0, 1.5, 2.2, 0.35, -0.2, 0.5, -0.15, 0.85)
 """Weights of the confidence of verified matches, see `features`: fitted by `research/fit_verification.py`, rounded."""
-AFFINITY_SCORE, INLIER_SCORE, PLANAR_SCORE = 0.4, 1.1, 1.7
+AFFINITY_SCORE, INLIER_SCORE, PLANAR_SCORE = 0.5, 0.9, 1.6
 """Weights of a verified match's score, see `weigh`; fitted there too."""
 CHANCE_INLIERS, CHANCE_PLANAR = 7, 4
 """Inliers that two unrelated photos have by chance: as many as the geometry is fitted to, less one."""
@@ -136,13 +136,13 @@ class Calibration:
             given: dict[str, Any] = json.loads(text)
             if given.pop("format") != FORMAT:
                 raise ValueError("its format is a newer one")
-            weights = {
-                name: tuple(float(weight) for weight in given.pop(name, default))
+            weights, verified_weights = (
+                tuple(float(weight) for weight in given.pop(name, default))
                 for name, default in (("weights", ()), ("verified_weights", VERIFIED_PRIOR))
-            }
-            if [len(numbers) for numbers in weights.values()] != [len(PRIOR), len(VERIFIED_PRIOR)]:
+            )
+            if (len(weights), len(verified_weights)) != (len(PRIOR), len(VERIFIED_PRIOR)):
                 raise ValueError("it has another number of weights")
-            read = Calibration(**weights, **given)
+            read = Calibration(weights, verified_weights, **given)
             numbers = (*read.weights, *read.verified_weights, read.radius_scale, read.temperature)
             if not all(math.isfinite(number) for number in numbers):
                 raise ValueError("a number is not finite")
@@ -212,7 +212,7 @@ class Evidence:
     planar: Floats
     """(K,) those that agree on one homography."""
 
-    def take(self, rows: npt.ArrayLike) -> Evidence:
+    def take(self, rows: Ints) -> Evidence:
         """The evidence of these matches."""
         return Evidence(self.inliers[rows], self.planar[rows])
 
@@ -254,8 +254,8 @@ def weigh(distances: npt.ArrayLike, temperature: float = TEMPERATURE, evidence: 
     """Weights (K,) of matches from their descriptor distances: `softmax(-d^2 / temperature)`.
 
     `exp(-d^2 / t)` is SARE's Gaussian affinity: the share of a match is the probability, in the loss's own model, that
-    it is the one that attracts the query. Of verified matches: `softmax(-0.4 d^2 / temperature + 1.1 log(1 + inliers
-    beyond chance) + 1.7 log(1 + planar inliers beyond chance))`.
+    it is the one that attracts the query. Of verified matches: `softmax(-0.5 d^2 / temperature + 0.9 log(1 + inliers
+    beyond chance) + 1.6 log(1 + planar inliers beyond chance))`.
     """
     squared = np.asarray(distances, dtype=np.float64) ** 2
     scores = -(squared - squared.min(initial=np.inf)) / temperature
@@ -312,7 +312,7 @@ def fuse(
     )
 
 
-def _support(evidence: Evidence, inside: npt.NDArray[np.bool_]) -> tuple[float, ...]:
+def _support(evidence: Evidence, inside: Bools) -> tuple[float, ...]:
     """See `features`; `inside` (K,): which matches are in the place."""
     best = [float(counts[rows].max(initial=0.0)) for counts in evidence.beyond_chance for rows in (inside, ~inside)]
     return *best, math.log1p(int((evidence.inliers[inside] >= SURE_INLIERS).sum()))

@@ -17,7 +17,16 @@ FIX: dict[str, Any] = {
     "latlon": [48.85841, 2.29453],
     "radius_m": 12.4,
     "confidence": 0.93,
-    "matches": [{"id": 7, "photo": "photos/07.jpg", "latlon": [48.8584, 2.2945], "distance": 0.41}],
+    "matches": [
+        {
+            "id": 7,
+            "photo": "photos/07.jpg",
+            "latlon": [48.8584, 2.2945],
+            "distance": 0.41,
+            "inliers": 87,
+            "planar_inliers": 52,
+        }
+    ],
 }
 
 
@@ -33,6 +42,12 @@ class MatchAnswer(BaseModel):
     photo: str
     latlon: tuple[float, float]
     distance: float = Field(description="Distance between the descriptors, 0 to 2.")
+    inliers: int | None = Field(
+        default=None, description="Matched local features that agree on one epipolar geometry; null: not verified."
+    )
+    planar_inliers: int | None = Field(
+        default=None, description="Matched local features that agree on one homography; null: not verified."
+    )
 
 
 class FixAnswer(BaseModel):

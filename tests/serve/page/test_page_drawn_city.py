@@ -33,7 +33,7 @@ def city(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Localizer, 
     images = [decode(photo) for photo in find_photos(photos / "database")]
     model = off_the_shelf(images, np.random.default_rng(0), dim=128, size=(240, 320))
     build_map(model, photos / "database", folder / "city.gpkg", keypoints=0, progress=False)
-    localizer = Localizer(model, PlaceMap(folder / "city.gpkg"), Search(rerank=30))
+    localizer = Localizer(model, PlaceMap(folder / "city.gpkg"), Search(verify=20))
     with running(make_app(localizer)) as url:
         yield localizer, find_photos(photos / "queries"), url
 

@@ -1,0 +1,200 @@
+"""Verification of matches by local features: which photos of a map show the query's place."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.geometry.scenes import texture
+from tests.localize.street import position, street_model, write_view
+
+from sareloc.errors import PhotoError
+from sareloc.localize import Localizer, Search, estimate, read_query
+from sareloc.localize.calibrate import calibrate
+from sareloc.localize.estimate import Evidence, Match, weigh
+from sareloc.localize.verify import Verifier, read_queries
+from sareloc.maps import PlaceMap, build_map
+
+PLACES = 12
+
+
+def wall(place: int, shift: int = 0) -> np.ndarray:
+    """A photo of a place: boxes, seen from `shift` px aside, darker the farther."""
+    whole = texture(160, 288, seed=place)
+    return (whole[:, shift : shift + 224] * (1 - shift / 200)).astype(np.uint8)
+
+
+def write_town(folder: Path, keypoints: int) -> PlaceMap:
+    for place in range(PLACES):
+        for i in range(2):
+            write_view(folder / "photos" / f"{place:02d}_{i}.png", wall(place, 8 * i), position(place, 3.0 * i))
+    build_map(street_model(), folder / "photos", folder / "town.gpkg", keypoints=keypoints, progress=False)
+    return PlaceMap(folder / "town.gpkg")
+
+
+@pytest.fixture(scope="module")
+def town_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("town")
+    write_town(folder, keypoints=200)
+    return folder
+
+
+@pytest.fixture
+def town(town_folder: Path) -> PlaceMap:
+    return PlaceMap(town_folder / "town.gpkg")
+
+
+def evidence_of(verifier: Verifier, place: int, place_map: PlaceMap) -> Evidence:
+    query = read_query(wall(place, 20), street_model().preprocess.size, detail=True)
+    return verifier.evidence(verifier.features([query])[0], place_map.ids, place_map.files)
+
+
+@pytest.mark.parametrize("place", [0, 5, 11])
+def test_photos_of_the_place_have_inliers_and_others_have_few(place: int, town: PlaceMap) -> None:
+    evidence = evidence_of(Verifier(town, device="cpu"), place, town)
+    here = np.array([file.startswith(f"photos/{place:02d}") for file in town.files])
+    assert here.sum() == 2
+    assert evidence.inliers[here].min() > 2 * evidence.inliers[~here].max()
+    assert evidence.planar[here].min() > 3 * evidence.planar[~here].max()
+
+
+def test_a_map_without_features_is_verified_by_its_photos(town: PlaceMap, tmp_path: Path) -> None:
+    bare = write_town(tmp_path, keypoints=0)
+    stored, computed = (evidence_of(Verifier(one, device="cpu"), 3, one) for one in (town, bare))
+    here = np.array([file.startswith("photos/03") for file in bare.files])
+    assert computed.inliers[here].min() > 30
+    assert np.corrcoef(stored.inliers, computed.inliers)[0, 1] > 0.95  # other numbers of keypoints, the same photos
+
+
+def test_features_of_files_are_computed_once(tmp_path: Path) -> None:
+    bare = write_town(tmp_path, keypoints=0)
+    verifier = Verifier(bare, device="cpu")
+    first = evidence_of(verifier, 3, bare)
+    shutil.rmtree(tmp_path / "photos")
+    np.testing.assert_array_equal(evidence_of(verifier, 3, bare).inliers, first.inliers)
+
+
+def test_the_cache_keeps_what_was_used_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = write_town(tmp_path, keypoints=0)
+    verifier = Verifier(bare, device="cpu")
+    verifier._from_file(bare.files[0])
+    monkeypatch.setattr("sareloc.localize.verify.CACHE_BYTES", 2 * verifier._cached_bytes + 5000)
+    for file in (bare.files[1], bare.files[0], bare.files[2]):
+        verifier._from_file(file)
+    assert list(verifier._cache) == [bare.files[0], bare.files[2]]
+
+
+def test_verification_is_the_default_of_maps_that_hold_features(town: PlaceMap, tmp_path: Path) -> None:
+    model = street_model()
+    assert Localizer(model, town).search.verify == 20
+    assert Localizer(model, town, Search(verify=0)).verifier is None
+    assert Localizer(model, write_town(tmp_path, keypoints=0)).search.verify == 0
+
+
+def test_a_localizer_puts_the_photos_with_most_evidence_first(town: PlaceMap) -> None:
+    """All 24 photos are verified, so that the model of random weights does not matter."""
+    localizer = Localizer(street_model(), town, Search(verify=24), min_confidence=0)
+    for place in (2, 7):
+        fix = localizer.localize(wall(place, 20), top=24)
+        assert {match.photo[:9] for match in fix.matches[:2]} == {f"photos/{place:02d}"}
+        assert fix.latlon == pytest.approx(position(place, 1.5), abs=1e-4)
+        assert len(fix.matches) == 24
+        assert None not in {match.inliers for match in fix.matches}
+
+
+def test_a_place_that_matches_is_surer_than_one_that_does_not(town: PlaceMap) -> None:
+    localizer = Localizer(street_model(), town, Search(verify=24), min_confidence=0)
+    known = [localizer.localize(wall(place, 20)).confidence for place in range(4)]
+    unknown = [localizer.localize(wall(place, 20)).confidence for place in range(50, 54)]
+    assert min(known) > 0.5 > max(unknown)
+
+
+def test_only_the_first_matches_are_verified(town: PlaceMap) -> None:
+    localizer = Localizer(street_model(), town, Search(verify=5), min_confidence=0)
+    matches = localizer.localize(wall(2, 20), top=24).matches
+    assert [match.inliers is None for match in matches] == [False] * 5 + [True] * 19
+    plain = Localizer(street_model(), town, Search(verify=0), min_confidence=0).localize(wall(2, 20), top=24).matches
+    assert {match.id for match in matches[:5]} == {match.id for match in plain[:5]}
+    assert [match.id for match in matches[5:]] == [match.id for match in plain[5:]]
+
+
+def test_where_no_photo_can_be_read_matches_keep_their_order_and_it_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bare = write_town(tmp_path, keypoints=0)
+    shutil.rmtree(tmp_path / "photos")
+    localizer = Localizer(street_model(), bare, Search(verify=10), min_confidence=0)
+    plain = Localizer(street_model(), bare, min_confidence=0)
+    for place in (0, 1):
+        assert localizer.localize(wall(place, 20)) == plain.localize(wall(place, 20))
+    (said,) = caplog.messages
+    assert "town.gpkg" in said
+    assert "not verified" in said
+
+
+def test_files_bytes_and_pixels_are_read_alike(tmp_path: Path) -> None:
+    size = street_model().preprocess.size
+    image = wall(1)
+    path = write_view(tmp_path / "1.png", image, None)
+    with io.BytesIO() as content:
+        Image.fromarray(image).save(content, "PNG")
+        packed = content.getvalue()
+    asked = [path, packed, image, *[path] * 8]
+    for workers in (0, 1):
+        found = list(read_queries(asked, size, detail=True, workers=workers))
+        for query in found:
+            assert not isinstance(query, PhotoError)
+            np.testing.assert_array_equal(query.detail, image)
+        assert all(query.detail is None for query in read_queries(asked, size, detail=False, workers=workers))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_photo_that_cannot_be_decoded_is_an_error_in_its_place(tmp_path: Path, workers: int) -> None:
+    good, bad = write_view(tmp_path / "1.png", wall(1), None), tmp_path / "2.png"
+    bad.write_bytes(b"no photo")
+    asked = [good, bad] * 6
+    found = read_queries(asked, street_model().preprocess.size, detail=True, workers=workers)
+    assert [isinstance(query, PhotoError) for query in found] == [False, True] * 6
+
+
+def test_large_pixels_are_reduced_for_local_features() -> None:
+    query = read_query(texture(600, 960), lambda height, width: (64, 96), detail=True)
+    assert query.detail is not None
+    assert query.detail.shape == (300, 480, 3)
+
+
+def test_inliers_outweigh_a_shorter_distance() -> None:
+    """By hand: two matches; the second is farther, and has 50 and 40 inliers."""
+    evidence = Evidence(np.array([5.0, 50.0]), np.array([3.0, 40.0]))
+    found = weigh([0.8, 0.9], 0.1, evidence)
+    score = -0.5 * (0.81 - 0.64) / 0.1 + 0.9 * np.log1p(43) + 1.6 * np.log1p(36)
+    assert found[1] / found[0] == pytest.approx(np.exp(score))
+
+
+def test_unverified_matches_have_no_evidence() -> None:
+    evidence = Evidence(np.array([np.nan, 5.0]), np.array([np.nan, 3.0]))
+    assert weigh([0.8, 0.9], 0.1, evidence) == pytest.approx(weigh([0.8, 0.9], 0.2))
+
+
+def test_the_order_of_verified_matches_does_not_matter() -> None:
+    matches = [
+        Match(i, f"{i}.jpg", position(i // 2, float(i)), 0.7 + 0.01 * i, inliers=10 * i, planar_inliers=5 * i)
+        for i in range(6)
+    ]
+    assert estimate(matches) == estimate(matches[::-1])
+
+
+def test_a_map_is_calibrated_for_verified_matches(town_folder: Path, tmp_path: Path) -> None:
+    """The photos of other light are found; the stored weights are those of verified matches."""
+    shutil.copytree(town_folder, tmp_path / "own")
+    localizer = Localizer(street_model(), PlaceMap(tmp_path / "own" / "town.gpkg"), Search(verify=20))
+    photos = [write_view(tmp_path / f"{place}.png", wall(place, 16), None) for place in range(PLACES)]
+    report = calibrate(localizer, photos, [position(place, 1.0) for place in range(PLACES)])
+    assert report.right == 1.0
+    assert report.calibration.weights == localizer.calibration.weights or report.kept_because is None
+    assert report.after.right_kept is not None
+    assert report.after.right_kept > 0.5
