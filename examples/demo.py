@@ -19,7 +19,7 @@ from sareloc.datasets import load_dataset
 from sareloc.evaluation import evaluate
 from sareloc.figures import PredictedPositions, find_query_matches, write_report
 from sareloc.geo import Positions, distance_m
-from sareloc.localize import Fix, Localizer, Search
+from sareloc.localize import Fix, Localizer
 from sareloc.localize.formats import geojson, sentence
 from sareloc.maps import PlaceMap, build_map
 from sareloc.models import load_model
@@ -46,7 +46,7 @@ def main(folder: Path) -> None:
     say(f"mapped {built.added} photos into {path}")
 
     photos = find_photos(folder / "images" / "test" / "queries")
-    localizer = Localizer(model, PlaceMap(path), Search(verify=20))
+    localizer = Localizer(model, PlaceMap(path))
     fixes = [fix for fix in localizer.localize_many(photos) if isinstance(fix, Fix)]
     answers = [(photo.name, fix) for photo, fix in zip(photos, fixes, strict=True)]
     (folder / "fixes.geojson").write_text(geojson(answers))
@@ -59,7 +59,7 @@ def main(folder: Path) -> None:
     report = evaluate(model, places, store=folder / "descriptors" / model.fingerprint(), progress=False)
     matches = find_query_matches(model, places, store=folder / "descriptors" / model.fingerprint(), progress=False)
     recall = ", ".join(f"{percent:.0f} % @{n}" for n, percent in report.recall.items())
-    print(f"          without re-ranking: recall {recall}; median error {report.median_error_m:.1f} m")
+    print(f"          by descriptors alone: recall {recall}; median error {report.median_error_m:.1f} m")
     page = write_report(
         folder / "report.html", reports={model.name: report}, matches=matches, predicted=predicted, failures=4
     )

@@ -135,7 +135,7 @@ def trained(loss: str, towns: dict[str, Places], work: Path) -> PlaceModel:
 def fixes_of(
     model: PlaceModel, name: str, town: Places, work: Path, searches: int = 2
 ) -> tuple[dict[str, figures.PrecisionRecallCurve], figures.PredictedPositions]:
-    """Confidence curves of the fixes in the model's map, without and with re-ranking, and the last predictions."""
+    """Confidence curves of the fixes in the model's map, without and with verification, and the last predictions."""
     path = work / f"{model.fingerprint()}.gpkg"
     build_map(model, work / "city" / "images" / town.split / "database", path)
     queries = [town.queries.path(row) for row in range(len(town.queries))]

@@ -13,9 +13,10 @@ from tests.geometry.scenes import texture
 from tests.localize.street import position, street_model, write_view
 
 from sareloc.errors import PhotoError
+from sareloc.geometry import Evidence
 from sareloc.localize import Localizer, Search, estimate, read_query
 from sareloc.localize.calibrate import calibrate
-from sareloc.localize.estimate import Evidence, Match, weigh
+from sareloc.localize.estimate import Match, weigh
 from sareloc.localize.verify import Verifier, read_queries
 from sareloc.maps import PlaceMap, build_map
 

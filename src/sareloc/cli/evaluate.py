@@ -26,6 +26,7 @@ def evaluate_command(
     dim: int | None = None,
     boxes: Literal["crop", "full"] = "crop",
     store: Path | None = None,
+    verify: int = 0,
     place_map: Annotated[Path | None, Parameter(name="--map", metavar="MAP")] = None,
     batch: int = 8,
     workers: int = 2,
@@ -54,6 +55,8 @@ def evaluate_command(
         For queries with boxes (Oxford, Paris): crop to the box, or use the full photo.
     store
         Folder of a descriptor cache, to resume an interrupted run; default: none.
+    verify
+        Order the top N results of each query by local features: matches, inliers and distances; 0: do not.
     place_map
         Search this map of the dataset's database photos (a file or an address) instead of describing them.
     batch
@@ -71,8 +74,8 @@ def evaluate_command(
     else:
         loaded = load_map_model(searched.manifest, searched.path.name, model, device)
     report = evaluate(
-        loaded, places, place_map=searched, protocol=protocol, dim=dim, boxes=boxes, store=store, batch=batch,
-        workers=workers,
+        loaded, places, place_map=searched, protocol=protocol, dim=dim, boxes=boxes, store=store, verify=verify,
+        batch=batch, workers=workers,
     )  # fmt: skip
     print(json.dumps(report.to_json()) if as_json else report_table(report))
 

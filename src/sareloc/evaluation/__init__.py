@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from sareloc.datasets.places import Places, Protocol
 from sareloc.errors import ArgumentError
 from sareloc.evaluation.judging import NS, PROTOCOLS, CurvePoint, Report, Rule, apply_protocol, evaluate_rankings
 from sareloc.evaluation.ranking import Boxes, Ranked, rank, rank_by_map, search
+from sareloc.evaluation.verification import verify_rankings
 from sareloc.maps import PlaceMap
 from sareloc.models.place_model import PlaceModel
 
@@ -24,6 +26,7 @@ __all__ = [
     "rank",
     "rank_by_map",
     "search",
+    "verify_rankings",
 ]
 
 
@@ -36,6 +39,7 @@ def evaluate(
     ns: Sequence[int] = NS,
     dim: int | None = None,
     boxes: Boxes = "crop",
+    verify: int = 0,
     batch: int = 8,
     workers: int = 0,
     store: Path | None = None,
@@ -48,17 +52,31 @@ def evaluate(
     `PROTOCOLS`; default: that of the dataset. ns: the N of recall@N. dim: keep the first `dim` coordinates of the
     descriptors; default: all. boxes: crop the queries of Oxford and Paris to their boxes, enlarged by half the
     receptive field ("crop"), or use full photos ("full"). store: folder of a descriptor cache, to resume an interrupted
-    run; default: none. seed: of the bootstrap. batch, workers, progress: see `sareloc.describe.describe`.
+    run; default: none. verify: order so many first results of each query by local features (see
+    `verify_rankings`). seed: of the bootstrap. batch, workers, progress: see `sareloc.describe.describe`.
     """
     if place_map is not None:
         if dim is not None or store is not None:
             raise ArgumentError("a map has its own dimensions and descriptors: leave dim and store out")
         ranked = rank_by_map(
-            model, places, place_map, protocol=protocol, n=max(ns), batch=batch, workers=workers, progress=progress
+            model,
+            places,
+            place_map,
+            protocol=protocol,
+            n=max(*ns, verify),
+            batch=batch,
+            workers=workers,
+            progress=progress,
         )
     else:
         ranked = rank(
-            model, places, protocol=protocol, n=max(ns), dim=dim, boxes=boxes, batch=batch, workers=workers,
+            model, places, protocol=protocol, n=max(*ns, verify), dim=dim, boxes=boxes, batch=batch, workers=workers,
             store=store, progress=progress,
         )  # fmt: skip
+    if verify:
+        rankings, distances = verify_rankings(
+            ranked.places, ranked.rankings, ranked.distances, verify, device=model.device, workers=workers,
+            progress=progress,
+        )  # fmt: skip
+        ranked = replace(ranked, rankings=rankings, distances=distances)
     return ranked.report(ns=ns, seed=seed)

@@ -16,6 +16,7 @@ from tqdm import tqdm
 from sareloc.arrays import Bools, Floats, Ints
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.geo import ecef_from_wgs84
+from sareloc.geometry import Evidence
 from sareloc.localize.calibration import (
     ABSENT_SHARE,
     Trial,
@@ -26,7 +27,7 @@ from sareloc.localize.calibration import (
     sample_weights,
     search_depth,
 )
-from sareloc.localize.estimate import MIN_CONFIDENCE, PLACE_M, Calibration, Evidence
+from sareloc.localize.estimate import MIN_CONFIDENCE, PLACE_M, Calibration
 from sareloc.localize.localizer import AT_ONCE, Localizer
 from sareloc.localize.verify import QueryImage
 from sareloc.maps import Matches, open_store

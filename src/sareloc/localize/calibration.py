@@ -16,6 +16,7 @@ import numpy.typing as npt
 from sareloc.arrays import Bools, Floats, Ints, Vectors
 from sareloc.errors import ArgumentError
 from sareloc.geo import ecef_from_wgs84
+from sareloc.geometry import Evidence
 from sareloc.localize.estimate import (
     GRAIN_M,
     MIN_CONFIDENCE,
@@ -24,7 +25,6 @@ from sareloc.localize.estimate import (
     TEMPERATURE,
     VERIFIED_PRIOR,
     Calibration,
-    Evidence,
     Place,
     features,
     fuse,

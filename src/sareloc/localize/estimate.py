@@ -1,7 +1,7 @@
 """From the matches of a photo to its fix: where the matches agree, how probable that place is, and its radius.
 
-Pure functions and records: `Match` and `Fix`; `Evidence`, what local features say of matches; `Place`, what a list of
-matches says; `Calibration`, the parameters of confidence and radius (`sareloc.localize.calibration` fits them).
+Pure functions and records: `Match` and `Fix`; `Place`, what a list of matches says; `Calibration`, the parameters of
+confidence and radius (`sareloc.localize.calibration` fits them).
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sareloc.arrays import Bools, Floats, Ints
+from sareloc.arrays import Bools, Floats
 from sareloc.errors import ArgumentError, MapError
 from sareloc.geo import ecef_from_wgs84, wgs84_from_ecef
+from sareloc.geometry import Evidence, match_scores
 
 MIN_CONFIDENCE = 0.5
 """Default: a fix of a lower confidence has no position."""
@@ -29,11 +30,7 @@ MAX_STEPS, CONVERGED_M = 100, 1e-4  # of the mean shift
 PRIOR = (0.0, -3.0, 16.0, 3.0)
 """Weights of the confidence that whitened descriptors of street photos gave, in a drawn and in a real city, rounded."""
 VERIFIED_PRIOR = (-3.5, -1.0, 1.5, 2.2, 0.35, -0.2, 0.5, -0.15, 0.85)
-"""Weights of the confidence of verified matches, see `features`: fitted by `research/fit_verification.py`, rounded."""
-AFFINITY_SCORE, INLIER_SCORE, PLANAR_SCORE = 0.5, 0.9, 1.6
-"""Weights of a verified match's score, see `weigh`; fitted there too."""
-CHANCE_INLIERS, CHANCE_PLANAR = 7, 4
-"""Inliers that two unrelated photos have by chance: as many as the geometry is fitted to, less one."""
+"""Weights of the confidence of verified matches, see `features`: fitted on training towns, rounded."""
 SURE_INLIERS = 15
 """Photos with so many inliers or more confirm one another."""
 GRAIN_M = 5.0
@@ -203,26 +200,6 @@ def fix_at(
     return Fix(place.latlon, calibration.radius_m(place), confidence, tuple(matches))
 
 
-@dataclass(frozen=True, eq=False)
-class Evidence:
-    """What local features say of K matches; NaN: a match was not verified."""
-
-    inliers: Floats
-    """(K,) matches of local features that agree on one epipolar geometry."""
-    planar: Floats
-    """(K,) those that agree on one homography."""
-
-    def take(self, rows: Ints) -> Evidence:
-        """The evidence of these matches."""
-        return Evidence(self.inliers[rows], self.planar[rows])
-
-    @property
-    def beyond_chance(self) -> tuple[Floats, Floats]:
-        """Logarithms (K,) of inliers, and of planar inliers, beyond what chance gives; 0 if not verified."""
-        inliers, planar = np.nan_to_num(self.inliers), np.nan_to_num(self.planar)
-        return np.log1p(np.maximum(inliers - CHANCE_INLIERS, 0)), np.log1p(np.maximum(planar - CHANCE_PLANAR, 0))
-
-
 def columns(matches: Sequence[Match]) -> tuple[Floats, Floats, Evidence | None]:
     """Positions (K, 2) in degrees, descriptor distances (K,) and evidence of matches; None if none was verified."""
     inliers, planar = (
@@ -251,19 +228,12 @@ class Place:
 
 
 def weigh(distances: npt.ArrayLike, temperature: float = TEMPERATURE, evidence: Evidence | None = None) -> Floats:
-    """Weights (K,) of matches from their descriptor distances: `softmax(-d^2 / temperature)`.
+    """Weights (K,) of matches: the softmax of their scores (see `match_scores`).
 
-    `exp(-d^2 / t)` is SARE's Gaussian affinity: the share of a match is the probability, in the loss's own model, that
-    it is the one that attracts the query. Of verified matches: `softmax(-0.5 d^2 / temperature + 0.9 log(1 + inliers
-    beyond chance) + 1.6 log(1 + planar inliers beyond chance))`.
+    Without evidence `softmax(-d^2 / temperature)`. `exp(-d^2 / t)` is SARE's Gaussian affinity: the share of a match is
+    the probability, in the loss's own model, that it is the one that attracts the query.
     """
-    squared = np.asarray(distances, dtype=np.float64) ** 2
-    scores = -(squared - squared.min(initial=np.inf)) / temperature
-    if evidence is not None:
-        inliers, planar = evidence.beyond_chance
-        scores = AFFINITY_SCORE * scores + INLIER_SCORE * inliers + PLANAR_SCORE * planar
-        scores -= scores.max(initial=-np.inf)
-    affinity = np.exp(scores)
+    affinity = np.exp(match_scores(distances, temperature, evidence))
     return np.asarray(affinity / affinity.sum()) if len(affinity) else affinity
 
 

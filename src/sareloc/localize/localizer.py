@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from sareloc.errors import ArgumentError, MapError, PhotoError
+from sareloc.geometry import Evidence
 from sareloc.localize.calibration import calibrate_by_map
-from sareloc.localize.estimate import MIN_CONFIDENCE, Calibration, Evidence, Fix, Match, estimate, weigh
+from sareloc.localize.estimate import MIN_CONFIDENCE, Calibration, Fix, Match, estimate, weigh
 from sareloc.localize.verify import VERIFIED, Photo, QueryImage, Verifier, read_queries
 from sareloc.localize.walk import chance_of_place, estimate_walk
 from sareloc.maps import Area, Circle, Matches, PlaceMap, load_map_model

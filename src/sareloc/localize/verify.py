@@ -15,9 +15,15 @@ import torch
 
 from sareloc.arrays import Image, Ints
 from sareloc.errors import PhotoError
-from sareloc.geometry import LocalFeatureExtractor, LocalFeatures, feature_size, focal_px_of, verify
+from sareloc.geometry import (
+    Evidence,
+    LocalFeatureExtractor,
+    LocalFeatures,
+    feature_size,
+    focal_px_of,
+    gather_evidence,
+)
 from sareloc.loading import load_images
-from sareloc.localize.estimate import Evidence
 from sareloc.maps import PlaceMap
 from sareloc.photos import MAX_PIXELS, SizeRule, decode, read_focal_35mm
 
@@ -124,14 +130,9 @@ class Verifier:
         is so for all, a warning is logged, once.
         """
         held = self._features_of_photos(ids, files)
-        rows = [row for row, photo_id in enumerate(ids.tolist()) if photo_id in held]
-        inliers, planar = np.full((2, len(ids)), np.nan)
-        views = verify(query, [held[int(ids[row])] for row in rows])
-        inliers[rows] = [view.inliers for view in views]
-        planar[rows] = [int(view.planar.sum()) for view in views]
-        if len(ids) and not rows:
+        if len(ids) and not held:
             self._warn(files)
-        return Evidence(inliers, planar)
+        return gather_evidence(query, [held.get(photo_id) for photo_id in ids.tolist()])
 
     def _features_of_photos(self, ids: Ints, files: Sequence[str]) -> dict[int, LocalFeatures]:
         held = self.place_map.local_features(ids)

@@ -126,7 +126,7 @@ def _read_calibration(search: str, text: str) -> StoredCalibration:
 def find_gone(path: str | Path) -> tuple[str, ...]:
     """The names of the photos of a map whose files no longer exist; URLs are not checked.
 
-    They can still be retrieved, but not shown or re-ranked.
+    They can still be retrieved, but not shown.
     """
     with open_store(path) as store:
         return tuple(name for _, name in gone_photos(store))

@@ -1,0 +1,178 @@
+"""What verification by local features gains: recall, answers and their confidence, on real sets and a drawn town.
+
+    python -m benchmarks.verify --data DATA --work WORK --models fast
+
+A map is built of each set's database, with local features. Its queries are localized without calibration photos, with
+and without verification; so are out-of-map photos: queries of the other sets, and of other streets of the same town
+(Cambridge's train and val parts for its test part, another drawn town for the drawn one). Tables are printed last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks import real_sets
+from benchmarks.judged_fixes import interval
+from benchmarks.measuring import machine
+
+from sareloc.datasets import Places, load_dataset
+from sareloc.datasets.places import PhotoSet, find_positives
+from sareloc.geo import distance_m, wgs84_from_ecef, wgs84_from_enu
+from sareloc.localize import Fix, Localizer, Search
+from sareloc.localize.calibration import expected_calibration_error
+from sareloc.maps import PlaceMap, build_map
+from sareloc.models import PlaceModel, load_model
+
+ORIGIN = (48.0, 11.0)  # of sets whose positions are local metres
+HIT_M, SURE = 25.0, 0.5
+SETS = ("cambridge", "gardens-day", "gardens-night", "gardens-both", "tmbud-night", "city")
+COLUMNS = (
+    "recall@1", "verified", "correct", "answered", "of answers correct", "correct and answered",
+    "unverified, correct and answered", "same town rejected",
+    "others rejected", "ECE", "in radius", "median m", "ms",
+)  # fmt: skip
+
+
+def latlon_of(photos: PhotoSet) -> np.ndarray:
+    metres = photos.positions.metres
+    return wgs84_from_ecef(metres) if metres.shape[1] == 3 else wgs84_from_enu(metres, ORIGIN)
+
+
+def load_set(name: str, args: argparse.Namespace) -> tuple[Places, list[Path]]:
+    """A set, and photos of other streets of the same town."""
+    if name == "cambridge":
+        near = [real_sets.cambridge(args.data, split).queries for split in ("train", "val")]
+        return real_sets.cambridge(args.data, "test"), [part.path(row) for part in near for row in range(len(part))]
+    if name.startswith("gardens"):
+        pair = dict(zip(("day", "night", "both"), real_sets.GARDENS_POINT_PAIRS, strict=True))[name.split("-")[1]]
+        return real_sets.gardens_point(args.data, *pair), []
+    if name == "tmbud-night":
+        return real_sets.tmbud_night_to_day(args.data), []
+    from sareloc.city import draw_places
+
+    folder = args.work / f"city-{args.city}-0"
+    draw_places(folder, 0, args.city, splits=("test",))
+    draw_places(args.work / "city-small-1", 1, "small", splits=("val",), photo_size=(480, 640))
+    other = load_dataset(args.work / "city-small-1", split="val").queries
+    return load_dataset(folder, split="test"), [other.path(row) for row in range(len(other))]
+
+
+def build(model: PlaceModel, places: Places, path: Path, workers: int) -> PlaceMap:
+    if not path.exists():
+        table = path.with_suffix(".csv")
+        photos = [places.database.path(row).resolve() for row in range(len(places.database))]
+        with table.open("w", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow(("file", "lat", "lon"))
+            rows.writerows((photo, *latlon) for photo, latlon in zip(photos, latlon_of(places.database), strict=True))
+        start = time.monotonic()
+        report = build_map(model, photos, path, geotags=table, workers=workers, progress=False)
+        print(f"{path.name}: {report.added} photos in {time.monotonic() - start:.0f} s", flush=True)
+    return PlaceMap(path)
+
+
+def judge(
+    model: PlaceModel, place_map: PlaceMap, places: Places, same_town: list[Path], others: list[Path], limit: int
+) -> dict[str, float | None]:
+    rows = np.random.default_rng(0).permutation(len(places.queries))[:limit]
+    queries, truth = [places.queries.path(int(row)) for row in rows], latlon_of(places.queries)[rows]
+    positives = find_positives(places)
+    name_of = {str(places.database.path(i).resolve()): i for i in range(len(places.database))}
+
+    def first_right(fixes: list[Fix]) -> np.ndarray:
+        found = [name_of[str(place_map.photo_path(fix.matches[0].photo).resolve())] for fix in fixes]
+        return np.array([one in positives[int(row)] for one, row in zip(found, rows, strict=True)])
+
+    plain = Localizer(model, place_map, Search(verify=0), min_confidence=0).localize_many(queries)
+    localizer = Localizer(model, place_map, min_confidence=0)
+    start = time.monotonic()
+    fixes = localizer.localize_many(queries)
+    seconds = time.monotonic() - start
+    strangers = [localizer.localize_many(photos) if photos else [] for photos in (same_town, others)]
+    error = distance_m([fix.latlon for fix in fixes], truth)
+    sure = np.array([fix.confidence >= SURE for fix in fixes])
+    right = error <= HIT_M
+    absent = [fix.confidence for part in strangers for fix in part]
+    confidence = np.array([fix.confidence for fix in fixes] + absent)
+    truly = np.append(right, np.zeros(len(absent), dtype=bool))
+    counts = np.append(np.full(len(fixes), 0.75 / len(fixes)), np.full(len(absent), 0.25 / max(len(absent), 1)))
+    verified = first_right(fixes)
+    plain_right = np.array([fix.confidence >= SURE for fix in plain])
+    plain_right &= distance_m([fix.latlon for fix in plain], truth) <= HIT_M
+    rejected = [100 * float(np.mean([f.confidence < SURE for f in part])) if part else None for part in strangers]
+    radius = np.array([fix.radius_m for fix in fixes])
+    low, high = interval(100.0 * (right & sure))
+    return {
+        "queries": len(queries),
+        "recall@1": 100 * float(first_right(plain).mean()),
+        "verified": 100 * float(verified.mean()),
+        "verified interval": interval(100.0 * verified),
+        "correct": 100 * float(right.mean()),
+        "answered": 100 * float(sure.mean()),
+        "of answers correct": 100 * float(right[sure].mean()),
+        "correct and answered": 100 * float((right & sure).mean()),
+        "correct and answered interval": (low, high),
+        "unverified, correct and answered": 100 * float(plain_right.mean()),
+        "same town rejected": rejected[0],
+        "others rejected": rejected[1],
+        "ECE": expected_calibration_error(confidence, truly, counts=counts),
+        "in radius": 100 * float((error <= radius)[sure].mean()),
+        "median m": float(np.median(error[sure])),
+        "ms": 1000 * seconds / len(queries),
+    }
+
+
+def shown(column: str, value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}" if column == "ECE" else f"{value:.1f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--work", type=Path, required=True, help="drawn towns and maps are kept there")
+    parser.add_argument("--models", nargs="+", default=["fast"])
+    parser.add_argument("--sets", nargs="+", default=list(SETS), choices=SETS)
+    parser.add_argument("--city", default="medium")
+    parser.add_argument("--queries", type=int, default=1000, help="at most so many of a set, drawn at random")
+    parser.add_argument("--strangers", type=int, default=100, help="of each kind")
+    parser.add_argument("--workers", type=int, default=0)
+    args = parser.parse_args()
+    args.work.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    sets = {name: load_set(name, args) for name in args.sets}
+    results: dict[str, dict[str, dict[str, float | None]]] = {}
+    for called in args.models:
+        model = load_model(called)
+        for name, (places, same_town) in sets.items():
+            others = [
+                other.queries.path(row)
+                for key, (other, _) in sets.items()
+                if key.split("-")[0] != name.split("-")[0]
+                for row in range(len(other.queries))
+            ]
+            chosen = [[part[i] for i in rng.permutation(len(part))[: args.strangers]] for part in (same_town, others)]
+            place_map = build(model, places, args.work / f"{called}-{name}.gpkg", args.workers)
+            found = judge(model, place_map, places, *chosen, args.queries)
+            results.setdefault(called, {})[name] = found
+            print(called, name, json.dumps(found), flush=True)
+    for called, rows in results.items():
+        print(f"\n{called}\n\n| set | " + " | ".join(COLUMNS) + " |\n" + "|---" * (len(COLUMNS) + 1) + "|")
+        for name, found in rows.items():
+            cells = [
+                "" if found[key] is None else f"{found[key]:.3f}" if key == "ECE" else f"{found[key]:.1f}"
+                for key in COLUMNS
+            ]
+            print(f"| {name} | " + " | ".join(cells) + " |")
+    print(json.dumps({"machine": machine(), "command": " ".join(sys.argv), "results": results}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Two-view geometry on scenes whose cameras are known, and the evidence made of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sareloc.arrays import Floats
+from sareloc.geometry import Evidence, LocalFeatures, gather_evidence, match_scores, two_view, verify
+
+SIZE, FOCAL_PX = (480, 360), 420.0
+
+
+def project(points: Floats, turn: float, shift: tuple[float, float, float]) -> Floats:
+    """Pixels (N, 2) of points (N, 3) in a camera turned about its vertical axis by `turn` rad and moved by `shift`."""
+    cos, sin = np.cos(turn), np.sin(turn)
+    seen = (points - shift) @ np.array([[cos, 0, sin], [0, 1, 0], [-sin, 0, cos]])
+    return FOCAL_PX * seen[:, :2] / seen[:, 2:] + np.array(SIZE) / 2
+
+
+def views(points: Floats, turn: float, shift: tuple[float, float, float], outliers: int) -> tuple[LocalFeatures, ...]:
+    """Two images of the points; each keypoint matches that of the same row, the last `outliers` wrongly."""
+    rng = np.random.default_rng(0)
+    descriptors = rng.integers(-60, 61, (len(points), 64)).astype(np.int8)
+    a, b = project(points, 0.0, (0, 0, 0)), project(points, turn, shift)
+    b[len(b) - outliers :] = rng.random((outliers, 2)) * SIZE
+    noise = rng.normal(0, 0.3, (2, len(points), 2))
+    return tuple(
+        LocalFeatures((xy + n).astype(np.float32), descriptors, SIZE) for xy, n in zip((a, b), noise, strict=True)
+    )
+
+
+def scene(flat: bool, count: int = 120) -> Floats:
+    rng = np.random.default_rng(1)
+    depth = np.full(count, 8.0) if flat else rng.uniform(4, 20, count)
+    return np.column_stack([rng.uniform(-0.4, 0.4, count) * depth, rng.uniform(-0.3, 0.3, count) * depth, depth])
+
+
+def test_true_matches_are_inliers_and_wrong_ones_are_not() -> None:
+    query, other = views(scene(flat=False), 0.1, (1.0, 0.1, 0.3), outliers=40)
+    (found,) = verify(query, [other])
+    assert found.pairs[:, 0].tolist() == list(range(120))
+    assert found.inlier[:80].mean() > 0.95
+    assert found.inlier[80:].mean() < 0.25  # a wrong match can lie on its epipolar line
+    assert found.planar.sum() < 60  # no homography explains a deep scene seen from two places
+    assert found.cells > 20
+
+
+@pytest.mark.parametrize(("turn", "shift"), [(0.2, (0.0, 0.0, 0.0)), (0.1, (1.0, 0.0, 0.5))])
+def test_a_turned_camera_or_a_flat_scene_is_a_homography(turn: float, shift: tuple[float, float, float]) -> None:
+    query, other = views(scene(flat=any(shift)), turn, shift, outliers=40)
+    (found,) = verify(query, [other])
+    assert found.planar[:80].mean() > 0.95
+    assert found.planar[80:].mean() < 0.1
+
+
+def test_the_same_images_give_the_same_inliers() -> None:
+    query, other = views(scene(flat=False), 0.1, (1.0, 0.1, 0.3), outliers=60)
+    first, second = (verify(query, [other])[0] for _ in range(2))
+    np.testing.assert_array_equal(first.inlier, second.inlier)
+
+
+def test_few_matches_are_no_geometry() -> None:
+    query, other = views(scene(flat=False, count=7), 0.1, (1.0, 0.0, 0.0), outliers=0)
+    (found,) = verify(query, [other])
+    assert (len(found.pairs), found.inliers, found.cells) == (7, 0, 0)
+
+
+def test_inliers_in_one_corner_fill_few_cells() -> None:
+    rng = np.random.default_rng(2)
+    xy = (rng.random((60, 2)) * 40).astype(np.float32)
+    one = LocalFeatures(xy, rng.integers(-60, 61, (60, 64)).astype(np.int8), SIZE)
+    pairs = np.repeat(np.arange(60)[:, None], 2, axis=1)
+    assert 1 <= two_view(one, one, pairs).cells <= 2
+
+
+def test_a_photo_without_features_has_no_evidence() -> None:
+    query, other = views(scene(flat=True), 0.1, (1.0, 0.0, 0.5), outliers=0)
+    found = gather_evidence(query, [None, other])
+    assert np.isnan(found.inliers).tolist() == [True, False]
+    assert found.planar[1] > 100
+    assert [part.tolist()[0] for part in found.beyond_chance] == [0.0, 0.0]
+
+
+def test_scores_by_hand() -> None:
+    evidence = Evidence(np.array([7.0, 27.0]), np.array([4.0, 3.0]))
+    expected = np.array([-0.5 * 0.25 / 0.1, -0.5 * 0.36 / 0.1 + 0.9 * np.log(21)])
+    assert match_scores([0.5, 0.6], 0.1, evidence) == pytest.approx(expected - expected.max())
+    assert match_scores([0.5, 0.6], 0.1) == pytest.approx([0.0, -1.1])
+    assert match_scores([], 0.1).shape == (0,)
