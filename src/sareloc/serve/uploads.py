@@ -20,6 +20,7 @@ from starlette.datastructures import FormData, UploadFile
 
 from sareloc.errors import MapError, PhotoError, PositionError
 from sareloc.maps import MapFile, MapPhoto, open_map_file
+from sareloc.maps.features import add_missing_features, read_keypoints
 from sareloc.maps.file import name_in_map
 from sareloc.models import PlaceModel
 from sareloc.photos import Geotag, SizeRule, decode, read_exif_geotag
@@ -138,7 +139,9 @@ def photos_folder(map_path: Path) -> Path:
 
 
 class Adder:
-    """Adds photos to a map in batches: one run of the model and one transaction for each."""
+    """Adds photos to a map in batches: one run of the model and one transaction for each.
+
+    Local features are added in a further transaction, if the map holds those of its other photos."""
 
     def __init__(self, model: PlaceModel, map_path: Path, batch: int) -> None:
         self.model = model
@@ -163,6 +166,9 @@ class Adder:
         folder.mkdir(exist_ok=True)
         stored = {digest: _store(folder / f"{digest.hex()}{photo.ending}", photo) for digest, photo in new.items()}
         file.add([_record(photo, stored[digest], digest, file) for digest, photo in new.items()], descriptors)
+        keypoints = read_keypoints(file)
+        if keypoints is not None:
+            add_missing_features(file, keypoints, device=self.model.device, progress=False)
 
     def remove(self, photo_id: int) -> bool:
         """Remove a photo, and its file if it was added by `add`. Returns whether the map had the photo."""
