@@ -133,7 +133,7 @@ def test_made_names_say_what_they_were_made_of(
     assert geotag is not None
     assert distance_m(geotag.latlon, made.latlon) < 0.01
     assert geotag.time == time
-    assert geotag.heading_deg == (None if heading is None else pytest.approx(heading, abs=0.005001))  # halves are rounded
+    assert geotag.heading_deg == (None if heading is None else pytest.approx(heading, abs=0.005001))
 
 
 @pytest.mark.parametrize("part", ["a@b", "a/b"])
