@@ -53,11 +53,19 @@ def localize(town: Path, *words: str | Path) -> int:
 def test_json_is_one_object_a_line(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert localize(town, town / "queries" / "q05.jpg", town / "elsewhere.jpg", "--json", "--top", "3") == 0
     found, lost = (json.loads(line) for line in capsys.readouterr().out.splitlines())
-    assert list(found) == ["photo", "latlon", "radius_m", "confidence", "matches"]
+    assert list(found) == ["photo", "latlon", "radius_m", "confidence", "heading_deg", "matches"]
     assert found["photo"] == str(town / "queries" / "q05.jpg")
     assert distance_m(found["latlon"], position(5, 3.0)) < 25
     assert len(found["matches"]) == 3
-    assert list(found["matches"][0]) == ["id", "photo", "latlon", "distance", "inliers", "planar_inliers"]
+    assert list(found["matches"][0]) == [
+        "id",
+        "photo",
+        "latlon",
+        "distance",
+        "inliers",
+        "planar_inliers",
+        "heading_deg",
+    ]
     assert lost["latlon"] is None
     assert lost["reason"].startswith("not in this map")
 

@@ -119,10 +119,17 @@ def _write_table(path: Path, columns: tuple[str, ...], rows: Rows) -> None:
         csv.writer(file).writerows([columns, *rows])
 
 
+OPTIONAL = {("heading_deg", kind): "float or null" for kind in ("float", "null")}
+"""Values that depend on the matches: whether the headings of the photos agree."""
+
+
 def shape(value: Any) -> Any:
     """The JSON value with a type for each value."""
     if isinstance(value, dict):
-        return {key: _type(value[key]) if key in FREE else shape(value[key]) for key in sorted(value)}
+        return {
+            key: OPTIONAL.get((key, _type(value[key]))) or (_type(value[key]) if key in FREE else shape(value[key]))
+            for key in sorted(value)
+        }
     if isinstance(value, list):
         return _together([shape(item) for item in value])
     return _type(value)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from sareloc.arrays import Floats
-from sareloc.geometry import Evidence, LocalFeatures, gather_evidence, match_scores, two_view, verify
+from sareloc.geometry import Evidence, LocalFeatures, count_inliers, match_scores, turn_deg, two_view, verify
 
 SIZE, FOCAL_PX = (480, 360), 420.0
 
@@ -76,10 +78,39 @@ def test_inliers_in_one_corner_fill_few_cells() -> None:
 
 def test_a_photo_without_features_has_no_evidence() -> None:
     query, other = views(scene(flat=True), 0.1, (1.0, 0.0, 0.5), outliers=0)
-    found = gather_evidence(query, [None, other])
+    found = count_inliers(verify(query, [None, other]))
     assert np.isnan(found.inliers).tolist() == [True, False]
     assert found.planar[1] > 100
     assert [part.tolist()[0] for part in found.beyond_chance] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("turn", [-0.3, 0.0, 0.25])
+@pytest.mark.parametrize("shift", [(1.0, 0.0, 0.4), (0.0, 0.0, -1.5)])
+def test_the_turn_between_two_cameras(turn: float, shift: tuple[float, float, float]) -> None:
+    """The second camera is turned to the right by `turn`, so that the first is turned to the left against it."""
+    query, other = (replace(one, focal_px=FOCAL_PX) for one in views(scene(flat=False), turn, shift, outliers=20))
+    (view,) = verify(query, [other])
+    assert view is not None
+    assert turn_deg(query, other, view) == pytest.approx(-np.degrees(turn), abs=1.5)
+
+
+def test_the_focal_length_matters_for_the_turn() -> None:
+    query, other = views(scene(flat=False), 0.25, (1.0, 0.0, 0.4), outliers=0)
+    (view,) = verify(query, [other])
+    assert view is not None
+    right, wide = (
+        turn_deg(replace(query, focal_px=f), replace(other, focal_px=f), view) for f in (FOCAL_PX, FOCAL_PX / 2)
+    )
+    assert right == pytest.approx(-np.degrees(0.25), abs=1.5)
+    assert wide is not None
+    assert abs(wide - right) > 3
+
+
+def test_few_inliers_tell_no_turn() -> None:
+    query, other = views(scene(flat=False, count=7), 0.1, (1.0, 0.0, 0.0), outliers=0)
+    (view,) = verify(query, [other])
+    assert view is not None
+    assert turn_deg(query, other, view) is None
 
 
 def test_scores_by_hand() -> None:

@@ -16,11 +16,12 @@ from sareloc.errors import PhotoError
 from sareloc.geometry import Evidence
 from sareloc.localize import Localizer, Search, estimate, read_query
 from sareloc.localize.calibrate import calibrate
-from sareloc.localize.estimate import Match, weigh
+from sareloc.localize.estimate import Match, agreed_heading, fuse, weigh
 from sareloc.localize.verify import Verifier, read_queries
 from sareloc.maps import PlaceMap, build_map
+from sareloc.photos import Geotag, exif_bytes
 
-PLACES = 12
+PLACES, HEADING_DEG = 12, 350.0
 
 
 def wall(place: int, shift: int = 0) -> np.ndarray:
@@ -32,7 +33,10 @@ def wall(place: int, shift: int = 0) -> np.ndarray:
 def write_town(folder: Path, keypoints: int) -> PlaceMap:
     for place in range(PLACES):
         for i in range(2):
-            write_view(folder / "photos" / f"{place:02d}_{i}.png", wall(place, 8 * i), position(place, 3.0 * i))
+            tag = Geotag(position(place, 3.0 * i), HEADING_DEG)
+            path = folder / "photos" / f"{place:02d}_{i}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(wall(place, 8 * i)).save(path, quality=95, exif=exif_bytes(tag))
     build_map(street_model(), folder / "photos", folder / "town.gpkg", keypoints=keypoints, progress=False)
     return PlaceMap(folder / "town.gpkg")
 
@@ -51,7 +55,7 @@ def town(town_folder: Path) -> PlaceMap:
 
 def evidence_of(verifier: Verifier, place: int, place_map: PlaceMap) -> Evidence:
     query = read_query(wall(place, 20), street_model().preprocess.size, detail=True)
-    return verifier.evidence(verifier.features([query])[0], place_map.ids, place_map.files)
+    return verifier.verify(verifier.features([query])[0], place_map.ids, place_map.files)[0]
 
 
 @pytest.mark.parametrize("place", [0, 5, 11])
@@ -105,6 +109,40 @@ def test_a_localizer_puts_the_photos_with_most_evidence_first(town: PlaceMap) ->
         assert fix.latlon == pytest.approx(position(place, 1.5), abs=1e-4)
         assert len(fix.matches) == 24
         assert None not in {match.inliers for match in fix.matches}
+
+
+def test_the_heading_is_that_of_the_photos_and_the_turn_between_them(town: PlaceMap) -> None:
+    localizer = Localizer(street_model(), town, Search(verify=24), min_confidence=0)
+    heading = localizer.localize(wall(7, 20)).heading_deg
+    assert heading is not None
+    assert abs((heading - HEADING_DEG + 180) % 360 - 180) < 20  # a flat wall: turning and moving look alike
+    assert Localizer(street_model(), town, Search(verify=0), min_confidence=0).localize(wall(7)).heading_deg is None
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ([(350.0, 40), (10.0, 40)], 0.0),
+        ([(80.0, 90), (100.0, 30)], 85.0),
+        ([(0.0, 50), (180.0, 50)], None),
+        ([(None, 50)], None),
+        ([], None),
+    ],
+)
+def test_headings_of_matches_are_averaged_on_the_circle(
+    told: list[tuple[float | None, int]], expected: float | None
+) -> None:
+    matches = [
+        Match(i, f"{i}.jpg", position(0), 0.8, inliers=n, planar_inliers=n, heading_deg=heading)
+        for i, (heading, n) in enumerate(told)
+    ]
+    far = Match(9, "far.jpg", position(5), 0.8, inliers=500, planar_inliers=0, heading_deg=123.0)
+    found = agreed_heading([*matches, far], fuse([position(0)], [0.8]))
+    if expected is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert abs((found - expected + 180) % 360 - 180) < 0.1
 
 
 def test_a_place_that_matches_is_surer_than_one_that_does_not(town: PlaceMap) -> None:

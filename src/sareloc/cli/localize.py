@@ -67,8 +67,8 @@ def localize_command(
         follow each other. Photos are sorted by time if all have one (in a table geotags.csv or geotags.geojson beside
         them, their EXIF or their names); otherwise they stay in the order given.
     as_json
-        Print one JSON object a line: photo, latlon, radius_m, confidence, matches; without a position also reason,
-        guess and guess_radius_m.
+        Print one JSON object a line: photo, latlon, radius_m, confidence, heading_deg, matches; without a position also
+        reason, guess and guess_radius_m.
     as_geojson
         Print one GeoJSON FeatureCollection.
     as_csv

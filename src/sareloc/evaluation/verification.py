@@ -15,11 +15,12 @@ from sareloc.errors import PhotoError
 from sareloc.geometry import (
     KEYPOINTS,
     LocalFeatureExtractor,
+    count_inliers,
     feature_size,
-    gather_evidence,
     match_scores,
     pack_features,
     unpack_features,
+    verify,
 )
 from sareloc.loading import load_images
 
@@ -66,7 +67,7 @@ def verify_rankings(
         others = [features_of[one] for one in results]
         unpacked = [None if other is None else unpack_features(other) for other in others]
         scores = match_scores(
-            distances[row, : len(results)], temperature, gather_evidence(unpack_features(packed), unpacked)
+            distances[row, : len(results)], temperature, count_inliers(verify(unpack_features(packed), unpacked))
         )
         order = np.argsort(-scores, kind="stable")
         rankings[row, : len(results)] = rankings[row, order]

@@ -1,6 +1,6 @@
 """Geometry between photos: local features, their matches, the two-view geometry that verifies them, its evidence."""
 
-from sareloc.geometry.evidence import Evidence, gather_evidence, match_scores
+from sareloc.geometry.evidence import Evidence, count_inliers, match_scores
 from sareloc.geometry.local_features import (
     KEYPOINTS,
     LocalFeatureExtractor,
@@ -11,6 +11,7 @@ from sareloc.geometry.local_features import (
     unpack_features,
 )
 from sareloc.geometry.matching import match_features
+from sareloc.geometry.relative_pose import turn_deg
 from sareloc.geometry.two_view import TwoView, two_view, verify
 
 __all__ = [
@@ -19,12 +20,13 @@ __all__ = [
     "LocalFeatureExtractor",
     "LocalFeatures",
     "TwoView",
+    "count_inliers",
     "feature_size",
     "focal_px_of",
-    "gather_evidence",
     "match_features",
     "match_scores",
     "pack_features",
+    "turn_deg",
     "two_view",
     "unpack_features",
     "verify",

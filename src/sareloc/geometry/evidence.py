@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sareloc.arrays import Floats, Ints
-from sareloc.geometry.local_features import LocalFeatures
-from sareloc.geometry.two_view import verify
+from sareloc.geometry.two_view import TwoView
 
 AFFINITY_SCORE, INLIER_SCORE, PLANAR_SCORE = 0.5, 0.9, 1.6
 """Weights of a verified match's score, see `match_scores`: fitted on training towns, rounded."""
@@ -38,13 +37,12 @@ class Evidence:
         return np.log1p(np.maximum(inliers - CHANCE_INLIERS, 0)), np.log1p(np.maximum(planar - CHANCE_PLANAR, 0))
 
 
-def gather_evidence(query: LocalFeatures, others: Sequence[LocalFeatures | None]) -> Evidence:
-    """The evidence for K photos by their local features; of None, which are unknown, NaN."""
-    rows = [row for row, other in enumerate(others) if other is not None]
-    inliers, planar = np.full((2, len(others)), np.nan)
-    views = verify(query, [other for other in others if other is not None])
-    inliers[rows] = [view.inliers for view in views]
-    planar[rows] = [int(view.planar.sum()) for view in views]
+def count_inliers(views: Sequence[TwoView | None]) -> Evidence:
+    """The evidence of K two-view geometries; of None, NaN."""
+    inliers, planar = (
+        np.array([np.nan if view is None else int(getattr(view, mask).sum()) for view in views])
+        for mask in ("inlier", "planar")
+    )
     return Evidence(inliers, planar)
 
 

@@ -44,9 +44,11 @@ class TwoView:
         return int(self.inlier.sum())
 
 
-def verify(query: LocalFeatures, others: Sequence[LocalFeatures]) -> list[TwoView]:
-    """The two-view geometry of a query and each other photo. Deterministic."""
-    return [two_view(query, other, pairs) for other, pairs in zip(others, match_features(query, others), strict=True)]
+def verify(query: LocalFeatures, others: Sequence[LocalFeatures | None]) -> list[TwoView | None]:
+    """The two-view geometry of a query and each other photo; None for None. Deterministic."""
+    known = [other for other in others if other is not None]
+    found = (two_view(query, other, pairs) for other, pairs in zip(known, match_features(query, known), strict=True))
+    return [None if other is None else next(found) for other in others]
 
 
 def two_view(query: LocalFeatures, other: LocalFeatures, pairs: Ints) -> TwoView:

@@ -35,8 +35,12 @@ SURE_INLIERS = 15
 """Photos with so many inliers or more confirm one another."""
 GRAIN_M = 5.0
 FORMAT = 1
+AGREEING = 0.8
+"""Least length of the mean of headings as unit vectors: 1 if all are equal."""
 NO_MATCHES = "there is no photo of the map to compare with in the area asked for"
 
+
+JSON_ORDER = ("latlon", "radius_m", "confidence", "heading_deg", "matches", "reason", "guess", "guess_radius_m")
 
 LatLon = tuple[float, float]
 """Latitude, longitude in degrees, WGS84."""
@@ -57,6 +61,8 @@ class Match:
     """Local features that match and agree on one epipolar geometry; None: the match was not verified."""
     planar_inliers: int | None = None
     """Local features that match and agree on one homography; None: the match was not verified."""
+    heading_deg: float | None = None
+    """The query's heading by this photo's own and the relative pose of the two; None: not estimated."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,8 @@ class Fix:
     """Without a position but with matches: the position that a lower `min_confidence` would have given."""
     guess_radius_m: float | None = None
     """The radius of the guess."""
+    heading_deg: float | None = None
+    """The direction of the optical axis, clockwise from north, 0 to 360; None: unknown, or the matches disagree."""
 
     @property
     def found(self) -> bool:
@@ -86,9 +94,10 @@ class Fix:
         return self.latlon is not None
 
     def to_json(self, photo: str) -> dict[str, Any]:
-        """A JSON object: photo, latlon, radius_m, confidence, matches; if latlon is null also reason, and guess and
-        guess_radius_m if there are matches."""
-        told: dict[str, Any] = {"photo": photo, **asdict(self)}
+        """A JSON object: photo, latlon, radius_m, confidence, heading_deg, matches; if latlon is null also reason, and
+        guess and guess_radius_m if there are matches."""
+        stated = asdict(self)
+        told: dict[str, Any] = {"photo": photo, **{name: stated[name] for name in JSON_ORDER}}
         absent = {name for name in ("reason", "guess", "guess_radius_m") if told[name] is None}
         return {name: value for name, value in told.items() if name not in absent}
 
@@ -197,7 +206,28 @@ def fix_at(
     if confidence < min_confidence:
         reason = f"not in this map: the best guess has confidence {confidence:.2f}, below {min_confidence:.2f}"
         return Fix(None, None, confidence, tuple(matches), reason, place.latlon, calibration.radius_m(place))
-    return Fix(place.latlon, calibration.radius_m(place), confidence, tuple(matches))
+    heading = agreed_heading(matches, place)
+    return Fix(place.latlon, calibration.radius_m(place), confidence, tuple(matches), heading_deg=heading)
+
+
+def agreed_heading(matches: Sequence[Match], place: Place) -> float | None:
+    """The query's heading in degrees by the matches in a place: their circular mean, weighted by inliers.
+
+    None if no match in the place has one, or if they disagree: the mean vector is shorter than 0.8.
+    """
+    here = ecef_from_wgs84(place.latlon)
+    told = [
+        (math.radians(match.heading_deg), match.inliers)
+        for match in matches
+        if match.heading_deg is not None
+        and match.inliers
+        and float(np.linalg.norm(ecef_from_wgs84(match.latlon) - here)) <= PLACE_M
+    ]
+    if not told:
+        return None
+    angles, weights = np.array(told).T
+    mean = weights @ np.exp(1j * angles) / weights.sum()
+    return math.degrees(np.angle(mean)) % 360 if abs(mean) >= AGREEING else None
 
 
 def columns(matches: Sequence[Match]) -> tuple[Floats, Floats, Evidence | None]:

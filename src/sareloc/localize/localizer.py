@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from sareloc.arrays import Floats
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.geometry import Evidence
 from sareloc.localize.calibration import calibrate_by_map
@@ -172,8 +173,8 @@ class Localizer:
             return lists
         found = []
         for row, features in enumerate(self.verifier.features(queries)):
-            evidence = self.verifier.evidence(features, retrieved.ids[row, :first], retrieved.files[row][:first])
-            found.append(_ranked(lists[row], evidence, self.calibration.temperature))
+            verified = self.verifier.verify(features, retrieved.ids[row, :first], retrieved.files[row][:first])
+            found.append(_ranked(lists[row], *verified, self.calibration.temperature))
         return found
 
     def load(self, photos: Sequence[Query]) -> Iterator[QueryImage | PhotoError]:
@@ -190,14 +191,23 @@ class Localizer:
                 yield query if isinstance(query, PhotoError) else next(found)
 
 
-def _ranked(matches: Sequence[Match], evidence: Evidence, temperature: float) -> tuple[Match, ...]:
+def _ranked(matches: Sequence[Match], evidence: Evidence, headings: Floats, temperature: float) -> tuple[Match, ...]:
     """The verified matches, which are the first, by their weights (see `weigh`), then the others."""
     count = len(evidence.inliers)
     if np.isnan(evidence.inliers).all():
         return tuple(matches)
     verified = [
-        match if np.isnan(inliers) else replace(match, inliers=int(inliers), planar_inliers=int(planar))
-        for match, inliers, planar in zip(matches[:count], evidence.inliers, evidence.planar, strict=True)
+        match
+        if np.isnan(inliers)
+        else replace(
+            match,
+            inliers=int(inliers),
+            planar_inliers=int(planar),
+            heading_deg=None if np.isnan(heading) else float(heading),
+        )
+        for match, inliers, planar, heading in zip(
+            matches[:count], evidence.inliers, evidence.planar, headings, strict=True
+        )
     ]
     distances = np.array([match.distance for match in verified])
     order = np.lexsort((distances, -weigh(distances, temperature, evidence)))

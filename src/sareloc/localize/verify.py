@@ -13,15 +13,17 @@ import numpy as np
 import PIL.Image
 import torch
 
-from sareloc.arrays import Image, Ints
+from sareloc.arrays import Floats, Image, Ints
 from sareloc.errors import PhotoError
 from sareloc.geometry import (
     Evidence,
     LocalFeatureExtractor,
     LocalFeatures,
+    count_inliers,
     feature_size,
     focal_px_of,
-    gather_evidence,
+    turn_deg,
+    verify,
 )
 from sareloc.loading import load_images
 from sareloc.maps import PlaceMap
@@ -30,6 +32,7 @@ from sareloc.photos import MAX_PIXELS, SizeRule, decode, read_focal_35mm
 VERIFIED = 20
 """Default: how many matches are verified if the map holds local features."""
 CACHE_BYTES = 256 * 2**20
+HEADING_INLIERS, HEADING_PHOTOS = 30, 5
 FEW = 8  # photos: starting workers takes longer than decoding so many
 
 Photo = str | Path | bytes | Image
@@ -123,8 +126,11 @@ class Verifier:
             for one, query in zip(found, queries, strict=True)
         ]
 
-    def evidence(self, query: LocalFeatures, ids: Ints, files: Sequence[str]) -> Evidence:
+    def verify(self, query: LocalFeatures, ids: Ints, files: Sequence[str]) -> tuple[Evidence, Floats]:
         """What the local features of K photos of the map, by their ids (K,) and file names, say of a query.
+
+        The evidence, and the query's headings (K,) in degrees by the five photos with most inliers, at least 30, whose
+        own headings the map knows; NaN by the others.
 
         A photo whose features are neither in the map nor can be computed from its file is not verified (NaN). If that
         is so for all, a warning is logged, once.
@@ -132,7 +138,18 @@ class Verifier:
         held = self._features_of_photos(ids, files)
         if len(ids) and not held:
             self._warn(files)
-        return gather_evidence(query, [held.get(photo_id) for photo_id in ids.tolist()])
+        others = [held.get(photo_id) for photo_id in ids.tolist()]
+        views = verify(query, others)
+        evidence = count_inliers(views)
+        headings = np.full(len(ids), np.nan)
+        rows = np.flatnonzero(evidence.inliers >= HEADING_INLIERS)
+        rows = rows[np.argsort(-evidence.inliers[rows], kind="stable")][:HEADING_PHOTOS]
+        for row, known in zip(rows.tolist(), self.place_map.headings_deg(ids[rows]).tolist(), strict=True):
+            other, view = others[row], views[row]
+            if other is not None and view is not None and not np.isnan(known):
+                turned = turn_deg(query, other, view)
+                headings[row] = np.nan if turned is None else (known + turned) % 360
+        return evidence, headings
 
     def _features_of_photos(self, ids: Ints, files: Sequence[str]) -> dict[int, LocalFeatures]:
         held = self.place_map.local_features(ids)

@@ -17,6 +17,7 @@ FIX: dict[str, Any] = {
     "latlon": [48.85841, 2.29453],
     "radius_m": 12.4,
     "confidence": 0.93,
+    "heading_deg": 214.5,
     "matches": [
         {
             "id": 7,
@@ -25,6 +26,7 @@ FIX: dict[str, Any] = {
             "distance": 0.41,
             "inliers": 87,
             "planar_inliers": 52,
+            "heading_deg": 214.5,
         }
     ],
 }
@@ -48,6 +50,9 @@ class MatchAnswer(BaseModel):
     planar_inliers: int | None = Field(
         default=None, description="Matched local features that agree on one homography; null: not verified."
     )
+    heading_deg: float | None = Field(
+        default=None, description="Heading of the query by this photo's own heading; null if it was not estimated."
+    )
 
 
 class FixAnswer(BaseModel):
@@ -63,6 +68,10 @@ class FixAnswer(BaseModel):
         description="90 % error radius in metres: of 10 positions for places in the map, 9 are within it of the truth."
     )
     confidence: float = Field(description="Probability that the position is within 25 m of the truth.")
+    heading_deg: float | None = Field(
+        default=None,
+        description="Direction of the optical axis, degrees clockwise from north; null if unknown or uncertain.",
+    )
     matches: list[MatchAnswer]
     reason: str = Field(default="", description="Why there is no position; absent if there is one.")
     guess: tuple[float, float] | None = Field(
