@@ -66,16 +66,16 @@ def load_set(name: str, args: argparse.Namespace) -> tuple[Places, list[Path]]:
 
 
 def build(model: PlaceModel, places: Places, path: Path, workers: int) -> PlaceMap:
-    if not path.exists():
-        table = path.with_suffix(".csv")
-        photos = [places.database.path(row).resolve() for row in range(len(places.database))]
-        with table.open("w", newline="") as file:
-            rows = csv.writer(file)
-            rows.writerow(("file", "lat", "lon"))
-            rows.writerows((photo, *latlon) for photo, latlon in zip(photos, latlon_of(places.database), strict=True))
-        start = time.monotonic()
-        report = build_map(model, photos, path, geotags=table, workers=workers, progress=False)
-        print(f"{path.name}: {report.added} photos in {time.monotonic() - start:.0f} s", flush=True)
+    """The map of a set's database; one that was begun is continued."""
+    table = path.with_suffix(".csv")
+    photos = [places.database.path(row).resolve() for row in range(len(places.database))]
+    with table.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(("file", "lat", "lon"))
+        rows.writerows((photo, *latlon) for photo, latlon in zip(photos, latlon_of(places.database), strict=True))
+    start = time.monotonic()
+    report = build_map(model, photos, path, geotags=table, workers=workers, progress=False)
+    print(f"{path.name}: {report.added} photos in {time.monotonic() - start:.0f} s", flush=True)
     return PlaceMap(path)
 
 
