@@ -30,6 +30,7 @@ from sareloc.localize import Fix, Localizer, Search
 from sareloc.localize.calibration import expected_calibration_error
 from sareloc.maps import PlaceMap, build_map
 from sareloc.models import PlaceModel, load_model
+from sareloc.photos import read_geotag
 
 ORIGIN = (48.0, 11.0)  # of sets whose positions are local metres
 HIT_M, SURE = 25.0, 0.5
@@ -37,11 +38,15 @@ SETS = ("cambridge", "gardens-day", "gardens-night", "gardens-both", "tmbud-nigh
 COLUMNS = (
     "recall@1", "verified", "correct", "answered", "of answers correct", "correct and answered",
     "unverified, correct and answered", "same town rejected",
-    "others rejected", "ECE", "in radius", "median m", "ms",
+    "others rejected", "ECE", "in radius", "median m", "heading, median degrees", "ms",
 )  # fmt: skip
 
 
 def latlon_of(photos: PhotoSet) -> np.ndarray:
+    """Degrees (N, 2): from the photos' own geotags, else from the positions of the set."""
+    tags = [read_geotag(photos.path(row)) for row in range(len(photos))]
+    if None not in tags:
+        return np.array([tag.latlon for tag in tags])
     metres = photos.positions.metres
     return wgs84_from_ecef(metres) if metres.shape[1] == 3 else wgs84_from_enu(metres, ORIGIN)
 
@@ -71,8 +76,12 @@ def build(model: PlaceModel, places: Places, path: Path, workers: int) -> PlaceM
     photos = [places.database.path(row).resolve() for row in range(len(places.database))]
     with table.open("w", newline="") as file:
         rows = csv.writer(file)
-        rows.writerow(("file", "lat", "lon"))
-        rows.writerows((photo, *latlon) for photo, latlon in zip(photos, latlon_of(places.database), strict=True))
+        rows.writerow(("file", "lat", "lon", "heading"))
+        headings = [None if tag is None else tag.heading_deg for tag in map(read_geotag, photos)]
+        rows.writerows(
+            (photo, *latlon, heading)
+            for photo, latlon, heading in zip(photos, latlon_of(places.database), headings, strict=True)
+        )
     start = time.monotonic()
     report = build_map(model, photos, path, geotags=table, workers=workers, progress=False)
     print(f"{path.name}: {report.added} photos in {time.monotonic() - start:.0f} s", flush=True)
@@ -107,6 +116,11 @@ def judge(
     verified = first_right(fixes)
     plain_right = np.array([fix.confidence >= SURE for fix in plain])
     plain_right &= distance_m([fix.latlon for fix in plain], truth) <= HIT_M
+    turned = [
+        abs((fix.heading_deg - tag.heading_deg + 180) % 360 - 180)
+        for fix, tag in zip(fixes, map(read_geotag, queries), strict=True)
+        if fix.heading_deg is not None and tag is not None and tag.heading_deg is not None
+    ]
     rejected = [100 * float(np.mean([f.confidence < SURE for f in part])) if part else None for part in strangers]
     radius = np.array([fix.radius_m for fix in fixes])
     low, high = interval(100.0 * (right & sure))
@@ -126,6 +140,8 @@ def judge(
         "ECE": expected_calibration_error(confidence, truly, counts=counts),
         "in radius": 100 * float((error <= radius)[sure].mean()),
         "median m": float(np.median(error[sure])),
+        "heading, median degrees": float(np.median(turned)) if turned else None,
+        "headings": len(turned),
         "ms": 1000 * seconds / len(queries),
     }
 
