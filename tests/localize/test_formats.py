@@ -25,7 +25,7 @@ def test_a_line_for_people() -> None:
 def test_geojson_has_longitude_first_and_null_for_nowhere() -> None:
     found, lost = json.loads(geojson(ANSWERS))["features"]
     assert found["geometry"] == {"type": "Point", "coordinates": [-2.2945, 48.85841234567]}
-    assert list(found["properties"]) == ["photo", "radius_m", "confidence", "matches"]
+    assert list(found["properties"]) == ["photo", "radius_m", "confidence", "heading_deg", "matches"]
     assert lost["geometry"] is None
     assert lost["properties"]["reason"] == LOST.reason
 
