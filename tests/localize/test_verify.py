@@ -14,7 +14,7 @@ from tests.localize.street import position, street_model, write_view
 
 from sareloc.errors import PhotoError
 from sareloc.geometry import Evidence
-from sareloc.localize import Localizer, Search, estimate, read_query
+from sareloc.localize import Localizer, QueryImage, Search, estimate, read_query
 from sareloc.localize.calibrate import calibrate
 from sareloc.localize.estimate import Match, agreed_heading, fuse, weigh
 from sareloc.localize.verify import Verifier, read_queries
@@ -143,6 +143,13 @@ def test_headings_of_matches_are_averaged_on_the_circle(
     else:
         assert found is not None
         assert abs((found - expected + 180) % 360 - 180) < 0.1
+
+
+def test_a_query_that_was_decoded_without_detail_is_verified_by_its_image(town: PlaceMap) -> None:
+    """As one that a service decoded while its map was empty."""
+    localizer = Localizer(street_model(), town, Search(verify=24), min_confidence=0)
+    fix = localizer.localize(QueryImage(wall(7, 20)))
+    assert fix.matches[0].photo.startswith("photos/07")
 
 
 def test_a_place_that_matches_is_surer_than_one_that_does_not(town: PlaceMap) -> None:

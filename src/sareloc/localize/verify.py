@@ -118,9 +118,9 @@ class Verifier:
         self._warned = False
 
     def features(self, queries: Sequence[QueryImage]) -> list[LocalFeatures]:
-        """The local features of queries that have `detail`."""
-        found = self.extractor.extract([query.detail for query in queries if query.detail is not None])
-        assert len(found) == len(queries), "queries were decoded without detail"
+        """The local features of queries; of one that was decoded without `detail`, from its smaller image."""
+        images = [_reduced(query.image) if query.detail is None else query.detail for query in queries]
+        found = self.extractor.extract(images)
         return [
             replace(one, focal_px=focal_px_of(query.focal_35mm, one.size))
             for one, query in zip(found, queries, strict=True)
