@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sareloc.datasets.places import Places, Protocol
 from sareloc.errors import ArgumentError
+from sareloc.evaluation.fixes import FixReport, judge_fixes
 from sareloc.evaluation.judging import NS, PROTOCOLS, CurvePoint, Report, Rule, apply_protocol, evaluate_rankings
 from sareloc.evaluation.ranking import Boxes, Ranked, rank, rank_by_map, search
 from sareloc.evaluation.verification import verify_rankings
@@ -17,12 +18,14 @@ from sareloc.models.place_model import PlaceModel
 __all__ = [
     "PROTOCOLS",
     "CurvePoint",
+    "FixReport",
     "Ranked",
     "Report",
     "Rule",
     "apply_protocol",
     "evaluate",
     "evaluate_rankings",
+    "judge_fixes",
     "rank",
     "rank_by_map",
     "search",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
@@ -16,11 +15,12 @@ from sareloc.errors import ArgumentError, DatasetError, look_up
 from sareloc.evaluation.metrics import (
     average_precision,
     average_precision_at,
-    bootstrap_interval,
+    finite_or_none,
     keep_only,
     not_listed,
     one_per_panorama,
     other_time,
+    percent_interval,
     precision_recall,
     quantiles,
     recall_at,
@@ -74,13 +74,14 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object, as `sareloc evaluate --json` prints it."""
-        return {key: _plain(value) for key, value in asdict(self).items()}
+        return {key: plain_json(value) for key, value in asdict(self).items()}
 
 
-def _plain(value: Any) -> Any:
+def plain_json(value: Any) -> Any:
+    """The JSON value of a field of a report: keys are texts, tuples lists."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    return [_plain(inner) for inner in value] if isinstance(value, tuple) else value
+        return {str(key): plain_json(inner) for key, inner in value.items()}
+    return [plain_json(inner) for inner in value] if isinstance(value, tuple) else value
 
 
 NS = (1, 5, 10, 20)
@@ -180,7 +181,7 @@ def evaluate_rankings(
         queries=len(places.queries),
         queries_without_positives=sum(not len(rows) for rows in positives),
         recall=_percent(recall_at(right, ns)),
-        recall_at_1_interval=_interval(first_right, seed),
+        recall_at_1_interval=percent_interval(first_right, seed),
         plain_recall=plain,
         mean_average_precision=_mean_average_precision(places, rankings),
         median_error_m=None if spread is None else spread[0.5],
@@ -232,7 +233,7 @@ def _position_errors(places: Places, rankings: Ints) -> Floats | None:
 
 
 def _error_quantiles(errors_m: Floats) -> dict[float, float | None]:
-    return dict(zip(ERROR_SHARES, map(_known, quantiles(errors_m, ERROR_SHARES)), strict=True))
+    return dict(zip(ERROR_SHARES, map(finite_or_none, quantiles(errors_m, ERROR_SHARES)), strict=True))
 
 
 def _mean_average_precision(places: Places, rankings: Ints) -> float | None:
@@ -255,17 +256,6 @@ def _curve(distances: Floats, first_right: Bools) -> tuple[CurvePoint, ...]:
 
 def _percent(shares: Mapping[int, float]) -> dict[int, float]:
     return {n: 100 * share for n, share in shares.items()}
-
-
-def _known(metres: float) -> float | None:
-    return metres if math.isfinite(metres) else None
-
-
-def _interval(right: Bools, seed: int) -> tuple[float, float] | None:
-    if not len(right):
-        return None
-    low, high = bootstrap_interval(right, np.random.default_rng(seed))
-    return 100 * low, 100 * high
 
 
 def _column(column: npt.NDArray[Any] | None, places: Places, name: str) -> npt.NDArray[Any]:

@@ -10,6 +10,7 @@ Rules that remove results from a ranking before it is judged are (Q, K) masks (`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -158,3 +159,16 @@ def bootstrap_interval(
     means = rng.multinomial(n, counts / n, size=draws) @ distinct / n
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
+
+
+def percent_interval(chosen: Bools, seed: int) -> tuple[float, float] | None:
+    """95 % bootstrap interval of the percentage of queries (Q,) that are chosen; None without queries."""
+    if not len(chosen):
+        return None
+    low, high = bootstrap_interval(chosen, np.random.default_rng(seed))
+    return 100 * low, 100 * high
+
+
+def finite_or_none(value: float) -> float | None:
+    """The value, or None if it is infinite or NaN: nothing to count, or unknown."""
+    return value if math.isfinite(value) else None
