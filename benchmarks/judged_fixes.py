@@ -1,44 +1,36 @@
-"""Accuracy, confidence and calibration of fixes whose true positions are known, with bootstrap intervals."""
+"""Accuracy and calibration of fixes whose true positions are known, and the gain of one way over another."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
+from sareloc.evaluation import judge_fixes
+from sareloc.evaluation.fixes import fix_errors_m
 from sareloc.geo import distance_m
 from sareloc.localize import Fix
-from sareloc.localize.calibration import expected_calibration_error
 
-HIT_M, SURE = 25.0, 0.5
+HIT_M = 25.0
 DRAWS = 2000
 
 
-def judge(fixes: list[Fix], truth: np.ndarray) -> dict[str, float | None]:
-    """Of fixes that were made with no lower limit to their confidence."""
+def judge(fixes: list[Fix], truth: np.ndarray, strangers: list[Fix]) -> dict[str, float | None]:
+    """Of fixes that were made with no lower limit to their confidence; strangers: of out-of-map photos."""
     first = distance_m([fix.matches[0].latlon for fix in fixes], truth)
-    errors = distance_m([fix.latlon for fix in fixes], truth)
-    sure = np.array([fix.confidence >= SURE for fix in fixes])
-    right = errors <= HIT_M
+    judged = judge_fixes(fixes, truth, strangers=strangers)
     return {
         "recall@1": 100 * float((first <= HIT_M).mean()),
-        "fix_right": 100 * float(right.mean()),
-        "fix_median_m": float(np.median(errors)),
-        "right_kept": 100 * float(sure[right].mean()),
-        "sure_right": 100 * float(right[sure].mean()) if sure.any() else None,
+        "fix_right": judged.correct,
+        "fix_median_m": float(np.median(fix_errors_m(fixes, truth))),
+        "right_kept": 100 * judged.correct_and_answered / judged.correct if judged.correct else None,
+        "sure_right": judged.answers_correct,
+        "others_rejected": judged.strangers_rejected,
+        "ece": judged.calibration_error,
     }
 
 
 def right_ones(fixes: list[Fix], truth: np.ndarray) -> np.ndarray:
-    return distance_m([fix.latlon for fix in fixes], truth) <= HIT_M
-
-
-def told_of_strangers(fixes: list[Fix], truth: np.ndarray, strangers: list[Fix]) -> dict[str, float]:
-    """Photos of the other town, of which none can be right, and the calibration error over as many of both."""
-    rejected = 100 * float(np.mean([fix.confidence < SURE for fix in strangers]))
-    asked = [*fixes, *strangers[: len(fixes)]]
-    right = np.zeros(len(asked), dtype=bool)
-    right[: len(fixes)] = right_ones(fixes, truth)
-    return {"others_rejected": rejected, "ece": expected_calibration_error([fix.confidence for fix in asked], right)}
+    return fix_errors_m(fixes, truth) <= HIT_M
 
 
 def gain(right: np.ndarray, against: np.ndarray, groups: np.ndarray | None = None) -> dict[str, float]:

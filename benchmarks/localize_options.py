@@ -25,11 +25,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from benchmarks.judged_fixes import SURE, gain, judge, right_ones, told_of_strangers
+from benchmarks.judged_fixes import gain, judge, right_ones
 from benchmarks.walks import measure_walks
 
 from sareloc.city import city_places, draw_pixels, draw_places
-from sareloc.geo import distance_m
+from sareloc.evaluation import judge_fixes
 from sareloc.localize import Localizer, Search
 from sareloc.localize.calibrate import calibrate
 from sareloc.maps import PlaceMap, build_map
@@ -69,7 +69,7 @@ def measure(
     fixes = localizer.localize_many(images, top=1)
     seconds = time.perf_counter() - start
     strangers = localizer.localize_many(others, top=1)
-    told = judge(fixes, truth) | told_of_strangers(fixes, truth, strangers)
+    told = judge(fixes, truth, strangers)
     return told | {"ms_a_photo": 1000 * seconds / len(images)}, right_ones(fixes, truth)
 
 
@@ -86,10 +86,9 @@ def measure_calibration(
         localizer = Localizer(model, PlaceMap(city), search, min_confidence=0)
         fixes = localizer.localize_many(photos[1::2], top=1)
         strangers = localizer.localize_many(others[: len(fixes)], top=1)
-        errors = distance_m([fix.latlon for fix in fixes], truth[1::2])
-        held = (errors <= [fix.radius_m for fix in fixes])[[fix.confidence >= SURE for fix in fixes]]
-        told = judge(fixes, truth[1::2]) | told_of_strangers(fixes, truth[1::2], strangers)
-        found[f"{search.name}, calibrated {name}"] = told | {"answers_in_radius": 100 * float(held.mean())}
+        held = judge_fixes(fixes, truth[1::2]).answers_in_radius
+        told = judge(fixes, truth[1::2], strangers)
+        found[f"{search.name}, calibrated {name}"] = told | {"answers_in_radius": held}
     return found
 
 

@@ -20,20 +20,20 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import real_sets
-from benchmarks.judged_fixes import interval
 from benchmarks.measuring import machine
 
 from sareloc.datasets import Places, load_dataset
 from sareloc.datasets.places import PhotoSet, find_positives
-from sareloc.geo import distance_m, wgs84_from_ecef, wgs84_from_enu
+from sareloc.evaluation import judge_fixes
+from sareloc.evaluation.metrics import percent_interval
+from sareloc.geo import wgs84_from_ecef, wgs84_from_enu
 from sareloc.localize import Fix, Localizer, Search
-from sareloc.localize.calibration import expected_calibration_error
 from sareloc.maps import PlaceMap, build_map
 from sareloc.models import PlaceModel, load_model
 from sareloc.photos import read_geotag
 
 ORIGIN = (48.0, 11.0)  # of sets whose positions are local metres
-HIT_M, SURE = 25.0, 0.5
+SURE = 0.5
 SETS = ("cambridge", "gardens-day", "gardens-night", "gardens-both", "tmbud-night", "city")
 COLUMNS = (
     "recall@1", "verified", "correct", "answered", "of answers correct", "correct and answered",
@@ -106,42 +106,29 @@ def judge(
     fixes = localizer.localize_many(queries)
     seconds = time.monotonic() - start
     strangers = [localizer.localize_many(photos) if photos else [] for photos in (same_town, others)]
-    error = distance_m([fix.latlon for fix in fixes], truth)
-    sure = np.array([fix.confidence >= SURE for fix in fixes])
-    right = error <= HIT_M
-    absent = [fix.confidence for part in strangers for fix in part]
-    confidence = np.array([fix.confidence for fix in fixes] + absent)
-    truly = np.append(right, np.zeros(len(absent), dtype=bool))
-    counts = np.append(np.full(len(fixes), 0.75 / len(fixes)), np.full(len(absent), 0.25 / max(len(absent), 1)))
+    tags = [read_geotag(query) for query in queries]
+    headings = [np.nan if tag is None or tag.heading_deg is None else tag.heading_deg for tag in tags]
+    judged = judge_fixes(fixes, truth, headings, [fix for part in strangers for fix in part], min_confidence=SURE)
     verified = first_right(fixes)
-    plain_right = np.array([fix.confidence >= SURE for fix in plain])
-    plain_right &= distance_m([fix.latlon for fix in plain], truth) <= HIT_M
-    turned = [
-        abs((fix.heading_deg - tag.heading_deg + 180) % 360 - 180)
-        for fix, tag in zip(fixes, map(read_geotag, queries), strict=True)
-        if fix.heading_deg is not None and tag is not None and tag.heading_deg is not None
-    ]
-    rejected = [100 * float(np.mean([f.confidence < SURE for f in part])) if part else None for part in strangers]
-    radius = np.array([fix.radius_m for fix in fixes])
-    low, high = interval(100.0 * (right & sure))
+    rejected = [judge_fixes([], [], strangers=part, min_confidence=SURE).strangers_rejected for part in strangers]
     return {
         "queries": len(queries),
         "recall@1": 100 * float(first_right(plain).mean()),
         "verified": 100 * float(verified.mean()),
-        "verified interval": interval(100.0 * verified),
-        "correct": 100 * float(right.mean()),
-        "answered": 100 * float(sure.mean()),
-        "of answers correct": 100 * float(right[sure].mean()),
-        "correct and answered": 100 * float((right & sure).mean()),
-        "correct and answered interval": (low, high),
-        "unverified, correct and answered": 100 * float(plain_right.mean()),
+        "verified interval": percent_interval(verified, 0),
+        "correct": judged.correct,
+        "answered": judged.answered,
+        "of answers correct": judged.answers_correct,
+        "correct and answered": judged.correct_and_answered,
+        "correct and answered interval": judged.correct_and_answered_interval,
+        "unverified, correct and answered": judge_fixes(plain, truth, min_confidence=SURE).correct_and_answered,
         "same town rejected": rejected[0],
         "others rejected": rejected[1],
-        "ECE": expected_calibration_error(confidence, truly, counts=counts),
-        "in radius": 100 * float((error <= radius)[sure].mean()),
-        "median m": float(np.median(error[sure])),
-        "heading, median degrees": float(np.median(turned)) if turned else None,
-        "headings": len(turned),
+        "ECE": judged.calibration_error,
+        "in radius": judged.answers_in_radius,
+        "median m": judged.median_error_m,
+        "heading, median degrees": judged.median_heading_error_deg,
+        "headings": judged.headings,
         "ms": 1000 * seconds / len(queries),
     }
 

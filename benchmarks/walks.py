@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-from benchmarks.judged_fixes import gain, judge, right_ones, told_of_strangers
+from benchmarks.judged_fixes import gain, judge, right_ones
 
 from sareloc.city import Poses, Town, city_places, draw
 from sareloc.city.town import DRIVES, make_tracks
@@ -72,6 +72,5 @@ def measure_walks(model: PlaceModel, place_map: PlaceMap, args: argparse.Namespa
             fixes, strangers = (ask(localizer, some, way == "as a walk") for some in (walks, others))
             right = right_ones(fixes, truth)
             single = right if single is None else single
-            told = judge(fixes, truth) | told_of_strangers(fixes, truth, strangers)
-            rows[way + name] = told | gain(right, single, walk_of)
+            rows[way + name] = judge(fixes, truth, strangers) | gain(right, single, walk_of)
     return rows
