@@ -73,7 +73,7 @@ app.command("sareloc.cli.train:train_command", name="train", help="Train a model
 app.command(
     "sareloc.cli.evaluate:evaluate_command",
     name="evaluate",
-    help="Evaluate a model on a dataset: recall@N, mAP, localization error.",
+    help="Evaluate a model on a dataset: recall@N, mAP, or the accuracy and calibration of fixes.",
 )
 app.command("sareloc.cli.model:export_command", name="export", help="Export a model to ONNX.")
 

@@ -1,8 +1,9 @@
-"""`sareloc evaluate`: recall and errors of a model, or of a map, on a dataset."""
+"""`sareloc evaluate`: recall and errors of a model, or of a map, on a dataset; with --fixes a localization report."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,8 +12,11 @@ from cyclopts import Parameter
 from sareloc.cli import Device, print_notes
 from sareloc.datasets import load_dataset
 from sareloc.datasets.places import Protocol
-from sareloc.evaluation import Report, evaluate
+from sareloc.errors import ArgumentError
+from sareloc.evaluation import FixReport, Report, evaluate, evaluate_fixes
+from sareloc.localize import MIN_CONFIDENCE
 from sareloc.maps import PlaceMap, load_map_model
+from sareloc.maps.examine import list_photos
 from sareloc.models.checkpoint import load_model
 
 
@@ -26,14 +30,20 @@ def evaluate_command(
     dim: int | None = None,
     boxes: Literal["crop", "full"] = "crop",
     store: Path | None = None,
-    verify: int = 0,
+    verify: int | None = None,
     place_map: Annotated[Path | None, Parameter(name="--map", metavar="MAP")] = None,
+    fixes: Annotated[bool, Parameter(negative=())] = False,
+    strangers: Annotated[list[Path] | None, Parameter(consume_multiple=True)] = None,
+    min_confidence: float = MIN_CONFIDENCE,
     batch: int = 8,
     workers: int = 2,
     device: Device = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> None:
     """Describe the database and the queries of a dataset, search exactly, and judge by the dataset's protocol.
+
+    With --fixes: build a map of the database, localize the queries in it, and judge their positions, radii, headings
+    and confidences instead. A fix is correct within 25 m, and answered if it has the least confidence.
 
     Parameters
     ----------
@@ -54,11 +64,20 @@ def evaluate_command(
     boxes
         For queries with boxes (Oxford, Paris): crop to the box, or use the full photo.
     store
-        Folder of a descriptor cache, to resume an interrupted run; default: none.
+        Folder of a descriptor cache, with --fixes of the map, to resume an interrupted run; default: none.
     verify
-        Order the top N results of each query by local features: matches, inliers and distances; 0: do not.
+        Verify the top N results of each query by local features and order them by the evidence; 0: do not. Default: 0,
+        with --fixes 20 if the map holds local features.
     place_map
-        Search this map of the dataset's database photos (a file or an address) instead of describing them.
+        Search this map of the dataset's database photos (a file or an address) instead of describing them. With
+        --fixes it may hold other photos too.
+    fixes
+        Print a localization report instead of recall.
+    strangers
+        With --fixes: out-of-map photos, or folders of them with their subfolders. None of them should be answered;
+        their positions are not needed.
+    min_confidence
+        With --fixes: the least confidence of an answer.
     batch
         Maximum photos described at once.
     workers
@@ -66,6 +85,12 @@ def evaluate_command(
     as_json
         Print one JSON object instead of a table.
     """
+    if fixes and protocol is not None:
+        raise ArgumentError(
+            "fixes are judged by their distance from the truth, not by a protocol: leave --protocol out"
+        )
+    if strangers and not fixes:
+        raise ArgumentError("out-of-map photos are a part of the localization report: add --fixes")
     places = load_dataset(dataset, root, split)
     print_notes(places.notes)
     searched = None if place_map is None else PlaceMap(place_map)
@@ -73,11 +98,18 @@ def evaluate_command(
         loaded = load_model(model or "default", device)
     else:
         loaded = load_map_model(searched.manifest, searched.path.name, model, device)
-    report = evaluate(
-        loaded, places, place_map=searched, protocol=protocol, dim=dim, boxes=boxes, store=store, verify=verify,
-        batch=batch, workers=workers,
-    )  # fmt: skip
-    print(json.dumps(report.to_json()) if as_json else report_table(report))
+    if fixes:
+        judged = evaluate_fixes(
+            loaded, places, place_map=searched, strangers=list_photos(strangers) if strangers else (),
+            min_confidence=min_confidence, verify=verify, dim=dim, store=store, batch=batch, workers=workers,
+        )  # fmt: skip
+        print(json.dumps(judged.to_json()) if as_json else fix_table(judged))
+    else:
+        report = evaluate(
+            loaded, places, place_map=searched, protocol=protocol, dim=dim, boxes=boxes, store=store,
+            verify=verify or 0, batch=batch, workers=workers,
+        )  # fmt: skip
+        print(json.dumps(report.to_json()) if as_json else report_table(report))
 
 
 def report_table(report: Report) -> str:
@@ -101,8 +133,48 @@ def report_table(report: Report) -> str:
         lines.append(("error", f"at most {spread} of the queries"))
     if report.queries_without_positives:
         lines.append(("unanswerable", f"{report.queries_without_positives} queries have no positive: missed"))
-    for role, outcome in (("database", "left out"), ("queries", "missed")):
-        lines += [(f"{role}: {outcome}", f"{photo}: {reason}") for photo, reason in report.failures[role]]
+    return _table([*lines, *_failures(report.failures)])
+
+
+def fix_table(report: FixReport) -> str:
+    """A localization report as text; what there is nothing to count of is left out."""
+    photos = [f"{report.database:,} photos in the map", f"{report.queries:,} queries"]
+    photos += [f"{report.strangers:,} out-of-map photos"] if report.strangers else []
+    verified = f"top {report.verify} matches verified" if report.verify else "matches not verified"
+    queries, answers = "{:6.2f} % of the queries", "{:6.2f} % of the answers"
+    measures = (
+        ("correct", report.correct, f"{queries}: within 25 m", report.correct_interval),
+        ("answered", report.answered, f"{queries}: confidence {report.min_confidence:g} or more", None),
+        ("answers correct", report.answers_correct, answers, None),
+        ("correct and answered", report.correct_and_answered, queries, report.correct_and_answered_interval),
+        ("answers in radius", report.answers_in_radius, f"{answers}: the truth is within their radius", None),
+        ("error", report.median_error_m, "{:6.1f} m, median of the answers", None),
+        ("90 % error", report.error_90_m, "{:6.1f} m at most for 90 % of the answers", None),
+        ("heading error", report.median_heading_error_deg, f"{{:6.1f}} degrees, median of {report.headings}", None),
+        ("strangers rejected", report.strangers_rejected, "{:6.2f} % of the out-of-map photos", None),
+        ("ECE", report.calibration_error, "{:6.3f}, expected calibration error of all confidences", None),
+    )
+    lines = [
+        ("dataset", f"{report.dataset} {report.split}: {', '.join(photos)}"),
+        ("model", f"{report.model} {report.fingerprint}, {verified}"),
+    ]
+    for name, value, form, interval in measures:
+        if value is not None:
+            likely = "" if interval is None else f" (95 % interval {interval[0]:.2f} to {interval[1]:.2f})"
+            lines.append((name, form.format(value) + likely))
+    return _table([*lines, *_failures(report.failures)])
+
+
+def _failures(failures: Mapping[str, tuple[tuple[str, str], ...]]) -> list[tuple[str, str]]:
+    outcomes = {"database": "left out", "queries": "missed", "strangers": "left out"}
+    return [
+        (f"{role}: {outcomes[role]}", f"{photo}: {reason}")
+        for role, photos in failures.items()
+        for photo, reason in photos
+    ]
+
+
+def _table(lines: Sequence[tuple[str, str]]) -> str:
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in lines)
 

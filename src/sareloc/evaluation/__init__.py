@@ -10,6 +10,7 @@ from sareloc.datasets.places import Places, Protocol
 from sareloc.errors import ArgumentError
 from sareloc.evaluation.fixes import FixReport, judge_fixes
 from sareloc.evaluation.judging import NS, PROTOCOLS, CurvePoint, Report, Rule, apply_protocol, evaluate_rankings
+from sareloc.evaluation.localization import evaluate_fixes
 from sareloc.evaluation.ranking import Boxes, Ranked, rank, rank_by_map, search
 from sareloc.evaluation.verification import verify_rankings
 from sareloc.maps import PlaceMap
@@ -24,6 +25,7 @@ __all__ = [
     "Rule",
     "apply_protocol",
     "evaluate",
+    "evaluate_fixes",
     "evaluate_rankings",
     "judge_fixes",
     "rank",

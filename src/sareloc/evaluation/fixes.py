@@ -108,8 +108,7 @@ def judge_fixes(
         raise ArgumentError(
             f"{len(fixes)} fixes need as many positions and headings: found {len(truth)} and {len(directions)}"
         )
-    if not 0 <= min_confidence <= 1:
-        raise ArgumentError(f"min_confidence is a probability, 0 to 1: found {min_confidence}")
+    check_confidence(min_confidence)
     others = [fix for fix in strangers if isinstance(fix, Fix)]
     errors_m = fix_errors_m(fixes, truth)
     correct = np.asarray(errors_m <= PLACE_M)
@@ -137,13 +136,19 @@ def judge_fixes(
     )
 
 
+def check_confidence(min_confidence: float) -> None:
+    """Raise ArgumentError if a threshold is no probability."""
+    if not 0 <= min_confidence <= 1:
+        raise ArgumentError(f"min_confidence is a probability, 0 to 1: found {min_confidence}")
+
+
 def fix_errors_m(fixes: Sequence[Located], latlon: npt.ArrayLike) -> Floats:
     """Metres (Q,) from the position of each fix, or its guess, to the truth (Q, 2) in degrees; inf without either."""
     positions = [None if isinstance(fix, PhotoError) else fix.latlon or fix.guess for fix in fixes]
-    rows = [row for row, position in enumerate(positions) if position is not None]
+    known = {row: position for row, position in enumerate(positions) if position is not None}
     errors_m = np.full(len(fixes), np.inf)
-    if rows:
-        errors_m[rows] = distance_m([positions[row] for row in rows], np.asarray(latlon, dtype=np.float64)[rows])
+    if known:
+        errors_m[list(known)] = distance_m(list(known.values()), np.asarray(latlon, dtype=np.float64)[list(known)])
     return errors_m
 
 

@@ -23,6 +23,7 @@ from sareloc.describe import describe
 from sareloc.errors import MapError, PhotoError
 from sareloc.maps.examine import (
     Conflict,
+    Geotags,
     Given,
     Tally,
     corrected,
@@ -102,7 +103,7 @@ def build_map(
     photos: Given,
     out: str | Path,
     *,
-    geotags: str | Path | None = None,
+    geotags: Geotags | None = None,
     dim: int | None = None,
     storage: Storage = "float16",
     keypoints: int | None = None,
@@ -114,15 +115,15 @@ def build_map(
 
     `photos`: a folder (with its subfolders), or folders and files. `out`: a file (.gpkg) or a server address
     (milvus://host:19530/city); the map is created when the first photos are written. Positions come from the table
-    `geotags` (default: geotags.csv or geotags.geojson in the folder, see `read_geotag_table`), else from EXIF, else
-    from file names; photos without a position are skipped and listed. Photos in the map whose position, heading or time
-    has changed are updated and keep their descriptors. `dim`: keep the first `dim` dimensions of the descriptors;
-    default: all. `storage`: type of the numbers of a descriptor in a file. `keypoints`: of the local features of each
-    photo, which are then computed for all photos of the map that have none, and which a server does not store; 0: no
-    local features; default: those of the map, 1024 if it has none (see `add_local_features`). `batch`: photos in one
-    forward pass and one transaction. `workers`: processes that decode photos; 0: this one. Raises MapError if the map
-    was built by another model or has local features with another number of keypoints, PhotoError if there are no
-    photos.
+    `geotags`, a file or the geotags by photo (default: geotags.csv or geotags.geojson in the folder, see
+    `read_geotag_table`), else from EXIF, else from file names; photos without a position are skipped and listed. Photos
+    in the map whose position, heading or time has changed are updated and keep their descriptors. `dim`: keep the first
+    `dim` dimensions of the descriptors; default: all. `storage`: type of the numbers of a descriptor in a file.
+    `keypoints`: of the local features of each photo, which are then computed for all photos of the map that have none,
+    and which a server does not store; 0: no local features; default: those of the map, 1024 if it has none (see
+    `add_local_features`). `batch`: photos in one forward pass and one transaction. `workers`: processes that decode
+    photos; 0: this one. Raises MapError if the map was built by another model or has local features with another number
+    of keypoints, PhotoError if there are no photos.
     """
     start, listed = time.monotonic(), list_photos(photos)
     manifest = MapManifest(model.name, model.fingerprint(), dim or model.dim, storage)

@@ -19,6 +19,8 @@ from sareloc.photos.xmp import find_sidecar
 
 Given = str | Path | Sequence[str | Path]
 """A folder of photos or a photo, or several of them."""
+Geotags = str | Path | Mapping[Path, Geotag]
+"""A table of geotags: its file (see `read_geotag_table`), or the geotags of photos."""
 Where = TypeVar("Where", str, Path)
 CONFLICT_M = 1.0
 
@@ -86,8 +88,10 @@ def list_photos(given: Given) -> list[Path]:
     return photos
 
 
-def read_tables(given: Given, table: str | Path | None, photos: Sequence[Path]) -> TableTags:
+def read_tables(given: Given, table: Geotags | None, photos: Sequence[Path]) -> TableTags:
     """Geotags of `photos`: from this table; default: from geotags.csv or geotags.geojson in each given folder."""
+    if isinstance(table, Mapping):
+        return TableTags({os.path.abspath(photo): geotag for photo, geotag in table.items()})
     if table is not None:
         return match_table(read_geotag_table(table), photos)
     beside = [item / name for item in _items(given) for name in TABLES if (item / name).is_file()]
