@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -117,6 +118,14 @@ def test_matches(town: Path, tmp_path: Path) -> None:
     assert "heat map" not in drawn
     with pytest.raises(ArgumentError, match="no queries were chosen"):  # every first match is right
         run("matches", *asked(town), "--worst", "1", "--out", tmp_path / "m.svg")
+
+
+def test_matches_with_lines_between_local_features(town: Path, tmp_path: Path) -> None:
+    run("matches", *asked(town), "--query", "2", "--best", "1", "--inliers", "--out", tmp_path / "m.svg")
+    drawn = (tmp_path / "m.svg").read_text()
+    labels = re.findall(r">query (\d) and match 1 ✓ 0 m off: \d+ (?:planar )?inliers<", drawn)
+    assert labels[0] == "2"
+    assert len(labels) == 2
 
 
 def test_map_with_geojson_beside_it(town: Path, tmp_path: Path) -> None:

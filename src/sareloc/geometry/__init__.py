@@ -3,6 +3,7 @@
 from sareloc.geometry.evidence import Evidence, count_inliers, match_scores
 from sareloc.geometry.local_features import (
     KEYPOINTS,
+    LONGEST_PX,
     LocalFeatureExtractor,
     LocalFeatures,
     feature_size,
@@ -16,6 +17,7 @@ from sareloc.geometry.two_view import InlierPairs, TwoView, inlier_pairs, two_vi
 
 __all__ = [
     "KEYPOINTS",
+    "LONGEST_PX",
     "Evidence",
     "InlierPairs",
     "LocalFeatureExtractor",
