@@ -100,16 +100,16 @@ def main() -> None:
         reports={best: reports[best]} | reports,
         histories=histories,
         matches=matches,
-        inliers=inliers,
+        inliers={row: inliers[row] for row in matches.best(1)},
         predicted=predicted,
         confidence_curves=curves,
         at=MIN_CONFIDENCE,
         model=models[best],
-        failures=2,
+        failures=1,
         title="A city that was not in the training set",
         command="python examples/draw_gallery.py",
     )
-    photograph(page, out / "report-page.jpg", (1100, 6000), widest_px=760)
+    photograph(page, out / "report-page.jpg", (1100, 6000), widest_px=720)
     print(f"{time.monotonic() - began:.0f} s")
 
 
