@@ -162,5 +162,6 @@ def test_confidence_with_its_operating_point(town: Path, city: Path, tmp_path: P
 def test_every_option_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     run("matches", "--help")
     shown = capsys.readouterr().out
-    for option in ("--model", "--root", "--split", "--store", "--worst", "--best", "--query", "--out", "DATASET"):
-        assert option in shown
+    for option in ("model", "root", "split", "store", "worst", "best", "query", "heat", "inliers", "out"):
+        assert f"--{option}" in shown
+    assert "DATASET" in shown

@@ -128,6 +128,17 @@ def test_matches_that_are_not_verified_cannot_be_asked_about(page: Page, street_
     expect(page.locator(".cone")).to_have_count(0)
 
 
+def test_a_match_whose_picture_is_not_on_this_server_cannot_be_asked_about(
+    browser: Browser, town_client: httpx.Client, town_folder: Path
+) -> None:
+    with Visit(browser, str(town_client.base_url)) as visit:
+        visit.page.route("**/thumbnail*", lambda route: route.fulfill(status=404))
+        choose(visit.page, town_folder / "query.jpg")
+        verdict(visit.page)
+        expect(visit.page.locator("#no-match")).to_be_visible()
+        expect(visit.page.locator("#matched-button")).to_be_hidden()
+
+
 def middle(box: dict[str, Any] | None) -> complex:
     assert box is not None
     return complex(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
