@@ -17,7 +17,7 @@ import numpy as np
 from sareloc.city import draw_places
 from sareloc.datasets import load_dataset
 from sareloc.evaluation import evaluate
-from sareloc.figures import PredictedPositions, find_query_matches, write_report
+from sareloc.figures import PredictedPositions, find_query_matches, query_inliers, write_report
 from sareloc.geo import Positions, distance_m
 from sareloc.localize import Fix, Localizer
 from sareloc.localize.formats import geojson, sentence
@@ -26,6 +26,7 @@ from sareloc.models import load_model
 from sareloc.photos import find_photos, read_geotag
 
 HIT_M = 25.0
+MATCHED = 3  # queries shown with lines between matched local features
 
 
 def main(folder: Path) -> None:
@@ -61,7 +62,12 @@ def main(folder: Path) -> None:
     recall = ", ".join(f"{percent:.0f} % @{n}" for n, percent in report.recall.items())
     print(f"          by descriptors alone: recall {recall}; median error {report.median_error_m:.1f} m")
     page = write_report(
-        folder / "report.html", reports={model.name: report}, matches=matches, predicted=predicted, failures=4
+        folder / "report.html",
+        reports={model.name: report},
+        matches=matches,
+        inliers=query_inliers(matches, matches.best(MATCHED)),
+        predicted=predicted,
+        failures=4,
     )
     say(f"wrote {page}: open it in a browser")
 

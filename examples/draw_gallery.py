@@ -83,10 +83,12 @@ def main() -> None:
     shown = [*matches.best(1), *matches.worst(2)]
     drawn = {row: figures.query_heatmap(models[best], matches, row) for row in shown}
     heatmaps = {row: image for row, image in drawn.items() if image is not None}
+    inliers = figures.query_inliers(matches, matches.best(2))
     points, places, images, names = embedded(models[best], towns["test"])
     for name, figure in {
         "heatmap": figures.draw_heatmaps(decode(photo), heats),
         "matches": figures.draw_matches(matches, shown, heatmaps=heatmaps),
+        "inliers": figures.draw_inliers(matches, inliers),
         "embedding": figures.draw_embedding(points, places, images, size=0.07),
     }.items():
         print(write_photo(out / f"{name}.jpg", png_bytes(figure)))
@@ -98,15 +100,16 @@ def main() -> None:
         reports={best: reports[best]} | reports,
         histories=histories,
         matches=matches,
+        inliers={row: inliers[row] for row in matches.best(1)},
         predicted=predicted,
         confidence_curves=curves,
         at=MIN_CONFIDENCE,
         model=models[best],
-        failures=2,
+        failures=1,
         title="A city that was not in the training set",
         command="python examples/draw_gallery.py",
     )
-    photograph(page, out / "report-page.jpg", (1100, 6000), widest_px=760)
+    photograph(page, out / "report-page.jpg", (1100, 6000), widest_px=720)
     print(f"{time.monotonic() - began:.0f} s")
 
 

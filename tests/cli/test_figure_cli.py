@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -119,6 +120,14 @@ def test_matches(town: Path, tmp_path: Path) -> None:
         run("matches", *asked(town), "--worst", "1", "--out", tmp_path / "m.svg")
 
 
+def test_matches_with_lines_between_local_features(town: Path, tmp_path: Path) -> None:
+    run("matches", *asked(town), "--query", "2", "--best", "1", "--inliers", "--out", tmp_path / "m.svg")
+    drawn = (tmp_path / "m.svg").read_text()
+    labels = re.findall(r">query (\d) and match 1 ✓ 0 m off: \d+ (?:planar )?inliers<", drawn)
+    assert labels[0] == "2"
+    assert len(labels) == 2
+
+
 def test_map_with_geojson_beside_it(town: Path, tmp_path: Path) -> None:
     run("map_figure", *asked(town), "--out", tmp_path / "map.svg")
     assert "correct: true position (6 of 6)" in (tmp_path / "map.svg").read_text()
@@ -153,5 +162,6 @@ def test_confidence_with_its_operating_point(town: Path, city: Path, tmp_path: P
 def test_every_option_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     run("matches", "--help")
     shown = capsys.readouterr().out
-    for option in ("--model", "--root", "--split", "--store", "--worst", "--best", "--query", "--out", "DATASET"):
-        assert option in shown
+    for option in ("model", "root", "split", "store", "worst", "best", "query", "heat", "inliers", "out"):
+        assert f"--{option}" in shown
+    assert "DATASET" in shown

@@ -203,7 +203,9 @@ def get(address: str, body: bytes | None = None) -> str:
 def record_http(address: str, photo: bytes) -> dict[str, Any]:
     """The paths and schemas of a service, the shapes of its answers, and its metrics."""
     answers = {path: shape(json.loads(get(address + path))) for path in ("/map", "/settings", "/health")}
-    answers["/localize"] = shape(json.loads(get(address + "/localize", photo)))
+    fix = json.loads(get(address + "/localize", photo))
+    answers["/localize"] = shape(fix)
+    answers["/inliers"] = shape(json.loads(get(f"{address}/inliers?id={fix['matches'][0]['id']}", photo)))
     described = json.loads(get(address + "/openapi.json"))
     return {
         "answers": answers,

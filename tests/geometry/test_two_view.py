@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 
 from sareloc.arrays import Floats
-from sareloc.geometry import Evidence, LocalFeatures, count_inliers, match_scores, turn_deg, two_view, verify
+from sareloc.geometry import (
+    Evidence,
+    LocalFeatures,
+    TwoView,
+    count_inliers,
+    inlier_pairs,
+    match_scores,
+    turn_deg,
+    two_view,
+    verify,
+)
 
 SIZE, FOCAL_PX = (480, 360), 420.0
 
@@ -54,6 +64,46 @@ def test_a_turned_camera_or_a_flat_scene_is_a_homography(turn: float, shift: tup
     (found,) = verify(query, [other])
     assert found.planar[:80].mean() > 0.95
     assert found.planar[80:].mean() < 0.1
+
+
+def test_inlier_pairs_are_fractions_of_their_own_images() -> None:
+    """By hand: three keypoints, the last of which is no inlier; the other photo has half the size."""
+    xy = np.array([[0, 0], [239.5, 89.5], [100, 100]], dtype=np.float32)
+    query = LocalFeatures(xy, np.zeros((3, 64), dtype=np.int8), (480, 360))
+    other = LocalFeatures(xy[::-1] / 2, query.descriptors, (240, 180))
+    pairs = np.array([[0, 2], [1, 1], [2, 0]])
+    inlier, planar = np.array([True, True, False]), np.array([True, False, False])
+    found = inlier_pairs(query, other, TwoView(pairs, inlier, planar, 2))
+    assert found.query_xy == pytest.approx(np.array([[0.5 / 480, 0.5 / 360], [0.5, 0.25]]))
+    assert found.photo_xy == pytest.approx(np.array([[0.5 / 240, 0.5 / 180], [120.25 / 240, 45.25 / 180]]))
+    assert (found.query_size, found.photo_size, found.planar) == ((480, 360), (240, 180), False)
+    flat = inlier_pairs(query, other, TwoView(pairs, planar, inlier, 1))
+    assert (len(flat), flat.planar) == (2, True)  # the larger set
+    assert len(inlier_pairs(query, other, TwoView(pairs, planar, planar, 1))) == 1
+
+
+def test_inlier_pairs_are_the_true_matches() -> None:
+    query, other = views(scene(flat=False), 0.1, (1.0, 0.1, 0.3), outliers=40)
+    (view,) = verify(query, [other])
+    assert view is not None
+    found = inlier_pairs(query, other, view)
+    assert not found.planar
+    true = (query.xy[:80] + 0.5) / SIZE
+    nearest = np.abs(found.query_xy[:, None] - true).max(axis=2).min(axis=1)
+    assert (nearest < 1e-6).mean() > 0.9
+
+
+@pytest.mark.parametrize(("most", "expected"), [(200, 120), (120, 120), (100, 100), (40, 40), (1, 1)])
+def test_a_sample_of_inlier_pairs_is_spread_over_all(most: int, expected: int) -> None:
+    xy = np.linspace(0, 470, 120, dtype=np.float32)[:, None].repeat(2, axis=1)
+    one = LocalFeatures(xy, np.zeros((120, 64), dtype=np.int8), (480, 480))
+    rows = np.arange(120)
+    every = np.ones(120, dtype=np.bool_)
+    found = inlier_pairs(one, one, TwoView(np.stack([rows, rows], axis=1), every, ~every, 8)).sample(most)
+    assert len(found) == len(found.photo_xy) == expected
+    np.testing.assert_array_equal(found.query_xy, found.photo_xy)
+    if expected > 1:
+        assert found.query_xy.max() > 0.95
 
 
 def test_the_same_images_give_the_same_inliers() -> None:

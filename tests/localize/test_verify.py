@@ -11,34 +11,15 @@ import pytest
 from PIL import Image
 from tests.geometry.scenes import texture
 from tests.localize.street import position, street_model, write_view
+from tests.localize.town import HEADING_DEG, PLACES, wall, write_town
 
-from sareloc.errors import PhotoError
+from sareloc.errors import ArgumentError, PhotoError
 from sareloc.geometry import Evidence
 from sareloc.localize import Localizer, QueryImage, Search, estimate, read_query
 from sareloc.localize.calibrate import calibrate
 from sareloc.localize.estimate import Match, agreed_heading, fuse, weigh
 from sareloc.localize.verify import Verifier, read_queries
-from sareloc.maps import PlaceMap, build_map
-from sareloc.photos import Geotag, exif_bytes
-
-PLACES, HEADING_DEG = 12, 350.0
-
-
-def wall(place: int, shift: int = 0) -> np.ndarray:
-    """A photo of a place: boxes, seen from `shift` px aside, darker the farther."""
-    whole = texture(160, 288, seed=place)
-    return (whole[:, shift : shift + 224] * (1 - shift / 200)).astype(np.uint8)
-
-
-def write_town(folder: Path, keypoints: int) -> PlaceMap:
-    for place in range(PLACES):
-        for i in range(2):
-            tag = Geotag(position(place, 3.0 * i), HEADING_DEG)
-            path = folder / "photos" / f"{place:02d}_{i}.jpg"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(wall(place, 8 * i)).save(path, quality=95, exif=exif_bytes(tag))
-    build_map(street_model(), folder / "photos", folder / "town.gpkg", keypoints=keypoints, progress=False)
-    return PlaceMap(folder / "town.gpkg")
+from sareloc.maps import PlaceMap
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +98,30 @@ def test_the_heading_is_that_of_the_photos_and_the_turn_between_them(town: Place
     assert heading is not None
     assert abs((heading - HEADING_DEG + 180) % 360 - 180) < 20  # a flat wall: turning and moving look alike
     assert Localizer(street_model(), town, Search(verify=0), min_confidence=0).localize(wall(7)).heading_deg is None
+
+
+def test_keypoints_that_agree_are_moved_as_the_photos_are(town: PlaceMap) -> None:
+    """The query shows the wall 20 px of 224 farther to the right than the map's first photo of it."""
+    localizer = Localizer(street_model(), town, Search(verify=24), min_confidence=0)
+    match = next(match for match in localizer.localize(wall(7, 20), top=24).matches if match.photo.endswith("07_0.jpg"))
+    pairs = localizer.inlier_pairs(wall(7, 20), match.id, match.photo)
+    assert pairs is not None
+    assert len(pairs) == max(match.inliers or 0, match.planar_inliers or 0) > 30
+    assert (pairs.query_size, pairs.photo_size) == ((224, 160), (224, 160))
+    moved = (pairs.photo_xy - pairs.query_xy) * (224, 160)
+    np.testing.assert_allclose(np.median(moved, axis=0), (20, 0), atol=0.5)
+    assert (np.abs(moved - (20, 0)).max(axis=1) < 5).mean() > 0.9
+
+
+def test_without_features_of_both_photos_no_keypoints_agree(tmp_path: Path) -> None:
+    bare = write_town(tmp_path, keypoints=0)
+    with pytest.raises(ArgumentError, match="not verified"):
+        Localizer(street_model(), bare).inlier_pairs(wall(0), 1, bare.files[0])
+    localizer = Localizer(street_model(), bare, Search(verify=5))
+    with pytest.raises(PhotoError):
+        localizer.inlier_pairs(b"no photo", 1, bare.files[0])
+    shutil.rmtree(tmp_path / "photos")
+    assert localizer.inlier_pairs(wall(0), 1, bare.files[0]) is None
 
 
 @pytest.mark.parametrize(

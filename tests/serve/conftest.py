@@ -9,8 +9,10 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.localize.street import build_street, view, write_queries, write_view
+from tests.localize.town import wall, write_town
 from tests.serve.running import street_client
 
+from sareloc.localize import Search
 from sareloc.serve import Serving
 
 TOKEN = "a-token-of-the-tests"
@@ -37,6 +39,22 @@ def own_folder(street_folder: Path, tmp_path: Path) -> Path:
 def client(street_folder: Path) -> Iterator[httpx.Client]:
     """Of a service that nothing is written to."""
     with street_client(street_folder / "street.gpkg", serving=Serving(name="Street")) as connected:
+        yield connected
+
+
+@pytest.fixture(scope="session")
+def town_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder: town.gpkg with local features and photos/, and query.jpg of place 7, 20 px aside."""
+    folder = tmp_path_factory.mktemp("town_folder")
+    write_town(folder, keypoints=200)
+    write_view(folder / "query.jpg", wall(7, 20), None)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def town_client(town_folder: Path) -> Iterator[httpx.Client]:
+    """Of a service that verifies all matches."""
+    with street_client(town_folder / "town.gpkg", search=Search(verify=24), min_confidence=0) as connected:
         yield connected
 
 

@@ -24,9 +24,9 @@ from sareloc.serve import Serving, make_app
 
 EXAMPLES = 10
 ROUTES = {
-    ("post", "/localize"), ("post", "/heatmap"), ("get", "/map"), ("get", "/photos/{photo_id}/thumbnail"),
-    ("post", "/photos"), ("delete", "/photos/{photo_id}"), ("get", "/settings"), ("get", "/health"),
-    ("get", "/metrics"),
+    ("post", "/localize"), ("post", "/inliers"), ("post", "/heatmap"), ("get", "/map"),
+    ("get", "/photos/{photo_id}/thumbnail"), ("post", "/photos"), ("delete", "/photos/{photo_id}"),
+    ("get", "/settings"), ("get", "/health"), ("get", "/metrics"),
 }  # fmt: skip
 NOTHING_TO_GET_WRONG = {"/settings", "/health", "/metrics", "/heatmap"}
 ASKED = [(*route, GenerationMode.POSITIVE) for route in sorted(ROUTES)]

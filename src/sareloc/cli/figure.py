@@ -22,6 +22,7 @@ from sareloc.figures import (
     draw_gradient_decay,
     draw_gradients,
     draw_heatmaps,
+    draw_inliers,
     draw_map,
     draw_matches,
     draw_precision_recall,
@@ -34,6 +35,7 @@ from sareloc.figures import (
     predicted_by_fixes,
     project_tsne,
     query_heatmap,
+    query_inliers,
     read_history,
     read_report,
     save_figure,
@@ -242,8 +244,11 @@ def matches(
     best: int | None = None,
     query: list[str] | None = None,
     heat: bool = True,
+    inliers: bool = False,
 ) -> None:
     """Draw queries with their top matches, bordered green (correct) or dashed red (wrong), and a heat map of each.
+
+    With --inliers: each query beside its first match, with lines between their local features.
 
     Parameters
     ----------
@@ -258,12 +263,18 @@ def matches(
         A query, by file name or row number; may be given several times.
     heat
         Show the occlusion heat map of each query, which takes some seconds each.
+    inliers
+        Draw instead lines between matched local features of each query and its first match: those that agree on one
+        two-view geometry, at most 100 lines, with their number.
     """
     model = source.load_model()
     found = source.query_matches(model)
     if worst is None and best is None and not query:
         worst = 4
     rows = found.chosen(query or []) + found.best(best or 0) + found.worst(worst or 0)
+    if inliers:
+        print(save_figure(draw_inliers(found, query_inliers(found, rows, device=model.device)), out))
+        return
     heatmaps = {row: image for row in rows if heat and (image := query_heatmap(model, found, row)) is not None}
     print(save_figure(draw_matches(found, rows, heatmaps=heatmaps), out))
 

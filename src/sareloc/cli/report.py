@@ -16,6 +16,7 @@ from sareloc.figures import (
     PredictedPositions,
     confidence_curve,
     predicted_by_fixes,
+    query_inliers,
     query_matches,
     read_history,
     write_report,
@@ -37,6 +38,7 @@ def report_command(
     model: str | None = None,
     place_map: Annotated[Path | None, Parameter(name="--map")] = None,
     failures: int = 6,
+    inliers: int = 3,
     store: Path | None = None,
     workers: int = 2,
     device: Device = None,
@@ -62,6 +64,9 @@ def report_command(
         A map of the dataset built with this model: show the confidence and the positions of its fixes.
     failures
         Number of failures to show.
+    inliers
+        Number of queries to show beside their first matches with lines between matched local features: correct ones,
+        smallest descriptor distance first.
     store
         Cache descriptors in this folder; an interrupted run resumes from it.
     workers
@@ -72,11 +77,12 @@ def report_command(
     runs = [path for path in runs_or_reports if path.is_dir()]
     reports = named_reports([path for path in runs_or_reports if path not in runs])
     histories = {run.resolve().name: read_history(run) for run in runs}
-    matches, place_model, predicted, curves, at = None, None, None, {}, None
+    matches, place_model, predicted, curves, at, pairs = None, None, None, {}, None, None
     if dataset is not None:
         place_model = load_model(model or _finished_model(runs), device)
         ranked = rank(place_model, load_dataset(dataset, root, split), store=store, workers=workers)
         matches, shown = query_matches(ranked), place_model.name
+        pairs = query_inliers(matches, matches.best(inliers), device=place_model.device)
         reports = {f"{shown} (here)" if shown in reports else shown: ranked.report()} | reports
         if place_map is not None:
             fixes = localize_queries(ranked.places, place_model, place_map, workers=workers)
@@ -92,6 +98,7 @@ def report_command(
             reports=reports,
             histories=histories,
             matches=matches,
+            inliers=pairs,
             predicted=predicted,
             confidence_curves=curves,
             at=at,

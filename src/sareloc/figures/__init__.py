@@ -10,6 +10,7 @@ from sareloc.figures.curves import PrecisionRecallCurve, draw_precision_recall, 
 from sareloc.figures.embedding import draw_embedding, place_labels, project_tsne, write_embedding_page
 from sareloc.figures.gradients import draw_gradient_decay, draw_gradients, gradient_magnitudes, paper_losses
 from sareloc.figures.heatmap import draw_heatmaps, overlay_heatmap
+from sareloc.figures.inliers import draw_inliers, inliers_label, overlay_inliers, query_inliers
 from sareloc.figures.map import PredictedPositions, draw_dataset, draw_map, errors_geojson, write_geojson
 from sareloc.figures.matches import (
     QueryMatches,
@@ -36,6 +37,7 @@ __all__ = [
     "draw_gradient_decay",
     "draw_gradients",
     "draw_heatmaps",
+    "draw_inliers",
     "draw_map",
     "draw_matches",
     "draw_precision_recall",
@@ -44,16 +46,19 @@ __all__ = [
     "errors_geojson",
     "find_query_matches",
     "gradient_magnitudes",
+    "inliers_label",
     "judge_rankings",
     "load_thumbnail",
     "match_label",
     "overlay_heatmap",
+    "overlay_inliers",
     "paper_losses",
     "place_labels",
     "png_bytes",
     "predicted_by_fixes",
     "project_tsne",
     "query_heatmap",
+    "query_inliers",
     "query_matches",
     "read_history",
     "read_report",

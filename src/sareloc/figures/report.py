@@ -28,10 +28,12 @@ from sareloc.arrays import Image
 from sareloc.errors import ArgumentError
 from sareloc.evaluation import CurvePoint, Report
 from sareloc.figures.curves import PrecisionRecallCurve, draw_precision_recall, draw_recall, draw_training
+from sareloc.figures.inliers import MOST_LINES, inliers_label, paint_inliers
 from sareloc.figures.map import PredictedPositions, draw_map
 from sareloc.figures.matches import THUMBNAIL_PX, QueryMatches, jpeg_uri, load_thumbnail, match_label, query_heatmap
 from sareloc.figures.style import FAINT, INK, svg_bytes
 from sareloc.files import write_atomically
+from sareloc.geometry import InlierPairs
 from sareloc.models.place_model import PlaceModel
 from sareloc.training import EpochRecord
 
@@ -54,6 +56,7 @@ def write_report(
     reports: Mapping[str, Report] | None = None,
     histories: Mapping[str, Sequence[EpochRecord]] | None = None,
     matches: QueryMatches | None = None,
+    inliers: Mapping[int, InlierPairs] | None = None,
     predicted: PredictedPositions | None = None,
     confidence_curves: Mapping[str, PrecisionRecallCurve] | None = None,
     at: float | None = None,
@@ -67,9 +70,10 @@ def write_report(
 
     reports: by name; the headline shows the first. histories: epochs of training runs, by name. matches: the failures
     (queries whose first match is wrong, smallest descriptor distance first, at most `failures`; with `model` a heat map
-    of each) and, unless `predicted` is given, the map of errors. predicted: predicted positions for that map, such as
-    of fixes. confidence_curves: precision and recall over confidence, with the operating point `at`. command: for the
-    provenance section; default: the command line of this process. Raises ArgumentError if there is nothing to report.
+    of each) and, unless `predicted` is given, the map of errors. inliers: of queries and their first matches among
+    `matches`, see `query_inliers`. predicted: predicted positions for that map, such as of fixes. confidence_curves:
+    precision and recall over confidence, with the operating point `at`. command: for the provenance section; default:
+    the command line of this process. Raises ArgumentError if there is nothing to report.
     """
     reports, histories = reports or {}, histories or {}
     if not (reports or histories or confidence_curves or matches or predicted):
@@ -86,6 +90,8 @@ def write_report(
         predicted = matches.predicted_positions()
     if predicted is not None:
         sections.append(section("Map of errors", drawing(draw_map(predicted), "True and predicted query positions")))
+    if matches is not None and inliers:
+        sections.append(_matched_features(matches, inliers))
     if matches is not None:
         sections.append(_failures(matches, failures, model, progress))
     sections.append(section("Provenance", facts(provenance(command))))
@@ -142,6 +148,19 @@ def _results(reports: Mapping[str, Report]) -> str:
         if (listed := report.failures.get(role, ()))
     ]
     return section("Results", shown, *map(paragraph, left_out), f'<div class="pair">{"".join(figures)}</div>')
+
+
+def _matched_features(matches: QueryMatches, inliers: Mapping[int, InlierPairs]) -> str:
+    words = (
+        "Queries (left) and their first matches (right). Lines connect matched local features that agree on one "
+        f"two-view geometry; at most {MOST_LINES} of them are drawn."
+    )
+    blocks = []
+    for query, pairs in inliers.items():
+        name = html.escape(matches.places.queries.files[query])
+        tile = _tile(paint_inliers(matches, query, pairs), inliers_label(matches, query, pairs), "lines")
+        blocks.append(f'<div class="query"><h3>{name}</h3>{tile}</div>')
+    return section("Matched local features", paragraph(words), *blocks)
 
 
 def _failures(matches: QueryMatches, count: int, model: PlaceModel | None, progress: bool) -> str:
@@ -359,6 +378,7 @@ figcaption { color: var(--quiet); font-size: .85rem; text-align: center; padding
 .tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(9rem, 1fr)); gap: .8rem; align-items: start; }
 .tiles img { width: 100%; height: auto; display: block; border: 4px solid transparent; border-radius: 3px; }
 .tiles .right img { border: 4px solid var(--right); } .tiles .wrong img { border: 4px dashed var(--wrong); }
+.lines img { width: 100%; max-width: 60rem; height: auto; display: block; margin: 0 auto; border-radius: 3px; }
 .tiles .none { aspect-ratio: 4 / 3; display: grid; place-items: center; border: 1px solid var(--faint);
   color: var(--quiet); }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .3rem 1rem; margin: 0; }

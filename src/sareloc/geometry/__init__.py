@@ -3,6 +3,7 @@
 from sareloc.geometry.evidence import Evidence, count_inliers, match_scores
 from sareloc.geometry.local_features import (
     KEYPOINTS,
+    LONGEST_PX,
     LocalFeatureExtractor,
     LocalFeatures,
     feature_size,
@@ -12,17 +13,20 @@ from sareloc.geometry.local_features import (
 )
 from sareloc.geometry.matching import match_features
 from sareloc.geometry.relative_pose import turn_deg
-from sareloc.geometry.two_view import TwoView, two_view, verify
+from sareloc.geometry.two_view import InlierPairs, TwoView, inlier_pairs, two_view, verify
 
 __all__ = [
     "KEYPOINTS",
+    "LONGEST_PX",
     "Evidence",
+    "InlierPairs",
     "LocalFeatureExtractor",
     "LocalFeatures",
     "TwoView",
     "count_inliers",
     "feature_size",
     "focal_px_of",
+    "inlier_pairs",
     "match_features",
     "match_scores",
     "pack_features",

@@ -7,7 +7,7 @@ only turned, which a fundamental matrix does not describe.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -42,6 +42,49 @@ class TwoView:
     def inliers(self) -> int:
         """The number of matches that the epipolar geometry explains."""
         return int(self.inlier.sum())
+
+
+@dataclass(frozen=True, eq=False)
+class InlierPairs:
+    """The n matched keypoints of a query and another photo that agree on one two-view geometry, for drawing.
+
+    Coordinates are fractions of width and height, 0 to 1 from the top left corner, for images of any size. Pairs come
+    in the order of the query's keypoints, the best first.
+    """
+
+    query_xy: Floats
+    """(n, 2) in the query."""
+    photo_xy: Floats
+    """(n, 2) in the other photo."""
+    query_size: tuple[int, int]
+    """Width and height in pixels of the image that the query's local features were extracted from."""
+    photo_size: tuple[int, int]
+    """Those of the other photo."""
+    planar: bool
+    """Whether a homography explains the pairs; else an epipolar geometry does."""
+
+    def __len__(self) -> int:
+        return len(self.query_xy)
+
+    def sample(self, most: int) -> InlierPairs:
+        """`most` pairs, evenly spread over all, or all if there are fewer."""
+        count = min(most, len(self))
+        rows = np.arange(count) * len(self) // max(count, 1)
+        return replace(self, query_xy=self.query_xy[rows], photo_xy=self.photo_xy[rows])
+
+
+def inlier_pairs(query: LocalFeatures, other: LocalFeatures, view: TwoView) -> InlierPairs:
+    """The inliers of the epipolar geometry or, if the homography has more, of the homography.
+
+    The latter is so where the scene is nearly flat or the camera only turned.
+    """
+    planar = bool(view.planar.sum() > view.inlier.sum())
+    pairs = view.pairs[view.planar if planar else view.inlier]
+    query_xy, photo_xy = (
+        np.clip((one.xy[rows].astype(np.float64) + 0.5) / one.size, 0, 1)  # pixel 0 spans 0 to 1: its middle is 0.5
+        for one, rows in ((query, pairs[:, 0]), (other, pairs[:, 1]))
+    )
+    return InlierPairs(query_xy, photo_xy, query.size, other.size, planar)
 
 
 def verify(query: LocalFeatures, others: Sequence[LocalFeatures | None]) -> list[TwoView | None]:

@@ -13,7 +13,7 @@ import torch
 
 from sareloc.arrays import Floats
 from sareloc.errors import ArgumentError, MapError, PhotoError
-from sareloc.geometry import Evidence
+from sareloc.geometry import Evidence, InlierPairs
 from sareloc.localize.calibration import calibrate_by_map
 from sareloc.localize.estimate import MIN_CONFIDENCE, Calibration, Fix, Match, estimate, weigh
 from sareloc.localize.verify import VERIFIED, Photo, QueryImage, Verifier, read_queries
@@ -176,6 +176,21 @@ class Localizer:
             verified = self.verifier.verify(features, retrieved.ids[row, :first], retrieved.files[row][:first])
             found.append(_ranked(lists[row], *verified, self.calibration.temperature))
         return found
+
+    def inlier_pairs(self, photo: Query, photo_id: int, file: str) -> InlierPairs | None:
+        """The matched keypoints of a query and a photo of the map that agree: of a match, its `id` and `photo`.
+
+        None if the map's photo has no local features and its file cannot be read. Raises PhotoError if the query cannot
+        be decoded, ArgumentError if this localizer does not verify matches.
+        """
+        if self.verifier is None:
+            raise ArgumentError(
+                "matches are not verified: the map holds no local features, or Search(verify=0) was asked for"
+            )
+        (query,) = self.load([photo])
+        if isinstance(query, PhotoError):
+            raise query
+        return self.verifier.inlier_pairs(self.verifier.features([query])[0], photo_id, file)
 
     def load(self, photos: Sequence[Query]) -> Iterator[QueryImage | PhotoError]:
         """The decoded queries, in order; for one that cannot be decoded, the error."""

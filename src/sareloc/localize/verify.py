@@ -17,11 +17,13 @@ from sareloc.arrays import Floats, Image, Ints
 from sareloc.errors import PhotoError
 from sareloc.geometry import (
     Evidence,
+    InlierPairs,
     LocalFeatureExtractor,
     LocalFeatures,
     count_inliers,
     feature_size,
     focal_px_of,
+    inlier_pairs,
     turn_deg,
     verify,
 )
@@ -150,6 +152,15 @@ class Verifier:
                 turned = turn_deg(query, other, view)
                 headings[row] = np.nan if turned is None else (known + turned) % 360
         return evidence, headings
+
+    def inlier_pairs(self, query: LocalFeatures, photo_id: int, file: str) -> InlierPairs | None:
+        """The matched keypoints of a query and a photo of the map, by its id and file name, that agree.
+
+        None if the photo's features are neither in the map nor can be computed from its file.
+        """
+        other = self._features_of_photos(np.array([photo_id]), [file]).get(photo_id)
+        (view,) = verify(query, [other])
+        return None if other is None or view is None else inlier_pairs(query, other, view)
 
     def _features_of_photos(self, ids: Ints, files: Sequence[str]) -> dict[int, LocalFeatures]:
         held = self.place_map.local_features(ids)

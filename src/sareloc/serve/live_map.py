@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from sareloc.geometry import InlierPairs
 from sareloc.localize import Fix, Localizer, QueryImage, Search, open_localizer
 from sareloc.maps import Area, PlaceMap, load_map_model, map_backend, open_store
 from sareloc.models import PlaceModel
@@ -25,8 +26,17 @@ class Query:
     top: int
 
 
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """A query and a photo of the map, whose matched keypoints are asked for."""
+
+    query: QueryImage
+    photo_id: int
+    file: str
+
+
 class LiveMap:
-    """Localizes queries by a map that may change or be empty. Not safe from several threads.
+    """Localizes queries by a map that may change or be empty. Not safe from several threads, except `inlier_pairs`.
 
     `localizer`: None if the map is empty; it is then created with `options` when the map has photos.
     """
@@ -61,6 +71,12 @@ class LiveMap:
                 assert isinstance(fix, Fix), "photos are decoded already"
                 fixes[row] = replace(fix, matches=fix.matches[: queries[row].top])
         return [fixes[row] for row in range(len(queries))]
+
+    def inlier_pairs(self, pairs: Sequence[Pair]) -> list[InlierPairs | None]:
+        """The matched keypoints of each pair that agree; see `Localizer.inlier_pairs`. Requires `verifies`."""
+        localizer = self._localizer
+        assert localizer is not None, "the service checks that the map is verified"
+        return [localizer.inlier_pairs(pair.query, pair.photo_id, pair.file) for pair in pairs]
 
     def refresh(self) -> None:
         """Read what has changed in the map since the last call; a new calibration in the map replaces the old one."""

@@ -1,23 +1,35 @@
-"""Routes that take a query photo: POST /localize and POST /heatmap.
+"""Routes that take a query photo: POST /localize, POST /inliers and POST /heatmap.
 
 Annotations are evaluated here (no `from __future__ import annotations`): they contain the limits of the service.
 """
 
+import asyncio
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
 
 from sareloc.errors import PhotoError, PositionError
+from sareloc.geometry import InlierPairs
 from sareloc.localize import Fix
 from sareloc.maps import Area, Box, Circle
 from sareloc.serve.guard import Problem
-from sareloc.serve.schemas import FixAnswer, FixesAnswer, curl, form_body, photo_body, problem_responses
+from sareloc.serve.schemas import (
+    FixAnswer,
+    FixesAnswer,
+    InliersAnswer,
+    curl,
+    form_body,
+    photo_body,
+    problem_responses,
+)
 from sareloc.serve.service import Service
 from sareloc.serve.uploads import is_form, read_form, read_photo
 
 T = TypeVar("T")
 
+LARGEST_ID = 2**63 - 1
+DIGITS = 4  # of fractions: a tenth of a pixel in photos of a thousand
 NUMBER = r"[+-]?[0-9]{1,9}(\.[0-9]{0,20})?"
 BOX = Query(
     description="Restrict to a box: south,west,north,east in degrees; west > east crosses the antimeridian.",
@@ -32,7 +44,7 @@ CIRCLE = Query(
 
 
 def localize_routes(service: Service) -> APIRouter:
-    """POST /localize and POST /heatmap."""
+    """POST /localize, POST /inliers and POST /heatmap."""
     router = APIRouter(tags=["localize"])
     limits = service.limits
     body = photo_body()
@@ -66,6 +78,36 @@ def localize_routes(service: Service) -> APIRouter:
             return JSONResponse({"fixes": answers})
         (fix,) = await service.localize([await read_photo(request)], near, top)
         return JSONResponse(decodable(fix).to_json("photo"))
+
+    @router.post(
+        "/inliers",
+        summary="Matched local features.",
+        responses={200: {"model": InliersAnswer}, **problem_responses(400, 404, 408, 413, 421, 422, 503)},
+        openapi_extra={"requestBody": photo_body(), **curl("--data-binary @photo.jpg '/inliers?id=7'")},
+    )
+    async def inliers(
+        request: Request,
+        photo_id: Annotated[
+            int, Query(alias="id", ge=1, le=LARGEST_ID, description="Id of the photo in the map, such as of a match.")
+        ],
+    ) -> Response:
+        """Where the photo and a photo of the map show the same points: their matched local features that agree.
+
+        404 if the photo of the map may not be shown (as for its thumbnail), or if matches are not verified, because the
+        map holds no local features or the service was started with `--verify 0`.
+        """
+        if not service.live.verifies:
+            raise Problem(404, "matches are not verified: the map holds no local features, or --verify is 0")
+        try:
+            file, path = await asyncio.to_thread(service.shown_file, photo_id)
+        except OSError:
+            raise not_shown() from None
+        if not await asyncio.to_thread(path.is_file):
+            raise not_shown()
+        pairs = decodable(await service.inlier_pairs(await read_photo(request), photo_id, file))
+        if pairs is None:
+            raise not_shown()
+        return JSONResponse(_pairs_to_json(photo_id, pairs))
 
     @router.post(
         "/heatmap",
@@ -112,6 +154,26 @@ def decodable(answer: T | PhotoError) -> T:
     if isinstance(answer, PhotoError):
         raise Problem(422, str(answer))
     return answer
+
+
+def not_shown() -> Problem:
+    """The answer about a photo of the map that is missing, damaged or may not be shown.
+
+    One answer for all causes: clients must not learn which files exist on this machine.
+    """
+    return Problem(404, "there is no photo with this id that may be shown")
+
+
+def _pairs_to_json(photo_id: int, pairs: InlierPairs) -> dict[str, Any]:
+    return {
+        "id": photo_id,
+        "inliers": len(pairs),
+        "geometry": "homography" if pairs.planar else "epipolar",
+        "query_size": pairs.query_size,
+        "photo_size": pairs.photo_size,
+        "query_xy": pairs.query_xy.round(DIGITS).tolist(),
+        "photo_xy": pairs.photo_xy.round(DIGITS).tolist(),
+    }
 
 
 def _to_json(name: str, fix: Fix | PhotoError) -> dict[str, Any]:

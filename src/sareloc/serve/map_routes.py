@@ -16,13 +16,12 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from sareloc.errors import PhotoError
 from sareloc.maps.listing import ListedPhoto, ListedPhotos
 from sareloc.serve.guard import Problem, problem_response
-from sareloc.serve.localize_routes import BOX, area
+from sareloc.serve.localize_routes import BOX, LARGEST_ID, area, not_shown
 from sareloc.serve.schemas import MapAnswer, PhotosAnswer, curl, form_body, problem_responses
 from sareloc.serve.service import Service
-from sareloc.serve.thumbnails import allowed_path, draw_thumbnail, etag_of
+from sareloc.serve.thumbnails import draw_thumbnail, etag_of
 from sareloc.serve.uploads import read_form, read_position
 
-LARGEST_ID = 2**63 - 1
 PhotoId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="Id of the photo in the map.")]
 
 
@@ -79,8 +78,7 @@ def map_routes(service: Service) -> APIRouter:
                 return Response(status_code=304, headers=headers)
             jpeg = await service.in_decoder(partial(draw_thumbnail, path, size))
         except (OSError, PhotoError):
-            # one answer for all causes: clients must not learn which files exist on this machine
-            raise Problem(404, "there is no photo with this id that may be shown") from None
+            raise not_shown() from None
         return Response(jpeg, media_type="image/jpeg", headers=headers)
 
     async def check_token(given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> None:
@@ -168,9 +166,6 @@ def _feature(photo: ListedPhoto) -> dict[str, Any]:
 
 
 def _shown_file(service: Service, photo_id: int, size: int) -> tuple[FilePath, str]:
-    """The file of a photo and the ETag of its thumbnail. Raises FileNotFoundError if the photo may not be shown."""
-    file = service.listing.file_of(photo_id)
-    path = None if file is None else allowed_path(service.live.place_map.photo_path(file), service.photo_folders)
-    if path is None:
-        raise FileNotFoundError
+    """The file of a photo and the ETag of its thumbnail. Raises OSError if it is missing or may not be shown."""
+    _, path = service.shown_file(photo_id)
     return path, etag_of(path, size)

@@ -95,6 +95,36 @@ class FixesAnswer(BaseModel):
     fixes: list[FixAnswer | UnreadableAnswer]
 
 
+class InliersAnswer(BaseModel):
+    """Matched local features of a photo and a photo of the map that agree on one two-view geometry."""
+
+    model_config = example(
+        {
+            "id": 7,
+            "inliers": 2,
+            "geometry": "epipolar",
+            "query_size": [480, 360],
+            "photo_size": [360, 480],
+            "query_xy": [[0.2135, 0.4021], [0.6403, 0.3518]],
+            "photo_xy": [[0.1042, 0.3877], [0.5581, 0.3312]],
+        }
+    )
+
+    id: int
+    inliers: int = Field(description="Number of pairs.")
+    geometry: Literal["epipolar", "homography"] = Field(
+        description="What the pairs agree on: a fundamental matrix, or a homography if more agree on that."
+    )
+    query_size: tuple[int, int] = Field(
+        description="Width and height in pixels of the image that the photo's local features were extracted from."
+    )
+    photo_size: tuple[int, int] = Field(description="Those of the photo of the map.")
+    query_xy: list[tuple[float, float]] = Field(
+        description="Of each pair, the point in the photo: fractions of its width and height from the top left corner."
+    )
+    photo_xy: list[tuple[float, float]] = Field(description="Of each pair, the point in the photo of the map.")
+
+
 class AddedAnswer(BaseModel):
     """A photo that was added, or that the map already had."""
 

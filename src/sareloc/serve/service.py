@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -21,21 +22,22 @@ from scipy.ndimage import gaussian_filter
 from sareloc.arrays import Image
 from sareloc.describe import occlusion_map
 from sareloc.errors import ArgumentError, PhotoError
+from sareloc.geometry import InlierPairs
 from sareloc.localize import Fix, QueryImage, read_query
 from sareloc.maps import Area, map_backend
 from sareloc.models.preprocess import MIN_SIDE_PX
 from sareloc.photos import Geotag, SizeRule, decode
 from sareloc.serve.config import Limits, Serving
 from sareloc.serve.guard import busy
-from sareloc.serve.live_map import LiveMap, Query
-from sareloc.serve.thumbnails import HiddenPhotos, hidden_photos, photo_folders
+from sareloc.serve.live_map import LiveMap, Pair, Query
+from sareloc.serve.thumbnails import HiddenPhotos, allowed_path, hidden_photos, photo_folders
 from sareloc.serve.uploads import Adder, NewPhoto, Upload, examine_upload
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
-HEATMAP_QUEUE = 4
+HEATMAP_QUEUE, INLIERS_QUEUE = 4, 8
 HEATMAP_INPUT_PX = 224
 HEATMAP_OUTPUT_PX = 512
 SMOOTHING = 30  # standard deviation of the smoothing: the shorter side divided by this
@@ -64,6 +66,9 @@ class Service:
         )
         self.additions = BatchQueue[NewPhoto, int](self.adder.add, batch=batch, bound=limits.queue, name="add")
         self.heatmaps = BatchQueue[Image, bytes](self._draw_heatmaps, batch=1, bound=HEATMAP_QUEUE, name="heat")
+        self.pairs = BatchQueue[Pair, InlierPairs | None](
+            live.inlier_pairs, batch=1, bound=INLIERS_QUEUE, name="inliers"
+        )
         self._gauge("sareloc_queue_photos", "Photos accepted and not answered.", lambda: self.queries.accepted)
         self._gauge("sareloc_waiting_photos", "Photos waiting for the model.", lambda: self.queries.waiting)
         self._gauge("sareloc_map_photos", "Photos in the map at the last query.", lambda: len(live.place_map))
@@ -81,6 +86,14 @@ class Service:
         """Photos without thumbnails, as they are not in the folders that may be shown; on a server, of a sample."""
         return hidden_photos(self.listing.files(), self.live.place_map.path.parent, self.photo_folders)
 
+    def shown_file(self, photo_id: int) -> tuple[str, Path]:
+        """The name of a photo in the map and its real path. Raises FileNotFoundError if it may not be shown."""
+        file = self.listing.file_of(photo_id)
+        path = None if file is None else allowed_path(self.live.place_map.photo_path(file), self.photo_folders)
+        if file is None or path is None:
+            raise FileNotFoundError
+        return file, path
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Run the threads and queues while inside; leave after all requests are answered."""
@@ -88,7 +101,7 @@ class Service:
             stack.callback(self.listing.close)
             stack.callback(self.live.close)
             self._decoders = stack.enter_context(ThreadPoolExecutor(self.limits.decoders, "sareloc-decode"))
-            for queue in (self.queries, self.additions, self.heatmaps):
+            for queue in (self.queries, self.additions, self.heatmaps, self.pairs):
                 stack.enter_context(queue.running())
             await self.queries.in_thread(self.live.refresh)
             yield
@@ -111,6 +124,15 @@ class Service:
         with self.heatmaps.reserve(1):
             image = await self.decode(upload, self._heatmap_size)
             return image if isinstance(image, PhotoError) else await self.heatmaps.submit(image)
+
+    async def inlier_pairs(self, upload: Upload, photo_id: int, file: str) -> InlierPairs | PhotoError | None:
+        """The matched keypoints of a photo and one of the map that agree, or the error of a photo that is unreadable.
+
+        None if the map's photo has no local features and its file cannot be read. Requires `live.verifies`.
+        """
+        with self.pairs.reserve(1):
+            query = await self.in_decoder(lambda: self.read_query(upload))
+            return query if isinstance(query, PhotoError) else await self.pairs.submit(Pair(query, photo_id, file))
 
     async def add(self, uploads: Sequence[Upload], position: Geotag | None) -> list[int | PhotoError]:
         """Add photos and return the id or the error of each; `position` is used for photos without a geotag."""

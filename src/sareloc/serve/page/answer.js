@@ -1,6 +1,6 @@
 // The answer in the panel: verdict, position, and the photo beside its matches.
 
-import { confidenceOf, degrees, fileName, mapSite, radius, verdictOf } from "./text.js";
+import { confidenceOf, degrees, fileName, headingOf, mapSite, radius, verdictOf } from "./text.js";
 
 const byId = (id) => document.getElementById(id);
 
@@ -13,6 +13,8 @@ export function showAnswer(fix, away, choose) {
   document.body.dataset.found = fix.latlon ? "yes" : "no";
   if (fix.latlon) {
     byId("latlon").textContent = `${degrees(fix.latlon)} ± ${radius(fix)}`;
+    byId("heading").textContent = headingOf(fix);
+    byId("heading").hidden = fix.heading_deg == null;
     byId("open").href = `geo:${degrees(fix.latlon, 6).replace(" ", "")}`;
     byId("site").href = mapSite(fix.latlon);
   }
@@ -22,7 +24,8 @@ export function showAnswer(fix, away, choose) {
 
 export function spokenAnswer(fix) {
   const where = fix.latlon ? ` At ${degrees(fix.latlon)}, within ${radius(fix)}.` : "";
-  return `${verdictOf(fix)}.${where} ${confidenceOf(fix)}`;
+  const heading = fix.latlon && headingOf(fix) ? ` ${headingOf(fix)}.` : "";
+  return `${verdictOf(fix)}.${where}${heading} ${confidenceOf(fix)}`;
 }
 
 /** Show one match beside the photo. */

@@ -3,6 +3,7 @@
 import { clearMatch, showAnswer, showMatch, spokenAnswer } from "./answer.js";
 import { MapView } from "./map_view.js";
 import { makeHeatmap } from "./heatmap.js";
+import { makeMatched } from "./matched.js";
 import { listenForPhotos } from "./photo_input.js";
 import { Queue } from "./queue.js";
 import { fetchJson, retryWhileBusy, postFile } from "./api.js";
@@ -17,6 +18,11 @@ const NO_FILE = { title: "No file was dropped", detail: "Drop a photo from a fol
 const byId = (id) => document.getElementById(id);
 export const mapView = new MapView(byId("map"), byId("panel"));
 const heatmap = makeHeatmap({ button: byId("heat-button"), image: byId("heat"), note: byId("heat-note") });
+const matched = makeMatched({
+  button: byId("matched-button"), dialog: byId("matched"), close: byId("matched-close"), note: byId("matched-note"),
+  query: byId("matched-query"), photo: byId("matched-photo"), caption: byId("matched-caption"),
+  lines: byId("matched-lines"),
+});
 const queue = new Queue(
   { list: byId("queue-list"), count: byId("queue-count"), stop: byId("stop") },
   { localize, show, announce },
@@ -125,6 +131,7 @@ function start(files) {
 function show({ file, state, fix, error }, position) {
   mapView.clear();
   clearMatch();
+  matched.setMatch();
   if (file !== shown) {
     heatmap.setPhoto(file);
     showQuery(file);
@@ -142,6 +149,7 @@ function showFix(fix) {
   const choose = (number) => {
     const match = fix.matches[number - 1];
     showMatch(match, number, away(match));
+    matched.setMatch(shown, byId("query").src, match, number);
     mapView.choosePin(number);
   };
   showAnswer(fix, away, choose);

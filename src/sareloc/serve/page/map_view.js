@@ -11,6 +11,8 @@ const NEAR_THE_FIX_M = 80;  // matches farther away may be outside the view of a
 const LEAST_VIEW_M = 150;  // a closer view of a fix among few photos would be empty
 const PIN_PX = 28;
 const TOUCH_PX = 16;
+const CONE_PX = 80;
+const CONE_DEG = 60;  // about the field of view of a phone
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -80,6 +82,7 @@ export class MapView {
       seen.extend(circle.addTo(this.answer).getBounds());
     }
     this.middle = fix.latlon;
+    this.heading = fix.heading_deg;
     const around = (fix.latlon ?? fix.matches[0]?.latlon ?? [0, 0])[1];
     const feet = fix.matches.map(({ latlon: [lat, lon] }) => [lat, lon - 360 * Math.round((lon - around) / 360)]);
     this.pins = feet.map((latlon, i) => this.makePin(latlon, i + 1, fix, choose));
@@ -123,7 +126,14 @@ export class MapView {
       return [x, y];
     };
     const feet = this.pins.map((pin) => toPixels(pin.getLatLng()));
-    const heads = spreadPins(feet, PIN_PX + 2, this.middle ? [toPixels(this.middle)] : []);
+    const keepOff = this.middle ? [toPixels(this.middle)] : [];
+    if (this.middle && this.heading != null) {
+      const cone = coneOf(keepOff[0], this.heading);
+      const corners = cone.map((point) => this.map.layerPointToLatLng(point));
+      L.polygon(corners, { className: "cone", interactive: false, smoothFactor: 0 }).addTo(this.leaders);
+      keepOff.push(...[0.45, 0.9].map((share) => along(this.heading, share * CONE_PX, keepOff[0])));
+    }
+    const heads = spreadPins(feet, PIN_PX + 2, keepOff);
     this.pins.forEach((pin, i) => {
       const offset = [heads[i][0] - feet[i][0], heads[i][1] - feet[i][1]];
       const element = pin.getElement();
@@ -142,7 +152,7 @@ export class MapView {
     this.leaders.clearLayers();
     this.map.closePopup();
     this.pins = [];
-    this.middle = null;
+    this.middle = this.heading = null;
   }
 
   openPopup(latlng, withinPx) {
@@ -158,6 +168,18 @@ export class MapView {
     seen.extend(bounds.getCenter().toBounds(LEAST_VIEW_M));
     this.map.fitBounds(seen, { ...padding, maxZoom: ANSWER_ZOOM, animate: !calm.matches, ...options });
   }
+}
+
+/** The corners, in pixels, of what a camera at [x, y] sees that looks to `heading`, degrees clockwise from north. */
+function coneOf(camera, heading) {
+  const edge = Array.from({ length: 13 }, (_, i) => along(heading + CONE_DEG * (i / 12 - 0.5), CONE_PX, camera));
+  return [camera, ...edge];
+}
+
+/** The point at this distance in pixels from [x, y], in the direction of `heading`. */
+function along(heading, distance, [x, y]) {
+  const angle = (heading * Math.PI) / 180;
+  return [x + distance * Math.sin(angle), y - distance * Math.cos(angle)];
 }
 
 function pinIcon(number) {

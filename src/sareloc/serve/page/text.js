@@ -91,6 +91,23 @@ export function compass(heading) {
   return WINDS[Math.round(heading / 45) % 8];
 }
 
+/** The heading of a fix in words; "" if it is unknown. */
+export function headingOf({ heading_deg: heading }) {
+  return heading == null ? "" : `Looking ${compass(heading)}, ${Math.round(heading) % 360}°`;
+}
+
+/** count: of local features that agree on one two-view geometry. */
+export function agreement(count) {
+  if (!count) return "No local features agree";
+  return count === 1 ? "1 local feature agrees" : `${count.toLocaleString("en")} local features agree`;
+}
+
+export function linesDrawn(count, most) {
+  if (!count) return `${agreement(count)}: only the descriptors of these photos are alike.`;
+  const some = count > most ? ` ${most} of them are drawn.` : "";
+  return `${agreement(count)}. Each line connects the same point in both photos.${some}`;
+}
+
 /** time: ISO 8601. */
 export function moment(time) {
   return new Date(time).toLocaleString("en", { dateStyle: "medium", timeStyle: "short" });
