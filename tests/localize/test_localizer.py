@@ -120,7 +120,7 @@ def test_listing_more_matches_does_not_move_the_fix(street: PlaceMap, queries: l
 def test_verification_looks_deeper_than_the_matches_that_are_fused(street: PlaceMap) -> None:
     localizer = Localizer(street_model(), street, Search(candidates=2, verify=30))
     (query,) = localizer.load([view(5, 99)])
-    assert [len(matches) for matches in localizer.find_matches([query], 2)] == [30]
+    assert [len(found.matches) for found in localizer.find_matches([query], 2)] == [30]
 
 
 def test_a_walk_keeps_its_photos_on_the_street(localizer: Localizer, queries: list[Path], tmp_path: Path) -> None:

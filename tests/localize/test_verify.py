@@ -14,12 +14,13 @@ from tests.localize.street import position, street_model, write_view
 from tests.localize.town import HEADING_DEG, PLACES, wall, write_town
 
 from sareloc.errors import ArgumentError, PhotoError
-from sareloc.geometry import Evidence
-from sareloc.localize import Localizer, QueryImage, Search, estimate, read_query
+from sareloc.geometry import Evidence, feature_size
+from sareloc.localize import Localizer, QueryImage, Search, estimate, estimate_walk, read_query
 from sareloc.localize.calibrate import calibrate
-from sareloc.localize.estimate import Match, agreed_heading, fuse, weigh
+from sareloc.localize.estimate import Match, Pose, agreed_heading, fuse, weigh
 from sareloc.localize.verify import Verifier, read_queries
 from sareloc.maps import PlaceMap
+from sareloc.photos import decode
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def town(town_folder: Path) -> PlaceMap:
 
 def evidence_of(verifier: Verifier, place: int, place_map: PlaceMap) -> Evidence:
     query = read_query(wall(place, 20), street_model().preprocess.size, detail=True)
-    return verifier.verify(verifier.features([query])[0], place_map.ids, place_map.files)[0]
+    return verifier.verify(verifier.features([query])[0], place_map.ids, place_map.files).evidence
 
 
 @pytest.mark.parametrize("place", [0, 5, 11])
@@ -107,7 +108,7 @@ def test_keypoints_that_agree_are_moved_as_the_photos_are(town: PlaceMap) -> Non
     pairs = localizer.inlier_pairs(wall(7, 20), match.id, match.photo)
     assert pairs is not None
     assert len(pairs) == max(match.inliers or 0, match.planar_inliers or 0) > 30
-    assert (pairs.query_size, pairs.photo_size) == ((224, 160), (224, 160))
+    assert (pairs.query_size, pairs.photo_size) == ((480, 343), (480, 343))
     moved = (pairs.photo_xy - pairs.query_xy) * (224, 160)
     np.testing.assert_allclose(np.median(moved, axis=0), (20, 0), atol=0.5)
     assert (np.abs(moved - (20, 0)).max(axis=1) < 5).mean() > 0.9
@@ -199,7 +200,7 @@ def test_files_bytes_and_pixels_are_read_alike(tmp_path: Path) -> None:
         found = list(read_queries(asked, size, detail=True, workers=workers))
         for query in found:
             assert not isinstance(query, PhotoError)
-            np.testing.assert_array_equal(query.detail, image)
+            np.testing.assert_array_equal(query.detail, decode(path, size=feature_size))
         assert all(query.detail is None for query in read_queries(asked, size, detail=False, workers=workers))
 
 
@@ -249,3 +250,29 @@ def test_a_map_is_calibrated_for_verified_matches(town_folder: Path, tmp_path: P
     assert report.calibration.weights == localizer.calibration.weights or report.kept_because is None
     assert report.after.right_kept is not None
     assert report.after.right_kept > 0.5
+
+
+def test_a_pose_in_the_place_gives_position_radius_and_heading() -> None:
+    matches = [Match(i, f"{i}.jpg", position(0, 3.0 * i), 0.8, inliers=60, planar_inliers=40) for i in range(3)]
+    without = estimate(matches, min_confidence=0)
+    assert without.latlon is not None
+    near, far = Pose(position(0, 8.0), 2.5, 123.0), Pose(position(5), 2.5, 123.0)
+    with_pose = estimate(matches, pose=near, min_confidence=0)
+    assert (with_pose.latlon, with_pose.radius_m, with_pose.heading_deg) == (near.latlon, 2.5, 123.0)
+    assert with_pose.confidence == without.confidence
+    assert estimate(matches, pose=far, min_confidence=0) == without
+    unsure = estimate(matches, pose=near, min_confidence=1)
+    assert (unsure.latlon, unsure.guess, unsure.guess_radius_m, unsure.heading_deg) == (None, near.latlon, 2.5, None)
+
+
+def test_a_walk_uses_the_poses_of_its_photos() -> None:
+    walk = [
+        [Match(9 * step + i, f"{i}.jpg", position(step, 3.0 * i), 0.8, 60, 40) for i in range(3)] for step in range(3)
+    ]
+    poses = [None, Pose(position(1, 8.0), 2.5, 123.0), None]
+    fixes = estimate_walk(walk, 1000.0, poses=poses, min_confidence=0)
+    plain = estimate_walk(walk, 1000.0, min_confidence=0)
+    assert fixes[1].latlon == poses[1].latlon
+    assert fixes[1].heading_deg == 123.0
+    assert (fixes[0], fixes[2]) == (plain[0], plain[2])
+    assert estimate_walk(walk[1:2], 1.0, poses=poses[1:2], min_confidence=0)[0].latlon == poses[1].latlon

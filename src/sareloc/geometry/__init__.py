@@ -1,5 +1,6 @@
-"""Geometry between photos: local features, their matches, the two-view geometry that verifies them, its evidence."""
+"""Geometry between photos: local features, their matches, two-view geometry that verifies them, and camera poses."""
 
+from sareloc.geometry.camera_pose import CameraPose, Reference, estimate_camera_pose
 from sareloc.geometry.evidence import Evidence, count_inliers, match_scores
 from sareloc.geometry.local_features import (
     KEYPOINTS,
@@ -18,12 +19,15 @@ from sareloc.geometry.two_view import InlierPairs, TwoView, inlier_pairs, two_vi
 __all__ = [
     "KEYPOINTS",
     "LONGEST_PX",
+    "CameraPose",
     "Evidence",
     "InlierPairs",
     "LocalFeatureExtractor",
     "LocalFeatures",
+    "Reference",
     "TwoView",
     "count_inliers",
+    "estimate_camera_pose",
     "feature_size",
     "focal_px_of",
     "inlier_pairs",

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 from sareloc.arrays import Image, Vectors
 from sareloc.errors import MapError
-from sareloc.photos import DIAGONAL_35MM, longest_side
+from sareloc.photos import DIAGONAL_35MM
 
 if TYPE_CHECKING:
     from kornia.feature import XFeat
@@ -29,7 +29,7 @@ KEYPOINTS = 1024
 """Default: keypoints of a photo, in a map or of a query."""
 MOST_KEYPOINTS = 4096
 LONGEST_PX = 480
-"""Photos are reduced until their longer side has this many pixels."""
+"""The longer side of the images that local features are extracted from."""
 DIM = 64
 STEPS_PER_UNIT = 254  # of descriptors in memory, 8-bit integers: components of unit vectors beyond 0.5 are rare
 STORED_PER_UNIT = 20  # of stored descriptors, 4-bit integers from -7 to 7: the cosine to the original is 0.993
@@ -39,8 +39,14 @@ EXTRACTOR = "xfeat"
 WEIGHTS = "xfeat.safetensors"
 _HEADER = struct.Struct("<HHf")  # width, height, focal length; 0: unknown
 
-feature_size = longest_side(LONGEST_PX)
-"""The size rule of the images that local features are extracted from."""
+
+def feature_size(height: int, width: int) -> tuple[int, int]:
+    """The size rule of the images that local features are extracted from: the longer side has 480 px.
+
+    Smaller photos are enlarged: XFeat finds few keypoints in them otherwise, and they are compared with larger ones.
+    """
+    scale = LONGEST_PX / max(height, width)
+    return max(1, round(height * scale)), max(1, round(width * scale))
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,14 +28,14 @@ def turn_deg(query: LocalFeatures, other: LocalFeatures, view: TwoView) -> float
         return None
     a, b = query.xy[pairs[:, 0]].astype(np.float64), other.xy[pairs[:, 1]].astype(np.float64)
     options = {**RANSAC, "max_epipolar_error": EPIPOLAR_PX}
-    pose, found = poselib.estimate_relative_pose(a, b, _camera(query), _camera(other), options, {})
+    pose, found = poselib.estimate_relative_pose(a, b, camera_of(query), camera_of(other), options, {})
     if found["num_inliers"] < 8:
         return None
     x, _, z = pose.R[:, 2]
     return math.degrees(math.atan2(x, z))
 
 
-def _camera(features: LocalFeatures) -> dict[str, Any]:
+def camera_of(features: LocalFeatures) -> dict[str, Any]:
     """A camera of PoseLib: the principal point is the middle of the image."""
     width, height = features.size
     focal_px = features.focal_px or focal_px_of(USUAL_FOCAL_35MM, features.size)

@@ -178,7 +178,7 @@ def _verifying(
 
     def verify(row: int, rows: Ints) -> Evidence:
         files = [matches.files[row][i] for i in rows[:first]]
-        found, _ = verifier.verify(features[row], matches.ids[row, rows[:first]], files)
+        found = verifier.verify(features[row], matches.ids[row, rows[:first]], files).evidence
         unverified = np.full(len(rows) - len(files), np.nan)
         return Evidence(np.append(found.inliers, unverified), np.append(found.planar, unverified))
 

@@ -66,6 +66,27 @@ class Match:
 
 
 @dataclass(frozen=True)
+class Pose:
+    """Where a query was taken and where it looks, by its relative poses to verified matches."""
+
+    latlon: LatLon
+    radius_m: float
+    """The distance that contains the truth with a probability of 0.9, by the covariance of the pose."""
+    heading_deg: float
+    """The direction of the optical axis, clockwise from north, 0 to 360."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What a search found for a query."""
+
+    matches: tuple[Match, ...]
+    """The most probable first."""
+    pose: Pose | None = None
+    """By verified matches of known heading at two or more positions; None: not estimated."""
+
+
+@dataclass(frozen=True)
 class Fix:
     """Where a photo was taken, or that it is not in the map."""
 
@@ -181,13 +202,18 @@ def sigmoid(x: npt.ArrayLike) -> Floats:
 
 
 def estimate(
-    matches: Sequence[Match], calibration: Calibration | None = None, *, min_confidence: float = MIN_CONFIDENCE
+    matches: Sequence[Match],
+    calibration: Calibration | None = None,
+    *,
+    pose: Pose | None = None,
+    min_confidence: float = MIN_CONFIDENCE,
 ) -> Fix:
     """The fix that the matches of one photo give together.
 
     The position is the place where they agree (see `fuse`, weights by `weigh`); radius and confidence come from the
-    calibration (default: cautious values that were fitted to no map). Below `min_confidence` there is no position: the
-    photo is not in this map. No matches: no position, confidence 0. The order of the matches does not matter.
+    calibration (default: cautious values that were fitted to no map). If there is a pose in that place, position,
+    radius and heading are those of the pose. Below `min_confidence` there is no position: the photo is not in this map.
+    No matches: no position, confidence 0. The order of the matches does not matter.
     """
     known = calibration or Calibration()
     if not matches:
@@ -196,18 +222,30 @@ def estimate(
     weights = weigh(distances, known.temperature, evidence)
     place = fuse(latlon, distances, weights, evidence)
     ordered = [matches[row] for row in np.lexsort((distances, -weights))]
-    return fix_at(place, known.confidence(place), ordered, known, min_confidence)
+    return fix_at(place, known.confidence(place), ordered, known, min_confidence, pose)
 
 
 def fix_at(
-    place: Place, confidence: float, matches: Sequence[Match], calibration: Calibration, min_confidence: float
+    place: Place,
+    confidence: float,
+    matches: Sequence[Match],
+    calibration: Calibration,
+    min_confidence: float,
+    pose: Pose | None = None,
 ) -> Fix:
-    """The fix at a place, or, below `min_confidence`, one without a position whose guess is that place."""
+    """The fix at a place, or, below `min_confidence`, one without a position whose guess is that place.
+
+    If a pose is within 25 m of the place, position, radius and heading are those of the pose.
+    """
+    if pose is not None and np.linalg.norm(np.diff(ecef_from_wgs84([pose.latlon, place.latlon]), axis=0)) > PLACE_M:
+        pose = None
+    latlon = place.latlon if pose is None else pose.latlon
+    radius_m = calibration.radius_m(place) if pose is None else pose.radius_m
     if confidence < min_confidence:
         reason = f"not in this map: the best guess has confidence {confidence:.2f}, below {min_confidence:.2f}"
-        return Fix(None, None, confidence, tuple(matches), reason, place.latlon, calibration.radius_m(place))
-    heading = agreed_heading(matches, place)
-    return Fix(place.latlon, calibration.radius_m(place), confidence, tuple(matches), heading_deg=heading)
+        return Fix(None, None, confidence, tuple(matches), reason, latlon, radius_m)
+    heading = agreed_heading(matches, place) if pose is None else pose.heading_deg
+    return Fix(latlon, radius_m, confidence, tuple(matches), heading_deg=heading)
 
 
 def agreed_heading(matches: Sequence[Match], place: Place) -> float | None:

@@ -11,12 +11,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sareloc.arrays import Floats
 from sareloc.errors import ArgumentError, MapError, PhotoError
-from sareloc.geometry import Evidence, InlierPairs
+from sareloc.geometry import InlierPairs
 from sareloc.localize.calibration import calibrate_by_map
-from sareloc.localize.estimate import MIN_CONFIDENCE, Calibration, Fix, Match, estimate, weigh
-from sareloc.localize.verify import VERIFIED, Photo, QueryImage, Verifier, read_queries
+from sareloc.localize.estimate import MIN_CONFIDENCE, Calibration, Candidates, Fix, Match, estimate, weigh
+from sareloc.localize.verify import VERIFIED, Photo, QueryImage, Verified, Verifier, find_pose, read_queries
 from sareloc.localize.walk import chance_of_place, estimate_walk
 from sareloc.maps import Area, Circle, Matches, PlaceMap, load_map_model
 from sareloc.maps.features import NOTE as LOCAL_FEATURES
@@ -133,9 +132,9 @@ class Localizer:
             if isinstance(found, PhotoError):
                 yield found
                 continue
-            fused = found[: self.search.candidates]
-            fix = estimate(fused, self.calibration, min_confidence=self.min_confidence)
-            yield replace(fix, matches=found[:top])
+            fused = found.matches[: self.search.candidates]
+            fix = estimate(fused, self.calibration, pose=found.pose, min_confidence=self.min_confidence)
+            yield replace(fix, matches=found.matches[:top])
 
     def localize_walk(
         self, photos: Sequence[Query], reach_m: float | Sequence[float], *, near: Near = None, top: int = 5
@@ -150,11 +149,17 @@ class Localizer:
         """
         _check(photos, top)
         found = list(self._search(photos, _area(near), top))
-        walk = [() if isinstance(one, PhotoError) else one[: self.search.candidates] for one in found]
-        chance = chance_of_place(self.place_map)
-        fixes = estimate_walk(walk, reach_m, self.calibration, chance=chance, min_confidence=self.min_confidence)
+        seen = [Candidates(()) if isinstance(one, PhotoError) else one for one in found]
+        fixes = estimate_walk(
+            [one.matches[: self.search.candidates] for one in seen],
+            reach_m,
+            self.calibration,
+            poses=[one.pose for one in seen],
+            chance=chance_of_place(self.place_map),
+            min_confidence=self.min_confidence,
+        )
         return [
-            one if isinstance(one, PhotoError) else replace(fix, matches=one[:top])
+            one if isinstance(one, PhotoError) else replace(fix, matches=one.matches[:top])
             for one, fix in zip(found, fixes, strict=True)
         ]
 
@@ -164,17 +169,18 @@ class Localizer:
         descriptors = self.model.encode(images, dim=None if dim == self.model.dim else dim, batch=self.batch).numpy()
         return self.place_map.search(descriptors, k, near)
 
-    def find_matches(self, queries: Sequence[QueryImage], k: int, near: Area | None = None) -> list[tuple[Match, ...]]:
-        """The k photos of the map most like each query, more if more are verified: the most probable first."""
+    def find_matches(self, queries: Sequence[QueryImage], k: int, near: Area | None = None) -> list[Candidates]:
+        """The k photos of the map most like each query, more if more are verified, and its pose by them."""
         first = self.search.verify or 0
         retrieved = self.retrieve([query.image for query in queries], max(k, first), near)
         lists = _lists(retrieved)
         if self.verifier is None:
-            return lists
-        found = []
+            return [Candidates(matches) for matches in lists]
+        temperature, found = self.calibration.temperature, []
         for row, features in enumerate(self.verifier.features(queries)):
             verified = self.verifier.verify(features, retrieved.ids[row, :first], retrieved.files[row][:first])
-            found.append(_ranked(lists[row], *verified, self.calibration.temperature))
+            pose = find_pose(verified, retrieved.latlon[row, :first], retrieved.distances[row, :first], temperature)
+            found.append(Candidates(_ranked(lists[row], verified, temperature), pose))
         return found
 
     def inlier_pairs(self, photo: Query, photo_id: int, file: str) -> InlierPairs | None:
@@ -197,7 +203,7 @@ class Localizer:
         size = self.model.preprocess.size
         return read_queries(photos, size, detail=self.verifier is not None, workers=self.workers)
 
-    def _search(self, photos: Sequence[Query], near: Area | None, top: int) -> Iterator[tuple[Match, ...] | PhotoError]:
+    def _search(self, photos: Sequence[Query], near: Area | None, top: int) -> Iterator[Candidates | PhotoError]:
         waiting = self.load(photos)
         while loaded := list(islice(waiting, AT_ONCE)):
             queries = [query for query in loaded if not isinstance(query, PhotoError)]
@@ -206,12 +212,12 @@ class Localizer:
                 yield query if isinstance(query, PhotoError) else next(found)
 
 
-def _ranked(matches: Sequence[Match], evidence: Evidence, headings: Floats, temperature: float) -> tuple[Match, ...]:
+def _ranked(matches: Sequence[Match], verified: Verified, temperature: float) -> tuple[Match, ...]:
     """The verified matches, which are the first, by their weights (see `weigh`), then the others."""
-    count = len(evidence.inliers)
+    evidence, count = verified.evidence, len(verified.views)
     if np.isnan(evidence.inliers).all():
         return tuple(matches)
-    verified = [
+    first = [
         match
         if np.isnan(inliers)
         else replace(
@@ -221,12 +227,12 @@ def _ranked(matches: Sequence[Match], evidence: Evidence, headings: Floats, temp
             heading_deg=None if np.isnan(heading) else float(heading),
         )
         for match, inliers, planar, heading in zip(
-            matches[:count], evidence.inliers, evidence.planar, headings, strict=True
+            matches[:count], evidence.inliers, evidence.planar, verified.query_headings_deg(), strict=True
         )
     ]
-    distances = np.array([match.distance for match in verified])
+    distances = np.array([match.distance for match in first])
     order = np.lexsort((distances, -weigh(distances, temperature, evidence)))
-    return (*(verified[row] for row in order), *matches[count:])
+    return (*(first[row] for row in order), *matches[count:])
 
 
 def _check(photos: Sequence[Query], top: int) -> None:

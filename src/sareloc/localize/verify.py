@@ -1,4 +1,7 @@
-"""Verification: what local features say of each match, by two-view geometry between the query and the map's photo."""
+"""Verification: what local features say of each match, by two-view geometry between the query and the map's photo.
+
+Where the photos' headings are known, also where the query was taken and where it looks (see `find_pose`).
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,22 @@ from pathlib import Path
 from threading import Lock
 
 import numpy as np
+import numpy.typing as npt
 import PIL.Image
 import torch
 
 from sareloc.arrays import Floats, Image, Ints
 from sareloc.errors import PhotoError
+from sareloc.geo import enu_from_wgs84, wgs84_from_enu
 from sareloc.geometry import (
     Evidence,
     InlierPairs,
     LocalFeatureExtractor,
     LocalFeatures,
+    Reference,
+    TwoView,
     count_inliers,
+    estimate_camera_pose,
     feature_size,
     focal_px_of,
     inlier_pairs,
@@ -28,6 +36,7 @@ from sareloc.geometry import (
     verify,
 )
 from sareloc.loading import load_images
+from sareloc.localize.estimate import PLACE_M, SURE_INLIERS, Pose, fuse, weigh
 from sareloc.maps import PlaceMap
 from sareloc.photos import MAX_PIXELS, SizeRule, decode, read_focal_35mm
 
@@ -60,10 +69,10 @@ def read_query(
 ) -> QueryImage:
     """Decode a query to the model's size and, if `detail`, to that of local features.
 
-    Pixels are used as they are given, and reduced for local features. Raises PhotoError if the photo cannot be decoded.
+    Pixels are used as they are given, and resized for local features. Raises PhotoError if the photo cannot be decoded.
     """
     if not isinstance(photo, str | Path | bytes):
-        return QueryImage(photo, _reduced(photo) if detail else None)
+        return QueryImage(photo, _resized(photo) if detail else None)
     image = decode(photo, size=size, name=name, max_pixels=max_pixels)
     if not detail:
         return QueryImage(image)
@@ -97,11 +106,62 @@ def read_queries(
                 yield error
 
 
-def _reduced(image: Image) -> Image:
+def _resized(image: Image) -> Image:
     height, width = feature_size(*image.shape[:2])
     if (height, width) == image.shape[:2]:
         return image
     return np.array(PIL.Image.fromarray(image).resize((width, height), PIL.Image.Resampling.BILINEAR))
+
+
+@dataclass(frozen=True, eq=False)
+class Verified:
+    """What the local features of K photos of the map say of a query."""
+
+    query: LocalFeatures
+    photos: tuple[LocalFeatures | None, ...]
+    """Of the K photos; None: a photo was not verified."""
+    views: tuple[TwoView | None, ...]
+    evidence: Evidence
+    headings_deg: Floats
+    """(K,) of the photos; NaN: unknown."""
+
+    def query_headings_deg(self) -> Floats:
+        """The query's headings (K,) by the five photos with most inliers, at least 30, with a known heading; NaN by
+        the others."""
+        headings = np.full(len(self.views), np.nan)
+        known = np.flatnonzero((self.evidence.inliers >= HEADING_INLIERS) & ~np.isnan(self.headings_deg))
+        for row in known[np.argsort(-self.evidence.inliers[known], kind="stable")][:HEADING_PHOTOS]:
+            photo, view = self.photos[row], self.views[row]
+            assert photo is not None
+            assert view is not None
+            turned = turn_deg(self.query, photo, view)
+            headings[row] = np.nan if turned is None else (self.headings_deg[row] + turned) % 360
+        return headings
+
+
+def find_pose(verified: Verified, latlon: Floats, distances: npt.ArrayLike, temperature: float) -> Pose | None:
+    """Where a query was taken and where it looks, by its matches at `latlon` (K, 2) with descriptor `distances` (K,).
+
+    By the photos within 25 m of the place where the matches agree (see `fuse`) that have 15 inliers or more and a known
+    heading, the most probable first; see `estimate_camera_pose`. None where that gives none.
+    """
+    if np.isnan(verified.evidence.inliers).all():
+        return None
+    weights = weigh(distances, temperature, verified.evidence)
+    place = fuse(latlon, distances, weights, verified.evidence)
+    metres = enu_from_wgs84(latlon, place.latlon)
+    usable = (verified.evidence.inliers >= SURE_INLIERS) & ~np.isnan(verified.headings_deg)
+    rows = np.flatnonzero(usable & (np.linalg.norm(metres, axis=1) <= PLACE_M))
+    references = [
+        Reference(photo, view, float(metres[row, 0]), float(metres[row, 1]), float(verified.headings_deg[row]))
+        for row in rows[np.argsort(-weights[rows], kind="stable")]
+        if (photo := verified.photos[row]) is not None and (view := verified.views[row]) is not None
+    ]
+    pose = estimate_camera_pose(verified.query, references)
+    if pose is None:
+        return None
+    (latitude, longitude), *_ = wgs84_from_enu([(pose.east_m, pose.north_m)], place.latlon).tolist()
+    return Pose((latitude, longitude), pose.radius_m, pose.heading_deg)
 
 
 class Verifier:
@@ -121,18 +181,15 @@ class Verifier:
 
     def features(self, queries: Sequence[QueryImage]) -> list[LocalFeatures]:
         """The local features of queries; of one that was decoded without `detail`, from its smaller image."""
-        images = [_reduced(query.image) if query.detail is None else query.detail for query in queries]
+        images = [_resized(query.image) if query.detail is None else query.detail for query in queries]
         found = self.extractor.extract(images)
         return [
             replace(one, focal_px=focal_px_of(query.focal_35mm, one.size))
             for one, query in zip(found, queries, strict=True)
         ]
 
-    def verify(self, query: LocalFeatures, ids: Ints, files: Sequence[str]) -> tuple[Evidence, Floats]:
+    def verify(self, query: LocalFeatures, ids: Ints, files: Sequence[str]) -> Verified:
         """What the local features of K photos of the map, by their ids (K,) and file names, say of a query.
-
-        The evidence, and the query's headings (K,) in degrees by the five photos with most inliers, at least 30, whose
-        own headings the map knows; NaN by the others.
 
         A photo whose features are neither in the map nor can be computed from its file is not verified (NaN). If that
         is so for all, a warning is logged, once.
@@ -140,18 +197,9 @@ class Verifier:
         held = self._features_of_photos(ids, files)
         if len(ids) and not held:
             self._warn(files)
-        others = [held.get(photo_id) for photo_id in ids.tolist()]
-        views = verify(query, others)
-        evidence = count_inliers(views)
-        headings = np.full(len(ids), np.nan)
-        rows = np.flatnonzero(evidence.inliers >= HEADING_INLIERS)
-        rows = rows[np.argsort(-evidence.inliers[rows], kind="stable")][:HEADING_PHOTOS]
-        for row, known in zip(rows.tolist(), self.place_map.headings_deg(ids[rows]).tolist(), strict=True):
-            other, view = others[row], views[row]
-            if other is not None and view is not None and not np.isnan(known):
-                turned = turn_deg(query, other, view)
-                headings[row] = np.nan if turned is None else (known + turned) % 360
-        return evidence, headings
+        photos = [held.get(photo_id) for photo_id in ids.tolist()]
+        views = verify(query, photos)
+        return Verified(query, tuple(photos), tuple(views), count_inliers(views), self.place_map.headings_deg(ids))
 
     def inlier_pairs(self, query: LocalFeatures, photo_id: int, file: str) -> InlierPairs | None:
         """The matched keypoints of a query and a photo of the map, by its id and file name, that agree.

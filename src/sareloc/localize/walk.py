@@ -21,6 +21,7 @@ from sareloc.localize.estimate import (
     Calibration,
     Fix,
     Match,
+    Pose,
     columns,
     estimate,
     fix_at,
@@ -50,6 +51,7 @@ def estimate_walk(
     reach_m: float | npt.ArrayLike,
     calibration: Calibration | None = None,
     *,
+    poses: Sequence[Pose | None] | None = None,
     chance: float = CHANCE,
     min_confidence: float = MIN_CONFIDENCE,
 ) -> list[Fix]:
@@ -59,19 +61,20 @@ def estimate_walk(
     divided by their weights, the rest of the map 0.2 (1 - c), and what is left to a place outside of the map. `support`
     combines these of all photos into one walk with steps of at most `reach_m`, which may leave the map (`chance`: see
     there). Positions are fused with the probabilities that it gives as weights, and the confidence is their sum within
-    25 m. A photo without matches has no position. A walk of one photo is `estimate`.
+    25 m. If the pose of a photo (`poses`, one for each; default: none) is in that place, position, radius and heading
+    are those of the pose. A photo without matches has no position. A walk of one photo is `estimate`.
     """
     known = calibration or Calibration()
     supported = support([own_belief(matches, known) for matches in walk], reach_m, chance=chance)
     fixes = []
-    for matches, chances in zip(walk, supported, strict=True):
+    for matches, chances, pose in zip(walk, supported, poses or [None] * len(walk), strict=True):
         if not matches or len(walk) == 1:
-            fixes.append(estimate(matches, known, min_confidence=min_confidence))
+            fixes.append(estimate(matches, known, pose=pose, min_confidence=min_confidence))
             continue
         latlon, distances, evidence = columns(matches)
         place = fuse(latlon, distances, chances, evidence)
         ordered = [matches[row] for row in np.lexsort((distances, -weigh(distances, known.temperature, evidence)))]
-        fixes.append(fix_at(place, float(chances.sum()) * place.share, ordered, known, min_confidence))
+        fixes.append(fix_at(place, float(chances.sum()) * place.share, ordered, known, min_confidence, pose))
     return fixes
 
 
