@@ -4,7 +4,12 @@
 
 A map is built of each set's database, with local features. Its queries are localized without calibration photos, with
 and without verification; so are out-of-map photos: queries of the other sets, and of other streets of the same town
-(Cambridge's train and val parts for its test part, another drawn town for the drawn one). Tables are printed last.
+(Cambridge's train and val parts for its test part, another drawn town for the drawn one). city-no-focal is the drawn
+town as if no photo told its focal length. Tables are printed last.
+
+    python -m benchmarks.verify --data DATA --work WORK --models default --recall --sets cambridge gardens-day
+
+prints recall@1 without and with verification alone, by `evaluate`: no map is built, which needs fewer packages.
 """
 
 from __future__ import annotations
@@ -12,8 +17,10 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import shutil
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,17 +31,19 @@ from benchmarks.measuring import machine
 
 from sareloc.datasets import Places, load_dataset
 from sareloc.datasets.places import PhotoSet, find_positives
-from sareloc.evaluation import judge_fixes
+from sareloc.evaluation import evaluate, judge_fixes
 from sareloc.evaluation.metrics import percent_interval
 from sareloc.geo import wgs84_from_ecef, wgs84_from_enu
-from sareloc.localize import Fix, Localizer, Search
+from sareloc.geometry import pack_features, unpack_features
+from sareloc.localize import Fix, Localizer, QueryImage, Search
 from sareloc.maps import PlaceMap, build_map
+from sareloc.maps.store import open_store
 from sareloc.models import PlaceModel, load_model
 from sareloc.photos import read_geotag
 
 ORIGIN = (48.0, 11.0)  # of sets whose positions are local metres
 SURE = 0.5
-SETS = ("cambridge", "gardens-day", "gardens-night", "gardens-both", "tmbud-night", "city")
+SETS = ("cambridge", "gardens-day", "gardens-night", "gardens-both", "tmbud-night", "city", "city-no-focal")
 COLUMNS = (
     "recall@1", "verified", "correct", "answered", "of answers correct", "correct and answered",
     "unverified, correct and answered", "same town rejected",
@@ -88,8 +97,24 @@ def build(model: PlaceModel, places: Places, path: Path, workers: int) -> PlaceM
     return PlaceMap(path)
 
 
+def without_focal_lengths(built: PlaceMap, path: Path) -> PlaceMap:
+    """A copy of a map whose local features do not tell the focal lengths of their photos."""
+    shutil.copy(built.path, path)
+    with open_store(path, write=True) as store:
+        bare = {row: replace(unpack_features(blob), focal_px=None) for row, blob in store.features(built.ids).items()}
+        store.write_features(np.array(list(bare)), [pack_features(one) for one in bare.values()])
+    return PlaceMap(path)
+
+
 def judge(
-    model: PlaceModel, place_map: PlaceMap, places: Places, same_town: list[Path], others: list[Path], limit: int
+    model: PlaceModel,
+    place_map: PlaceMap,
+    places: Places,
+    same_town: list[Path],
+    others: list[Path],
+    limit: int,
+    *,
+    focal: bool = True,
 ) -> dict[str, float | None]:
     rows = np.random.default_rng(0).permutation(len(places.queries))[:limit]
     queries, truth = [places.queries.path(int(row)) for row in rows], latlon_of(places.queries)[rows]
@@ -103,7 +128,7 @@ def judge(
     plain = Localizer(model, place_map, Search(verify=0), min_confidence=0).localize_many(queries)
     localizer = Localizer(model, place_map, min_confidence=0)
     start = time.monotonic()
-    fixes = localizer.localize_many(queries)
+    fixes = localizer.localize_many(queries if focal else without_focal_length(localizer, queries))
     seconds = time.monotonic() - start
     strangers = [localizer.localize_many(photos) if photos else [] for photos in (same_town, others)]
     tags = [read_geotag(query) for query in queries]
@@ -133,8 +158,26 @@ def judge(
     }
 
 
+def without_focal_length(localizer: Localizer, photos: list[Path]) -> list[QueryImage]:
+    return [replace(query, focal_35mm=None) for query in localizer.load(photos)]
+
+
 def shown(column: str, value: float | None) -> str:
     return "" if value is None else f"{value:.3f}" if column == "ECE" else f"{value:.1f}"
+
+
+def measure_recall(called: str, sets: dict[str, tuple[Places, list[Path]]], workers: int) -> None:
+    model = load_model(called)
+    for name, (places, _) in sets.items():
+        plain, verified = (
+            evaluate(model, places, verify=first, batch=32, workers=workers, progress=False) for first in (0, 20)
+        )
+        low, high = verified.recall_at_1_interval or (0.0, 0.0)
+        print(
+            f"| {called} | {name}, {verified.queries} | {plain.recall[1]:.1f} | {verified.recall[1]:.1f} "
+            f"({low:.0f} to {high:.0f}) | {verified.recall[5]:.1f} |",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -147,10 +190,17 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=1000, help="at most so many of a set, drawn at random")
     parser.add_argument("--strangers", type=int, default=100, help="of each kind")
     parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--recall", action="store_true", help="recall alone")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     sets = {name: load_set(name, args) for name in args.sets}
+    if args.recall:
+        print("| model | set, queries | recall@1 | verified | recall@5, verified |\n|---|---|---|---|---|")
+        for called in args.models:
+            measure_recall(called, sets, args.workers)
+        print(json.dumps({"machine": machine(), "command": " ".join(sys.argv)}))
+        return
     results: dict[str, dict[str, dict[str, float | None]]] = {}
     for called in args.models:
         model = load_model(called)
@@ -162,18 +212,17 @@ def main() -> None:
                 for row in range(len(other.queries))
             ]
             chosen = [[part[i] for i in rng.permutation(len(part))[: args.strangers]] for part in (same_town, others)]
-            place_map = build(model, places, args.work / f"{called}-{name}.gpkg", args.workers)
-            found = judge(model, place_map, places, *chosen, args.queries)
+            path, focal = args.work / f"{called}-{name}.gpkg", not name.endswith("no-focal")
+            place_map = build(model, places, path if focal else args.work / f"{called}-city.gpkg", args.workers)
+            if not focal:
+                place_map = without_focal_lengths(place_map, path)
+            found = judge(model, place_map, places, *chosen, args.queries, focal=focal)
             results.setdefault(called, {})[name] = found
             print(called, name, json.dumps(found), flush=True)
     for called, rows in results.items():
         print(f"\n{called}\n\n| set | " + " | ".join(COLUMNS) + " |\n" + "|---" * (len(COLUMNS) + 1) + "|")
         for name, found in rows.items():
-            cells = [
-                "" if found[key] is None else f"{found[key]:.3f}" if key == "ECE" else f"{found[key]:.1f}"
-                for key in COLUMNS
-            ]
-            print(f"| {name} | " + " | ".join(cells) + " |")
+            print(f"| {name} | " + " | ".join(shown(key, found[key]) for key in COLUMNS) + " |")
     print(json.dumps({"machine": machine(), "command": " ".join(sys.argv), "results": results}))
 
 

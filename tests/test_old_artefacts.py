@@ -15,6 +15,7 @@ from PIL import Image
 
 from sareloc import Localizer, PlaceMap, load_model
 from sareloc.cli import main
+from sareloc.localize import Search
 
 ARTEFACTS = Path(__file__).resolve().parent / "artefacts"
 RECORDED: dict[str, Any] = json.loads((ARTEFACTS / "recorded.json").read_text())
@@ -81,12 +82,13 @@ def test_the_record_of_a_training_is_kept_as_it_was_written(old: Path, capsys: p
     assert told["spec"]["knobs"]["clusters"] == 4
 
 
-@pytest.mark.parametrize("name", ["format1.gpkg", "format2.gpkg"])
+@pytest.mark.parametrize("name", ["format1.gpkg", "format2.gpkg", "format3.gpkg"])
 def test_a_map_finds_the_same_photos(name: str, old: Path) -> None:
     recorded = RECORDED[name]
     place_map = PlaceMap(old / name)
     assert len(place_map) == recorded["photos"]
-    localizer = Localizer(load_model(old / "model.safetensors"), place_map, min_confidence=0.0)
+    model = load_model(old / "model.safetensors")
+    localizer = Localizer(model, place_map, Search(verify=0), min_confidence=0.0)
     for query, before in zip(QUERIES, recorded["fixes"], strict=True):
         fix, (match,) = localizer.localize(query, top=1), before["matches"]
         (found,) = fix.matches
@@ -99,7 +101,7 @@ def test_a_map_finds_the_same_photos(name: str, old: Path) -> None:
             assert fix.confidence == pytest.approx(before["confidence"], abs=0.1)
 
 
-@pytest.mark.parametrize("name", ["format1.gpkg", "format2.gpkg"])
+@pytest.mark.parametrize("name", ["format1.gpkg", "format2.gpkg", "format3.gpkg"])
 def test_a_map_is_found_by_its_own_descriptors(name: str, old: Path) -> None:
     place_map = PlaceMap(old / name)
     ids = np.arange(1, len(place_map) + 1)
@@ -108,7 +110,7 @@ def test_a_map_is_found_by_its_own_descriptors(name: str, old: Path) -> None:
     np.testing.assert_allclose(found.distances[:, 0], 0, atol=1e-3)
 
 
-@pytest.mark.parametrize(("name", "calibrations"), [("format1.gpkg", 0), ("format2.gpkg", 1)])
+@pytest.mark.parametrize(("name", "calibrations"), [("format1.gpkg", 0), ("format2.gpkg", 1), ("format3.gpkg", 0)])
 def test_map_info_is_the_same(name: str, calibrations: int, old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = run_json(capsys, "map", "info", name)
     assert told["manifest"] == RECORDED[name]["manifest"]
@@ -117,7 +119,7 @@ def test_map_info_is_the_same(name: str, calibrations: int, old: Path, capsys: p
     assert (told["first"][:19], told["last"][:19]) == ("2026-05-31T12:00:00", "2026-05-31T12:00:11")
 
 
-@pytest.mark.parametrize("name", ["format1.gpkg", "format2.gpkg"])
+@pytest.mark.parametrize("name", ["format1.gpkg", "format2.gpkg", "format3.gpkg"])
 def test_a_map_can_be_added_to(name: str, own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Which brings an older format to the present one."""
     before = PlaceMap(own / name)
@@ -151,6 +153,14 @@ def test_a_map_gets_local_features_by_an_upgrade(name: str, own: Path, capsys: p
     with pytest.raises(SystemExit) as ended:
         main(["map", "verify", name])
     assert ended.value.code in (0, None)
+
+
+def test_a_map_holds_the_same_local_features(old: Path) -> None:
+    place_map, recorded = PlaceMap(old / "format3.gpkg"), RECORDED["local features"]
+    found = place_map.local_features(place_map.ids)
+    assert sorted(found) == list(range(1, 13))
+    assert (list(found[1].size), len(found[1])) == (recorded["size"], recorded["keypoints"])
+    np.testing.assert_array_equal(found[1].xy[:5], np.array(recorded["xy"], dtype=np.float32))
 
 
 def test_a_descriptor_store_is_resumed(own: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
     git worktree add --detach /tmp/old COMMIT
     PYTHONPATH=/tmp/old/src python -m tests.artefacts.make first     # COMMIT 3cb6217: the photos, checkpoints, format 1
     PYTHONPATH=/tmp/old/src python -m tests.artefacts.make second    # COMMIT 7f6d24f: format 2, int8, descriptor store
+    PYTHONPATH=/tmp/old/src python -m tests.artefacts.make third     # COMMIT a9b47bb: format 3, with local features
 
 Nothing here may be made again: users have files of these formats. A new format gets files of its own. They are gzipped
 because most weights of the model are 0, and pages of a small map are empty.
@@ -24,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from tests.geometry.scenes import texture
 
 import sareloc
 from sareloc.models import Whitening
@@ -137,6 +139,22 @@ def make_second() -> dict[str, Any]:
     }
 
 
+def make_third() -> dict[str, Any]:
+    for part in ("photos", "queries"):
+        shutil.copytree(HERE / part, part)
+    for place, photo in enumerate(sorted(Path("photos").glob("*.png"))):  # XFeat finds nothing in the squares
+        Image.fromarray(texture(120, 160, seed=place)).save(photo)
+    Path("model.safetensors").write_bytes(gzip.decompress((HERE / "model.safetensors.gz").read_bytes()))
+    run("map", "build", "photos", "--out", "format3.gpkg", "--keypoints", "64", *MODEL)
+    keep(["format3.gpkg"])
+    place_map = sareloc.PlaceMap("format3.gpkg")
+    features = place_map.local_features(place_map.ids)[1]
+    return {
+        "format3.gpkg": told("format3.gpkg"),
+        "local features": {"size": features.size, "xy": features.xy[:5].tolist(), "keypoints": len(features)},
+    }
+
+
 def _rows(part: str) -> list[str]:
     role = "database" if part == "photos" else "query"
     lines = (HERE / part / "geotags.csv").read_text().splitlines()[1:]
@@ -149,7 +167,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         os.environ["SARELOC_CACHE"] = str(Path(folder, "cache"))
-        made = {"first": make_first, "second": make_second}[sys.argv[1]]()
+        made = {"first": make_first, "second": make_second, "third": make_third}[sys.argv[1]]()
         lines = (f" {json.dumps(name)}: {json.dumps(value)}" for name, value in (before | made).items())
         recorded.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
