@@ -87,7 +87,7 @@ def select_keypoints(maps: Maps, count: int) -> Iterator[tuple[Tensor, Tensor]]:
 def strict_maxima(heat: Tensor) -> Tensor:
     """Where maps (B, H, W) are larger than all 24 others in the 5 x 5 window; nowhere in the border of 2 px.
 
-    By maxima of shifted maps, which take a seventh of the time of 24 comparisons or of max_pool2d on a CPU.
+    By maxima of shifted maps: a seventh of the time of the 24 comparisons on a CPU, a twentieth of that of max_pool2d.
     """
     pairs = torch.maximum(heat[..., :-1], heat[..., 1:])
     beside = torch.maximum(pairs[..., :-3], pairs[..., 3:])  # the two on the left and the two on the right
