@@ -16,7 +16,9 @@ from torch import nn
 from sareloc.cli import app
 from sareloc.errors import ArgumentError
 from sareloc.export.openvino import has_fast_int8
-from sareloc.maps import PlaceMap
+from sareloc.geometry.xfeat import Network, load_network
+from sareloc.localize import Localizer
+from sareloc.maps import PlaceMap, add_local_features, build_map
 from sareloc.models import (
     RUNTIMES,
     PlaceModel,
@@ -127,6 +129,27 @@ def test_without_the_extra_its_pip_line_is_named(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert 'pip install "sareloc[openvino]"' in done.stderr.splitlines()[-1]
+
+
+def test_local_features_are_extracted_where_the_model_runs(
+    alexnet: PlaceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = []
+
+    def recorded(device: str) -> Network:
+        used.append(device)
+        return load_network(device)
+
+    monkeypatch.setattr("sareloc.geometry.local_features.load_network", recorded)
+    Image.fromarray(blobs(1, 80, 96)[0].permute(1, 2, 0).numpy()).save(tmp_path / "0.png")
+    (tmp_path / "geotags.csv").write_text("file,lat,lon\n0.png,48.0,2.35")
+    fast = run_on(alexnet, "openvino")
+    build_map(fast, tmp_path, tmp_path / "city.gpkg", progress=False)
+    Localizer(fast, PlaceMap(tmp_path / "city.gpkg"))
+    assert used == ["openvino", "openvino"]
+    assert add_local_features(tmp_path / "city.gpkg", device="openvino", progress=False).already == 1
+    with pytest.raises(ArgumentError, match="unknown device"):
+        add_local_features(tmp_path / "city.gpkg", device="onnx", progress=False)
 
 
 @needs_vnni

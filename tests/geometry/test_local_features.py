@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
+from itertools import product
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from kornia.feature import XFeat
+from safetensors.torch import load_file
 from tests.geometry.scenes import texture
 
+from sareloc.arrays import Image, Vectors
 from sareloc.errors import MapError
 from sareloc.geometry import (
     KEYPOINTS,
@@ -19,6 +27,7 @@ from sareloc.geometry import (
     pack_features,
     unpack_features,
 )
+from sareloc.geometry.xfeat import strict_maxima
 
 PIXEL = b"\1\0\1\0\0\0\0\0"  # the header of an image of one pixel
 
@@ -60,6 +69,57 @@ def test_a_blank_image_has_no_keypoints(extractor: LocalFeatureExtractor) -> Non
     assert len(found) == 0
     assert len(unpack_features(pack_features(found))) == 0
     assert [len(pairs) for pairs in match_features(found, [found])] == [0]
+
+
+def by_kornia(image: Image, keypoints: int) -> tuple[Vectors, Vectors]:
+    """Keypoints (N, 2) and descriptors (N, 64) as kornia alone computes them."""
+    network = XFeat().eval()
+    weights = load_file(str(files("sareloc") / "weights" / "xfeat.safetensors"))
+    network.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
+    pixels = torch.from_numpy(image).permute(2, 0, 1)[None].float() / 255
+    (found,) = network.detectAndCompute(pixels, top_k=keypoints)
+    return found["keypoints"].float().numpy(), found["descriptors"].numpy()
+
+
+@pytest.mark.parametrize("device", ["cpu", "openvino", "openvino-int8"])
+@pytest.mark.parametrize("size", [(360, 480), (128, 96), (40, 480)])
+def test_every_runtime_finds_what_kornia_finds(device: str, size: tuple[int, int]) -> None:
+    """The same keypoints, but for a few whose scores are equal up to rounding, with the same descriptors."""
+    if device != "cpu":
+        pytest.importorskip("openvino")
+    image = texture(*size, seed=7)
+    xy, descriptors = by_kornia(image, 1000)
+    (found,) = LocalFeatureExtractor(device).extract([image], 1000)
+    rows = {tuple(place): row for row, place in enumerate(found.xy.tolist())}
+    pairs = np.array([(row, rows[place]) for row, place in enumerate(map(tuple, xy.tolist())) if place in rows])
+    assert len(xy) > 50
+    assert len(pairs) >= 0.995 * max(len(xy), len(found))
+    assert np.abs(pairs[:, 0] - pairs[:, 1]).max() <= 5
+    units = found.descriptors[pairs[:, 1]] / 254
+    np.testing.assert_allclose(units, descriptors[pairs[:, 0]], atol=0.5 / 254 + 1e-3)
+
+
+def test_openvino_takes_images_of_any_size_from_several_threads(extractor: LocalFeatureExtractor) -> None:
+    pytest.importorskip("openvino")
+    other = LocalFeatureExtractor("openvino")
+    images = [texture(*size, seed=seed) for seed, size in enumerate([(96, 128), (128, 96), (224, 288)] * 4)]
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda image: other.extract([image], 80)[0], images))
+    for one, same in zip(found, extractor.extract(images, 80), strict=True):
+        assert len(set(map(tuple, one.xy.tolist())) & set(map(tuple, same.xy.tolist()))) >= 0.98 * len(same) > 0
+
+
+def test_a_plateau_is_no_maximum() -> None:
+    """One peak; two equal neighbours; one in the border: against the 24 comparisons of each pixel."""
+    heat = torch.zeros(2, 9, 12)
+    heat[0, 4, 3] = heat[0, 4, 9] = heat[0, 5, 8] = heat[0, 1, 6] = 1.0
+    heat[1] = torch.rand(9, 12, generator=torch.Generator().manual_seed(0))
+    expected = torch.zeros_like(heat, dtype=torch.bool)
+    for b, y, x in product(range(2), range(2, 7), range(2, 10)):
+        window = heat[b, y - 2 : y + 3, x - 2 : x + 3]
+        expected[b, y, x] = (window >= heat[b, y, x]).sum() == 1
+    assert expected[0].nonzero().tolist() == [[4, 3]]
+    assert torch.equal(strict_maxima(heat), expected)
 
 
 def test_descriptors_are_unit_vectors_in_integers(extractor: LocalFeatureExtractor) -> None:

@@ -273,7 +273,7 @@ def matches(
         worst = 4
     rows = found.chosen(query or []) + found.best(best or 0) + found.worst(worst or 0)
     if inliers:
-        print(save_figure(draw_inliers(found, query_inliers(found, rows, device=model.device)), out))
+        print(save_figure(draw_inliers(found, query_inliers(found, rows, device=model.runs_on)), out))
         return
     heatmaps = {row: image for row in rows if heat and (image := query_heatmap(model, found, row)) is not None}
     print(save_figure(draw_matches(found, rows, heatmaps=heatmaps), out))

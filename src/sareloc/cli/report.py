@@ -82,7 +82,7 @@ def report_command(
         place_model = load_model(model or _finished_model(runs), device)
         ranked = rank(place_model, load_dataset(dataset, root, split), store=store, workers=workers)
         matches, shown = query_matches(ranked), place_model.name
-        pairs = query_inliers(matches, matches.best(inliers), device=place_model.device)
+        pairs = query_inliers(matches, matches.best(inliers), device=place_model.runs_on)
         reports = {f"{shown} (here)" if shown in reports else shown: ranked.report()} | reports
         if place_map is not None:
             fixes = localize_queries(ranked.places, place_model, place_map, workers=workers)

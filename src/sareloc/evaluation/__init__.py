@@ -80,7 +80,7 @@ def evaluate(
         )  # fmt: skip
     if verify:
         rankings, distances = verify_rankings(
-            ranked.places, ranked.rankings, ranked.distances, verify, device=model.device, workers=workers,
+            ranked.places, ranked.rankings, ranked.distances, verify, device=model.runs_on, workers=workers,
             progress=progress,
         )  # fmt: skip
         ranked = replace(ranked, rankings=rankings, distances=distances)

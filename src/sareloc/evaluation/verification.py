@@ -23,6 +23,7 @@ from sareloc.geometry import (
     verify,
 )
 from sareloc.loading import load_images
+from sareloc.models.preprocess import RUNTIME_DEVICES
 
 TEMPERATURE_SHARE = 0.15
 """The temperature of the scores, as a share of the median spread of a query's squared distances; as for fixes."""
@@ -46,8 +47,8 @@ def verify_rankings(
     the database, packed as in a map. A photo that cannot be decoded has no evidence; a query that cannot be keeps its
     order. Equal scores keep their order.
     """
-    device = device if str(device).startswith("cuda") else "cpu"
-    extractor = LocalFeatureExtractor(device)
+    on_it = str(device).startswith("cuda") or device in RUNTIME_DEVICES
+    extractor = LocalFeatureExtractor(device if on_it else "cpu")
     top = rankings[:, :first]
     shown = np.unique(top[top >= 0])
     stored = extract_packed(

@@ -11,7 +11,7 @@ import json
 import operator
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,6 +26,9 @@ from sareloc.models.fused import trace_layers
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import MIN_SIDE_PX
 
+if TYPE_CHECKING:
+    from kornia.feature.xfeat import XFeatModel
+
 INPUT, OUTPUT = "images", "descriptors"
 OPSET = 18
 IR_VERSION = 10  # the oldest with the operators used, so that older runtimes can open the file
@@ -33,6 +36,7 @@ FLOAT = 1  # ONNX's number for float32
 MAX_BYTES = 1 << 31  # of a protobuf message
 MIN_STEP = 1e-30  # replaces a quantization step of 0
 UNIT_EPS = 1e-12  # of torch.nn.functional.normalize
+XFEAT_CHANNELS = [64, 65, 1]  # of its descriptors, logits of keypoints, reliability
 
 Ranges = Mapping[str, tuple[float, float]]
 """Activation range (lowest, highest) at the input of each quantized layer, by the layer's node name in the trace."""
@@ -87,6 +91,38 @@ def features_onnx(model: PlaceModel, ranges: Ranges | None = None) -> bytes:
     features_info = onnx.helper.make_tensor_value_info("features", kinds.FLOAT, shape)
     built: bytes = graph.build("backbone", images_info, features_info, features, {}).SerializeToString()
     return built
+
+
+def xfeat_onnx(network: XFeatModel) -> bytes:
+    """XFeat's network, its batch norms folded, as the bytes of an ONNX file.
+
+    Input `images`: float32 (batch, 1, height, width), sides multiples of 32. Output `maps`: (batch, 130, height / 8,
+    width / 8), the network's three outputs along the channels.
+    """
+    onnx = need("onnx", "onnx")
+    graph, kinds = Graph(), onnx.TensorProto
+    one, zero = graph.floats(torch.ones(1)), graph.floats(torch.zeros(1))
+    x = graph.add("InstanceNormalization", INPUT, one, zero, epsilon=network.norm.eps)
+    skipped = add_layer(graph, network.skip1, x)
+    quarter = add_layer(graph, network.block2, graph.add("Add", add_layer(graph, network.block1, x), skipped))
+    eighth = add_layer(graph, network.block3, quarter)
+    sixteenth = add_layer(graph, network.block4, eighth)
+    deepest = add_layer(graph, network.block5, sixteenth)
+    summed = graph.add("Add", graph.add("Add", eighth, _enlarge(graph, sixteenth, 2)), _enlarge(graph, deepest, 4))
+    descriptors = add_layer(graph, network.block_fusion, summed)
+    reliability = add_layer(graph, network.heatmap_head, descriptors)
+    logits = add_layer(graph, network.keypoint_head, graph.add("SpaceToDepth", x, blocksize=8))
+    maps = graph.add("Concat", descriptors, logits, reliability, axis=1)
+    images_info = onnx.helper.make_tensor_value_info(INPUT, kinds.FLOAT, ["batch", 1, "height", "width"])
+    maps_info = onnx.helper.make_tensor_value_info("maps", kinds.FLOAT, ["batch", sum(XFEAT_CHANNELS), "h", "w"])
+    built: bytes = graph.build("xfeat", images_info, maps_info, maps, {}).SerializeToString()
+    return built
+
+
+def _enlarge(graph: Graph, x: str, factor: int) -> str:
+    scales = graph.floats(torch.tensor([1, 1, factor, factor]))
+    # the optional input roi is omitted
+    return graph.add("Resize", x, "", scales, mode="linear", coordinate_transformation_mode="half_pixel")
 
 
 def _metadata(model: PlaceModel, dim: int) -> dict[str, str]:
@@ -165,6 +201,17 @@ def _max_pool(graph: Graph, layer: Any, x: str) -> str:
     return graph.add("MaxPool", x, kernel_shape=size, strides=stride, pads=[*margin, *margin])
 
 
+def _average_pool(graph: Graph, layer: Any, x: str) -> str:
+    size, stride = ([n, n] for n in (layer.kernel_size, layer.stride))
+    return graph.add("AveragePool", x, kernel_shape=size, strides=stride)
+
+
+def _sequence(graph: Graph, layers: Any, x: str) -> str:
+    for layer in layers:
+        x = add_layer(graph, layer, x)
+    return x
+
+
 def _relu6(graph: Graph, layer: nn.Module, x: str) -> str:
     return graph.add("Clip", x, graph.floats(0.0), graph.floats(6.0))
 
@@ -174,9 +221,12 @@ LAYERS: dict[type[nn.Module], Callable[[Graph, nn.Module, str], str]] = {
     SameConv: _conv,
     nn.BatchNorm2d: _norm,
     nn.MaxPool2d: _max_pool,
+    nn.AvgPool2d: _average_pool,
+    nn.Sequential: _sequence,
     nn.Identity: lambda graph, _, x: x,
     nn.ReLU: lambda graph, _, x: graph.add("Relu", x),
     nn.ReLU6: _relu6,
+    nn.Sigmoid: lambda graph, _, x: graph.add("Sigmoid", x),
 }
 
 

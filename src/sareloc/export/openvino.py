@@ -5,18 +5,22 @@ Quantization needs no calibration photos: activation ranges are measured on synt
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from threading import Lock
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
 from sareloc.errors import ArgumentError, need
-from sareloc.export.onnx import INPUT, Ranges, features_onnx
+from sareloc.export.onnx import INPUT, XFEAT_CHANNELS, Ranges, features_onnx, xfeat_onnx
 from sareloc.models.fused import fold_norms, trace_layers
 from sareloc.models.place_model import PlaceModel, RuntimeModel
 from sareloc.models.preprocess import autocast, best_dtype, check_size
+
+if TYPE_CHECKING:
+    from kornia.feature.xfeat import XFeatModel
 
 HEIGHT, WIDTH, IMAGES, LEAVES = 240, 320, 4, 1000
 FAST_INT8 = ("avx512_vnni", "avx_vnni", "amx_int8")  # without these, products of bytes saturate at 16 bits
@@ -47,11 +51,7 @@ def has_fast_int8() -> bool:
 def _compile(model: PlaceModel, *, int8: bool) -> RuntimeModel:
     openvino = need("openvino", "openvino")
     need("onnx", "openvino,onnx")
-    settings = {
-        "INFERENCE_PRECISION_HINT": "bf16" if best_dtype("cpu") == torch.bfloat16 else "f32",
-        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
-        "PERFORMANCE_HINT": "LATENCY",
-    }
+    settings = _settings("bf16" if best_dtype("cpu") == torch.bfloat16 else "f32")
     folded = fold_norms(model)
     core = openvino.Core()
     layers = core.read_model(features_onnx(folded, activation_ranges(folded) if int8 else None))
@@ -65,6 +65,35 @@ def _compile(model: PlaceModel, *, int8: bool) -> RuntimeModel:
         return pooled if model.whitening is None else model.whitening(pooled)
 
     return RuntimeModel(model, "openvino-int8" if int8 else "openvino", compute)
+
+
+def xfeat_on_openvino(network: XFeatModel) -> Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]:
+    """XFeat's network, its batch norms folded, compiled for as many threads as torch uses (extra `openvino`).
+
+    In float32: rounding would move keypoints. Takes grey images (B, 1, H, W), sides multiples of 32, and returns the
+    network's three outputs. Safe from several threads.
+    """
+    openvino = need("openvino", "openvino")
+    need("onnx", "openvino,onnx")
+    core = openvino.Core()
+    compiled = core.compile_model(core.read_model(xfeat_onnx(network)), "CPU", _settings("f32"))
+    request, lock = compiled.create_infer_request(), Lock()
+
+    def compute(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        with lock:  # each call uses all threads, so that calls side by side would not be faster
+            maps = torch.from_numpy(request.infer({INPUT: images.contiguous().numpy()})[0])
+        descriptors, logits, reliability = torch.split(maps, XFEAT_CHANNELS, dim=1)
+        return descriptors, logits, reliability
+
+    return compute
+
+
+def _settings(precision: str) -> dict[str, str | int]:
+    return {
+        "INFERENCE_PRECISION_HINT": precision,
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "PERFORMANCE_HINT": "LATENCY",
+    }
 
 
 def activation_ranges(model: PlaceModel) -> Ranges:

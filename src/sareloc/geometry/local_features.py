@@ -1,6 +1,6 @@
 """Local features: keypoints of an image with a descriptor each, extracted by XFeat, and packed for storage.
 
-XFeat (Potje et al., CVPR 2024) is kornia's; its published weights are in the package as safetensors.
+XFeat (Potje et al., CVPR 2024) is kornia's; its published weights are in the package as safetensors (see `xfeat`).
 """
 
 from __future__ import annotations
@@ -8,22 +8,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors.torch import load_file
 
 from sareloc.arrays import Image, Vectors
 from sareloc.errors import MapError
+from sareloc.geometry.xfeat import load_network, network_input, select_keypoints
+from sareloc.models.preprocess import RUNTIME_DEVICES, find_device
 from sareloc.photos import DIAGONAL_35MM
-
-if TYPE_CHECKING:
-    from kornia.feature import XFeat
 
 KEYPOINTS = 1024
 """Default: keypoints of a photo, in a map or of a query."""
@@ -36,7 +30,6 @@ STORED_PER_UNIT = 20  # of stored descriptors, 4-bit integers from -7 to 7: the 
 STORED_PER_PX = 8  # of stored keypoints, 12-bit integers: the steps are an eighth of a pixel
 KEYPOINT_BYTES = 3 + DIM // 2
 EXTRACTOR = "xfeat"
-WEIGHTS = "xfeat.safetensors"
 _HEADER = struct.Struct("<HHf")  # width, height, focal length; 0: unknown
 
 
@@ -112,13 +105,16 @@ def unpack_features(blob: bytes) -> LocalFeatures:
 class LocalFeatureExtractor:
     """Extracts local features from images. Safe from several threads.
 
-    device: default: the GPU if there is one.
+    device: a torch device, or one of the runtimes of place models, "openvino" or "openvino-int8": the network is then
+    computed by OpenVINO (extra `openvino`), by either name in float32. Default: the GPU if there is one.
     """
 
     def __init__(self, device: torch.device | str | None = None) -> None:
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self._network = _load_network(str(self.device))
+        runtime = str(device) if str(device) in RUNTIME_DEVICES else None
+        self.device = find_device("cpu" if runtime else device)
+        self._network = load_network(runtime or str(self.device))
 
+    @torch.inference_mode()
     def extract(self, images: Sequence[Image], keypoints: int = KEYPOINTS) -> list[LocalFeatures]:
         """The `keypoints` best local features of each image (height, width, 3), in order; fewer where it has fewer.
 
@@ -129,25 +125,12 @@ class LocalFeatureExtractor:
         for row, image in enumerate(images):
             by_shape.setdefault(image.shape, []).append(row)
         at_once = 1 if self.device.type == "cpu" else max(len(images), 1)  # on a CPU batches are not faster
-        for rows in by_shape.values():
+        for (height, width, _), rows in by_shape.items():
             for first in range(0, len(rows), at_once):
                 part = rows[first : first + at_once]
-                pixels = torch.from_numpy(np.stack([images[row] for row in part])).to(self.device)
-                computed = self._network.detectAndCompute(pixels.permute(0, 3, 1, 2).float() / 255, top_k=keypoints)
-                for row, one in zip(part, computed, strict=True):
-                    height, width, _ = images[row].shape
-                    xy = one["keypoints"].cpu().numpy().astype(np.float32)
-                    steps = torch.round(one["descriptors"] * STEPS_PER_UNIT).clamp(-127, 127).to(torch.int8)
-                    found[row] = LocalFeatures(xy, steps.cpu().numpy(), (width, height))
+                grey = network_input(torch.from_numpy(np.stack([images[row] for row in part])).to(self.device))
+                scale = np.array([width / grey.shape[3], height / grey.shape[2]], dtype=np.float32)
+                for row, (xy, unit) in zip(part, select_keypoints(self._network(grey), keypoints), strict=True):
+                    steps = torch.round(unit * STEPS_PER_UNIT).clamp(-127, 127).to(torch.int8).contiguous()
+                    found[row] = LocalFeatures(xy.float().cpu().numpy() * scale, steps.cpu().numpy(), (width, height))
         return [one for one in found if one is not None]
-
-
-@cache
-def _load_network(device: str) -> XFeat:
-    """XFeat with its published weights, in evaluation mode; one for each device."""
-    from kornia.feature import XFeat
-
-    network = XFeat(top_k=KEYPOINTS)
-    weights = load_file(Path(str(files("sareloc") / "weights" / WEIGHTS)))
-    network.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, strict=True)
-    return network.eval().to(device)

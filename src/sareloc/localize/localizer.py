@@ -98,7 +98,7 @@ class Localizer:
         self.min_confidence = min_confidence
         self.batch = batch
         self.workers = workers
-        self.verifier = Verifier(place_map, device=model.device) if self.search.verify else None
+        self.verifier = Verifier(place_map, device=model.runs_on) if self.search.verify else None
         """Verifies matches; None: they are not verified."""
         self._given = calibration
         self.calibration = calibration or map_calibration(place_map, self.search)

@@ -130,7 +130,7 @@ def build_map(
     with Target(out, manifest, keypoints) as target:
         table = read_tables(photos, geotags, listed)
         tally = _Adding(target, lambda: model, table.tags, batch, workers).add(listed, progress)
-        features, notes = target.add_features(model.device, workers, progress)
+        features, notes = target.add_features(model.runs_on, workers, progress)
         report = make_report(tally, target.gone(), (*table.notes, *notes), start, features)
     if target.store is not None:
         build_index(out)
@@ -205,7 +205,7 @@ def sync_map(
         removed = {i: name for i, name in gone.items() if inside(name)}
         if removed and not dry_run:
             store.remove(np.array(list(removed), dtype=np.int64))
-        on = model.device if isinstance(model, PlaceModel) else device
+        on = model.runs_on if isinstance(model, PlaceModel) else device
         features, notes = target.add_features(on, workers, progress)
     if not dry_run:
         build_index(path)

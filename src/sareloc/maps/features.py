@@ -66,7 +66,7 @@ def add_local_features(
     photos; 0: this one. Raises MapError if the map has local features with another number of keypoints, or is on a
     server.
     """
-    on = _torch_device(device)
+    on = _checked_device(device)
     with open_store(path, write=True) as store:
         if not store.holds_local_features:
             raise MapError(f"local features cannot be added to map {store.name}: {NOT_HELD}")
@@ -137,7 +137,7 @@ def add_missing_features(
     start, ids = time.monotonic(), store.ids_without_features()
     already, added, unreadable = store.count() - len(ids), 0, list[PhotoError]()
     if len(ids):
-        extractor = LocalFeatureExtractor(_torch_device(device))
+        extractor = LocalFeatureExtractor(device)
         decoding: dict[int, tuple[int, Path]] = {}
         ready: list[tuple[int, Path, Image]] = []
 
@@ -162,12 +162,11 @@ def add_missing_features(
     return FeaturesReport(keypoints, added, already, tuple(unreadable), time.monotonic() - start)
 
 
-def _torch_device(name: torch.device | str | None) -> torch.device:
-    """The torch device of this name; the CPU for other runtimes of the place model, which do not run the extractor."""
-    from sareloc.models import RUNTIMES
-    from sareloc.models.preprocess import find_device
+def _checked_device(name: torch.device | str | None) -> torch.device | str:
+    """The torch device or runtime of this name. Raises ArgumentError if it is unknown or not on this machine."""
+    from sareloc.models.preprocess import RUNTIME_DEVICES, find_device
 
-    return find_device("cpu" if str(name) in RUNTIMES else name)
+    return name if isinstance(name, str) and name in RUNTIME_DEVICES else find_device(name)
 
 
 def _readable(store: MapStore, ids: Ints, unreadable: list[PhotoError]) -> Iterator[tuple[int, Path]]:

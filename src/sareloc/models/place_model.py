@@ -127,6 +127,11 @@ class PlaceModel(nn.Module):
         """The device of the weights."""
         return next(self.parameters()).device
 
+    @property
+    def runs_on(self) -> torch.device | str:
+        """Where `encode` is computed: a torch device, or the name of one of `RUNTIMES`."""
+        return self.device
+
     def feature_map(self, images: Tensor) -> Tensor:
         """RGB images (B, 3, H, W), uint8 or floats in [0, 1], from 64 px each way -> (B, C, h, w), with gradients."""
         features: Tensor = self.backbone(self.pixels(images))
@@ -283,6 +288,11 @@ class RuntimeModel(PlaceModel):
         self.eval()
         self.runtime = runtime
         self._compute = compute
+
+    @property
+    def runs_on(self) -> str:
+        """The name of one of `RUNTIMES`."""
+        return self.runtime
 
     def encode(
         self,
