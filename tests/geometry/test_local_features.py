@@ -171,5 +171,6 @@ def test_the_35_mm_equivalent_gives_the_field_of_view_along_the_diagonal() -> No
 
 def test_images_are_reduced_to_480_px() -> None:
     assert feature_size(3000, 4000) == (360, 480)
-    assert feature_size(100, 200) == (240, 480)
+    assert feature_size(240, 320) == (360, 480)
+    assert feature_size(100, 200) == (200, 400)
     assert feature_size(1, 5000) == (1, 480)

@@ -108,7 +108,7 @@ def test_keypoints_that_agree_are_moved_as_the_photos_are(town: PlaceMap) -> Non
     pairs = localizer.inlier_pairs(wall(7, 20), match.id, match.photo)
     assert pairs is not None
     assert len(pairs) == max(match.inliers or 0, match.planar_inliers or 0) > 30
-    assert (pairs.query_size, pairs.photo_size) == ((480, 343), (480, 343))
+    assert (pairs.query_size, pairs.photo_size) == ((448, 320), (448, 320))
     moved = (pairs.photo_xy - pairs.query_xy) * (224, 160)
     np.testing.assert_allclose(np.median(moved, axis=0), (20, 0), atol=0.5)
     assert (np.abs(moved - (20, 0)).max(axis=1) < 5).mean() > 0.9

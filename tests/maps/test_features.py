@@ -97,7 +97,7 @@ def test_a_map_holds_what_the_extractor_finds_in_its_photos(built: Path) -> None
     extractor = LocalFeatureExtractor("cpu")
     for photo_id, file in zip(place_map.ids.tolist(), place_map.files, strict=True):
         (wanted,) = extractor.extract([decode(place_map.photo_path(file), size=feature_size)], KEYPOINTS)
-        assert found[photo_id].size == (72, 64)
+        assert found[photo_id].size == (144, 128)
         assert stored[Path(file).name] == pack_features(wanted)
         np.testing.assert_allclose(found[photo_id].xy, wanted.xy, atol=0.1)
     assert verify_map(built / "town.gpkg") == []
@@ -127,7 +127,7 @@ def test_the_focal_length_in_exif_is_kept(model: PlaceModel, tmp_path: Path) -> 
     build_map(model, tmp_path / "a.jpg", tmp_path / "town.gpkg", keypoints=5, progress=False)
     place_map = PlaceMap(tmp_path / "town.gpkg")
     (features,) = place_map.local_features(place_map.ids).values()
-    assert features.focal_px == pytest.approx(50 * 200 / np.hypot(36, 24), rel=1e-3)  # a diagonal of 200 px
+    assert features.focal_px == pytest.approx(50 * 400 / np.hypot(36, 24), rel=1e-3)  # a diagonal of 400 px
     assert len(features) == 5
 
 

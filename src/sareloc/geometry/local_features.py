@@ -22,8 +22,8 @@ from sareloc.photos import DIAGONAL_35MM
 KEYPOINTS = 1024
 """Default: keypoints of a photo, in a map or of a query."""
 MOST_KEYPOINTS = 4096
-LONGEST_PX = 480
-"""The longer side of the images that local features are extracted from."""
+LONGEST_PX, LARGEST_SCALE = 480, 2.0
+"""The longer side of the images that local features are extracted from, and how much photos are enlarged at most."""
 DIM = 64
 STEPS_PER_UNIT = 254  # of descriptors in memory, 8-bit integers: components of unit vectors beyond 0.5 are rare
 STORED_PER_UNIT = 20  # of stored descriptors, 4-bit integers from -7 to 7: the cosine to the original is 0.993
@@ -36,9 +36,9 @@ _HEADER = struct.Struct("<HHf")  # width, height, focal length; 0: unknown
 def feature_size(height: int, width: int) -> tuple[int, int]:
     """The size rule of the images that local features are extracted from: the longer side has 480 px.
 
-    Smaller photos are enlarged: XFeat finds few keypoints in them otherwise, and they are compared with larger ones.
+    Smaller photos are enlarged, at most twice: XFeat finds few keypoints in them otherwise.
     """
-    scale = LONGEST_PX / max(height, width)
+    scale = min(LONGEST_PX / max(height, width), LARGEST_SCALE)
     return max(1, round(height * scale)), max(1, round(width * scale))
 
 
