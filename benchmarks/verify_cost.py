@@ -1,0 +1,491 @@
+"""What verification by local features costs: recall by keypoints and candidates, milliseconds, bytes, growth.
+
+    python -m benchmarks.verify_cost --parts sweep --data DATA --figure sweep.svg
+    python -m benchmarks.verify_cost --parts time                   # --device cuda: extraction and matching on a GPU
+    python -m benchmarks.verify_cost --parts growth                 # 6 GB of disk
+
+sweep: recall@1 of real sets by the number of keypoints of query and map photos (the best N of those extracted) and of
+candidates, ranked as `sareloc.evaluation.verification` ranks, and the CPU time to match and verify the candidates of a
+query, on one thread, without extraction and reading. time: what verification adds to a query of 640 x 480 in a drawn
+town, verified and unverified in turns, and each of its stages. growth: reading the features of 20 random photos from
+maps of random features; each map is read by a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from benchmarks import real_sets
+from benchmarks.measuring import about, memory_mb
+from torch import Tensor
+
+from sareloc.arrays import Bools, Floats, Image, Ints
+from sareloc.city import city_places, draw_pixels, draw_places
+from sareloc.datasets import Places, load_dataset
+from sareloc.datasets.places import find_positives
+from sareloc.evaluation.metrics import percent_interval
+from sareloc.evaluation.ranking import rank
+from sareloc.evaluation.verification import TEMPERATURE_SHARE
+from sareloc.figures.style import FAINT, INK, new_figure, save_figure, series_style, styled
+from sareloc.geometry import (
+    KEYPOINTS,
+    Evidence,
+    LocalFeatureExtractor,
+    LocalFeatures,
+    count_inliers,
+    feature_size,
+    match_features,
+    match_scores,
+    pack_features,
+    two_view,
+    unpack_features,
+    verify,
+)
+from sareloc.geometry.local_features import KEYPOINT_BYTES
+from sareloc.geometry.matching import MIN_COSINE
+from sareloc.localize import Localizer, Search
+from sareloc.localize.verify import VERIFIED, QueryImage, Verified, find_pose, read_query
+from sareloc.maps import MapManifest, PlaceMap, add_local_features, build_map, create_map_file, open_map_file
+from sareloc.models import load_model
+from sareloc.photos import decode
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+SETS: dict[str, Callable[[Path], Places]] = {
+    "Gardens Point, night": lambda data: real_sets.gardens_point(data, "night_right", "day_right"),
+    "Gardens Point, night, other side": lambda data: real_sets.gardens_point(data, "night_right", "day_left"),
+    "Cambridge test": lambda data: real_sets.cambridge(data, "test"),
+}
+PARTS = ("sweep", "time", "growth")
+PROCESSES = 2
+PHOTO = (480, 640)  # height and width
+GROWN = ((10_000, KEYPOINTS), (100_000, KEYPOINTS), (10_000, 16), (100_000, 16), (1_000_000, 16))
+BATCH = 4096
+READS, COLD_READS = 200, 30
+
+
+@dataclass(frozen=True)
+class Point:
+    """Verification of a set's queries with so many keypoints a photo and candidates."""
+
+    keypoints: int
+    candidates: int
+    recall: float
+    interval: tuple[float, float] | None
+    ms: float
+    """CPU time of a query: the median."""
+
+
+def clocked(call: Callable[P, T], *args: P.args, **options: P.kwargs) -> tuple[T, float]:
+    """What the call returns, and its milliseconds."""
+    start = time.perf_counter()
+    found = call(*args, **options)
+    return found, 1e3 * (time.perf_counter() - start)
+
+
+# sweep
+
+
+def sweep(args: argparse.Namespace) -> dict[str, Any]:
+    """Recall and time of each set, by keypoints and candidates."""
+    torch.set_num_threads(1)
+    model = load_model("fast", device="cpu")
+    packed: dict[Path, bytes] = {}
+    os.environ["OMP_NUM_THREADS"] = "1"  # of the processes
+    found: dict[str, Any] = {}
+    results: dict[str, Sequence[Point]] = {}
+    with multiprocessing.get_context("spawn").Pool(PROCESSES) as pool:
+        for name, load in SETS.items():
+            places = load(args.data)
+            rows = np.sort(np.random.default_rng(0).permutation(len(places.queries))[: args.queries])
+            places = replace(places, queries=places.queries.take(rows))
+            ranked = rank(model, places, n=max(args.candidates), progress=False)
+            top, distances = ranked.rankings[:, : max(args.candidates)], ranked.distances
+            shown = [places.database.path(row) for row in np.unique(top).tolist()]
+            asked = [places.queries.path(row) for row in range(len(places.queries))]
+            wanted = [path for path in (*shown, *asked) if path not in packed]
+            packed |= zip(wanted, pool.map(partial(extract, keypoints=max(args.keypoints)), wanted), strict=True)
+            tasks = [
+                (packed[query], [packed[places.database.path(row)] for row in line])
+                for query, line in zip(asked, top.tolist(), strict=True)
+            ]
+            work = partial(verify_parts, keypoints=args.keypoints, depths=args.candidates)
+            verified = pool.map(work, tasks, chunksize=1)
+            positives = find_positives(places)
+            right = np.array([np.isin(line, near) for line, near in zip(top, positives, strict=True)])
+            points = judge(distances, right, verified, args.keypoints, args.candidates)
+            unverified = 100 * float(right[:, 0].mean())
+            found[name] = {"queries": len(asked), "unverified": unverified, "points": [asdict(one) for one in points]}
+            print(sweep_table(name, len(asked), unverified, points), flush=True)
+            results[name] = points
+    if args.figure:
+        save_figure(draw_sweep(results, {name: one["unverified"] for name, one in found.items()}), args.figure)
+    return found
+
+
+def extract(photo: Path, keypoints: int) -> bytes:
+    """The packed local features of a photo."""
+    torch.set_num_threads(1)
+    (features,) = LocalFeatureExtractor("cpu").extract([decode(photo, size=feature_size)], keypoints)
+    return pack_features(features)
+
+
+def verify_parts(
+    task: tuple[bytes, Sequence[bytes]], keypoints: Sequence[int], depths: Sequence[int]
+) -> tuple[Floats, Floats]:
+    """Inliers and planar inliers (N, 2, K) of a query's K candidates with each of N numbers of keypoints; milliseconds
+    (N, D) of CPU time to match and verify the first candidates, by each of D ascending depths."""
+    query, others = unpack_features(task[0]), [unpack_features(blob) for blob in task[1]]
+    counts, ms = np.zeros((len(keypoints), 2, len(others))), np.zeros((len(keypoints), len(depths)))
+    for row, number in enumerate(keypoints):
+        mine, theirs = query.best(number), [other.best(number) for other in others]
+        for part, (first, last) in enumerate(zip((0, *depths[:-1]), depths, strict=True)):
+            start = time.process_time()  # other programs do not count
+            evidence = count_inliers(verify(mine, theirs[first:last]))
+            ms[row, part] = 1e3 * (time.process_time() - start)
+            counts[row, :, first:last] = evidence.inliers, evidence.planar
+    return counts, ms.cumsum(axis=1)
+
+
+def judge(
+    distances: Floats,
+    right: Bools,
+    verified: Sequence[tuple[Floats, Floats]],
+    keypoints: Sequence[int],
+    depths: Sequence[int],
+) -> list[Point]:
+    """Recall@1 and time for each number of keypoints and each depth.
+
+    distances and right (Q, K): of each query's candidates, nearest first, and whether they show its place. verified: of
+    each query, what `verify_parts` returns.
+    """
+    points = []
+    for row, number in enumerate(keypoints):
+        for part, depth in enumerate(depths):
+            evidence = [Evidence(*counts[row]) for counts, _ in verified]
+            first = first_candidates(distances[:, :depth], evidence)
+            hits = right[np.arange(len(right)), first]
+            ms = float(np.median([times[row, part] for _, times in verified]))
+            points.append(Point(number, depth, 100 * float(hits.mean()), percent_interval(hits, 0), ms))
+    return points
+
+
+def first_candidates(distances: Floats, evidence: Sequence[Evidence]) -> Ints:
+    """The column (Q,) of the candidate that ranks first by `match_scores`, as in `verify_rankings`.
+
+    distances (Q, K): of descriptors, nearest first. evidence: of the first K candidates of each query, or of more.
+    """
+    spread = distances[:, -1] ** 2 - distances[:, 0] ** 2
+    temperature = max(TEMPERATURE_SHARE * float(np.median(spread)), 1e-9)
+    columns = np.arange(distances.shape[1])
+    return np.array(
+        [
+            np.argmax(match_scores(line, temperature, one.take(columns)))
+            for line, one in zip(distances, evidence, strict=True)
+        ]
+    )
+
+
+def sweep_table(name: str, queries: int, unverified: float, points: Sequence[Point]) -> str:
+    """A table: keypoints by candidates, each cell with recall@1, its interval, and the time."""
+    depths = sorted({point.candidates for point in points})
+    lines = [
+        f"\n{name}, {queries} queries, recall@1 unverified {unverified:.1f}\n",
+        "| keypoints | " + " | ".join(f"{depth} candidates" for depth in depths) + " |",
+        "|---" * (len(depths) + 1) + "|",
+    ]
+    for number in sorted({point.keypoints for point in points}):
+        cells = []
+        for point in points:
+            if point.keypoints == number:
+                low, high = point.interval or (np.nan, np.nan)
+                cells.append(f"{point.recall:.1f} ({low:.0f} to {high:.0f}), {point.ms:.0f} ms")
+        lines.append(f"| {number:,} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+@styled
+def draw_sweep(sets: dict[str, Sequence[Point]], unverified: dict[str, float]) -> Figure:
+    """Recall@1 over keypoints, a line for each number of candidates, and below the time of a query."""
+    figure = new_figure(10, 5.4)
+    panels = figure.subplots(2, len(sets), sharex=True, sharey="row", squeeze=False, height_ratios=(3, 2))
+    for column, (name, points) in enumerate(sets.items()):
+        above, below = panels[:, column]
+        above.set_title(name)
+        above.axhline(unverified[name], color=INK, linewidth=1, linestyle=":", label="unverified")
+        for number, depth in enumerate(sorted({point.candidates for point in points})):
+            line = [point for point in points if point.candidates == depth]
+            style = series_style(number)
+            how: dict[str, Any] = {"color": style.colour, "linestyle": style.line, "marker": style.marker}
+            keypoints = [point.keypoints for point in line]
+            above.plot(keypoints, [point.recall for point in line], label=f"{depth} candidates", **how)
+            below.plot(keypoints, [point.ms for point in line], **how)
+        below.set_xscale("log", base=2)
+        below.set_yscale("log")
+        below.set_yticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
+        below.set_xticks(keypoints, [f"{value:,}" for value in keypoints])
+        below.minorticks_off()
+        below.set_xlabel("keypoints a photo")
+        for panel in (above, below):
+            panel.axvline(KEYPOINTS, color=FAINT, linewidth=5, zorder=0)
+    panels[0, 0].set_ylabel("recall@1, %")
+    panels[1, 0].set_ylabel("ms of CPU time a query")
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=6)
+    return figure
+
+
+# time
+
+
+def measure_query(args: argparse.Namespace) -> dict[str, Any]:
+    """What verification adds to a query, and its stages: medians in milliseconds; bytes and photos a second."""
+    torch.set_num_threads(2)
+    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+        draw_places(Path(folder) / "city", 0, "small", splits=("test",), photo_size=PHOTO)
+        town = load_dataset(Path(folder) / "city", split="test")
+        model, path = load_model("fast", device="cpu"), Path(folder) / "city.gpkg"
+        photos = [town.database.path(row) for row in range(len(town.database))]
+        build_map(model, photos, path, keypoints=0, progress=False)
+        before = path.stat().st_size
+        added = add_local_features(path, keypoints=KEYPOINTS, device="cpu", progress=False)
+        place_map = PlaceMap(path)
+        with open_map_file(path) as file:
+            sizes = [len(blob) for blob in file.features(place_map.ids).values()]
+        images = [decode(photo, size=feature_size) for photo in photos[: args.repeats]]
+        extractor = LocalFeatureExtractor("cpu")
+        alone = [clocked(extractor.extract, [image])[1] for image in images]
+        queries = [town.queries.path(row) for row in range(min(args.repeats, len(town.queries)))]
+        found = {
+            "photos": len(photos),
+            "bytes_a_photo": max(sizes),
+            "file_bytes_a_photo": round((path.stat().st_size - before) / len(photos)),
+            "extracted_per_s": round(1e3 / float(np.median(alone)), 1),
+            "added_to_map_per_s": round(added.added / added.seconds, 1),
+            **in_turns(Localizer(model, place_map, Search(verify=0)), Localizer(model, place_map), queries),
+        }
+    print("\n| | |\n|---|---|\n" + "\n".join(f"| {name} | {value} |" for name, value in found.items()), flush=True)
+    return found
+
+
+def in_turns(plain: Localizer, verified: Localizer, queries: Sequence[Path]) -> dict[str, float]:
+    """Median milliseconds of a query, unverified and verified, of the difference, and of the stages of verification."""
+    rows = []
+    for query in (*queries[:3], *queries):  # the first three are for warming up
+        _, without = clocked(plain.localize, query)
+        _, with_it = clocked(verified.localize, query)
+        row = {"unverified_ms": without, "verified_ms": with_it, "added_ms": with_it - without}
+        rows.append(row | stages(verified, query))
+    return {name: round(float(np.median([row[name] for row in rows[3:]])), 1) for name in rows[0]}
+
+
+def stages(localizer: Localizer, photo: Path) -> dict[str, float]:
+    """Milliseconds of each stage that verification adds to a query."""
+    verifier, place_map, size = localizer.verifier, localizer.place_map, localizer.model.preprocess.size
+    assert verifier is not None
+    query: QueryImage = read_query(photo, size, detail=True)
+    retrieved = localizer.retrieve([query.image], VERIFIED)
+    ids, latlon, distances = retrieved.ids[0], retrieved.latlon[0], retrieved.distances[0]
+    _, decode_ms = clocked(decode, photo, size=feature_size)
+    (mine,), extract_ms = clocked(verifier.features, [query])
+    held, read_ms = clocked(place_map.local_features, ids)
+    others = [held[photo_id] for photo_id in ids.tolist()]
+    pairs, match_ms = clocked(match_features, mine, others)
+    views, geometry_ms = clocked(lambda: [two_view(mine, *one) for one in zip(others, pairs, strict=True)])
+    known = Verified(mine, tuple(others), tuple(views), count_inliers(views), place_map.headings_deg(ids))
+    _, headings_ms = clocked(known.query_headings_deg)
+    _, pose_ms = clocked(find_pose, known, latlon, distances, localizer.calibration.temperature)
+    return {
+        "decode_ms": decode_ms,
+        "extract_ms": extract_ms,
+        "read_20_ms": read_ms,
+        "match_20_ms": match_ms,
+        "two_view_20_ms": geometry_ms,
+        "headings_ms": headings_ms,
+        "camera_pose_ms": pose_ms,
+    }
+
+
+def measure_batches(args: argparse.Namespace) -> dict[str, Any]:
+    """Milliseconds a query of extraction, and of matching with 20 photos, in batches on the device.
+
+    Transfers to the device and back are in both.
+    """
+    images = drawn_images(max(args.batch, VERIFIED))
+    extractor = LocalFeatureExtractor(args.device)
+    extract_ms = [clocked(extractor.extract, images[: args.batch])[1] for _ in range(args.repeats + 3)][3:]
+    features = [unpack_features(pack_features(one)) for one in extractor.extract(images)]
+    mine = padded([features[i] for i in range(args.batch)])  # (Q, N, 64)
+    others = padded(features[:VERIFIED]).expand(args.batch, -1, -1, -1).contiguous()  # (Q, K, N, 64)
+
+    def match() -> tuple[Tensor, Tensor]:
+        found, nearest = match_batch(mine.to(args.device), others.to(args.device))
+        return found.cpu(), nearest.cpu()
+
+    match_ms = [clocked(match)[1] for _ in range(args.repeats + 3)][3:]
+    found, nearest = match()
+    wanted = match_features(features[0], features[:VERIFIED])
+    equal = [
+        len(set(map(tuple, pairs.tolist())) & set(map(tuple, pairs_of(found[0, i], nearest[0, i]).tolist())))
+        for i, pairs in enumerate(wanted)
+    ]
+    measured = {
+        "batch": args.batch,
+        "extract_ms": round(float(np.median(extract_ms)) / args.batch, 2),
+        "match_20_ms": round(float(np.median(match_ms)) / args.batch, 2),
+        "pairs_equal_to_those_of_the_cpu": round(sum(equal) / sum(map(len, wanted)), 4),
+    }
+    print("\n| | |\n|---|---|\n" + "\n".join(f"| {name} | {value} |" for name, value in measured.items()), flush=True)
+    return measured
+
+
+def drawn_images(count: int) -> list[Image]:
+    """Views of a drawn town, at the size of local features."""
+    height, width = feature_size(*PHOTO)
+    drawn = draw_pixels(city_places(0), height, width, rows=np.arange(count))
+    return list(drawn.permute(0, 2, 3, 1).contiguous().numpy())
+
+
+def padded(features: Sequence[LocalFeatures]) -> Tensor:
+    """Descriptors (B, 1024, 64) of photos; rows beyond a photo's keypoints are 0, which match nothing."""
+    out = torch.zeros(len(features), KEYPOINTS, features[0].descriptors.shape[1], dtype=torch.int8)
+    for row, one in enumerate(features):
+        out[row, : len(one)] = torch.from_numpy(one.descriptors)
+    return out
+
+
+def match_batch(queries: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+    """As `match_features`, for descriptors of Q queries (Q, N, 64) and of K other photos of each (Q, K, M, 64).
+
+    Returns whether a keypoint of the query has a match (Q, K, N), and the row of its nearest neighbour (Q, K, N).
+    """
+    mine, theirs = (F.normalize(one.float(), dim=-1, eps=1e-6) for one in (queries, others))
+    cosines = mine[:, None] @ theirs.transpose(2, 3)  # (Q, K, N, M)
+    best, nearest = cosines.max(dim=3)
+    back = cosines.argmax(dim=2).gather(2, nearest)
+    rows = torch.arange(queries.shape[1], device=queries.device)
+    return (back == rows) & (best > MIN_COSINE), nearest
+
+
+def pairs_of(found: Tensor, nearest: Tensor) -> Ints:
+    """The pairs (M, 2) of rows of one query and one photo, from `match_batch`."""
+    rows = torch.nonzero(found)[:, 0]
+    return torch.stack([rows, nearest[rows]], dim=1).numpy()
+
+
+# growth
+
+
+def growth(args: argparse.Namespace) -> dict[str, Any]:
+    """Maps of random features: the time to read those of 20 photos, and memory."""
+    rows = []
+    for photos, keypoints in GROWN:
+        with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+            path = Path(folder) / "city.gpkg"
+            room = 2 * photos * (keypoints * KEYPOINT_BYTES + 1000)
+            if shutil.disk_usage(folder).free < room:
+                print(f"{photos:,} photos of {keypoints} keypoints need {room / 1e9:.0f} GB of disk: left out")
+                continue
+            _, ms = clocked(write_random, path, photos, keypoints)
+            size = path.stat().st_size
+            command = [sys.executable, "-m", "benchmarks.verify_cost", "--read", str(path)]
+            read = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+        rows.append({"photos": photos, "keypoints": keypoints, "file_mb": size // 10**6, "write_s": round(ms / 1e3, 1)})
+        rows[-1] |= read
+        print(json.dumps(rows[-1]), flush=True)
+    return {"rows": rows}
+
+
+def write_random(path: Path, photos: int, keypoints: int) -> None:
+    """A map with small descriptors and random local features."""
+    from benchmarks.map import CITY, SIZE_DEG, drawn_photo  # needs faiss, unlike the other parts
+
+    rng = np.random.default_rng(0)
+    latlon = CITY + rng.uniform(0, SIZE_DEG, (photos, 2))
+    empty = LocalFeatures(np.zeros((0, 2), np.float32), np.zeros((0, 64), np.int8), (480, 360))
+    header = pack_features(empty)
+    create_map_file(path, MapManifest("drawn", "0" * 16, 8))
+    with open_map_file(path, write=True) as file:
+        for first in range(0, photos, BATCH):
+            rows = range(first, min(first + BATCH, photos))
+            file.add([drawn_photo(row, latlon[row]) for row in rows], rng.random((len(rows), 8), dtype=np.float32))
+            blobs = [header + rng.bytes(keypoints * KEYPOINT_BYTES) for _ in rows]
+            written = file.write_features(np.arange(rows.start, rows.stop) + 1, blobs)  # ids begin with 1
+            assert written == len(rows)
+
+
+def read_random(path: Path) -> dict[str, Any]:
+    """Read the features of 20 random photos again and again, as `PlaceMap.local_features` does."""
+    from benchmarks.map import timed
+
+    with open_map_file(path) as file:
+        ids = file.photos()[0]
+    rng = np.random.default_rng(1)
+    chosen = [rng.choice(ids, VERIFIED, replace=False) for _ in range(READS)]
+
+    def read(number: int) -> None:
+        with open_map_file(path) as file:
+            assert len(file.local_features(chosen[number])) == VERIFIED
+
+    read(0)
+    before = memory_mb("RssAnon")
+    warm = timed(read, READS)
+    after = memory_mb("RssAnon")
+    cold = []
+    for number in range(COLD_READS):
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        cold.append(clocked(read, number)[1])
+    return {
+        "read_20_ms": warm,
+        "read_20_not_in_disk_cache_ms": round(float(np.median(cold)), 2),
+        "grown_by_reading_mb": after - before,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--data", type=Path, help="of the sweep: the folder that real_sets.py describes")
+    parser.add_argument("--queries", type=int, default=1000, help="of the sweep: at most so many, drawn at random")
+    parser.add_argument("--keypoints", type=int, nargs="+", default=[128, 256, 512, KEYPOINTS])
+    parser.add_argument("--candidates", type=int, nargs="+", default=[10, 20, 50, 100])
+    parser.add_argument("--figure", type=Path, help="of the sweep: where it is written, as PNG, SVG or PDF")
+    parser.add_argument("--device", default="cpu", help="cuda: time measures batches on the GPU")
+    parser.add_argument("--batch", type=int, default=32, help="queries at once on a GPU")
+    parser.add_argument("--repeats", type=int, default=25, help="of each time")
+    parser.add_argument("--folder", type=Path, help="where maps are written; default: a temporary folder")
+    parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.read:
+        print(json.dumps(read_random(args.read)))
+        return
+    if "sweep" in args.parts and args.data is None:
+        parser.error("the sweep needs --data")
+    args.keypoints, args.candidates = sorted(args.keypoints), sorted(args.candidates)
+    in_time = measure_query if args.device == "cpu" else measure_batches
+    found = {name: part(args) for name, part in zip(PARTS, (sweep, in_time, growth), strict=True) if name in args.parts}
+    print(json.dumps({**about(), **found}))
+
+
+if __name__ == "__main__":
+    main()
