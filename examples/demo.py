@@ -3,7 +3,7 @@
     python examples/demo.py [FOLDER]
 
 Writes to FOLDER (default: ./demo): the photos, the map (town.gpkg, which QGIS opens), the fixes (fixes.geojson) and a
-report (report.html). A second run reuses the photos and descriptors.
+report (report.html). A second run reuses the photos.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 
 from sareloc.city import draw_places
 from sareloc.datasets import load_dataset
-from sareloc.evaluation import evaluate
-from sareloc.figures import PredictedPositions, find_query_matches, query_inliers, write_report
+from sareloc.evaluation import evaluate, rank_by_map
+from sareloc.figures import PredictedPositions, query_inliers, query_matches, write_report
 from sareloc.geo import Positions, distance_m
 from sareloc.localize import Fix, Localizer
 from sareloc.localize.formats import geojson, sentence
@@ -57,8 +57,8 @@ def main(folder: Path) -> None:
     predicted = judge(photos, fixes, localizer.place_map)
 
     places = load_dataset(str(folder), split="test")
-    report = evaluate(model, places, store=folder / "descriptors" / model.fingerprint(), progress=False)
-    matches = find_query_matches(model, places, store=folder / "descriptors" / model.fingerprint(), progress=False)
+    report = evaluate(model, places, place_map=localizer.place_map, progress=False)
+    matches = query_matches(rank_by_map(model, places, localizer.place_map, progress=False))
     recall = ", ".join(f"{percent:.0f} % @{n}" for n, percent in report.recall.items())
     print(f"          by descriptors alone: recall {recall}; median error {report.median_error_m:.1f} m")
     page = write_report(
