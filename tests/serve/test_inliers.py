@@ -35,7 +35,7 @@ def test_the_points_of_a_match_are_moved_as_the_photos_are(town_client: httpx.Cl
     assert told["inliers"] == len(told["query_xy"]) == len(told["photo_xy"])
     assert told["inliers"] == max(match["inliers"], match["planar_inliers"]) > 30
     assert (told["geometry"] == "homography") == (match["planar_inliers"] > match["inliers"])
-    assert told["query_size"] == told["photo_size"] == [224, 160]
+    assert told["query_size"] == told["photo_size"] == [448, 320]  # enlarged
     moved = (np.array(told["photo_xy"]) - told["query_xy"]) * (224, 160)
     np.testing.assert_allclose(np.median(moved, axis=0), (20, 0), atol=0.5)
 
