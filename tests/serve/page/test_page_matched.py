@@ -38,7 +38,8 @@ def answered(browser: Browser, town_client: httpx.Client, town_folder: Path) -> 
 
 
 def moved_px(page: Page) -> np.ndarray:
-    """How far (n, 2) the ends of the lines are apart, in pixels of the photos."""
+    """How far (n, 2) the ends of the lines are apart, in pixels of the photos, once they are drawn."""
+    page.evaluate("() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
     ends = np.array(page.evaluate(ENDS)).reshape(-1, 2, 2)
     places = [(ends[:, i] - (left, top)) / scale for i, (left, top, scale) in enumerate(page.evaluate(PICTURES))]
     for place in places:
