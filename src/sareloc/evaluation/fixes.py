@@ -21,7 +21,7 @@ from sareloc.evaluation.metrics import finite_or_none, percent_interval, quantil
 from sareloc.geo import distance_m
 from sareloc.localize import MIN_CONFIDENCE, Fix
 from sareloc.localize.calibration import ABSENT_SHARE, expected_calibration_error, sample_weights
-from sareloc.localize.estimate import PLACE_M
+from sareloc.localize.estimate import PLACE_M, check_confidence
 
 Failures = Mapping[str, tuple[tuple[str, str], ...]]
 Located = Fix | PhotoError
@@ -134,12 +134,6 @@ def judge_fixes(
         calibration_error=_calibration_error(fixes, correct, others),
         failures={"queries": _reasons(fixes), "strangers": _reasons(strangers)},
     )
-
-
-def check_confidence(min_confidence: float) -> None:
-    """Raise ArgumentError if a threshold is no probability."""
-    if not 0 <= min_confidence <= 1:
-        raise ArgumentError(f"min_confidence is a probability, 0 to 1: found {min_confidence}")
 
 
 def fix_errors_m(fixes: Sequence[Located], latlon: npt.ArrayLike) -> Floats:

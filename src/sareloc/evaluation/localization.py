@@ -17,10 +17,11 @@ from tqdm import tqdm
 from sareloc.arrays import Floats
 from sareloc.datasets.places import PhotoSet, Places
 from sareloc.errors import ArgumentError, DatasetError
-from sareloc.evaluation.fixes import FixReport, Located, check_confidence, judge_fixes
+from sareloc.evaluation.fixes import FixReport, Located, judge_fixes
 from sareloc.evaluation.ranking import check_photos
 from sareloc.geo import Positions, wgs84_from_enu
 from sareloc.localize import MIN_CONFIDENCE, Localizer, Search
+from sareloc.localize.estimate import check_confidence
 from sareloc.maps import PlaceMap, build_map
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Geotag, read_geotag

@@ -1,8 +1,8 @@
 """Camera pose: where a query was taken and where it looks, from photos of known position and heading that it matches.
 
-The photos are one rigid camera of many eyes: matches with at least two that were taken at different positions fix where
-the query was taken, in metres (generalized relative pose, PoseLib), unlike the relative pose to one photo, whose
-distance is unknown. The pitch of the photos is unknown as well and is estimated with the pose.
+The photos are treated as one rigid camera rig: matches with at least two of them, at different positions, determine
+where the query was taken, in metres (generalized relative pose, PoseLib); the relative pose to one photo leaves the
+distance unknown. The pitch of the photos is unknown as well and is estimated with the pose.
 """
 
 from __future__ import annotations

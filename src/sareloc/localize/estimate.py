@@ -225,6 +225,12 @@ def estimate(
     return fix_at(place, known.confidence(place), ordered, known, min_confidence, pose)
 
 
+def check_confidence(min_confidence: float) -> None:
+    """Raise ArgumentError if a threshold is no probability."""
+    if not 0 <= min_confidence <= 1:
+        raise ArgumentError(f"min_confidence is a probability, 0 to 1: found {min_confidence}")
+
+
 def fix_at(
     place: Place,
     confidence: float,

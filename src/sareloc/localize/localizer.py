@@ -14,7 +14,16 @@ import torch
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.geometry import InlierPairs
 from sareloc.localize.calibration import calibrate_by_map
-from sareloc.localize.estimate import MIN_CONFIDENCE, Calibration, Candidates, Fix, Match, estimate, weigh
+from sareloc.localize.estimate import (
+    MIN_CONFIDENCE,
+    Calibration,
+    Candidates,
+    Fix,
+    Match,
+    check_confidence,
+    estimate,
+    weigh,
+)
 from sareloc.localize.verify import VERIFIED, Photo, QueryImage, Verified, Verifier, find_pose, read_queries
 from sareloc.localize.walk import chance_of_place, estimate_walk
 from sareloc.maps import Area, Circle, Matches, PlaceMap, load_map_model
@@ -87,8 +96,7 @@ class Localizer:
     ) -> None:
         if not len(place_map):
             raise MapError(f'map {place_map.path} holds no photos: add some with "sareloc map add"')
-        if not 0 <= min_confidence <= 1:
-            raise ArgumentError(f"min_confidence is a probability, 0 to 1: found {min_confidence}")
+        check_confidence(min_confidence)
         place_map.check_model(model)
         self.model = model
         self.place_map = place_map
