@@ -23,7 +23,7 @@ from sareloc.arrays import Vectors
 from sareloc.describe import describe
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.maps import MapPhoto, open_store
-from sareloc.maps.examine import Conflict, Tally, examine, list_photos, pick_new, read_tables, set_aside, tabled
+from sareloc.maps.examine import Conflict, Tally, examine, list_images, list_photos, pick_new, set_aside, tabled
 from sareloc.models.checkpoint import load_model
 from sareloc.photos import Geotag, read_geotag_table, stamp
 from sareloc.photos.decoding import TRUNCATED, is_truncated
@@ -73,10 +73,9 @@ def list_wanted(
     wanted: list[Wanted] = []
     notes: list[str] = []
     if local:
-        photos = list_photos(local)
-        table = read_tables(local, geotags, photos, track)
-        wanted += [Wanted(str(path), stamp(path), tabled(path, table.tags)) for path in photos]
-        notes += table.notes
+        listing = list_images(local, list_photos(local, videos=True), geotags, track)
+        wanted += [Wanted(str(path), stamp(path), tabled(path, listing.tags)) for path in listing.photos]
+        notes += [*map(str, listing.errors), *listing.notes]
     for url in remote:
         found = find_remote_photos(url)
         if not found:

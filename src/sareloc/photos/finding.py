@@ -23,6 +23,7 @@ from sareloc.photos.addresses import parse_address
 from sareloc.photos.decoding import open_photo
 from sareloc.photos.geotags import Geotag, parse_utm_name, read_exif_geotag, read_exif_time
 from sareloc.photos.tables import GeotagTable, counted, read_geotag_table
+from sareloc.photos.videos import frame_time
 from sareloc.photos.xmp import read_sidecar_geotag
 
 Stamp = tuple[int, int]
@@ -147,10 +148,10 @@ class GeotaggedPhotos:
         return Positions.from_wgs84([geotag.latlon for geotag in self.geotags])
 
 
-def find_photos(folder: str | Path) -> list[Path]:
+def find_photos(folder: str | Path, extensions: tuple[str, ...] = EXTENSIONS) -> list[Path]:
     """The photos in a folder and its subfolders, sorted; may be empty. Raises PhotoError if it cannot be read.
 
-    A photo is a file with one of the `EXTENSIONS`, in upper or lower case. Hidden files and folders (".thumbnails",
+    A photo is a file with one of the `extensions`, in upper or lower case. Hidden files and folders (".thumbnails",
     "._IMG.jpg") are skipped, links are followed, and a folder that is reached twice counts once.
     """
     root = Path(folder)
@@ -172,7 +173,7 @@ def find_photos(folder: str | Path) -> list[Path]:
                 if _identity(path) not in seen:
                     seen.add(_identity(path))
                     waiting.append(path)
-            elif path.suffix.lower() in EXTENSIONS and _is(entry.is_file):
+            elif path.suffix.lower() in extensions and _is(entry.is_file):
                 found.append(path)
     return sorted(found)
 
@@ -211,7 +212,10 @@ def read_geotag(path: str | Path) -> Geotag | None:
 
 def read_time(path: str | Path) -> float | None:
     """The time of a photo (as `Geotag.time`): from its EXIF, else from its file name in the VPR-datasets format, else
-    None. A photo without a position can have a time."""
+    None. A photo without a position can have a time. Of a frame of a video: by the video's clock."""
+    address = parse_address(path)
+    if address.time_s is not None:
+        return frame_time(address.file, address.time_s)
     time = read_exif_time(Path(path))
     if time is not None:
         return time.seconds
