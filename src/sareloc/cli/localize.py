@@ -64,8 +64,8 @@ def localize_command(
         Search only this area: latitude, longitude in degrees, radius in metres.
     walk_step_m
         Estimate the positions together, as of one walk, with at most this distance in metres between two photos that
-        follow each other. Photos are sorted by time if all have one (in a table geotags.csv or geotags.geojson beside
-        them, their EXIF or their names); otherwise they stay in the order given.
+        follow each other. Photos are sorted by time if all have one (in a table beside them, their EXIF, a sidecar or
+        their names); otherwise they stay in the order given.
     as_json
         Print one JSON object a line: photo, latlon, radius_m, confidence, heading_deg, matches; without a position also
         reason, guess and guess_radius_m.

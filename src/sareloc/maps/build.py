@@ -115,8 +115,8 @@ def build_map(
 
     `photos`: a folder (with its subfolders), or folders and files. `out`: a file (.gpkg) or a server address
     (milvus://host:19530/city); the map is created when the first photos are written. Positions come from the table
-    `geotags`, a file or the geotags by photo (default: geotags.csv or geotags.geojson in the folder, see
-    `read_geotag_table`), else from EXIF, else from file names; photos without a position are skipped and listed. Photos
+    `geotags`, a file or the geotags by photo (default: geotags.csv or another table in the folder, see
+    `find_geotagged`), else by `read_geotag`; photos without a position are skipped and listed. Photos
     in the map whose position, heading or time has changed are updated and keep their descriptors. `dim`: keep the first
     `dim` dimensions of the descriptors; default: all. `storage`: type of the numbers of a descriptor in a file.
     `keypoints`: of the local features of each photo, which are then computed for all photos of the map that have none,

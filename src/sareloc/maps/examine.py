@@ -14,7 +14,8 @@ from sareloc.geo import distance_m
 from sareloc.maps.store import Entry, MapPhoto, MapStore, entry_of, same_entry, same_geotag
 from sareloc.photos import Geotag, find_photos, read_geotag, read_geotag_table
 from sareloc.photos.decoding import open_photo
-from sareloc.photos.finding import TABLES, TableTags, fitting_ns, is_url, match_table, remote_stamp
+from sareloc.photos.finding import TableTags, fitting_ns, is_url, match_table, read_tables_beside, remote_stamp
+from sareloc.photos.sidecars import find_takeout_json
 from sareloc.photos.xmp import find_sidecar
 
 Given = str | Path | Sequence[str | Path]
@@ -89,15 +90,13 @@ def list_photos(given: Given) -> list[Path]:
 
 
 def read_tables(given: Given, table: Geotags | None, photos: Sequence[Path]) -> TableTags:
-    """Geotags of `photos`: from this table; default: from geotags.csv or geotags.geojson in each given folder."""
+    """Geotags of `photos`: from this table; default: from the `TABLES` in each given folder."""
     if isinstance(table, Mapping):
         return TableTags({os.path.abspath(photo): geotag for photo, geotag in table.items()})
     if table is not None:
         return match_table(read_geotag_table(table), photos)
-    beside = [item / name for item in _items(given) for name in TABLES if (item / name).is_file()]
     found = [
-        match_table(read_geotag_table(source), [photo for photo in photos if photo.is_relative_to(source.parent)])
-        for source in beside
+        read_tables_beside(item, [photo for photo in photos if photo.is_relative_to(item)]) for item in _items(given)
     ]
     return TableTags(
         {path: tag for one in found for path, tag in one.tags.items()},
@@ -116,8 +115,9 @@ def stamp(photo: Path) -> tuple[int, int] | None:
 
 
 def read_beside(photo: Path) -> Geotag | None:
-    """The geotag of a photo with an XMP sidecar, which may change while the photo does not; None without a sidecar."""
-    return None if find_sidecar(photo) is None else read_geotag(photo)
+    """The geotag of a photo with a sidecar, which may change while the photo does not; None without a sidecar."""
+    alone = find_sidecar(photo) is None and find_takeout_json(photo) is None
+    return None if alone else read_geotag(photo)
 
 
 def examine(photo: Path, name: str, table: Mapping[str, Geotag]) -> MapPhoto | None:

@@ -2,13 +2,16 @@
 
 from sareloc.photos.decoding import MAX_PIXELS, SizeRule, decode, is_truncated, longest_side
 from sareloc.photos.finding import (
+    SOURCES,
     GeotaggedPhotos,
     fetch_file,
+    find_geotag,
     find_geotagged,
     find_photos,
     find_remote_photos,
     is_url,
     read_geotag,
+    read_geotags,
     read_time,
     remote_stamp,
 )
@@ -23,13 +26,21 @@ from sareloc.photos.geotags import (
     read_exif_geotag,
     read_focal_35mm,
 )
+from sareloc.photos.sidecars import find_takeout_json, read_takeout_geotag
 from sareloc.photos.tables import GeotagTable, parse_degrees, read_geotag_table
 from sareloc.photos.write_geotags import exif_bytes, jpeg_with_geotag, write_geotag, write_sidecar
-from sareloc.photos.xmp import find_sidecar, read_sidecar_geotag, sidecar_path, sidecar_with_geotag
+from sareloc.photos.xmp import (
+    find_sidecar,
+    read_embedded_geotag,
+    read_sidecar_geotag,
+    sidecar_path,
+    sidecar_with_geotag,
+)
 
 __all__ = [
     "DIAGONAL_35MM",
     "MAX_PIXELS",
+    "SOURCES",
     "Estimate",
     "Geotag",
     "GeotagTable",
@@ -39,10 +50,12 @@ __all__ = [
     "decode",
     "exif_bytes",
     "fetch_file",
+    "find_geotag",
     "find_geotagged",
     "find_photos",
     "find_remote_photos",
     "find_sidecar",
+    "find_takeout_json",
     "geotag_from_exif",
     "is_truncated",
     "is_url",
@@ -51,11 +64,14 @@ __all__ = [
     "make_utm_name",
     "parse_degrees",
     "parse_utm_name",
+    "read_embedded_geotag",
     "read_exif_geotag",
     "read_focal_35mm",
     "read_geotag",
     "read_geotag_table",
+    "read_geotags",
     "read_sidecar_geotag",
+    "read_takeout_geotag",
     "read_time",
     "remote_stamp",
     "sidecar_path",
