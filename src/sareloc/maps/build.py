@@ -120,8 +120,8 @@ def build_map(
 
     `photos`: a folder (with its subfolders), or folders and files. `out`: a file (.gpkg) or a server address
     (milvus://host:19530/city); the map is created when the first photos are written. Positions come from the table
-    `geotags`, a file or the geotags by photo (default: geotags.csv or geotags.geojson in the folder, see
-    `read_geotag_table`), else from EXIF, else from file names, else from the tracks in `track` at the photos' times;
+    `geotags`, a file or the geotags by photo (default: geotags.csv or another table in the folder, see
+    `find_geotagged`), else by `read_geotag`, else from the tracks in `track` at the photos' times;
     photos without a position are skipped and listed. Photos in the map whose position, heading or time has changed are
     updated and keep their descriptors. Videos, given or in folders, become frames along the tracks (see
     `frames_on_track`). `dim`: keep the first `dim` dimensions of the descriptors; default: all.

@@ -21,7 +21,8 @@ from sareloc.photos import (
     read_geotag_table,
     stamp,
 )
-from sareloc.photos.finding import EXTENSIONS, TABLES, TableTags, is_url, match_table, remote_stamp, turned
+from sareloc.photos.finding import EXTENSIONS, TableTags, is_url, match_table, read_tables_beside, remote_stamp, turned
+from sareloc.photos.sidecars import find_takeout_json
 from sareloc.photos.tables import counted
 from sareloc.photos.track_geotags import TrackOptions, geotags_by_options
 from sareloc.photos.video_geotags import frames_on_track
@@ -148,7 +149,7 @@ def list_images(
 def read_tables(
     given: Given, table: Geotags | None, photos: Sequence[Path], track: TrackOptions | None = None
 ) -> TableTags:
-    """Geotags of `photos`: from this table; default: from geotags.csv or geotags.geojson in each given folder.
+    """Geotags of `photos`: from this table; default: from the `TABLES` in each given folder.
 
     `track`: photos that are in no table and have no position of their own get one from these tracks; what they told is
     in the notes.
@@ -168,10 +169,8 @@ def _read_tables(given: Given, table: Geotags | None, photos: Sequence[Path]) ->
         return TableTags({os.path.abspath(photo): geotag for photo, geotag in table.items()})
     if table is not None:
         return match_table(read_geotag_table(table), photos)
-    beside = [item / name for item in _items(given) for name in TABLES if (item / name).is_file()]
     found = [
-        match_table(read_geotag_table(source), [photo for photo in photos if photo.is_relative_to(source.parent)])
-        for source in beside
+        read_tables_beside(item, [photo for photo in photos if photo.is_relative_to(item)]) for item in _items(given)
     ]
     return TableTags(
         {path: tag for one in found for path, tag in one.tags.items()},
@@ -188,8 +187,10 @@ def tabled(photo: Path, table: Mapping[str, Geotag]) -> Geotag | None:
 
 
 def read_beside(photo: Path) -> Geotag | None:
-    """The geotag of a photo with an XMP sidecar, which may change while the photo does not; None without a sidecar."""
-    return None if find_sidecar(file_of(photo)) is None else read_geotag(photo)
+    """The geotag of a photo with a sidecar, which may change while the photo does not; None without a sidecar."""
+    file = file_of(photo)
+    alone = find_sidecar(file) is None and find_takeout_json(file) is None
+    return None if alone else read_geotag(photo)
 
 
 def examine(photo: Path, name: str, table: Mapping[str, Geotag]) -> MapPhoto | None:
