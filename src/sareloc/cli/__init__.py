@@ -57,11 +57,16 @@ app.command(
     help="Write estimated positions into copies of photos (EXIF; XMP sidecars for formats other than JPEG).",
 )
 
-datasets = App(name="data", help="Check a dataset, or draw a synthetic city.")
+datasets = App(name="data", help="Check a dataset, geotag photos by a track, or draw a synthetic city.")
 datasets.command(
     "sareloc.cli.data:check",
     name="check",
     help="Check a dataset: counts, extent, positives, missing and unreadable files.",
+)
+datasets.command(
+    "sareloc.cli.track:track_command",
+    name="track",
+    help="Write the positions of photos on a GPS track (GPX, NMEA) to a table, by their EXIF times.",
 )
 datasets.command("sareloc.cli.data:draw", name="draw", help="Draw a synthetic city and write it as a dataset.")
 app.command(datasets)

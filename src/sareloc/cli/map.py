@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from sareloc.cli import Device
+from sareloc.cli.track import Track
 from sareloc.errors import ArgumentError
 from sareloc.maps import (
     Box,
@@ -45,6 +46,7 @@ def build(
     out: str,
     model: str = "default",
     geotags: Path | None = None,
+    track: Track = None,
     dim: int | None = None,
     storage: Literal["float16", "float32", "int8"] = "float16",
     keypoints: int | None = None,
@@ -88,6 +90,7 @@ def build(
     """
     options: dict[str, Any] = {
         "geotags": geotags,
+        "track": track,
         "dim": dim,
         "storage": storage,
         "keypoints": keypoints,
@@ -111,6 +114,7 @@ def add(
     *,
     model: str | None = None,
     geotags: Path | None = None,
+    track: Track = None,
     batch: int = 8,
     workers: int = 2,
     device: Device = None,
@@ -143,7 +147,7 @@ def add(
 
     with open_store(map_path) as store:
         its_model = load_map_model(store.manifest, Path(map_path).name, model, device)
-    report = add_photos(its_model, photos, map_path, geotags=geotags, batch=batch, workers=workers)
+    report = add_photos(its_model, photos, map_path, geotags=geotags, track=track, batch=batch, workers=workers)
     return _tell(report, map_path, as_json)
 
 
@@ -152,6 +156,7 @@ def sync(
     photos: Annotated[list[Path], Parameter(negative=())],
     *,
     geotags: Path | None = None,
+    track: Track = None,
     dry_run: Annotated[bool, Parameter(negative=())] = False,
     allow_empty: Annotated[bool, Parameter(negative=())] = False,
     model: str | None = None,
@@ -194,6 +199,7 @@ def sync(
         photos,
         map_path,
         geotags=geotags,
+        track=track,
         batch=batch,
         workers=workers,
         device=device,
@@ -397,7 +403,7 @@ def _tell(report: BuildReport, map_path: str, as_json: bool, removed: Sequence[s
             _list(said, photos)
         _list_notes(report.notes)
         if report.untagged and not used:
-            print("no photo has a position: give a table with --geotags (file, lat, lon)")
+            print("no photo has a position: give a table with --geotags (file, lat, lon) or a track with --track")
     return 0 if used else 1
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from sareloc.arrays import Vectors
 from sareloc.describe import describe
-from sareloc.errors import PhotoError
+from sareloc.errors import ArgumentError, PhotoError
 from sareloc.maps import MapPhoto, open_store
 from sareloc.maps.examine import Conflict, Tally, examine, list_photos, pick_new, read_tables, set_aside, tabled
 from sareloc.models.checkpoint import load_model
@@ -29,6 +29,7 @@ from sareloc.photos import Geotag, read_geotag_table, stamp
 from sareloc.photos.decoding import TRUNCATED, is_truncated
 from sareloc.photos.finding import TABLES, fetch_file, find_remote_photos, is_url, remote_stamp, usual_url
 from sareloc.photos.tables import counted
+from sareloc.photos.track_geotags import TrackOptions
 
 FILE_URL = "file://"
 
@@ -61,17 +62,19 @@ class Done:
 
 
 def list_wanted(
-    given: str | Path | Sequence[str | Path], geotags: str | Path | None
+    given: str | Path | Sequence[str | Path], geotags: str | Path | None, track: TrackOptions | None = None
 ) -> tuple[list[Wanted], tuple[str, ...]]:
     """The photos in folders, local or at URLs, with their geotags in tables, as `build_map` does; and warnings."""
     items = [given] if isinstance(given, str | Path) else list(given)
     local = [path for item in items if (path := _local_path(item)) is not None]
     remote = [str(item) for item in items if _local_path(item) is None]
+    if remote and track is not None:
+        raise ArgumentError(f"{remote[0]} is a URL: photos are placed on a track if they are in folders (--track)")
     wanted: list[Wanted] = []
     notes: list[str] = []
     if local:
         photos = list_photos(local)
-        table = read_tables(local, geotags, photos)
+        table = read_tables(local, geotags, photos, track)
         wanted += [Wanted(str(path), stamp(path), tabled(path, table.tags)) for path in photos]
         notes += table.notes
     for url in remote:

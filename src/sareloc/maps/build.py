@@ -54,6 +54,7 @@ from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Geotag, find_photos, stamp
 from sareloc.photos.decoding import TRUNCATED, is_truncated
 from sareloc.photos.finding import NOT_UTF8, is_utf8
+from sareloc.photos.track_geotags import TrackOptions
 
 CHUNK = 2048  # photos examined before they are described; a resumed run must divide them in the same way
 
@@ -104,6 +105,7 @@ def build_map(
     out: str | Path,
     *,
     geotags: Geotags | None = None,
+    track: TrackOptions | None = None,
     dim: int | None = None,
     storage: Storage = "float16",
     keypoints: int | None = None,
@@ -116,9 +118,10 @@ def build_map(
     `photos`: a folder (with its subfolders), or folders and files. `out`: a file (.gpkg) or a server address
     (milvus://host:19530/city); the map is created when the first photos are written. Positions come from the table
     `geotags`, a file or the geotags by photo (default: geotags.csv or geotags.geojson in the folder, see
-    `read_geotag_table`), else from EXIF, else from file names; photos without a position are skipped and listed. Photos
-    in the map whose position, heading or time has changed are updated and keep their descriptors. `dim`: keep the first
-    `dim` dimensions of the descriptors; default: all. `storage`: type of the numbers of a descriptor in a file.
+    `read_geotag_table`), else from EXIF, else from file names, else from the tracks in `track` at the photos' times;
+    photos without a position are skipped and listed. Photos in the map whose position, heading or time has changed are
+    updated and keep their descriptors. `dim`: keep the first `dim` dimensions of the descriptors; default: all.
+    `storage`: type of the numbers of a descriptor in a file.
     `keypoints`: of the local features of each photo, which are then computed for all photos of the map that have none,
     and which a server does not store; 0: no local features; default: those of the map, 1024 if it has none (see
     `add_local_features`). `batch`: photos in one forward pass and one transaction. `workers`: processes that decode
@@ -128,7 +131,7 @@ def build_map(
     start, listed = time.monotonic(), list_photos(photos)
     manifest = MapManifest(model.name, model.fingerprint(), dim or model.dim, storage)
     with Target(out, manifest, keypoints) as target:
-        table = read_tables(photos, geotags, listed)
+        table = read_tables(photos, geotags, listed, track)
         tally = _Adding(target, lambda: model, table.tags, batch, workers).add(listed, progress)
         features, notes = target.add_features(model.runs_on, workers, progress)
         report = make_report(tally, target.gone(), (*table.notes, *notes), start, features)
@@ -143,6 +146,7 @@ def add_photos(
     path: str | Path,
     *,
     geotags: str | Path | None = None,
+    track: TrackOptions | None = None,
     batch: int = 8,
     workers: int = 0,
     progress: bool = True,
@@ -158,6 +162,7 @@ def add_photos(
         photos,
         path,
         geotags=geotags,
+        track=track,
         dim=manifest.dim,
         storage=manifest.storage,
         keypoints=keypoints or 0,
@@ -173,6 +178,7 @@ def sync_map(
     path: str | Path,
     *,
     geotags: str | Path | None = None,
+    track: TrackOptions | None = None,
     batch: int = 8,
     workers: int = 0,
     device: str | None = None,
@@ -183,7 +189,7 @@ def sync_map(
     """Synchronize a map with folders of photos: add new photos, update changed ones, remove those that no longer exist.
 
     Photos of the map outside of these folders are not changed. Local features are computed if the map was built with
-    them. See `build_map` for `photos`, `geotags`, `batch` and
+    them. See `build_map` for `photos`, `geotags`, `track`, `batch` and
     `workers`. `model`: the one that the map was built with, or its checkpoint; default: the packaged model that the map
     was built with. It is loaded, on `device`, only if there are photos to describe. Raises PhotoError if a folder does
     not exist or has no photos, as when its disk is not mounted, unless `allow_empty`: then all photos of the map that
@@ -197,7 +203,7 @@ def sync_map(
         target.store = store
         if isinstance(model, PlaceModel):
             _check_same(store, _manifest_with(store.manifest, model))
-        table = read_tables(photos, geotags, listed)
+        table = read_tables(photos, geotags, listed, track)
         load = cache(lambda: _load(model, store, device))
         adding = _Adding(target, load, table.tags, batch, workers, dry_run)
         tally, inside = adding.add(listed, progress), _inside(store, items)

@@ -22,6 +22,7 @@ from sareloc.photos import (
     stamp,
 )
 from sareloc.photos.finding import TABLES, TableTags, is_url, match_table, remote_stamp, turned
+from sareloc.photos.track_geotags import TrackOptions, geotags_by_options
 from sareloc.photos.xmp import find_sidecar
 
 Given = str | Path | Sequence[str | Path]
@@ -95,8 +96,25 @@ def list_photos(given: Given) -> list[Path]:
     return photos
 
 
-def read_tables(given: Given, table: Geotags | None, photos: Sequence[Path]) -> TableTags:
-    """Geotags of `photos`: from this table; default: from geotags.csv or geotags.geojson in each given folder."""
+def read_tables(
+    given: Given, table: Geotags | None, photos: Sequence[Path], track: TrackOptions | None = None
+) -> TableTags:
+    """Geotags of `photos`: from this table; default: from geotags.csv or geotags.geojson in each given folder.
+
+    `track`: photos that are in no table and have no position of their own get one from these tracks; what they told is
+    in the notes.
+    """
+    tables = _read_tables(given, table, photos)
+    if track is None:
+        return tables
+    report = geotags_by_options(photos, track, tables.tags)
+    placed = {os.path.abspath(photo): geotag for photo, geotag in report.geotags.items()}
+    reasons = [f"{photo}: no position from the track, {reason}" for photo, reason in report.untagged]
+    notes = (*tables.notes, report.summary(), *report.notes, *reasons)
+    return TableTags({**placed, **tables.tags}, tables.missing, notes)
+
+
+def _read_tables(given: Given, table: Geotags | None, photos: Sequence[Path]) -> TableTags:
     if isinstance(table, Mapping):
         return TableTags({os.path.abspath(photo): geotag for photo, geotag in table.items()})
     if table is not None:

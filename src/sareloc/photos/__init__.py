@@ -1,6 +1,7 @@
 """Photo files: find them, read and write their geotags, decode them to upright RGB images."""
 
 from sareloc.photos.addresses import Address, View, file_of, parse_address
+from sareloc.photos.clock import ClockOffset, estimate_offset, parse_offset, parse_timezone
 from sareloc.photos.decoding import MAX_PIXELS, SizeRule, is_truncated, longest_side
 from sareloc.photos.finding import (
     GeotaggedPhotos,
@@ -17,31 +18,44 @@ from sareloc.photos.geotags import (
     DIAGONAL_35MM,
     Estimate,
     Geotag,
+    PhotoTime,
     UtmName,
     geotag_from_exif,
     make_utm_name,
     parse_utm_name,
     read_exif_geotag,
+    read_exif_time,
     read_focal_35mm,
 )
 from sareloc.photos.images import content_digest, decode, image_size, stamp
 from sareloc.photos.tables import GeotagTable, parse_degrees, read_geotag_table
+from sareloc.photos.track_geotags import PlacedPhoto, TrackOptions, TrackReport, geotags_from_track
+from sareloc.photos.tracks import MAX_GAP_S, Track, TrackPositions, merge_tracks, read_track, read_tracks
 from sareloc.photos.write_geotags import exif_bytes, jpeg_with_geotag, write_geotag, write_sidecar
 from sareloc.photos.xmp import find_sidecar, read_sidecar_geotag, sidecar_path, sidecar_with_geotag
 
 __all__ = [
     "DIAGONAL_35MM",
+    "MAX_GAP_S",
     "MAX_PIXELS",
     "Address",
+    "ClockOffset",
     "Estimate",
     "Geotag",
     "GeotagTable",
     "GeotaggedPhotos",
+    "PhotoTime",
+    "PlacedPhoto",
     "SizeRule",
+    "Track",
+    "TrackOptions",
+    "TrackPositions",
+    "TrackReport",
     "UtmName",
     "View",
     "content_digest",
     "decode",
+    "estimate_offset",
     "exif_bytes",
     "fetch_file",
     "file_of",
@@ -50,21 +64,28 @@ __all__ = [
     "find_remote_photos",
     "find_sidecar",
     "geotag_from_exif",
+    "geotags_from_track",
     "image_size",
     "is_truncated",
     "is_url",
     "jpeg_with_geotag",
     "longest_side",
     "make_utm_name",
+    "merge_tracks",
     "parse_address",
     "parse_degrees",
+    "parse_offset",
+    "parse_timezone",
     "parse_utm_name",
     "read_exif_geotag",
+    "read_exif_time",
     "read_focal_35mm",
     "read_geotag",
     "read_geotag_table",
     "read_sidecar_geotag",
     "read_time",
+    "read_track",
+    "read_tracks",
     "remote_stamp",
     "sidecar_path",
     "sidecar_with_geotag",

@@ -214,7 +214,7 @@ def read_time(path: str | Path) -> float | None:
     None. A photo without a position can have a time."""
     time = read_exif_time(Path(path))
     if time is not None:
-        return time
+        return time.seconds
     name = parse_utm_name(Path(path).name)
     return None if name is None else name.time
 
