@@ -96,7 +96,7 @@ def test_every_photo_is_placed_kept_or_has_a_reason(tmp_path: Path) -> None:
     listed = take(tmp_path / "listed.jpg", "12:00:05")
     report = geotags_from_track([*photos, own, listed], track, own={str(listed): Geotag((3.0, 4.0))})
     assert list(report.geotags) == [on]
-    assert report.own == (own, listed)
+    assert list(report.own) == [own, listed]
     assert {photo.name: reason for photo, reason in report.untagged} == {
         "gap.jpg": "taken in a gap of the track of 90.0 s (--max-gap-s 30)",
         "none.jpg": "no time in its EXIF (DateTimeOriginal)",
