@@ -100,10 +100,11 @@ def test_maps_are_built_added_to_and_synchronized_with_a_track(town: Path, capsy
     assert latitudes("a.gpkg")["new.jpg"] == pytest.approx(47.0007, abs=1e-6)
 
 
-def test_tables_win_over_the_track(town: Path) -> None:
+def test_tables_win_over_the_track(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(town / "photos" / "geotags.csv", "file,lat,lon\n1.jpg,10,20\n")
     words = ("map", "build", "photos", "--track", "walk.gpx", *CLOCK, "--keypoints", "0", "--model", "model", *QUICK)
     assert run(*words, "--out", "a.gpkg") == 0
+    assert "2 have their own" in capsys.readouterr().out
     assert latitudes("a.gpkg")["photos/1.jpg"] == pytest.approx(10)
     assert latitudes("a.gpkg")["photos/2.jpg"] == pytest.approx(47.0009, abs=1e-6)
     write(town / "table.csv", "file,lat,lon\nphotos/2.jpg,30,40\n")

@@ -125,6 +125,11 @@ def test_a_zone_that_is_unknown_is_noted(tmp_path: Path) -> None:
     assert geotags_from_track([photo], east(), timezone="Europe/Zurich").notes == ()
 
 
+def test_an_offset_of_millennia_is_no_traceback(tmp_path: Path) -> None:
+    report = geotags_from_track([take(tmp_path / "a.jpg", "12:00:10")], east(), clock_offset_s=1e15)
+    assert "after the track ends" in report.untagged[0][1]
+
+
 def test_headings_can_be_left_out(tmp_path: Path) -> None:
     photo = take(tmp_path / "a.jpg", "12:00:10")
     assert geotags_from_track([photo], east(), heading=False).placed[0].geotag.heading_deg is None

@@ -16,7 +16,7 @@ import numpy as np
 from sareloc.errors import ArgumentError, PositionError
 from sareloc.photos.clock import ClockOffset, estimate_offset, parse_offset, parse_timezone
 from sareloc.photos.finding import read_geotag
-from sareloc.photos.geotags import EPOCH, Geotag, PhotoTime, read_exif_time
+from sareloc.photos.geotags import EPOCH, LAST_S, Geotag, PhotoTime, read_exif_time
 from sareloc.photos.tables import counted
 from sareloc.photos.tracks import MAX_GAP_S, Track, TrackPositions, read_tracks, utc
 
@@ -226,7 +226,7 @@ def _time_notes(
 
 
 def _duration(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 120 else str(timedelta(seconds=round(seconds)))
+    return f"{seconds:.1f} s" if seconds < 120 else str(timedelta(seconds=round(min(seconds, LAST_S))))
 
 
 def track_geotags_csv(placed: Iterable[PlacedPhoto], folder: str | Path) -> str:
