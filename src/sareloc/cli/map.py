@@ -70,8 +70,9 @@ def build(
     model
         A packaged model (default, fast) or a checkpoint.
     geotags
-        A CSV (file, lat, lon, heading, time) or GeoJSON with the photos' positions. Default: geotags.csv or
-        geotags.geojson in the folder, else EXIF, else file names. Bad rows are listed; the others are used.
+        A CSV (file, lat, lon, heading, time), GeoJSON or Mapillary image descriptions with the photos' positions.
+        Default: geotags.csv or another table in the folder, else EXIF, XMP, Takeout JSON, file names. Bad rows are
+        listed; the others are used.
     dim
         Dimensions of the descriptors to keep, the first ones. Default: all.
     storage
@@ -133,8 +134,9 @@ def add(
     model
         The checkpoint that the map was built with. Default: the packaged model that it was built with.
     geotags
-        A CSV (file, lat, lon, heading, time) or GeoJSON with the photos' positions. Default: geotags.csv or
-        geotags.geojson in the folder, else EXIF, else file names. Bad rows are listed; the others are used.
+        A CSV (file, lat, lon, heading, time), GeoJSON or Mapillary image descriptions with the photos' positions.
+        Default: geotags.csv or another table in the folder, else EXIF, XMP, Takeout JSON, file names. Bad rows are
+        listed; the others are used.
     batch
         Photos in one forward pass of the model and one transaction.
     workers
@@ -177,8 +179,9 @@ def sync(
     photos
         Folders of photos, with their subfolders, or single photos.
     geotags
-        A CSV (file, lat, lon, heading, time) or GeoJSON with the photos' positions. Default: geotags.csv or
-        geotags.geojson in the folder, else EXIF, else file names. Bad rows are listed; the others are used.
+        A CSV (file, lat, lon, heading, time), GeoJSON or Mapillary image descriptions with the photos' positions.
+        Default: geotags.csv or another table in the folder, else EXIF, XMP, Takeout JSON, file names. Bad rows are
+        listed; the others are used.
     dry_run
         Only print what would be done.
     allow_empty

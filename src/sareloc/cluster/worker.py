@@ -23,11 +23,19 @@ from sareloc.arrays import Vectors
 from sareloc.describe import describe
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.maps import MapPhoto, open_store
-from sareloc.maps.examine import Conflict, Tally, examine, list_photos, pick_new, read_tables, set_aside, tabled
+from sareloc.maps.examine import Conflict, Tally, examine, list_images, list_photos, pick_new, set_aside, tabled
 from sareloc.models.checkpoint import load_model
 from sareloc.photos import Geotag, read_geotag_table, stamp
 from sareloc.photos.decoding import TRUNCATED, is_truncated
-from sareloc.photos.finding import TABLES, fetch_file, find_remote_photos, is_url, remote_stamp, usual_url
+from sareloc.photos.finding import (
+    TABLES,
+    fetch_file,
+    find_remote_photos,
+    is_url,
+    read_tables_of_any_program,
+    remote_stamp,
+    usual_url,
+)
 from sareloc.photos.tables import counted
 from sareloc.photos.track_geotags import TrackOptions
 
@@ -73,10 +81,9 @@ def list_wanted(
     wanted: list[Wanted] = []
     notes: list[str] = []
     if local:
-        photos = list_photos(local)
-        table = read_tables(local, geotags, photos, track)
-        wanted += [Wanted(str(path), stamp(path), tabled(path, table.tags)) for path in photos]
-        notes += table.notes
+        listing = list_images(local, list_photos(local, videos=True), geotags, track)
+        wanted += [Wanted(str(path), stamp(path), tabled(path, listing.tags)) for path in listing.photos]
+        notes += [*map(str, listing.errors), *listing.notes]
     for url in remote:
         found = find_remote_photos(url)
         if not found:
@@ -102,9 +109,9 @@ def _remote_table(folder: str, geotags: str | Path | None) -> tuple[dict[str, Ge
     with TemporaryDirectory() as scratch:
         beside = [f"{within}{name}{after}" for name in TABLES if geotags is None]
         tables = [fetch_file(url, Path(scratch)) for url in beside if remote_stamp(url) is not None]
-        read = [read_geotag_table(table) for table in ([Path(geotags)] if geotags is not None else tables)]
-    tags = {f"{within}{file}{after}": geotag for table in read for file, geotag in table.tags.items()}
-    return tags, [problem for table in read for problem in table.problems]
+        read, notes = ([read_geotag_table(geotags)], []) if geotags is not None else read_tables_of_any_program(tables)
+    tags = {f"{within}{file}{after}": geotag for table in reversed(read) for file, geotag in table.tags.items()}
+    return tags, [*notes, *(problem for table in read for problem in table.problems)]
 
 
 def packets_of(wanted: Sequence[Wanted], size: int) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.geometry import InlierPairs, LocalFeatures
@@ -147,7 +148,13 @@ class Localizer:
             yield replace(fix, matches=found.matches[:top])
 
     def localize_walk(
-        self, photos: Sequence[Query], reach_m: float | Sequence[float], *, near: Near = None, top: int = 5
+        self,
+        photos: Sequence[Query],
+        reach_m: float | Sequence[float],
+        *,
+        near: Near = None,
+        top: int = 5,
+        progress: bool = False,
     ) -> list[Fix | PhotoError]:
         """As `localize_many`, for the photos of one walk, whose places are estimated together (see `estimate_walk`).
 
@@ -155,10 +162,12 @@ class Localizer:
 
         reach_m: the largest distance between two photos that follow each other; one number, or one for each of the
         T - 1 steps, such as a speed in m/s times the seconds between them. A photo that cannot be decoded counts as one
-        without matches.
+        without matches. progress: show a bar on standard error.
         """
         _check(photos, top)
-        found = list(self._search(photos, _area(near), top))
+        searched = self._search(photos, _area(near), top)
+        bar = tqdm(searched, total=len(photos), desc="localize", unit="photo", disable=None if progress else True)
+        found = list(bar)
         seen = [Candidates(()) if isinstance(one, PhotoError) else one for one in found]
         fixes = estimate_walk(
             [one.matches[: self.search.candidates] for one in seen],

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -25,13 +25,15 @@ from sareloc.maps.examine import (
     Conflict,
     Geotags,
     Given,
+    Listing,
     Tally,
     corrected,
     examine,
+    files_in,
+    list_images,
     list_photos,
     pick_new,
     read_beside,
-    read_tables,
     set_aside,
     tabled,
 )
@@ -51,7 +53,7 @@ from sareloc.maps.store import (
     open_store,
 )
 from sareloc.models.place_model import PlaceModel
-from sareloc.photos import Geotag, find_photos, stamp
+from sareloc.photos import Geotag, file_of, parse_address, stamp
 from sareloc.photos.decoding import TRUNCATED, is_truncated
 from sareloc.photos.finding import NOT_UTF8, is_utf8
 from sareloc.photos.track_geotags import TrackOptions
@@ -94,7 +96,8 @@ class SyncReport(BuildReport):
     """What was done with the photos, and with those of the map that are no longer in the folders."""
 
     removed: tuple[str, ...] = ()
-    """Photos that were removed from the map, as their files no longer exist."""
+    """Photos that were removed from the map, as their files no longer exist; frames of the given videos that were not
+    chosen along the track."""
     dry_run: bool = False
     """Whether nothing was written."""
 
@@ -117,10 +120,11 @@ def build_map(
 
     `photos`: a folder (with its subfolders), or folders and files. `out`: a file (.gpkg) or a server address
     (milvus://host:19530/city); the map is created when the first photos are written. Positions come from the table
-    `geotags`, a file or the geotags by photo (default: geotags.csv or geotags.geojson in the folder, see
-    `read_geotag_table`), else from EXIF, else from file names, else from the tracks in `track` at the photos' times;
+    `geotags`, a file or the geotags by photo (default: geotags.csv or another table in the folder, see
+    `find_geotagged`), else by `read_geotag`, else from the tracks in `track` at the photos' times;
     photos without a position are skipped and listed. Photos in the map whose position, heading or time has changed are
-    updated and keep their descriptors. `dim`: keep the first `dim` dimensions of the descriptors; default: all.
+    updated and keep their descriptors. Videos, given or in folders, become frames along the tracks (see
+    `frames_on_track`). `dim`: keep the first `dim` dimensions of the descriptors; default: all.
     `storage`: type of the numbers of a descriptor in a file.
     `keypoints`: of the local features of each photo, which are then computed for all photos of the map that have none,
     and which a server does not store; 0: no local features; default: those of the map, 1024 if it has none (see
@@ -128,13 +132,13 @@ def build_map(
     photos; 0: this one. Raises MapError if the map was built by another model or has local features with another number
     of keypoints, PhotoError if there are no photos.
     """
-    start, listed = time.monotonic(), list_photos(photos)
+    start, files = time.monotonic(), list_photos(photos, videos=True)
     manifest = MapManifest(model.name, model.fingerprint(), dim or model.dim, storage)
     with Target(out, manifest, keypoints) as target:
-        table = read_tables(photos, geotags, listed, track)
-        tally = _Adding(target, lambda: model, table.tags, batch, workers).add(listed, progress)
+        listing = list_images(photos, files, geotags, track)
+        tally = _Adding(target, lambda: model, batch, workers).add(listing, progress)
         features, notes = target.add_features(model.runs_on, workers, progress)
-        report = make_report(tally, target.gone(), (*table.notes, *notes), start, features)
+        report = make_report(tally, target.gone(), (*listing.notes, *notes), start, features)
     if target.store is not None:
         build_index(out)
     return report
@@ -197,18 +201,18 @@ def sync_map(
     """
     start = time.monotonic()
     items = [Path(photos)] if isinstance(photos, str | Path) else [Path(item) for item in photos]
-    listed = [photo for item in items for photo in _photos_in(item, allow_empty)]
+    files = [file for item in items for file in _files_in(item, allow_empty)]
     with open_store(path, write=not dry_run) as store:
         target = Target(path, store.manifest, 0 if dry_run else read_keypoints(store) or 0)
         target.store = store
         if isinstance(model, PlaceModel):
             _check_same(store, _manifest_with(store.manifest, model))
-        table = read_tables(photos, geotags, listed, track)
+        listing = list_images(photos, files, geotags, track)
         load = cache(lambda: _load(model, store, device))
-        adding = _Adding(target, load, table.tags, batch, workers, dry_run)
-        tally, inside = adding.add(listed, progress), _inside(store, items)
+        adding = _Adding(target, load, batch, workers, dry_run)
+        tally, inside = adding.add(listing, progress), _inside(store, items)
         gone = {i: name for i, name in gone_photos(store) if i not in adding.updated_ids}
-        removed = {i: name for i, name in gone.items() if inside(name)}
+        removed = {i: name for i, name in gone.items() if inside(name)} | dict(_other_frames(store, listing.photos))
         if removed and not dry_run:
             store.remove(np.array(list(removed), dtype=np.int64))
         on = model.runs_on if isinstance(model, PlaceModel) else device
@@ -216,7 +220,7 @@ def sync_map(
     if not dry_run:
         build_index(path)
     left = tuple(name for i, name in gone.items() if i not in removed)
-    report = make_report(tally, left, (*table.notes, *notes), start, features)
+    report = make_report(tally, left, (*listing.notes, *notes), start, features)
     return SyncReport(**vars(report), removed=tuple(removed.values()), dry_run=dry_run)
 
 
@@ -325,7 +329,6 @@ class _Adding:
     target: Target
     model: Callable[[], PlaceModel]
     """Called if there are photos to describe."""
-    table: Mapping[str, Geotag]
     batch: int
     workers: int
     dry_run: bool = False
@@ -333,33 +336,35 @@ class _Adding:
     updated_ids: set[int] = field(default_factory=set)
     """Ids of the photos whose name or geotag was updated, or would be."""
 
-    def add(self, paths: Sequence[Path], progress: bool) -> Tally:
+    def add(self, listing: Listing, progress: bool) -> Tally:
         """Update the photos that are in the map, and add the others."""
-        tally = Tally()
-        named = {self.target.photo_name(path): path for path in paths}
+        tally = Tally(unreadable=list(listing.errors))
+        named = {self.target.photo_name(path): path for path in listing.photos}
         for name in [name for name in named if not is_utf8(name)]:
             tally.unreadable.append(PhotoError(named.pop(name), NOT_UTF8))
         entries = self.target.entries(list(named))
         same = {name: path for name, path in named.items() if name in entries and entries[name].stamp == stamp(path)}
-        self._update(corrected(((name, self._given(path)) for name, path in same.items()), entries, tally))
+        given = ((name, tabled(path, listing.tags) or read_beside(path)) for name, path in same.items())
+        self._update(corrected(given, entries, tally))
         with (
             ThreadPoolExecutor(max(self.workers, 1)) as threads,
             tqdm(
-                total=len(named), initial=tally.total, desc="map", unit="photo", disable=None if progress else True
+                total=len(named) + tally.total,
+                initial=tally.total,
+                desc="map",
+                unit="photo",
+                disable=None if progress else True,
             ) as bar,
         ):
             # a dry run writes nothing that the next chunk could find: it examines all photos at once
             for chunk in _chunks(list(named.items()), len(named) if self.dry_run else CHUNK):
                 rest = [(path, name) for name, path in chunk if name not in same]
-                examined = threads.map(_examine, rest, repeat(self.table))
+                examined = threads.map(_examine, rest, repeat(listing.tags))
                 new, changed = pick_new(set_aside(examined, tally), self.target.store, entries, tally)
                 self._update(changed)
                 self._describe(new, tally, bar)
                 bar.update(tally.total - bar.n)
         return tally
-
-    def _given(self, path: Path) -> Geotag | None:
-        return tabled(path, self.table) or read_beside(path)
 
     def _update(self, entries: Sequence[Entry]) -> None:
         self.updated_ids |= {entry.photo_id for entry in entries}
@@ -392,8 +397,8 @@ def _manifest_with(manifest: MapManifest, model: PlaceModel) -> MapManifest:
     return replace(manifest, model=model.name, fingerprint=model.fingerprint())
 
 
-def _photos_in(item: Path, allow_empty: bool) -> list[Path]:
-    found = [] if is_gone(item) else [item] if item.is_file() else find_photos(item)
+def _files_in(item: Path, allow_empty: bool) -> list[Path]:
+    found = [] if is_gone(item) else files_in(item, videos=True)
     if not found and not allow_empty:
         raise PhotoError(
             item,
@@ -408,10 +413,23 @@ def _inside(store: MapStore, folders: Iterable[Path]) -> Callable[[str], bool]:
     roots = [os.path.abspath(folder) for folder in folders]
 
     def is_inside(file: str) -> bool:
-        path = os.path.abspath(store.photo_path(file))
+        path = os.path.abspath(file_of(store.photo_path(file)))
         return any(path == root or path.startswith(os.path.join(root, "")) for root in roots)
 
     return is_inside
+
+
+def _other_frames(store: MapStore, listed: Sequence[Path]) -> Iterator[tuple[int, str]]:
+    """The ids and names of frames in the map that are not listed, of videos of which other frames are."""
+    frames = {os.path.abspath(photo) for photo in listed if parse_address(photo).time_s is not None}
+    videos = {str(file_of(frame)) for frame in frames}
+    if not videos:
+        return
+    for ids, _, names in store.pages():
+        for photo_id, name in zip(ids.tolist(), names, strict=True):
+            path = os.path.abspath(store.photo_path(name))
+            if path not in frames and str(file_of(path)) in videos:
+                yield photo_id, name
 
 
 def _chunks(named: Sequence[tuple[str, Path]], size: int) -> Iterable[Sequence[tuple[str, Path]]]:

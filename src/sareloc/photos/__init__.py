@@ -4,13 +4,16 @@ from sareloc.photos.addresses import Address, View, file_of, parse_address
 from sareloc.photos.clock import ClockOffset, estimate_offset, parse_offset, parse_timezone
 from sareloc.photos.decoding import MAX_PIXELS, SizeRule, is_truncated, longest_side
 from sareloc.photos.finding import (
+    SOURCES,
     GeotaggedPhotos,
     fetch_file,
+    find_geotag,
     find_geotagged,
     find_photos,
     find_remote_photos,
     is_url,
     read_geotag,
+    read_geotags,
     read_time,
     remote_stamp,
 )
@@ -28,16 +31,24 @@ from sareloc.photos.geotags import (
     read_focal_35mm,
 )
 from sareloc.photos.images import content_digest, decode, image_size, stamp
+from sareloc.photos.sidecars import find_takeout_json, read_takeout_geotag
 from sareloc.photos.tables import GeotagTable, parse_degrees, read_geotag_table
 from sareloc.photos.track_geotags import PlacedPhoto, TrackOptions, TrackReport, geotags_from_track
 from sareloc.photos.tracks import MAX_GAP_S, Track, TrackPositions, merge_tracks, read_track, read_tracks
 from sareloc.photos.write_geotags import exif_bytes, jpeg_with_geotag, write_geotag, write_sidecar
-from sareloc.photos.xmp import find_sidecar, read_sidecar_geotag, sidecar_path, sidecar_with_geotag
+from sareloc.photos.xmp import (
+    find_sidecar,
+    read_embedded_geotag,
+    read_sidecar_geotag,
+    sidecar_path,
+    sidecar_with_geotag,
+)
 
 __all__ = [
     "DIAGONAL_35MM",
     "MAX_GAP_S",
     "MAX_PIXELS",
+    "SOURCES",
     "Address",
     "ClockOffset",
     "Estimate",
@@ -59,10 +70,12 @@ __all__ = [
     "exif_bytes",
     "fetch_file",
     "file_of",
+    "find_geotag",
     "find_geotagged",
     "find_photos",
     "find_remote_photos",
     "find_sidecar",
+    "find_takeout_json",
     "geotag_from_exif",
     "geotags_from_track",
     "image_size",
@@ -77,12 +90,15 @@ __all__ = [
     "parse_offset",
     "parse_timezone",
     "parse_utm_name",
+    "read_embedded_geotag",
     "read_exif_geotag",
     "read_exif_time",
     "read_focal_35mm",
     "read_geotag",
     "read_geotag_table",
+    "read_geotags",
     "read_sidecar_geotag",
+    "read_takeout_geotag",
     "read_time",
     "read_track",
     "read_tracks",

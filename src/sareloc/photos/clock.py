@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from datetime import UTC, timedelta, timezone, tzinfo
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from sareloc.arrays import Floats
 from sareloc.errors import ArgumentError, PositionError
 from sareloc.geo import ecef_from_wgs84
+from sareloc.photos.geotags import seconds_since_1970
 from sareloc.photos.tracks import MAX_GAP_S, Track, interpolate
 
 WIDEST_S = 14 * 3600.0  # local times are up to 14 hours from UTC
@@ -72,6 +73,22 @@ def parse_timezone(text: str) -> tzinfo:
             f"unknown time zone {text!r}: give an IANA name such as Europe/Zurich (where the system does not list "
             "them: pip install tzdata), or an offset from UTC such as +02:00"
         ) from None
+
+
+def parse_moment(text: str, timezone: str | None = None) -> float:
+    """Seconds since 1970 from a date and time, such as 2024-05-31T12:00:00Z; without a zone in `timezone`, else UTC.
+
+    Raises ArgumentError for other texts.
+    """
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ArgumentError(
+            f"a time must be a date and a time of day, such as 2024-05-31T12:00:00Z: found {text!r}"
+        ) from None
+    if moment.tzinfo is None and timezone is not None:
+        moment = moment.replace(tzinfo=parse_timezone(timezone))
+    return seconds_since_1970(moment)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from sareloc.errors import ArgumentError, PositionError
-from sareloc.photos.clock import ClockOffset, estimate_offset, parse_offset, parse_timezone
+from sareloc.photos.clock import ClockOffset, estimate_offset, parse_moment, parse_offset, parse_timezone
 from sareloc.photos.finding import read_geotag
 from sareloc.photos.geotags import EPOCH, LAST_S, Geotag, PhotoTime, read_exif_time
 from sareloc.photos.tables import counted
@@ -42,14 +43,23 @@ class TrackOptions:
     """Estimate the clock offset by the photos that have a position already."""
     track_heading: Literal["movement", "none"] = "movement"
     """Heading of the photos: the direction of movement, right for a camera that faces forward, or none."""
+    every_m: float = 5.0
+    """Of videos: metres between two frames that are used; none are used while the camera stands still."""
+    video_start: str | None = None
+    """Of a video without a clock, or with a wrong one: when its first frame was taken, such as 2024-05-31T12:00:00Z;
+    without a zone in that of --timezone, default UTC."""
 
     def __post_init__(self) -> None:
         if not self.track:
             raise ArgumentError("no track was given: name a GPX file or an NMEA log (--track FILE)")
         if not self.max_gap_s > 0:
             raise ArgumentError(f"max_gap_s must be greater than 0: found {self.max_gap_s}")
+        if not 0 < self.every_m < math.inf:
+            raise ArgumentError(f"every_m must be greater than 0: found {self.every_m}")
         if self.timezone is not None:
             parse_timezone(self.timezone)
+        if self.video_start is not None:
+            parse_moment(self.video_start, self.timezone)
         if parse_offset(self.clock_offset) and self.estimate_offset:
             raise ArgumentError("the clock offset is either given (--clock-offset) or estimated (--estimate-offset)")
 

@@ -19,11 +19,12 @@ import numpy.typing as npt
 from sareloc import arrays
 from sareloc.errors import ArgumentError, PhotoError, need
 from sareloc.geo import ecef_from_wgs84
+from sareloc.photos.addresses import Address
 from sareloc.photos.decoding import MAX_PIXELS, SizeRule, Turn
 from sareloc.photos.geotags import seconds_since_1970
-from sareloc.photos.video_reader import VideoReader, borrowed_reader, open_container, video_stream
+from sareloc.photos.video_reader import TOLERANCE_S, VideoReader, borrowed_reader, open_container, video_stream
 
-EXTENSIONS = (".mp4", ".mov", ".mkv", ".m4v", ".webm", ".avi", ".insv", ".lrv", ".3gp", ".ts", ".mts", ".m2ts")
+VIDEO_EXTENSIONS = (".mp4", ".mov", ".mkv", ".m4v", ".webm", ".avi", ".insv", ".3gp", ".ts", ".mts", ".m2ts")
 CLOCKS = ("com.apple.quicktime.creationdate", "creation_time")  # the former survives an export, and has a time zone
 FIRST_YEAR = 1990  # clocks that are not set write 1904, 1970 or 1980
 MISSING_S = 1.0  # a video that ends this much before the end that its header says is truncated
@@ -53,7 +54,7 @@ class Video:
 
 def is_video(path: str | Path) -> bool:
     """Whether a file is a video by its extension, in upper or lower case."""
-    return str(path).lower().endswith(EXTENSIONS)
+    return str(path).lower().endswith(VIDEO_EXTENSIONS)
 
 
 def read_video(path: str | Path) -> Video:
@@ -99,6 +100,33 @@ def frame_times(path: str | Path) -> arrays.Floats:
                 times.add(packet.pts)
         units = np.array(sorted(time - origin for time in times if time >= origin), dtype=np.float64)
         return units * float(stream.time_base)
+
+
+def frame_time(path: str | Path, time_s: float) -> float | None:
+    """When a frame was taken, in seconds since 1970, by the clock of its video; None if that is unknown."""
+    try:
+        start = read_video(path).start
+    except PhotoError:
+        return None
+    return None if start is None else start + time_s
+
+
+def video_frames(path: str | Path, every_s: float = 1.0) -> tuple[list[Path], arrays.Floats]:
+    """The addresses of frames of a video, one for every `every_s` seconds, and their times after the first frame.
+
+    A frame is taken once: where the video has fewer frames, there are fewer. Raises PhotoError as `read_video` does.
+    """
+    if not 0 < every_s < math.inf:
+        raise ArgumentError(f"the seconds between two frames must be greater than 0: found {every_s}")
+    times = frame_times(path)
+    wanted = np.arange(0.0, times[-1] + TOLERANCE_S, every_s)
+    shown = np.unique(np.searchsorted(times, wanted + TOLERANCE_S, side="right") - 1)
+    return frame_addresses(path, times[shown]), times[shown]
+
+
+def frame_addresses(path: str | Path, times: npt.ArrayLike) -> list[Path]:
+    """The addresses of the frames of a video at these times, to the millisecond."""
+    return [Address(Path(path), time_s=round(float(time), 3)).path for time in np.asarray(times)]
 
 
 def missing_end(video: Video, times: npt.ArrayLike) -> str | None:
