@@ -108,6 +108,15 @@ def test_the_offset_is_found_by_noisy_positions_with_outliers(offset: float, see
     assert 34 <= found.on_track <= 38
 
 
+def test_positions_that_lag_behind_do_not_pull_the_offset() -> None:
+    """8 of 40 positions are those of 8 s before, 64 m back: the mean error of all would be 1.6 s."""
+    track = drive()
+    times, latlon = photos_on(track, 40, 2.0, 6)
+    late = np.arange(0, 40, 5)
+    latlon[late] = track.at(np.maximum(times[late] - 8, NOON)).latlon
+    assert estimate_offset(times - 2, latlon, track).seconds == pytest.approx(2, abs=0.4)
+
+
 def test_without_noise_the_offset_is_exact() -> None:
     track = drive()
     times, latlon = photos_on(track, 20, 0.0, 1)

@@ -134,7 +134,7 @@ def test_no_position_is_none_and_a_time_remains(tmp_path: Path) -> None:
         b'{"geoData": {"latitude": 1e999, "longitude": 1}}',
         b'{"geoData": {"latitude": 91, "longitude": 1}}',
         b'{"geoData": {"latitude": ' + b"9" * 400 + b', "longitude": 1}}',
-        b'{"geoData": {"latitude": 10, "longitude": 20}, "x": "' + b" " * 1_000_000 + b'"}',
+        b'{"geoData": {"latitude": 10, "longitude": 20}}' + b" " * 1_000_000,
     ],
 )
 def test_hostile_files_are_no_geotag(tmp_path: Path, content: bytes) -> None:
@@ -161,7 +161,9 @@ def test_a_folder_is_listed_once_and_again_when_it_changes(tmp_path: Path, monke
     assert len(listed) == 1
     (tmp_path / "1.jpg.json").write_text(takeout())
     assert find_takeout_json(tmp_path / "1.jpg") is not None
-    (tmp_path / "1.jpg.json").unlink()  # at once: the time stamp of the folder may be the same
+    stamp = tmp_path.stat().st_mtime_ns
+    (tmp_path / "1.jpg.json").unlink()
+    os.utime(tmp_path, ns=(stamp, stamp))  # a change so soon after the last that the stamp is the same
     assert find_takeout_json(tmp_path / "1.jpg") is None
 
 

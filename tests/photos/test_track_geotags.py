@@ -96,7 +96,7 @@ def test_every_photo_is_placed_kept_or_has_a_reason(tmp_path: Path) -> None:
     listed = take(tmp_path / "listed.jpg", "12:00:05")
     report = geotags_from_track([*photos, own, listed], track, own={str(listed): Geotag((3.0, 4.0))})
     assert list(report.geotags) == [on]
-    assert report.own == (own, listed)
+    assert list(report.own) == [own, listed]
     assert {photo.name: reason for photo, reason in report.untagged} == {
         "gap.jpg": "taken in a gap of the track of 90.0 s (--max-gap-s 30)",
         "none.jpg": "no time in its EXIF (DateTimeOriginal)",
@@ -123,6 +123,11 @@ def test_a_zone_that_is_unknown_is_noted(tmp_path: Path) -> None:
     assert "read as UTC; give --timezone" in report.notes[0]
     assert "taken from 2024-05-31 14:00:10 to 2024-05-31 14:00:10 UTC, the track has 61 points" in report.notes[1]
     assert geotags_from_track([photo], east(), timezone="Europe/Zurich").notes == ()
+
+
+def test_an_offset_of_millennia_is_no_traceback(tmp_path: Path) -> None:
+    report = geotags_from_track([take(tmp_path / "a.jpg", "12:00:10")], east(), clock_offset_s=1e15)
+    assert "after the track ends" in report.untagged[0][1]
 
 
 def test_headings_can_be_left_out(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sareloc.errors import ArgumentError, DatasetError
+from sareloc.errors import ArgumentError, DatasetError, SarelocError
 from sareloc.geo import distance_m, enu_from_wgs84, wgs84_from_enu
 from sareloc.photos import Track, merge_tracks, read_track, read_tracks
 from sareloc.photos import tracks as module
@@ -157,12 +158,13 @@ def test_times_of_a_gpx(text: str, seconds: float, tmp_path: Path) -> None:
 
 
 def test_points_without_times_or_positions_are_left_out_and_counted(tmp_path: Path) -> None:
-    points = north(3) + point(None, 47, 8) + point("yesterday", 47, 8) + point(NOON + 9, 97, 8) + point(NOON + 8, 0, 0)
+    points = north(3) + point(None, 47, 8) + point("yesterday", 47, 8) + point("2024-05-31T12:00:00+99:00", 47, 8)
+    points += point(NOON + 9, 97, 8) + point(NOON + 8, 0, 0)
     track = read_track(write(tmp_path / "a.gpx", gpx(points)))
     assert len(track) == 3
     assert [note.partition("a.gpx: ")[2] for note in track.notes] == [
-        "2 of 7 points have no time and were left out",
-        "2 points without a valid position were left out",
+        "3 of 8 points have no time and were left out",
+        "2 points without a valid position or year were left out",
     ]
 
 
@@ -249,6 +251,27 @@ def test_files_that_are_no_tracks(tmp_path: Path) -> None:
         read_track(write(tmp_path / "c.gpx", "<html></html>"))
     with pytest.raises(ArgumentError, match="no track was given"):
         read_tracks([])
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+def test_a_file_changed_at_random_is_a_track_or_an_error_of_ours(
+    tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
+    rng = random.Random(seed)
+    logged = "\n".join([rmc("120000.00"), gga("120000.00"), gga("120001.00"), rmc("120002.00")])
+    for name, whole in (("a.gpx", gpx(north(4), north(3, NOON + 60))), ("a.nmea", logged)):
+        content = bytearray(whole.encode())
+        for _ in range(rng.randint(1, 6)):
+            at = rng.randrange(len(content))
+            put = rng.choice([b"", bytes([rng.randrange(256)]), b"9" * 30, b"nan", b"&#0;", b"</trk>", b"<!DOCTYPE a>"])
+            content[at : at + rng.choice([0, 1, 20])] = put
+        path = tmp_path_factory.getbasetemp() / name
+        path.write_bytes(content)
+        try:
+            track = read_track(path)
+        except SarelocError:
+            continue
+        assert track.at(track.times).found.all()
 
 
 # NMEA

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal  # noqa: F401  cyclopts evaluates the types of TrackOptions here
 
 from cyclopts import Parameter
 
@@ -36,6 +36,7 @@ def track_command(
     *,
     out: Path,
     track: Track = None,
+    figure: Path | None = None,
     replace: Annotated[bool, Parameter(negative=())] = False,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
@@ -51,6 +52,8 @@ def track_command(
     out
         The table (.csv): file, lat, lon, heading, time, and the distances to the nearest track point, track_s and
         track_m. As geotags.csv in the folder of the photos it is read by map build; elsewhere name it with --geotags.
+    figure
+        Draw the track and the photos on it to this file (.png, .svg or .pdf).
     replace
         Overwrite the table if it exists; positions that it gave to photos are determined again.
     as_json
@@ -70,6 +73,10 @@ def track_command(
     if written:
         with replacing(out) as beside:
             beside.write_text(track_geotags_csv(written, out.parent), encoding="utf-8")
+    if figure is not None:
+        from sareloc.figures import draw_track, save_figure
+
+        save_figure(draw_track(report), figure)
     print(json.dumps(_told(report, out if written else None)) if as_json else _table(report, tables.notes, out))
     return 0 if written else 1
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -13,7 +15,7 @@ import torch
 from tqdm import tqdm
 
 from sareloc.errors import ArgumentError, MapError, PhotoError
-from sareloc.geometry import InlierPairs
+from sareloc.geometry import InlierPairs, LocalFeatures
 from sareloc.localize.calibration import calibrate_by_map
 from sareloc.localize.estimate import (
     MIN_CONFIDENCE,
@@ -193,12 +195,15 @@ class Localizer:
         lists = _lists(retrieved)
         if self.verifier is None:
             return [Candidates(matches) for matches in lists]
-        temperature, found = self.calibration.temperature, []
-        for row, features in enumerate(self.verifier.features(queries)):
-            verified = self.verifier.verify(features, retrieved.ids[row, :first], retrieved.files[row][:first])
-            pose = find_pose(verified, retrieved.latlon[row, :first], retrieved.distances[row, :first], temperature)
-            found.append(Candidates(_ranked(lists[row], verified, temperature), pose))
-        return found
+        verifier, temperature = self.verifier, self.calibration.temperature
+
+        def verified(row: int, features: LocalFeatures) -> Candidates:
+            found = verifier.verify(features, retrieved.ids[row, :first], retrieved.files[row][:first])
+            pose = find_pose(found, retrieved.latlon[row, :first], retrieved.distances[row, :first], temperature)
+            return Candidates(_ranked(lists[row], found, temperature), pose)
+
+        with ThreadPoolExecutor(os.cpu_count(), "verify") as threads:
+            return list(threads.map(verified, range(len(queries)), verifier.features(queries)))
 
     def inlier_pairs(self, photo: Query, photo_id: int, file: str) -> InlierPairs | None:
         """The matched keypoints of a query and a photo of the map that agree: of a match, its `id` and `photo`.

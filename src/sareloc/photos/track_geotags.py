@@ -17,7 +17,7 @@ import numpy as np
 from sareloc.errors import ArgumentError, PositionError
 from sareloc.photos.clock import ClockOffset, estimate_offset, parse_moment, parse_offset, parse_timezone
 from sareloc.photos.finding import read_geotag
-from sareloc.photos.geotags import EPOCH, Geotag, PhotoTime, read_exif_time
+from sareloc.photos.geotags import EPOCH, LAST_S, Geotag, PhotoTime, read_exif_time
 from sareloc.photos.tables import counted
 from sareloc.photos.tracks import MAX_GAP_S, Track, TrackPositions, read_tracks, utc
 
@@ -78,17 +78,18 @@ class PlacedPhoto:
     def __str__(self) -> str:
         """One line of text."""
         latitude, longitude = self.geotag.latlon
-        heading = "" if self.geotag.heading_deg is None else f", heading {self.geotag.heading_deg:.0f}°"
+        heading = "" if self.geotag.heading_deg is None else f", heading {round(self.geotag.heading_deg) % 360}°"
         nearest = f"{self.nearest_s:.1f} s and {self.nearest_m:.1f} m from a track point"
         return f"{self.photo}: {latitude:.6f}, {longitude:.6f}{heading}, {nearest}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TrackReport:
     """What a track told about photos: each photo is in `placed`, `own` or `untagged`."""
 
+    track: Track
     placed: tuple[PlacedPhoto, ...]
-    own: tuple[Path, ...]
+    own: Mapping[Path, Geotag]
     """Photos that have a position of their own, which is kept."""
     untagged: tuple[tuple[Path, str], ...]
     """Photos that got no position, and why."""
@@ -176,7 +177,7 @@ def geotags_from_track(
         else:
             untagged.append((photo, _reason(taken[row], found.gap_s[row], track, max_gap_s)))
     notes = [*track.notes, *_time_notes(timed, taken, estimate, clock_offset_s, track, bool(placed))]
-    return TrackReport(tuple(placed), tuple(known), tuple(sorted(untagged)), clock_offset_s, estimate, tuple(notes))
+    return TrackReport(track, tuple(placed), known, tuple(sorted(untagged)), clock_offset_s, estimate, tuple(notes))
 
 
 def _estimate(
@@ -235,7 +236,7 @@ def _time_notes(
 
 
 def _duration(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 120 else str(timedelta(seconds=round(seconds)))
+    return f"{seconds:.1f} s" if seconds < 120 else str(timedelta(seconds=round(min(seconds, LAST_S))))
 
 
 def track_geotags_csv(placed: Iterable[PlacedPhoto], folder: str | Path) -> str:
@@ -249,7 +250,7 @@ def track_geotags_csv(placed: Iterable[PlacedPhoto], folder: str | Path) -> str:
     for one in placed:
         file = Path(os.path.relpath(one.photo, folder)).as_posix()
         latitude, longitude = (round(degree, DIGITS) for degree in one.geotag.latlon)
-        heading = "" if one.geotag.heading_deg is None else round(one.geotag.heading_deg, 1)
+        heading = "" if one.geotag.heading_deg is None else round(one.geotag.heading_deg, 1) % 360
         time = "" if one.geotag.time is None else (EPOCH + timedelta(seconds=one.geotag.time)).isoformat()
         table.writerow((file, latitude, longitude, heading, time, round(one.nearest_s, 2), round(one.nearest_m, 1)))
     return text.getvalue()

@@ -157,7 +157,7 @@ def interpolate(times: Floats, points: Floats, wanted: Floats, max_gap_s: float)
 
 def utc(seconds: float) -> str:
     """A time in seconds since 1970 as text, in UTC: 2024-05-31 12:00:00."""
-    return f"{EPOCH + timedelta(seconds=round(seconds)):%Y-%m-%d %H:%M:%S}"
+    return f"{EPOCH + timedelta(seconds=round(min(max(seconds, FIRST_S), LAST_S))):%Y-%m-%d %H:%M:%S}"
 
 
 def read_tracks(paths: Sequence[str | Path]) -> Track:
@@ -233,7 +233,7 @@ def _make_track(file: Path, rows: Iterable[tuple[float, float, float]], notes: S
     valid &= (latitude != 0) | (longitude != 0)  # written without a fix
     told = list(notes)
     if not valid.all():
-        told.append(f"{file}: {(~valid).sum():,} points without a valid position were left out")
+        told.append(f"{file}: {(~valid).sum():,} points without a valid position or year were left out")
     table = table[valid]
     if not len(table):
         return None
@@ -257,13 +257,16 @@ def _read_gpx(file: Path, content: bytes) -> Track:
         gpx = gpxpy.parse(text)
     except (gpxpy.gpx.GPXException, ValueError) as error:
         raise DatasetError(f"{file} is not valid GPX: {error}") from error
-    tracks = [[point for segment in track.segments for point in segment.points] for track in gpx.tracks]
+    tracks = [
+        [(_gpx_time(point.time), point.latitude, point.longitude) for part in track.segments for point in part.points]
+        for track in gpx.tracks
+    ]
     points = sum(map(len, tracks))
     if not points:
         others = len(gpx.waypoints) + sum(len(route.points) for route in gpx.routes)
         found = f"it has {others:,} waypoints and route points, which are not a record of movement" if others else ""
         raise DatasetError(f"{file} has no track points{': ' if found else ''}{found}")
-    timeless = sum(point.time is None for points in tracks for point in points)
+    timeless = sum(time is None for rows in tracks for time, _, _ in rows)
     if timeless == points:
         raise DatasetError(
             f"{file} has {points:,} track points and none has a time, so that photos cannot be placed on it by their "
@@ -271,17 +274,19 @@ def _read_gpx(file: Path, content: bytes) -> Track:
         )
     if timeless:
         notes.append(f"{file}: {timeless:,} of {points:,} points have no time and were left out")
-    read = [
-        _make_track(
-            file, ((seconds_since_1970(p.time), p.latitude, p.longitude) for p in points if p.time is not None), ()
-        )
-        for points in tracks
-    ]
+    read = [_make_track(file, ((time, lat, lon) for time, lat, lon in rows if time is not None), ()) for rows in tracks]
     known = [track for track in read if track is not None]
     if not known:
         raise DatasetError(f"{file} has {points:,} track points and none has a valid position")
     merged = merge_tracks(known)
     return replace(merged, notes=(*notes, *merged.notes))
+
+
+def _gpx_time(moment: datetime | None) -> float | None:
+    try:
+        return None if moment is None else seconds_since_1970(moment)
+    except ValueError:  # a zone of 24 hours or more
+        return None
 
 
 def _checked_gpx(file: Path, content: bytes) -> tuple[str, list[str]]:
@@ -330,6 +335,8 @@ def _checked_gpx(file: Path, content: bytes) -> tuple[str, list[str]]:
             f"that were read" + (f", {lost:,} after it were not" if lost else "")
         )
         content = content[:closed] + b"</trkseg></trk></gpx>"
+    except (LookupError, ValueError) as error:  # of the declared encoding
+        raise DatasetError(f"{file} is not valid GPX: {error}") from error
     try:
         text = content.decode(encoding)
     except (UnicodeDecodeError, LookupError) as error:
