@@ -106,13 +106,16 @@ def geotag_from_exif(exif: Image.Exif) -> Geotag | None:
     longitude = _angle(gps.get(GPS.GPSLongitude), gps.get(GPS.GPSLongitudeRef), "EW")
     if latitude is None or longitude is None or latitude == longitude == 0:
         return None
-    heading = _exif_number(gps.get(GPS.GPSImgDirection))
-    if heading is not None:
-        heading = heading % 360 if 0 <= heading <= 360 else None
     try:
-        return Geotag((latitude, longitude), heading, _exif_time(exif.get_ifd(IFD.Exif), gps))
+        return Geotag((latitude, longitude), heading_from_exif(exif), _exif_time(exif.get_ifd(IFD.Exif), gps))
     except PositionError:
         return None
+
+
+def heading_from_exif(exif: Image.Exif) -> float | None:
+    """The heading in an EXIF block (GPSImgDirection), 0 <= heading < 360; None if it has no valid one."""
+    heading = _exif_number(exif.get_ifd(IFD.GPSInfo).get(GPS.GPSImgDirection))
+    return None if heading is None or not 0 <= heading <= 360 else heading % 360
 
 
 def _angle(value: Any, hemisphere: Any, positive_negative: str) -> float | None:
