@@ -14,7 +14,7 @@ from tests.serve.running import street_client
 from sareloc.errors import ArgumentError
 from sareloc.maps import PlaceMap, copy_map
 from sareloc.serve import Serving, make_app
-from sareloc.serve.thumbnails import hidden_photos
+from sareloc.serve.thumbnails import allowed_path, hidden_photos
 
 
 @pytest.fixture
@@ -146,3 +146,16 @@ def test_damage_that_comes_while_the_map_is_served_is_a_503(own_folder: Path) ->
             (own_folder / "sound.gpkg").write_bytes(sound)
             (own_folder / "sound.gpkg").replace(path)
             assert client.get("/map").status_code == 200
+
+
+def test_a_view_of_a_link_that_leaves_the_folder_is_not_shown(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "photos", tmp_path / "private"
+    inside.mkdir()
+    outside.mkdir()
+    (outside / "secret.jpg").write_bytes(b"")
+    (inside / "own.jpg").write_bytes(b"")
+    (inside / "link.jpg").symlink_to(outside / "secret.jpg")
+    folders = (Path(os.path.realpath(inside)),)
+    view = "#yaw=0&pitch=0&fov=60&size=640x480"
+    assert allowed_path(inside / f"link.jpg{view}", folders) is None
+    assert allowed_path(inside / f"own.jpg{view}", folders) == folders[0] / f"own.jpg{view}"

@@ -23,9 +23,9 @@ from sareloc.arrays import Vectors
 from sareloc.describe import describe
 from sareloc.errors import PhotoError
 from sareloc.maps import MapPhoto, open_store
-from sareloc.maps.examine import Conflict, Tally, examine, list_photos, pick_new, read_tables, set_aside, stamp
+from sareloc.maps.examine import Conflict, Tally, examine, list_photos, pick_new, read_tables, set_aside, tabled
 from sareloc.models.checkpoint import load_model
-from sareloc.photos import Geotag, read_geotag_table
+from sareloc.photos import Geotag, read_geotag_table, stamp
 from sareloc.photos.decoding import TRUNCATED, is_truncated
 from sareloc.photos.finding import TABLES, fetch_file, find_remote_photos, is_url, remote_stamp, usual_url
 from sareloc.photos.tables import counted
@@ -72,7 +72,7 @@ def list_wanted(
     if local:
         photos = list_photos(local)
         table = read_tables(local, geotags, photos)
-        wanted += [Wanted(str(path), stamp(path), table.tags.get(os.path.abspath(path))) for path in photos]
+        wanted += [Wanted(str(path), stamp(path), tabled(path, table.tags)) for path in photos]
         notes += table.notes
     for url in remote:
         found = find_remote_photos(url)

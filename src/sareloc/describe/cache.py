@@ -17,7 +17,7 @@ import numpy as np
 from sareloc.arrays import Ints, Vectors
 from sareloc.errors import ArgumentError
 from sareloc.files import replacing, writing
-from sareloc.photos.finding import fitting_ns
+from sareloc.photos import stamp
 
 FORMAT = 1
 MARK_EVERY_S = 5.0  # of work that a killed run may lose; flushing after each batch would slow a GPU down
@@ -112,11 +112,8 @@ def _reserve(file: Path) -> None:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    try:
-        status = path.stat()
-    except OSError:
-        return -2, -2  # a missing file equals no stamp: it is tried again
-    return status.st_size, fitting_ns(status.st_mtime_ns)
+    found = stamp(path)
+    return (-2, -2) if found is None else found  # a missing file equals no stamp: it is tried again
 
 
 def _check(folder: Path, found: dict[str, object], wanted: dict[str, object]) -> None:

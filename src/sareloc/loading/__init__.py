@@ -15,7 +15,8 @@ from pathlib import Path
 
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.loading.worker import Loaded, Request, Worker
-from sareloc.photos.decoding import SizeRule, decode
+from sareloc.photos.decoding import SizeRule
+from sareloc.photos.images import decode
 
 __all__ = ["AHEAD", "Loaded", "load_images"]
 

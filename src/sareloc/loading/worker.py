@@ -33,7 +33,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sareloc.errors import ArgumentError, PhotoError, SarelocError
-from sareloc.photos.decoding import SizeRule, decode, target_size
+from sareloc.photos.decoding import SizeRule, target_size
+from sareloc.photos.images import decode
 
 DEPTH = 3  # requests in flight for each worker, one of them being decoded; as many shared buffers
 READY, SIZE, IMAGE, ERROR = range(4)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from sareloc.localize.estimate import MIN_CONFIDENCE, PLACE_M, Calibration
 from sareloc.localize.localizer import AT_ONCE, Localizer
 from sareloc.localize.verify import QueryImage
 from sareloc.maps import Matches, open_store
+from sareloc.photos import content_digest
 
 Cell = tuple[int, int, int]
 """A cube of 25 m, see `place_of`."""
@@ -140,9 +140,8 @@ def calibrate(localizer: Localizer, photos: Sequence[Path], latlon: npt.ArrayLik
 
 def _digest(photo: Path) -> bytes | None:
     try:
-        with photo.open("rb") as content:
-            return hashlib.file_digest(content, "sha256").digest()
-    except OSError:
+        return content_digest(photo)
+    except PhotoError:
         return None  # decoding it reports the error
 
 

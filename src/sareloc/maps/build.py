@@ -33,7 +33,7 @@ from sareloc.maps.examine import (
     read_beside,
     read_tables,
     set_aside,
-    stamp,
+    tabled,
 )
 from sareloc.maps.features import NOT_HELD, add_missing_features, check_keypoints, choose_keypoints, read_keypoints
 from sareloc.maps.store import (
@@ -51,7 +51,7 @@ from sareloc.maps.store import (
     open_store,
 )
 from sareloc.models.place_model import PlaceModel
-from sareloc.photos import Geotag, find_photos
+from sareloc.photos import Geotag, find_photos, stamp
 from sareloc.photos.decoding import TRUNCATED, is_truncated
 from sareloc.photos.finding import NOT_UTF8, is_utf8
 
@@ -353,7 +353,7 @@ class _Adding:
         return tally
 
     def _given(self, path: Path) -> Geotag | None:
-        return self.table.get(os.path.abspath(path)) or read_beside(path)
+        return tabled(path, self.table) or read_beside(path)
 
     def _update(self, entries: Sequence[Entry]) -> None:
         self.updated_ids |= {entry.photo_id for entry in entries}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,9 +11,17 @@ from typing import TypeVar
 from sareloc.errors import PhotoError
 from sareloc.geo import distance_m
 from sareloc.maps.store import Entry, MapPhoto, MapStore, entry_of, same_entry, same_geotag
-from sareloc.photos import Geotag, find_photos, read_geotag, read_geotag_table
-from sareloc.photos.decoding import open_photo
-from sareloc.photos.finding import TABLES, TableTags, fitting_ns, is_url, match_table, remote_stamp
+from sareloc.photos import (
+    Geotag,
+    content_digest,
+    file_of,
+    find_photos,
+    image_size,
+    read_geotag,
+    read_geotag_table,
+    stamp,
+)
+from sareloc.photos.finding import TABLES, TableTags, is_url, match_table, remote_stamp, turned
 from sareloc.photos.xmp import find_sidecar
 
 Given = str | Path | Sequence[str | Path]
@@ -106,34 +113,28 @@ def read_tables(given: Given, table: Geotags | None, photos: Sequence[Path]) -> 
     )
 
 
-def stamp(photo: Path) -> tuple[int, int] | None:
-    """Size in bytes and modification time in ns of a file; None if there is no such file."""
-    try:
-        status = photo.stat()
-    except OSError:
-        return None
-    return status.st_size, fitting_ns(status.st_mtime_ns)
+def tabled(photo: Path, table: Mapping[str, Geotag]) -> Geotag | None:
+    """The geotag of the image at an address in a table by absolute paths: its own, else that of its file."""
+    own = table.get(os.path.abspath(photo))
+    whole = None if own is not None else table.get(os.path.abspath(file_of(photo)))
+    return own if whole is None else turned(whole, photo)
 
 
 def read_beside(photo: Path) -> Geotag | None:
     """The geotag of a photo with an XMP sidecar, which may change while the photo does not; None without a sidecar."""
-    return None if find_sidecar(photo) is None else read_geotag(photo)
+    return None if find_sidecar(file_of(photo)) is None else read_geotag(photo)
 
 
 def examine(photo: Path, name: str, table: Mapping[str, Geotag]) -> MapPhoto | None:
     """What a map stores of a photo; None if its position is unknown. Raises PhotoError if the photo cannot be read."""
-    with open_photo(photo) as image:
-        width, height = image.size
-    geotag = table.get(os.path.abspath(photo)) or read_geotag(photo)
+    width, height = image_size(photo)
+    geotag = tabled(photo, table) or read_geotag(photo)
     if geotag is None:
         return None
-    try:
-        status = photo.stat()  # before reading the content: the next run notices a change in between
-        with photo.open("rb") as content:
-            digest = hashlib.file_digest(content, "sha256").digest()
-    except OSError as lost:
-        raise PhotoError(photo, f"cannot be read: {lost.strerror}") from lost
-    return MapPhoto(name, geotag, width, height, digest, status.st_size, fitting_ns(status.st_mtime_ns))
+    found = stamp(photo)  # before reading the content: the next run notices a change in between
+    if found is None:
+        raise PhotoError(photo, "does not exist any more")
+    return MapPhoto(name, geotag, width, height, content_digest(photo), *found)
 
 
 def set_aside(

@@ -5,7 +5,6 @@ A call that is interrupted at any time can be repeated and continues.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Iterator
@@ -19,9 +18,8 @@ from tqdm import tqdm
 from sareloc.arrays import Image, Ints
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.loading import load_images
-from sareloc.maps.examine import stamp
 from sareloc.maps.store import Address, MapPhoto, MapStore, open_store, shown
-from sareloc.photos import is_url, read_focal_35mm
+from sareloc.photos import content_digest, is_url, read_focal_35mm, stamp
 
 if TYPE_CHECKING:
     import torch
@@ -191,10 +189,9 @@ def _changed(photo: MapPhoto, path: Path) -> str | None:
     if found == (photo.size_bytes, photo.modified_ns):
         return None
     try:
-        with path.open("rb") as content:
-            same = hashlib.file_digest(content, "sha256").digest() == photo.sha256
-    except OSError as lost:
-        return f"cannot be read: {lost.strerror}"
+        same = content_digest(path) == photo.sha256
+    except PhotoError as error:
+        return error.reason
     return None if same else 'has changed since it was added to the map: add it again with "sareloc map add"'
 
 

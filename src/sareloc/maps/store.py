@@ -22,7 +22,7 @@ from sareloc import __version__
 from sareloc.arrays import Floats, Ints, Vectors
 from sareloc.errors import MapError
 from sareloc.geo import Area
-from sareloc.photos import Geotag
+from sareloc.photos import Geotag, file_of
 from sareloc.photos.finding import is_url
 
 if TYPE_CHECKING:
@@ -71,13 +71,14 @@ class MapPhoto:
     """A photo as a map stores it, without its descriptor."""
 
     file: str
-    """Its path: relative to the map's folder if it is inside, else absolute; forward slashes."""
+    """Its address (see `sareloc.photos.addresses`): relative to the map's folder if it is inside, else absolute;
+    forward slashes."""
     geotag: Geotag
     width: int
     """Pixels, as stored in the file."""
     height: int
     sha256: bytes
-    """Of the file's content, which identifies the photo whatever its name."""
+    """Identifies its content, whatever its name (see `content_digest`)."""
     size_bytes: int
     modified_ns: int
     """The file's modification time when it was read: a file with the same time and size is not read again."""
@@ -212,9 +213,9 @@ def map_backend(address: Address) -> MapBackend:
 
 
 def is_gone(path: str | Path) -> bool:
-    """Whether a file does not exist; False if that cannot be determined, such as without permission."""
+    """Whether the file at an address does not exist; False if that cannot be determined, such as without permission."""
     try:
-        os.stat(path)
+        os.stat(file_of(path))
     except (FileNotFoundError, NotADirectoryError):
         return True
     except (OSError, ValueError):

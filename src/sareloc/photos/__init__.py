@@ -1,6 +1,7 @@
 """Photo files: find them, read and write their geotags, decode them to upright RGB images."""
 
-from sareloc.photos.decoding import MAX_PIXELS, SizeRule, decode, is_truncated, longest_side
+from sareloc.photos.addresses import Address, View, file_of, parse_address
+from sareloc.photos.decoding import MAX_PIXELS, SizeRule, is_truncated, longest_side
 from sareloc.photos.finding import (
     GeotaggedPhotos,
     fetch_file,
@@ -23,6 +24,7 @@ from sareloc.photos.geotags import (
     read_exif_geotag,
     read_focal_35mm,
 )
+from sareloc.photos.images import content_digest, decode, image_size, stamp
 from sareloc.photos.tables import GeotagTable, parse_degrees, read_geotag_table
 from sareloc.photos.write_geotags import exif_bytes, jpeg_with_geotag, write_geotag, write_sidecar
 from sareloc.photos.xmp import find_sidecar, read_sidecar_geotag, sidecar_path, sidecar_with_geotag
@@ -30,25 +32,31 @@ from sareloc.photos.xmp import find_sidecar, read_sidecar_geotag, sidecar_path, 
 __all__ = [
     "DIAGONAL_35MM",
     "MAX_PIXELS",
+    "Address",
     "Estimate",
     "Geotag",
     "GeotagTable",
     "GeotaggedPhotos",
     "SizeRule",
     "UtmName",
+    "View",
+    "content_digest",
     "decode",
     "exif_bytes",
     "fetch_file",
+    "file_of",
     "find_geotagged",
     "find_photos",
     "find_remote_photos",
     "find_sidecar",
     "geotag_from_exif",
+    "image_size",
     "is_truncated",
     "is_url",
     "jpeg_with_geotag",
     "longest_side",
     "make_utm_name",
+    "parse_address",
     "parse_degrees",
     "parse_utm_name",
     "read_exif_geotag",
@@ -60,6 +68,7 @@ __all__ = [
     "remote_stamp",
     "sidecar_path",
     "sidecar_with_geotag",
+    "stamp",
     "write_geotag",
     "write_sidecar",
 ]

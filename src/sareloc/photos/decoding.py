@@ -56,7 +56,7 @@ TURNS = {  # EXIF orientation -> the transposition that makes the image upright
 SIDEWAYS = {Turn.TRANSPOSE, Turn.ROTATE_270, Turn.TRANSVERSE, Turn.ROTATE_90}
 
 
-def decode(
+def decode_photo(
     source: Source, *, size: SizeRule | None = None, name: str | None = None, max_pixels: int = MAX_PIXELS
 ) -> arrays.Image:
     """Decode a photo to an upright RGB image (H, W, 3) uint8, resized to `size(height, width)`; default: not resized.
@@ -86,7 +86,7 @@ def decode(
 
 
 def _decoded(source: Source, size: SizeRule | None, label: str, max_pixels: int, held: ExitStack) -> arrays.Image:
-    """As `decode`; reserves memory in `held`, which the caller releases after the images are deleted."""
+    """As `decode_photo`; reserves memory in `held`, which the caller releases after the images are deleted."""
     with open_photo(source, name=label, max_pixels=max_pixels) as image:
         held.enter_context(_MEMORY.hold(BYTES_PER_PIXEL * image.width * image.height))
         with pillow_errors(label):
@@ -112,7 +112,7 @@ def _decoded(source: Source, size: SizeRule | None, label: str, max_pixels: int,
 
 
 def is_truncated(photo: str | Path) -> bool:
-    """Whether a file is a JPEG without its end; `decode` uses it if at least `MIN_ROWS` of its rows are present."""
+    """Whether a file is a JPEG without its end; it can be decoded if at least `MIN_ROWS` of its rows are present."""
     try:
         with open(photo, "rb") as file:
             start = file.read(2)

@@ -12,13 +12,14 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sareloc.errors import PhotoError, SarelocError, need
 from sareloc.geo import Positions
+from sareloc.photos.addresses import parse_address
 from sareloc.photos.decoding import open_photo
 from sareloc.photos.geotags import Geotag, parse_utm_name, read_exif_geotag, read_exif_time
 from sareloc.photos.tables import GeotagTable, counted, read_geotag_table
@@ -188,6 +189,14 @@ def is_utf8(name: str) -> bool:
 def fitting_ns(time_stamp_ns: int) -> int:
     """A time stamp as a signed 64-bit number, for SQLite, Milvus and numpy; it wraps around after the year 2262."""
     return (time_stamp_ns + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def turned(geotag: Geotag, path: str | Path) -> Geotag:
+    """The geotag of the image at an address, given that of its file: a view is turned by its yaw."""
+    view = parse_address(path).view
+    if view is None or geotag.heading_deg is None:
+        return geotag
+    return replace(geotag, heading_deg=(geotag.heading_deg + view.yaw_deg) % 360)
 
 
 def read_geotag(path: str | Path) -> Geotag | None:

@@ -11,14 +11,14 @@ import io
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from PIL import Image
 
 from sareloc.errors import ArgumentError
 from sareloc.maps import map_backend
-from sareloc.photos import decode, longest_side
+from sareloc.photos import decode, file_of, longest_side, parse_address
 
 SUGGESTED = 3
 
@@ -33,17 +33,19 @@ def photo_folders(map_path: Path, added: Iterable[Path]) -> tuple[Path, ...]:
 
 
 def allowed_path(path: str | Path, folders: Iterable[Path]) -> Path | None:
-    """The real path of a file if it is in one of these folders (real paths) or their subfolders; else None."""
+    """The address with the real path of its file if that is in one of these folders (real paths) or their subfolders;
+    else None."""
+    address = parse_address(path)
     try:
-        real = Path(os.path.realpath(path))
+        real = Path(os.path.realpath(address.file))
     except (OSError, ValueError):  # too long, or with a NUL
         return None
-    return real if any(real.is_relative_to(folder) for folder in folders) else None
+    return replace(address, file=real).path if any(real.is_relative_to(folder) for folder in folders) else None
 
 
 def etag_of(path: Path, size: int) -> str:
     """The ETag of a thumbnail of this size; it changes with the file. Raises OSError if there is no such file."""
-    status = path.stat()
+    status = file_of(path).stat()
     stamp = f"{path} {status.st_size} {status.st_mtime_ns} {size}"
     return f'"{hashlib.sha256(os.fsencode(stamp)).hexdigest()[:24]}"'
 

@@ -1,0 +1,68 @@
+"""The image at an address: its pixels, its size, and the identity of its content."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from pathlib import Path
+
+from sareloc import arrays
+from sareloc.errors import PhotoError
+from sareloc.photos.addresses import file_of, parse_address
+from sareloc.photos.decoding import MAX_PIXELS, SizeRule, Source, decode_photo, open_photo
+from sareloc.photos.finding import Stamp, fitting_ns
+
+
+def decode(
+    source: Source, *, size: SizeRule | None = None, name: str | None = None, max_pixels: int = MAX_PIXELS
+) -> arrays.Image:
+    """The image (H, W, 3) uint8 of a photo, or at an address, resized to `size(height, width)`.
+
+    See `decode_photo` for the arguments, the formats and the errors.
+    """
+    return decode_photo(source, size=size, name=name, max_pixels=max_pixels)
+
+
+def image_size(path: str | Path) -> tuple[int, int]:
+    """Width and height in pixels of the image at an address, as stored. Raises PhotoError if it cannot be opened."""
+    view = parse_address(path).view
+    if view is not None:
+        return view.width, view.height
+    with open_photo(path) as image:
+        return image.size
+
+
+def stamp(path: str | Path) -> Stamp | None:
+    """Size in bytes and modification time in ns of the file at an address; None if there is no such file."""
+    try:
+        status = file_of(path).stat()
+    except OSError:
+        return None
+    return status.st_size, fitting_ns(status.st_mtime_ns)
+
+
+def content_digest(path: str | Path) -> bytes:
+    """The SHA-256 that identifies the content of the image at an address, whatever the name of its file.
+
+    Of a view or a frame: the SHA-256 of its file's SHA-256 and its fragment. Raises PhotoError if the file cannot be
+    read.
+    """
+    address = parse_address(path)
+    if not address.fragment:
+        return _digest(address.file)
+    whole = _digest_once(address.file, stamp(address.file))
+    return hashlib.sha256(whole + address.fragment.encode()).digest()
+
+
+def _digest(file: Path) -> bytes:
+    try:
+        with file.open("rb") as content:
+            return hashlib.file_digest(content, "sha256").digest()
+    except OSError as lost:
+        raise PhotoError(file, f"cannot be read: {lost.strerror}") from lost
+
+
+@lru_cache(maxsize=64)
+def _digest_once(file: Path, _stamp: Stamp | None) -> bytes:
+    """The digest of a file that holds many images; read again when its stamp changes."""
+    return _digest(file)
