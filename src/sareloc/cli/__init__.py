@@ -57,13 +57,14 @@ app.command(
     help="Write estimated positions into copies of photos (EXIF; XMP sidecars for formats other than JPEG).",
 )
 
-datasets = App(name="data", help="Check a dataset, or draw a synthetic city.")
+datasets = App(name="data", help="Check a dataset, draw a synthetic city, or cut a 360° photo into views.")
 datasets.command(
     "sareloc.cli.data:check",
     name="check",
     help="Check a dataset: counts, extent, positives, missing and unreadable files.",
 )
 datasets.command("sareloc.cli.data:draw", name="draw", help="Draw a synthetic city and write it as a dataset.")
+datasets.command("sareloc.cli.data:views", name="views", help="Cut a 360° photo into perspective views.")
 app.command(datasets)
 models = App(name="model", help="List the packaged models, or describe a model.")
 models.command("sareloc.cli.model:list_models", name="list", help="List the packaged models.")

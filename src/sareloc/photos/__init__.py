@@ -25,7 +25,9 @@ from sareloc.photos.geotags import (
     read_focal_35mm,
 )
 from sareloc.photos.images import content_digest, decode, image_size, stamp
+from sareloc.photos.panoramas import Panorama, looks_like_panorama, read_panorama
 from sareloc.photos.tables import GeotagTable, parse_degrees, read_geotag_table
+from sareloc.photos.views import ViewOptions, cut_view, panorama_pixels, views_of, write_views
 from sareloc.photos.write_geotags import exif_bytes, jpeg_with_geotag, write_geotag, write_sidecar
 from sareloc.photos.xmp import find_sidecar, read_sidecar_geotag, sidecar_path, sidecar_with_geotag
 
@@ -37,10 +39,13 @@ __all__ = [
     "Geotag",
     "GeotagTable",
     "GeotaggedPhotos",
+    "Panorama",
     "SizeRule",
     "UtmName",
     "View",
+    "ViewOptions",
     "content_digest",
+    "cut_view",
     "decode",
     "exif_bytes",
     "fetch_file",
@@ -55,7 +60,9 @@ __all__ = [
     "is_url",
     "jpeg_with_geotag",
     "longest_side",
+    "looks_like_panorama",
     "make_utm_name",
+    "panorama_pixels",
     "parse_address",
     "parse_degrees",
     "parse_utm_name",
@@ -63,12 +70,15 @@ __all__ = [
     "read_focal_35mm",
     "read_geotag",
     "read_geotag_table",
+    "read_panorama",
     "read_sidecar_geotag",
     "read_time",
     "remote_stamp",
     "sidecar_path",
     "sidecar_with_geotag",
     "stamp",
+    "views_of",
     "write_geotag",
     "write_sidecar",
+    "write_views",
 ]

@@ -11,6 +11,7 @@ import math
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from PIL import Image
@@ -18,6 +19,7 @@ from PIL.ExifTags import GPS, IFD, Base
 
 from sareloc.errors import ArgumentError, PhotoError, PositionError
 from sareloc.geo import utm_epsg, utm_from_wgs84, wgs84_from_utm
+from sareloc.photos.addresses import View, parse_address
 from sareloc.photos.decoding import Source, open_photo, pillow_errors
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -90,13 +92,24 @@ def read_exif_time(source: Source) -> float | None:
 
 
 def read_focal_35mm(source: Source) -> float | None:
-    """The 35 mm equivalent focal length in a photo's EXIF (FocalLengthIn35mmFilm), in mm; None if it is unknown."""
+    """The 35 mm equivalent focal length in a photo's EXIF (FocalLengthIn35mmFilm), in mm; None if it is unknown.
+
+    That of a view of a 360° photo follows from its field of view.
+    """
+    if isinstance(source, str | Path) and (view := parse_address(source).view) is not None:
+        return view_focal_35mm(view)
     try:
         with open_photo(source) as photo, pillow_errors(""):
             value = _exif_number(photo.getexif().get_ifd(IFD.Exif).get(Base.FocalLengthIn35mmFilm))
     except PhotoError:
         return None
     return value if value is not None and FOCAL_35MM_RANGE[0] <= value <= FOCAL_35MM_RANGE[1] else None
+
+
+def view_focal_35mm(view: View) -> float:
+    """The 35 mm equivalent focal length of a view of a 360° photo, in mm."""
+    focal_px = view.width / 2 / math.tan(math.radians(view.fov_deg / 2))
+    return focal_px * DIAGONAL_35MM / math.hypot(view.width, view.height)
 
 
 def geotag_from_exif(exif: Image.Exif) -> Geotag | None:

@@ -11,6 +11,7 @@ from sareloc.errors import PhotoError
 from sareloc.photos.addresses import file_of, parse_address
 from sareloc.photos.decoding import MAX_PIXELS, SizeRule, Source, decode_photo, open_photo
 from sareloc.photos.finding import Stamp, fitting_ns
+from sareloc.photos.views import read_view
 
 
 def decode(
@@ -18,8 +19,10 @@ def decode(
 ) -> arrays.Image:
     """The image (H, W, 3) uint8 of a photo, or at an address, resized to `size(height, width)`.
 
-    See `decode_photo` for the arguments, the formats and the errors.
+    See `decode_photo` for the arguments, the formats and the errors, `read_view` for views of 360° photos.
     """
+    if isinstance(source, str | Path) and (address := parse_address(source)).view is not None:
+        return read_view(address.file, address.view, size=size, name=name or str(source), max_pixels=max_pixels)
     return decode_photo(source, size=size, name=name, max_pixels=max_pixels)
 
 

@@ -1,4 +1,4 @@
-"""360° photos: their GPano tags, and the perspective views that are cut from them.
+"""360° photos: what an equirectangular image shows, by its GPano tags.
 
 In an equirectangular panorama a column is a yaw and a row is a pitch. Yaw is measured in the horizontal plane from the
 middle of the full panorama, to the right; pitch upwards from the horizon. A partial panorama is a rectangle of the full
@@ -8,50 +8,23 @@ one. GPano tags are those of Google's "Photo Sphere XMP Metadata".
 from __future__ import annotations
 
 import math
-import os
-import threading
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from xml.etree import ElementTree
 
-import numpy as np
-import numpy.typing as npt
 from PIL import ExifTags
 
-from sareloc import arrays
-from sareloc.errors import ArgumentError, PhotoError
-from sareloc.photos.decoding import MAX_PIXELS, SizeRule, Source, decode, open_photo, pillow_errors, target_size
-from sareloc.photos.geotags import DIAGONAL_35MM, heading_from_exif
+from sareloc.errors import PhotoError
+from sareloc.photos.addresses import View
+from sareloc.photos.decoding import Source, open_photo, pillow_errors
+from sareloc.photos.geotags import heading_from_exif
 
 GPANO = "http://ns.google.com/photos/1.0/panorama/"
 PROJECTION = "equirectangular"
 SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that exchange width and height
 RATIO_TOLERANCE = 0.01
 """A width may differ by so much, as a fraction, from twice the height of a full sphere."""
-LEAST_INSIDE = 0.95
-"""A view of which a smaller share is inside a partial panorama is not cut."""
-SHARPNESS = 1.1
-"""A view has at most so many times the resolution of its panorama in the middle of the view."""
-WIDTH_STEP = 32
-FOV_RANGE, LARGEST_SIDE = (1.0, 160.0), 16384
-CACHE_BYTES = 128_000_000
-
-Angles = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class View:
-    """A perspective view of a panorama; a level one if `pitch_deg` is 0."""
-
-    yaw_deg: float
-    pitch_deg: float
-    fov_deg: float
-    """Horizontal field of view."""
-    width: int
-    height: int
 
 
 @dataclass(frozen=True)
@@ -89,34 +62,6 @@ class Panorama:
         return None if self.heading_deg is None else (self.heading_deg + view.yaw_deg) % 360
 
 
-@dataclass(frozen=True)
-class ViewOptions:
-    """Which views of a panorama are cut: every yaw at every pitch."""
-
-    yaw_deg: tuple[float, ...] = tuple(range(0, 360, 30))
-    pitch_deg: tuple[float, ...] = (0.0,)
-    fov_deg: float = 60.0
-    """Horizontal field of view."""
-    width: int = 640
-    """Largest width; views of a panorama of low resolution are smaller, of the same proportions."""
-    height: int = 480
-
-    def __post_init__(self) -> None:
-        if not self.yaw_deg or not self.pitch_deg:
-            raise ArgumentError("views need at least one yaw and one pitch")
-        if not all(map(math.isfinite, self.yaw_deg)):
-            raise ArgumentError(f"a yaw must be a number of degrees: found {self.yaw_deg}")
-        if not all(abs(pitch) <= 90 for pitch in self.pitch_deg):
-            raise ArgumentError(f"a pitch must be in -90 to 90 degrees: found {self.pitch_deg}")
-        if not FOV_RANGE[0] <= self.fov_deg <= FOV_RANGE[1]:
-            low, high = FOV_RANGE
-            raise ArgumentError(f"a field of view must be in {low:g} to {high:g} degrees: found {self.fov_deg:g}")
-        if not all(1 <= side <= LARGEST_SIDE for side in (self.width, self.height)):
-            raise ArgumentError(
-                f"the sides of a view must be in 1 to {LARGEST_SIDE} px: found {self.width} x {self.height}"
-            )
-
-
 def looks_like_panorama(width: int, height: int) -> bool:
     """Whether an image has the proportions of a full sphere, 2:1."""
     return abs(width / (2 * height) - 1) <= RATIO_TOLERANCE
@@ -129,7 +74,7 @@ def read_panorama(source: Source, *, assume: bool = False, name: str | None = No
     resized. assume: a photo without tags is a full sphere. Raises PhotoError if the tags are malformed or name another
     projection, or if a photo that is assumed to be a full sphere is not 2:1.
     """
-    label = name or _label(source)
+    label = name or label_of(source)
     with open_photo(source, name=label) as image, pillow_errors(label):
         exif, xmp = image.getexif(), image.info.get("xmp")
         width, height = image.size
@@ -153,212 +98,9 @@ def read_panorama(source: Source, *, assume: bool = False, name: str | None = No
     return replace(found, heading_deg=heading) if found.heading_deg is None else found
 
 
-def views_of(panorama: Panorama, options: ViewOptions | None = None) -> tuple[View, ...]:
-    """The views to cut, by pitch and yaw; none of which less than `LEAST_INSIDE` is inside a partial panorama."""
-    options = options or ViewOptions()
-    width, height = options.width, options.height
-    half = math.tan(math.radians(options.fov_deg / 2))
-    sharp = SHARPNESS * 2 * half * math.degrees(panorama.pixels_per_degree)
-    if sharp < width:
-        width = max(int(sharp) // WIDTH_STEP, 1) * WIDTH_STEP
-        height = max(round(width * options.height / options.width), 1)
-    views = (
-        View(float(yaw) % 360, float(pitch), float(options.fov_deg), width, height)
-        for pitch in options.pitch_deg
-        for yaw in options.yaw_deg
-    )
-    return tuple(view for view in views if share_inside(panorama, view) >= LEAST_INSIDE)
-
-
-def share_inside(panorama: Panorama, view: View) -> float:
-    """The share of a view's area that the panorama shows, 0 to 1, on a grid of 48 x 48 points."""
-    return float(_inside(panorama, *_fractions(panorama, view, 48, 48)).mean())
-
-
-def focal_35mm(view: View) -> float:
-    """The 35 mm equivalent focal length of a view in mm (see `DIAGONAL_35MM`)."""
-    focal_px = view.width / 2 / math.tan(math.radians(view.fov_deg / 2))
-    return focal_px * DIAGONAL_35MM / math.hypot(view.width, view.height)
-
-
-@dataclass(frozen=True, eq=False)
-class PanoramaPixels:
-    """The pixels of a panorama from which views are cut (see `cut_view`)."""
-
-    panorama: Panorama
-    planes: arrays.Image
-    """(3, H + 2, W + 2): red, green, blue, with a border of one pixel from beyond the edges."""
-
-
-def panorama_pixels(image: arrays.Image, panorama: Panorama) -> PanoramaPixels:
-    """The pixels of a panorama (H, W, 3), which may have been resized.
-
-    The border continues the image: beyond the left edge is the right one, beyond a pole the meridian opposite; beyond
-    the edges of a partial panorama they are repeated.
-    """
-    height, width, _ = image.shape
-    planes = np.empty((3, height + 2, width + 2), np.uint8)
-    planes[:, 1:-1, 1:-1] = image.transpose(2, 0, 1)
-    columns = (width, 1) if panorama.wraps else (1, width)
-    planes[:, 1:-1, 0], planes[:, 1:-1, -1] = planes[:, 1:-1, columns[0]], planes[:, 1:-1, columns[1]]
-    opposite = (np.arange(width + 2) - 1 + width // 2) % width + 1
-    for row, edge, at_pole in (
-        (0, 1, panorama.top_deg >= 90),
-        (-1, -2, panorama.top_deg - panorama.height_deg <= -90),
-    ):
-        planes[:, row] = planes[:, edge, opposite] if at_pole and panorama.wraps else planes[:, edge]
-    return PanoramaPixels(panorama, planes)
-
-
-def cut_view(pixels: PanoramaPixels, view: View, height: int, width: int) -> arrays.Image:
-    """A perspective view (height, width, 3): what a camera at the panorama's position with this yaw and pitch sees.
-
-    The tilt of the panorama is removed, so that a view of pitch 0 is level. The target size may have other proportions
-    than the view, which is then stretched. Bilinear; panoramas of higher resolution must be reduced before (see
-    `matching_size`). Pixels outside a partial panorama are black.
-    """
-    panorama, planes = pixels.panorama, pixels.planes
-    across, down = _fractions(panorama, view, height, width)
-    inside = None if panorama.wraps and panorama.height_deg >= 180 else _inside(panorama, across, down)
-    _, rows, columns = planes.shape
-    x, left = _split(across, columns - 2)
-    y, top = _split(down, rows - 2)
-    first = top * columns + left
-    both = x * y
-    weights = ((0, 1 - x - y + both), (1, x - both), (columns, y - both), (columns + 1, both))
-    view_pixels = np.empty((height, width, 3), np.uint8)
-    for channel, plane in enumerate(planes.reshape(3, -1)):
-        mixed = np.full((height, width), 0.5, np.float32)  # rounds
-        for shift, weight in weights:
-            mixed += plane[shift:].take(first) * weight
-        view_pixels[..., channel] = mixed
-    if inside is not None:
-        view_pixels[~inside] = 0
-    return view_pixels
-
-
-def matching_size(panorama: Panorama, view: View, height: int, width: int) -> SizeRule:
-    """The size rule that reduces a panorama to the resolution that a view of this size has in its middle."""
-    half = math.tan(math.radians(view.fov_deg / 2))
-    per_degree = math.radians(width / (2 * half)), math.radians(height / (2 * half) * view.width / view.height)
-
-    def size(stored_height: int, stored_width: int) -> tuple[int, int]:
-        return (
-            min(stored_height, max(1, math.ceil(per_degree[1] * panorama.height_deg))),
-            min(stored_width, max(1, math.ceil(per_degree[0] * panorama.width_deg))),
-        )
-
-    return size
-
-
-def read_view(
-    source: Source,
-    view: View,
-    *,
-    size: SizeRule | None = None,
-    name: str | None = None,
-    max_pixels: int = MAX_PIXELS,
-) -> arrays.Image:
-    """A view of a 360° photo (H, W, 3), resized to `size(height, width)` of the view; default: not resized.
-
-    A photo without GPano tags must be a full sphere. The reduced pixels of the last files are kept, since the views of
-    one photo follow each other. Raises PhotoError as `decode` and `read_panorama`.
-    """
-    label = name or _label(source)
-    panorama = read_panorama(source, assume=True, name=label)
-    assert panorama is not None
-    height, width = (view.height, view.width) if size is None else target_size(size, view.height, view.width, label)
-    reduced = matching_size(panorama, view, height, width)(panorama.height, panorama.width)
-
-    def load() -> PanoramaPixels:
-        return panorama_pixels(decode(source, size=lambda *_: reduced, name=label, max_pixels=max_pixels), panorama)
-
-    if not isinstance(source, str | Path):
-        return cut_view(load(), view, height, width)
-    status = os.stat(source)
-    key = (os.path.abspath(source), status.st_size, status.st_mtime_ns, reduced)
-    pixels = _CACHE.get(key)
-    if pixels is None:
-        pixels = load()
-        _CACHE.put(key, pixels)
-    return cut_view(pixels, view, height, width)
-
-
-class _PixelCache:
-    """The panoramas used last, of at most `CACHE_BYTES` together; shared by the threads of a process."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[object, ...], PanoramaPixels] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: tuple[object, ...]) -> PanoramaPixels | None:
-        """The pixels kept under this key; None if there are none."""
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-            return self._kept.get(key)
-
-    def put(self, key: tuple[object, ...], pixels: PanoramaPixels) -> None:
-        """Keep these pixels in place of the ones used longest ago."""
-        with self._lock:
-            self._kept[key] = pixels
-            while sum(one.planes.nbytes for one in self._kept.values()) > CACHE_BYTES:
-                self._kept.popitem(last=False)
-
-
-_CACHE = _PixelCache()
-
-
-def _fractions(panorama: Panorama, view: View, height: int, width: int) -> tuple[Angles, Angles]:
-    """For each pixel (height, width) of a view, its place in the panorama's image: 0 at its left and upper edges, 1 at
-    its right and lower edges, more or less outside."""
-    tilt = (panorama.pitch_deg, panorama.roll_deg)
-    turned = 0.0 if tilt == (0.0, 0.0) else view.yaw_deg  # views of a level panorama differ by a shift
-    yaw, pitch = _directions(turned, view.pitch_deg, view.fov_deg, view.height / view.width, tilt, height, width)
-    across = (yaw + np.float32(view.yaw_deg - turned - panorama.left_deg)) / np.float32(360)
-    across -= np.floor(across)
-    across *= np.float32(360 / panorama.width_deg)
-    down = (np.float32(panorama.top_deg) - pitch) / np.float32(panorama.height_deg)
-    return across, down
-
-
-@lru_cache(maxsize=4)
-def _directions(
-    yaw_deg: float, pitch_deg: float, fov_deg: float, ratio: float, tilt: tuple[float, float], height: int, width: int
-) -> tuple[Angles, Angles]:
-    """Yaw and pitch in degrees in the panorama's own frame of each pixel (height, width) of a view of this height to
-    width ratio; tilt: pitch and roll of the panorama."""
-    half = math.tan(math.radians(fov_deg / 2))
-    turn = (_axes(0.0, *tilt) @ _axes(yaw_deg, pitch_deg, 0.0).T).astype(np.float32)  # from the view to the panorama
-    right = (half * ((2 * np.arange(width) + 1) / width - 1)).astype(np.float32)
-    lower = (half * ratio * ((2 * np.arange(height) + 1) / height - 1)).astype(np.float32)[:, None]
-    x, y, z = (row[0] * right + (row[1] * lower + row[2]) for row in turn)
-    found = np.degrees(np.arctan2(x, z)), -np.degrees(np.arctan2(y, np.sqrt(x * x + z * z)))
-    for angles in found:
-        angles.setflags(write=False)  # the cache shares them
-    return found
-
-
-def _axes(yaw_deg: float, pitch_deg: float, roll_deg: float) -> arrays.Floats:
-    """The axes (3, 3) of a camera, one in each row: to its right, down and ahead; roll clockwise as it sees."""
-    yaw, pitch, roll = map(math.radians, (yaw_deg, pitch_deg, roll_deg))
-    ahead = np.array([math.sin(yaw) * math.cos(pitch), -math.sin(pitch), math.cos(yaw) * math.cos(pitch)])
-    right = np.array([math.cos(yaw), 0.0, -math.sin(yaw)])
-    down = np.cross(ahead, right)
-    cos, sin = math.cos(roll), math.sin(roll)
-    return np.array([cos * right + sin * down, cos * down - sin * right, ahead])
-
-
-def _inside(panorama: Panorama, across: Angles, down: Angles) -> arrays.Bools:
-    """Whether the panorama shows these places (see `_fractions`)."""
-    return np.asarray(((across <= 1) | panorama.wraps) & (down >= 0) & (down <= 1))
-
-
-def _split(places: Angles, count: int) -> tuple[Angles, npt.NDArray[np.intp]]:
-    """Places along an axis of `count` pixels, a border of one pixel before and after it, as index and remainder."""
-    at = np.clip(places * np.float32(count) + np.float32(0.5), 0, np.float32(count + 0.5))
-    index = at.astype(np.intp)
-    return at - index.astype(np.float32), index
+def label_of(source: Source) -> str:
+    """How errors call a photo."""
+    return str(source) if isinstance(source, str | Path) else "photo without a name"
 
 
 def _gpano_tags(xmp: object, photo: str) -> dict[str, str]:
@@ -416,10 +158,6 @@ def _panorama(tags: Mapping[str, str], width: int, height: int) -> Panorama:
         pitch_deg=_number(tags, "PosePitchDegrees", 0.0),
         roll_deg=_number(tags, "PoseRollDegrees", 0.0),
     )
-
-
-def _label(source: Source) -> str:
-    return str(source) if isinstance(source, str | Path) else "photo without a name"
 
 
 def _number(tags: Mapping[str, str], name: str, default: float) -> float:
