@@ -35,6 +35,7 @@ from sareloc.maps.examine import (
     set_aside,
     tabled,
 )
+from sareloc.maps.expand import Expanded, check_view_options, expand, outdated, write_view_options
 from sareloc.maps.features import NOT_HELD, add_missing_features, check_keypoints, choose_keypoints, read_keypoints
 from sareloc.maps.store import (
     Entry,
@@ -51,7 +52,8 @@ from sareloc.maps.store import (
     open_store,
 )
 from sareloc.models.place_model import PlaceModel
-from sareloc.photos import Geotag, find_photos, stamp
+from sareloc.photos import Geotag, ViewOptions, file_of, find_photos, stamp
+from sareloc.photos.addresses import without_fragment
 from sareloc.photos.decoding import TRUNCATED, is_truncated
 from sareloc.photos.finding import NOT_UTF8, is_utf8
 
@@ -86,6 +88,8 @@ class BuildReport:
     features."""
     features: int = 0
     """Photos of the map, given or not, whose local features were added."""
+    panoramas: int = 0
+    """360° photos among the given ones; the other numbers count their views."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ class SyncReport(BuildReport):
     """What was done with the photos, and with those of the map that are no longer in the folders."""
 
     removed: tuple[str, ...] = ()
-    """Photos that were removed from the map, as their files no longer exist."""
+    """Photos that were removed from the map, as their files no longer exist or are now cut into other views."""
     dry_run: bool = False
     """Whether nothing was written."""
 
@@ -107,6 +111,7 @@ def build_map(
     dim: int | None = None,
     storage: Storage = "float16",
     keypoints: int | None = None,
+    views: ViewOptions | None = None,
     batch: int = 8,
     workers: int = 0,
     progress: bool = True,
@@ -121,17 +126,21 @@ def build_map(
     `dim` dimensions of the descriptors; default: all. `storage`: type of the numbers of a descriptor in a file.
     `keypoints`: of the local features of each photo, which are then computed for all photos of the map that have none,
     and which a server does not store; 0: no local features; default: those of the map, 1024 if it has none (see
-    `add_local_features`). `batch`: photos in one forward pass and one transaction. `workers`: processes that decode
-    photos; 0: this one. Raises MapError if the map was built by another model or has local features with another number
-    of keypoints, PhotoError if there are no photos.
+    `add_local_features`). `views`: how 360° photos, which have GPano tags, are cut into views; default: as before in
+    this map, else twelve around. A view is stored as its file with the direction behind the name (see
+    `sareloc.photos.addresses`). `batch`: photos in one forward pass and one transaction. `workers`: processes that
+    decode photos; 0: this one. Raises MapError if the map was built by another model, has local features with another
+    number of keypoints, or other views, PhotoError if there are no photos.
     """
     start, listed = time.monotonic(), list_photos(photos)
     manifest = MapManifest(model.name, model.fingerprint(), dim or model.dim, storage)
-    with Target(out, manifest, keypoints) as target:
+    with Target(out, manifest, keypoints, views) as target:
         table = read_tables(photos, geotags, listed)
-        tally = _Adding(target, lambda: model, table.tags, batch, workers).add(listed, progress)
+        found = target.expand(listed, workers, progress)
+        tally = _Adding(target, lambda: model, table.tags, batch, workers).add(found.images, progress)
         features, notes = target.add_features(model.runs_on, workers, progress)
-        report = make_report(tally, target.gone(), (*table.notes, *notes), start, features)
+        report = make_report(tally, target.gone(), (*table.notes, *found.notes, *notes), start, features)
+        report = replace(report, panoramas=found.panoramas)
     if target.store is not None:
         build_index(out)
     return report
@@ -143,6 +152,7 @@ def add_photos(
     path: str | Path,
     *,
     geotags: str | Path | None = None,
+    views: ViewOptions | None = None,
     batch: int = 8,
     workers: int = 0,
     progress: bool = True,
@@ -161,6 +171,7 @@ def add_photos(
         dim=manifest.dim,
         storage=manifest.storage,
         keypoints=keypoints or 0,
+        views=views,
         batch=batch,
         workers=workers,
         progress=progress,
@@ -182,8 +193,8 @@ def sync_map(
 ) -> SyncReport:
     """Synchronize a map with folders of photos: add new photos, update changed ones, remove those that no longer exist.
 
-    Photos of the map outside of these folders are not changed. Local features are computed if the map was built with
-    them. See `build_map` for `photos`, `geotags`, `batch` and
+    Photos of the map outside of these folders are not changed. 360° photos are cut as before in this map. Local
+    features are computed if the map was built with them. See `build_map` for `photos`, `geotags`, `batch` and
     `workers`. `model`: the one that the map was built with, or its checkpoint; default: the packaged model that the map
     was built with. It is loaded, on `device`, only if there are photos to describe. Raises PhotoError if a folder does
     not exist or has no photos, as when its disk is not mounted, unless `allow_empty`: then all photos of the map that
@@ -200,9 +211,13 @@ def sync_map(
         table = read_tables(photos, geotags, listed)
         load = cache(lambda: _load(model, store, device))
         adding = _Adding(target, load, table.tags, batch, workers, dry_run)
-        tally, inside = adding.add(listed, progress), _inside(store, items)
+        target.views = check_view_options(store, None)
+        found = target.expand(listed, workers, progress)
+        tally, inside = adding.add(found.images, progress), _inside(store, items)
         gone = {i: name for i, name in gone_photos(store) if i not in adding.updated_ids}
         removed = {i: name for i, name in gone.items() if inside(name)}
+        files = {target.photo_name(photo) for photo in listed if photo not in found.unread}
+        removed |= outdated(store, files, {target.photo_name(image) for image in found.images})
         if removed and not dry_run:
             store.remove(np.array(list(removed), dtype=np.int64))
         on = model.runs_on if isinstance(model, PlaceModel) else device
@@ -210,7 +225,8 @@ def sync_map(
     if not dry_run:
         build_index(path)
     left = tuple(name for i, name in gone.items() if i not in removed)
-    report = make_report(tally, left, (*table.notes, *notes), start, features)
+    report = make_report(tally, left, (*table.notes, *found.notes, *notes), start, features)
+    report = replace(report, panoramas=found.panoramas)
     return SyncReport(**vars(report), removed=tuple(removed.values()), dry_run=dry_run)
 
 
@@ -218,14 +234,25 @@ class Target:
     """The map that photos are written to: opened if it exists, else created when the first photos are written.
 
     A build that fails before that leaves no file. Raises MapError if the map's model, dimension or storage differ from
-    `manifest`, or if it has local features with another number of keypoints. `keypoints`: as for `build_map`.
+    `manifest`, or if it has local features with another number of keypoints, or other views. `keypoints`, `views`: as
+    for `build_map`.
     """
 
-    def __init__(self, where: str | Path, manifest: MapManifest, keypoints: int | None = None) -> None:
+    def __init__(
+        self,
+        where: str | Path,
+        manifest: MapManifest,
+        keypoints: int | None = None,
+        views: ViewOptions | None = None,
+    ) -> None:
         self.keypoints = keypoints if keypoints is None else check_keypoints(keypoints)
         self.where = where
         self.backend = map_backend(where)
         self.manifest = manifest
+        self.views = views or ViewOptions()
+        self._given_views = views
+        self.unnoted_views = views is not None
+        """Whether the views must be noted in the map when it is written next."""
         self.store: MapStore | None = None
 
     def __enter__(self) -> Target:
@@ -243,12 +270,29 @@ class Target:
             self.store = open_or_create_store(self.where, self.manifest)
             try:
                 _check_same(self.store, self.manifest)
+                self.views = check_view_options(self.store, self._given_views)
                 if self.keypoints != 0 and self.store.holds_local_features:
                     self.keypoints = choose_keypoints(self.store, self.keypoints)
             except MapError:
                 self.store.__exit__()
                 raise
+        if self.unnoted_views:
+            write_view_options(self.store, self.views)
+            self.unnoted_views = False
         return self.store
+
+    def expand(self, photos: Sequence[Path], workers: int, progress: bool) -> Expanded:
+        """The images of these files that the map stores (see `sareloc.maps.expand`).
+
+        Files that are in the map as ordinary photos and have not changed are not opened.
+        """
+        names = {photo: self.photo_name(photo) for photo in photos}
+        entries = self.entries([name for name in names.values() if is_utf8(name)])
+        known = {photo for photo, name in names.items() if name in entries and entries[name].stamp == stamp(photo)}
+        unknown = [photo for photo in photos if photo not in known]
+        found = expand(unknown, self.views, threads=workers, progress=progress)
+        self.unnoted_views |= found.panoramas > 0
+        return replace(found, by_file={photo: found.by_file.get(photo, (photo,)) for photo in photos})
 
     def entries(self, names: Sequence[str]) -> dict[str, Entry]:
         """The entries of the map with these file names."""
@@ -291,13 +335,19 @@ def make_report(
         already=tally.already,
         duplicates=tally.duplicates,
         conflicts=tuple(tally.conflicts),
-        untagged=tuple(tally.untagged),
-        unreadable=tuple(tally.unreadable),
+        untagged=tuple(dict.fromkeys(map(without_fragment, tally.untagged))),
+        unreadable=tuple(_by_file(tally.unreadable)),
         gone=gone,
         seconds=time.monotonic() - start,
-        notes=(*notes, *tally.notes),
+        notes=tuple(dict.fromkeys((*notes, *tally.notes))),
         features=features,
     )
+
+
+def _by_file(errors: Iterable[PhotoError]) -> Iterable[PhotoError]:
+    """The errors; of views of one file with the same reason, one."""
+    told = dict.fromkeys((without_fragment(error.photo), error.reason) for error in errors)
+    return [PhotoError(photo, reason) for photo, reason in told]
 
 
 def _check_same(store: MapStore, wanted: MapManifest) -> None:
@@ -370,7 +420,9 @@ class _Adding:
             if photos:
                 tally.count_written(photos, self.target.open().add(photos, part.descriptors))
             tally.unreadable += part.errors.values()
-            tally.notes += [f"{files[row]}: {TRUNCATED}" for row in part.rows if is_truncated(files[row])]
+            tally.notes += [
+                f"{file_of(files[row])}: {TRUNCATED}" for row in part.rows if is_truncated(file_of(files[row]))
+            ]
             bar.update(tally.total - bar.n)
 
 

@@ -23,6 +23,7 @@ from sareloc.photos.geotags import heading_from_exif
 GPANO = "http://ns.google.com/photos/1.0/panorama/"
 PROJECTION = "equirectangular"
 SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that exchange width and height
+UNUSABLE = "its GPano tags cannot be used"
 RATIO_TOLERANCE = 0.01
 """A width may differ by so much, as a fraction, from twice the height of a full sphere."""
 
@@ -94,7 +95,7 @@ def read_panorama(source: Source, *, assume: bool = False, name: str | None = No
     try:
         found = _panorama(tags, width, height)
     except ValueError as error:
-        raise PhotoError(label, f"its GPano tags cannot be used: {error}") from error
+        raise PhotoError(label, f"{UNUSABLE}: {error}") from error
     return replace(found, heading_deg=heading) if found.heading_deg is None else found
 
 
@@ -109,11 +110,11 @@ def _gpano_tags(xmp: object, photo: str) -> dict[str, str]:
     if not isinstance(content, bytes) or GPANO.encode() not in content:
         return {}
     if b"<!DOCTYPE" in content or b"<!ENTITY" in content:
-        raise PhotoError(photo, "its XMP declares a document type, which is not read: remove the declaration")
+        raise PhotoError(photo, f"{UNUSABLE}: the XMP declares a document type: remove it")
     try:
         root = ElementTree.fromstring(content.strip(b"\0 \r\n\t"))
     except (ElementTree.ParseError, ValueError, RecursionError) as error:
-        raise PhotoError(photo, f"its GPano tags cannot be read, the XMP is malformed: {error}") from error
+        raise PhotoError(photo, f"{UNUSABLE}: the XMP is malformed ({error})") from error
     start = f"{{{GPANO}}}"
     found: dict[str, str] = {}
     for element in root.iter():

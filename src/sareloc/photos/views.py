@@ -20,10 +20,10 @@ from sareloc import arrays
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.files import write_atomically
 from sareloc.photos.addresses import Address, View
-from sareloc.photos.decoding import MAX_PIXELS, SizeRule, Source, decode_photo, target_size
+from sareloc.photos.decoding import MAX_PIXELS, SizeRule, Source, decode_photo, open_photo, target_size
 from sareloc.photos.finding import read_geotag
 from sareloc.photos.geotags import view_focal_35mm
-from sareloc.photos.panoramas import Panorama, label_of, read_panorama
+from sareloc.photos.panoramas import UNUSABLE, Panorama, label_of, looks_like_panorama, read_panorama
 from sareloc.photos.write_geotags import exif_bytes
 
 LEAST_INSIDE = 0.95
@@ -48,6 +48,8 @@ class ViewOptions:
     width: int = 640
     """Largest width; views of a panorama of low resolution are smaller, of the same proportions."""
     height: int = 480
+    untagged: bool = False
+    """Also cut photos without GPano tags that are 2:1: they are full spheres."""
 
     def __post_init__(self) -> None:
         if not self.yaw_deg or not self.pitch_deg:
@@ -63,6 +65,24 @@ class ViewOptions:
             for pitch in self.pitch_deg
             for yaw in self.yaw_deg
         )
+
+
+def cut_photo(
+    photo: Source, options: ViewOptions, *, name: str | None = None
+) -> tuple[Panorama | None, tuple[View, ...]]:
+    """The panorama that a photo is, and its views, by its GPano tags and the options; None and no views: an ordinary
+    photo. Raises PhotoError as `read_panorama`, or if the options have no view inside a partial panorama."""
+    panorama = read_panorama(photo, name=name)
+    if panorama is None and options.untagged:
+        with open_photo(photo, name=name) as image:
+            size = image.size
+        panorama = Panorama(*size) if looks_like_panorama(*size) else None
+    if panorama is None:
+        return None, ()
+    views = views_of(panorama, options)
+    if not views:
+        raise PhotoError(name or label_of(photo), f"{UNUSABLE}: it shows none of the views that are cut")
+    return panorama, views
 
 
 def views_of(panorama: Panorama, options: ViewOptions | None = None, *, enlarge: bool = False) -> tuple[View, ...]:
