@@ -18,7 +18,7 @@ from sareloc.localize import Fix, Localizer, Search, open_localizer
 from sareloc.localize.formats import csv_table, geojson, sentence
 from sareloc.maps import Area, Box, Circle
 from sareloc.maps.examine import read_tables
-from sareloc.photos import find_photos, read_time
+from sareloc.photos import ViewOptions, find_photos, read_time
 from sareloc.photos.decoding import TRUNCATED, is_truncated
 
 
@@ -32,6 +32,7 @@ def localize_command(
     box: Annotated[tuple[float, float, float, float] | None, Parameter(negative=())] = None,
     circle: Annotated[tuple[float, float, float] | None, Parameter(negative=())] = None,
     walk_step_m: float | None = None,
+    panorama: Annotated[bool, Parameter(negative=())] = False,
     search: Annotated[Search | None, Parameter(name="*")] = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
     as_geojson: Annotated[bool, Parameter(name="--geojson", negative=())] = False,
@@ -66,6 +67,9 @@ def localize_command(
         Estimate the positions together, as of one walk, with at most this distance in metres between two photos that
         follow each other. Photos are sorted by time if all have one (in a table geotags.csv or geotags.geojson beside
         them, their EXIF or their names); otherwise they stay in the order given.
+    panorama
+        Treat photos without GPano tags that are 2:1 as 360° photos. A 360° photo is cut into views, which give one
+        position together; the heading is that of its middle.
     as_json
         Print one JSON object a line: photo, latlon, radius_m, confidence, heading_deg, matches; without a position also
         reason, guess and guess_radius_m.
@@ -84,7 +88,14 @@ def localize_command(
     if walk_step_m is not None:
         files = sorted_by_time(files, photos)
     localizer = open_localizer(
-        place_map, model, search, min_confidence=min_confidence, device=device, batch=batch, workers=workers
+        place_map,
+        model,
+        search,
+        min_confidence=min_confidence,
+        views=ViewOptions(untagged=panorama),
+        device=device,
+        batch=batch,
+        workers=workers,
     )
     fixes = localize_files(localizer, files, near=area(box, circle), top=top, walk_step_m=walk_step_m)
     found = report_unreadable(fixes)

@@ -7,6 +7,7 @@ import math
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -208,6 +209,35 @@ def read_view(
         pixels = load()
         _CACHE.put(key, pixels)
     return cut_view(pixels, view, height, width)
+
+
+def read_views(
+    source: Source,
+    panorama: Panorama,
+    views: Sequence[View],
+    *,
+    size: SizeRule | None = None,
+    name: str | None = None,
+    max_pixels: int = MAX_PIXELS,
+) -> list[arrays.Image]:
+    """As `read_view`, all views of a panorama, which have one size and field of view; it is decoded once."""
+    label = name or label_of(source)
+    height, width = views[0].height, views[0].width
+    if size is not None:
+        height, width = target_size(size, height, width, label)
+    reduced = matching_size(panorama, views[0], height, width)
+    pixels = panorama_pixels(decode_photo(source, size=reduced, name=label, max_pixels=max_pixels), panorama)
+    return [cut_view(pixels, view, height, width) for view in views]
+
+
+def panorama_places(panorama: Panorama, view: View, xy: npt.ArrayLike) -> arrays.Floats:
+    """Where points (N, 2) of a view are in the image of its panorama; both as fractions of width and height."""
+    right, lower = (2 * np.asarray(xy, dtype=np.float64) - 1).T * math.tan(math.radians(view.fov_deg / 2))
+    turn = _axes(0.0, panorama.pitch_deg, panorama.roll_deg) @ _axes(view.yaw_deg, view.pitch_deg, 0.0).T
+    x, y, z = turn @ np.stack([right, lower * view.height / view.width, np.ones_like(right)])
+    across = (np.degrees(np.arctan2(x, z)) - panorama.left_deg) % 360 / panorama.width_deg
+    down = (panorama.top_deg + np.degrees(np.arctan2(y, np.hypot(x, z)))) / panorama.height_deg
+    return np.stack([across, down], axis=1)
 
 
 def write_views(
