@@ -193,6 +193,8 @@ def read_view(
     panorama = read_panorama(source, assume=True, name=label)
     assert panorama is not None
     height, width = (view.height, view.width) if size is None else target_size(size, view.height, view.width, label)
+    if height * width > max_pixels:
+        raise PhotoError(label, f"a view of {width} x {height} px is more than {max_pixels / 1e6:g} megapixels")
     reduced = matching_size(panorama, view, height, width)(panorama.height, panorama.width)
 
     def load() -> PanoramaPixels:
