@@ -30,13 +30,11 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from benchmarks import real_sets
 from benchmarks.measuring import about, memory_mb
-from torch import Tensor
 
-from sareloc.arrays import Bools, Floats, Image, Ints
-from sareloc.city import city_places, draw_pixels, draw_places
+from sareloc.arrays import Bools, Floats, Ints
+from sareloc.city import draw_places
 from sareloc.datasets import Places, load_dataset
 from sareloc.datasets.places import find_positives
 from sareloc.evaluation.metrics import percent_interval
@@ -58,7 +56,6 @@ from sareloc.geometry import (
     verify,
 )
 from sareloc.geometry.local_features import KEYPOINT_BYTES
-from sareloc.geometry.matching import MIN_COSINE
 from sareloc.localize import Localizer, Search
 from sareloc.localize.queries import QueryImage, read_query
 from sareloc.localize.verify import VERIFIED, Verified, find_pose
@@ -317,7 +314,7 @@ def stages(localizer: Localizer, photo: Path) -> dict[str, float]:
     (mine,), extract_ms = clocked(verifier.features, [query])
     held, read_ms = clocked(place_map.local_features, ids)
     others = [held[photo_id] for photo_id in ids.tolist()]
-    pairs, match_ms = clocked(match_features, mine, others)
+    pairs, match_ms = clocked(lambda: list(match_features(mine, others)))
     views, geometry_ms = clocked(lambda: [two_view(mine, *one) for one in zip(others, pairs, strict=True)])
     known = Verified(mine, tuple(others), tuple(views), count_inliers(views), place_map.headings_deg(ids))
     _, headings_ms = clocked(known.query_headings_deg)
@@ -334,70 +331,48 @@ def stages(localizer: Localizer, photo: Path) -> dict[str, float]:
 
 
 def measure_batches(args: argparse.Namespace) -> dict[str, Any]:
-    """Milliseconds a query of extraction, and of matching with 20 photos, in batches on the device.
+    """Milliseconds a query, in batches on the device, of queries in memory: unverified and verified in turns.
 
-    Transfers to the device and back are in both.
+    Also extraction alone, matching with 20 photos alone, and the share of pairs that are equal to the CPU's.
     """
-    images = drawn_images(max(args.batch, VERIFIED))
-    extractor = LocalFeatureExtractor(args.device)
-    extract_ms = [clocked(extractor.extract, images[: args.batch])[1] for _ in range(args.repeats + 3)][3:]
-    features = [unpack_features(pack_features(one)) for one in extractor.extract(images)]
-    mine = padded([features[i] for i in range(args.batch)])  # (Q, N, 64)
-    others = padded(features[:VERIFIED]).expand(args.batch, -1, -1, -1).contiguous()  # (Q, K, N, 64)
-
-    def match() -> tuple[Tensor, Tensor]:
-        found, nearest = match_batch(mine.to(args.device), others.to(args.device))
-        return found.cpu(), nearest.cpu()
-
-    match_ms = [clocked(match)[1] for _ in range(args.repeats + 3)][3:]
-    found, nearest = match()
-    wanted = match_features(features[0], features[:VERIFIED])
-    equal = [
-        len(set(map(tuple, pairs.tolist())) & set(map(tuple, pairs_of(found[0, i], nearest[0, i]).tolist())))
-        for i, pairs in enumerate(wanted)
+    device = torch.device(args.device)
+    with tempfile.TemporaryDirectory() as folder:
+        city, path = Path(folder) / "city", Path(folder) / "city.gpkg"
+        draw_places(city, 0, "small", splits=("test",), photo_size=PHOTO, device=device)
+        model, town = load_model("fast", device=device), load_dataset(city, split="test")
+        build_map(model, [town.database.path(row) for row in range(len(town.database))], path, progress=False)
+        place_map = PlaceMap(path)
+        plain, verified = (Localizer(model, place_map, Search(verify=verify)) for verify in (0, VERIFIED))
+        photos = [town.queries.path(row) for row in range(min(args.batch, len(town.queries)))]
+        queries = [read_query(photo, model.preprocess.size, detail=True) for photo in photos]
+        verifier = verified.verifier
+        assert verifier is not None
+        extracted = verifier.features(queries)
+        others = list(place_map.local_features(place_map.ids[:VERIFIED]).values())
+        ways: dict[str, Callable[[], object]] = {
+            "query, unverified": lambda: plain.find_matches(queries, VERIFIED),
+            "query, verified": lambda: verified.find_matches(queries, VERIFIED),
+            "extraction": lambda: verifier.features(queries),
+            "matching with 20 photos": lambda: [list(match_features(one, others, device)) for one in extracted],
+        }
+        times: dict[str, list[float]] = {name: [] for name in ways}
+        for turn in range(args.repeats + 3):
+            for name, way in ways.items():
+                elapsed = clocked(way)[1] / len(queries)
+                if turn >= 3:  # the first ones choose algorithms
+                    times[name].append(elapsed)
+        here, there = (
+            {(i, *pair) for i, pairs in enumerate(match_features(extracted[0], others, on)) for pair in pairs.tolist()}
+            for on in (torch.device("cpu"), device)
+        )
+    measured = {name: [round(float(np.median(ms)), 2), round(min(ms), 2)] for name, ms in times.items()}
+    measured["added"] = [
+        round(verified_ms - plain_ms, 2)
+        for verified_ms, plain_ms in zip(measured["query, verified"], measured["query, unverified"], strict=True)
     ]
-    measured = {
-        "batch": args.batch,
-        "extract_ms": round(float(np.median(extract_ms)) / args.batch, 2),
-        "match_20_ms": round(float(np.median(match_ms)) / args.batch, 2),
-        "pairs_equal_to_those_of_the_cpu": round(sum(equal) / sum(map(len, wanted)), 4),
-    }
-    print("\n| | |\n|---|---|\n" + "\n".join(f"| {name} | {value} |" for name, value in measured.items()), flush=True)
-    return measured
-
-
-def drawn_images(count: int) -> list[Image]:
-    """Views of a drawn town, at the size of local features."""
-    height, width = feature_size(*PHOTO)
-    drawn = draw_pixels(city_places(0), height, width, rows=np.arange(count))
-    return list(drawn.permute(0, 2, 3, 1).contiguous().numpy())
-
-
-def padded(features: Sequence[LocalFeatures]) -> Tensor:
-    """Descriptors (B, 1024, 64) of photos; rows beyond a photo's keypoints are 0, which match nothing."""
-    out = torch.zeros(len(features), KEYPOINTS, features[0].descriptors.shape[1], dtype=torch.int8)
-    for row, one in enumerate(features):
-        out[row, : len(one)] = torch.from_numpy(one.descriptors)
-    return out
-
-
-def match_batch(queries: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
-    """As `match_features`, for descriptors of Q queries (Q, N, 64) and of K other photos of each (Q, K, M, 64).
-
-    Returns whether a keypoint of the query has a match (Q, K, N), and the row of its nearest neighbour (Q, K, N).
-    """
-    mine, theirs = (F.normalize(one.float(), dim=-1, eps=1e-6) for one in (queries, others))
-    cosines = mine[:, None] @ theirs.transpose(2, 3)  # (Q, K, N, M)
-    best, nearest = cosines.max(dim=3)
-    back = cosines.argmax(dim=2).gather(2, nearest)
-    rows = torch.arange(queries.shape[1], device=queries.device)
-    return (back == rows) & (best > MIN_COSINE), nearest
-
-
-def pairs_of(found: Tensor, nearest: Tensor) -> Ints:
-    """The pairs (M, 2) of rows of one query and one photo, from `match_batch`."""
-    rows = torch.nonzero(found)[:, 0]
-    return torch.stack([rows, nearest[rows]], dim=1).numpy()
+    print(f"\n{len(queries)} queries at once, {len(here & there)} of {len(here)} pairs as on the CPU; ms a query")
+    print("\n".join(f"| {name} | {median}, {fastest} |" for name, (median, fastest) in measured.items()), flush=True)
+    return {"batch": len(queries), "equal_pairs": len(here & there) / len(here), **measured}
 
 
 # growth

@@ -20,10 +20,10 @@ from sareloc.evaluation import evaluate, rank_by_map
 from sareloc.figures import PredictedPositions, query_inliers, query_matches, write_report
 from sareloc.geo import Positions, distance_m
 from sareloc.localize import Fix, Localizer
-from sareloc.localize.formats import geojson, sentence
+from sareloc.localize.formats import Answer, geojson, sentence
 from sareloc.maps import PlaceMap, build_map
 from sareloc.models import load_model
-from sareloc.photos import find_photos, read_geotag
+from sareloc.photos import find_photos, read_geotag, read_time
 
 HIT_M = 25.0
 MATCHED = 3  # queries shown with lines between matched local features
@@ -49,11 +49,11 @@ def main(folder: Path) -> None:
     photos = find_photos(folder / "images" / "test" / "queries")
     localizer = Localizer(model, PlaceMap(path))
     fixes = [fix for fix in localizer.localize_many(photos) if isinstance(fix, Fix)]
-    answers = [(photo.name, fix) for photo, fix in zip(photos, fixes, strict=True)]
+    answers = [Answer(photo.name, read_time(photo), fix) for photo, fix in zip(photos, fixes, strict=True)]
     (folder / "fixes.geojson").write_text(geojson(answers))
     say(f"localized {len(photos)} photos taken at other times, for example")
-    for photo, fix in answers[:2]:
-        print(f"          {sentence(photo, fix)}")
+    for name, _, fix in answers[:2]:
+        print(f"          {sentence(name, fix)}")
     predicted = judge(photos, fixes, localizer.place_map)
 
     places = load_dataset(str(folder), split="test")

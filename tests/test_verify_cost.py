@@ -7,26 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from benchmarks.verify_cost import first_candidates, judge, match_batch, padded, pairs_of, read_random, write_random
+from benchmarks.verify_cost import first_candidates, judge, read_random, write_random
 
-from sareloc.geometry import Evidence, LocalFeatures, match_features
-
-
-def drawn(rng: np.random.Generator, count: int, like: np.ndarray | None = None) -> LocalFeatures:
-    steps = rng.integers(-60, 60, (count, 64)) if like is None else like[:count] + rng.integers(-9, 9, (count, 64))
-    return LocalFeatures(np.zeros((count, 2), np.float32), steps.astype(np.int8), (480, 360))
-
-
-def test_batches_match_as_single_photos() -> None:
-    rng = np.random.default_rng(0)
-    query = drawn(rng, 50)
-    others = [drawn(rng, 40, query.descriptors[::-1]), drawn(rng, 30), drawn(rng, 20, query.descriptors)]
-    found, nearest = match_batch(padded([query]), torch.stack([padded(others)]))
-    wanted = match_features(query, others)
-    assert [len(pairs) for pairs in wanted] == [40, 0, 20]
-    for row, pairs in enumerate(wanted):
-        np.testing.assert_array_equal(pairs_of(found[0, row], nearest[0, row]), pairs)
+from sareloc.geometry import Evidence
 
 
 def test_evidence_ranks_within_the_depth_alone() -> None:

@@ -10,6 +10,7 @@ from PIL import Image
 
 from sareloc.cli.data import check
 from sareloc.errors import ArgumentError
+from sareloc.photos import Geotag, exif_bytes, sidecar_with_geotag
 
 
 @pytest.fixture
@@ -59,6 +60,26 @@ def test_bad_rows_beside_photos_are_listed(tmp_path, capsys):
     assert "1 row (c.jpg)" in printed
     run(tmp_path, "--json")
     assert len(json.loads(capsys.readouterr().out)["notes"]) == 2
+
+
+def test_where_positions_come_from(tmp_path, capsys):
+    here = {"latitude": 48.1, "longitude": 2.0}
+    for name in "abcde":
+        exif = exif_bytes(Geotag((48.1, 2.0))) if name in "ab" else b""
+        Image.new("RGB", (8, 8)).save(tmp_path / f"{name}.jpg", exif=exif)
+    for name in "acd":
+        (tmp_path / f"{name}.jpg.json").write_text(json.dumps({"geoData": here}))
+    (tmp_path / "b.jpg.json").write_text(json.dumps({"geoData": here | {"latitude": 48.101}}))
+    (tmp_path / "c.xmp").write_bytes(sidecar_with_geotag("c.jpg", Geotag((48.10001, 2.0))))
+    (tmp_path / "geotags.csv").write_text("file,lat,lon\nd.jpg,48.2,2\n")
+    run(tmp_path)
+    printed = capsys.readouterr().out
+    assert "positions   1 table, 2 EXIF, 1 XMP sidecar, 1 none\n" in printed
+    assert "more than 50 m from the one used: 2 positions" in printed
+    assert "b.jpg: Takeout JSON 111 m away" in printed
+    assert "d.jpg: Takeout JSON 11,1" in printed
+    run(tmp_path, "--json")
+    assert json.loads(capsys.readouterr().out)["position_sources"] == {"EXIF": 2, "XMP sidecar": 1, "table": 1}
 
 
 def test_long_lists_are_cut(tmp_path, capsys):

@@ -136,6 +136,15 @@ def test_waypoints_that_gpx_programs_read(town: Path, photos: Path, tmp_path: Pa
     assert "confidence" in point.findtext("gpx:desc", None, space)
 
 
+def test_positions_as_geojson_and_kml(town: Path, photos: Path, tmp_path: Path) -> None:
+    assert run(town, photos, "--out", tmp_path / "out", "--sidecar", "geojson") == 0
+    tags = read_geotag_table(tmp_path / "out" / "geotags.geojson").tags  # map build reads it
+    assert distance_m(tags["../photos/day 1/q05.jpg"].latlon, position(5, 3.0)) < 25
+    assert run(town, photos, "--out", tmp_path / "out", "--sidecar", "kml") == 0
+    names = ElementTree.parse(tmp_path / "out" / "geotags.kml").iter("{http://www.opengis.net/kml/2.2}name")
+    assert sorted(name.text for name in names) == sorted(tags)
+
+
 def test_nothing_that_is_there_is_replaced_unasked(
     town: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ import re
 import shutil
 from pathlib import Path
 
+import gpxpy
 import pytest
 from cyclopts import App
 from PIL import Image
@@ -92,7 +93,17 @@ def test_geojson_is_one_collection(town: Path, capsys: pytest.CaptureFixture[str
 def test_csv_is_a_table(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert localize(town, town / "queries", "--csv") == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert list(rows[0]) == ["photo", "lat", "lon", "radius_m", "confidence", "match", "distance"]
+    assert list(rows[0]) == [
+        "photo",
+        "lat",
+        "lon",
+        "radius_m",
+        "confidence",
+        "match",
+        "distance",
+        "heading_deg",
+        "time",
+    ]
     assert len(rows) == 30
     assert distance_m((float(rows[5]["lat"]), float(rows[5]["lon"])), position(5, 3.0)) < 25
     assert rows[5]["match"].startswith("photos/05_")
@@ -198,6 +209,28 @@ def test_a_walk_without_all_times_stays_in_the_order_given(
     told = capsys.readouterr()
     assert [json.loads(line)["photo"] for line in told.out.splitlines()] == list(map(str, given))
     assert "1 of 3 photos have no time" in told.err
+
+
+def test_gpx_and_kml_have_the_times_of_the_photos(
+    town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(town / "queries" / "q04.jpg", tmp_path / "b.jpg")
+    shutil.copy(town / "queries" / "q05.jpg", tmp_path / "a.jpg")
+    (tmp_path / "geotags.csv").write_text("file,lat,lon,time\na.jpg,1,2,1717156860\nb.jpg,1,2,1717156800\n")
+    assert localize(town, tmp_path, town / "elsewhere.jpg", "--gpx") == 0
+    points = gpxpy.parse(capsys.readouterr().out).waypoints
+    assert [(Path(point.name).name, point.time.timestamp()) for point in points] == [
+        ("a.jpg", 1717156860),
+        ("b.jpg", 1717156800),
+    ]
+    assert localize(town, tmp_path, "--gpx", "--walk-step-m", "90") == 0
+    read = gpxpy.parse(capsys.readouterr().out)
+    assert [Path(point.name).name for point in read.tracks[0].segments[0].points] == ["b.jpg", "a.jpg"]
+    assert localize(town, tmp_path, "--kml", "--walk-step-m", "90") == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("<?xml")
+    assert "<LineString>" in printed
+    assert printed.index("2024-05-31T12:00:00Z") < printed.index("2024-05-31T12:01:00Z")
 
 
 def test_a_table_says_when_the_photos_of_a_walk_were_taken(

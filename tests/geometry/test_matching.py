@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sareloc.geometry import LocalFeatures, match_features
-from sareloc.geometry.matching import MIN_COSINE
+from sareloc.geometry.matching import MIN_COSINE, match_together
 
 
 def features(steps: npt.NDArray[np.int8]) -> LocalFeatures:
@@ -33,13 +34,17 @@ def test_matches_are_mutual_nearest_neighbours_that_are_similar(counts: list[int
         np.clip(base[rng.permutation(8)[:n]] + rng.integers(-25, 26, (n, 64)), -127, 127).astype(np.int8)
         for n in (mine, *counts)
     ]
-    found = match_features(features(noisy[0]), [features(other) for other in noisy[1:]])
-    for pairs, other in zip(found, noisy[1:], strict=True):
+    found = list(match_features(features(noisy[0]), [features(other) for other in noisy[1:]]))
+    together = match_together(features(noisy[0]), [features(other) for other in noisy[1:]], torch.device("cpu"))
+    for pairs, same, other in zip(found, together, noisy[1:], strict=True):
         assert [tuple(pair) for pair in pairs.tolist()] == slow_matches(noisy[0], other)
+        assert same.tolist() == pairs.tolist()
 
 
 def test_nothing_to_match_gives_no_pairs() -> None:
     some, none = features(np.ones((3, 64), np.int8)), features(np.zeros((0, 64), np.int8))
-    assert match_features(some, []) == []
+    assert list(match_features(some, [])) == []
     assert [pairs.shape for pairs in match_features(some, [none])] == [(0, 2)]
     assert [pairs.shape for pairs in match_features(none, [some])] == [(0, 2)]
+    for one, other in ((some, none), (none, some), (none, none)):
+        assert [pairs.shape for pairs in match_together(one, [other, other], torch.device("cpu"))] == [(0, 2)] * 2

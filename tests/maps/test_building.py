@@ -388,6 +388,16 @@ def test_a_corrected_sidecar_updates_a_photo_that_has_not_changed(
     assert build_map(model, photo.parent, tmp_path / "town.gpkg").already == 1
 
 
+def test_a_corrected_takeout_json_updates_a_photo_that_has_not_changed(model: PlaceModel, tmp_path: Path) -> None:
+    photo = write_photo(tmp_path / "photos" / "a.png", 1, tagged=False)
+    sidecar = photo.with_name("a.png.supplemental-metadata.json")
+    for latitude, counts in ((10, (1, 0, 0)), (11, (0, 1, 0)), (11, (0, 0, 1))):
+        sidecar.write_text(f'{{"geoData": {{"latitude": {latitude}, "longitude": 20}}}}')
+        report = build_map(model, photo.parent, tmp_path / "town.gpkg")
+        assert (report.added, report.updated, report.already) == counts
+        assert geotags(tmp_path / "town.gpkg") == {"a.png": Geotag((latitude, 20))}
+
+
 def test_duplicates_with_another_position_are_named(model: PlaceModel, tmp_path: Path) -> None:
     folder = tmp_path / "photos"
     first = write_photo(folder / "a.jpg", 1, tagged=False)

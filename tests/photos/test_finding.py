@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -172,6 +173,25 @@ def test_geojson_beside(tmp_path: Path) -> None:
         '{"features": [{"geometry": {"type": "Point", "coordinates": [2, 1]}, "properties": {"file": "a.jpg"}}]}'
     )
     assert find_geotagged(tmp_path).geotags == (Geotag((1.0, 2.0)),)
+
+
+def test_tables_of_other_programs_beside(tmp_path: Path) -> None:
+    for name in ("a.jpg", "b.jpg", "c.jpg"):
+        save(tmp_path / name)
+    described = [{"filename": f"/else/{name}", "MAPLatitude": 1, "MAPLongitude": 2} for name in ("a.jpg", "b.jpg")]
+    (tmp_path / "mapillary_image_description.json").write_text(json.dumps(described))
+    (tmp_path / "_panoramax.csv").write_text("file;lat;lon\nb.jpg;3;4\nc.jpg;3;4\n")
+    (tmp_path / "_geovisio.csv").write_text("file;capture_time\nb.jpg;2024-05-31T12:00:00Z\n")
+    result = find_geotagged(tmp_path)
+    assert [tag.latlon for tag in result.geotags] == [(1, 2), (1, 2), (3, 4)]
+    assert result.sources == ("table",) * 3
+    assert "not used: " in result.notes[0]
+    assert "_geovisio.csv has no column 'lat'" in result.notes[0]
+    (tmp_path / "geotags.csv").write_text("file,lat,lon\na.jpg,5,6\n")
+    assert [tag.latlon for tag in find_geotagged(tmp_path).geotags] == [(5, 6), (1, 2), (3, 4)]
+    (tmp_path / "geotags.csv").write_text("file,where\na.jpg,5\n")
+    with pytest.raises(DatasetError, match="lat"):  # a table of sareloc's own is meant to be used
+        find_geotagged(tmp_path)
 
 
 def test_an_empty_folder(tmp_path: Path) -> None:

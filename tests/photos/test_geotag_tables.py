@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -284,3 +285,64 @@ def test_files_that_are_no_table(tmp_path: Path) -> None:
     (tmp_path / "cut.csv").write_bytes("file,lat,lon\né.jpg,1,2\n".encode("utf-16")[:-1])
     with pytest.raises(DatasetError, match="utf-16"):
         read_geotag_table(tmp_path / "cut.csv")
+
+
+def description(filename: object, latitude: object, longitude: object, **others: object) -> dict[str, object]:
+    return {"filename": filename, "MAPLatitude": latitude, "MAPLongitude": longitude, "filetype": "image", **others}
+
+
+def test_image_descriptions_of_mapillary(tmp_path: Path) -> None:
+    compass = {"TrueHeading": 450.0, "MagneticHeading": 88.0}
+    time = "2024_05_31_12_00_00_250"
+    descriptions = [
+        description("/home/me/a.jpg", 52.2, 0.1, MAPCaptureTime=time, MAPCompassHeading=compass),
+        {"error": {"type": "MapillaryGeoTaggingError", "message": "no GPS"}, "filename": "/home/me/b.jpg"},
+        {"filename": "/home/me/c.mp4", "filetype": "video", "MAPGPSTrack": [[0, 0.1, 52.2, None, None, None]]},
+        3,
+        description("d.jpg", 91, 0.1),
+        description("e.jpg", 52.3, 0.1, MAPCaptureTime="soon", MAPCompassHeading=[]),
+        description("f.jpg", [52.3], 0.1),
+        {"MAPLatitude": 1, "MAPLongitude": 2},
+    ]
+    table = read_geotag_table(write(tmp_path, "mapillary_image_description.json", json.dumps(descriptions)))
+    assert table.tags == {"/home/me/a.jpg": Geotag((52.2, 0.1), 90.0, 1717156800.25), "e.jpg": Geotag((52.3, 0.1))}
+    assert table.untagged == ("/home/me/b.jpg",)
+    said = "\n".join(table.problems)
+    for what in ("description 3: expected an object", "(d.jpg): latitude 91", "(f.jpg)", "7: no file", "time cannot"):
+        assert what in said
+    assert read_geotag_table(write(tmp_path, "geotags.json", "[]")).tags == {}
+    with pytest.raises(DatasetError, match="no image descriptions"):
+        read_geotag_table(write(tmp_path, "geotags.json", "[1, 2]"))
+
+
+@pytest.mark.data
+def test_descriptions_have_the_fields_of_mapillarys_schema(shared_data: Path) -> None:
+    schema = json.loads((shared_data / "inputs" / "image_description_schema.json").read_text())
+    image = schema["oneOf"][1]["properties"]
+    made = description("a.jpg", 52.2, 0.1, MAPCaptureTime="2024_05_31_12_00_00_250", MAPCompassHeading={})
+    assert made.keys() <= image.keys()
+    assert "TrueHeading" in image["MAPCompassHeading"]["properties"]
+    assert re.fullmatch(image["MAPCaptureTime"]["pattern"], made["MAPCaptureTime"])
+
+
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        (
+            "file;lat;lon;capture_time;Exif.GPSInfo.GPSImgDirection",
+            "a.jpg;52.2;0.1;2024-05-31T12:00:00Z;90",
+        ),  # Panoramax
+        ("name,lat,lng,heading,shotDate", "a.jpg,52.2,0.1,90,2024-05-31 12:00:00"),
+        ("filename,latitude,longitude,compass_angle,captured_at", "a.jpg,52.2,0.1,90,2024-05-31T12:00:00Z"),
+    ],
+)
+def test_columns_of_street_level_services(header: str, row: str, tmp_path: Path) -> None:
+    table = read_geotag_table(write(tmp_path, "geotags.csv", f"{header}\n{row}\n"))
+    assert (table.tags, table.problems) == ({"a.jpg": Geotag((52.2, 0.1), 90.0, 1717156800.0)}, ())
+
+
+def test_geojson_as_kartaview_takes_it(tmp_path: Path) -> None:
+    about = {"order": "1", "path": "x\\a.jpg", "direction": 90.0, "Lat": 52.2, "Lon": 0.1}
+    collection = {"features": [feature([0.1, 52.2], **about, Timestamp="2024-05-31T12:00:00Z")]}
+    table = read_geotag_table(write(tmp_path, "a_file.geojson", json.dumps(collection)))
+    assert table.tags == {"x/a.jpg": Geotag((52.2, 0.1), 90.0, 1717156800.0)}

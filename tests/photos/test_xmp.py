@@ -11,14 +11,17 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from sareloc.errors import PhotoError
 from sareloc.photos import (
     Estimate,
     Geotag,
     find_sidecar,
+    read_embedded_geotag,
     read_geotag,
     read_sidecar_geotag,
+    read_time,
     sidecar_path,
     sidecar_with_geotag,
     write_sidecar,
@@ -40,6 +43,32 @@ DIGIKAM = """<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>
  </rdf:RDF>
 </x:xmpmeta>
 <?xpacket end="w"?>"""
+
+
+LIGHTROOM = """<x:xmpmeta xmlns:x="adobe:ns:meta/" x:xmptk="Adobe XMP Core 7.0-c000 1.000000, 0000/00/00-00:00:00">
+ <rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">
+  <rdf:Description rdf:about="" xmlns:xmp="http://ns.adobe.com/xap/1.0/" xmlns:exif="http://ns.adobe.com/exif/1.0/"
+    xmlns:photoshop="http://ns.adobe.com/photoshop/1.0/" xmp:CreateDate="2024-05-31T16:00:00.25"
+    photoshop:DateCreated="2024-05-31T16:00:00.25+02:00" exif:GPSVersionID="2.3.0.0" exif:GPSLatitude="52,12.15S"
+    exif:GPSLongitude="0,7.5W" exif:GPSImgDirectionRef="T" exif:GPSImgDirection="1763/10"/>
+ </rdf:RDF>
+</x:xmpmeta>"""
+DARKTABLE = """<?xml version="1.0" encoding="UTF-8"?>
+<x:xmpmeta xmlns:x="adobe:ns:meta/" x:xmptk="XMP Core 4.4.0-Exiv2">
+ <rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">
+  <rdf:Description rdf:about="" xmlns:exif="http://ns.adobe.com/exif/1.0/" xmlns:darktable="http://darktable.sf.net/"
+   exif:DateTimeOriginal="2024:05:31 14:00:00.000" exif:GPSVersionID="2.2.0.0" exif:GPSLongitude="0,7.500000W"
+   exif:GPSLatitude="52,12.150000S" darktable:xmp_version="5"/>
+ </rdf:RDF>
+</x:xmpmeta>"""
+ELEMENTS = """<rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">
+ <rdf:Description rdf:about="" xmlns:exif="http://ns.adobe.com/exif/1.0/">
+  <exif:GPSLatitude>52,12,9S</exif:GPSLatitude><exif:GPSLongitude>0,7,30W</exif:GPSLongitude>
+  <exif:GPSImgDirection>176.3</exif:GPSImgDirection>
+  <exif:DateTimeOriginal>2024-05-31T16:00:00</exif:DateTimeOriginal>
+  <exif:GPSTimeStamp>2024-05-31T14:00:00Z</exif:GPSTimeStamp>
+ </rdf:Description>
+</rdf:RDF>"""
 
 
 def exif_properties(xmp: bytes) -> list[tuple[str, str]]:
@@ -166,3 +195,74 @@ def test_on_a_full_disk_neither_file_is_left(small_disk: Path, tmp_path: Path) -
     with pytest.raises(OSError, match="No space left"):
         write_sidecar(photo, sidecar_path(small_disk / "photo.png"), HERE, GUESS, copy=small_disk / "photo.png")
     assert list(small_disk.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("xmp", "heading", "time"),
+    [
+        (LIGHTROOM, 176.3, 1717164000.25),
+        (DARKTABLE, None, 1717164000.0),
+        (ELEMENTS, 176.3, 1717164000.0),
+        (LIGHTROOM.replace("+02:00", ""), 176.3, 1717171200.25),  # no zone: read as UTC
+        (ELEMENTS.replace("176.3", "0/0"), None, 1717164000.0),
+        (ELEMENTS.replace("176.3", "1e999999999"), None, 1717164000.0),
+        (ELEMENTS.replace("176.3", "361"), None, 1717164000.0),
+        (ELEMENTS.replace("T14:00:00Z", ""), 176.3, 1717171200.0),
+        (ELEMENTS.replace("2024-", "0000-"), 176.3, None),
+    ],
+)
+def test_what_other_programs_write(tmp_path: Path, xmp: str, heading: float | None, time: float | None) -> None:
+    (tmp_path / "a.xmp").write_text(xmp)
+    read = read_sidecar_geotag(tmp_path / "a.jpg")
+    assert read is not None
+    assert read.latlon == pytest.approx((-52.2025, -0.125))
+    assert (read.heading_deg, read.time) == (heading, time)
+    assert read_time(tmp_path / "a.jpg") == time
+
+
+@pytest.mark.parametrize("position", ["52,12.15E", "91,0.0N", "52,61.0N", "52.2025", "0,0.0N", "", "x" * 100])
+def test_an_invalid_position_is_none(tmp_path: Path, position: str) -> None:
+    xmp = LIGHTROOM.replace("52,12.15S", position)
+    (tmp_path / "a.xmp").write_text(xmp.replace("0,7.5W", "0,0.0W") if position == "0,0.0N" else xmp)
+    assert read_sidecar_geotag(tmp_path / "a.jpg") is None
+
+
+@pytest.mark.parametrize("extension", ["jpg", "png", "webp", "tif"])
+def test_xmp_inside_a_photo(tmp_path: Path, extension: str) -> None:
+    photo = tmp_path / f"a.{extension}"
+    if extension == "png":
+        from PIL.PngImagePlugin import PngInfo
+
+        chunks = PngInfo()
+        chunks.add_itxt("XML:com.adobe.xmp", LIGHTROOM)
+        Image.new("RGB", (8, 8)).save(photo, pnginfo=chunks)
+    elif extension == "tif":
+        Image.new("RGB", (8, 8)).save(photo, tiffinfo={700: LIGHTROOM.encode()})
+    else:
+        Image.new("RGB", (8, 8)).save(photo, xmp=LIGHTROOM.encode() + bytes(9))
+    read = read_geotag(photo)
+    assert read is not None
+    assert (read.latlon, read.heading_deg, read.time) == (pytest.approx((-52.2025, -0.125)), 176.3, 1717164000.25)
+
+
+@pytest.mark.parametrize("packet", [b"x", b'<!DOCTYPE r [<!ENTITY a "a">]><r>&a;</r>', b"<a>" * 9_000, bytes(60_000)])
+def test_a_damaged_packet_is_no_geotag(tmp_path: Path, packet: bytes) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.jpg", xmp=packet)
+    assert read_embedded_geotag(tmp_path / "a.jpg") is None
+    assert read_embedded_geotag(tmp_path / "none.jpg") is None
+
+
+def test_a_document_type_is_refused_in_utf_16_too(tmp_path: Path) -> None:
+    document = f"<!DOCTYPE r [<!ENTITY a 'a'>]>{LIGHTROOM}"
+    for encoding in ("utf-8", "utf-16"):
+        (tmp_path / "a.xmp").write_bytes(document.encode(encoding))
+        assert read_sidecar_geotag(tmp_path / "a.jpg") is None
+
+
+@pytest.mark.data
+def test_a_photo_with_a_position_in_adobes_xmp_alone(shared_data: Path) -> None:
+    read = read_geotag(shared_data / "inputs" / "adobe_coords.jpg")
+    assert read is not None
+    assert read.latlon == pytest.approx((-4.21601 / 60, 34 + 22.91611 / 60))
+    assert read.heading_deg == pytest.approx(176.3)
+    assert read.time == 1563272771  # 2019-07-16 10:26:11, no zone

@@ -57,11 +57,19 @@ app.command(
     help="Write estimated positions into copies of photos (EXIF; XMP sidecars for formats other than JPEG).",
 )
 
-datasets = App(name="data", help="Check a dataset, draw a synthetic city, or cut a 360° photo into views.")
+datasets = App(
+    name="data",
+    help="Check a dataset, geotag photos by a track, draw a synthetic city, or cut a 360° photo into views.",
+)
 datasets.command(
     "sareloc.cli.data:check",
     name="check",
     help="Check a dataset: counts, extent, positives, missing and unreadable files.",
+)
+datasets.command(
+    "sareloc.cli.track:track_command",
+    name="track",
+    help="Write the positions of photos on a GPS track (GPX, NMEA) to a table, by their EXIF times.",
 )
 datasets.command("sareloc.cli.data:draw", name="draw", help="Draw a synthetic city and write it as a dataset.")
 datasets.command("sareloc.cli.data:views", name="views", help="Cut a 360° photo into perspective views.")

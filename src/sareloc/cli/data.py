@@ -13,7 +13,8 @@ from sareloc.datasets import DATASETS, Check, check_places, load_dataset
 from sareloc.errors import ArgumentError
 from sareloc.figures import draw_dataset, save_figure
 from sareloc.models.preprocess import TORCH_DEVICES, find_device
-from sareloc.photos import ViewOptions, write_views
+from sareloc.photos import SOURCES, ViewOptions, write_views
+from sareloc.photos.finding import TABLE
 
 LISTED = 5
 DRAWING_HELP = "Device for rendering: cpu, cuda, cuda:N (GPU number N, from 0), mps. Default: cuda if there is a GPU."
@@ -28,9 +29,10 @@ def check(
     decode: Annotated[bool, Parameter(negative=())] = False,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
-    """Check a dataset: number of photos, extent, queries with a positive, missing and unreadable files.
+    """Check a dataset: photos, extent, sources of positions, queries with a positive, missing and unreadable files.
 
-    The exit status is 1 if a file is missing or cannot be read.
+    Positions of a photo in other sources than the one used (EXIF, XMP, Takeout JSON, file name) are noted if they are
+    more than 50 m away. The exit status is 1 if a file is missing or cannot be read.
 
     Parameters
     ----------
@@ -67,6 +69,8 @@ def check_table(found: Check, *, decoded: bool = False) -> str:
         if found.extent.south is not None:
             e = found.extent
             lines.append(("", f"latitude {e.south:.5f} to {e.north:.5f}, longitude {e.west:.5f} to {e.east:.5f}"))
+    if found.position_sources:
+        lines.append(("positions", _sources(found)))
     how = "decoded" if decoded else "opened (--decode also decodes the pixels)"
     lines.append(("files", f"{found.photos - len(found.missing) - len(found.unreadable):,} of {found.photos:,} {how}"))
     lines += _listed("missing", found.missing)
@@ -82,6 +86,13 @@ def _queries(found: Check) -> str:
     how = f" within {found.hit_radius_m:g} m" if found.protocol in ("radius", "panorama", "time") else ""
     share = 100 * found.queries_with_positive / found.queries
     return f"{found.queries:,}, of which {found.queries_with_positive:,} ({share:.1f} %) have a positive{how}"
+
+
+def _sources(found: Check) -> str:
+    """Such as "412 EXIF, 31 Takeout JSON, 7 none"."""
+    order = [TABLE, *(name for name, _ in SOURCES)]
+    counts = {**found.position_sources, "none": len(found.left_out)}
+    return ", ".join(f"{counts[name]:,} {name}" for name in [*order, "none"] if counts.get(name))
 
 
 def _published(found: Check) -> list[str]:

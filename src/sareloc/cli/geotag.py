@@ -13,11 +13,11 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from sareloc.cli import Device
-from sareloc.cli.localize import localize_files, report_unreadable
+from sareloc.cli.localize import localize_files, read_times, report_unreadable
 from sareloc.errors import ArgumentError, PhotoError, explain
 from sareloc.files import replacing
 from sareloc.localize import Fix, Search, open_localizer
-from sareloc.localize.formats import geotags_csv, gpx, guess_sentence
+from sareloc.localize.formats import POINT_FORMATS, Answer, geotags_csv, guess_sentence
 from sareloc.photos import Estimate, Geotag, ViewOptions, find_photos, read_geotag, write_geotag, write_sidecar
 from sareloc.photos.finding import NOT_UTF8, is_utf8
 from sareloc.photos.write_geotags import is_jpeg
@@ -25,7 +25,9 @@ from sareloc.photos.xmp import SidecarNames, sidecar_path
 
 Flag = Annotated[bool, Parameter(negative=())]
 METHOD = "sareloc visual place recognition"
-TABLES = {"csv": ("geotags.csv", geotags_csv), "gpx": ("geotags.gpx", gpx)}
+Table = Literal["csv", "gpx", "geojson", "kml"]
+TABLES = {**POINT_FORMATS, "csv": geotags_csv}
+"""Writers of files of positions, geotags.csv, geotags.gpx, ..."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def geotag_command(
     *,
     place_map: Annotated[Path, Parameter(name="--map", metavar="MAP")],
     out: Path = Path("geotagged"),
-    sidecar: Literal["xmp", "csv", "gpx"] | None = None,
+    sidecar: Literal["xmp"] | Table | None = None,
     xmp_names: SidecarNames = "appended",
     min_confidence: float = 0.8,
     retag: Flag = False,
@@ -82,7 +84,8 @@ def geotag_command(
         as a level below this one.
     sidecar
         Write no copies, but an XMP sidecar for each photo (xmp; --out may be the folder of the photos), or one file of
-        positions: geotags.csv, which map build reads (csv), or geotags.gpx (gpx).
+        positions with headings and times: geotags.csv or geotags.geojson, which map build reads, geotags.gpx or
+        geotags.kml.
     xmp_names
         Names of XMP sidecars: appended (photo.png.xmp: digiKam, darktable, Immich) or replaced (photo.xmp:
         Lightroom, which reads them beside raw files).
@@ -107,13 +110,14 @@ def geotag_command(
     outputs: dict[Path, Outputs] = {photo: Outputs() for photo in targets}
     if sidecar is None or sidecar == "xmp":
         outputs = plan(targets, only_sidecars=sidecar == "xmp", xmp_names=xmp_names)
-    elif (out / TABLES[sidecar][0]).exists() and not replace:
-        raise ArgumentError(f"{out / TABLES[sidecar][0]} exists: give another --out, or --replace")
+    elif (out / f"geotags.{sidecar}").exists() and not replace:
+        raise ArgumentError(f"{out / f'geotags.{sidecar}'} exists: give another --out, or --replace")
     asked = [photo for photo in outputs if retag or read_geotag(photo) is None]
     if len(asked) < len(outputs):
         print(f"{len(outputs) - len(asked):,} photos already have a position (--retag localizes them too)")
     if not asked:
         return 1
+    times = {} if sidecar in (None, "xmp") else read_times(asked, photos)
     localizer = open_localizer(
         place_map,
         model,
@@ -129,7 +133,7 @@ def geotag_command(
     if sidecar is None or sidecar == "xmp":
         written = _write_each([(photo, outputs[photo], fix) for photo, fix in sure], replace)
     else:
-        written = _write_table(sure, out, sidecar)
+        written = _write_table([(photo, times[photo], fix) for photo, fix in sure], out, sidecar)
     unsure = [guess_sentence(str(photo), fix) for photo, fix in found if not fix.found]
     failed = len(sure) - written
     print(
@@ -214,13 +218,12 @@ def _write_each(answers: Iterable[tuple[Path, Outputs, Fix]], replace: bool) -> 
     return written
 
 
-def _write_table(sure: Iterable[tuple[Path, Fix]], out: Path, kind: Literal["csv", "gpx"]) -> int:
-    name, written = TABLES[kind]
-    named = [(Path(os.path.relpath(photo, out)).as_posix(), fix) for photo, fix in sure]
-    for photo in [photo for photo, _ in named if not is_utf8(photo)]:
+def _write_table(sure: Iterable[tuple[Path, float | None, Fix]], out: Path, kind: Table) -> int:
+    answers = [Answer(Path(os.path.relpath(photo, out)).as_posix(), time, fix) for photo, time, fix in sure]
+    for photo in [answer.name for answer in answers if not is_utf8(answer.name)]:
         print(f"sareloc: {PhotoError(photo, NOT_UTF8)}", file=sys.stderr)
-    named = [(photo, fix) for photo, fix in named if is_utf8(photo)]
-    if named:
-        with replacing(out / name) as beside:
-            beside.write_text(written(named), encoding="utf-8")
-    return len(named)
+    answers = [answer for answer in answers if is_utf8(answer.name)]
+    if answers:
+        with replacing(out / f"geotags.{kind}") as beside:
+            beside.write_text(TABLES[kind](answers), encoding="utf-8")
+    return len(answers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +15,7 @@ from tqdm import tqdm
 from sareloc.cli import Device, print_notes
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.localize import Fix, Localizer, Search, open_localizer
-from sareloc.localize.formats import csv_table, geojson, sentence
+from sareloc.localize.formats import POINT_FORMATS, TRACK_FORMATS, Answer, sentence
 from sareloc.maps import Area, Box, Circle
 from sareloc.maps.examine import read_tables
 from sareloc.photos import ViewOptions, find_photos, read_time
@@ -37,6 +37,8 @@ def localize_command(
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
     as_geojson: Annotated[bool, Parameter(name="--geojson", negative=())] = False,
     as_csv: Annotated[bool, Parameter(name="--csv", negative=())] = False,
+    as_gpx: Annotated[bool, Parameter(name="--gpx", negative=())] = False,
+    as_kml: Annotated[bool, Parameter(name="--kml", negative=())] = False,
     batch: int = 8,
     workers: int = 2,
     device: Device = None,
@@ -65,8 +67,8 @@ def localize_command(
         Search only this area: latitude, longitude in degrees, radius in metres.
     walk_step_m
         Estimate the positions together, as of one walk, with at most this distance in metres between two photos that
-        follow each other. Photos are sorted by time if all have one (in a table geotags.csv or geotags.geojson beside
-        them, their EXIF or their names); otherwise they stay in the order given.
+        follow each other. Photos are sorted by time if all have one (in a table beside them, their EXIF, a sidecar or
+        their names); otherwise they stay in the order given.
     panorama
         Treat photos without GPano tags that are 2:1 as 360° photos. A 360° photo is cut into views, which give one
         position together; the heading is that of its middle.
@@ -76,17 +78,26 @@ def localize_command(
     as_geojson
         Print one GeoJSON FeatureCollection.
     as_csv
-        Print a CSV: photo, lat, lon, radius_m, confidence, match, distance.
+        Print a CSV: photo, lat, lon, radius_m, confidence, match, distance, heading_deg, time.
+    as_gpx
+        Print a GPX 1.1 file of the positions found: waypoints, or a track with --walk-step-m.
+    as_kml
+        Print a KML file of the positions found: placemarks, and a line through them with --walk-step-m.
     batch
         Maximum photos described at once.
     workers
         Number of processes that decode photos.
     """
-    if as_json + as_geojson + as_csv > 1:
-        raise ArgumentError("choose one of --json, --geojson and --csv")
+    flags = {"json": as_json, "geojson": as_geojson, "csv": as_csv, "gpx": as_gpx, "kml": as_kml}
+    chosen = [name for name, given in flags.items() if given]
+    if len(chosen) > 1:
+        raise ArgumentError(f"choose one of {', '.join(f'--{name}' for name in flags)}: found {len(chosen)} of them")
+    formats = POINT_FORMATS if walk_step_m is None else TRACK_FORMATS
+    written = formats.get(chosen[0]) if chosen else None
     files = listed(photos)
+    times = {} if walk_step_m is None and written is None else read_times(files, photos)
     if walk_step_m is not None:
-        files = sorted_by_time(files, photos)
+        files = sorted_by_time(files, times)
     localizer = open_localizer(
         place_map,
         model,
@@ -100,10 +111,10 @@ def localize_command(
     fixes = localize_files(localizer, files, near=area(box, circle), top=top, walk_step_m=walk_step_m)
     found = report_unreadable(fixes)
     count = 0
-    if as_geojson or as_csv:
-        answers = list(found)
+    if written is not None:
+        answers = [Answer(photo, times[Path(photo)], fix) for photo, fix in found]
         count = len(answers)
-        print(geojson(answers) if as_geojson else csv_table(answers), end="\n" if as_geojson else "")
+        print(written(answers).rstrip("\n"))
     else:
         for photo, fix in found:
             count += 1
@@ -119,19 +130,23 @@ def listed(given: Sequence[Path]) -> list[Path]:
     return files
 
 
-def sorted_by_time(files: Sequence[Path], given: Sequence[Path]) -> list[Path]:
-    """The photos of a walk by the time they were taken; equal times keep the order given.
+def read_times(files: Sequence[Path], given: Sequence[Path]) -> dict[Path, float | None]:
+    """The time of each photo: in a table beside the photos, else by `read_time`; None: unknown.
 
-    If one has no time, all stay in the order given; if others have one, a note is printed to standard error. `given`:
-    the folders and photos as the user named them; a table beside the photos has priority over EXIF and file names.
+    `given`: the folders and photos as the user named them. Notes on the tables are printed to standard error.
     """
     table = read_tables(given, None, files)
     print_notes(table.notes)
-    tags = [table.tags.get(os.path.abspath(file)) for file in files]
-    times = [
-        read_time(file) if tag is None or tag.time is None else tag.time for file, tag in zip(files, tags, strict=True)
-    ]
-    known = [time for time in times if time is not None]
+    tags = {file: table.tags.get(os.path.abspath(file)) for file in files}
+    return {file: read_time(file) if tag is None or tag.time is None else tag.time for file, tag in tags.items()}
+
+
+def sorted_by_time(files: Sequence[Path], times: Mapping[Path, float | None]) -> list[Path]:
+    """The photos of a walk by the time they were taken; equal times keep the order given.
+
+    If one has no time, all stay in the order given; if others have one, a note is printed to standard error.
+    """
+    known = [time for file in files if (time := times[file]) is not None]
     if 0 < len(known) < len(files):
         message = f"{len(files) - len(known):,} of {len(files):,} photos have no time: the walk is in the order given"
         print(f"sareloc: {message}", file=sys.stderr)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from sareloc.cli import Device
+from sareloc.cli.track import Track
 from sareloc.errors import ArgumentError
 from sareloc.maps import (
     Box,
@@ -67,6 +68,7 @@ def build(
     out: str,
     model: str = "default",
     geotags: Path | None = None,
+    track: Track = None,
     dim: int | None = None,
     storage: Literal["float16", "float32", "int8"] = "float16",
     keypoints: int | None = None,
@@ -91,8 +93,9 @@ def build(
     model
         A packaged model (default, fast) or a checkpoint.
     geotags
-        A CSV (file, lat, lon, heading, time) or GeoJSON with the photos' positions. Default: geotags.csv or
-        geotags.geojson in the folder, else EXIF, else file names. Bad rows are listed; the others are used.
+        A CSV (file, lat, lon, heading, time), GeoJSON or Mapillary image descriptions with the photos' positions.
+        Default: geotags.csv or another table in the folder, else EXIF, XMP, Takeout JSON, file names. Bad rows are
+        listed; the others are used.
     dim
         Dimensions of the descriptors to keep, the first ones. Default: all.
     storage
@@ -111,6 +114,7 @@ def build(
     """
     options: dict[str, Any] = {
         "geotags": geotags,
+        "track": track,
         "dim": dim,
         "storage": storage,
         "keypoints": keypoints,
@@ -135,6 +139,7 @@ def add(
     *,
     model: str | None = None,
     geotags: Path | None = None,
+    track: Track = None,
     views: Annotated[CutOptions | None, Parameter(name="*")] = None,
     batch: int = 8,
     workers: int = 2,
@@ -154,8 +159,9 @@ def add(
     model
         The checkpoint that the map was built with. Default: the packaged model that it was built with.
     geotags
-        A CSV (file, lat, lon, heading, time) or GeoJSON with the photos' positions. Default: geotags.csv or
-        geotags.geojson in the folder, else EXIF, else file names. Bad rows are listed; the others are used.
+        A CSV (file, lat, lon, heading, time), GeoJSON or Mapillary image descriptions with the photos' positions.
+        Default: geotags.csv or another table in the folder, else EXIF, XMP, Takeout JSON, file names. Bad rows are
+        listed; the others are used.
     batch
         Photos in one forward pass of the model and one transaction.
     workers
@@ -173,6 +179,7 @@ def add(
         photos,
         map_path,
         geotags=geotags,
+        track=track,
         views=None if views is None else views.options(),
         batch=batch,
         workers=workers,
@@ -185,6 +192,7 @@ def sync(
     photos: Annotated[list[Path], Parameter(negative=())],
     *,
     geotags: Path | None = None,
+    track: Track = None,
     dry_run: Annotated[bool, Parameter(negative=())] = False,
     allow_empty: Annotated[bool, Parameter(negative=())] = False,
     model: str | None = None,
@@ -205,8 +213,9 @@ def sync(
     photos
         Folders of photos, with their subfolders, or single photos.
     geotags
-        A CSV (file, lat, lon, heading, time) or GeoJSON with the photos' positions. Default: geotags.csv or
-        geotags.geojson in the folder, else EXIF, else file names. Bad rows are listed; the others are used.
+        A CSV (file, lat, lon, heading, time), GeoJSON or Mapillary image descriptions with the photos' positions.
+        Default: geotags.csv or another table in the folder, else EXIF, XMP, Takeout JSON, file names. Bad rows are
+        listed; the others are used.
     dry_run
         Only print what would be done.
     allow_empty
@@ -227,6 +236,7 @@ def sync(
         photos,
         map_path,
         geotags=geotags,
+        track=track,
         batch=batch,
         workers=workers,
         device=device,
@@ -434,7 +444,7 @@ def _tell(report: BuildReport, map_path: str, as_json: bool, removed: Sequence[s
             _list(said, photos)
         _list_notes(report.notes)
         if report.untagged and not used:
-            print("no photo has a position: give a table with --geotags (file, lat, lon)")
+            print("no photo has a position: give a table with --geotags (file, lat, lon) or a track with --track")
     return 0 if used else 1
 
 

@@ -23,6 +23,7 @@ from sareloc.models.checkpoint import save_checkpoint
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Geotag, ViewOptions, parse_address
 from sareloc.photos.finding import NOT_UTF8, is_url, is_utf8
+from sareloc.photos.track_geotags import TrackOptions
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ def build_map_on_cluster(
     *,
     cluster: str,
     geotags: str | Path | None = None,
+    track: TrackOptions | None = None,
     dim: int | None = None,
     storage: Storage = "float16",
     keypoints: int | None = None,
@@ -54,6 +56,7 @@ def build_map_on_cluster(
     `photos`: folders that all machines have under the same path, or URLs that fsspec reads (s3://bucket/photos).
     `cluster`: ray://host:10001, ray://auto on a machine of the cluster, or ray://local. `packet`: photos that a worker
     gets at a time, and that are processed again if the worker is lost. `workers`: decoding processes of each worker.
+    `track`: as for `build_map`, for photos in folders; raises ArgumentError with URLs.
 
     A map file is written by this process; to a map on a server the workers write themselves. Descriptors of photos that
     were moved since they were added to a map file are computed again. Local features are computed by this process, of
@@ -67,7 +70,7 @@ def build_map_on_cluster(
         with joined(cluster, len(checkpoint)) as ray:
             work = Work(manifest.dim, batch, workers, None, target.views)
             building = _Building(target, ray, checkpoint, work, packet)
-            wanted, notes = list_wanted(photos, geotags, lambda local: target.expand(local, workers, progress))
+            wanted, notes = list_wanted(photos, geotags, track, lambda local: target.expand(local, workers, progress))
             building.build(wanted, str(out) if target.backend.has_remote_writers(out) else None, progress)
         features, warnings = target.add_features(None, workers, progress)
         report = make_report(building.tally, target.gone(), (*notes, *warnings), start, features)

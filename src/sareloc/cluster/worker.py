@@ -22,15 +22,24 @@ import numpy as np
 
 from sareloc.arrays import Vectors
 from sareloc.describe import describe
-from sareloc.errors import PhotoError
+from sareloc.errors import ArgumentError, PhotoError
 from sareloc.maps import MapPhoto, open_store
-from sareloc.maps.examine import Conflict, Tally, examine, list_photos, pick_new, read_tables, set_aside, tabled
+from sareloc.maps.examine import Conflict, Tally, examine, list_images, list_photos, pick_new, set_aside, tabled
 from sareloc.maps.expand import Expanded, expand
 from sareloc.models.checkpoint import load_model
 from sareloc.photos import Geotag, ViewOptions, file_of, parse_address, read_geotag_table, stamp
 from sareloc.photos.decoding import TRUNCATED, is_truncated
-from sareloc.photos.finding import TABLES, fetch_file, find_remote_photos, is_url, remote_stamp, usual_url
+from sareloc.photos.finding import (
+    TABLES,
+    fetch_file,
+    find_remote_photos,
+    is_url,
+    read_tables_of_any_program,
+    remote_stamp,
+    usual_url,
+)
 from sareloc.photos.tables import counted
+from sareloc.photos.track_geotags import TrackOptions
 
 FILE_URL = "file://"
 
@@ -65,6 +74,7 @@ class Done:
 def list_wanted(
     given: str | Path | Sequence[str | Path],
     geotags: str | Path | None,
+    track: TrackOptions | None = None,
     images_of: Callable[[Sequence[Path]], Expanded] | None = None,
 ) -> tuple[list[Wanted], tuple[str, ...]]:
     """The images in folders, local or at URLs, with their geotags in tables, as `build_map` does; and warnings.
@@ -75,14 +85,15 @@ def list_wanted(
     items = [given] if isinstance(given, str | Path) else list(given)
     local = [path for item in items if (path := _local_path(item)) is not None]
     remote = [str(item) for item in items if _local_path(item) is None]
+    if remote and track is not None:
+        raise ArgumentError(f"{remote[0]} is a URL: photos are placed on a track if they are in folders (--track)")
     wanted: list[Wanted] = []
     notes: list[str] = []
     if local:
-        photos = list_photos(local)
-        table = read_tables(local, geotags, photos)
-        local_images = expand(photos, ViewOptions()) if images_of is None else images_of(photos)
-        wanted += [Wanted(str(path), stamp(path), tabled(path, table.tags)) for path in local_images.images]
-        notes += (*table.notes, *local_images.notes)
+        listing = list_images(local, list_photos(local, videos=True), geotags, track)
+        images = expand(listing.photos, ViewOptions()) if images_of is None else images_of(listing.photos)
+        wanted += [Wanted(str(path), stamp(path), tabled(path, listing.tags)) for path in images.images]
+        notes += [*map(str, listing.errors), *listing.notes, *images.notes]
     for url in remote:
         found = find_remote_photos(url)
         if not found:
@@ -108,9 +119,9 @@ def _remote_table(folder: str, geotags: str | Path | None) -> tuple[dict[str, Ge
     with TemporaryDirectory() as scratch:
         beside = [f"{within}{name}{after}" for name in TABLES if geotags is None]
         tables = [fetch_file(url, Path(scratch)) for url in beside if remote_stamp(url) is not None]
-        read = [read_geotag_table(table) for table in ([Path(geotags)] if geotags is not None else tables)]
-    tags = {f"{within}{file}{after}": geotag for table in read for file, geotag in table.tags.items()}
-    return tags, [problem for table in read for problem in table.problems]
+        read, notes = ([read_geotag_table(geotags)], []) if geotags is not None else read_tables_of_any_program(tables)
+    tags = {f"{within}{file}{after}": geotag for table in reversed(read) for file, geotag in table.tags.items()}
+    return tags, [*notes, *(problem for table in read for problem in table.problems)]
 
 
 def packets_of(wanted: Sequence[Wanted], size: int) -> list[str]:

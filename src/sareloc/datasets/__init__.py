@@ -28,6 +28,7 @@ from sareloc.datasets.san_francisco import LAYOUT as SAN_FRANCISCO_LAYOUT
 from sareloc.datasets.san_francisco import load_san_francisco
 from sareloc.errors import ArgumentError, DatasetError, look_up
 from sareloc.photos import find_photos
+from sareloc.photos.finding import TABLES
 
 __all__ = [
     "DATASETS",
@@ -51,8 +52,6 @@ FORMATS = """\
   database/ and queries/                                without splits
   a CSV file, or a folder with one (or with meta.csv)   columns file, and lat, lon or x_m, y_m or place_id
   a folder of photos with EXIF positions                all of them are the database"""
-
-GEOTAG_TABLE = "geotags.csv"  # not a dataset: read with the photos of its folder
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ def _find_table(path: Path) -> Path | None:
         return None
     if (path / "meta.csv").is_file():
         return path / "meta.csv"
-    tables = sorted(table for table in path.glob("*.csv") if table.name != GEOTAG_TABLE)
+    tables = sorted(table for table in path.glob("*.csv") if table.name not in TABLES)  # those are read with the photos
     if len(tables) > 1:
         raise DatasetError(
             f"{path} contains {len(tables)} CSV files ({', '.join(table.name for table in tables[:5])}): give the one "

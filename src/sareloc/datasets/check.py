@@ -1,10 +1,11 @@
-"""Checking a dataset before a long run: counts, extent, queries with a positive, missing and unreadable files."""
+"""Checking a dataset before a long run: counts, extent, sources of positions, queries with a positive, missing and
+unreadable files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,13 @@ from sareloc.datasets.places import Places, find_positives, photo_paths
 from sareloc.errors import PhotoError
 from sareloc.geo import distance_m, unwrap_longitudes
 from sareloc.photos import decode as decode_photo
+from sareloc.photos import read_geotags
 from sareloc.photos.decoding import TRUNCATED, is_truncated, open_photo
+from sareloc.photos.tables import counted
 
 THREADS = 8  # reading waits for the disk, and decoding releases the GIL
 ABSENT = "no such file"
+DISAGREE_M = 50.0
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,9 @@ class Check:
     """(file, reason) of each existing file that cannot be read."""
     left_out: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    """Problems of the geotag tables, and truncated photos."""
+    """Problems of the geotag tables, truncated photos, and photos whose sources of positions disagree."""
+    position_sources: Mapping[str, int] = field(default_factory=dict)
+    """As `Places.position_sources`."""
 
     def to_json(self) -> dict[str, Any]:
         """The fields as a dict of JSON values."""
@@ -62,7 +68,10 @@ class Check:
 
 
 def check_places(places: Places, *, decode: bool = False, progress: bool = False) -> Check:
-    """Check a dataset: reads the header of every photo, or decodes it with `decode`."""
+    """Check a dataset: reads the header of every photo, or decodes it with `decode`.
+
+    If positions are from geotags or a table, the other geotags of each photo are compared with them.
+    """
     paths = photo_paths(places)
     missing, unreadable = _faults(paths, _decode if decode else _read_header, progress)
     bad = {file for file, _ in unreadable}
@@ -80,7 +89,8 @@ def check_places(places: Places, *, decode: bool = False, progress: bool = False
         missing,
         unreadable,
         places.left_out,
-        (*places.notes, *(f"{file}: {TRUNCATED}" for file in cut)),
+        (*places.notes, *(f"{file}: {TRUNCATED}" for file in cut), *_disagreements(places, progress)),
+        dict(places.position_sources),
     )
 
 
@@ -99,6 +109,31 @@ def find_extent(places: Places) -> Extent | None:
     corners_on_earth = [[latitude, _wrapped(longitude)] for latitude, longitude in corners]
     east_west, south_north = distance_m(corners_on_earth[::2], corners_on_earth[1::2]).tolist()
     return Extent(east_west, south_north, float(south), _wrapped(west), float(north), _wrapped(east))
+
+
+def _disagreements(places: Places, progress: bool) -> list[str]:
+    """A note on the photos of which another source than that of their position is more than `DISAGREE_M` away."""
+    from tqdm import tqdm
+
+    odd: dict[str, None] = {}
+    for photos in (places.database, places.queries):
+        if not places.position_sources or photos.positions is None or photos.positions.frame == "local":
+            continue
+        with ThreadPoolExecutor(THREADS) as threads:
+            found = threads.map(read_geotags, map(photos.path, range(len(photos))))
+            shown = tqdm(found, total=len(photos), desc="sources", unit="photo", disable=None if progress else True)
+            others = [(row, source, tag.latlon) for row, tags in enumerate(shown) for source, tag in tags.items()]
+        if others:
+            used = photos.positions.latlon()[[row for row, _, _ in others]]
+            metres = distance_m(used, np.array([latlon for _, _, latlon in others]))
+            for (row, source, _), far_m in zip(others, metres.tolist(), strict=True):
+                if far_m > DISAGREE_M:
+                    odd[f"{photos.path(row)}: {source} {far_m:,.0f} m away"] = None
+    if not odd:
+        return []
+    return [
+        f"positions of other sources more than {DISAGREE_M:g} m from the one used: {counted(list(odd), 'position')}"
+    ]
 
 
 def _wrapped(longitude: float) -> float:

@@ -8,8 +8,8 @@ Folders:
     any folder of geotagged photos                          all of them are the database
 
 In the first two, positions come from the file names if every name has the VPR-datasets format, in metres of their UTM
-zone. Otherwise, and in the third, they come from the geotags of the photos (EXIF, XMP, a geotags.csv in the folder, or
-the name); a photo without a geotag is left out and listed in `Places.left_out`.
+zone. Otherwise, and in the third, they come from the geotags of the photos (a table in the folder, else EXIF and the
+other sources of `sareloc.photos.SOURCES`); a photo without a geotag is left out and listed in `Places.left_out`.
 
 CSV files have one row per photo. Other columns than these are ignored; file, lat and lon are also accepted under the
 other names in `sareloc.photos.tables.COLUMNS` (image, GPSLatitude, lng, ...):
@@ -33,6 +33,7 @@ DatasetError lists all of them with line numbers.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -43,6 +44,7 @@ from sareloc.datasets.places import IdLists, PhotoSet, Places, Protocol
 from sareloc.errors import ArgumentError, DatasetError, look_up
 from sareloc.geo import Positions, wgs84_from_utm
 from sareloc.photos import GeotaggedPhotos, UtmName, find_geotagged, find_photos, parse_utm_name
+from sareloc.photos.finding import TABLE
 from sareloc.photos.tables import (
     COLUMNS,
     CsvFile,
@@ -121,6 +123,7 @@ def load_table(
         protocol or ("radius" if photos.positions is not None else "place-id"),
         left_out=tuple(str(folder / name) for name in left_out),
         notes=(*file.notes(), *notes),
+        position_sources={} if photos.positions is None else {TABLE: len(photos)},
     )
 
 
@@ -285,26 +288,37 @@ def load_split_folder(folder: Path, split: str = "test") -> Places:
     known = [name for name in names if name is not None]
     left_out: list[str] = []
     notes: list[str] = []
+    sources: Counter[str] = Counter()
     if len(known) == len(names):
+        sources["file name"] = len(known)
         both = _from_names(holder, [path for of_role in paths for path in of_role], known)
         rows = np.arange(len(known))
         database, queries = both.take(rows[: len(paths[0])]), both.take(rows[len(paths[0]) :])
     else:
-        database, queries = (_from_geotags(role, left_out, notes) for role in roles)
+        database, queries = (_from_geotags(role, left_out, notes, sources) for role in roles)
         if not len(database):
             raise _nothing_tagged(roles[0], len(paths[0]))
-    return Places(folder.resolve().name, split, database, queries, left_out=tuple(left_out), notes=tuple(notes))
+    return Places(
+        folder.resolve().name,
+        split,
+        database,
+        queries,
+        left_out=tuple(left_out),
+        notes=tuple(notes),
+        position_sources=sources,
+    )
 
 
 def load_photo_folder(folder: Path) -> Places:
     """All geotagged photos of a folder and its subfolders as a database without queries."""
     left_out: list[str] = []
     notes: list[str] = []
-    database = _from_geotags(folder, left_out, notes)
+    sources: Counter[str] = Counter()
+    database = _from_geotags(folder, left_out, notes, sources)
     if not len(database):
         raise _nothing_tagged(folder, len(left_out))
     name, none = folder.resolve().name, database.take([])
-    return Places(name, "all", database, none, left_out=tuple(left_out), notes=tuple(notes))
+    return Places(name, "all", database, none, left_out=tuple(left_out), notes=tuple(notes), position_sources=sources)
 
 
 def _from_names(holder: Path, paths: Sequence[Path], names: Sequence[UtmName]) -> PhotoSet:
@@ -336,11 +350,13 @@ def _folder_positions(holder: Path, names: Sequence[UtmName]) -> Positions:
     return Positions.from_wgs84(latlon)
 
 
-def _from_geotags(folder: Path, left_out: list[str], notes: list[str]) -> PhotoSet:
-    """The geotagged photos of a folder; others are added to `left_out`, problems of geotag tables to `notes`."""
+def _from_geotags(folder: Path, left_out: list[str], notes: list[str], sources: Counter[str]) -> PhotoSet:
+    """The geotagged photos of a folder; others are added to `left_out`, problems of geotag tables to `notes`, and the
+    sources of the geotags to `sources`."""
     found = find_geotagged(folder) if folder.is_dir() else GeotaggedPhotos((), ())
     left_out.extend(str(path) for path in found.untagged)
     notes.extend(found.notes)
+    sources.update(found.sources)
     return PhotoSet(
         folder,
         _relative(folder, found.photos),
@@ -362,6 +378,6 @@ def _column(values: Iterable[float | None]) -> Floats | None:
 
 def _nothing_tagged(folder: Path, photos: int) -> DatasetError:
     return DatasetError(
-        f"none of the {photos} photos in {folder} has a position in its EXIF or file name: list them in a CSV file "
-        "with the columns file, lat, lon"
+        f"none of the {photos} photos in {folder} has a position in its EXIF, a sidecar or its file name: list them in "
+        "a CSV file with the columns file, lat, lon"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -132,6 +132,9 @@ class Places:
     """Photos that are not used because they have no position."""
     notes: tuple[str, ...] = field(default=())
     """Problems of the geotag tables: bad rows, rows without a photo, positions far from the others."""
+    position_sources: Mapping[str, int] = field(default_factory=dict)
+    """Number of photos by where their positions are from: "table", or a name of `sareloc.photos.SOURCES`. Empty for
+    datasets that have their own files of positions."""
 
 
 def find_positives(places: Places) -> list[Ints]:

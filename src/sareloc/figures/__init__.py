@@ -11,7 +11,7 @@ from sareloc.figures.embedding import draw_embedding, place_labels, project_tsne
 from sareloc.figures.gradients import draw_gradient_decay, draw_gradients, gradient_magnitudes, paper_losses
 from sareloc.figures.heatmap import draw_heatmaps, overlay_heatmap
 from sareloc.figures.inliers import draw_inliers, inliers_label, overlay_inliers, query_inliers
-from sareloc.figures.map import PredictedPositions, draw_dataset, draw_map, errors_geojson, write_geojson
+from sareloc.figures.map import PredictedPositions, draw_dataset, draw_map, draw_track, errors_geojson, write_geojson
 from sareloc.figures.matches import (
     QueryMatches,
     confidence_curve,
@@ -42,6 +42,7 @@ __all__ = [
     "draw_matches",
     "draw_precision_recall",
     "draw_recall",
+    "draw_track",
     "draw_training",
     "errors_geojson",
     "find_query_matches",

@@ -1,4 +1,4 @@
-"""Maps of positions: predicted against true positions of queries (also as GeoJSON), and the photos of a dataset."""
+"""Maps of positions: predicted against true positions of queries (also as GeoJSON), a dataset, photos on a track."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from sareloc.errors import ArgumentError, DatasetError, need
 from sareloc.figures.style import RIGHT, SERIES_STYLES, WRONG, new_figure, require_finite, styled
 from sareloc.files import write_atomically
 from sareloc.geo import Positions, distance_m, enu_from_wgs84, unwrap_longitudes
+from sareloc.photos import Geotag, TrackReport
+from sareloc.photos.tracks import utc
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,6 +31,7 @@ MAX_TANGENT_PLANE_M = 500_000.0
 METRES_PER_DEGREE = 111_195.0  # of latitude, and of longitude at the equator, on a sphere
 RASTERIZE_FROM = 2000  # more points or lines become pixels inside an SVG, which would take megabytes otherwise
 DATABASE_COLOUR = "#8c959f"
+KILOMETRE_DEG = 0.009  # of latitude
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,6 +156,42 @@ def draw_dataset(places: Places) -> Figure:
     axes.set_title(f"{places.name}, split {places.split}")
     figure.legend(loc="outside lower center", ncols=3, handletextpad=0.2, handlelength=1.6)
     return figure
+
+
+@styled
+def draw_track(report: TrackReport) -> Figure:
+    """A map of a track: its points, the photos placed on it with arrows in their headings, and photos with positions of
+    their own, if they are within a kilometre of the track's bounding box."""
+    placed = [one.geotag for one in report.placed]
+    latlon = report.track.latlon
+    low, high = latlon.min(axis=0) - KILOMETRE_DEG, latlon.max(axis=0) + KILOMETRE_DEG
+    near = [tag for tag in report.own.values() if ((low <= tag.latlon) & (tag.latlon <= high)).all()]
+    points, on_track, own = project_to_plane(
+        [Positions.from_wgs84(latlon), *(Positions.from_wgs84([tag.latlon for tag in tags]) for tags in (placed, near))]
+    )
+    figure, axes = map_axes(np.concatenate([points, on_track, own]))
+    line: dict[str, Any] = {"color": DATABASE_COLOUR, "linewidth": 1.0, "marker": ".", "markersize": 3}
+    axes.plot(points[:, 0], points[:, 1], label=f"track ({len(points):,} points)", **line)
+    for label, where, tags, style in (
+        ("photos placed on it", on_track, placed, SERIES_STYLES[0]),
+        ("photos with positions", own, near, SERIES_STYLES[1]),
+    ):
+        if tags:
+            look: dict[str, Any] = {"color": style.colour, "marker": style.marker, "linewidths": 0, "zorder": 3}
+            axes.scatter(where[:, 0], where[:, 1], 22, label=f"{label} ({len(tags):,})", **look)
+            _draw_headings(axes, where, tags, style.colour)
+    first, last = (utc(report.track.times[end]) for end in (0, -1))
+    axes.set_title(f"{first} to {last} UTC")
+    figure.legend(loc="outside lower center", ncols=3, handletextpad=0.4, handlelength=1.6)
+    return figure
+
+
+def _draw_headings(axes: Axes, where: Floats, tags: Sequence[Geotag], colour: str) -> None:
+    rows = [row for row, tag in enumerate(tags) if tag.heading_deg is not None]
+    angles = np.radians([tag.heading_deg for tag in tags if tag.heading_deg is not None])
+    if rows:
+        shape: dict[str, Any] = {"scale": 28, "width": 0.004, "headwidth": 4, "color": colour}
+        axes.quiver(*where[rows].T, np.sin(angles), np.cos(angles), angles="xy", **shape)
 
 
 def project_to_plane(groups: Sequence[Positions]) -> list[Floats]:

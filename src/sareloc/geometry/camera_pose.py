@@ -115,12 +115,13 @@ def rotation(heading: npt.ArrayLike, pitch: npt.ArrayLike, roll: npt.ArrayLike) 
 
     heading: clockwise from north. pitch: upwards. roll: clockwise as the photographer sees it.
     """
-    h, p, r = np.broadcast_arrays(*(np.asarray(angle, dtype=np.float64) for angle in (heading, pitch, roll)))
-    ahead = np.stack([np.sin(h) * np.cos(p), -np.sin(p), np.cos(h) * np.cos(p)], axis=-1)
-    level = np.stack([np.cos(h), np.zeros_like(h), -np.sin(h)], axis=-1)
-    down = np.cross(ahead, level)
-    c, s = np.cos(r)[..., None], np.sin(r)[..., None]
-    return np.stack([c * level + s * down, c * down - s * level, ahead], axis=-2)
+    h, p, r = (np.asarray(angle, dtype=np.float64) for angle in (heading, pitch, roll))
+    sh, ch, sp, cp, sr, cr = np.sin(h), np.cos(h), np.sin(p), np.cos(p), np.sin(r), np.cos(r)
+    out = np.empty((*np.broadcast_shapes(h.shape, p.shape, r.shape), 3, 3))
+    out[..., 0, 0], out[..., 0, 1], out[..., 0, 2] = cr * ch + sr * sp * sh, sr * cp, sr * sp * ch - cr * sh
+    out[..., 1, 0], out[..., 1, 1], out[..., 1, 2] = cr * sp * sh - sr * ch, cr * cp, cr * sp * ch + sr * sh
+    out[..., 2, 0], out[..., 2, 1], out[..., 2, 2] = sh * cp, -sp, ch * cp
+    return out
 
 
 def _at_two_positions(references: Sequence[Reference]) -> bool:
@@ -180,11 +181,11 @@ class _Problem:
         self.headings = np.radians([one.heading_deg for one in references])
         kept = [one.view.pairs[one.view.inlier][:MOST_MATCHES] for one in references]
         most = max(len(pairs) for pairs in kept)
-        self.mine, self.theirs = np.zeros((count, most, 3)), np.zeros((count, most, 3))
+        self.mine, self.theirs = np.zeros((count, 3, most)), np.zeros((count, 3, most))
         self.given = np.zeros((count, most))
         for row, (one, pairs) in enumerate(zip(references, kept, strict=True)):
-            self.mine[row, : len(pairs)] = _rays(query, pairs[:, 0])
-            self.theirs[row, : len(pairs)] = _rays(one.features, pairs[:, 1])
+            self.mine[row, :, : len(pairs)] = _rays(query, pairs[:, 0]).T
+            self.theirs[row, :, : len(pairs)] = _rays(one.features, pairs[:, 1]).T
             self.given[row, : len(pairs)] = 1.0
         self.focal_px = camera_of(query)["params"][0]
         self.std = np.array([POSITION_M, POSITION_M, HEIGHT_M, np.inf, PITCH, ROLL, *[REFERENCE_PITCH] * count])
@@ -195,14 +196,15 @@ class _Problem:
         here = rotation(*poses[:, 3:6].T)  # (B, 3, 3)
         there = rotation(self.headings, poses[:, 6:], 0.0)  # (B, K, 3, 3)
         moved = poses[:, None, [0, 2, 1]] - self.eyes  # (B, K, 3)
-        x, y, z = np.moveaxis(np.einsum("bkij,bkj->bki", there, moved), -1, 0)
-        o = np.zeros_like(x)
-        cross = np.stack([o, -z, y, z, o, -x, -y, x, o], axis=-1).reshape(*x.shape, 3, 3)
+        x, y, z = np.moveaxis((there @ moved[..., None])[..., 0], -1, 0)
+        cross = np.zeros((*x.shape, 3, 3))
+        cross[..., 0, 1], cross[..., 0, 2], cross[..., 1, 2] = -z, y, -x
+        cross[..., 1, 0], cross[..., 2, 0], cross[..., 2, 1] = z, -y, x
         essential = cross @ there @ np.swapaxes(here, 1, 2)[:, None]
-        lines = np.einsum("bkij,kmj->bkmi", essential, self.mine)
-        back = np.einsum("bkji,kmj->bkmi", essential, self.theirs)
-        slopes = (lines[..., :2] ** 2).sum(axis=-1) + (back[..., :2] ** 2).sum(axis=-1)
-        distances = (self.theirs * lines).sum(axis=-1) / np.sqrt(slopes + 1e-12)
+        lines = essential @ self.mine  # (B, K, 3, M)
+        back = np.swapaxes(essential, 2, 3)[:, :, :2] @ self.theirs
+        slopes = lines[:, :, 0] ** 2 + lines[:, :, 1] ** 2 + back[:, :, 0] ** 2 + back[:, :, 1] ** 2
+        distances = (self.theirs * lines).sum(axis=2) / np.sqrt(slopes + 1e-12)
         return np.asarray(self.focal_px * distances)
 
     def explained(self, pose: Floats) -> float:

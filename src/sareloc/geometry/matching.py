@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
+import torch
+import torch.nn.functional as F
 
 from sareloc.arrays import Ints, Vectors
 from sareloc.geometry.local_features import LocalFeatures
@@ -14,14 +16,21 @@ MIN_COSINE = 0.82
 """Pairs of descriptors with a lower cosine are no match; the value of XFeat's authors."""
 
 
-def match_features(query: LocalFeatures, others: Sequence[LocalFeatures]) -> list[Ints]:
+def match_features(
+    query: LocalFeatures, others: Sequence[LocalFeatures], device: torch.device | None = None
+) -> Iterable[Ints]:
     """For each other image, the pairs (M, 2) of rows of the query's and of its keypoints that match.
 
     A pair matches if each descriptor is the other's nearest neighbour by cosine and the cosine is above 0.82; ties go
     to the first row. The pairs come in the order of the query's keypoints.
+
+    `device`: a GPU that compares the query with all images at once; ties are then broken in any way. Default: the CPU,
+    one image when its pairs are asked for.
     """
+    if device is not None and device.type != "cpu" and others:
+        return match_together(query, others, device)
     mine = _unit(query.descriptors)
-    return [_mutual(mine, _unit(other.descriptors)) for other in others]
+    return (_mutual(mine, _unit(other.descriptors)) for other in others)
 
 
 def _mutual(mine: Vectors, theirs: Vectors) -> Ints:
@@ -32,6 +41,27 @@ def _mutual(mine: Vectors, theirs: Vectors) -> Ints:
     rows = np.flatnonzero(cosines[np.arange(len(mine)), nearest] > MIN_COSINE)
     rows = rows[cosines[:, nearest[rows]].argmax(axis=0) == rows]  # of few columns: searching all takes twice as long
     return np.stack([rows, nearest[rows]], axis=1)
+
+
+@torch.inference_mode()
+def match_together(query: LocalFeatures, others: Sequence[LocalFeatures], device: torch.device) -> list[Ints]:
+    """As `match_features`, of one or more images at once."""
+    most = max(1, *(len(other) for other in others))
+    padded = np.zeros((len(others), most, query.descriptors.shape[1]), dtype=np.int8)  # rows of zeros match nothing
+    for row, other in enumerate(others):
+        padded[row, : len(other)] = other.descriptors
+    if not len(query):
+        return [np.zeros((0, 2), dtype=np.int64) for _ in others]
+    mine, theirs = (
+        F.normalize(torch.from_numpy(one).to(device, non_blocking=True).float(), dim=-1, eps=1e-6)
+        for one in (query.descriptors, padded)
+    )
+    cosines = mine @ theirs.transpose(1, 2)  # (K, N, M)
+    best, nearest = cosines.max(dim=2)
+    back = cosines.argmax(dim=1).gather(1, nearest)
+    matched = (back == torch.arange(len(query), device=device)) & (best > MIN_COSINE)
+    found = torch.where(matched, nearest, -1).cpu().numpy()
+    return [np.stack([rows := np.flatnonzero(row >= 0), row[rows]], axis=1) for row in found]
 
 
 def _unit(descriptors: npt.NDArray[np.int8]) -> Vectors:

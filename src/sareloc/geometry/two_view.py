@@ -6,10 +6,14 @@ only turned, which a fundamental matrix does not describe.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
+import torch
 
 from sareloc.arrays import Bools, Floats, Ints
 from sareloc.geometry.local_features import LocalFeatures
@@ -22,6 +26,7 @@ TRANSFER_PX = 4.0
 FEWEST = 8
 """Matches that a fundamental matrix needs to be more than fitted to them."""
 RANSAC = {"max_iterations": 250, "min_iterations": 50, "success_prob": 0.99}
+REFINING = {"max_iterations": 1}  # of the model after RANSAC, of which the inliers alone are used
 CELLS = 8  # of the grid by which the spread of inliers is measured, along each side
 
 
@@ -87,11 +92,23 @@ def inlier_pairs(query: LocalFeatures, other: LocalFeatures, view: TwoView) -> I
     return InlierPairs(query_xy, photo_xy, query.size, other.size, planar)
 
 
-def verify(query: LocalFeatures, others: Sequence[LocalFeatures | None]) -> list[TwoView | None]:
-    """The two-view geometry of a query and each other photo; None for None. Deterministic."""
+def verify(
+    query: LocalFeatures, others: Sequence[LocalFeatures | None], device: torch.device | None = None
+) -> list[TwoView | None]:
+    """The two-view geometry of a query and each other photo; None for None. Deterministic on a CPU.
+
+    The geometry of one photo is estimated, in a thread, while others are matched. `device`: as for `match_features`.
+    """
     known = [other for other in others if other is not None]
-    found = (two_view(query, other, pairs) for other, pairs in zip(known, match_features(query, known), strict=True))
-    return [None if other is None else next(found) for other in others]
+    matched = zip(known, match_features(query, known, device), strict=True)
+    found = iter([_threads().submit(two_view, query, other, pairs) for other, pairs in matched])
+    return [None if other is None else next(found).result() for other in others]
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """PoseLib computes without Python's lock."""
+    return ThreadPoolExecutor(os.cpu_count(), "two-view")
 
 
 def two_view(query: LocalFeatures, other: LocalFeatures, pairs: Ints) -> TwoView:
@@ -102,8 +119,8 @@ def two_view(query: LocalFeatures, other: LocalFeatures, pairs: Ints) -> TwoView
     if len(pairs) < FEWEST:
         return TwoView(pairs, none, none, 0)
     a, b = query.xy[pairs[:, 0]].astype(np.float64), other.xy[pairs[:, 1]].astype(np.float64)
-    _, epipolar = poselib.estimate_fundamental(a, b, {**RANSAC, "max_epipolar_error": EPIPOLAR_PX}, {})
-    _, transfer = poselib.estimate_homography(a, b, {**RANSAC, "max_reproj_error": TRANSFER_PX}, {})
+    _, epipolar = poselib.estimate_fundamental(a, b, {**RANSAC, "max_epipolar_error": EPIPOLAR_PX}, REFINING)
+    _, transfer = poselib.estimate_homography(a, b, {**RANSAC, "max_reproj_error": TRANSFER_PX}, REFINING)
     inlier, planar = (np.asarray(found["inliers"], dtype=np.bool_) for found in (epipolar, transfer))
     return TwoView(pairs, inlier, planar, _occupied(a[inlier], query.size))
 

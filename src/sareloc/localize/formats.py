@@ -1,22 +1,40 @@
-"""Fixes as GeoJSON, CSV, GPX and lines of text. Pure functions."""
+"""Fixes as GeoJSON, CSV, GPX, KML and lines of text. Pure functions.
+
+Times are UTC in ISO 8601, such as 2024-05-31T12:00:00Z. Headings are degrees clockwise from true north. GPX has no
+element for the direction of a photo: heading_deg, radius_m and confidence are extensions in the namespace `EXTENSIONS`.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-from collections.abc import Iterable, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 from sareloc.localize.estimate import Fix, LatLon
+from sareloc.photos.geotags import EPOCH
 
-Answer = tuple[str, Fix]
-"""A photo's name and its fix."""
 
-CSV_COLUMNS = ("photo", "lat", "lon", "radius_m", "confidence", "match", "distance")
-GPX = "http://www.topografix.com/GPX/1/1"
+class Answer(NamedTuple):
+    """A query and its fix."""
+
+    name: str
+    """The photo's file name, or a name for a frame of a video."""
+    time: float | None
+    """When it was taken, in seconds since 1970, UTC; None: unknown."""
+    fix: Fix
+
+
+CSV_COLUMNS = ("photo", "lat", "lon", "radius_m", "confidence", "match", "distance", "heading_deg", "time")
+GEOTAG_COLUMNS = ("file", "lat", "lon", "radius_m", "confidence", "heading_deg", "time")
+GPX, EXTENSIONS, KML = "http://www.topografix.com/GPX/1/1", "urn:sareloc:gpx:1", "http://www.opengis.net/kml/2.2"
 DIGITS = 7  # of a degree: a centimetre
+EYE_M = 1.7  # height of the camera over the ground, for views in KML
+NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # characters that XML cannot have
 
 
 def sentence(photo: str, fix: Fix) -> str:
@@ -36,56 +54,163 @@ def _place(latlon: LatLon, radius_m: float | None, confidence: float) -> str:
     return f"{latlon[0]:.6f}, {latlon[1]:.6f} within {radius_m:.0f} m, confidence {confidence:.2f}"
 
 
+def iso_time(time: float | None) -> str | None:
+    """The time in ISO 8601, with milliseconds if it has a fraction; None if it is unknown."""
+    if time is None:
+        return None
+    moment = EPOCH + timedelta(milliseconds=round(time * 1000))
+    return moment.isoformat(timespec="milliseconds" if moment.microsecond else "seconds").replace("+00:00", "Z")
+
+
 def geojson(answers: Iterable[Answer]) -> str:
     """A FeatureCollection of Points; the geometry is null without a position."""
-    features = [_feature(photo, fix) for photo, fix in answers]
-    return json.dumps({"type": "FeatureCollection", "features": features})
+    return json.dumps({"type": "FeatureCollection", "features": [_feature(answer) for answer in answers]})
 
 
 def csv_table(answers: Iterable[Answer]) -> str:
-    """A CSV with the columns `CSV_COLUMNS`: the position (empty if there is none) and the first match."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(CSV_COLUMNS)
-    for photo, fix in answers:
-        latitude, longitude = ("", "") if fix.latlon is None else (round(degree, DIGITS) for degree in fix.latlon)
-        radius = "" if fix.radius_m is None else round(fix.radius_m, 1)
-        first = (fix.matches[0].photo, round(fix.matches[0].distance, 4)) if fix.matches else ("", "")
-        table.writerow((photo, latitude, longitude, radius, round(fix.confidence, 4), *first))
-    return text.getvalue()
+    """A CSV with the columns `CSV_COLUMNS`; the position is empty if there is none, the match is the first."""
+    return _csv(CSV_COLUMNS, (_csv_row(answer) for answer in answers))
 
 
 def geotags_csv(answers: Iterable[Answer]) -> str:
-    """A table of geotags that `sareloc map build` reads beside photos: file, lat, lon, radius_m, confidence."""
+    """A table of geotags that `sareloc map build` reads beside photos, with the columns `GEOTAG_COLUMNS`."""
+    rows = (
+        (name, *latlon, round(fix.radius_m or 0, 1), round(fix.confidence, 4), _heading(fix), _iso(time))
+        for (name, time, fix), latlon in _found(answers)
+    )
+    return _csv(GEOTAG_COLUMNS, rows)
+
+
+def gpx(answers: Iterable[Answer], *, track: bool = False) -> str:
+    """A GPX 1.1 file with a waypoint for each photo that has a position; `track`: with one track of them instead."""
+    ElementTree.register_namespace("", GPX)
+    ElementTree.register_namespace("sareloc", EXTENSIONS)
+    root = ElementTree.Element(f"{{{GPX}}}gpx", version="1.1", creator="sareloc")
+    parent, kind = root, "wpt"
+    if track:
+        parent, kind = _add(_add(root, GPX, "trk"), GPX, "trkseg"), "trkpt"
+    for answer, (latitude, longitude) in _found(answers):
+        point = _add(parent, GPX, kind)
+        point.attrib |= {"lat": f"{latitude:.{DIGITS}f}", "lon": f"{longitude:.{DIGITS}f}"}
+        if answer.time is not None:
+            _add(point, GPX, "time", _iso(answer.time))
+        _add(point, GPX, "name", answer.name)
+        _add(point, GPX, "desc", _reliability(answer.fix))
+        extensions = _add(point, GPX, "extensions")
+        for name, value in _measures(answer.fix).items():
+            _add(extensions, EXTENSIONS, name, f"{value:g}")
+    return _xml(root)
+
+
+def kml(answers: Iterable[Answer], *, track: bool = False) -> str:
+    """A KML 2.2 file with a placemark for each photo that has a position; `track`: also with a line through them.
+
+    A photo with a heading has a camera, which Google Earth shows the view of.
+    """
+    ElementTree.register_namespace("", KML)
+    root = ElementTree.Element(f"{{{KML}}}kml")
+    document, found = _add(root, KML, "Document"), list(_found(answers))
+    if track and len(found) > 1:
+        placemark = _add(document, KML, "Placemark")
+        _add(placemark, KML, "name", "track")
+        _add(_add(placemark, KML, "LineString"), KML, "coordinates", " ".join(_lonlat(latlon) for _, latlon in found))
+    for answer, latlon in found:
+        placemark = _add(document, KML, "Placemark")
+        _add(placemark, KML, "name", answer.name)
+        _add(placemark, KML, "description", _reliability(answer.fix))
+        if answer.fix.heading_deg is not None:
+            camera = _add(placemark, KML, "Camera")
+            looking = {"longitude": latlon[1], "latitude": latlon[0], "altitude": EYE_M}
+            for name, value in (looking | {"heading": answer.fix.heading_deg, "tilt": 90}).items():
+                _add(camera, KML, name, str(round(value, DIGITS)))
+            _add(camera, KML, "altitudeMode", "relativeToGround")
+        if answer.time is not None:
+            _add(_add(placemark, KML, "TimeStamp"), KML, "when", _iso(answer.time))
+        data = _add(placemark, KML, "ExtendedData")
+        for name, value in _measures(answer.fix).items():
+            entry = _add(data, KML, "Data")
+            entry.set("name", name)
+            _add(entry, KML, "value", f"{value:g}")
+        _add(_add(placemark, KML, "Point"), KML, "coordinates", _lonlat(latlon))
+    return _xml(root)
+
+
+POINT_FORMATS: Mapping[str, Callable[[Sequence[Answer]], str]] = {
+    "geojson": geojson,
+    "csv": csv_table,
+    "gpx": gpx,
+    "kml": kml,
+}
+"""Formats by name; for CSV also see `geotags_csv`."""
+TRACK_FORMATS: Mapping[str, Callable[[Sequence[Answer]], str]] = {
+    **POINT_FORMATS,
+    "gpx": lambda answers: gpx(answers, track=True),
+    "kml": lambda answers: kml(answers, track=True),
+}
+"""Formats by name, for answers along one path."""
+
+
+def _found(answers: Iterable[Answer]) -> Iterator[tuple[Answer, LatLon]]:
+    """The answers with a position, rounded."""
+    for answer in answers:
+        if answer.fix.latlon is not None:
+            latitude, longitude = (round(degree, DIGITS) for degree in answer.fix.latlon)
+            yield answer, (latitude, longitude)
+
+
+def _csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow(("file", "lat", "lon", "radius_m", "confidence"))
-    for photo, fix in answers:
-        if fix.latlon is not None and fix.radius_m is not None:
-            latlon = (round(degree, DIGITS) for degree in fix.latlon)
-            table.writerow((photo, *latlon, round(fix.radius_m, 1), round(fix.confidence, 4)))
+    table.writerow(columns)
+    table.writerows(rows)
     return text.getvalue()
 
 
-def gpx(answers: Sequence[Answer]) -> str:
-    """A GPX 1.1 file with a waypoint for each photo that has a position."""
-    ElementTree.register_namespace("", GPX)
-    root = ElementTree.Element(f"{{{GPX}}}gpx", version="1.1", creator="sareloc")
-    for photo, fix in answers:
-        if fix.latlon is not None:
-            latitude, longitude = (f"{degree:.{DIGITS}f}" for degree in fix.latlon)
-            point = ElementTree.SubElement(root, f"{{{GPX}}}wpt", lat=latitude, lon=longitude)
-            ElementTree.SubElement(point, f"{{{GPX}}}name").text = photo
-            said = f"within {fix.radius_m:.0f} m, confidence {fix.confidence:.2f}"
-            ElementTree.SubElement(point, f"{{{GPX}}}desc").text = said
+def _csv_row(answer: Answer) -> tuple[object, ...]:
+    name, time, fix = answer
+    latitude, longitude = ("", "") if fix.latlon is None else (round(degree, DIGITS) for degree in fix.latlon)
+    radius = "" if fix.radius_m is None else round(fix.radius_m, 1)
+    first = (fix.matches[0].photo, round(fix.matches[0].distance, 4)) if fix.matches else ("", "")
+    return name, latitude, longitude, radius, round(fix.confidence, 4), *first, _heading(fix), _iso(time)
+
+
+def _heading(fix: Fix) -> object:
+    return "" if fix.heading_deg is None else round(fix.heading_deg, 1) % 360
+
+
+def _iso(time: float | None) -> str:
+    return iso_time(time) or ""
+
+
+def _measures(fix: Fix) -> dict[str, float]:
+    """What GPX and KML have no elements for: heading (if known), radius and confidence."""
+    known = {"heading_deg": fix.heading_deg, "radius_m": fix.radius_m}
+    return {name: round(value, 1) for name, value in known.items() if value is not None} | {
+        "confidence": round(fix.confidence, 4)
+    }
+
+
+def _reliability(fix: Fix) -> str:
+    return f"within {fix.radius_m:.0f} m, confidence {fix.confidence:.2f}"
+
+
+def _lonlat(latlon: LatLon) -> str:
+    return f"{latlon[1]:.{DIGITS}f},{latlon[0]:.{DIGITS}f}"
+
+
+def _add(parent: ElementTree.Element, space: str, name: str, text: str | None = None) -> ElementTree.Element:
+    child = ElementTree.SubElement(parent, f"{{{space}}}{name}")
+    child.text = None if text is None else NOT_XML.sub("\ufffd", text)
+    return child
+
+
+def _xml(root: ElementTree.Element) -> str:
     ElementTree.indent(root)
-    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
 
 
-def _feature(photo: str, fix: Fix) -> dict[str, Any]:
-    told = fix.to_json(photo)
-    del told["latlon"]
-    geometry = None
-    if fix.latlon is not None:
-        geometry = {"type": "Point", "coordinates": [fix.latlon[1], fix.latlon[0]]}
+def _feature(answer: Answer) -> dict[str, Any]:
+    told = answer.fix.to_json(answer.name) | {"time": iso_time(answer.time)}
+    latlon = told.pop("latlon")
+    geometry = None if latlon is None else {"type": "Point", "coordinates": [latlon[1], latlon[0]]}
     return {"type": "Feature", "geometry": geometry, "properties": told}

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
 from sareloc.arrays import Ints
 from sareloc.errors import ArgumentError, MapError, PhotoError
-from sareloc.geometry import InlierPairs
+from sareloc.geometry import InlierPairs, LocalFeatures
 from sareloc.localize.calibration import calibrate_by_map
 from sareloc.localize.estimate import (
     MIN_CONFIDENCE,
@@ -155,7 +158,13 @@ class Localizer:
             yield replace(fix, matches=found.matches[:top])
 
     def localize_walk(
-        self, photos: Sequence[Query], reach_m: float | Sequence[float], *, near: Near = None, top: int = 5
+        self,
+        photos: Sequence[Query],
+        reach_m: float | Sequence[float],
+        *,
+        near: Near = None,
+        top: int = 5,
+        progress: bool = False,
     ) -> list[Fix | PhotoError]:
         """As `localize_many`, for the photos of one walk, whose places are estimated together (see `estimate_walk`).
 
@@ -163,10 +172,12 @@ class Localizer:
 
         reach_m: the largest distance between two photos that follow each other; one number, or one for each of the
         T - 1 steps, such as a speed in m/s times the seconds between them. A photo that cannot be decoded counts as one
-        without matches.
+        without matches. progress: show a bar on standard error.
         """
         _check(photos, top)
-        found = list(self._search(photos, _area(near), top))
+        searched = self._search(photos, _area(near), top)
+        bar = tqdm(searched, total=len(photos), desc="localize", unit="photo", disable=None if progress else True)
+        found = list(bar)
         seen = [Candidates(()) if isinstance(one, PhotoError) else one for one in found]
         fixes = estimate_walk(
             [one.matches[: self.search.candidates] for one in seen],
@@ -215,21 +226,27 @@ class Localizer:
             for query in queries
         ]
 
-    def _verified(self, images: Sequence[QueryImage], retrieved: Matches, counts: Ints) -> Iterator[Candidates]:
+    def _verified(self, images: Sequence[QueryImage], retrieved: Matches, counts: Ints) -> list[Candidates]:
         """What was found for each image, of which the first `counts` (N,) matches are verified."""
         lists = _lists(retrieved)
         if self.verifier is None:
-            yield from (Candidates(matches) for matches in lists)
-            return
-        features = iter(self.verifier.features([image for image, count in zip(images, counts, strict=True) if count]))
-        temperature = self.calibration.temperature
-        for row, count in enumerate(counts.tolist()):
-            if not count:
-                yield Candidates(lists[row])
-                continue
-            verified = self.verifier.verify(next(features), retrieved.ids[row, :count], retrieved.files[row][:count])
-            pose = find_pose(verified, retrieved.latlon[row, :count], retrieved.distances[row, :count], temperature)
-            yield Candidates(_ranked(lists[row], verified, temperature), pose)
+            return [Candidates(matches) for matches in lists]
+        verifier, temperature = self.verifier, self.calibration.temperature
+
+        def verified(row: int, features: LocalFeatures) -> Candidates:
+            ids, files = retrieved.ids[row, : counts[row]], retrieved.files[row][: counts[row]]
+            found = verifier.verify(features, ids, files)
+            latlon, distances = retrieved.latlon[row, : counts[row]], retrieved.distances[row, : counts[row]]
+            pose = find_pose(found, latlon, distances, temperature)
+            return Candidates(_ranked(lists[row], found, temperature), pose)
+
+        candidates = [Candidates(matches) for matches in lists]
+        rows = np.flatnonzero(counts).tolist()
+        with ThreadPoolExecutor(os.cpu_count(), "verify") as threads:
+            found = threads.map(verified, rows, verifier.features([images[row] for row in rows]))
+            for row, one in zip(rows, found, strict=True):
+                candidates[row] = one
+        return candidates
 
     def inlier_pairs(self, photo: Query, photo_id: int, file: str) -> InlierPairs | None:
         """The matched keypoints of a query and a photo of the map that agree: of a match, its `id` and `photo`.

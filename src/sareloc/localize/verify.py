@@ -131,7 +131,7 @@ class Verifier:
         if len(ids) and not held:
             self._warn(files)
         photos = [held.get(photo_id) for photo_id in ids.tolist()]
-        views = verify(query, photos)
+        views = verify(query, photos, self.extractor.device)
         return Verified(query, tuple(photos), tuple(views), count_inliers(views), self.place_map.headings_deg(ids))
 
     def inlier_pairs(self, query: LocalFeatures, photo_id: int, file: str) -> InlierPairs | None:
@@ -140,7 +140,7 @@ class Verifier:
         None if the photo's features are neither in the map nor can be computed from its file.
         """
         other = self._features_of_photos(np.array([photo_id]), [file]).get(photo_id)
-        (view,) = verify(query, [other])
+        (view,) = verify(query, [other], self.extractor.device)
         return None if other is None or view is None else inlier_pairs(query, other, view)
 
     def _features_of_photos(self, ids: Ints, files: Sequence[str]) -> dict[int, LocalFeatures]:

@@ -25,13 +25,15 @@ from sareloc.maps.examine import (
     Conflict,
     Geotags,
     Given,
+    Listing,
     Tally,
     corrected,
     examine,
+    files_in,
+    list_images,
     list_photos,
     pick_new,
     read_beside,
-    read_tables,
     set_aside,
     tabled,
 )
@@ -52,10 +54,11 @@ from sareloc.maps.store import (
     open_store,
 )
 from sareloc.models.place_model import PlaceModel
-from sareloc.photos import Geotag, ViewOptions, file_of, find_photos, stamp
+from sareloc.photos import Geotag, ViewOptions, file_of, parse_address, stamp
 from sareloc.photos.addresses import without_fragment
 from sareloc.photos.decoding import TRUNCATED, is_truncated
 from sareloc.photos.finding import NOT_UTF8, is_utf8
+from sareloc.photos.track_geotags import TrackOptions
 
 CHUNK = 2048  # photos examined before they are described; a resumed run must divide them in the same way
 
@@ -97,7 +100,8 @@ class SyncReport(BuildReport):
     """What was done with the photos, and with those of the map that are no longer in the folders."""
 
     removed: tuple[str, ...] = ()
-    """Photos that were removed from the map, as their files no longer exist or are now cut into other views."""
+    """Photos that were removed from the map: their files no longer exist or are cut into other views, or they are
+    frames of the given videos that were not chosen along the track."""
     dry_run: bool = False
     """Whether nothing was written."""
 
@@ -108,6 +112,7 @@ def build_map(
     out: str | Path,
     *,
     geotags: Geotags | None = None,
+    track: TrackOptions | None = None,
     dim: int | None = None,
     storage: Storage = "float16",
     keypoints: int | None = None,
@@ -120,10 +125,12 @@ def build_map(
 
     `photos`: a folder (with its subfolders), or folders and files. `out`: a file (.gpkg) or a server address
     (milvus://host:19530/city); the map is created when the first photos are written. Positions come from the table
-    `geotags`, a file or the geotags by photo (default: geotags.csv or geotags.geojson in the folder, see
-    `read_geotag_table`), else from EXIF, else from file names; photos without a position are skipped and listed. Photos
-    in the map whose position, heading or time has changed are updated and keep their descriptors. `dim`: keep the first
-    `dim` dimensions of the descriptors; default: all. `storage`: type of the numbers of a descriptor in a file.
+    `geotags`, a file or the geotags by photo (default: geotags.csv or another table in the folder, see
+    `find_geotagged`), else by `read_geotag`, else from the tracks in `track` at the photos' times;
+    photos without a position are skipped and listed. Photos in the map whose position, heading or time has changed are
+    updated and keep their descriptors. Videos, given or in folders, become frames along the tracks (see
+    `frames_on_track`). `dim`: keep the first `dim` dimensions of the descriptors; default: all.
+    `storage`: type of the numbers of a descriptor in a file.
     `keypoints`: of the local features of each photo, which are then computed for all photos of the map that have none,
     and which a server does not store; 0: no local features; default: those of the map, 1024 if it has none (see
     `add_local_features`). `views`: how 360° photos, which have GPano tags, are cut into views; default: as before in
@@ -132,14 +139,14 @@ def build_map(
     decode photos; 0: this one. Raises MapError if the map was built by another model, has local features with another
     number of keypoints, or other views, PhotoError if there are no photos.
     """
-    start, listed = time.monotonic(), list_photos(photos)
+    start, files = time.monotonic(), list_photos(photos, videos=True)
     manifest = MapManifest(model.name, model.fingerprint(), dim or model.dim, storage)
     with Target(out, manifest, keypoints, views) as target:
-        table = read_tables(photos, geotags, listed)
-        found = target.expand(listed, workers, progress)
-        tally = _Adding(target, lambda: model, table.tags, batch, workers).add(found.images, progress)
+        listing = list_images(photos, files, geotags, track)
+        found = target.expand(listing.photos, workers, progress)
+        tally = _Adding(target, lambda: model, batch, workers).add(found.in_place_of(listing), progress)
         features, notes = target.add_features(model.runs_on, workers, progress)
-        report = make_report(tally, target.gone(), (*table.notes, *found.notes, *notes), start, features)
+        report = make_report(tally, target.gone(), (*listing.notes, *found.notes, *notes), start, features)
         report = replace(report, panoramas=found.panoramas)
     if target.store is not None:
         build_index(out)
@@ -152,6 +159,7 @@ def add_photos(
     path: str | Path,
     *,
     geotags: str | Path | None = None,
+    track: TrackOptions | None = None,
     views: ViewOptions | None = None,
     batch: int = 8,
     workers: int = 0,
@@ -168,6 +176,7 @@ def add_photos(
         photos,
         path,
         geotags=geotags,
+        track=track,
         dim=manifest.dim,
         storage=manifest.storage,
         keypoints=keypoints or 0,
@@ -184,6 +193,7 @@ def sync_map(
     path: str | Path,
     *,
     geotags: str | Path | None = None,
+    track: TrackOptions | None = None,
     batch: int = 8,
     workers: int = 0,
     device: str | None = None,
@@ -194,7 +204,7 @@ def sync_map(
     """Synchronize a map with folders of photos: add new photos, update changed ones, remove those that no longer exist.
 
     Photos of the map outside of these folders are not changed. 360° photos are cut as before in this map. Local
-    features are computed if the map was built with them. See `build_map` for `photos`, `geotags`, `batch` and
+    features are computed if the map was built with them. See `build_map` for `photos`, `geotags`, `track`, `batch` and
     `workers`. `model`: the one that the map was built with, or its checkpoint; default: the packaged model that the map
     was built with. It is loaded, on `device`, only if there are photos to describe. Raises PhotoError if a folder does
     not exist or has no photos, as when its disk is not mounted, unless `allow_empty`: then all photos of the map that
@@ -202,22 +212,22 @@ def sync_map(
     """
     start = time.monotonic()
     items = [Path(photos)] if isinstance(photos, str | Path) else [Path(item) for item in photos]
-    listed = [photo for item in items for photo in _photos_in(item, allow_empty)]
+    files = [file for item in items for file in _files_in(item, allow_empty)]
     with open_store(path, write=not dry_run) as store:
         target = Target(path, store.manifest, 0 if dry_run else read_keypoints(store) or 0)
         target.store = store
         if isinstance(model, PlaceModel):
             _check_same(store, _manifest_with(store.manifest, model))
-        table = read_tables(photos, geotags, listed)
+        listing = list_images(photos, files, geotags, track)
         load = cache(lambda: _load(model, store, device))
-        adding = _Adding(target, load, table.tags, batch, workers, dry_run)
+        adding = _Adding(target, load, batch, workers, dry_run)
         target.views = check_view_options(store, None)
-        found = target.expand(listed, workers, progress)
-        tally, inside = adding.add(found.images, progress), _inside(store, items)
+        found = target.expand(listing.photos, workers, progress)
+        tally, inside = adding.add(found.in_place_of(listing), progress), _inside(store, items)
         gone = {i: name for i, name in gone_photos(store) if i not in adding.updated_ids}
         removed = {i: name for i, name in gone.items() if inside(name)}
-        files = {target.photo_name(photo) for photo in listed if photo not in found.unread}
-        removed |= outdated(store, files, {target.photo_name(image) for image in found.images})
+        unread = {target.photo_name(photo) for photo in found.unread}
+        removed |= outdated(store, {target.photo_name(image) for image in found.images}, unread)
         if removed and not dry_run:
             store.remove(np.array(list(removed), dtype=np.int64))
         on = model.runs_on if isinstance(model, PlaceModel) else device
@@ -225,7 +235,7 @@ def sync_map(
     if not dry_run:
         build_index(path)
     left = tuple(name for i, name in gone.items() if i not in removed)
-    report = make_report(tally, left, (*table.notes, *found.notes, *notes), start, features)
+    report = make_report(tally, left, (*listing.notes, *found.notes, *notes), start, features)
     report = replace(report, panoramas=found.panoramas)
     return SyncReport(**vars(report), removed=tuple(removed.values()), dry_run=dry_run)
 
@@ -329,14 +339,15 @@ def make_report(
     tally: Tally, gone: tuple[str, ...], notes: tuple[str, ...], start: float, features: int
 ) -> BuildReport:
     """The report of a tally; `notes`: other warnings; `start`: `time.monotonic` at the start."""
+    errors = tally.unreadable
     return BuildReport(
         added=tally.added,
         updated=tally.updated,
         already=tally.already,
         duplicates=tally.duplicates,
         conflicts=tuple(tally.conflicts),
-        untagged=tuple(dict.fromkeys(map(without_fragment, tally.untagged))),
-        unreadable=tuple(_by_file(tally.unreadable)),
+        untagged=tuple(dict.fromkeys(map(_whole, tally.untagged))),
+        unreadable=tuple(PhotoError(*told) for told in {(_whole(e.photo), e.reason): 0 for e in errors}),
         gone=gone,
         seconds=time.monotonic() - start,
         notes=tuple(dict.fromkeys((*notes, *tally.notes))),
@@ -344,10 +355,9 @@ def make_report(
     )
 
 
-def _by_file(errors: Iterable[PhotoError]) -> Iterable[PhotoError]:
-    """The errors; of views of one file with the same reason, one."""
-    told = dict.fromkeys((without_fragment(error.photo), error.reason) for error in errors)
-    return [PhotoError(photo, reason) for photo, reason in told]
+def _whole(photo: str) -> str:
+    """The 360° photo of a view, so that it is named once for all of them; any other photo itself."""
+    return photo if parse_address(photo).view is None else without_fragment(photo)
 
 
 def _check_same(store: MapStore, wanted: MapManifest) -> None:
@@ -369,7 +379,6 @@ class _Adding:
     target: Target
     model: Callable[[], PlaceModel]
     """Called if there are photos to describe."""
-    table: Mapping[str, Geotag]
     batch: int
     workers: int
     dry_run: bool = False
@@ -377,33 +386,35 @@ class _Adding:
     updated_ids: set[int] = field(default_factory=set)
     """Ids of the photos whose name or geotag was updated, or would be."""
 
-    def add(self, paths: Sequence[Path], progress: bool) -> Tally:
+    def add(self, listing: Listing, progress: bool) -> Tally:
         """Update the photos that are in the map, and add the others."""
-        tally = Tally()
-        named = {self.target.photo_name(path): path for path in paths}
+        tally = Tally(unreadable=list(listing.errors))
+        named = {self.target.photo_name(path): path for path in listing.photos}
         for name in [name for name in named if not is_utf8(name)]:
             tally.unreadable.append(PhotoError(named.pop(name), NOT_UTF8))
         entries = self.target.entries(list(named))
         same = {name: path for name, path in named.items() if name in entries and entries[name].stamp == stamp(path)}
-        self._update(corrected(((name, self._given(path)) for name, path in same.items()), entries, tally))
+        given = ((name, tabled(path, listing.tags) or read_beside(path)) for name, path in same.items())
+        self._update(corrected(given, entries, tally))
         with (
             ThreadPoolExecutor(max(self.workers, 1)) as threads,
             tqdm(
-                total=len(named), initial=tally.total, desc="map", unit="photo", disable=None if progress else True
+                total=len(named) + tally.total,
+                initial=tally.total,
+                desc="map",
+                unit="photo",
+                disable=None if progress else True,
             ) as bar,
         ):
             # a dry run writes nothing that the next chunk could find: it examines all photos at once
             for chunk in _chunks(list(named.items()), len(named) if self.dry_run else CHUNK):
                 rest = [(path, name) for name, path in chunk if name not in same]
-                examined = threads.map(_examine, rest, repeat(self.table))
+                examined = threads.map(_examine, rest, repeat(listing.tags))
                 new, changed = pick_new(set_aside(examined, tally), self.target.store, entries, tally)
                 self._update(changed)
                 self._describe(new, tally, bar)
                 bar.update(tally.total - bar.n)
         return tally
-
-    def _given(self, path: Path) -> Geotag | None:
-        return tabled(path, self.table) or read_beside(path)
 
     def _update(self, entries: Sequence[Entry]) -> None:
         self.updated_ids |= {entry.photo_id for entry in entries}
@@ -438,8 +449,8 @@ def _manifest_with(manifest: MapManifest, model: PlaceModel) -> MapManifest:
     return replace(manifest, model=model.name, fingerprint=model.fingerprint())
 
 
-def _photos_in(item: Path, allow_empty: bool) -> list[Path]:
-    found = [] if is_gone(item) else [item] if item.is_file() else find_photos(item)
+def _files_in(item: Path, allow_empty: bool) -> list[Path]:
+    found = [] if is_gone(item) else files_in(item, videos=True)
     if not found and not allow_empty:
         raise PhotoError(
             item,
@@ -454,7 +465,7 @@ def _inside(store: MapStore, folders: Iterable[Path]) -> Callable[[str], bool]:
     roots = [os.path.abspath(folder) for folder in folders]
 
     def is_inside(file: str) -> bool:
-        path = os.path.abspath(store.photo_path(file))
+        path = os.path.abspath(file_of(store.photo_path(file)))
         return any(path == root or path.startswith(os.path.join(root, "")) for root in roots)
 
     return is_inside

@@ -22,7 +22,12 @@ from sareloc.photos import (
     stamp,
 )
 from sareloc.photos.addresses import without_fragment
-from sareloc.photos.finding import TABLES, TableTags, is_url, match_table, remote_stamp, turned
+from sareloc.photos.finding import EXTENSIONS, TableTags, is_url, match_table, read_tables_beside, remote_stamp, turned
+from sareloc.photos.sidecars import find_takeout_json
+from sareloc.photos.tables import counted
+from sareloc.photos.track_geotags import TrackOptions, geotags_by_options
+from sareloc.photos.video_geotags import frames_on_track
+from sareloc.photos.videos import VIDEO_EXTENSIONS, is_video
 from sareloc.photos.xmp import find_sidecar
 
 Given = str | Path | Sequence[str | Path]
@@ -31,6 +36,7 @@ Geotags = str | Path | Mapping[Path, Geotag]
 """A table of geotags: its file (see `read_geotag_table`), or the geotags of photos."""
 Where = TypeVar("Where", str, Path)
 CONFLICT_M = 1.0
+NEEDS_TRACK = "a video: its frames are placed by a track, give one (--track FILE)"
 
 
 @dataclass(frozen=True)
@@ -87,25 +93,85 @@ class Tally:
         self.notes += other.notes
 
 
-def list_photos(given: Given) -> list[Path]:
-    """The photos in folders and their subfolders, and single photos. Raises PhotoError if there are none."""
+def list_photos(given: Given, *, videos: bool = False) -> list[Path]:
+    """The photos in folders and their subfolders, and single photos. Raises PhotoError if there are none.
+
+    `videos`: also the videos in folders; a video that is given itself is always listed.
+    """
     items = _items(given)
-    photos = [photo for item in items for photo in ([item] if item.is_file() else find_photos(item))]
+    photos = [photo for item in items for photo in files_in(item, videos=videos)]
     if not photos:
         raise PhotoError(", ".join(map(str, items)), "holds no photos")
     return photos
 
 
-def read_tables(given: Given, table: Geotags | None, photos: Sequence[Path]) -> TableTags:
-    """Geotags of `photos`: from this table; default: from geotags.csv or geotags.geojson in each given folder."""
+def files_in(item: Path, *, videos: bool) -> list[Path]:
+    """The photos in a folder, with its subfolders, or a single photo, which may be at an address in a file."""
+    extensions = (*EXTENSIONS, *VIDEO_EXTENSIONS) if videos else EXTENSIONS
+    return [item] if file_of(item).is_file() else find_photos(item, extensions)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The images for a map: photos, and frames of videos."""
+
+    photos: tuple[Path, ...]
+    """Their addresses."""
+    tags: Mapping[str, Geotag]
+    """Geotags from tables and tracks, by absolute path."""
+    errors: tuple[PhotoError, ...] = ()
+    """Of videos none of whose frames is used."""
+    notes: tuple[str, ...] = ()
+
+
+def list_images(
+    given: Given, files: Sequence[Path], geotags: Geotags | None, track: TrackOptions | None = None
+) -> Listing:
+    """The images in `files`, which are photos and videos found in `given`, with their geotags (see `read_tables`).
+
+    Videos become frames along the track (see `frames_on_track`). Without a track they are not used: a video that is
+    given itself is an error, those in folders a note.
+    """
+    photos, videos = [file for file in files if not is_video(file)], [file for file in files if is_video(file)]
+    table = read_tables(given, geotags, photos, track if photos else None)
+    if not videos:
+        return Listing(tuple(photos), table.tags, (), table.notes)
+    if track is None:
+        named = set(_items(given))
+        errors = tuple(PhotoError(video, NEEDS_TRACK) for video in videos if video in named)
+        others = [str(video) for video in videos if video not in named]
+        note = (f"{counted(others, 'video')} not used: frames of a video are placed by a track (--track FILE)",)
+        return Listing(tuple(photos), table.tags, errors, (*table.notes, *(note if others else ())))
+    report = frames_on_track(videos, track)
+    placed = {os.path.abspath(frame): geotag for frame, geotag in report.geotags.items()}
+    return Listing((*photos, *report.geotags), {**placed, **table.tags}, report.errors, (*table.notes, *report.notes))
+
+
+def read_tables(
+    given: Given, table: Geotags | None, photos: Sequence[Path], track: TrackOptions | None = None
+) -> TableTags:
+    """Geotags of `photos`: from this table; default: from the `TABLES` in each given folder.
+
+    `track`: photos that are in no table and have no position of their own get one from these tracks; what they told is
+    in the notes.
+    """
+    tables = _read_tables(given, table, photos)
+    if track is None:
+        return tables
+    report = geotags_by_options(photos, track, tables.tags)
+    placed = {os.path.abspath(photo): geotag for photo, geotag in report.geotags.items()}
+    reasons = [f"{photo}: no position from the track, {reason}" for photo, reason in report.untagged]
+    notes = (*tables.notes, report.summary(), *report.notes, *reasons)
+    return TableTags({**placed, **tables.tags}, tables.missing, notes)
+
+
+def _read_tables(given: Given, table: Geotags | None, photos: Sequence[Path]) -> TableTags:
     if isinstance(table, Mapping):
         return TableTags({os.path.abspath(photo): geotag for photo, geotag in table.items()})
     if table is not None:
         return match_table(read_geotag_table(table), photos)
-    beside = [item / name for item in _items(given) for name in TABLES if (item / name).is_file()]
     found = [
-        match_table(read_geotag_table(source), [photo for photo in photos if photo.is_relative_to(source.parent)])
-        for source in beside
+        read_tables_beside(item, [photo for photo in photos if photo.is_relative_to(item)]) for item in _items(given)
     ]
     return TableTags(
         {path: tag for one in found for path, tag in one.tags.items()},
@@ -122,8 +188,10 @@ def tabled(photo: Path, table: Mapping[str, Geotag]) -> Geotag | None:
 
 
 def read_beside(photo: Path) -> Geotag | None:
-    """The geotag of a photo with an XMP sidecar, which may change while the photo does not; None without a sidecar."""
-    return None if find_sidecar(file_of(photo)) is None else read_geotag(photo)
+    """The geotag of a photo with a sidecar, which may change while the photo does not; None without a sidecar."""
+    file = file_of(photo)
+    alone = find_sidecar(file) is None and find_takeout_json(file) is None
+    return None if alone else read_geotag(photo)
 
 
 def examine(photo: Path, name: str, table: Mapping[str, Geotag]) -> MapPhoto | None:

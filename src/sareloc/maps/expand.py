@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from tqdm import tqdm
 
 from sareloc.errors import ArgumentError, MapError, PhotoError
+from sareloc.maps.examine import Listing
 from sareloc.maps.store import MapStore, shown
-from sareloc.photos import Address, ViewOptions, image_size, looks_like_panorama
+from sareloc.photos import Address, ViewOptions, image_size, looks_like_panorama, parse_address
 from sareloc.photos.addresses import without_fragment
 from sareloc.photos.panoramas import UNUSABLE
 from sareloc.photos.views import cut_photo
@@ -31,6 +32,10 @@ class Expanded:
     notes: tuple[str, ...] = ()
     unread: frozenset[Path] = frozenset()
     """Files that cannot be opened; each is its own image, whose error is found when it is read."""
+
+    def in_place_of(self, listing: Listing) -> Listing:
+        """The listing with the images of its files in their place."""
+        return replace(listing, photos=tuple(self.images))
 
     @property
     def images(self) -> list[Path]:
@@ -81,9 +86,13 @@ def expand(photos: Sequence[Path], options: ViewOptions, *, threads: int = 1, pr
     )
 
 
-def outdated(store: MapStore, files: Collection[str], now: Collection[str]) -> dict[int, str]:
-    """Ids and names of the images in a map of these files (by their names in the map) that are not among the images
-    `now`: they were cut in another way, or were ordinary photos and are cut now."""
+def outdated(store: MapStore, now: Collection[str], unread: Collection[str]) -> dict[int, str]:
+    """Ids and names of the images in a map that are not among the images `now`, of files of which others are.
+
+    They were cut in another way, were ordinary photos and are cut now, or are frames of a video of which others were
+    chosen. now: names in the map; unread: names of files whose images are not known.
+    """
+    files = {without_fragment(name) for name in now}.difference(unread)
     return {
         photo_id: name
         for ids, _, names in store.pages()
@@ -93,6 +102,8 @@ def outdated(store: MapStore, files: Collection[str], now: Collection[str]) -> d
 
 
 def _cut(photo: Path, options: ViewOptions) -> _Cut:
+    if parse_address(photo).fragment:
+        return _Cut((photo,))  # a frame, or a view that was given as such
     try:
         panorama, views = cut_photo(photo, options)
         if panorama is not None:

@@ -1,15 +1,19 @@
 """Photo files: find them, read and write their geotags, decode them to upright RGB images."""
 
 from sareloc.photos.addresses import Address, View, file_of, parse_address
+from sareloc.photos.clock import ClockOffset, estimate_offset, parse_offset, parse_timezone
 from sareloc.photos.decoding import MAX_PIXELS, SizeRule, is_truncated, longest_side
 from sareloc.photos.finding import (
+    SOURCES,
     GeotaggedPhotos,
     fetch_file,
+    find_geotag,
     find_geotagged,
     find_photos,
     find_remote_photos,
     is_url,
     read_geotag,
+    read_geotags,
     read_time,
     remote_stamp,
 )
@@ -17,44 +21,68 @@ from sareloc.photos.geotags import (
     DIAGONAL_35MM,
     Estimate,
     Geotag,
+    PhotoTime,
     UtmName,
     geotag_from_exif,
     make_utm_name,
     parse_utm_name,
     read_exif_geotag,
+    read_exif_time,
     read_focal_35mm,
 )
 from sareloc.photos.images import content_digest, decode, image_size, stamp
 from sareloc.photos.panoramas import Panorama, looks_like_panorama, read_panorama
+from sareloc.photos.sidecars import find_takeout_json, read_takeout_geotag
 from sareloc.photos.tables import GeotagTable, parse_degrees, read_geotag_table
+from sareloc.photos.track_geotags import PlacedPhoto, TrackOptions, TrackReport, geotags_from_track
+from sareloc.photos.tracks import MAX_GAP_S, Track, TrackPositions, merge_tracks, read_track, read_tracks
 from sareloc.photos.views import ViewOptions, cut_view, panorama_pixels, views_of, write_views
 from sareloc.photos.write_geotags import exif_bytes, jpeg_with_geotag, write_geotag, write_sidecar
-from sareloc.photos.xmp import find_sidecar, read_sidecar_geotag, sidecar_path, sidecar_with_geotag
+from sareloc.photos.xmp import (
+    find_sidecar,
+    read_embedded_geotag,
+    read_sidecar_geotag,
+    sidecar_path,
+    sidecar_with_geotag,
+)
 
 __all__ = [
     "DIAGONAL_35MM",
+    "MAX_GAP_S",
     "MAX_PIXELS",
+    "SOURCES",
     "Address",
+    "ClockOffset",
     "Estimate",
     "Geotag",
     "GeotagTable",
     "GeotaggedPhotos",
     "Panorama",
+    "PhotoTime",
+    "PlacedPhoto",
     "SizeRule",
+    "Track",
+    "TrackOptions",
+    "TrackPositions",
+    "TrackReport",
     "UtmName",
     "View",
     "ViewOptions",
     "content_digest",
     "cut_view",
     "decode",
+    "estimate_offset",
     "exif_bytes",
     "fetch_file",
     "file_of",
+    "find_geotag",
     "find_geotagged",
     "find_photos",
     "find_remote_photos",
     "find_sidecar",
+    "find_takeout_json",
     "geotag_from_exif",
+    "geotags_from_track",
     "image_size",
     "is_truncated",
     "is_url",
@@ -62,17 +90,26 @@ __all__ = [
     "longest_side",
     "looks_like_panorama",
     "make_utm_name",
+    "merge_tracks",
     "panorama_pixels",
     "parse_address",
     "parse_degrees",
+    "parse_offset",
+    "parse_timezone",
     "parse_utm_name",
+    "read_embedded_geotag",
     "read_exif_geotag",
+    "read_exif_time",
     "read_focal_35mm",
     "read_geotag",
     "read_geotag_table",
+    "read_geotags",
     "read_panorama",
     "read_sidecar_geotag",
+    "read_takeout_geotag",
     "read_time",
+    "read_track",
+    "read_tracks",
     "remote_stamp",
     "sidecar_path",
     "sidecar_with_geotag",

@@ -17,20 +17,26 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from sareloc.errors import PhotoError, SarelocError, need
+from sareloc.errors import DatasetError, PhotoError, SarelocError, need
 from sareloc.geo import Positions
 from sareloc.photos.addresses import parse_address
 from sareloc.photos.decoding import open_photo
 from sareloc.photos.geotags import Geotag, parse_utm_name, read_exif_geotag, read_exif_time
 from sareloc.photos.panoramas import read_panorama
+from sareloc.photos.sidecars import read_takeout_geotag, read_takeout_time
 from sareloc.photos.tables import GeotagTable, counted, read_geotag_table
-from sareloc.photos.xmp import read_sidecar_geotag
+from sareloc.photos.videos import frame_time
+from sareloc.photos.xmp import read_embedded_geotag, read_embedded_time, read_sidecar_geotag, read_sidecar_time
 
 Stamp = tuple[int, int]
 """Size in bytes and modification time in ns since 1970."""
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".avif", ".tif", ".tiff", ".heic", ".heif")
-TABLES = ("geotags.csv", "geotags.geojson")
+OWN_TABLES = ("geotags.csv", "geotags.geojson")
+TABLES = (*OWN_TABLES, "mapillary_image_description.json", "_panoramax.csv", "_geovisio.csv")
+"""Names of tables that are read beside photos, in order of priority; those of other programs may lack positions."""
+TABLE = "table"
+"""The source of geotags that are in a table."""
 NOT_UTF8 = "its file or folder name is not UTF-8, so that it cannot be listed in a map or a table: rename it"
 TIMES = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")  # names of it in storages
 
@@ -134,6 +140,8 @@ class GeotaggedPhotos:
 
     photos: tuple[Path, ...]
     geotags: tuple[Geotag, ...]
+    sources: tuple[str, ...] = ()
+    """Where the geotag of each photo is from: `TABLE`, or a name of `SOURCES`."""
     untagged: tuple[Path, ...] = ()
     """Photos without a geotag."""
     unreadable: tuple[PhotoError, ...] = ()
@@ -148,10 +156,10 @@ class GeotaggedPhotos:
         return Positions.from_wgs84([geotag.latlon for geotag in self.geotags])
 
 
-def find_photos(folder: str | Path) -> list[Path]:
+def find_photos(folder: str | Path, extensions: tuple[str, ...] = EXTENSIONS) -> list[Path]:
     """The photos in a folder and its subfolders, sorted; may be empty. Raises PhotoError if it cannot be read.
 
-    A photo is a file with one of the `EXTENSIONS`, in upper or lower case. Hidden files and folders (".thumbnails",
+    A photo is a file with one of the `extensions`, in upper or lower case. Hidden files and folders (".thumbnails",
     "._IMG.jpg") are skipped, links are followed, and a folder that is reached twice counts once.
     """
     root = Path(folder)
@@ -173,7 +181,7 @@ def find_photos(folder: str | Path) -> list[Path]:
                 if _identity(path) not in seen:
                     seen.add(_identity(path))
                     waiting.append(path)
-            elif path.suffix.lower() in EXTENSIONS and _is(entry.is_file):
+            elif path.suffix.lower() in extensions and _is(entry.is_file):
                 found.append(path)
     return sorted(found)
 
@@ -212,11 +220,62 @@ def _panorama_heading(file: Path) -> float | None:
     return None if panorama is None else panorama.heading_deg
 
 
-def read_geotag(path: str | Path) -> Geotag | None:
-    """The geotag of a photo: from its EXIF, else from its XMP sidecar, else from its file name in the VPR-datasets
-    format, else None.
+def read_name_geotag(path: str | Path) -> Geotag | None:
+    """The geotag in a file name in the VPR-datasets format; None for other names."""
+    name = parse_utm_name(Path(path).name)
+    return None if name is None else name.geotag()
 
-    Of a view, that of its 360° photo, turned by its yaw; the heading is that of the GPano tags if they have one.
+
+def read_name_time(path: str | Path) -> float | None:
+    """The time in a file name in the VPR-datasets format; None for other names."""
+    name = parse_utm_name(Path(path).name)
+    return None if name is None else name.time
+
+
+SOURCES: tuple[tuple[str, Callable[[Path], Geotag | None]], ...] = (
+    ("EXIF", read_exif_geotag),
+    ("embedded XMP", read_embedded_geotag),
+    ("XMP sidecar", read_sidecar_geotag),
+    ("Takeout JSON", read_takeout_geotag),
+    ("file name", read_name_geotag),
+)
+"""Where a photo's geotag is read from, in order of priority; a table has priority over all (see `find_geotagged`).
+First what the camera wrote, then what programs wrote into the photo, then files beside it."""
+
+
+def _read_exif_seconds(path: Path) -> float | None:
+    time = read_exif_time(path)
+    return None if time is None else time.seconds
+
+
+TIME_SOURCES: tuple[Callable[[Path], float | None], ...] = (
+    _read_exif_seconds,
+    read_embedded_time,
+    read_sidecar_time,
+    read_takeout_time,
+    read_name_time,
+)
+
+
+def find_geotag(path: str | Path) -> tuple[str, Geotag] | None:
+    """The first geotag of a photo in the order of `SOURCES`, with the name of its source; None if there is none.
+
+    The position and the heading are of this source; a time that it lacks, unless it is EXIF, is that of `read_time`.
+    """
+    for source, read in SOURCES:
+        geotag = read(Path(path))
+        if geotag is not None:
+            has_time = geotag.time is not None or read is read_exif_geotag
+            return source, geotag if has_time else replace(geotag, time=read_time(path))
+    return None
+
+
+def read_geotag(path: str | Path) -> Geotag | None:
+    """The geotag of a photo; None if it has none.
+
+    In this order: EXIF, the XMP packet inside the photo, its XMP sidecar, its Google Takeout JSON, its file name in the
+    VPR-datasets format. The first that has a position is used (see `SOURCES`). Of a view, that of its 360° photo,
+    turned by its yaw; the heading is that of the GPano tags if they have one.
     """
     address = parse_address(path)
     if address.view is not None:
@@ -224,48 +283,76 @@ def read_geotag(path: str | Path) -> Geotag | None:
         if whole is not None and (heading := _panorama_heading(address.file)) is not None:
             whole = replace(whole, heading_deg=heading)
         return None if whole is None else turned(whole, path)
-    geotag = read_exif_geotag(Path(path)) or read_sidecar_geotag(path)
-    if geotag is not None:
-        return geotag
-    name = parse_utm_name(Path(path).name)
-    return None if name is None else name.geotag()
+    found = find_geotag(path)
+    return None if found is None else found[1]
+
+
+def read_geotags(path: str | Path) -> dict[str, Geotag]:
+    """The geotags of a photo by the names of their sources, in the order of `SOURCES`."""
+    return {source: geotag for source, read in SOURCES if (geotag := read(Path(path))) is not None}
 
 
 def read_time(path: str | Path) -> float | None:
-    """The time of a photo (as `Geotag.time`): from its EXIF, else from its file name in the VPR-datasets format, else
-    None. A photo without a position can have a time."""
-    time = read_exif_time(Path(path))
-    if time is not None:
-        return time
-    name = parse_utm_name(Path(path).name)
-    return None if name is None else name.time
+    """The time of a photo (as `Geotag.time`), from the sources of its geotag in the same order; None if none has one. A
+    photo without a position can have a time. Of a frame of a video: by the video's clock."""
+    address = parse_address(path)
+    if address.time_s is not None:
+        return frame_time(address.file, address.time_s)
+    return next((time for read in TIME_SOURCES if (time := read(address.file)) is not None), None)
 
 
 def find_geotagged(folder: str | Path, table: str | Path | None = None) -> GeotaggedPhotos:
     """The photos of a folder with their geotags: from a table, else by `read_geotag`.
 
-    `table`: see `read_geotag_table`; default: a `geotags.csv` or `geotags.geojson` in the folder, if there is one.
+    `table`: see `read_geotag_table`; default: the `TABLES` in the folder.
     """
     from tqdm import tqdm
 
     root, listed = Path(folder), find_photos(folder)
-    beside = next((root / name for name in TABLES if (root / name).is_file()), None)
-    source = beside if table is None else Path(table)
-    rows = TableTags({}) if source is None else match_table(read_geotag_table(source), listed)
-    tags = {
-        photo: rows.tags.get(os.path.abspath(photo)) or read_geotag(photo)
+    rows = read_tables_beside(root, listed) if table is None else match_table(read_geotag_table(table), listed)
+    found = {
+        photo: (TABLE, row) if (row := rows.tags.get(os.path.abspath(photo))) is not None else find_geotag(photo)
         for photo in tqdm(listed, desc="geotags", unit="photo", disable=None, leave=False)
     }
-    tagged = [(photo, tag) for photo, tag in tags.items() if tag is not None]
-    untagged = tuple(photo for photo, tag in tags.items() if tag is None)
+    tagged = [(photo, *source_tag) for photo, source_tag in found.items() if source_tag is not None]
+    untagged = tuple(photo for photo, source_tag in found.items() if source_tag is None)
     return GeotaggedPhotos(
-        tuple(photo for photo, _ in tagged),
-        tuple(tag for _, tag in tagged),
+        tuple(photo for photo, _, _ in tagged),
+        tuple(tag for _, _, tag in tagged),
+        tuple(source for _, source, _ in tagged),
         untagged,
         tuple(error for error in map(_why_unreadable, untagged) if error is not None),
         rows.missing,
         rows.notes,
     )
+
+
+def read_tables_beside(folder: Path, photos: Sequence[Path]) -> TableTags:
+    """The geotags of photos in the `TABLES` of a folder; if several have a photo, the first."""
+    read, notes = read_tables_of_any_program([path for name in TABLES if (path := folder / name).is_file()])
+    found = [match_table(table, photos) for table in read]
+    return TableTags(
+        {path: tag for one in reversed(found) for path, tag in one.tags.items()},
+        tuple(file for one in found for file in one.missing),
+        (*notes, *(note for one in found for note in one.notes)),
+    )
+
+
+def read_tables_of_any_program(paths: Sequence[Path]) -> tuple[list[GeotagTable], list[str]]:
+    """The tables in these files, and notes on those of other programs that cannot be used.
+
+    Raises DatasetError for one of the `OWN_TABLES`: they are written for sareloc.
+    """
+    tables: list[GeotagTable] = []
+    notes: list[str] = []
+    for path in paths:
+        try:
+            tables.append(read_geotag_table(path))
+        except DatasetError as error:
+            if path.name in OWN_TABLES:
+                raise
+            notes.append(f"not used: {error}")
+    return tables, notes
 
 
 def match_table(table: GeotagTable, photos: Sequence[Path]) -> TableTags:

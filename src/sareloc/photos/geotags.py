@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from PIL import Image
 from PIL.ExifTags import GPS, IFD, Base
@@ -62,6 +62,19 @@ class Estimate:
     """The processing method, in ASCII."""
 
 
+@dataclass(frozen=True)
+class PhotoTime:
+    """When a photo was taken."""
+
+    seconds: float
+    """Since 1970 in UTC."""
+    zone: Literal["photo", "given", "gps", "unknown"]
+    """Where the time zone is from: the photo (OffsetTimeOriginal), the caller, the photo's GPS time, which is then
+    `seconds`, or nowhere: the camera's clock is read as UTC."""
+    clock: float | None
+    """What the camera's clock showed, as seconds since 1970; None if the photo has only a GPS time."""
+
+
 def seconds_since_1970(moment: datetime) -> float:
     """The time in seconds since 1970; a time without a zone is read as UTC."""
     return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - EPOCH).total_seconds()
@@ -81,12 +94,16 @@ def read_exif_geotag(source: Source) -> Geotag | None:
         return None
 
 
-def read_exif_time(source: Source) -> float | None:
-    """The time in a photo's EXIF, with or without a position, as `Geotag.time`; None if it has no valid time."""
+def read_exif_time(source: Source, zone: tzinfo | None = None) -> PhotoTime | None:
+    """The time in a photo's EXIF, with or without a position; None if it has no valid time or cannot be read.
+
+    The camera's clock with its fraction of a second, in the zone of the photo (OffsetTimeOriginal), else in `zone`. If
+    neither is known: the GPS time, else the camera's clock read as UTC.
+    """
     try:
         with open_photo(source) as photo, pillow_errors(""):
             exif = photo.getexif()
-            return _exif_time(exif.get_ifd(IFD.Exif), exif.get_ifd(IFD.GPSInfo))
+            return _exif_time(exif.get_ifd(IFD.Exif), exif.get_ifd(IFD.GPSInfo), zone)
     except PhotoError:
         return None
 
@@ -120,7 +137,8 @@ def geotag_from_exif(exif: Image.Exif) -> Geotag | None:
     if latitude is None or longitude is None or latitude == longitude == 0:
         return None
     try:
-        return Geotag((latitude, longitude), heading_from_exif(exif), _exif_time(exif.get_ifd(IFD.Exif), gps))
+        time = _exif_time(exif.get_ifd(IFD.Exif), gps)
+        return Geotag((latitude, longitude), heading_from_exif(exif), None if time is None else time.seconds)
     except PositionError:
         return None
 
@@ -145,24 +163,32 @@ def _angle(value: Any, hemisphere: Any, positive_negative: str) -> float | None:
     return size if letter == positive_negative[0] else -size
 
 
-def _exif_time(camera: dict[int, Any], gps: dict[int, Any]) -> float | None:
-    """The camera time if its zone is known, else the GPS time, else the camera time read as UTC."""
-    local = _camera_time(camera)
-    zone = re.fullmatch(r"([+-])(\d\d):(\d\d)", _text(camera.get(Base.OffsetTimeOriginal)))
-    if local is not None and zone:
-        ahead_s = (int(zone[2]) * 60 + int(zone[3])) * 60
-        return local - ahead_s if zone[1] == "+" else local + ahead_s
+def _exif_time(camera: dict[int, Any], gps: dict[int, Any], zone: tzinfo | None = None) -> PhotoTime | None:
+    """See `read_exif_time`."""
     gps_time = _gps_time(gps)
-    return local if gps_time is None else gps_time
+    own = _own_zone(camera)
+    clock = _camera_time(camera, own or zone or UTC)
+    if gps_time is not None and (clock is None or (own is None and zone is None)):
+        return PhotoTime(gps_time, "gps", clock)
+    if clock is None:
+        return None
+    return PhotoTime(clock, "photo" if own is not None else "given" if zone is not None else "unknown", clock)
 
 
-def _camera_time(camera: dict[int, Any]) -> float | None:
+def _own_zone(camera: dict[int, Any]) -> tzinfo | None:
+    found = re.fullmatch(r"([+-])(\d\d):(\d\d)", _text(camera.get(Base.OffsetTimeOriginal)))
+    ahead = timedelta(hours=int(found[2]), minutes=int(found[3])) if found else timedelta(days=1)
+    return timezone(-ahead if found and found[1] == "-" else ahead) if ahead < timedelta(days=1) else None
+
+
+def _camera_time(camera: dict[int, Any], zone: tzinfo) -> float | None:
     try:
         shown = datetime.strptime(_text(camera.get(Base.DateTimeOriginal)), "%Y:%m:%d %H:%M:%S")
-    except ValueError:
+        seconds = seconds_since_1970(shown.replace(tzinfo=zone))
+    except (ValueError, OverflowError):
         return None
     fraction = re.fullmatch(r"\d+", _text(camera.get(Base.SubsecTimeOriginal)))
-    return seconds_since_1970(shown) + (float(f"0.{fraction[0]}") if fraction else 0.0)
+    return seconds + (float(f"0.{fraction[0]}") if fraction else 0.0)
 
 
 def _gps_time(gps: dict[int, Any]) -> float | None:

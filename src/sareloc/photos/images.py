@@ -11,6 +11,7 @@ from sareloc.errors import PhotoError
 from sareloc.photos.addresses import file_of, parse_address
 from sareloc.photos.decoding import MAX_PIXELS, SizeRule, Source, decode_photo, open_photo
 from sareloc.photos.finding import Stamp, fitting_ns
+from sareloc.photos.videos import decode_frame, read_video
 from sareloc.photos.views import read_view
 
 
@@ -19,18 +20,26 @@ def decode(
 ) -> arrays.Image:
     """The image (H, W, 3) uint8 of a photo, or at an address, resized to `size(height, width)`.
 
-    See `decode_photo` for the arguments, the formats and the errors, `read_view` for views of 360° photos.
+    See `decode_photo` for the arguments, the formats and the errors, `read_view` for views of 360° photos,
+    `decode_frame` for frames of videos.
     """
-    if isinstance(source, str | Path) and (address := parse_address(source)).view is not None:
-        return read_view(address.file, address.view, size=size, name=name or str(source), max_pixels=max_pixels)
+    if isinstance(source, str | Path):
+        address, label = parse_address(source), name or str(source)
+        if address.view is not None:
+            return read_view(address.file, address.view, size=size, name=label, max_pixels=max_pixels)
+        if address.time_s is not None:
+            return decode_frame(address.file, address.time_s, size=size, name=label, max_pixels=max_pixels)
     return decode_photo(source, size=size, name=name, max_pixels=max_pixels)
 
 
 def image_size(path: str | Path) -> tuple[int, int]:
     """Width and height in pixels of the image at an address, as stored. Raises PhotoError if it cannot be opened."""
-    view = parse_address(path).view
-    if view is not None:
-        return view.width, view.height
+    address = parse_address(path)
+    if address.view is not None:
+        return address.view.width, address.view.height
+    if address.time_s is not None:
+        video = read_video(address.file)
+        return video.width, video.height
     with open_photo(path) as image:
         return image.size
 

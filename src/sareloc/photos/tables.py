@@ -1,4 +1,5 @@
-"""Tables of geotags: CSV as written by spreadsheets, exiftool and GIS programs, and GeoJSON."""
+"""Tables of geotags: CSV as written by spreadsheets, exiftool, GIS programs and for Panoramax, GeoJSON, and the image
+descriptions of mapillary_tools."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import csv
 import json
 import math
 import re
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,8 +30,14 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "lon": ("lon", "lng", "long", "longitude", "londeg", "longitudedeg", "gpslongitude", "gpslon", "gpslng"),
     "lat_ref": ("gpslatituderef", "latituderef", "latref"),
     "lon_ref": ("gpslongituderef", "longituderef", "lonref"),
-    "heading": ("heading", "headingdeg", "bearing", "compass", "direction", "gpsimgdirection"),
-    "time": ("time", "timestamp", "datetime", "datetimeoriginal", "date"),
+    "heading": (
+        *("heading", "headingdeg", "bearing", "compass", "compassangle", "direction", "gpsimgdirection"),
+        "exifgpsinfogpsimgdirection",
+    ),
+    "time": (
+        *("time", "timestamp", "datetime", "datetimeoriginal", "date", "capturetime", "capturedat", "shotdate"),
+        "exifphotodatetimeoriginal",
+    ),
 }
 """Columns and their accepted names, best first, as `find_columns` compares them. x and y are not accepted: they may be
 metres."""
@@ -144,7 +152,8 @@ def read_geotag_table(path: str | Path) -> GeotagTable:
     A `.csv` (see `open_csv`) has column names in its first line, any of those in `COLUMNS`: file, lat and lon (degrees
     WGS84: 52.2025, 52,2025 or 52 deg 12' 9.00" N), and optionally heading (degrees) and time (seconds since 1970, or
     ISO 8601: 2024-05-31T12:00:00+02:00). A `.geojson` or `.json` has Point features with such properties for file,
-    heading and time; other features are skipped.
+    heading and time; other features are skipped. A `.json` that is a list has the image descriptions of
+    mapillary_tools (filename, MAPLatitude, MAPLongitude, MAPCaptureTime, MAPCompassHeading); videos are skipped.
 
     A row is bad if its position cannot be parsed, is out of range or is exactly 0, 0 (which receivers without a fix
     write), if it has too few or too many values, or if an earlier row gives the file another position. A row with an
@@ -152,7 +161,7 @@ def read_geotag_table(path: str | Path) -> GeotagTable:
     Raises DatasetError if the table cannot be read or lacks the columns for file and position.
     """
     table = Path(path)
-    readers = {".csv": _csv_rows, ".geojson": _geojson_rows, ".json": _geojson_rows}
+    readers = {".csv": _csv_rows, ".geojson": _json_rows, ".json": _json_rows}
     if table.suffix.lower() not in readers:
         raise ArgumentError(f"{table}: a geotag table must end in .csv, .geojson or .json")
     rows, notes = readers[table.suffix.lower()](table)
@@ -244,14 +253,19 @@ def parse_degrees(value: Any, letters: str, ref: str = "") -> float:
 
 
 def parse_time(value: Any) -> float:
-    """Seconds since 1970 from a number, ISO 8601, or EXIF's 2024:05:31 12:00:00; raises ValueError for other texts."""
+    """Seconds since 1970 from a number, ISO 8601, EXIF's 2024:05:31 12:00:00 or Mapillary's 2024_05_31_12_00_00_000.
+
+    Raises ValueError for other texts.
+    """
     text = str(value).strip()
     try:
         return parse_number(text)
     except ValueError:
         pass
+    text = re.sub(r"^(\d{4}):(\d\d):(\d\d)\b", r"\1-\2-\3", text)
+    text = re.sub(r"^(\d{4})_(\d\d)_(\d\d)_(\d\d)_(\d\d)_(\d\d)_(\d+)$", r"\1-\2-\3T\4:\5:\6.\7", text)
     try:
-        return seconds_since_1970(datetime.fromisoformat(re.sub(r"^(\d{4}):(\d\d):(\d\d)\b", r"\1-\2-\3", text)))
+        return seconds_since_1970(datetime.fromisoformat(text))
     except ValueError:
         raise ValueError(
             f"{value!r} is neither seconds since 1970 nor a time such as 2024-05-31T12:00:00+02:00"
@@ -278,14 +292,44 @@ def _csv_rows(table: Path) -> tuple[Iterator[_Row], tuple[str, ...]]:
     return rows(), file.notes()
 
 
-def _geojson_rows(table: Path) -> tuple[Iterator[_Row], tuple[str, ...]]:
-    encoding = _encoding(table)
+def _json_rows(table: Path) -> tuple[Iterator[_Row], tuple[str, ...]]:
+    encoding, wrong = _encoding(table), f"{table} is not a GeoJSON FeatureCollection"
+    if table.suffix.lower() == ".json":
+        wrong += " or a list of image descriptions"
     try:
-        features = json.loads(table.read_text(encoding, _errors(encoding)))["features"]
-        if not isinstance(features, list):
-            raise TypeError(f"features is a {type(features).__name__}")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DatasetError(f"{table} is not a GeoJSON FeatureCollection: {error!r}") from error
+        content = json.loads(table.read_text(encoding, _errors(encoding)))
+    except (ValueError, RecursionError) as error:
+        raise DatasetError(f"{wrong}: {error!r}") from error
+    notes = _encoding_notes(table, encoding)
+    if isinstance(content, list) and table.suffix.lower() == ".json":
+        return _mapillary_rows(table, content), notes
+    features = content.get("features") if isinstance(content, dict) else None
+    if not isinstance(features, list):
+        raise DatasetError(f"{wrong}: found {reprlib.repr(content)}")
+    return _geojson_rows(table, features), notes
+
+
+def _mapillary_rows(table: Path, descriptions: list[Any]) -> Iterator[_Row]:
+    """Rows from image descriptions: those of images that mapillary_tools could not process have no position."""
+    known = [one for one in descriptions if isinstance(one, dict) and "filename" in one]
+    if descriptions and not known:
+        raise DatasetError(f"{table} has no image descriptions: found {reprlib.repr(descriptions[0])}")
+    for number, description in enumerate(descriptions):
+        if not isinstance(description, dict):
+            yield _Row(f"description {number}", {}, f"expected an object, found {reprlib.repr(description)}")
+        elif "MAPGPSTrack" not in description:
+            compass = description.get("MAPCompassHeading")
+            values = {
+                "file": description.get("filename"),
+                "lat": description.get("MAPLatitude"),
+                "lon": description.get("MAPLongitude"),
+                "time": description.get("MAPCaptureTime"),
+                "heading": compass.get("TrueHeading") if isinstance(compass, dict) else None,
+            }
+            yield _Row(f"description {number}", values)
+
+
+def _geojson_rows(table: Path, features: list[Any]) -> Iterator[_Row]:
     properties = [feature.get("properties") if isinstance(feature, dict) else None for feature in features]
     names = list(dict.fromkeys(name for each in properties if isinstance(each, dict) for name in each))
     found = find_columns(names, {column: COLUMNS[column] for column in ("file", "heading", "time")})
@@ -294,17 +338,13 @@ def _geojson_rows(table: Path) -> tuple[Iterator[_Row], tuple[str, ...]]:
             f"{table} has no property 'file': found {', '.join(names) or 'no properties'}. Accepted are "
             f"{', '.join(COLUMNS['file'])}"
         )
-
-    def rows() -> Iterator[_Row]:
-        for number, (feature, given) in enumerate(zip(features, properties, strict=True)):
-            if not isinstance(feature, dict):
-                yield _Row(f"feature {number}", {}, f"expected an object, found {feature!r}")
-            elif isinstance(given, dict) and given.get(found["file"]) is not None:
-                values = {column: given.get(name) for column, name in found.items()}
-                position, problem = _point(feature.get("geometry"))
-                yield _Row(f"feature {number}", values | position, problem)
-
-    return rows(), _encoding_notes(table, encoding)
+    for number, (feature, given) in enumerate(zip(features, properties, strict=True)):
+        if not isinstance(feature, dict):
+            yield _Row(f"feature {number}", {}, f"expected an object, found {feature!r}")
+        elif isinstance(given, dict) and given.get(found["file"]) is not None:
+            values = {column: given.get(name) for column, name in found.items()}
+            position, problem = _point(feature.get("geometry"))
+            yield _Row(f"feature {number}", values | position, problem)
 
 
 def _point(geometry: Any) -> tuple[dict[str, Any], str]:

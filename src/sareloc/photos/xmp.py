@@ -1,6 +1,8 @@
-"""XMP sidecars: geotags in a separate file, for photo formats that are not rewritten.
+"""XMP: geotags in sidecars, for photo formats that are not rewritten, and in the packet inside a photo, where Adobe's
+programs write them.
 
-Properties and their formats follow the XMP specification, part 2, namespace exif.
+Properties and their formats follow the XMP specification, part 2, namespace exif. A property is an attribute, as
+Lightroom and darktable write it, or an element.
 """
 
 from __future__ import annotations
@@ -8,20 +10,24 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from datetime import timedelta
-from fractions import Fraction
+from datetime import datetime, timedelta
 from io import BytesIO
 from pathlib import Path
 from typing import Literal
 from xml.etree import ElementTree
 
 from sareloc.errors import PhotoError, PositionError
-from sareloc.photos.geotags import EPOCH, Estimate, Geotag
+from sareloc.photos.decoding import Source, open_photo, pillow_errors
+from sareloc.photos.geotags import EPOCH, Estimate, Geotag, seconds_since_1970
 
 SidecarNames = Literal["appended", "replaced"]
 """photo.png.xmp, as in digiKam, darktable and Immich, or photo.xmp, as in Lightroom."""
 
 META, RDF, EXIF = "adobe:ns:meta/", "http://www.w3.org/1999/02/22-rdf-syntax-ns#", "http://ns.adobe.com/exif/1.0/"
+TAKEN = (  # the time that the camera showed, best first
+    *(f"{{{EXIF}}}DateTimeOriginal", "{http://ns.adobe.com/photoshop/1.0/}DateCreated"),
+    "{http://ns.adobe.com/xap/1.0/}CreateDate",
+)
 EMPTY = f'<x:xmpmeta xmlns:x="{META}"><rdf:RDF xmlns:rdf="{RDF}"/></x:xmpmeta>'.encode()
 HEAD, TAIL = '<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>\n', '\n<?xpacket end="w"?>\n'
 LARGEST_BYTES = 32_000_000
@@ -41,18 +47,57 @@ def find_sidecar(photo: str | Path) -> Path | None:
 
 
 def read_sidecar_geotag(photo: str | Path) -> Geotag | None:
-    """The position and heading in a photo's XMP sidecar; None if there is no sidecar or no valid position."""
+    """The geotag in a photo's XMP sidecar; None if there is no sidecar or no valid position."""
+    return _geotag(_sidecar_properties(photo))
+
+
+def read_sidecar_time(photo: str | Path) -> float | None:
+    """The time in a photo's XMP sidecar, with or without a position, as `Geotag.time`."""
+    return _time(_sidecar_properties(photo))
+
+
+def read_embedded_geotag(source: Source) -> Geotag | None:
+    """The geotag in the XMP packet inside a photo; None if it has none, or if the photo cannot be read."""
+    return _geotag(_embedded_properties(source))
+
+
+def read_embedded_time(source: Source) -> float | None:
+    """The time in the XMP packet inside a photo, with or without a position, as `Geotag.time`."""
+    return _time(_embedded_properties(source))
+
+
+def _embedded_properties(source: Source) -> dict[str, str]:
+    try:
+        with open_photo(source) as photo, pillow_errors(""):
+            packet = photo.info.get("xmp")
+    except PhotoError:
+        return {}
+    content = packet.encode() if isinstance(packet, str) else packet
+    if not isinstance(content, bytes) or len(content) > LARGEST_BYTES:
+        return {}
+    try:
+        return dict(_properties(_parse(content.strip(b"\0 \r\n\t"))))
+    except ValueError:
+        return {}
+
+
+def _sidecar_properties(photo: str | Path) -> dict[str, str]:
     sidecar = find_sidecar(photo)
-    if sidecar is None:
+    try:
+        return {} if sidecar is None else dict(_properties(_parse(_read(sidecar))))
+    except (OSError, ValueError):
+        return {}
+
+
+def _geotag(found: dict[str, str]) -> Geotag | None:
+    """The geotag in XMP properties; exactly 0, 0 is written without a fix, as in EXIF."""
+    latitude = _degrees(found.get(f"{{{EXIF}}}GPSLatitude", ""), "NS")
+    longitude = _degrees(found.get(f"{{{EXIF}}}GPSLongitude", ""), "EW")
+    if latitude is None or longitude is None or latitude == longitude == 0:
         return None
     try:
-        found = dict(_properties(_parse(_read(sidecar))))
-        latitude, longitude = (_degrees(found.get(f"GPS{axis}", "")) for axis in ("Latitude", "Longitude"))
-        heading = found.get("GPSImgDirection")
-        if latitude == longitude == 0:  # written without a fix, as in EXIF
-            return None
-        return Geotag((latitude, longitude), None if heading is None else float(Fraction(heading)) % 360)
-    except (OSError, ValueError, ZeroDivisionError, PositionError):
+        return Geotag((latitude, longitude), _heading(found.get(f"{{{EXIF}}}GPSImgDirection", "")), _time(found))
+    except PositionError:
         return None
 
 
@@ -73,6 +118,7 @@ def sidecar_with_geotag(photo: str | Path, geotag: Geotag, estimate: Estimate | 
 def _with_fields(xmp: bytes, new: dict[str, str]) -> bytes:
     """The XMP document with these exif properties in place of those of the same names."""
     root = _parse(xmp)
+    _register_prefixes(xmp)
     rdf = root if root.tag == f"{{{RDF}}}RDF" else next(root.iter(f"{{{RDF}}}RDF"))
     about = ""
     for block in rdf.findall(f"{{{RDF}}}Description"):
@@ -114,21 +160,53 @@ def _coordinate(degrees: float, positive_negative: str) -> str:
     return f"{whole},{minutes}.{fraction:08d}{positive_negative[degrees < 0]}"
 
 
-def _degrees(text: str) -> float:
+def _degrees(text: str, positive_negative: str) -> float | None:
     """Degrees from the format of `_coordinate`, or from degrees, minutes and seconds, such as 12,34,56N."""
-    found = re.fullmatch(r"\s*(\d{1,3}),(\d+(?:\.\d+)?)(?:,(\d+(?:\.\d+)?))?([NSEW])\s*", text)
-    if found is None:
-        raise ValueError(f"not a coordinate: {text!r}")
-    size = int(found[1]) + float(found[2]) / 60 + float(found[3] or 0) / 3600
-    return size if found[4] in "NE" else -size
+    found = re.fullmatch(r"\s*(\d{1,3}),(\d+(?:\.\d+)?)(?:,(\d+(?:\.\d+)?))?([NSEW])\s*", text, re.ASCII)
+    if found is None or found[4] not in positive_negative:
+        return None
+    minutes, seconds = float(found[2]), float(found[3] or 0)
+    if minutes > 60 or seconds > 60:
+        return None
+    size = int(found[1]) + minutes / 60 + seconds / 3600
+    return size if found[4] == positive_negative[0] else -size
+
+
+def _heading(text: str) -> float | None:
+    """Degrees from a rational number, such as 1763/10, or a decimal one; None for other texts and above 360."""
+    found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,15})?)(?:/(\d{1,15}))?\s*", text, re.ASCII)
+    if found is None or (found[2] is not None and int(found[2]) == 0):
+        return None
+    degrees = float(found[1]) / int(found[2] or 1)
+    return degrees % 360 if degrees <= 360 else None
+
+
+def _time(found: dict[str, str]) -> float | None:
+    """The camera time if its zone is known, else the GPS time, else the camera time read as UTC, as in EXIF."""
+    shown = next((moment for name in TAKEN if (moment := _moment(found.get(name, ""))) is not None), None)
+    used = shown
+    if shown is None or shown.tzinfo is None:
+        used = _moment(found.get(f"{{{EXIF}}}GPSTimeStamp", "")) or shown
+    try:
+        return None if used is None else Geotag((0.0, 0.0), None, seconds_since_1970(used)).time
+    except PositionError:
+        return None
+
+
+def _moment(text: str) -> datetime | None:
+    """A date with a time, in ISO 8601 or as darktable writes it (2024:05:31 12:00:00.000); None for other texts."""
+    found = re.fullmatch(r"\s*(\d{4})[-:](\d\d)[-:](\d\d)[T ](.+?)\s*", text)
+    try:
+        return datetime.fromisoformat(f"{found[1]}-{found[2]}-{found[3]}T{found[4]}") if found else None
+    except ValueError:
+        return None
 
 
 def _properties(root: ElementTree.Element) -> Iterator[tuple[str, str]]:
-    """Names and values of the simple exif properties, from elements and attributes."""
+    """Names, with their namespaces, and values of the simple properties, from elements and attributes."""
     for block in root.iter(f"{{{RDF}}}Description"):
-        for tag, value in (*block.attrib.items(), *((child.tag, child.text or "") for child in block)):
-            if tag.startswith(f"{{{EXIF}}}"):
-                yield tag.removeprefix(f"{{{EXIF}}}"), value
+        yield from block.attrib.items()
+        yield from ((child.tag, child.text or "") for child in block)
 
 
 def _read(sidecar: Path) -> bytes:
@@ -138,17 +216,22 @@ def _read(sidecar: Path) -> bytes:
 
 
 def _parse(content: bytes) -> ElementTree.Element:
-    """The root of an XMP document; raises ValueError if malformed. Registers its namespace prefixes for writing."""
-    if b"<!DOCTYPE" in content or b"<!ENTITY" in content:
+    """The root of an XMP document; raises ValueError if malformed."""
+    plain = content.replace(b"\0", b"")  # also in UTF-16
+    if b"<!DOCTYPE" in plain or b"<!ENTITY" in plain:
         raise ValueError("it declares a document type")
     try:
         root = ElementTree.fromstring(content)
-        prefixes = {uri: prefix for _, (prefix, uri) in ElementTree.iterparse(BytesIO(content), ["start-ns"])}
     except ElementTree.ParseError as error:
         raise ValueError(str(error)) from error
     if root.tag != f"{{{RDF}}}RDF" and next(root.iter(f"{{{RDF}}}RDF"), None) is None:
         raise ValueError("it contains no RDF")
+    return root
+
+
+def _register_prefixes(content: bytes) -> None:
+    """Have ElementTree write an XMP document with the namespace prefixes that it has."""
+    prefixes = {uri: prefix for _, (prefix, uri) in ElementTree.iterparse(BytesIO(content), ["start-ns"])}
     for uri, prefix in ({META: "x", RDF: "rdf", EXIF: "exif"} | prefixes).items():
         if prefix and not re.fullmatch(r"ns\d+", prefix):  # ElementTree assigns such prefixes
             ElementTree.register_namespace(prefix, uri)
-    return root

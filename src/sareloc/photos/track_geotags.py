@@ -1,0 +1,256 @@
+"""Geotags from tracks: a photo without a position gets the one of a track at the photo's time."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from sareloc.errors import ArgumentError, PositionError
+from sareloc.photos.clock import ClockOffset, estimate_offset, parse_moment, parse_offset, parse_timezone
+from sareloc.photos.finding import read_geotag
+from sareloc.photos.geotags import EPOCH, LAST_S, Geotag, PhotoTime, read_exif_time
+from sareloc.photos.tables import counted
+from sareloc.photos.tracks import MAX_GAP_S, Track, TrackPositions, read_tracks, utc
+
+DIGITS = 7  # of a degree: a centimetre
+NO_TIME = "no time in its EXIF (DateTimeOriginal)"
+
+
+@dataclass(frozen=True)
+class TrackOptions:
+    """Tracks, and how photos are placed on them. Raises ArgumentError for invalid options."""
+
+    track: tuple[Path, ...] = ()
+    """GPX files (.gpx) or NMEA logs (.nmea, .log, .txt): photos without a position get that of the track at their EXIF
+    time."""
+    timezone: str | None = None
+    """Time zone of the camera's clock: an IANA name such as Europe/Zurich, or an offset such as +02:00. Default: the
+    photo's own (OffsetTimeOriginal), which takes precedence, else its GPS time, else UTC."""
+    clock_offset: float | str = 0.0
+    """What to add to the camera's clock: -3.2s if it was 3.2 s fast; also 1h2m3s or +00:01:30."""
+    max_gap_s: float = MAX_GAP_S
+    """Longest time in seconds between two points of the track; photos taken within a longer gap get no position."""
+    estimate_offset: bool = False
+    """Estimate the clock offset by the photos that have a position already."""
+    track_heading: Literal["movement", "none"] = "movement"
+    """Heading of the photos: the direction of movement, right for a camera that faces forward, or none."""
+    every_m: float = 5.0
+    """Of videos: metres between two frames that are used; none are used while the camera stands still."""
+    video_start: str | None = None
+    """Of a video without a clock, or with a wrong one: when its first frame was taken, such as 2024-05-31T12:00:00Z;
+    without a zone in that of --timezone, default UTC."""
+
+    def __post_init__(self) -> None:
+        if not self.track:
+            raise ArgumentError("no track was given: name a GPX file or an NMEA log (--track FILE)")
+        if not self.max_gap_s > 0:
+            raise ArgumentError(f"max_gap_s must be greater than 0: found {self.max_gap_s}")
+        if not 0 < self.every_m < math.inf:
+            raise ArgumentError(f"every_m must be greater than 0: found {self.every_m}")
+        if self.timezone is not None:
+            parse_timezone(self.timezone)
+        if self.video_start is not None:
+            parse_moment(self.video_start, self.timezone)
+        if parse_offset(self.clock_offset) and self.estimate_offset:
+            raise ArgumentError("the clock offset is either given (--clock-offset) or estimated (--estimate-offset)")
+
+
+@dataclass(frozen=True)
+class PlacedPhoto:
+    """A photo that got its geotag from a track."""
+
+    photo: Path
+    geotag: Geotag
+    nearest_s: float
+    """Between the photo and the point of the track nearest in time."""
+    nearest_m: float
+    """From the position to that point."""
+
+    def __str__(self) -> str:
+        """One line of text."""
+        latitude, longitude = self.geotag.latlon
+        heading = "" if self.geotag.heading_deg is None else f", heading {round(self.geotag.heading_deg) % 360}°"
+        nearest = f"{self.nearest_s:.1f} s and {self.nearest_m:.1f} m from a track point"
+        return f"{self.photo}: {latitude:.6f}, {longitude:.6f}{heading}, {nearest}"
+
+
+@dataclass(frozen=True, eq=False)
+class TrackReport:
+    """What a track told about photos: each photo is in `placed`, `own` or `untagged`."""
+
+    track: Track
+    placed: tuple[PlacedPhoto, ...]
+    own: Mapping[Path, Geotag]
+    """Photos that have a position of their own, which is kept."""
+    untagged: tuple[tuple[Path, str], ...]
+    """Photos that got no position, and why."""
+    clock_offset_s: float
+    """What was added to the camera's clock."""
+    estimate: ClockOffset | None
+    """How the offset was estimated; None if it was given."""
+    notes: tuple[str, ...]
+    """What was noticed while reading the track and the times."""
+
+    @property
+    def geotags(self) -> Mapping[Path, Geotag]:
+        """The geotags by photo, as `build_map` takes them."""
+        return {one.photo: one.geotag for one in self.placed}
+
+    def summary(self) -> str:
+        """One line: how many photos were placed, and how far from the points of the track."""
+        text = f"{len(self.placed):,} photos got a position from the track"
+        if self.placed:
+            seconds, metres = ([getattr(one, name) for one in self.placed] for name in ("nearest_s", "nearest_m"))
+            text += (
+                f", {np.median(seconds):.1f} s and {np.median(metres):.1f} m from a track point (median; at most "
+                f"{max(seconds):.1f} s and {max(metres):.1f} m)"
+            )
+        return f"{text}, {len(self.own):,} have their own, {len(self.untagged):,} got none"
+
+
+def geotags_by_options(photos: Sequence[Path], options: TrackOptions, own: Mapping[str, Geotag]) -> TrackReport:
+    """Read the tracks and place the photos on them, see `geotags_from_track`."""
+    return geotags_from_track(
+        photos,
+        read_tracks(options.track),
+        clock_offset_s=None if options.estimate_offset else parse_offset(options.clock_offset),
+        timezone=options.timezone,
+        max_gap_s=options.max_gap_s,
+        heading=options.track_heading == "movement",
+        own=own,
+    )
+
+
+def geotags_from_track(
+    photos: Iterable[str | Path],
+    track: Track,
+    *,
+    clock_offset_s: float | None = 0.0,
+    timezone: str | None = None,
+    max_gap_s: float = MAX_GAP_S,
+    heading: bool = True,
+    own: Mapping[str, Geotag] | None = None,
+    progress: bool = True,
+) -> TrackReport:
+    """Geotags of photos by their EXIF times and a track; photos that have a position keep it.
+
+    The time is the camera's clock plus `clock_offset_s` (None: estimated, see `estimate_offset`), in the zone of the
+    photo (OffsetTimeOriginal), else in `timezone` (see `parse_timezone`), else the photo's GPS time, which needs no
+    offset, else read as UTC. `max_gap_s`: see `Track.at`. `heading`: whether the heading is the direction of movement;
+    else it is unknown. `own`: positions of photos by absolute path, such as those of a table; other photos have one of
+    their own if `read_geotag` finds it. Raises PositionError if the offset cannot be estimated or is ambiguous.
+    """
+    from tqdm import tqdm
+
+    zone = None if timezone is None else parse_timezone(timezone)
+    known: dict[Path, Geotag] = {}
+    times: dict[Path, PhotoTime | None] = {}
+    given = own or {}
+    for photo in tqdm(
+        list(map(Path, photos)), desc="times", unit="photo", disable=None if progress else True, leave=False
+    ):
+        geotag = given.get(os.path.abspath(photo)) or read_geotag(photo)
+        if geotag is not None:
+            known[photo] = geotag
+        if geotag is None or clock_offset_s is None:
+            times[photo] = read_exif_time(photo, zone)
+    estimate = None
+    if clock_offset_s is None:
+        estimate = _estimate(known, times, track, max_gap_s)
+        clock_offset_s = estimate.seconds
+    timed = {photo: time for photo, time in times.items() if time is not None and photo not in known}
+    taken = np.array([time.seconds + (0 if time.zone == "gps" else clock_offset_s) for time in timed.values()])
+    found = track.at(taken, max_gap_s)
+    placed, untagged = [], [(photo, NO_TIME) for photo, time in times.items() if time is None and photo not in known]
+    for row, photo in enumerate(timed):
+        if found.found[row]:
+            placed.append(_placed(photo, taken[row], found, row, heading))
+        else:
+            untagged.append((photo, _reason(taken[row], found.gap_s[row], track, max_gap_s)))
+    notes = [*track.notes, *_time_notes(timed, taken, estimate, clock_offset_s, track, bool(placed))]
+    return TrackReport(track, tuple(placed), known, tuple(sorted(untagged)), clock_offset_s, estimate, tuple(notes))
+
+
+def _estimate(
+    known: Mapping[Path, Geotag], times: Mapping[Path, PhotoTime | None], track: Track, max_gap_s: float
+) -> ClockOffset:
+    usable = [
+        (time.clock, known[photo].latlon)
+        for photo, time in times.items()
+        if photo in known and time is not None and time.clock is not None
+    ]
+    estimate = estimate_offset(
+        [clock for clock, _ in usable], np.array([latlon for _, latlon in usable]).reshape(-1, 2), track, max_gap_s
+    )
+    if estimate.ambiguous:
+        raise PositionError(f"the clock offset cannot be estimated: {estimate}; give the offset (--clock-offset)")
+    return estimate
+
+
+def _placed(photo: Path, taken: float, found: TrackPositions, row: int, heading: bool) -> PlacedPhoto:
+    latitude, longitude = found.latlon[row].tolist()
+    moving = heading and not np.isnan(found.heading_deg[row])
+    geotag = Geotag((latitude, longitude), float(found.heading_deg[row]) if moving else None, float(taken))
+    return PlacedPhoto(photo, geotag, float(found.nearest_s[row]), float(found.nearest_m[row]))
+
+
+def _reason(taken: float, gap_s: float, track: Track, max_gap_s: float) -> str:
+    first, last = track.times[[0, -1]]
+    if taken < first:
+        return f"taken {_duration(first - taken)} before the track begins"
+    if taken > last:
+        return f"taken {_duration(taken - last)} after the track ends"
+    return f"taken in a gap of the track of {_duration(gap_s)} (--max-gap-s {max_gap_s:g})"
+
+
+def _time_notes(
+    timed: Mapping[Path, PhotoTime],
+    taken: np.ndarray[tuple[int], np.dtype[np.float64]],
+    estimate: ClockOffset | None,
+    clock_offset_s: float,
+    track: Track,
+    any_placed: bool,
+) -> Iterable[str]:
+    if estimate is not None:
+        yield str(estimate)
+    unknown = [str(photo) for photo, time in timed.items() if time.zone == "unknown"]
+    if unknown and not clock_offset_s:
+        yield (
+            f"{counted(unknown, 'photo')} without a time zone: the camera's clock was read as UTC; give --timezone if "
+            "it showed local time"
+        )
+    if len(taken) and not any_placed:
+        yield (
+            f"no photo was placed: they were taken from {utc(taken.min())} to {utc(taken.max())} UTC, the track has "
+            f"{track}; check --timezone and --clock-offset"
+        )
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 120 else str(timedelta(seconds=round(min(seconds, LAST_S))))
+
+
+def track_geotags_csv(placed: Iterable[PlacedPhoto], folder: str | Path) -> str:
+    """A table of geotags in `folder` that `sareloc map build` reads: file, lat, lon, heading, time, track_s, track_m.
+
+    The last two columns are the distances to the nearest point of the track.
+    """
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(("file", "lat", "lon", "heading", "time", "track_s", "track_m"))
+    for one in placed:
+        file = Path(os.path.relpath(one.photo, folder)).as_posix()
+        latitude, longitude = (round(degree, DIGITS) for degree in one.geotag.latlon)
+        heading = "" if one.geotag.heading_deg is None else round(one.geotag.heading_deg, 1) % 360
+        time = "" if one.geotag.time is None else (EPOCH + timedelta(seconds=one.geotag.time)).isoformat()
+        table.writerow((file, latitude, longitude, heading, time, round(one.nearest_s, 2), round(one.nearest_m, 1)))
+    return text.getvalue()
