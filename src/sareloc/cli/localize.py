@@ -7,19 +7,23 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
+import numpy as np
 from cyclopts import Parameter
 from tqdm import tqdm
 
 from sareloc.cli import Device, print_notes
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.localize import Fix, Localizer, Search, open_localizer
-from sareloc.localize.formats import POINT_FORMATS, TRACK_FORMATS, Answer, sentence
+from sareloc.localize.formats import POINT_FORMATS, TRACK_FORMATS, Answer, iso_time, sentence
 from sareloc.maps import Area, Box, Circle
 from sareloc.maps.examine import read_tables
 from sareloc.photos import ViewOptions, find_photos, read_time
 from sareloc.photos.decoding import TRUNCATED, is_truncated
+from sareloc.photos.videos import is_video, missing_end, read_video, video_frames
+
+SPEED_MPS = 40.0  # of a camera that records a video: 144 km/h
 
 
 def localize_command(
@@ -32,6 +36,7 @@ def localize_command(
     box: Annotated[tuple[float, float, float, float] | None, Parameter(negative=())] = None,
     circle: Annotated[tuple[float, float, float] | None, Parameter(negative=())] = None,
     walk_step_m: float | None = None,
+    every_s: float = 1.0,
     panorama: Annotated[bool, Parameter(negative=())] = False,
     search: Annotated[Search | None, Parameter(name="*")] = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
@@ -43,7 +48,7 @@ def localize_command(
     workers: int = 2,
     device: Device = None,
 ) -> int:
-    """Say where photos were taken, by the photos of a map that show the same place.
+    """Say where photos, or the frames of a video, were taken, by the photos of a map that show the same place.
 
     Each position has a confidence, the probability that it is within 25 m of the truth, and a radius: of 10 positions
     of photos in the map, 9 are within their radius of the truth. Photos that cannot be read are listed on standard
@@ -54,7 +59,7 @@ def localize_command(
     place_map
         The map: a file, or an address such as milvus://HOST:PORT/NAME.
     photos
-        The queries: photos, or folders of photos with their subfolders.
+        The queries: photos, folders of photos with their subfolders, or videos, each of which is one walk.
     model
         Checkpoint that the map was built with; default: the packaged model that the map was built with.
     top
@@ -68,7 +73,11 @@ def localize_command(
     walk_step_m
         Estimate the positions together, as of one walk, with at most this distance in metres between two photos that
         follow each other. Photos are sorted by time if all have one (in a table beside them, their EXIF, a sidecar or
-        their names); otherwise they stay in the order given.
+        their names); otherwise they stay in the order given. Default for the frames of a video: 40 m for each second
+        between them.
+    every_s
+        Of videos: seconds between two frames that are localized. A frame is named as its file and time, such as
+        drive.mp4#t=12.
     panorama
         Treat photos without GPano tags that are 2:1 as 360° photos. A 360° photo is cut into views, which give one
         position together; the heading is that of its middle.
@@ -92,12 +101,24 @@ def localize_command(
     chosen = [name for name, given in flags.items() if given]
     if len(chosen) > 1:
         raise ArgumentError(f"choose one of {', '.join(f'--{name}' for name in flags)}: found {len(chosen)} of them")
-    formats = POINT_FORMATS if walk_step_m is None else TRACK_FORMATS
-    written = formats.get(chosen[0]) if chosen else None
     files = listed(photos)
-    times = {} if walk_step_m is None and written is None else read_times(files, photos)
+    stills, videos = [file for file in files if not is_video(file)], [file for file in files if is_video(file)]
+    formats = POINT_FORMATS if walk_step_m is None and stills else TRACK_FORMATS
+    written = formats.get(chosen[0]) if chosen else None
+    times = {} if walk_step_m is None and written is None else read_times(stills, photos)
     if walk_step_m is not None:
-        files = sorted_by_time(files, times)
+        stills = sorted_by_time(stills, times)
+    parts = [Part(stills, walk_step_m)] if stills else []
+    for video in videos:
+        try:
+            part, when = frames_of(video, every_s, walk_step_m)
+        except PhotoError as error:
+            print(f"sareloc: {error}", file=sys.stderr)
+            continue
+        parts.append(part)
+        times |= when
+    if not parts:
+        return 1
     localizer = open_localizer(
         place_map,
         model,
@@ -108,7 +129,8 @@ def localize_command(
         batch=batch,
         workers=workers,
     )
-    fixes = localize_files(localizer, files, near=area(box, circle), top=top, walk_step_m=walk_step_m)
+    near = area(box, circle)
+    fixes = (one for part in parts for one in localize_files(localizer, *part, near=near, top=top))
     found = report_unreadable(fixes)
     count = 0
     if written is not None:
@@ -118,8 +140,30 @@ def localize_command(
     else:
         for photo, fix in found:
             count += 1
-            print(json.dumps(fix.to_json(photo)) if as_json else sentence(photo, fix), flush=True)
+            told = {"time": iso_time(times[Path(photo)])} if Path(photo) in times else {}
+            print(json.dumps(fix.to_json(photo) | told) if as_json else sentence(photo, fix), flush=True)
     return 0 if count else 1
+
+
+class Part(NamedTuple):
+    """Queries that are localized together."""
+
+    files: Sequence[Path]
+    walk_step_m: float | Sequence[float] | None
+    """The largest distance between two that follow each other, or one for each step; None: they are not one walk."""
+
+
+def frames_of(video: Path, every_s: float, walk_step_m: float | None) -> tuple[Part, dict[Path, float | None]]:
+    """The frames of a video as a walk, and when they were taken; a note on a truncated video is printed.
+
+    Raises PhotoError if the video cannot be read.
+    """
+    frames, times = video_frames(video, every_s)
+    told = read_video(video)
+    print_notes(note for note in [missing_end(told, times[-1:] + every_s)] if note is not None)
+    reach_m = (SPEED_MPS * np.diff(times)).tolist() if walk_step_m is None else walk_step_m
+    moments = [None if told.start is None else told.start + time for time in times.tolist()]
+    return Part(frames, reach_m), dict(zip(frames, moments, strict=True))
 
 
 def listed(given: Sequence[Path]) -> list[Path]:
@@ -167,19 +211,19 @@ def area(box: tuple[float, float, float, float] | None, circle: tuple[float, flo
 def localize_files(
     localizer: Localizer,
     files: Sequence[Path],
+    walk_step_m: float | Sequence[float] | None = None,
     *,
     near: Area | None = None,
     top: int = 5,
-    walk_step_m: float | None = None,
 ) -> Iterator[tuple[str, Fix | PhotoError]]:
     """Each photo with its fix, as soon as it is known, with a progress bar on standard error."""
     fixes: Iterable[Fix | PhotoError]
     if walk_step_m is None:
-        fixes = localizer.localize_each(files, near=near, top=top)
+        each = localizer.localize_each(files, near=near, top=top)
+        fixes = tqdm(each, total=len(files), desc="localize", unit="photo", disable=None)
     else:
-        fixes = localizer.localize_walk(files, walk_step_m, near=near, top=top)
-    bar = tqdm(fixes, total=len(files), desc="localize", unit="photo", disable=None)
-    yield from zip(map(str, files), bar, strict=True)
+        fixes = localizer.localize_walk(files, walk_step_m, near=near, top=top, progress=True)
+    yield from zip(map(str, files), fixes, strict=True)
 
 
 def report_unreadable(found: Iterator[tuple[str, Fix | PhotoError]]) -> Iterator[tuple[str, Fix]]:
