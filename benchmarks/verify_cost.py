@@ -57,7 +57,8 @@ from sareloc.geometry import (
 )
 from sareloc.geometry.local_features import KEYPOINT_BYTES
 from sareloc.localize import Localizer, Search
-from sareloc.localize.verify import VERIFIED, QueryImage, Verified, find_pose, read_query
+from sareloc.localize.queries import QueryImage, read_query
+from sareloc.localize.verify import VERIFIED, Verified, find_pose
 from sareloc.maps import MapManifest, PlaceMap, add_local_features, build_map, create_map_file, open_map_file
 from sareloc.models import load_model
 from sareloc.photos import decode

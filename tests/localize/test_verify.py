@@ -18,7 +18,8 @@ from sareloc.geometry import Evidence, feature_size
 from sareloc.localize import Localizer, QueryImage, Search, estimate, estimate_walk, read_query
 from sareloc.localize.calibrate import calibrate
 from sareloc.localize.estimate import Match, Pose, agreed_heading, fuse, weigh
-from sareloc.localize.verify import Verifier, read_queries
+from sareloc.localize.queries import read_queries
+from sareloc.localize.verify import Verifier
 from sareloc.maps import PlaceMap
 from sareloc.photos import decode
 

@@ -57,7 +57,10 @@ app.command(
     help="Write estimated positions into copies of photos (EXIF; XMP sidecars for formats other than JPEG).",
 )
 
-datasets = App(name="data", help="Check a dataset, geotag photos by a track, or draw a synthetic city.")
+datasets = App(
+    name="data",
+    help="Check a dataset, geotag photos by a track, draw a synthetic city, or cut a 360° photo into views.",
+)
 datasets.command(
     "sareloc.cli.data:check",
     name="check",
@@ -69,6 +72,7 @@ datasets.command(
     help="Write the positions of photos on a GPS track (GPX, NMEA) to a table, by their EXIF times.",
 )
 datasets.command("sareloc.cli.data:draw", name="draw", help="Draw a synthetic city and write it as a dataset.")
+datasets.command("sareloc.cli.data:views", name="views", help="Cut a 360° photo into perspective views.")
 app.command(datasets)
 models = App(name="model", help="List the packaged models, or describe a model.")
 models.command("sareloc.cli.model:list_models", name="list", help="List the packaged models.")

@@ -1,4 +1,4 @@
-"""`sareloc data check`: check a dataset; `sareloc data draw`: render a synthetic city as a dataset."""
+"""`sareloc data`: check a dataset, render a synthetic city as a dataset, cut a 360° photo into views."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sareloc.datasets import DATASETS, Check, check_places, load_dataset
 from sareloc.errors import ArgumentError
 from sareloc.figures import draw_dataset, save_figure
 from sareloc.models.preprocess import TORCH_DEVICES, find_device
-from sareloc.photos import SOURCES
+from sareloc.photos import SOURCES, ViewOptions, write_views
 from sareloc.photos.finding import TABLE
 
 LISTED = 5
@@ -139,6 +139,54 @@ def draw(
     where = find_device(device, TORCH_DEVICES)
     written = draw_places(out, seed, size, splits=splits, photo_size=_photo_size(photo), device=where, progress=True)
     print(f"{written:,} photos written to {out / 'images'}")
+
+
+def views(
+    panorama_photo: Annotated[Path, Parameter(name="PANO")],
+    out: Path,
+    *,
+    yaw: Annotated[tuple[float, ...], Parameter(consume_multiple=True)] = ViewOptions.yaw_deg,
+    pitch: Annotated[tuple[float, ...], Parameter(consume_multiple=True)] = ViewOptions.pitch_deg,
+    fov: float = ViewOptions.fov_deg,
+    size: str = "640x480",
+    panorama: Annotated[bool, Parameter(negative=())] = False,
+) -> None:
+    """Cut a 360° photo into perspective views and write them as JPEGs with position, heading and focal length.
+
+    Parameters
+    ----------
+    panorama_photo
+        An equirectangular 360° photo with GPano tags, full or partial.
+    out
+        The folder in which the views are written: PANO_yaw000_pitch+00.jpg, ...
+    yaw
+        Directions of the views in degrees from the middle of the panorama, to the right.
+    pitch
+        Angles above the horizon in degrees; all yaws are cut at each.
+    fov
+        Horizontal field of view in degrees.
+    size
+        Width and height of a view in pixels, such as 640x480, or one number for a square.
+    panorama
+        Treat a photo without GPano tags as a full sphere; it must be 2:1.
+    """
+    width, height = _view_size(size)
+    options = ViewOptions(yaw, pitch, fov, width, height)
+    written, left_out = write_views(panorama_photo, out, options, assume=panorama)
+    print(f"{len(written):,} views written to {out}")
+    if left_out:
+        shown = ", ".join(f"{view.yaw_deg:g}/{view.pitch_deg:g}" for view in left_out[:LISTED])
+        more = f" and {len(left_out) - LISTED} more" if len(left_out) > LISTED else ""
+        print(f"{len(left_out):,} not inside the partial panorama (yaw/pitch): {shown}{more}")
+
+
+def _view_size(text: str) -> tuple[int, int]:
+    width, by, height = text.partition("x")
+    if not by:
+        height = width
+    if not (width.isdecimal() and height.isdecimal()):
+        raise ArgumentError(f"--size must be the width and height in pixels, such as 640x480 or 512: found {text!r}")
+    return int(width), int(height)
 
 
 def _photo_size(text: str | None) -> tuple[int, int] | None:

@@ -18,7 +18,7 @@ from sareloc.errors import ArgumentError, PhotoError, explain
 from sareloc.files import replacing
 from sareloc.localize import Fix, Search, open_localizer
 from sareloc.localize.formats import POINT_FORMATS, Answer, geotags_csv, guess_sentence
-from sareloc.photos import Estimate, Geotag, find_photos, read_geotag, write_geotag, write_sidecar
+from sareloc.photos import Estimate, Geotag, ViewOptions, find_photos, read_geotag, write_geotag, write_sidecar
 from sareloc.photos.finding import NOT_UTF8, is_utf8
 from sareloc.photos.write_geotags import is_jpeg
 from sareloc.photos.xmp import SidecarNames, sidecar_path
@@ -54,6 +54,7 @@ def geotag_command(
     min_confidence: float = 0.8,
     retag: Flag = False,
     replace: Flag = False,
+    panorama: Flag = False,
     model: str | None = None,
     search: Annotated[Search | None, Parameter(name="*")] = None,
     batch: int = 8,
@@ -94,6 +95,8 @@ def geotag_command(
         Localize photos that already have a position, too.
     replace
         Replace files of the same name in the output folder.
+    panorama
+        Treat photos without GPano tags that are 2:1 as 360° photos; the heading is that of their middle.
     model
         Checkpoint that the map was built with; default: the packaged model that the map was built with.
     batch
@@ -116,7 +119,14 @@ def geotag_command(
         return 1
     times = {} if sidecar in (None, "xmp") else read_times(asked, photos)
     localizer = open_localizer(
-        place_map, model, search, min_confidence=min_confidence, device=device, batch=batch, workers=workers
+        place_map,
+        model,
+        search,
+        min_confidence=min_confidence,
+        views=ViewOptions(untagged=panorama),
+        device=device,
+        batch=batch,
+        workers=workers,
     )
     found = [(Path(photo), fix) for photo, fix in report_unreadable(localize_files(localizer, asked))]
     sure = [(photo, fix) for photo, fix in found if fix.found]

@@ -19,7 +19,7 @@ from sareloc.localize import Fix, Localizer, Search, open_localizer
 from sareloc.localize.formats import POINT_FORMATS, TRACK_FORMATS, Answer, iso_time, sentence
 from sareloc.maps import Area, Box, Circle
 from sareloc.maps.examine import read_tables
-from sareloc.photos import find_photos, read_time
+from sareloc.photos import ViewOptions, find_photos, read_time
 from sareloc.photos.decoding import TRUNCATED, is_truncated
 from sareloc.photos.videos import is_video, missing_end, read_video, video_frames
 
@@ -37,6 +37,7 @@ def localize_command(
     circle: Annotated[tuple[float, float, float] | None, Parameter(negative=())] = None,
     walk_step_m: float | None = None,
     every_s: float = 1.0,
+    panorama: Annotated[bool, Parameter(negative=())] = False,
     search: Annotated[Search | None, Parameter(name="*")] = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
     as_geojson: Annotated[bool, Parameter(name="--geojson", negative=())] = False,
@@ -77,6 +78,9 @@ def localize_command(
     every_s
         Of videos: seconds between two frames that are localized. A frame is named as its file and time, such as
         drive.mp4#t=12.
+    panorama
+        Treat photos without GPano tags that are 2:1 as 360° photos. A 360° photo is cut into views, which give one
+        position together; the heading is that of its middle.
     as_json
         Print one JSON object a line: photo, latlon, radius_m, confidence, heading_deg, matches; without a position also
         reason, guess and guess_radius_m.
@@ -116,7 +120,14 @@ def localize_command(
     if not parts:
         return 1
     localizer = open_localizer(
-        place_map, model, search, min_confidence=min_confidence, device=device, batch=batch, workers=workers
+        place_map,
+        model,
+        search,
+        min_confidence=min_confidence,
+        views=ViewOptions(untagged=panorama),
+        device=device,
+        batch=batch,
+        workers=workers,
     )
     near = area(box, circle)
     fixes = (one for part in parts for one in localize_files(localizer, *part, near=near, top=top))

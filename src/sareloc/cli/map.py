@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -25,6 +25,7 @@ from sareloc.maps import (
     remove_photos,
     verify_map,
 )
+from sareloc.photos import ViewOptions
 from sareloc.photos.finding import is_url
 
 if TYPE_CHECKING:
@@ -38,6 +39,27 @@ GONE = "photos no longer exist; they stay in the map until map sync"
 Map = Annotated[str, Parameter(name="map")]
 """The argument MAP of every command: a file, or a server address such as milvus://host:19530/city."""
 Json = Annotated[bool, Parameter(name="--json", negative=())]
+CUTTING = "360° photos"
+
+
+@dataclass(frozen=True)
+class CutOptions:
+    """The options of how 360° photos are cut into views."""
+
+    panorama: Annotated[bool, Parameter(negative=(), group=CUTTING)] = False
+    """Also cut photos without GPano tags that are 2:1: they are full spheres. Photos with the tags always are cut."""
+    view_yaw: Annotated[tuple[float, ...] | None, Parameter(consume_multiple=True, group=CUTTING)] = None
+    """Directions of the views in degrees from the middle of the panorama, to the right. Default: twelve, 0 30 60 ..."""
+    view_pitch: Annotated[tuple[float, ...] | None, Parameter(consume_multiple=True, group=CUTTING)] = None
+    """Angles above the horizon in degrees; all yaws are cut at each. Default: 0."""
+    view_fov: Annotated[float | None, Parameter(group=CUTTING)] = None
+    """Horizontal field of view in degrees. Default: 60."""
+
+    def options(self) -> ViewOptions:
+        """The options for the library."""
+        chosen = {"yaw_deg": self.view_yaw, "pitch_deg": self.view_pitch, "fov_deg": self.view_fov}
+        given = {name: value for name, value in chosen.items() if value is not None}
+        return ViewOptions(**given, untagged=self.panorama)  # type: ignore[arg-type]
 
 
 def build(
@@ -50,6 +72,7 @@ def build(
     dim: int | None = None,
     storage: Literal["float16", "float32", "int8"] = "float16",
     keypoints: int | None = None,
+    views: Annotated[CutOptions | None, Parameter(name="*")] = None,
     batch: int = 8,
     workers: int = 2,
     cluster: str | None = None,
@@ -95,6 +118,7 @@ def build(
         "dim": dim,
         "storage": storage,
         "keypoints": keypoints,
+        "views": None if views is None else views.options(),
         "batch": batch,
         "workers": workers,
     }
@@ -116,6 +140,7 @@ def add(
     model: str | None = None,
     geotags: Path | None = None,
     track: Track = None,
+    views: Annotated[CutOptions | None, Parameter(name="*")] = None,
     batch: int = 8,
     workers: int = 2,
     device: Device = None,
@@ -149,7 +174,16 @@ def add(
 
     with open_store(map_path) as store:
         its_model = load_map_model(store.manifest, Path(map_path).name, model, device)
-    report = add_photos(its_model, photos, map_path, geotags=geotags, track=track, batch=batch, workers=workers)
+    report = add_photos(
+        its_model,
+        photos,
+        map_path,
+        geotags=geotags,
+        track=track,
+        views=None if views is None else views.options(),
+        batch=batch,
+        workers=workers,
+    )
     return _tell(report, map_path, as_json)
 
 
@@ -349,7 +383,7 @@ def table(found: MapInfo) -> str:
     """`MapInfo` as lines of text."""
     made = found.manifest
     lines = [
-        ("photos", f"{found.photos:,}"),
+        ("photos", f"{found.photos:,}{_told_views(found)}"),
         ("model", f"{made.model} {made.fingerprint}"),
         ("descriptors", f"{made.dim} dimensions, {made.storage if found.file_bytes is not None else 'float32'}"),
         ("index", found.index),
@@ -371,6 +405,10 @@ def table(found: MapInfo) -> str:
     if found.gone:
         lines.append(("gone", f"{len(found.gone):,} photos no longer exist, such as {found.gone[0]}"))
     return "\n".join(f"{name:<12}{value}" for name, value in lines)
+
+
+def _told_views(found: MapInfo) -> str:
+    return f", of which {found.views:,} are views of {found.panoramas:,} 360° photos" if found.views else ""
 
 
 def _told_features(found: MapInfo) -> str:
@@ -417,6 +455,8 @@ def _counts(report: BuildReport) -> str:
     parts.append(f"{report.already:,} were in it already")
     if report.duplicates:
         parts.append(f"{report.duplicates:,} duplicate{'s'[: report.duplicates != 1]}")
+    if report.panoramas:
+        parts.append(f"{report.panoramas:,} 360° photo{'s'[: report.panoramas != 1]} as views")
     if report.features:
         parts.append(f"local features of {report.features:,}")
     return ", ".join(parts)

@@ -21,7 +21,7 @@ from sareloc.maps.examine import Tally, corrected, pick_new, read_beside
 from sareloc.maps.store import Storage, build_index
 from sareloc.models.checkpoint import save_checkpoint
 from sareloc.models.place_model import PlaceModel
-from sareloc.photos import Geotag
+from sareloc.photos import Geotag, ViewOptions, parse_address
 from sareloc.photos.finding import NOT_UTF8, is_url, is_utf8
 from sareloc.photos.track_geotags import TrackOptions
 
@@ -45,6 +45,7 @@ def build_map_on_cluster(
     dim: int | None = None,
     storage: Storage = "float16",
     keypoints: int | None = None,
+    views: ViewOptions | None = None,
     batch: int = 8,
     workers: int = 0,
     packet: int = 256,
@@ -65,10 +66,11 @@ def build_map_on_cluster(
         raise ArgumentError(f"packet must be 1 or more, found {packet}")
     start, checkpoint = time.monotonic(), checkpoint_of(model)
     manifest = MapManifest(model.name, model.fingerprint(), dim or model.dim, storage)
-    with Target(out, manifest, keypoints) as target:
+    with Target(out, manifest, keypoints, views) as target:
         with joined(cluster, len(checkpoint)) as ray:
-            building = _Building(target, ray, checkpoint, Work(manifest.dim, batch, workers, None), packet)
-            wanted, notes = list_wanted(photos, geotags, track)
+            work = Work(manifest.dim, batch, workers, None, target.views)
+            building = _Building(target, ray, checkpoint, work, packet)
+            wanted, notes = list_wanted(photos, geotags, track, lambda local: target.expand(local, workers, progress))
             building.build(wanted, str(out) if target.backend.has_remote_writers(out) else None, progress)
         features, warnings = target.add_features(None, workers, progress)
         report = make_report(building.tally, target.gone(), (*notes, *warnings), start, features)
@@ -130,6 +132,7 @@ class _Building:
         new, changed = pick_new(done.photos, self.target.store, entries, self.tally)
         self._update(changed)
         if new:
+            self.target.unnoted_views |= any(parse_address(photo.file).view for _, photo in new)
             photos, vectors = [photo for _, photo in new], done.descriptors[[rows[where] for where, _ in new]]
             self.tally.count_written(photos, self.target.open().add(photos, vectors))
 

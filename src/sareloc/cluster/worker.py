@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,8 +25,9 @@ from sareloc.describe import describe
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.maps import MapPhoto, open_store
 from sareloc.maps.examine import Conflict, Tally, examine, list_images, list_photos, pick_new, set_aside, tabled
+from sareloc.maps.expand import Expanded, expand
 from sareloc.models.checkpoint import load_model
-from sareloc.photos import Geotag, read_geotag_table, stamp
+from sareloc.photos import Geotag, ViewOptions, file_of, parse_address, read_geotag_table, stamp
 from sareloc.photos.decoding import TRUNCATED, is_truncated
 from sareloc.photos.finding import (
     TABLES,
@@ -70,9 +72,16 @@ class Done:
 
 
 def list_wanted(
-    given: str | Path | Sequence[str | Path], geotags: str | Path | None, track: TrackOptions | None = None
+    given: str | Path | Sequence[str | Path],
+    geotags: str | Path | None,
+    track: TrackOptions | None = None,
+    images_of: Callable[[Sequence[Path]], Expanded] | None = None,
 ) -> tuple[list[Wanted], tuple[str, ...]]:
-    """The photos in folders, local or at URLs, with their geotags in tables, as `build_map` does; and warnings."""
+    """The images in folders, local or at URLs, with their geotags in tables, as `build_map` does; and warnings.
+
+    images_of: gives the images of local files, default: as a new map stores them; those of files at URLs are found by
+    the worker that reads them.
+    """
     items = [given] if isinstance(given, str | Path) else list(given)
     local = [path for item in items if (path := _local_path(item)) is not None]
     remote = [str(item) for item in items if _local_path(item) is None]
@@ -82,8 +91,9 @@ def list_wanted(
     notes: list[str] = []
     if local:
         listing = list_images(local, list_photos(local, videos=True), geotags, track)
-        wanted += [Wanted(str(path), stamp(path), tabled(path, listing.tags)) for path in listing.photos]
-        notes += [*map(str, listing.errors), *listing.notes]
+        images = expand(listing.photos, ViewOptions()) if images_of is None else images_of(listing.photos)
+        wanted += [Wanted(str(path), stamp(path), tabled(path, listing.tags)) for path in images.images]
+        notes += [*map(str, listing.errors), *listing.notes, *images.notes]
     for url in remote:
         found = find_remote_photos(url)
         if not found:
@@ -172,6 +182,8 @@ class Work:
     """Decoding processes; 0: the worker itself."""
     out: str | None
     """The map that the worker writes to; None: it returns the descriptors."""
+    views: ViewOptions = field(default_factory=ViewOptions)
+    """How 360° photos at URLs are cut."""
 
 
 class Describer:
@@ -194,8 +206,9 @@ class Describer:
             files: dict[str, Path] = {}
             with ThreadPoolExecutor(FETCHING) as threads:
                 wanted = list(read_packet(row["packet"]))
-                examined = list(threads.map(lambda one: _examine(one, Path(scratch), files), wanted))
-            found = set_aside(((one.where, photo) for one, photo in zip(wanted, examined, strict=True)), tally)
+                read = partial(_examine, scratch=Path(scratch), files=files, views=self._work.views)
+                examined = [image for images in threads.map(read, wanted) for image in images]
+            found = set_aside(examined, tally)
             if self._store is not None:
                 found, changed = pick_new(found, self._store, {}, tally)
                 if changed:
@@ -213,21 +226,37 @@ class Describer:
         work = self._work
         for part in describe(self._model, files, batch=work.batch, workers=work.decoders, dim=work.dim, progress=False):
             vectors[part.rows], described[part.rows] = part.descriptors, True
-            tally.notes += [f"{found[row][0]}: {TRUNCATED}" for row in part.rows if is_truncated(files[row])]
+            tally.notes += [f"{found[row][0]}: {TRUNCATED}" for row in part.rows if is_truncated(file_of(files[row]))]
             tally.unreadable += [PhotoError(found[row][0], error.reason) for row, error in part.errors.items()]
         rows = np.flatnonzero(described).tolist()
         return Done(self._name, tally, [found[row] for row in rows], vectors[rows])
 
 
-def _examine(wanted: Wanted, scratch: Path, files: dict[str, Path]) -> MapPhoto | PhotoError | None:
-    """The record of a photo; its local file, downloaded if needed, is stored in `files`."""
+def _examine(
+    wanted: Wanted, scratch: Path, files: dict[str, Path], views: ViewOptions
+) -> list[tuple[str, MapPhoto | PhotoError | None]]:
+    """The images of a file and their records; the local file, downloaded if needed, is stored in `files`."""
+    remote = is_url(wanted.where)
     try:
-        file = fetch_file(wanted.where, scratch) if is_url(wanted.where) else Path(wanted.where)
-        table = {} if wanted.geotag is None else {os.path.abspath(file): wanted.geotag}
-        photo = examine(file, wanted.name, table)
+        file = fetch_file(wanted.where, scratch) if remote else Path(wanted.where)
     except PhotoError as error:
-        return PhotoError(wanted.where, error.reason)
-    files[wanted.where] = file
-    if photo is None or not is_url(wanted.where) or wanted.stamp is None:
-        return photo
-    return replace(photo, size_bytes=wanted.stamp[0], modified_ns=wanted.stamp[1])
+        return [(wanted.where, PhotoError(wanted.where, error.reason))]
+    images = expand([file], views).images if remote else [file]
+    table = {} if wanted.geotag is None else {os.path.abspath(file): wanted.geotag}
+    return [
+        _examine_image(wanted, parse_address(image).fragment if remote else "", image, table, files) for image in images
+    ]
+
+
+def _examine_image(
+    wanted: Wanted, fragment: str, image: Path, table: dict[str, Geotag], files: dict[str, Path]
+) -> tuple[str, MapPhoto | PhotoError | None]:
+    where = wanted.where + fragment
+    files[where] = image
+    try:
+        photo = examine(image, wanted.name + fragment, table)
+    except PhotoError as error:
+        return where, PhotoError(where, error.reason)
+    if photo is None or not is_url(where) or wanted.stamp is None:
+        return where, photo
+    return where, replace(photo, size_bytes=wanted.stamp[0], modified_ns=wanted.stamp[1])

@@ -57,15 +57,16 @@ def _load_with_workers(
     for thread in threads:
         thread.start()
     waiting: deque[Request] = deque()
-    row = frames = 0
+    row = parts = 0
     try:
         for path in paths:
             waiting.append(Request(str(path)))
-            if parse_address(path).time_s is None:
+            if not parse_address(path).fragment:
                 todo.put(waiting[-1])
-            else:  # a worker decodes a video from one frame to the next, so that each gets a few that follow each other
-                todo.put(waiting[-1], frames // AHEAD % workers)
-                frames += 1
+            else:  # a worker decodes a 360° photo once for its views, and a video from one frame to the next: each gets
+                # a few that follow each other
+                todo.put(waiting[-1], parts // AHEAD % workers)
+                parts += 1
             if len(waiting) == workers * AHEAD:
                 yield row, waiting.popleft().loaded.result()
                 row += 1

@@ -2,7 +2,7 @@
 
 from sareloc.localize.estimate import MIN_CONFIDENCE, Calibration, Fix, Match, estimate
 from sareloc.localize.localizer import Localizer, Search, open_localizer
-from sareloc.localize.verify import QueryImage, read_query
+from sareloc.localize.queries import QueryImage, QueryPanorama, read_query
 from sareloc.localize.walk import estimate_walk
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Localizer",
     "Match",
     "QueryImage",
+    "QueryPanorama",
     "Search",
     "estimate",
     "estimate_walk",

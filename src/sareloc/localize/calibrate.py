@@ -28,7 +28,7 @@ from sareloc.localize.calibration import (
 )
 from sareloc.localize.estimate import MIN_CONFIDENCE, PLACE_M, Calibration
 from sareloc.localize.localizer import AT_ONCE, Localizer
-from sareloc.localize.verify import QueryImage
+from sareloc.localize.queries import QueryImage
 from sareloc.maps import Matches, open_store
 from sareloc.photos import content_digest
 
@@ -38,6 +38,7 @@ Cell = tuple[int, int, int]
 FEWEST = 10
 FOLDS = 5
 LEAST = 1e-9
+PANORAMA = "is a 360° photo: a calibration is fitted on ordinary photos"
 FAR_M = 8 * PLACE_M
 """Without its photos within this distance, a map counts as not showing a place. Nearer photos show the same street: as
 examples of absent places they are so hard that confidences fitted on them are too low for all other queries."""
@@ -152,11 +153,15 @@ def _search_trials(
     unreadable: list[PhotoError] = []
     candidates = localizer.search.candidates
     k = search_depth(localizer.place_map, truth_m, candidates, FAR_M)
-    waiting = zip(truth_m, localizer.load(photos), strict=True)
+    waiting = zip(photos, truth_m, localizer.load(photos), strict=True)
     with tqdm(total=len(photos), desc="calibrate", unit="photo", disable=None) as bar:
         while loaded := list(islice(waiting, AT_ONCE)):
-            unreadable += [image for _, image in loaded if isinstance(image, PhotoError)]
-            read = [(truth, image) for truth, image in loaded if not isinstance(image, PhotoError)]
+            read = [(truth, image) for _, truth, image in loaded if isinstance(image, QueryImage)]
+            unreadable += [
+                image if isinstance(image, PhotoError) else PhotoError(photo, PANORAMA)
+                for photo, _, image in loaded
+                if not isinstance(image, QueryImage)
+            ]
             if read:
                 truths, queries = np.stack([truth for truth, _ in read]), [query for _, query in read]
                 matches = localizer.retrieve([query.image for query in queries], k)

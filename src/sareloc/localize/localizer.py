@@ -7,13 +7,13 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
+from sareloc.arrays import Ints
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.geometry import InlierPairs, LocalFeatures
 from sareloc.localize.calibration import calibrate_by_map
@@ -27,19 +27,24 @@ from sareloc.localize.estimate import (
     estimate,
     weigh,
 )
-from sareloc.localize.verify import VERIFIED, Photo, QueryImage, Verified, Verifier, find_pose, read_queries
+from sareloc.localize.panorama import combine_views, depths
+from sareloc.localize.queries import Photo, QueryImage, QueryPanorama, images_of, read_queries
+from sareloc.localize.verify import VERIFIED, Verified, Verifier, find_pose
 from sareloc.localize.walk import chance_of_place, estimate_walk
 from sareloc.maps import Area, Circle, Matches, PlaceMap, load_map_model
 from sareloc.maps.features import NOTE as LOCAL_FEATURES
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Image
+from sareloc.photos import ViewOptions
+from sareloc.photos.views import panorama_places
 
-Query = Photo | QueryImage
+Query = Photo | QueryImage | QueryPanorama
 """A photo, or one that is decoded already."""
 Near = Area | Fix | None
 
 AROUND_M = 500.0
-AT_ONCE = 32  # photos decoded before they are described
+PANORAMA_DEPTH = 2  # times as many matches are verified for a 360° query as for a photo
+AT_ONCE = 32  # images decoded before they are described
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,9 @@ def map_calibration(place_map: PlaceMap, search: Search) -> Calibration:
 class Localizer:
     """Localizes photos with a map and the model that it was built with.
 
+    A 360° photo is cut into views, whose matches give one fix together; its heading is that of the middle of the
+    panorama. views: how it is cut; default: twelve views around, of photos with GPano tags.
+
     search: how matches are searched. calibration: default: see `map_calibration`; fitting one searches the map for 256
     of its photos. min_confidence: a fix of a lower confidence has no position. batch: photos described at once.
     workers: processes that decode photos. Raises MapError if the map has no photos or was built with another model.
@@ -94,6 +102,7 @@ class Localizer:
         *,
         calibration: Calibration | None = None,
         min_confidence: float = MIN_CONFIDENCE,
+        views: ViewOptions | None = None,
         batch: int = 8,
         workers: int = 0,
     ) -> None:
@@ -107,6 +116,7 @@ class Localizer:
         if self.search.verify is None:
             self.search = replace(self.search, verify=VERIFIED if LOCAL_FEATURES in place_map.notes else 0)
         self.min_confidence = min_confidence
+        self.views = views
         self.batch = batch
         self.workers = workers
         self.verifier = Verifier(place_map, device=model.runs_on) if self.search.verify else None
@@ -188,22 +198,55 @@ class Localizer:
         descriptors = self.model.encode(images, dim=None if dim == self.model.dim else dim, batch=self.batch).numpy()
         return self.place_map.search(descriptors, k, near)
 
-    def find_matches(self, queries: Sequence[QueryImage], k: int, near: Area | None = None) -> list[Candidates]:
-        """The k photos of the map most like each query, more if more are verified, and its pose by them."""
-        first = self.search.verify or 0
-        retrieved = self.retrieve([query.image for query in queries], max(k, first), near)
+    def find_matches(
+        self, queries: Sequence[QueryImage | QueryPanorama], k: int, near: Area | None = None
+    ) -> list[Candidates]:
+        """The k photos of the map most like each query, more if more are verified, and its pose by them.
+
+        Those of a 360° query are found by its views (see `combine_views`), which together verify twice as many matches
+        as one photo.
+        """
+        first, images = self.search.verify or 0, [image for query in queries for image in images_of(query)]
+        retrieved = self.retrieve([image.image for image in images], max(k, first), near)
+        verified = np.zeros(len(images), dtype=np.int64)  # matches of each image
+        row = 0
+        for query in queries:
+            rows = slice(row, row := row + len(images_of(query)))
+            several = isinstance(query, QueryPanorama)
+            verified[rows] = depths(retrieved.distances[rows, :first], PANORAMA_DEPTH * first) if several else first
+        found = iter(self._verified(images, retrieved, verified))
+        return [
+            combine_views(
+                [next(found) for _ in query.views],
+                [view.yaw_deg for view in query.views],
+                self.calibration.temperature,
+            )
+            if isinstance(query, QueryPanorama)
+            else next(found)
+            for query in queries
+        ]
+
+    def _verified(self, images: Sequence[QueryImage], retrieved: Matches, counts: Ints) -> list[Candidates]:
+        """What was found for each image, of which the first `counts` (N,) matches are verified."""
         lists = _lists(retrieved)
         if self.verifier is None:
             return [Candidates(matches) for matches in lists]
         verifier, temperature = self.verifier, self.calibration.temperature
 
         def verified(row: int, features: LocalFeatures) -> Candidates:
-            found = verifier.verify(features, retrieved.ids[row, :first], retrieved.files[row][:first])
-            pose = find_pose(found, retrieved.latlon[row, :first], retrieved.distances[row, :first], temperature)
+            ids, files = retrieved.ids[row, : counts[row]], retrieved.files[row][: counts[row]]
+            found = verifier.verify(features, ids, files)
+            latlon, distances = retrieved.latlon[row, : counts[row]], retrieved.distances[row, : counts[row]]
+            pose = find_pose(found, latlon, distances, temperature)
             return Candidates(_ranked(lists[row], found, temperature), pose)
 
+        candidates = [Candidates(matches) for matches in lists]
+        rows = np.flatnonzero(counts).tolist()
         with ThreadPoolExecutor(os.cpu_count(), "verify") as threads:
-            return list(threads.map(verified, range(len(queries)), verifier.features(queries)))
+            found = threads.map(verified, rows, verifier.features([images[row] for row in rows]))
+            for row, one in zip(rows, found, strict=True):
+                candidates[row] = one
+        return candidates
 
     def inlier_pairs(self, photo: Query, photo_id: int, file: str) -> InlierPairs | None:
         """The matched keypoints of a query and a photo of the map that agree: of a match, its `id` and `photo`.
@@ -218,20 +261,47 @@ class Localizer:
         (query,) = self.load([photo])
         if isinstance(query, PhotoError):
             raise query
-        return self.verifier.inlier_pairs(self.verifier.features([query])[0], photo_id, file)
+        pairs = [
+            self.verifier.inlier_pairs(features, photo_id, file)
+            for features in self.verifier.features(images_of(query))
+        ]
+        best = max(range(len(pairs)), key=lambda row: len(pairs[row] or ()))
+        found = pairs[best]
+        if found is None or not isinstance(query, QueryPanorama):
+            return found
+        return replace(
+            found,
+            query_xy=panorama_places(query.panorama, query.views[best], found.query_xy),
+            query_size=(query.panorama.width, query.panorama.height),
+        )
 
-    def load(self, photos: Sequence[Query]) -> Iterator[QueryImage | PhotoError]:
+    def load(self, photos: Sequence[Query]) -> Iterator[QueryImage | QueryPanorama | PhotoError]:
         """The decoded queries, in order; for one that cannot be decoded, the error."""
-        size = self.model.preprocess.size
-        return read_queries(photos, size, detail=self.verifier is not None, workers=self.workers)
+        size, detail = self.model.preprocess.size, self.verifier is not None
+        return read_queries(photos, size, detail=detail, cut=self.views, workers=self.workers)
 
     def _search(self, photos: Sequence[Query], near: Area | None, top: int) -> Iterator[Candidates | PhotoError]:
-        waiting = self.load(photos)
-        while loaded := list(islice(waiting, AT_ONCE)):
+        for loaded in _chunks(self.load(photos)):
             queries = [query for query in loaded if not isinstance(query, PhotoError)]
             found = iter(self.find_matches(queries, max(top, self.search.candidates), near) if queries else ())
             for query in loaded:
                 yield query if isinstance(query, PhotoError) else next(found)
+
+
+def _chunks(
+    loaded: Iterator[QueryImage | QueryPanorama | PhotoError],
+) -> Iterator[list[QueryImage | QueryPanorama | PhotoError]]:
+    """Queries in lists that together have about `AT_ONCE` images."""
+    chunk: list[QueryImage | QueryPanorama | PhotoError] = []
+    count = 0
+    for query in loaded:
+        chunk.append(query)
+        count += 1 if isinstance(query, PhotoError) else len(images_of(query))
+        if count >= AT_ONCE:
+            yield chunk
+            chunk, count = [], 0
+    if chunk:
+        yield chunk
 
 
 def _ranked(matches: Sequence[Match], verified: Verified, temperature: float) -> tuple[Match, ...]:
@@ -290,6 +360,7 @@ def open_localizer(
     search: Search | None = None,
     *,
     min_confidence: float = MIN_CONFIDENCE,
+    views: ViewOptions | None = None,
     device: torch.device | str | None = None,
     batch: int = 8,
     workers: int = 0,
@@ -302,4 +373,4 @@ def open_localizer(
     place_map = PlaceMap(path)
     if not isinstance(model, PlaceModel):
         model = load_map_model(place_map.manifest, place_map.path.name, model, device)
-    return Localizer(model, place_map, search, min_confidence=min_confidence, batch=batch, workers=workers)
+    return Localizer(model, place_map, search, min_confidence=min_confidence, views=views, batch=batch, workers=workers)

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
-import PIL.Image
 import torch
 
-from sareloc.arrays import Floats, Image, Ints
+from sareloc.arrays import Floats, Ints
 from sareloc.errors import PhotoError
 from sareloc.geo import enu_from_wgs84, wgs84_from_enu
 from sareloc.geometry import (
@@ -35,82 +33,17 @@ from sareloc.geometry import (
     turn_deg,
     verify,
 )
-from sareloc.loading import load_images
 from sareloc.localize.estimate import PLACE_M, SURE_INLIERS, Pose, fuse, weigh
+from sareloc.localize.queries import QueryImage, resized
 from sareloc.maps import PlaceMap
-from sareloc.photos import MAX_PIXELS, SizeRule, decode, read_focal_35mm
+from sareloc.photos import decode, read_focal_35mm
 
 VERIFIED = 20
 """Default: how many matches are verified if the map holds local features."""
 CACHE_BYTES = 256 * 2**20
 HEADING_INLIERS, HEADING_PHOTOS = 30, 5
-FEW = 8  # photos: starting workers takes longer than decoding so many
-
-Photo = str | Path | bytes | Image
-"""A file, its bytes, or pixels."""
 
 log = logging.getLogger("sareloc.localize")
-
-
-@dataclass(frozen=True, eq=False)
-class QueryImage:
-    """A decoded query: pixels for the descriptor and, if its matches are to be verified, for local features."""
-
-    image: Image
-    """At the model's size."""
-    detail: Image | None = None
-    """At the size of local features; None: they are not needed."""
-    focal_35mm: float | None = None
-    """35 mm equivalent focal length in mm; None: unknown."""
-
-
-def read_query(
-    photo: Photo, size: SizeRule, *, detail: bool, name: str | None = None, max_pixels: int = MAX_PIXELS
-) -> QueryImage:
-    """Decode a query to the model's size and, if `detail`, to that of local features.
-
-    Pixels are used as they are given, and resized for local features. Raises PhotoError if the photo cannot be decoded.
-    """
-    if not isinstance(photo, str | Path | bytes):
-        return QueryImage(photo, _resized(photo) if detail else None)
-    image = decode(photo, size=size, name=name, max_pixels=max_pixels)
-    if not detail:
-        return QueryImage(image)
-    close = decode(photo, size=feature_size, name=name, max_pixels=max_pixels)
-    return QueryImage(image, close, read_focal_35mm(photo))
-
-
-def read_queries(
-    photos: Sequence[Photo | QueryImage], size: SizeRule, *, detail: bool, workers: int
-) -> Iterator[QueryImage | PhotoError]:
-    """Each query decoded, in order, or the error that says why it cannot be; files in worker processes if many."""
-    files = [photo for photo in photos if isinstance(photo, str | Path)]
-    in_workers = workers > 0 and len(files) > FEW
-    images = load_images(files, size, workers=workers) if in_workers else iter(())
-    details = load_images(files, feature_size, workers=workers) if in_workers and detail else iter(())
-    for row, photo in enumerate(photos):
-        if isinstance(photo, QueryImage):
-            yield photo
-        elif isinstance(photo, str | Path) and in_workers:
-            image = next(images)[1]
-            close = next(details)[1] if detail else None
-            if isinstance(image, PhotoError) or isinstance(close, PhotoError):
-                yield image if isinstance(image, PhotoError) else close  # type: ignore[misc]
-            else:
-                yield QueryImage(image, close, read_focal_35mm(photo) if detail else None)
-        else:
-            try:
-                name = f"photo {row}" if isinstance(photo, bytes) else None
-                yield read_query(photo, size, detail=detail, name=name)
-            except PhotoError as error:
-                yield error
-
-
-def _resized(image: Image) -> Image:
-    height, width = feature_size(*image.shape[:2])
-    if (height, width) == image.shape[:2]:
-        return image
-    return np.array(PIL.Image.fromarray(image).resize((width, height), PIL.Image.Resampling.BILINEAR))
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +114,7 @@ class Verifier:
 
     def features(self, queries: Sequence[QueryImage]) -> list[LocalFeatures]:
         """The local features of queries; of one that was decoded without `detail`, from its smaller image."""
-        images = [_resized(query.image) if query.detail is None else query.detail for query in queries]
+        images = [resized(query.image) if query.detail is None else query.detail for query in queries]
         found = self.extractor.extract(images)
         return [
             replace(one, focal_px=focal_px_of(query.focal_35mm, one.size))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -37,6 +37,7 @@ from sareloc.maps.examine import (
     set_aside,
     tabled,
 )
+from sareloc.maps.expand import Expanded, check_view_options, expand, outdated, write_view_options
 from sareloc.maps.features import NOT_HELD, add_missing_features, check_keypoints, choose_keypoints, read_keypoints
 from sareloc.maps.store import (
     Entry,
@@ -53,7 +54,8 @@ from sareloc.maps.store import (
     open_store,
 )
 from sareloc.models.place_model import PlaceModel
-from sareloc.photos import Geotag, file_of, parse_address, stamp
+from sareloc.photos import Geotag, ViewOptions, file_of, parse_address, stamp
+from sareloc.photos.addresses import without_fragment
 from sareloc.photos.decoding import TRUNCATED, is_truncated
 from sareloc.photos.finding import NOT_UTF8, is_utf8
 from sareloc.photos.track_geotags import TrackOptions
@@ -89,6 +91,8 @@ class BuildReport:
     features."""
     features: int = 0
     """Photos of the map, given or not, whose local features were added."""
+    panoramas: int = 0
+    """360° photos among the given ones; the other numbers count their views."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +100,8 @@ class SyncReport(BuildReport):
     """What was done with the photos, and with those of the map that are no longer in the folders."""
 
     removed: tuple[str, ...] = ()
-    """Photos that were removed from the map, as their files no longer exist; frames of the given videos that were not
-    chosen along the track."""
+    """Photos that were removed from the map: their files no longer exist or are cut into other views, or they are
+    frames of the given videos that were not chosen along the track."""
     dry_run: bool = False
     """Whether nothing was written."""
 
@@ -112,6 +116,7 @@ def build_map(
     dim: int | None = None,
     storage: Storage = "float16",
     keypoints: int | None = None,
+    views: ViewOptions | None = None,
     batch: int = 8,
     workers: int = 0,
     progress: bool = True,
@@ -128,17 +133,21 @@ def build_map(
     `storage`: type of the numbers of a descriptor in a file.
     `keypoints`: of the local features of each photo, which are then computed for all photos of the map that have none,
     and which a server does not store; 0: no local features; default: those of the map, 1024 if it has none (see
-    `add_local_features`). `batch`: photos in one forward pass and one transaction. `workers`: processes that decode
-    photos; 0: this one. Raises MapError if the map was built by another model or has local features with another number
-    of keypoints, PhotoError if there are no photos.
+    `add_local_features`). `views`: how 360° photos, which have GPano tags, are cut into views; default: as before in
+    this map, else twelve around. A view is stored as its file with the direction behind the name (see
+    `sareloc.photos.addresses`). `batch`: photos in one forward pass and one transaction. `workers`: processes that
+    decode photos; 0: this one. Raises MapError if the map was built by another model, has local features with another
+    number of keypoints, or other views, PhotoError if there are no photos.
     """
     start, files = time.monotonic(), list_photos(photos, videos=True)
     manifest = MapManifest(model.name, model.fingerprint(), dim or model.dim, storage)
-    with Target(out, manifest, keypoints) as target:
+    with Target(out, manifest, keypoints, views) as target:
         listing = list_images(photos, files, geotags, track)
-        tally = _Adding(target, lambda: model, batch, workers).add(listing, progress)
+        found = target.expand(listing.photos, workers, progress)
+        tally = _Adding(target, lambda: model, batch, workers).add(found.in_place_of(listing), progress)
         features, notes = target.add_features(model.runs_on, workers, progress)
-        report = make_report(tally, target.gone(), (*listing.notes, *notes), start, features)
+        report = make_report(tally, target.gone(), (*listing.notes, *found.notes, *notes), start, features)
+        report = replace(report, panoramas=found.panoramas)
     if target.store is not None:
         build_index(out)
     return report
@@ -151,6 +160,7 @@ def add_photos(
     *,
     geotags: str | Path | None = None,
     track: TrackOptions | None = None,
+    views: ViewOptions | None = None,
     batch: int = 8,
     workers: int = 0,
     progress: bool = True,
@@ -170,6 +180,7 @@ def add_photos(
         dim=manifest.dim,
         storage=manifest.storage,
         keypoints=keypoints or 0,
+        views=views,
         batch=batch,
         workers=workers,
         progress=progress,
@@ -192,8 +203,8 @@ def sync_map(
 ) -> SyncReport:
     """Synchronize a map with folders of photos: add new photos, update changed ones, remove those that no longer exist.
 
-    Photos of the map outside of these folders are not changed. Local features are computed if the map was built with
-    them. See `build_map` for `photos`, `geotags`, `track`, `batch` and
+    Photos of the map outside of these folders are not changed. 360° photos are cut as before in this map. Local
+    features are computed if the map was built with them. See `build_map` for `photos`, `geotags`, `track`, `batch` and
     `workers`. `model`: the one that the map was built with, or its checkpoint; default: the packaged model that the map
     was built with. It is loaded, on `device`, only if there are photos to describe. Raises PhotoError if a folder does
     not exist or has no photos, as when its disk is not mounted, unless `allow_empty`: then all photos of the map that
@@ -210,9 +221,13 @@ def sync_map(
         listing = list_images(photos, files, geotags, track)
         load = cache(lambda: _load(model, store, device))
         adding = _Adding(target, load, batch, workers, dry_run)
-        tally, inside = adding.add(listing, progress), _inside(store, items)
+        target.views = check_view_options(store, None)
+        found = target.expand(listing.photos, workers, progress)
+        tally, inside = adding.add(found.in_place_of(listing), progress), _inside(store, items)
         gone = {i: name for i, name in gone_photos(store) if i not in adding.updated_ids}
-        removed = {i: name for i, name in gone.items() if inside(name)} | dict(_other_frames(store, listing.photos))
+        removed = {i: name for i, name in gone.items() if inside(name)}
+        unread = {target.photo_name(photo) for photo in found.unread}
+        removed |= outdated(store, {target.photo_name(image) for image in found.images}, unread)
         if removed and not dry_run:
             store.remove(np.array(list(removed), dtype=np.int64))
         on = model.runs_on if isinstance(model, PlaceModel) else device
@@ -220,7 +235,8 @@ def sync_map(
     if not dry_run:
         build_index(path)
     left = tuple(name for i, name in gone.items() if i not in removed)
-    report = make_report(tally, left, (*listing.notes, *notes), start, features)
+    report = make_report(tally, left, (*listing.notes, *found.notes, *notes), start, features)
+    report = replace(report, panoramas=found.panoramas)
     return SyncReport(**vars(report), removed=tuple(removed.values()), dry_run=dry_run)
 
 
@@ -228,14 +244,25 @@ class Target:
     """The map that photos are written to: opened if it exists, else created when the first photos are written.
 
     A build that fails before that leaves no file. Raises MapError if the map's model, dimension or storage differ from
-    `manifest`, or if it has local features with another number of keypoints. `keypoints`: as for `build_map`.
+    `manifest`, or if it has local features with another number of keypoints, or other views. `keypoints`, `views`: as
+    for `build_map`.
     """
 
-    def __init__(self, where: str | Path, manifest: MapManifest, keypoints: int | None = None) -> None:
+    def __init__(
+        self,
+        where: str | Path,
+        manifest: MapManifest,
+        keypoints: int | None = None,
+        views: ViewOptions | None = None,
+    ) -> None:
         self.keypoints = keypoints if keypoints is None else check_keypoints(keypoints)
         self.where = where
         self.backend = map_backend(where)
         self.manifest = manifest
+        self.views = views or ViewOptions()
+        self._given_views = views
+        self.unnoted_views = views is not None
+        """Whether the views must be noted in the map when it is written next."""
         self.store: MapStore | None = None
 
     def __enter__(self) -> Target:
@@ -253,12 +280,29 @@ class Target:
             self.store = open_or_create_store(self.where, self.manifest)
             try:
                 _check_same(self.store, self.manifest)
+                self.views = check_view_options(self.store, self._given_views)
                 if self.keypoints != 0 and self.store.holds_local_features:
                     self.keypoints = choose_keypoints(self.store, self.keypoints)
             except MapError:
                 self.store.__exit__()
                 raise
+        if self.unnoted_views:
+            write_view_options(self.store, self.views)
+            self.unnoted_views = False
         return self.store
+
+    def expand(self, photos: Sequence[Path], workers: int, progress: bool) -> Expanded:
+        """The images of these files that the map stores (see `sareloc.maps.expand`).
+
+        Files that are in the map as ordinary photos and have not changed are not opened.
+        """
+        names = {photo: self.photo_name(photo) for photo in photos}
+        entries = self.entries([name for name in names.values() if is_utf8(name)])
+        known = {photo for photo, name in names.items() if name in entries and entries[name].stamp == stamp(photo)}
+        unknown = [photo for photo in photos if photo not in known]
+        found = expand(unknown, self.views, threads=workers, progress=progress)
+        self.unnoted_views |= found.panoramas > 0
+        return replace(found, by_file={photo: found.by_file.get(photo, (photo,)) for photo in photos})
 
     def entries(self, names: Sequence[str]) -> dict[str, Entry]:
         """The entries of the map with these file names."""
@@ -295,19 +339,25 @@ def make_report(
     tally: Tally, gone: tuple[str, ...], notes: tuple[str, ...], start: float, features: int
 ) -> BuildReport:
     """The report of a tally; `notes`: other warnings; `start`: `time.monotonic` at the start."""
+    errors = tally.unreadable
     return BuildReport(
         added=tally.added,
         updated=tally.updated,
         already=tally.already,
         duplicates=tally.duplicates,
         conflicts=tuple(tally.conflicts),
-        untagged=tuple(tally.untagged),
-        unreadable=tuple(tally.unreadable),
+        untagged=tuple(dict.fromkeys(map(_whole, tally.untagged))),
+        unreadable=tuple(PhotoError(*told) for told in {(_whole(e.photo), e.reason): 0 for e in errors}),
         gone=gone,
         seconds=time.monotonic() - start,
-        notes=(*notes, *tally.notes),
+        notes=tuple(dict.fromkeys((*notes, *tally.notes))),
         features=features,
     )
+
+
+def _whole(photo: str) -> str:
+    """The 360° photo of a view, so that it is named once for all of them; any other photo itself."""
+    return photo if parse_address(photo).view is None else without_fragment(photo)
 
 
 def _check_same(store: MapStore, wanted: MapManifest) -> None:
@@ -381,7 +431,9 @@ class _Adding:
             if photos:
                 tally.count_written(photos, self.target.open().add(photos, part.descriptors))
             tally.unreadable += part.errors.values()
-            tally.notes += [f"{files[row]}: {TRUNCATED}" for row in part.rows if is_truncated(files[row])]
+            tally.notes += [
+                f"{file_of(files[row])}: {TRUNCATED}" for row in part.rows if is_truncated(file_of(files[row]))
+            ]
             bar.update(tally.total - bar.n)
 
 
@@ -417,19 +469,6 @@ def _inside(store: MapStore, folders: Iterable[Path]) -> Callable[[str], bool]:
         return any(path == root or path.startswith(os.path.join(root, "")) for root in roots)
 
     return is_inside
-
-
-def _other_frames(store: MapStore, listed: Sequence[Path]) -> Iterator[tuple[int, str]]:
-    """The ids and names of frames in the map that are not listed, of videos of which other frames are."""
-    frames = {os.path.abspath(photo) for photo in listed if parse_address(photo).time_s is not None}
-    videos = {str(file_of(frame)) for frame in frames}
-    if not videos:
-        return
-    for ids, _, names in store.pages():
-        for photo_id, name in zip(ids.tolist(), names, strict=True):
-            path = os.path.abspath(store.photo_path(name))
-            if path not in frames and str(file_of(path)) in videos:
-                yield photo_id, name
 
 
 def _chunks(named: Sequence[tuple[str, Path]], size: int) -> Iterable[Sequence[tuple[str, Path]]]:

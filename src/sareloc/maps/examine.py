@@ -21,6 +21,7 @@ from sareloc.photos import (
     read_geotag_table,
     stamp,
 )
+from sareloc.photos.addresses import without_fragment
 from sareloc.photos.finding import EXTENSIONS, TableTags, is_url, match_table, read_tables_beside, remote_stamp, turned
 from sareloc.photos.sidecars import find_takeout_json
 from sareloc.photos.tables import counted
@@ -284,7 +285,7 @@ def _count_duplicate(where: str, geotag: Geotag, kept: str, kept_geotag: Geotag,
 
 
 def _stamp_now(store: MapStore, file: str) -> tuple[int, int] | None:
-    return remote_stamp(file) if is_url(file) else stamp(store.photo_path(file))
+    return remote_stamp(without_fragment(file)) if is_url(file) else stamp(store.photo_path(file))
 
 
 def _items(given: Given) -> list[Path]:

@@ -18,6 +18,7 @@ from sareloc.maps.features import read_keypoints
 from sareloc.maps.file import PART, MapFile, bad_features, open_map_file
 from sareloc.maps.gpkg import FEATURES
 from sareloc.maps.store import PACKINGS, Address, MapManifest, gone_photos, map_backend, open_store
+from sareloc.photos import parse_address
 
 HALF = 1e-3  # rounding to half precision changes a number of a unit vector by less
 SAMPLE = 1000
@@ -55,6 +56,7 @@ class MapInfo:
 
     manifest: MapManifest
     photos: int
+    """Ordinary photos and views of 360° photos."""
     extent: Box | None
     """The box that contains all photos; None without photos."""
     first: str | None
@@ -71,6 +73,10 @@ class MapInfo:
     """Photos whose files no longer exist; None if the map is on a server, see `find_gone`."""
     local_features: StoredFeatures | None = None
     """None if the map was built without local features, or is on a server."""
+    views: int = 0
+    """Views of 360° photos among the photos; 0 if the map is on a server."""
+    panoramas: int = 0
+    """The 360° photos whose views they are."""
 
 
 def map_info(address: Address) -> MapInfo:
@@ -81,7 +87,8 @@ def map_info(address: Address) -> MapInfo:
 def file_info(path: str | Path) -> MapInfo:
     """`map_info` of a map file."""
     with open_map_file(path) as file:
-        ids, latlon, _ = file.photos()
+        ids, latlon, names = file.photos()
+        cut = [address.file for address in map(parse_address, names) if address.view is not None]
         first, last = file.query("SELECT min(time), max(time) FROM photos WHERE typeof(time) = 'text'")[0]
         extent = Box(*latlon.min(axis=0), *latlon.max(axis=0)) if len(ids) else None
         return MapInfo(
@@ -95,6 +102,8 @@ def file_info(path: str | Path) -> MapInfo:
             calibrations=read_calibrations(file.notes()),
             gone=tuple(name for _, name in gone_photos(file)),
             local_features=_stored_features(file),
+            views=len(cut),
+            panoramas=len(set(cut)),
         )
 
 

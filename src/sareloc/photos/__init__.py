@@ -31,10 +31,12 @@ from sareloc.photos.geotags import (
     read_focal_35mm,
 )
 from sareloc.photos.images import content_digest, decode, image_size, stamp
+from sareloc.photos.panoramas import Panorama, looks_like_panorama, read_panorama
 from sareloc.photos.sidecars import find_takeout_json, read_takeout_geotag
 from sareloc.photos.tables import GeotagTable, parse_degrees, read_geotag_table
 from sareloc.photos.track_geotags import PlacedPhoto, TrackOptions, TrackReport, geotags_from_track
 from sareloc.photos.tracks import MAX_GAP_S, Track, TrackPositions, merge_tracks, read_track, read_tracks
+from sareloc.photos.views import ViewOptions, cut_view, panorama_pixels, views_of, write_views
 from sareloc.photos.write_geotags import exif_bytes, jpeg_with_geotag, write_geotag, write_sidecar
 from sareloc.photos.xmp import (
     find_sidecar,
@@ -55,6 +57,7 @@ __all__ = [
     "Geotag",
     "GeotagTable",
     "GeotaggedPhotos",
+    "Panorama",
     "PhotoTime",
     "PlacedPhoto",
     "SizeRule",
@@ -64,7 +67,9 @@ __all__ = [
     "TrackReport",
     "UtmName",
     "View",
+    "ViewOptions",
     "content_digest",
+    "cut_view",
     "decode",
     "estimate_offset",
     "exif_bytes",
@@ -83,8 +88,10 @@ __all__ = [
     "is_url",
     "jpeg_with_geotag",
     "longest_side",
+    "looks_like_panorama",
     "make_utm_name",
     "merge_tracks",
+    "panorama_pixels",
     "parse_address",
     "parse_degrees",
     "parse_offset",
@@ -97,6 +104,7 @@ __all__ = [
     "read_geotag",
     "read_geotag_table",
     "read_geotags",
+    "read_panorama",
     "read_sidecar_geotag",
     "read_takeout_geotag",
     "read_time",
@@ -106,6 +114,8 @@ __all__ = [
     "sidecar_path",
     "sidecar_with_geotag",
     "stamp",
+    "views_of",
     "write_geotag",
     "write_sidecar",
+    "write_views",
 ]

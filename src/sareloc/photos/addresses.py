@@ -105,6 +105,11 @@ def file_of(path: str | Path) -> Path:
     return parse_address(path).file
 
 
+def without_fragment(text: str) -> str:
+    """The path or URL of the file at an address, as it is written there."""
+    return text[: text.rindex("#")] if parse_address(text).fragment else text
+
+
 def _number(value: float) -> str:
     """At most six decimals: a millionth of a second or of a degree."""
     return f"{value:.6f}".rstrip("0").rstrip(".")

@@ -22,6 +22,7 @@ from sareloc.geo import Positions
 from sareloc.photos.addresses import parse_address
 from sareloc.photos.decoding import open_photo
 from sareloc.photos.geotags import Geotag, parse_utm_name, read_exif_geotag, read_exif_time
+from sareloc.photos.panoramas import read_panorama
 from sareloc.photos.sidecars import read_takeout_geotag, read_takeout_time
 from sareloc.photos.tables import GeotagTable, counted, read_geotag_table
 from sareloc.photos.videos import frame_time
@@ -200,11 +201,23 @@ def fitting_ns(time_stamp_ns: int) -> int:
 
 
 def turned(geotag: Geotag, path: str | Path) -> Geotag:
-    """The geotag of the image at an address, given that of its file: a view is turned by its yaw."""
-    view = parse_address(path).view
-    if view is None or geotag.heading_deg is None:
+    """The geotag of the image at an address, given that of its file: a view is turned by its yaw.
+
+    A geotag without a heading gets that of the panorama, if it is known.
+    """
+    address = parse_address(path)
+    if address.view is None:
         return geotag
-    return replace(geotag, heading_deg=(geotag.heading_deg + view.yaw_deg) % 360)
+    heading = _panorama_heading(address.file) if geotag.heading_deg is None else geotag.heading_deg
+    return replace(geotag, heading_deg=None if heading is None else (heading + address.view.yaw_deg) % 360)
+
+
+def _panorama_heading(file: Path) -> float | None:
+    try:
+        panorama = read_panorama(file)
+    except PhotoError:
+        return None
+    return None if panorama is None else panorama.heading_deg
 
 
 def read_name_geotag(path: str | Path) -> Geotag | None:
@@ -261,8 +274,15 @@ def read_geotag(path: str | Path) -> Geotag | None:
     """The geotag of a photo; None if it has none.
 
     In this order: EXIF, the XMP packet inside the photo, its XMP sidecar, its Google Takeout JSON, its file name in the
-    VPR-datasets format. The first that has a position is used (see `SOURCES`).
+    VPR-datasets format. The first that has a position is used (see `SOURCES`). Of a view, that of its 360° photo,
+    turned by its yaw; the heading is that of the GPano tags if they have one.
     """
+    address = parse_address(path)
+    if address.view is not None:
+        whole = read_geotag(address.file)
+        if whole is not None and (heading := _panorama_heading(address.file)) is not None:
+            whole = replace(whole, heading_deg=heading)
+        return None if whole is None else turned(whole, path)
     found = find_geotag(path)
     return None if found is None else found[1]
 
@@ -278,7 +298,7 @@ def read_time(path: str | Path) -> float | None:
     address = parse_address(path)
     if address.time_s is not None:
         return frame_time(address.file, address.time_s)
-    return next((time for read in TIME_SOURCES if (time := read(Path(path))) is not None), None)
+    return next((time for read in TIME_SOURCES if (time := read(address.file)) is not None), None)
 
 
 def find_geotagged(folder: str | Path, table: str | Path | None = None) -> GeotaggedPhotos:

@@ -11,6 +11,7 @@ import math
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from pathlib import Path
 from typing import Any, Literal
 
 from PIL import Image
@@ -18,6 +19,7 @@ from PIL.ExifTags import GPS, IFD, Base
 
 from sareloc.errors import ArgumentError, PhotoError, PositionError
 from sareloc.geo import utm_epsg, utm_from_wgs84, wgs84_from_utm
+from sareloc.photos.addresses import View, parse_address
 from sareloc.photos.decoding import Source, open_photo, pillow_errors
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -107,13 +109,24 @@ def read_exif_time(source: Source, zone: tzinfo | None = None) -> PhotoTime | No
 
 
 def read_focal_35mm(source: Source) -> float | None:
-    """The 35 mm equivalent focal length in a photo's EXIF (FocalLengthIn35mmFilm), in mm; None if it is unknown."""
+    """The 35 mm equivalent focal length in a photo's EXIF (FocalLengthIn35mmFilm), in mm; None if it is unknown.
+
+    That of a view of a 360° photo follows from its field of view.
+    """
+    if isinstance(source, str | Path) and (view := parse_address(source).view) is not None:
+        return view_focal_35mm(view)
     try:
         with open_photo(source) as photo, pillow_errors(""):
             value = _exif_number(photo.getexif().get_ifd(IFD.Exif).get(Base.FocalLengthIn35mmFilm))
     except PhotoError:
         return None
     return value if value is not None and FOCAL_35MM_RANGE[0] <= value <= FOCAL_35MM_RANGE[1] else None
+
+
+def view_focal_35mm(view: View) -> float:
+    """The 35 mm equivalent focal length of a view of a 360° photo, in mm."""
+    focal_px = view.width / 2 / math.tan(math.radians(view.fov_deg / 2))
+    return focal_px * DIAGONAL_35MM / math.hypot(view.width, view.height)
 
 
 def geotag_from_exif(exif: Image.Exif) -> Geotag | None:
@@ -123,14 +136,17 @@ def geotag_from_exif(exif: Image.Exif) -> Geotag | None:
     longitude = _angle(gps.get(GPS.GPSLongitude), gps.get(GPS.GPSLongitudeRef), "EW")
     if latitude is None or longitude is None or latitude == longitude == 0:
         return None
-    heading = _exif_number(gps.get(GPS.GPSImgDirection))
-    if heading is not None:
-        heading = heading % 360 if 0 <= heading <= 360 else None
     try:
         time = _exif_time(exif.get_ifd(IFD.Exif), gps)
-        return Geotag((latitude, longitude), heading, None if time is None else time.seconds)
+        return Geotag((latitude, longitude), heading_from_exif(exif), None if time is None else time.seconds)
     except PositionError:
         return None
+
+
+def heading_from_exif(exif: Image.Exif) -> float | None:
+    """The heading in an EXIF block (GPSImgDirection), 0 <= heading < 360; None if it has no valid one."""
+    heading = _exif_number(exif.get_ifd(IFD.GPSInfo).get(GPS.GPSImgDirection))
+    return None if heading is None or not 0 <= heading <= 360 else heading % 360
 
 
 def _angle(value: Any, hemisphere: Any, positive_negative: str) -> float | None:

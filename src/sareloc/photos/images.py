@@ -12,6 +12,7 @@ from sareloc.photos.addresses import file_of, parse_address
 from sareloc.photos.decoding import MAX_PIXELS, SizeRule, Source, decode_photo, open_photo
 from sareloc.photos.finding import Stamp, fitting_ns
 from sareloc.photos.videos import decode_frame, read_video
+from sareloc.photos.views import read_view
 
 
 def decode(
@@ -19,10 +20,15 @@ def decode(
 ) -> arrays.Image:
     """The image (H, W, 3) uint8 of a photo, or at an address, resized to `size(height, width)`.
 
-    See `decode_photo` for the arguments, the formats and the errors, `decode_frame` for frames of videos.
+    See `decode_photo` for the arguments, the formats and the errors, `read_view` for views of 360° photos,
+    `decode_frame` for frames of videos.
     """
-    if isinstance(source, str | Path) and (address := parse_address(source)).time_s is not None:
-        return decode_frame(address.file, address.time_s, size=size, name=name or str(source), max_pixels=max_pixels)
+    if isinstance(source, str | Path):
+        address, label = parse_address(source), name or str(source)
+        if address.view is not None:
+            return read_view(address.file, address.view, size=size, name=label, max_pixels=max_pixels)
+        if address.time_s is not None:
+            return decode_frame(address.file, address.time_s, size=size, name=label, max_pixels=max_pixels)
     return decode_photo(source, size=size, name=name, max_pixels=max_pixels)
 
 

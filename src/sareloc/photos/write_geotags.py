@@ -32,8 +32,8 @@ Field = tuple[int, bytes]
 """An EXIF type and the value's bytes."""
 
 
-def exif_bytes(geotag: Geotag, *, focal_35mm: float | None = None) -> bytes:
-    """An EXIF block with only the geotag, for Pillow's `save(..., exif=...)`.
+def exif_bytes(geotag: Geotag | None, *, focal_35mm: float | None = None) -> bytes:
+    """An EXIF block with only the geotag (None: without one), for Pillow's `save(..., exif=...)`.
 
     focal_35mm: the 35 mm equivalent focal length in mm, which EXIF stores as an integer; default: none.
     """
@@ -42,7 +42,7 @@ def exif_bytes(geotag: Geotag, *, focal_35mm: float | None = None) -> bytes:
         block = Image.Exif()
         block.get_ifd(IFD.Exif)[Base.FocalLengthIn35mmFilm] = round(focal_35mm)
         tags = block.tobytes().removeprefix(EXIF)
-    return EXIF + with_gps(tags, geotag)
+    return EXIF + (tags if geotag is None else with_gps(tags, geotag))
 
 
 def write_geotag(photo: str | Path, target: str | Path, geotag: Geotag, estimate: Estimate | None = None) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from sareloc.geometry import InlierPairs
-from sareloc.localize import Fix, Localizer, QueryImage, Search, open_localizer
+from sareloc.localize import Fix, Localizer, QueryImage, QueryPanorama, Search, open_localizer
 from sareloc.maps import Area, PlaceMap, load_map_model, map_backend, open_store
 from sareloc.models import PlaceModel
 
@@ -21,7 +21,7 @@ EMPTY = Fix(None, None, 0.0, (), "this map holds no photos yet")
 class Query:
     """A photo to localize: the area to search (None: all of the map) and the matches to return."""
 
-    photo: QueryImage
+    photo: QueryImage | QueryPanorama
     near: Area | None
     top: int
 
@@ -30,7 +30,7 @@ class Query:
 class Pair:
     """A query and a photo of the map, whose matched keypoints are asked for."""
 
-    query: QueryImage
+    query: QueryImage | QueryPanorama
     photo_id: int
     file: str
 

@@ -13,6 +13,7 @@ from sareloc.errors import PhotoError, PositionError
 from sareloc.geometry import InlierPairs
 from sareloc.localize import Fix
 from sareloc.maps import Area, Box, Circle
+from sareloc.photos import file_of
 from sareloc.serve.guard import Problem
 from sareloc.serve.schemas import (
     FixAnswer,
@@ -102,7 +103,7 @@ def localize_routes(service: Service) -> APIRouter:
             file, path = await asyncio.to_thread(service.shown_file, photo_id)
         except OSError:
             raise not_shown() from None
-        if not await asyncio.to_thread(path.is_file):
+        if not await asyncio.to_thread(file_of(path).is_file):
             raise not_shown()
         pairs = decodable(await service.inlier_pairs(await read_photo(request), photo_id, file))
         if pairs is None:

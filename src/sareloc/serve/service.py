@@ -23,7 +23,7 @@ from sareloc.arrays import Image
 from sareloc.describe import occlusion_map
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.geometry import InlierPairs
-from sareloc.localize import Fix, QueryImage, read_query
+from sareloc.localize import Fix, QueryImage, QueryPanorama, read_query
 from sareloc.maps import Area, map_backend
 from sareloc.models.preprocess import MIN_SIDE_PX
 from sareloc.photos import Geotag, SizeRule, decode
@@ -146,7 +146,7 @@ class Service:
         with self.additions.reserve(len(uploads)):
             return await asyncio.gather(*map(add_one, uploads))
 
-    def read_query(self, upload: Upload) -> QueryImage | PhotoError:
+    def read_query(self, upload: Upload) -> QueryImage | QueryPanorama | PhotoError:
         """A decoded query, or the error if it cannot be decoded."""
         limit, detail = self.limits.max_pixels, self.live.verifies
         try:

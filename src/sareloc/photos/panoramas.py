@@ -1,0 +1,174 @@
+"""360° photos: what an equirectangular image shows, by its GPano tags.
+
+In an equirectangular panorama a column is a yaw and a row is a pitch. Yaw is measured in the horizontal plane from the
+middle of the full panorama, to the right; pitch upwards from the horizon. A partial panorama is a rectangle of the full
+one. GPano tags are those of Google's "Photo Sphere XMP Metadata".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+from PIL import ExifTags
+
+from sareloc.errors import PhotoError
+from sareloc.photos.addresses import View
+from sareloc.photos.decoding import Source, open_photo, pillow_errors
+from sareloc.photos.geotags import heading_from_exif
+
+GPANO = "http://ns.google.com/photos/1.0/panorama/"
+PROJECTION = "equirectangular"
+SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that exchange width and height
+UNUSABLE = "its GPano tags cannot be used"
+RATIO_TOLERANCE = 0.01
+"""A width may differ by so much, as a fraction, from twice the height of a full sphere."""
+
+
+@dataclass(frozen=True)
+class Panorama:
+    """What an equirectangular image shows; a full sphere by default."""
+
+    width: int
+    """Of the upright image, in pixels; `height` too."""
+    height: int
+    left_deg: float = -180.0
+    """Yaw of the left edge."""
+    width_deg: float = 360.0
+    top_deg: float = 90.0
+    """Pitch of the upper edge."""
+    height_deg: float = 180.0
+    heading_deg: float | None = None
+    """Compass direction of the middle of the full panorama, clockwise from north; None: unknown."""
+    pitch_deg: float = 0.0
+    """Of the middle of the full panorama, upwards from the horizon."""
+    roll_deg: float = 0.0
+    """Of the camera, clockwise as the photographer sees it: the horizon is turned counterclockwise in the image."""
+
+    @property
+    def wraps(self) -> bool:
+        """Whether the right edge continues at the left edge."""
+        return self.width_deg >= 360
+
+    @property
+    def pixels_per_degree(self) -> float:
+        """The horizontal resolution at the horizon."""
+        return self.width / self.width_deg
+
+    def heading_of(self, view: View) -> float | None:
+        """The compass direction of a view's optical axis, 0 <= heading < 360; None: unknown."""
+        return None if self.heading_deg is None else (self.heading_deg + view.yaw_deg) % 360
+
+
+def looks_like_panorama(width: int, height: int) -> bool:
+    """Whether an image has the proportions of a full sphere, 2:1."""
+    return abs(width / (2 * height) - 1) <= RATIO_TOLERANCE
+
+
+def read_panorama(source: Source, *, assume: bool = False, name: str | None = None) -> Panorama | None:
+    """What a 360° photo shows, by its GPano tags; None if it has none.
+
+    The heading is that of the tags, else EXIF's GPSImgDirection. Sizes in the tags are those before the image was
+    resized. assume: a photo without tags is a full sphere. Raises PhotoError if the tags are malformed or name another
+    projection, or if a photo that is assumed to be a full sphere is not 2:1.
+    """
+    label = name or label_of(source)
+    with open_photo(source, name=label) as image, pillow_errors(label):
+        exif, xmp = image.getexif(), image.info.get("xmp")
+        width, height = image.size
+        if exif.get(ExifTags.Base.Orientation) in SIDEWAYS:
+            width, height = height, width
+        heading = heading_from_exif(exif)
+    tags = _gpano_tags(xmp, label)
+    if not {"ProjectionType", "FullPanoWidthPixels"} & set(tags):
+        if not assume:
+            return None
+        if not looks_like_panorama(width, height):
+            raise PhotoError(
+                label,
+                f"not a 360° photo: {width} x {height} px without GPano tags; a full sphere is twice as wide as high",
+            )
+        return Panorama(width, height, heading_deg=heading)
+    try:
+        found = _panorama(tags, width, height)
+    except ValueError as error:
+        raise PhotoError(label, f"{UNUSABLE}: {error}") from error
+    return replace(found, heading_deg=heading) if found.heading_deg is None else found
+
+
+def label_of(source: Source) -> str:
+    """How errors call a photo."""
+    return str(source) if isinstance(source, str | Path) else "photo without a name"
+
+
+def _gpano_tags(xmp: object, photo: str) -> dict[str, str]:
+    """The GPano properties in an XMP packet, from attributes and elements; empty if there are none."""
+    content = xmp.encode() if isinstance(xmp, str) else xmp
+    if not isinstance(content, bytes) or GPANO.encode() not in content:
+        return {}
+    if b"<!DOCTYPE" in content or b"<!ENTITY" in content:
+        raise PhotoError(photo, f"{UNUSABLE}: the XMP declares a document type: remove it")
+    try:
+        root = ElementTree.fromstring(content.strip(b"\0 \r\n\t"))
+    except (ElementTree.ParseError, ValueError, RecursionError) as error:
+        raise PhotoError(photo, f"{UNUSABLE}: the XMP is malformed ({error})") from error
+    start = f"{{{GPANO}}}"
+    found: dict[str, str] = {}
+    for element in root.iter():
+        for tag, value in (*element.attrib.items(), (element.tag, element.text or "")):
+            if tag.startswith(start):
+                found[tag.removeprefix(start)] = value.strip()
+    return found
+
+
+def _panorama(tags: Mapping[str, str], width: int, height: int) -> Panorama:
+    """The panorama that these tags of an image of this size describe; raises ValueError if they contradict it."""
+    projection = tags.get("ProjectionType", PROJECTION)
+    if projection.lower() != PROJECTION:
+        raise ValueError(f"the projection is {projection!r}, expected {PROJECTION!r}")
+    crop_width = _number(tags, "CroppedAreaImageWidthPixels", width)
+    crop_height = _number(tags, "CroppedAreaImageHeightPixels", height)
+    full_width, full_height = (
+        _number(tags, "FullPanoWidthPixels", crop_width),
+        _number(tags, "FullPanoHeightPixels", crop_height),
+    )
+    left, top = _number(tags, "CroppedAreaLeftPixels", 0.0), _number(tags, "CroppedAreaTopPixels", 0.0)
+    said = f"an area of {crop_width:g} x {crop_height:g} px at {left:g}, {top:g} of {full_width:g} x {full_height:g} px"
+    if not (0 < crop_width <= full_width and 0 < crop_height <= full_height):
+        raise ValueError(f"{said} is not inside the full panorama")
+    if not (0 <= left < full_width and 0 <= top <= full_height - crop_height):
+        raise ValueError(f"{said} is not inside the full panorama")
+    if not looks_like_panorama(round(full_width), max(round(full_height), 1)):
+        raise ValueError(
+            f"the full panorama has {full_width:g} x {full_height:g} px, a sphere is twice as wide as high"
+        )
+    if abs(width / height * crop_height / crop_width - 1) > 2 * RATIO_TOLERANCE:
+        raise ValueError(f"{said}, but the image has {width} x {height} px: other proportions")
+    heading = _number(tags, "PoseHeadingDegrees", math.nan)
+    return Panorama(
+        width,
+        height,
+        left_deg=360 * left / full_width - 180,
+        width_deg=360 * crop_width / full_width,
+        top_deg=90 - 180 * top / full_height,
+        height_deg=180 * crop_height / full_height,
+        heading_deg=None if math.isnan(heading) else heading % 360,
+        pitch_deg=_number(tags, "PosePitchDegrees", 0.0),
+        roll_deg=_number(tags, "PoseRollDegrees", 0.0),
+    )
+
+
+def _number(tags: Mapping[str, str], name: str, default: float) -> float:
+    """A number among the tags, finite; raises ValueError with the tag's name if it is none."""
+    if name not in tags:
+        return default
+    try:
+        value = float(tags[name])
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"{name} is {tags[name]!r}, expected a number")
+    return value

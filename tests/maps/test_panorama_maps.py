@@ -1,0 +1,184 @@
+"""Maps of 360° photos: their views are stored as the photo and a direction, and stay in step with the file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.maps.small_town import build_map, tiny_model, write_photo
+from tests.photos.panorama_files import draw_panorama, gpano_xmp, save_panorama
+
+from sareloc.errors import MapError
+from sareloc.maps import MapPhoto, add_photos, copy_map, map_info, open_store, sync_map, verify_map
+from sareloc.maps.expand import NOTE, expand, read_view_options
+from sareloc.models import PlaceModel
+from sareloc.photos import Geotag, Panorama, ViewOptions, decode, parse_address
+
+HERE = Geotag((52.0, 13.0), 350.0)
+FULL = Panorama(512, 256)
+HALF = {"full_width": 512, "full_height": 256, "crop_width": 256, "crop_height": 256, "left": 128, "top": 0}
+
+
+@pytest.fixture(scope="module")
+def model() -> PlaceModel:
+    return tiny_model()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An ordinary photo, a 360° photo with a heading of its own, and one of 2:1 without tags."""
+    photos = tmp_path / "photos"
+    write_photo(photos / "photo.jpg", 1)
+    save_panorama(photos / "pano.jpg", draw_panorama(FULL), HERE, gpano_xmp(heading=20))
+    save_panorama(photos / "wide.jpg", draw_panorama(FULL)[::-1], HERE, b"")
+    return photos
+
+
+def held(path: str | Path) -> dict[str, MapPhoto]:
+    """The photos of a map by the last part of their names."""
+    with open_store(path) as store:
+        return {Path(photo.file).name: photo for photos, _ in store.records() for photo in photos}
+
+
+def test_a_360_photo_is_stored_as_twelve_views(folder: Path, model: PlaceModel, tmp_path: Path) -> None:
+    path = tmp_path / "town.gpkg"
+    report = build_map(model, folder, path, progress=False)
+    assert (report.added, report.panoramas) == (14, 1)
+    (note,) = report.notes
+    assert "wide.jpg is 2:1 as a 360° photo, without GPano tags" in note
+    photos = held(path)
+    assert {name.partition("#")[0] for name in photos} == {"photo.jpg", "pano.jpg", "wide.jpg"}
+    views = {parse_address(name).view: photo for name, photo in photos.items() if "#" in name}
+    assert {view.yaw_deg for view in views if view} == set(range(0, 360, 30))
+    for view, photo in views.items():
+        assert view is not None
+        assert (photo.width, photo.height) == (view.width, view.height) == (96, 72)
+        assert photo.geotag.heading_deg == pytest.approx((20 + view.yaw_deg) % 360)
+        assert photo.geotag.latlon == pytest.approx(HERE.latlon)
+    assert len({photo.sha256 for photo in photos.values()}) == 14
+    with open_store(path) as store:
+        assert read_view_options(store) == ViewOptions()
+    info = map_info(path)
+    assert (info.photos, info.views, info.panoramas, info.gone) == (14, 12, 1, ())
+    assert verify_map(path) == []
+    again = build_map(model, folder, path, progress=False)
+    assert (again.added, again.already, again.updated, again.panoramas) == (0, 14, 0, 1)
+
+
+def test_the_descriptors_are_those_of_the_views(folder: Path, model: PlaceModel, tmp_path: Path) -> None:
+    path = tmp_path / "town.gpkg"
+    build_map(model, folder / "pano.jpg", path, progress=False, workers=2)
+    with open_store(path) as store:
+        ((photos, vectors),) = store.records()
+        for photo, vector in zip(photos, vectors, strict=True):
+            image = decode(store.photo_path(photo.file), size=model.preprocess.size)
+            assert np.allclose(model.encode([image]).numpy()[0], vector, atol=2e-3)
+
+
+def test_options_are_noted_and_used_by_add_and_sync(folder: Path, model: PlaceModel, tmp_path: Path) -> None:
+    path, options = tmp_path / "town.gpkg", ViewOptions((0.0, 180.0), (0.0, 20.0), 90.0, untagged=True)
+    (folder / "wide.jpg").rename(tmp_path / "wide.jpg")
+    assert build_map(model, folder, path, views=options, progress=False).added == 5
+    add_photos(model, tmp_path / "wide.jpg", path, progress=False)
+    assert len(held(path)) == 9
+    save_panorama(folder / "third.jpg", draw_panorama(FULL)[:, ::-1], HERE)
+    done = sync_map(model, folder, path, progress=False)
+    assert (done.added, done.already, done.removed, done.panoramas) == (4, 5, (), 2)
+    with pytest.raises(MapError, match=r"other views of 360° photos \(yaw 0, 180; pitch 0, 20; field of view 90"):
+        build_map(model, folder, path, views=ViewOptions(), progress=False)
+    assert copy_map(path, tmp_path / "copy.gpkg").photos == 13
+    with open_store(tmp_path / "copy.gpkg") as store:
+        assert read_view_options(store) == options
+
+
+def test_sync_follows_moved_changed_and_deleted_files(folder: Path, model: PlaceModel, tmp_path: Path) -> None:
+    path = tmp_path / "town.gpkg"
+    build_map(model, folder, path, progress=False)
+    before = held(path)
+    (folder / "pano.jpg").rename(folder / "moved.jpg")
+    moved = sync_map(None, folder, path, progress=False)
+    assert (moved.added, moved.updated, moved.already, moved.removed) == (0, 12, 2, ())
+    assert {photo.sha256 for photo in held(path).values()} == {photo.sha256 for photo in before.values()}
+
+    save_panorama(folder / "moved.jpg", draw_panorama(FULL)[:, 128:384], HERE, gpano_xmp(**HALF))  # now half a sphere
+    planned = sync_map(model, folder, path, dry_run=True, progress=False)
+    cut = sync_map(model, folder, path, progress=False)
+    for report in (planned, cut):
+        assert (report.added, report.updated, len(report.removed)) == (0, 5, 7)
+    assert len(held(path)) == 7
+
+    save_panorama(folder / "wide.jpg", draw_panorama(FULL)[::-1], HERE)  # tags are put on a photo that had none
+    tagged = sync_map(model, folder, path, progress=False)
+    assert (tagged.added, [Path(name).name for name in tagged.removed]) == (12, ["wide.jpg"])
+
+    (folder / "moved.jpg").unlink()
+    gone = sync_map(model, folder, path, progress=False)
+    assert (gone.added, len(gone.removed)) == (0, 5)
+    assert {name.partition("#")[0] for name in held(path)} == {"photo.jpg", "wide.jpg"}
+
+
+def test_a_360_photo_that_cannot_be_read_any_more_keeps_its_views(
+    folder: Path, model: PlaceModel, tmp_path: Path
+) -> None:
+    path = tmp_path / "town.gpkg"
+    build_map(model, folder, path, progress=False)
+    (folder / "pano.jpg").write_bytes(b"damaged")
+    report = sync_map(model, folder, path, progress=False)
+    assert report.removed == ()
+    assert [Path(error.photo).name for error in report.unreadable] == ["pano.jpg"]
+    assert len(held(path)) == 14
+
+
+def test_each_file_is_named_once(model: PlaceModel, tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    write_photo(photos / "photo.jpg", 1)
+    save_panorama(photos / "nowhere.jpg", draw_panorama(FULL))
+    cylinder = save_panorama(photos / "cylinder.jpg", draw_panorama(FULL), HERE, gpano_xmp(projection="cylindrical"))
+    content = save_panorama(photos / "cut.jpg", draw_panorama(FULL), HERE).read_bytes()
+    (photos / "cut.jpg").write_bytes(content[: len(content) // 2])
+    report = build_map(model, photos, tmp_path / "town.gpkg", progress=False)
+    assert [Path(photo).name for photo in report.untagged] == ["nowhere.jpg"]
+    assert [Path(error.photo).name for error in report.unreadable] == ["cut.jpg"]
+    assert report.notes == (
+        f"{cylinder}: its GPano tags cannot be used: the projection is 'cylindrical', expected 'equirectangular'; "
+        "used as an ordinary photo",
+    )
+    assert set(held(tmp_path / "town.gpkg")) == {"photo.jpg", "cylinder.jpg"}
+
+
+def test_headings_come_from_a_table_too(folder: Path, model: PlaceModel, tmp_path: Path) -> None:
+    (folder / "geotags.csv").write_text("file,lat,lon,heading\npano.jpg,50,10,100\n")
+    build_map(model, folder, tmp_path / "town.gpkg", progress=False)
+    by_table = {name: photo.geotag for name, photo in held(tmp_path / "town.gpkg").items() if name.startswith("pano")}
+    for name, geotag in by_table.items():
+        view = parse_address(name).view
+        assert view is not None
+        assert geotag == Geotag((50.0, 10.0), (100 + view.yaw_deg) % 360)
+    (folder / "geotags.csv").write_text("file,lat,lon\npano.jpg,50,10.5\n")
+    report = sync_map(None, folder, tmp_path / "town.gpkg", progress=False)
+    assert report.updated == 12
+    now = held(tmp_path / "town.gpkg")["pano.jpg#yaw=30&pitch=0&fov=60&size=96x72"].geotag
+    assert now == Geotag((50.0, 10.5), 50.0)  # the heading of the GPano tags
+
+
+def test_a_malformed_note_is_damage(folder: Path, model: PlaceModel, tmp_path: Path) -> None:
+    path = tmp_path / "town.gpkg"
+    build_map(model, folder, path, progress=False)
+    for text in ("nonsense", "[]", json.dumps({"yaw_deg": [], "pitch_deg": [0], "fov_deg": 60})):
+        with open_store(path, write=True) as store:
+            store.write_note(NOTE, text)
+        with pytest.raises(MapError, match="is damaged: its note 'panorama views'"):
+            add_photos(model, folder, path, progress=False)
+
+
+def test_many_photos_of_2_to_1_give_one_note(tmp_path: Path) -> None:
+    files = [save_panorama(tmp_path / f"{n}.jpg", np.zeros((32, 64, 3), np.uint8), xmp=b"") for n in range(3)]
+    found = expand(files, ViewOptions())
+    assert found.images == files
+    assert found.panoramas == 0
+    (note,) = found.notes
+    assert note.startswith(f"3 photos, such as {files[0]}, are 2:1")
+    assert len(expand(files, ViewOptions(untagged=True)).images) == 36
