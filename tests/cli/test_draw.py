@@ -44,6 +44,14 @@ def test_one_split_in_another_size_of_photo(tmp_path):
         assert image.size == (48, 40)
 
 
+@pytest.mark.usefixtures("_tiny")
+def test_a_database_of_360_photos(tmp_path, capsys):
+    run(tmp_path, "--split", "val", "--panoramas", "--device", "cpu")
+    assert "5 photos written to" in capsys.readouterr().out
+    with Image.open(find_photos(tmp_path / "images" / "val" / "database")[0]) as image:
+        assert image.width == 2 * image.height
+
+
 def test_a_size_of_photo_that_is_none(tmp_path):
     with pytest.raises(ArgumentError, match="--photo"):
         run(tmp_path, "--photo", "480")

@@ -5,9 +5,18 @@ distinguish them; and visits at different times with sun, night, rain, fog, snow
 the dataset without files, `draw_places` writes it to disk, `draw` renders views.
 """
 
-from sareloc.city.dataset import CityPlaces, city_places, draw_pixels, draw_places, geotags, photo_names
+from sareloc.city.dataset import (
+    CityPlaces,
+    city_places,
+    draw_panoramas,
+    draw_pixels,
+    draw_places,
+    geotags,
+    photo_names,
+)
 from sareloc.city.geometry import Poses, project
 from sareloc.city.moment import WEATHER, Moment, make_moment
+from sareloc.city.panoramas import gpano_xmp, panorama_height, panorama_poses
 from sareloc.city.render import draw, draw_scene
 from sareloc.city.scene import Scene, make_scene
 from sareloc.city.town import SIZES, SPLITS, Size, Town, Views, make_town, make_views, split_seed
@@ -25,14 +34,18 @@ __all__ = [
     "Views",
     "city_places",
     "draw",
+    "draw_panoramas",
     "draw_pixels",
     "draw_places",
     "draw_scene",
     "geotags",
+    "gpano_xmp",
     "make_moment",
     "make_scene",
     "make_town",
     "make_views",
+    "panorama_height",
+    "panorama_poses",
     "photo_names",
     "project",
     "split_seed",

@@ -104,6 +104,7 @@ def draw(
     size: Literal["small", "medium", "large"] = "small",
     split: Literal["train", "val", "test", "all"] = "all",
     photo: str | None = None,
+    panoramas: Annotated[bool, Parameter(negative=())] = False,
     device: Annotated[str | None, Parameter(help=DRAWING_HELP)] = None,
 ) -> None:
     """Render a synthetic city as a dataset, with the exact position of every photo in its file name and EXIF.
@@ -122,10 +123,14 @@ def draw(
         The split to write; the splits do not overlap.
     photo
         Height and width in pixels, such as 480x640. Default: 240x320 for small, 480x640 for medium and large.
+    panoramas
+        Write the database as 360° photos (equirectangular, with GPano tags) instead of the views cut from them.
     """
     splits = ("train", "val", "test") if split == "all" else (split,)
     where = find_device(device, TORCH_DEVICES)
-    written = draw_places(out, seed, size, splits=splits, photo_size=_photo_size(photo), device=where, progress=True)
+    written = draw_places(
+        out, seed, size, splits=splits, photo_size=_photo_size(photo), panoramas=panoramas, device=where, progress=True
+    )
     print(f"{written:,} photos written to {out / 'images'}")
 
 
