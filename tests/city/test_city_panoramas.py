@@ -107,6 +107,7 @@ def test_a_point_lands_where_its_direction_says(town, noon, make_poses, towards)
     turned = (columns - middle + WIDTH / 2) % WIDTH - WIDTH / 2  # a square on the edge of the photo is on both sides
     rows = torch.arange(HEIGHT) + 0.5
     assert float(share.sum()) > 8
+    assert float(turned.abs()[share.amax(0) > 0].max()) < 30
     assert float((share * turned).sum() / share.sum()) == pytest.approx(0, abs=0.25)
     assert float((share * rows[:, None]).sum() / share.sum()) == pytest.approx(
         HEIGHT * (0.5 - up / np.pi), abs=0.35 + 0.6 * abs(np.tan(up)) / 8
