@@ -73,6 +73,9 @@ datasets.command(
 )
 datasets.command("sareloc.cli.data:draw", name="draw", help="Draw a synthetic city and write it as a dataset.")
 datasets.command("sareloc.cli.data:views", name="views", help="Cut a 360° photo into perspective views.")
+datasets.command(
+    "sareloc.cli.data:drive", name="draw-drive", help="Draw a drive through a synthetic city: a video and a GPX track."
+)
 app.command(datasets)
 models = App(name="model", help="List the packaged models, or describe a model.")
 models.command("sareloc.cli.model:list_models", name="list", help="List the packaged models.")

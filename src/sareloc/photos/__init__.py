@@ -33,6 +33,7 @@ from sareloc.photos.geotags import (
 from sareloc.photos.images import content_digest, decode, image_size, stamp
 from sareloc.photos.panoramas import Panorama, looks_like_panorama, read_panorama
 from sareloc.photos.sidecars import find_takeout_json, read_takeout_geotag
+from sareloc.photos.sources import PhotoSource, read_source, resized
 from sareloc.photos.tables import GeotagTable, parse_degrees, read_geotag_table
 from sareloc.photos.track_geotags import PlacedPhoto, TrackOptions, TrackReport, geotags_from_track
 from sareloc.photos.tracks import MAX_GAP_S, Track, TrackPositions, merge_tracks, read_track, read_tracks
@@ -61,6 +62,7 @@ __all__ = [
     "GeotagTable",
     "GeotaggedPhotos",
     "Panorama",
+    "PhotoSource",
     "PhotoTime",
     "PlacedPhoto",
     "SizeRule",
@@ -114,12 +116,14 @@ __all__ = [
     "read_geotags",
     "read_panorama",
     "read_sidecar_geotag",
+    "read_source",
     "read_takeout_geotag",
     "read_time",
     "read_track",
     "read_tracks",
     "read_video",
     "remote_stamp",
+    "resized",
     "sidecar_path",
     "sidecar_with_geotag",
     "stamp",
