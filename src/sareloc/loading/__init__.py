@@ -7,14 +7,14 @@ Each worker has one thread in the caller that exchanges messages with it.
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from sareloc.errors import ArgumentError, PhotoError
-from sareloc.loading.worker import Loaded, Request, RequestQueue, Worker
-from sareloc.photos.addresses import parse_address
+from sareloc.loading.worker import Loaded, Request, Worker
 from sareloc.photos.decoding import SizeRule
 from sareloc.photos.images import decode
 
@@ -51,22 +51,17 @@ def _load_here(paths: Iterable[str | Path], size: SizeRule | None) -> Iterator[t
 def _load_with_workers(
     paths: Iterable[str | Path], size: SizeRule | None, workers: int
 ) -> Iterator[tuple[int, Loaded]]:
-    todo = RequestQueue()
-    pool = [Worker(size, number) for number in range(workers)]
+    todo: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+    pool = [Worker(size) for _ in range(workers)]
     threads = [threading.Thread(target=worker.run, args=(todo,), daemon=True) for worker in pool]
     for thread in threads:
         thread.start()
     waiting: deque[Request] = deque()
-    row = parts = 0
+    row = 0
     try:
         for path in paths:
             waiting.append(Request(str(path)))
-            if not parse_address(path).fragment:
-                todo.put(waiting[-1])
-            else:  # a worker decodes a 360° photo once for its views, and a video from one frame to the next: each gets
-                # a few that follow each other
-                todo.put(waiting[-1], parts // AHEAD % workers)
-                parts += 1
+            todo.put(waiting[-1])
             if len(waiting) == workers * AHEAD:
                 yield row, waiting.popleft().loaded.result()
                 row += 1

@@ -24,7 +24,6 @@ import signal
 import struct
 import subprocess
 import sys
-import threading
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -141,32 +140,6 @@ class Request:
     """Workers that died while they decoded it."""
 
 
-class RequestQueue:
-    """Requests that wait for a worker, in order; None ends a worker."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[tuple[Request | None, int | None]] = deque()
-        self._changed = threading.Condition()
-
-    def put(self, request: Request | None, worker: int | None = None) -> None:
-        """Add a request for the worker of this number, or for any."""
-        with self._changed:
-            self._waiting.append((request, worker))
-            self._changed.notify_all()
-
-    def get(self, worker: int, block: bool) -> Request | None:
-        """The first request for this worker; raises `queue.Empty` if there is none, or waits for it."""
-        with self._changed:
-            while True:
-                for row, (request, wanted) in enumerate(self._waiting):
-                    if wanted is None or wanted == worker:
-                        del self._waiting[row]
-                        return request
-                if not block:
-                    raise queue.Empty
-                self._changed.wait()
-
-
 class _DiedError(Exception):
     """The worker process ended before it replied."""
 
@@ -174,21 +147,20 @@ class _DiedError(Exception):
 class Worker:
     """A process that decodes photos in order; `run` is executed by the thread that exchanges messages with it."""
 
-    def __init__(self, size: SizeRule | None, number: int) -> None:
+    def __init__(self, size: SizeRule | None) -> None:
         self._size = size
-        self._number = number  # in the queue
         self._process: subprocess.Popen[bytes] | None = None
         self._buffers: list[SharedBuffer] = []
         self._sent = 0  # requests sent to the process
         self._answered = 0  # requests that it has answered
         self._interrupted = False
 
-    def run(self, todo: RequestQueue) -> None:
+    def run(self, todo: queue.SimpleQueue[Request | None]) -> None:
         """Decode the requests in `todo` until it yields None, or until `interrupt`."""
         pending: deque[Request] = deque()
         while not self._interrupted:
             with contextlib.suppress(queue.Empty):
-                while len(pending) < DEPTH and (photo := todo.get(self._number, not pending)) is not None:
+                while len(pending) < DEPTH and (photo := todo.get(block=not pending)) is not None:
                     pending.append(photo)
             if not pending:
                 break
