@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sareloc.models.aggregation import AGGREGATIONS, CRN, Aggregation, GeM, NetVLAD, Whitening, make_aggregation
+from sareloc.models.aggregation import AGGREGATIONS, CRN, Aggregation, GeM, NetVLAD, make_aggregation
 from sareloc.models.backbones import BACKBONES, Backbone, init_weights, make_backbone
 from sareloc.models.checkpoint import (
     PACKAGED,
@@ -26,7 +26,7 @@ from sareloc.models.place_model import (
 )
 from sareloc.models.preprocess import Image, Preprocess, Resize, best_dtype
 from sareloc.models.published import load_backbone_weights, load_published
-from sareloc.models.whitening import fit_whitening
+from sareloc.models.whitening import Whitening, fit_whitening
 
 __all__ = [
     "AGGREGATIONS",

@@ -15,9 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sareloc.errors import ArgumentError, look_up
-from sareloc.models.aggregation import Aggregation, Option, Whitening, make_aggregation
+from sareloc.models.aggregation import Aggregation, Option, make_aggregation
 from sareloc.models.backbones import Backbone, make_backbone
 from sareloc.models.preprocess import Image, Preprocess, Resize, autocast
+from sareloc.models.whitening import Whitening
 
 MAX_DIM = 1 << 24
 RUNTIMES = {

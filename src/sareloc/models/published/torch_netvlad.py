@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from sareloc.errors import WeightsError, need
-from sareloc.models.aggregation import Whitening
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Preprocess
 from sareloc.models.published.weights_files import (
@@ -25,6 +24,7 @@ from sareloc.models.published.weights_files import (
     read_tensors,
     whitening_from_linear,
 )
+from sareloc.models.whitening import Whitening
 
 MATCONVNET_MEAN = (123.68, 116.779, 103.939)  # of RGB 0..255: OpenIBL trains from MatConvNet's VGG16
 MAX_COMPRESSION = 4  # ratio; weights are nearly random and compress badly

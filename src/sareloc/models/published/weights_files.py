@@ -19,10 +19,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from sareloc.errors import WeightsError
-from sareloc.models.aggregation import NetVLAD, Norm, Whitening
+from sareloc.models.aggregation import NetVLAD, Norm
 from sareloc.models.backbones import make_backbone
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Preprocess
+from sareloc.models.whitening import Whitening
 
 NAMES_SHOWN = 6
 MAX_ITERATIONS = 100  # of conjugate gradients

@@ -1,101 +1,24 @@
-"""Feature map -> descriptor: NetVLAD, NetVLAD with contextual reweighting (CRN), GeM, average, maximum; whitening.
-
-Every aggregation maps (B, C, h, w), for any h and w, to unit rows (B, dim). All of them compute in at least float32,
-independent of the backbone's precision: bfloat16 is too coarse for a softmax as sharp as NetVLAD's.
-"""
+"""NetVLAD, and NetVLAD with contextual reweighting (CRN)."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sareloc.errors import ArgumentError, look_up
+from sareloc.errors import ArgumentError
+from sareloc.models.aggregation.aggregation import Aggregation, Option
 
 NORM_EPS = 1e-12
 MAX_CLUSTERS = 1 << 20
-MAX_POWER = 1e6
 RANDOM_SHARPNESS = 100.0  # of the assignment until `init_netvlad` sets it from data
 
-Option = int | float | bool | str
 Norm = Literal["smoothed", "clamped"]
 """How NetVLAD scales vectors to unit length: "smoothed", v / sqrt(|v|^2 + 1e-12), as NetVLAD's MatConvNet release, or
 "clamped", v / max(|v|, 1e-12), as torch's `normalize` and the networks published for PyTorch. They differ where |v| is
 below about 1e-4: clusters with almost no assigned weight stay short, or are scaled to unit length."""
-
-
-class Aggregation(nn.Module):
-    """Feature maps (B, channels, h, w) -> unit vectors (B, dim); `rng`: the source of random weights, if any."""
-
-    name: ClassVar[str]
-
-    def __init__(self, channels: int, *, rng: torch.Generator | None = None) -> None:
-        super().__init__()
-        self.channels = channels
-
-    @property
-    def dim(self) -> int:
-        """Length of the vector."""
-        return self.channels
-
-    def options(self) -> dict[str, Option]:
-        """The arguments beside `channels` from which an equal aggregation can be made."""
-        return {}
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Pool in full precision and scale to unit length."""
-        if features.ndim != 4 or features.shape[1] != self.channels:
-            raise ArgumentError(
-                f"{self.name}: expected a feature map (B, {self.channels}, h, w), found {tuple(features.shape)}"
-            )
-        with torch.autocast(features.device.type, enabled=False):
-            full = features.float() if features.dtype in (torch.float16, torch.bfloat16) else features
-            return F.normalize(self.pool(full), dim=1)
-
-    def pool(self, features: Tensor) -> Tensor:
-        """(B, channels, h, w) -> (B, dim), not normalized."""
-        raise NotImplementedError
-
-
-class Average(Aggregation):
-    """Mean over all locations."""
-
-    name = "avg"
-
-    def pool(self, features: Tensor) -> Tensor:
-        """(B, C, h, w) -> (B, C)."""
-        return features.mean(dim=(2, 3))
-
-
-class Maximum(Aggregation):
-    """Maximum over all locations."""
-
-    name = "max"
-
-    def pool(self, features: Tensor) -> Tensor:
-        """(B, C, h, w) -> (B, C)."""
-        return features.amax(dim=(2, 3))
-
-
-class GeM(Aggregation):
-    """Generalised mean (Radenovic et al.): `mean(x^p)^(1/p)` over locations, x clamped at 1e-6; `p` is trained."""
-
-    name = "gem"
-
-    def __init__(self, channels: int, p: float = 3.0, *, rng: torch.Generator | None = None) -> None:
-        super().__init__(channels)
-        if not isinstance(p, int | float) or isinstance(p, bool) or not 0 < p <= MAX_POWER:
-            raise ArgumentError(f"p of gem must be a number above 0 and up to {MAX_POWER:,}, found {p!r}")
-        self.p = nn.Parameter(torch.tensor([float(p)]))
-
-    def pool(self, features: Tensor) -> Tensor:
-        """(B, C, h, w) -> (B, C)."""
-        return features.clamp(min=1e-6).pow(self.p).mean(dim=(2, 3)).pow(1 / self.p)
 
 
 class NetVLAD(Aggregation):
@@ -222,62 +145,3 @@ class CRN(NetVLAD):
         evidence = torch.cat([F.relu(conv(halved)) for conv in self.context], dim=1)  # (B, 84, h/2, w/2)
         mask = F.relu(evidence.sum(dim=1, keepdim=True) + self.context_bias)
         return F.interpolate(mask, size=(h, w), mode="bilinear", align_corners=False).flatten(2)
-
-
-AGGREGATIONS: dict[str, Callable[..., Aggregation]] = {c.name: c for c in (NetVLAD, CRN, GeM, Average, Maximum)}
-
-
-def make_aggregation(
-    name: str,
-    channels: int,
-    options: Mapping[str, Option] = MappingProxyType({}),
-    *,
-    rng: torch.Generator | None = None,
-) -> Aggregation:
-    """The aggregation of this name for feature maps with `channels` channels, with random weights drawn from `rng`.
-
-    Options: `clusters`, `bias` and `norm` (netvlad, crn), `p` (gem). Raises ArgumentError, which lists the known ones,
-    if one is unknown.
-    """
-    kind = look_up(AGGREGATIONS, name, "aggregation")
-    known = [k for k in inspect.signature(kind).parameters if k not in ("channels", "rng")]
-    for option in options:
-        if option not in known:
-            raise ArgumentError(f"{name} has no option {option!r}: known are {', '.join(known) or 'none'}")
-    return kind(channels, **options, rng=rng)
-
-
-class Whitening(nn.Module):
-    """`y = L2(projection (x - mean))`; the first k coordinates, scaled to unit length again, are the k-D whitening.
-
-    `mean` (D,) and `projection` (dim, D), rows ordered by decreasing eigenvalue. The projection is frozen
-    unless its `requires_grad_` is set.
-    """
-
-    mean: Tensor
-
-    def __init__(self, mean: Tensor, projection: Tensor) -> None:
-        super().__init__()
-        if mean.ndim != 1 or projection.ndim != 2 or projection.shape[1] != len(mean):
-            raise ArgumentError(
-                f"whitening: expected mean (D,) and projection (dim, D), "
-                f"found {tuple(mean.shape)} and {tuple(projection.shape)}"
-            )
-        self.register_buffer("mean", mean)
-        self.projection = nn.Parameter(projection, requires_grad=False)
-
-    @property
-    def dim(self) -> int:
-        """Length of the whitened descriptor."""
-        return len(self.projection)
-
-    def forward(self, descriptors: Tensor, dim: int | None = None) -> Tensor:
-        """Descriptors (B, D) -> unit rows (B, dim); a smaller `dim` keeps the first coordinates."""
-        if descriptors.ndim != 2 or descriptors.shape[1] != len(self.mean):
-            raise ArgumentError(
-                f"whitening: expected descriptors (B, {len(self.mean)}), found {tuple(descriptors.shape)}"
-            )
-        if dim is not None and not 1 <= dim <= self.dim:
-            raise ArgumentError(f"dim of this whitening must be 1 to {self.dim}, found {dim}")
-        with torch.autocast(descriptors.device.type, enabled=False):
-            return F.normalize(F.linear(descriptors - self.mean, self.projection[:dim]), dim=1)
