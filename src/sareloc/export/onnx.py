@@ -232,7 +232,9 @@ LAYERS: dict[type[nn.Module], Callable[[Graph, nn.Module, str], str]] = {
 
 
 def add_aggregation(graph: Graph, aggregation: Aggregation, features: str) -> str:
-    """Feature maps (B, C, h, w) -> unit vectors (B, dim)."""
+    """Feature maps (B, C, h, w) -> unit vectors (B, dim). Raises ArgumentError if its type is not in `POOLS`."""
+    if type(aggregation) not in POOLS:
+        raise ArgumentError(f"the model cannot be exported: no ONNX operators are known for {aggregation.name}")
     return _unit(graph, POOLS[type(aggregation)](graph, aggregation, features))
 
 

@@ -1,4 +1,4 @@
-"""NetVLAD, and NetVLAD with contextual reweighting (CRN)."""
+"""NetVLAD, NetVLAD with contextual reweighting (CRN), and VLAD with hard assignment."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sareloc.errors import ArgumentError
-from sareloc.models.aggregation.aggregation import Aggregation, Option
+from sareloc.models.aggregation.aggregation import Aggregation, Option, check_counts
 
 NORM_EPS = 1e-12
-MAX_CLUSTERS = 1 << 20
 RANDOM_SHARPNESS = 100.0  # of the assignment until `init_netvlad` sets it from data
 
 Norm = Literal["smoothed", "clamped"]
@@ -46,10 +45,7 @@ class NetVLAD(Aggregation):
         rng: torch.Generator | None = None,
     ) -> None:
         super().__init__(channels)
-        if not isinstance(clusters, int) or isinstance(clusters, bool) or not 1 <= clusters <= MAX_CLUSTERS:
-            raise ArgumentError(
-                f"clusters of {self.name} must be an integer from 1 to {MAX_CLUSTERS:,}, found {clusters!r}"
-            )
+        check_counts(self.name, clusters=clusters)
         if not isinstance(bias, bool):
             raise ArgumentError(f"bias of {self.name} must be true or false, found {bias!r}")
         if norm not in get_args(Norm):
@@ -145,3 +141,42 @@ class CRN(NetVLAD):
         evidence = torch.cat([F.relu(conv(halved)) for conv in self.context], dim=1)  # (B, 84, h/2, w/2)
         mask = F.relu(evidence.sum(dim=1, keepdim=True) + self.context_bias)
         return F.interpolate(mask, size=(h, w), mode="bilinear", align_corners=False).flatten(2)
+
+
+class VLAD(Aggregation):
+    """VLAD with hard assignment (Jegou et al.; over DINOv2: AnyLoc, Keetha et al.).
+
+    With every location's vector x_s scaled to unit length and assigned to the centre of largest cosine similarity,
+
+        V_k = sum of x_s - centres_k over the locations of k     then L2 per cluster, then L2 of all clusters joined.
+
+    A centre without locations contributes zeros; of equally similar centres the first is chosen.
+    """
+
+    name = "vlad"
+
+    def __init__(self, channels: int, clusters: int = 32, *, rng: torch.Generator | None = None) -> None:
+        super().__init__(channels)
+        check_counts(self.name, clusters=clusters)
+        self.clusters = clusters
+        self.centres = nn.Parameter(torch.empty(clusters, channels))
+        if not self.centres.is_meta:
+            with torch.no_grad():
+                self.centres.copy_(F.normalize(torch.randn(clusters, channels, generator=rng), dim=1))
+
+    @property
+    def dim(self) -> int:
+        """Length of the vector: K x D."""
+        return self.clusters * self.channels
+
+    def options(self) -> dict[str, Option]:
+        """The number of clusters."""
+        return {"clusters": self.clusters}
+
+    def pool(self, features: Tensor) -> Tensor:
+        """(B, D, h, w) -> (B, K D), every cluster's part scaled to unit length."""
+        x = F.normalize(features.flatten(2), dim=1)  # (B, D, S)
+        nearest = (F.normalize(self.centres, dim=1) @ x).argmax(dim=1)  # (B, S)
+        assigned = F.one_hot(nearest, self.clusters).to(x).mT  # (B, K, S)
+        vlad = assigned @ x.mT - assigned.sum(dim=2, keepdim=True) * self.centres  # (B, K, D)
+        return F.normalize(vlad, dim=2).flatten(1)

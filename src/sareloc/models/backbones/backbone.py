@@ -14,9 +14,10 @@ NOTHING = "nothing"  # the value of `train_from` that freezes all parts
 
 
 class Backbone(nn.Module):
-    """A convolutional network from pixels to a feature map: (B, 3, H, W) normalised floats -> (B, channels, h, w).
+    """A network from pixels to a feature map: (B, 3, H, W) normalised floats -> (B, channels, h, w).
 
-    Its parameters carry the names of the published weights, so that those load unchanged.
+    Its parameters carry the names of the published weights, so that those load unchanged, or `published_tensors`
+    renames them. A transformer has one more row in its output, with the class token (see `split`).
 
     `cut` names the layer whose output is the feature map; `channels` is its depth and `stride` the pixels between
     neighbouring locations. `train_from` names the lowest trained part (see `part_names`; "nothing" freezes all): the
@@ -27,6 +28,10 @@ class Backbone(nn.Module):
     minimum_size = MIN_SIDE_PX
     pixel_mean = IMAGENET_MEAN
     pixel_std = IMAGENET_STD
+    #: Whether the output has a class token beside the feature map.
+    has_token = False
+    #: Whether the output is that of the parts' modules, applied one after the other.
+    is_sequence = True
     #: Prefixes of parameter names in published files that belong to the classifier and are not loaded.
     unused_prefixes: tuple[str, ...] = ()
 
@@ -87,10 +92,20 @@ class Backbone(nn.Module):
         return [module for modules in list(self.parts().values())[:below] for module in modules]
 
     def upper(self, features: Tensor) -> Tensor:
-        """The feature map, from the output of `lower`."""
-        trained = False
-        for name, modules in self.parts().items():
-            trained = trained or name == self.train_from
-            for module in modules if trained else ():
-                features = module(features)
+        """The output at the cut, from the output of `lower`."""
+        for layer in self.upper_layers():
+            features = layer(features)
         return features
+
+    def upper_layers(self) -> list[nn.Module]:
+        """The modules of the part `train_from` and those above it, in order."""
+        below = self.part_names().index(self.train_from)
+        return [module for modules in list(self.parts().values())[below:] for module in modules]
+
+    def split(self, output: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The feature map (B, channels, h, w) and, if `has_token`, the class token (B, channels) of an output."""
+        return output, None
+
+    def published_tensors(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors of a published file that belong to this backbone, under the names used here."""
+        return {name: tensor for name, tensor in tensors.items() if not name.startswith(self.unused_prefixes)}

@@ -33,7 +33,7 @@ class _Residual(nn.Module):
 
 
 class _BasicBlock(_Residual):
-    """Two 3x3 convolutions (ResNet18)."""
+    """Two 3x3 convolutions."""
 
     expansion = 1
 
@@ -49,7 +49,7 @@ class _BasicBlock(_Residual):
 
 
 class _Bottleneck(_Residual):
-    """1x1, 3x3, 1x1 (ResNet50); the 3x3 has the stride, as in torchvision's weights ("v1.5")."""
+    """1x1, 3x3, 1x1; the 3x3 has the stride, as in torchvision's weights ("v1.5")."""
 
     expansion = 4
 
@@ -94,11 +94,16 @@ class ResNet(Backbone):
         return {"stem": (self.conv1, self.bn1, self.relu, self.maxpool), **layers}
 
 
-def resnet18(cut: str) -> ResNet:
-    """ResNet18: after layer3 256 channels, stride 16; after layer4 512 channels, stride 32."""
-    return ResNet("resnet18", _BasicBlock, (2, 2, 2, 2), cut)
+DEPTHS: dict[str, tuple[type[_BasicBlock | _Bottleneck], tuple[int, ...]]] = {
+    "resnet18": (_BasicBlock, (2, 2, 2, 2)),
+    "resnet50": (_Bottleneck, (3, 4, 6, 3)),
+    "resnet101": (_Bottleneck, (3, 4, 23, 3)),
+    "resnet152": (_Bottleneck, (3, 8, 36, 3)),
+}
+"""The kind of block and the number of blocks in each layer."""
 
 
-def resnet50(cut: str) -> ResNet:
-    """ResNet50: after layer3 1024 channels, stride 16; after layer4 2048 channels, stride 32."""
-    return ResNet("resnet50", _Bottleneck, (3, 4, 6, 3), cut)
+def resnet(name: str, cut: str) -> ResNet:
+    """After layer3 256 channels (resnet18) or 1024, stride 16; after layer4 512 or 2048, stride 32."""
+    block, repeats = DEPTHS[name]
+    return ResNet(name, block, repeats, cut)
