@@ -66,7 +66,7 @@ def build(
     out
         The map: a GeoPackage file (.gpkg), which QGIS can open, or a server address such as milvus://host:19530/city.
     model
-        A packaged model (default, fast) or a checkpoint.
+        A packaged model (default, fast), a checkpoint, or a published file.
     geotags
         A CSV (file, lat, lon, heading, time) or GeoJSON with the photos' positions. Default: geotags.csv or
         geotags.geojson in the folder, else EXIF, else file names. Bad rows are listed; the others are used.
