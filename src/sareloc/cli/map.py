@@ -91,7 +91,7 @@ def build(
     out
         The map: a GeoPackage file (.gpkg), which QGIS can open, or a server address such as milvus://host:19530/city.
     model
-        A packaged model (default, fast) or a checkpoint.
+        A packaged model (default, fast), a checkpoint, or a published file.
     geotags
         A CSV (file, lat, lon, heading, time), GeoJSON or Mapillary image descriptions with the photos' positions.
         Default: geotags.csv or another table in the folder, else EXIF, XMP, Takeout JSON, file names. Bad rows are
