@@ -25,7 +25,7 @@ from torch import Tensor
 from sareloc.errors import ArgumentError, WeightsError
 from sareloc.files import writing
 from sareloc.models.place_model import RUNTIMES, ModelSpec, PlaceModel, fingerprint, model_from_spec, run_on
-from sareloc.models.preprocess import find_device
+from sareloc.models.preprocess import RUNTIME_DEVICES, find_device
 from sareloc.models.published import load_published
 
 Storage = Literal["float32", "float16", "int8"]
@@ -276,6 +276,16 @@ def find_checkpoint(name_or_path: str | Path) -> Path:
             f"{', '.join(sorted(PACKAGED))}"
         )
     return path
+
+
+def packaged_for(device: torch.device | str | None) -> str:
+    """The packaged model that suits a device; default: the GPU if there is one.
+
+    `default` on a GPU, else `fast`: with verified matches both find about the same, and `fast` describes some ten times
+    as many photos a second on a CPU.
+    """
+    on_cpu = device in RUNTIME_DEVICES or find_device(device).type == "cpu"
+    return "fast" if on_cpu else "default"
 
 
 def find_packaged(fingerprint: str) -> str | None:
