@@ -17,6 +17,7 @@ from sareloc.maps import BuildReport, open_store, sync_map
 from sareloc.photos import Address, Geotag, TrackOptions, decode, parse_address, read_time
 from sareloc.photos.geotags import EPOCH
 from sareloc.photos.images import image_size
+from sareloc.photos.video_geotags import frames_on_track
 from sareloc.photos.videos import video_frames
 
 pytest.importorskip("av")
@@ -208,3 +209,26 @@ def test_workers_decode_frames_as_this_process_does(drive: Path) -> None:
     for row, image in load_images(frames, None, workers=2):
         assert not isinstance(image, PhotoError)
         assert number_in(image) == 10 * row
+
+
+@pytest.mark.slow
+def test_frames_of_a_drawn_drive_are_where_they_were_taken(tmp_path: Path) -> None:
+    """The camera's clock is 3.2 s fast, the track is 1.5 m off: with the offset the frames are near the truth."""
+    import csv
+
+    from sareloc.city.drive import draw_drive
+
+    draw_drive(tmp_path / "drive", seed=1, seconds=30.0, fps=2.0, frame_size=(64, 112))
+    with (tmp_path / "drive" / "truth.csv").open() as file:
+        truth = {float(row["time_s"]): (float(row["lat"]), float(row["lon"])) for row in csv.DictReader(file)}
+
+    def median_m(offset: str) -> float:
+        video = tmp_path / "drive" / "drive.mp4"
+        report = frames_on_track([video], on_track(video, clock_offset=offset))
+        assert len(report.geotags) > 10
+        times = [parse_address(frame).time_s or 0.0 for frame in report.geotags]
+        found = [geotag.latlon for geotag in report.geotags.values()]
+        return float(np.median(distance_m(found, [truth[time] for time in times])))
+
+    assert median_m("-3.2s") < 4
+    assert median_m("0s") > 15
