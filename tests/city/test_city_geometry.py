@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from sareloc.city import Poses, draw, make_scene, make_views, project
 from sareloc.city.furnish import make_sprite
 from sareloc.city.geometry import axes, join, make_quad
-from sareloc.city.raster import assemble, covered, make_grid, piece_coefficients, surface_point, two_nearest
+from sareloc.city.raster import (
+    assemble,
+    covered,
+    make_candidates,
+    make_grid,
+    piece_coefficients,
+    surface_point,
+    tile_lists,
+    two_nearest,
+)
 from sareloc.city.render import _candidates, _view
 
 HEIGHT, WIDTH = 96, 128
@@ -132,6 +141,20 @@ def test_the_back_of_a_piece_is_not_seen(town, noon, make_poses):
     share = red_share(draw(with_quads(town, quad), poses, [replace(noon, night=1.0)], HEIGHT, WIDTH))
     assert share[0].max() > 0.5
     assert share[1].max() < 0.1
+
+
+def test_a_wall_seen_squarely_is_not_hidden_behind_itself(make_poses):
+    """Its depth is the same everywhere, and the occlusion limit of the tiles that it fills is that depth."""
+    grid = make_grid(16, 16, torch.device("cpu"))
+    for x, y in ((38.36, -1.3), (41.2, 63.8)):
+        view = _view(make_poses(((x, y, 2.5), -90.0)), 16, 16, torch.device("cpu"))
+        corner = torch.tensor([[[x + 14.0, y - 4.0 - k / 20, -9.0] for k in range(80)]])
+        u, v = (torch.tensor(edge).expand_as(corner) for edge in ([-28.0, 0.0, 0.0], [0.0, 0.0, 24.0]))
+        for wall in range(corner.shape[1]):
+            parts = [part[:, wall : wall + 1] for part in (corner, u, v)]
+            candidates = make_candidates(*parts, view.rays, view.unproject, view.eye)
+            _, counts, _ = tile_lists(candidates, torch.ones(1, 1, dtype=torch.bool), grid, 16)
+            assert (counts == 1).all()
 
 
 def test_the_two_nearest_come_out_of_any_order():

@@ -129,3 +129,11 @@ def test_commands_refuse_such_a_device_in_one_sentence(
     assert f"device {device}" in told.replace("'", "")
     assert "cpu" in told
     assert sorted(town.rglob("*")) == before
+
+
+def test_the_packaged_model_suits_the_device() -> None:
+    from sareloc.models.checkpoint import packaged_for
+
+    assert packaged_for("cpu") == packaged_for("openvino-int8") == "fast"
+    assert packaged_for(None) == ("default" if torch.cuda.is_available() else "fast")
+    assert packaged_for(torch.device("meta")) == "default"  # stands for any accelerator

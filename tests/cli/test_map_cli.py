@@ -19,8 +19,8 @@ import sareloc.cli.map as commands
 from sareloc.cli import main
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.localize import Calibration
-from sareloc.maps import PlaceMap, open_store
-from sareloc.models import checkpoint, save_checkpoint
+from sareloc.maps import PlaceMap, map_info, open_store
+from sareloc.models import checkpoint, load_model, save_checkpoint
 
 
 @pytest.fixture
@@ -315,3 +315,13 @@ def test_nothing_removed_is_a_failure(town: Path, capsys: pytest.CaptureFixture[
     assert run("remove", town / "town.gpkg", "0001.jpg") == 1
     assert "nothing" in capsys.readouterr().err
     assert run("remove", town / "town.gpkg", "--box", "0", "0", "1", "1") == 1
+
+
+def test_a_map_is_continued_with_its_own_packaged_model(tmp_path: Path) -> None:
+    write_town(tmp_path / "photos", 2)
+    out = tmp_path / "city.gpkg"
+    run("build", tmp_path / "photos", "--out", out, "--model", "default", "--keypoints", "0", "--workers", "0")
+    write_photo(tmp_path / "photos" / "new.jpg", 9)
+    run("build", tmp_path / "photos", "--out", out, "--keypoints", "0", "--workers", "0")
+    info = map_info(out)
+    assert (info.photos, info.manifest.model) == (3, load_model("default", "cpu").name)

@@ -8,11 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.maps.small_town import tiny_model
+import torch
+from tests.maps.small_town import tiny_model, write_town
+from tests.models.test_backbones import resnet_tensors
+from tests.models.test_place_networks import numbered
+from tests.models.transformers import random_tensors
 
 from sareloc.cli import app
 from sareloc.errors import WeightsError
-from sareloc.models import PACKAGED, save_checkpoint
+from sareloc.maps import PlaceMap
+from sareloc.models import PACKAGED, load_model, load_published, read_checkpoint_manifest, save_checkpoint
 
 CARD = {
     "about": "Finds streets. " * 12,
@@ -95,3 +100,58 @@ def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
         said.stdout.close()
         assert said.stderr.read() == b""
     assert said.returncode == 141
+
+
+# --- published files ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    """A file of CosPlace's structure, under a name that says nothing."""
+    state = random_tensors(
+        numbered("backbone.", resnet_tensors([2, 2, 2, 2], bottleneck=False))
+        | {"aggregation.1.p": (1,), "aggregation.3.weight": (8, 512), "aggregation.3.bias": (8,)}
+    )
+    state["aggregation.1.p"].fill_(3)
+    torch.save(state, tmp_path / "weights")
+    return tmp_path / "weights"
+
+
+def test_a_published_file_is_converted_to_a_checkpoint(published: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = published.with_name("cosplace.safetensors")
+    run("convert", published, out, "--storage", "float16")
+    told = capsys.readouterr().out
+    manifest = read_checkpoint_manifest(out)
+    assert manifest.storage == "float16"
+    for part in ("resnet18-cosplace, 8 dimensions", manifest.fingerprint, f"--model {out}"):
+        assert part in told
+    images = torch.randint(0, 256, (1, 3, 64, 64), dtype=torch.uint8)
+    torch.testing.assert_close(
+        load_model(out).encode(images), load_published(published).encode(images), atol=1e-2, rtol=0
+    )
+    run("convert", out, published.with_name("again"))  # a checkpoint can be stored otherwise
+    assert read_checkpoint_manifest(published.with_name("again")).fingerprint == manifest.fingerprint
+
+
+def test_a_published_file_is_a_model_wherever_one_is_named(
+    published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert load_model(published).fingerprint() == load_published(published).fingerprint()
+    run("info", published)
+    lines = capsys.readouterr().out.splitlines()
+    assert "photos: resized to at most 640 pixels" in lines
+    assert "aggregation: cosplace (out_dim 8)" in lines
+    write_town(tmp_path / "photos", 3)
+    app(
+        ["map", "build", str(tmp_path / "photos"), "--out", str(tmp_path / "city.gpkg"), "--model", str(published),
+         "--keypoints", "0", "--device", "cpu"],
+        result_action="return_value",
+    )  # fmt: skip
+    assert PlaceMap(tmp_path / "city.gpkg").manifest.fingerprint == load_published(published).fingerprint()
+
+
+def test_an_unknown_file_names_the_known_families(tmp_path: Path) -> None:
+    torch.save({"layer.weight": torch.zeros(3, 3)}, tmp_path / "w.pth")
+    with pytest.raises(WeightsError, match=r"not a known .* Known are boq, cosplace"):
+        run("convert", tmp_path / "w.pth", tmp_path / "out.safetensors")
+    assert not (tmp_path / "out.safetensors").exists()

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from tests.models.transformers import TINY, dinov2_shapes, random_tensors, tiny_transformers  # noqa: F401
 from tests.training.tiny_dataset import SIDE, tiny_pixels, write_dataset
 
 from sareloc.cli import app, main
@@ -275,3 +277,22 @@ def test_a_mistake_is_one_line_and_exit_status_1(
     (line,) = capsys.readouterr().err.splitlines()
     assert "epochs" in line
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("tiny_transformers")
+def test_a_transformer_with_salad_is_trained_from_published_weights(
+    dataset: Path, tmp_path: Path, config: Config
+) -> None:
+    """Its frozen blocks are computed once; its token passes through the cached features."""
+    torch.save(random_tensors(dinov2_shapes(TINY["dinov2-tiny"])), tmp_path / "dinov2.pth")
+    options = config(**QUICK, train_from="block1", height=126, width=126, keep="features", loss="sare-joint", dim=0)
+    new = ("--backbone", "dinov2-tiny", "--aggregation", "salad", "--weights", tmp_path / "dinov2.pth")
+    run(dataset, *new, "--out", tmp_path / "run", *options, "--epochs", "1")
+    assert (tmp_path / "run/history.csv").read_text().count("\n") == 3  # a header, and two epochs
+    before, state = load_model(tmp_path / "run/model.safetensors"), load_file(tmp_path / "run/state.safetensors")
+    assert (before.backbone.name, before.aggregation.name, before.dim) == ("dinov2-tiny", "salad", 8448)
+    now = {name: state[key] for name in before.state_dict() for key in state if key == f"model.{name}"}
+    assert now.keys() == before.state_dict().keys()
+    changed = {name for name, tensor in now.items() if not tensor.equal(before.state_dict()[name])}
+    assert {name.rsplit(".", 2)[0] for name in changed} >= {"backbone.blocks.1.attn", "aggregation.score"}
+    assert not any(name.startswith(("backbone.embed", "backbone.blocks.0")) for name in changed)

@@ -34,9 +34,8 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_checkpoint(street_model(), folder / "model.safetensors")
     images = [view(second, 40, town=5 if second == 4 else 0) for second in DRIVE for _ in range(5)]
     quality = {"crf": "10", "bf": "2"}
-    write_video(
-        folder / "drive.mp4", [200 * i for i in range(40)], images=images, metadata=CLOCK, codec_options=quality
-    )
+    times = [200 * i for i in range(40)]
+    write_video(folder / "drive.mp4", times, images=images, metadata=CLOCK, codec_options=quality)
     write_video(folder / "no_clock.mkv", times, images=images, codec_options=quality)
     return folder
 
@@ -102,10 +101,11 @@ def test_a_map_of_a_video(town: Path, capsys: pytest.CaptureFixture[str]) -> Non
         '<gpx version="1.1" creator="t" xmlns="http://www.topografix.com/GPX/1/1"><trk><trkseg>'
         f"{points}</trkseg></trk></gpx>"
     )
-    words = ["build", town / "drive.mp4", "--out", town / "drive.gpkg", "--model", town / "model.safetensors"]
-    words += ["--track", town / "drive.gpx", "--keypoints", "0", "--workers", "0", "--device", "cpu"]
-    assert run(*words, "--every-m", str(SPACING_M), "--clock-offset", "-0.1s") == 0
-    assert "7 frames" in capsys.readouterr().out
-    assert len(PlaceMap(town / "drive.gpkg")) == len(DRIVE) - 1 < PLACES
-    assert run("build", town / "no_clock.mkv", *words[2:], "--out", town / "other.gpkg") == 1
+    words = ["--model", town / "model.safetensors", "--track", town / "drive.gpx"]
+    words += ["--keypoints", "0", "--workers", "0", "--device", "cpu"]
+    drive = ["build", town / "drive.mp4", "--out", town / "drive.gpkg"]
+    assert run(*drive, *words, "--every-m", "79", "--clock-offset", "-0.1s") == 0
+    assert "8 frames" in capsys.readouterr().out
+    assert len(PlaceMap(town / "drive.gpkg")) == len(DRIVE) < PLACES
+    assert run("build", town / "no_clock.mkv", "--out", town / "other.gpkg", *words) == 1
     assert "--video-start" in capsys.readouterr().out

@@ -11,7 +11,7 @@ from torch import Tensor
 from sareloc.errors import ArgumentError
 from sareloc.models import AGGREGATIONS, CRN, Aggregation, GeM, NetVLAD, make_aggregation
 
-NAMES = sorted(AGGREGATIONS)
+NAMES = ["avg", "crn", "gem", "max", "netvlad"]  # the others are in test_heads
 CLAMPED = {"norm": "clamped"}
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-12}
 
@@ -288,7 +288,7 @@ def test_random_weights_come_from_the_generator() -> None:
 
 
 def test_errors() -> None:
-    with pytest.raises(ArgumentError, match="known are avg, crn, gem, max, netvlad"):
+    with pytest.raises(ArgumentError, match=f"known are {', '.join(sorted(AGGREGATIONS))}"):
         make_aggregation("vlad", 6)
     with pytest.raises(ArgumentError, match="'cluster': known are clusters"):
         make_aggregation("netvlad", 6, {"cluster": 3})

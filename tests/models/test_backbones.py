@@ -14,7 +14,8 @@ from sareloc.errors import ArgumentError
 from sareloc.models import BACKBONES, Backbone, make_backbone
 
 State = dict[str, Tensor]
-CASES = [(name, cut) for name, design in BACKBONES.items() for cut in design.cuts]
+SMALL = ("vgg16", "alexnet", "resnet18", "resnet50", "efficientnet-lite0")  # transformers are in test_dinov2
+CASES = [(name, cut) for name in SMALL for cut in BACKBONES[name].cuts]
 
 
 @cache
@@ -109,6 +110,15 @@ TENSORS = {
 def test_tensors_carry_the_published_names_and_shapes(name: str, cut: str) -> None:
     state = untouched(name, cut).state_dict()
     assert {k: tuple(v.shape) for k, v in state.items()} == TENSORS[name, cut]
+
+
+@pytest.mark.parametrize(("name", "repeats"), [("resnet101", [3, 4, 23, 3]), ("resnet152", [3, 8, 36, 3])])
+def test_deep_residual_networks_have_the_published_names_and_shapes(name: str, repeats: list[int]) -> None:
+    """They have the blocks of resnet50, which is compared with its twin."""
+    for cut, kept in (("layer3", 3), ("layer4", 4)):
+        with torch.device("meta"):
+            state = make_backbone(name, cut=cut).state_dict()
+        assert {k: tuple(v.shape) for k, v in state.items()} == resnet_tensors(repeats[:kept], bottleneck=True)
 
 
 # --- slow twins: the network again, from its state dict alone, batch norm folded by hand ---------------------------
@@ -305,7 +315,7 @@ def test_the_same_generator_draws_the_same_weights() -> None:
 
 
 def test_random_weights_keep_the_signal_alive() -> None:
-    for name in BACKBONES:
+    for name in (*SMALL, "dinov2-s", "dinov2-s-reg"):
         with torch.no_grad():
             size = make_backbone(name)(torch.randn(1, 3, 64, 64)).std().item()
         assert 1e-2 < size < 1e3, (name, size)
@@ -314,7 +324,10 @@ def test_random_weights_keep_the_signal_alive() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"name": "vgg19"}, "'vgg19': known are alexnet, efficientnet-lite0, resnet18, resnet50"),
+        (
+            {"name": "vgg19"},
+            "'vgg19': known are alexnet, dinov2-b, .*efficientnet-lite0, resnet101, resnet152, resnet18, resnet50",
+        ),
         ({"name": "resnet18", "cut": "layer2"}, "'layer2': known are layer3, layer4"),
         ({"name": "alexnet", "train_from": "conv6"}, "'conv6': known are conv1, conv2"),
         ({"name": "resnet50", "cut": "layer3", "train_from": "layer4"}, "unknown part of resnet50 'layer4'"),

@@ -202,7 +202,7 @@ def test_files_that_are_no_place_recognition_network_are_explained(tmp_path: Pat
     torch.save([torch.zeros(1)], tmp_path / "list.pth")
     with pytest.raises(WeightsError, match="a list"):
         load_published(tmp_path / "list.pth")
-    with pytest.raises(ArgumentError, match=r"'caffe': known are .*matconvnet, openibl"):
+    with pytest.raises(ArgumentError, match=r"'caffe': known are boq, cosplace, .*matconvnet, megaloc"):
         load_published(tmp_path / "vgg.pth", kind="caffe")
 
 

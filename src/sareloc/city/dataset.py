@@ -1,11 +1,14 @@
-"""The synthetic city as a dataset: in memory (`city_places`), or as photos in the VPR-datasets folder format."""
+"""The synthetic city as a dataset: in memory (`city_places`), or as photos in the VPR-datasets folder format.
+
+The database is the views of the panoramas, or with `panoramas=True` the panoramas themselves, as 360° photos.
+"""
 
 from __future__ import annotations
 
 import io
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from tqdm import tqdm
 from sareloc.arrays import Floats, Ints
 from sareloc.arrays import Image as Pixels
 from sareloc.city.geometry import Poses, focal_px, join_poses
+from sareloc.city.panoramas import draw_spheres, gpano_xmp, panorama_height, panorama_poses, without_camera_noise
 from sareloc.city.render import draw_scene, scene_of
 from sareloc.city.scene import usable
 from sareloc.city.town import SIZES, SPLITS, Town, Views, make_town, make_views, split_seed
@@ -30,6 +34,8 @@ from sareloc.geo import Positions, wgs84_from_enu
 from sareloc.photos import DIAGONAL_35MM, Geotag, exif_bytes, make_utm_name
 
 DRAWN_AT_ONCE = 256
+PANORAMAS_AT_ONCE = 5
+"""Their thirty faces fill one batch of a GPU."""
 QUALITY = 90
 
 
@@ -99,6 +105,36 @@ def draw_in_turn(
         yield where, draw_scene(scene, poses.take(where), height, width)
 
 
+def draw_panoramas(
+    city: CityPlaces, height: int, device: torch.device | str = "cpu", rows: npt.ArrayLike | None = None
+) -> Tensor:
+    """Render 360° photos (N, 3, height, 2 * height) uint8 on `device`: of all panoramas of the database, or of these.
+
+    The middle column looks along the heading of the panorama's first view, see `sareloc.city.panoramas`; the moments
+    are those of the database, without vignette and camera noise.
+    """
+    count = len(panorama_poses(city.views))
+    chosen = np.arange(count) if rows is None else np.asarray(rows, dtype=np.int64).reshape(-1)
+    images = torch.empty(len(chosen), 3, height, 2 * height, dtype=torch.uint8, device=usable(device))
+    for where, drawn in draw_panoramas_in_turn(city, chosen, height, device):
+        images[torch.from_numpy(where).to(images.device)] = drawn
+    return images
+
+
+def draw_panoramas_in_turn(
+    city: CityPlaces, rows: Ints, height: int, device: torch.device | str
+) -> Iterator[tuple[Ints, Tensor]]:
+    """Render the panoramas `rows` in batches, ordered by moment: pairs of indices into `rows` and images."""
+    if not len(rows):
+        return
+    moments = [without_camera_noise(moment) for moment in city.views.moments]
+    scene, poses = scene_of(city.town, panorama_poses(city.views).take(rows), moments, device)
+    order = np.argsort(poses.moment, kind="stable")
+    for start in range(0, len(order), PANORAMAS_AT_ONCE):
+        where = order[start : start + PANORAMAS_AT_ONCE]
+        yield where, draw_spheres(scene, poses.take(where), height)
+
+
 def draw_places(
     out: str | Path,
     seed: int = 0,
@@ -106,51 +142,93 @@ def draw_places(
     *,
     splits: Sequence[str] = SPLITS,
     photo_size: tuple[int, int] | None = None,
+    panoramas: bool = False,
     device: torch.device | str = "cpu",
     progress: bool = False,
 ) -> int:
     """Write OUT/images/{train,val,test}/{database,queries}/@...@.jpg; EXIF has position, heading, time, focal length.
 
-    `photo_size`: height and width; default: that of the size. Existing photos are skipped, so that an interrupted run
-    can be resumed; OUT/city.json records the city. Returns the number of photos written. Raises ArgumentError if the
-    folder contains another city.
+    `photo_size`: height and width; default: that of the size. `panoramas`: the database is 360° photos with GPano tags,
+    at the same positions and with the same pixels per degree, instead of the views cut from them; the queries are the
+    same. Existing photos are skipped, so that an interrupted run can be resumed; OUT/city.json records the city.
+    Returns the number of photos written. Raises ArgumentError if the folder contains another city.
     """
     height, width = photo_size or look_up(SIZES, size, "size of town").photo
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise ArgumentError(f"{folder} is a file: give a folder to write the photos to")
-    _claim(folder, {"format": 1, "seed": seed, "size": size, "photo": [height, width]})
+    record = {"format": 1, "seed": seed, "size": size, "photo": [height, width]}
+    claim(folder / "city.json", record | ({"panoramas": True} if panoramas else {}), "city")
     written = 0
     for split in splits:
         city = city_places(seed, size, split)
-        tags, focal_35mm = geotags(city), focal_lengths_35mm(city, height, width)
-        paths = [folder / "images" / split / name for name in photo_names(city, tags)]
-        for path in {path.parent for path in paths}:
-            path.mkdir(parents=True, exist_ok=True)
-        missing = np.array([i for i, path in enumerate(paths) if not path.exists()], dtype=np.int64)
-        bar = tqdm(total=len(paths), initial=len(paths) - len(missing), desc=split, unit="photo", disable=not progress)
-        for where, images in draw_in_turn(city, missing, height, width, device):
-            pixels = images.permute(0, 2, 3, 1).cpu().numpy()
-            for row, image in zip(missing[where], pixels, strict=True):
-                _save(image, paths[row], tags[row], focal_35mm[row])
-                bar.update()
-        bar.close()
-        written += len(missing)
+        rows = np.arange(len(city.poses))
+        parts = [
+            _perspective_photos(city, rows[len(city.views.database) :] if panoramas else rows, height, width, device)
+        ]
+        if panoramas:
+            parts.insert(0, _panorama_photos(city, panorama_height(width), device))
+        for part in parts:
+            written += _write_missing(part, folder / "images" / split, progress)
     return written
 
 
-def _claim(folder: Path, city: dict[str, Any]) -> None:
-    """Record the city in the folder; raises ArgumentError if the folder contains another one."""
-    record = folder / "city.json"
+def claim(record: Path, content: dict[str, Any], what: str) -> None:
+    """Record in a JSON file what is drawn into its folder; raises ArgumentError if the file records something else."""
     if not record.exists():
-        write_atomically(record, (json.dumps(city) + "\n").encode())
+        write_atomically(record, (json.dumps(content) + "\n").encode())
         return
     try:
         found = json.loads(record.read_text())
     except ValueError as error:
         raise ArgumentError(f"{record} is not JSON ({error}): delete it, or draw into another folder") from error
-    if found != city:
-        raise ArgumentError(f"{folder} contains another city ({json.dumps(found)}): draw into another folder")
+    if found != content:
+        raise ArgumentError(f"{record.parent} contains another {what} ({json.dumps(found)}): draw into another folder")
+
+
+@dataclass(frozen=True, eq=False)
+class _Photos:
+    """Photos to be written: their names, EXIF and XMP for Pillow's `save`, and a function that renders some of them."""
+
+    names: list[str]
+    metadata: list[dict[str, bytes]]
+    draw_rows: Callable[[Ints], Iterator[tuple[Ints, Tensor]]]
+
+
+def _perspective_photos(city: CityPlaces, rows: Ints, height: int, width: int, device: torch.device | str) -> _Photos:
+    tags, focal_35mm = geotags(city), focal_lengths_35mm(city, height, width)
+    names = photo_names(city, tags)
+    return _Photos(
+        [names[row] for row in rows],
+        [{"exif": exif_bytes(tags[row], focal_35mm=focal_35mm[row])} for row in rows],
+        lambda some: draw_in_turn(city, rows[some], height, width, device),
+    )
+
+
+def _panorama_photos(city: CityPlaces, height: int, device: torch.device | str) -> _Photos:
+    tags, first = geotags(city), np.flatnonzero(city.views.tiles == 0)
+    chosen = [tags[row] for row in first]
+    return _Photos(
+        [f"database/{make_utm_name(tag, pano_id=f'{i:05d}')}" for i, tag in enumerate(chosen)],
+        [{"exif": exif_bytes(tag), "xmp": gpano_xmp(height, tag.heading_deg or 0.0)} for tag in chosen],
+        lambda some: draw_panoramas_in_turn(city, some, height, device),
+    )
+
+
+def _write_missing(photos: _Photos, folder: Path, progress: bool) -> int:
+    """Render and write the photos that do not exist; returns their number."""
+    paths = [folder / name for name in photos.names]
+    for parent in {path.parent for path in paths}:
+        parent.mkdir(parents=True, exist_ok=True)
+    missing = np.array([i for i, path in enumerate(paths) if not path.exists()], dtype=np.int64)
+    done = len(paths) - len(missing)
+    with tqdm(total=len(paths), initial=done, desc=folder.name, unit="photo", disable=not progress) as bar:
+        for where, images in photos.draw_rows(missing):
+            pixels = images.permute(0, 2, 3, 1).cpu().numpy()
+            for row, image in zip(missing[where], pixels, strict=True):
+                _save(image, paths[row], photos.metadata[row])
+                bar.update()
+    return len(missing)
 
 
 def geotags(city: CityPlaces) -> list[Geotag]:
@@ -180,7 +258,7 @@ def focal_lengths_35mm(city: CityPlaces, height: int, width: int) -> Floats:
     return focal_px(city.poses, width) * (DIAGONAL_35MM / math.hypot(height, width))
 
 
-def _save(image: Pixels, path: Path, tag: Geotag, focal_35mm: float) -> None:
+def _save(image: Pixels, path: Path, metadata: dict[str, bytes]) -> None:
     content = io.BytesIO()  # Pillow does not report a full disk at the end of a file
-    Image.fromarray(image).save(content, format="JPEG", quality=QUALITY, exif=exif_bytes(tag, focal_35mm=focal_35mm))
+    Image.fromarray(image).save(content, format="JPEG", quality=QUALITY, **metadata)
     write_atomically(path, content.getvalue())

@@ -30,6 +30,10 @@ TIE = 2e-5
 """Relative depth difference below which depths are equal, as those of row houses in one plane; then the quad of the
 smaller number comes first, so that the order does not depend on rounding."""
 
+OCCLUDED = 1e-4
+"""Relative depth difference from which a quad is hidden behind another one. A wall that faces the camera squarely has
+one depth, computed in two ways: rounding must not hide it behind itself."""
+
 
 def fused(function: Callable[P, R]) -> Callable[P, R]:
     """`function`, compiled for calls with CUDA tensors; not on a CPU, which may have no compiler and gains little."""
@@ -235,7 +239,7 @@ def tile_lists(
     wall = torch.where(fills & solid[..., None], farthest, 0.0).amax(1)
     if hidden_behind is not None:
         wall = torch.maximum(wall, hidden_behind)
-    shows = shows & (nearness >= wall[:, None])
+    shows = shows & (nearness >= wall[:, None] * (1 - OCCLUDED))
     order = torch.where(shows, _ranked(nearness), -1).transpose(1, 2)
     best = torch.topk(order, min(keep, order.shape[2]), dim=2)
     return best.indices, (best.values >= 0).sum(-1), wall

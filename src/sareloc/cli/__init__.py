@@ -73,10 +73,16 @@ datasets.command(
 )
 datasets.command("sareloc.cli.data:draw", name="draw", help="Draw a synthetic city and write it as a dataset.")
 datasets.command("sareloc.cli.data:views", name="views", help="Cut a 360° photo into perspective views.")
+datasets.command(
+    "sareloc.cli.data:drive", name="draw-drive", help="Draw a drive through a synthetic city: a video and a GPX track."
+)
 app.command(datasets)
-models = App(name="model", help="List the packaged models, or describe a model.")
+models = App(name="model", help="List the packaged models, describe a model, or convert a published one.")
 models.command("sareloc.cli.model:list_models", name="list", help="List the packaged models.")
 models.command("sareloc.cli.model:model_info", name="info", help="Describe a model: architecture, training, results.")
+models.command(
+    "sareloc.cli.model:convert", name="convert", help="Write a network that others published as a checkpoint."
+)
 app.command(models)
 app.command("sareloc.cli.train:train_command", name="train", help="Train a model on a dataset.")
 app.command(

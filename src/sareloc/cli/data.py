@@ -1,4 +1,4 @@
-"""`sareloc data`: check a dataset, render a synthetic city as a dataset, cut a 360° photo into views."""
+"""`sareloc data`: check a dataset, render a synthetic city or a drive through it, cut a 360° photo into views."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from sareloc.city import draw_places
+from sareloc.city import draw_drive, draw_places
 from sareloc.datasets import DATASETS, Check, check_places, load_dataset
 from sareloc.errors import ArgumentError
 from sareloc.figures import draw_dataset, save_figure
@@ -116,6 +116,7 @@ def draw(
     size: Literal["small", "medium", "large"] = "small",
     split: Literal["train", "val", "test", "all"] = "all",
     photo: str | None = None,
+    panoramas: Annotated[bool, Parameter(negative=())] = False,
     device: Annotated[str | None, Parameter(help=DRAWING_HELP)] = None,
 ) -> None:
     """Render a synthetic city as a dataset, with the exact position of every photo in its file name and EXIF.
@@ -134,10 +135,14 @@ def draw(
         The split to write; the splits do not overlap.
     photo
         Height and width in pixels, such as 480x640. Default: 240x320 for small, 480x640 for medium and large.
+    panoramas
+        Write the database as 360° photos (equirectangular, with GPano tags) instead of the views cut from them.
     """
     splits = ("train", "val", "test") if split == "all" else (split,)
     where = find_device(device, TORCH_DEVICES)
-    written = draw_places(out, seed, size, splits=splits, photo_size=_photo_size(photo), device=where, progress=True)
+    written = draw_places(
+        out, seed, size, splits=splits, photo_size=_photo_size(photo), panoramas=panoramas, device=where, progress=True
+    )
     print(f"{written:,} photos written to {out / 'images'}")
 
 
@@ -189,10 +194,65 @@ def _view_size(text: str) -> tuple[int, int]:
     return int(width), int(height)
 
 
+def drive(
+    out: Path,
+    *,
+    seed: int = 0,
+    size: Literal["small", "medium", "large"] = "small",
+    split: Literal["train", "val", "test"] = "test",
+    number: int = 0,
+    seconds: float = 60.0,
+    fps: float = 10.0,
+    frame: str = "270x480",
+    weather: str = "clear",
+    clock_offset_s: Annotated[float, Parameter(name="--clock-offset")] = -3.2,
+    gps_noise_m: float = 1.5,
+    device: Annotated[str | None, Parameter(help=DRAWING_HELP)] = None,
+) -> None:
+    """Render a drive through a synthetic city: a video, a GPX track by another clock, and the exact pose of each frame.
+
+    Writes drive.mp4, drive.gpx, truth.csv and drive.json. The town is that of `data draw` with the same seed, size and
+    split, so that a map of its database localizes the frames. Needs the extra `video`.
+
+    Parameters
+    ----------
+    out
+        The folder to write to.
+    seed
+        Random seed of the city.
+    size
+        Size of the city, as for `data draw`.
+    split
+        The split whose town is driven through.
+    number
+        Another number is another route and another day in the same town.
+    seconds
+        Length of the video.
+    fps
+        Frames per second.
+    frame
+        Height and width of a frame in pixels; even numbers.
+    weather
+        clear, low sun, overcast, rain, fog, snow, dusk, night or wet night.
+    clock_offset_s
+        Seconds to add to the camera's clock to get the track's time: negative if the camera's clock is fast.
+    gps_noise_m
+        Standard deviation in metres of the track's error to the east and to the north.
+    """
+    where = find_device(device, TORCH_DEVICES)
+    found = draw_drive(
+        out, seed, size, split, number=number, seconds=seconds, fps=fps, frame_size=_frame_size(frame, "--frame"),
+        weather=weather, clock_offset_s=clock_offset_s, gps_noise_m=gps_noise_m, device=where, progress=True,
+    )  # fmt: skip
+    print(f"{len(found.poses):,} frames and {len(found.track_times):,} track points written to {out}")
+
+
 def _photo_size(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
+    return None if text is None else _frame_size(text, "--photo")
+
+
+def _frame_size(text: str, option: str) -> tuple[int, int]:
     height, _, width = text.partition("x")
     if not (height.isdecimal() and width.isdecimal()):
-        raise ArgumentError(f"--photo must be height x width in pixels, such as 480x640: found {text!r}")
+        raise ArgumentError(f"{option} must be height x width in pixels, such as 480x640: found {text!r}")
     return int(height), int(width)

@@ -132,7 +132,7 @@ def heatmap(
     photo
         The photo file.
     model
-        A packaged model (default, fast) or a checkpoint; may be given several times to compare models.
+        A packaged model (default, fast), a checkpoint, or a published file; several can be given to compare them.
     out
         The file to write: .png, .svg or .pdf.
     size
@@ -174,7 +174,7 @@ class Source:
     dataset: str
     """The name of a published dataset, a folder of photos, or a CSV file."""
     model: Annotated[str, Parameter(name="--model")] = "default"
-    """A packaged model (default, fast) or a checkpoint."""
+    """A packaged model (default, fast), a checkpoint, or a published file."""
     root: Annotated[Path | None, Parameter(name="--root")] = None
     """The folder of a published dataset, or the folder that file names in a CSV file are relative to."""
     split: Annotated[str, Parameter(name="--split")] = "test"

@@ -20,6 +20,7 @@ from sareloc.maps import (
     add_local_features,
     compact_map,
     find_gone,
+    map_backend,
     map_info,
     open_store,
     remove_photos,
@@ -66,7 +67,7 @@ def build(
     photos: Annotated[list[str], Parameter(negative=())],
     *,
     out: str,
-    model: str = "default",
+    model: str | None = None,
     geotags: Path | None = None,
     track: Track = None,
     dim: int | None = None,
@@ -91,7 +92,8 @@ def build(
     out
         The map: a GeoPackage file (.gpkg), which QGIS can open, or a server address such as milvus://host:19530/city.
     model
-        A packaged model (default, fast) or a checkpoint.
+        A packaged model (default, fast), a checkpoint, or a published file. Default: that of the map if it exists,
+        else fast, or default on a GPU.
     geotags
         A CSV (file, lat, lon, heading, time), GeoJSON or Mapillary image descriptions with the photos' positions.
         Default: geotags.csv or another table in the folder, else EXIF, XMP, Takeout JSON, file names. Bad rows are
@@ -125,12 +127,14 @@ def build(
     if cluster is not None:
         from sareloc.cluster.build import build_map_on_cluster
 
-        return _tell(build_map_on_cluster(_load(model, "cpu"), photos, out, cluster=cluster, **options), out, as_json)
+        return _tell(
+            build_map_on_cluster(_model_for(out, model, "cpu"), photos, out, cluster=cluster, **options), out, as_json
+        )
     from sareloc.maps.build import build_map
 
     if remote := [photo for photo in photos if is_url(photo)]:
         raise ArgumentError(f"{remote[0]} is a URL, not a folder: read URLs with --cluster ray://local")
-    return _tell(build_map(_load(model, device), photos, out, **options), out, as_json)
+    return _tell(build_map(_model_for(out, model, device), photos, out, **options), out, as_json)
 
 
 def add(
@@ -420,10 +424,15 @@ def _told_features(found: MapInfo) -> str:
     return f"{stored.keypoints} keypoints, {stored.photos:,} photos, {stored.bytes / 1e6:,.1f} MB"
 
 
-def _load(model: str, device: str | None) -> PlaceModel:
-    from sareloc.models.checkpoint import load_model
+def _model_for(out: str, model: str | None, device: str | None) -> PlaceModel:
+    """The model to build a map with; default: that of the map if it exists, else one that suits the device."""
+    from sareloc.maps import load_map_model
+    from sareloc.models.checkpoint import load_model, packaged_for
 
-    return load_model(model, device)
+    if model is None and map_backend(out).exists(out):
+        with open_store(out) as store:
+            return load_map_model(store.manifest, Path(out).name, None, device)
+    return load_model(model or packaged_for(device), device)
 
 
 def _tell(report: BuildReport, map_path: str, as_json: bool, removed: Sequence[str] = ()) -> int:

@@ -1,4 +1,4 @@
-"""`sareloc model` and `sareloc export`: packaged models, the description of a checkpoint, export to ONNX."""
+"""`sareloc model` and `sareloc export`: packaged models, descriptions, published files as checkpoints, ONNX."""
 
 from __future__ import annotations
 
@@ -15,11 +15,15 @@ from sareloc.export import INPUT, OUTPUT, export_onnx
 from sareloc.models.checkpoint import (
     PACKAGED,
     CheckpointManifest,
+    Storage,
     find_checkpoint,
+    is_checkpoint,
     load_model,
     read_checkpoint_manifest,
+    save_checkpoint,
 )
 from sareloc.models.preprocess import MIN_SIDE_PX, Preprocess
+from sareloc.models.published import load_published
 
 Json = Annotated[bool, Parameter(name="--json", negative=())]
 WIDTH = 100
@@ -46,13 +50,57 @@ def model_info(model: str = "default", *, as_json: Json = False) -> None:
     Parameters
     ----------
     model
-        A packaged model (default, fast) or a checkpoint.
+        A packaged model (default, fast), a checkpoint, or a published file.
     as_json
         Print one JSON object.
     """
     path = find_checkpoint(model)
-    manifest = read_checkpoint_manifest(path)
+    manifest = _manifest(path)
     print(_json(model, path, manifest) if as_json else "\n".join(description(model, path, manifest)))
+
+
+def _manifest(path: Path) -> CheckpointManifest:
+    """The description of a checkpoint; of a published file, which has none, that of its model."""
+    if is_checkpoint(path):
+        return read_checkpoint_manifest(path)
+    published = load_model(path)
+    return CheckpointManifest(published.spec(), "published", published.fingerprint(), None)
+
+
+def convert(
+    file: Path,
+    out: Path,
+    *,
+    storage: Storage = "float32",
+    pca: Path | None = None,
+    centres: Path | None = None,
+) -> None:
+    """Write a network that others published as a checkpoint.
+
+    The file is recognized by its tensors: MegaLoc, SALAD, BoQ, MixVPR, CosPlace, EigenPlaces, DINOv2, OpenIBL,
+    pytorch-NetVlad, deep-visual-geo-localization-benchmark, or NetVLAD's own release. Nothing in it is executed.
+
+    Parameters
+    ----------
+    file
+        The published file: .pth, .ckpt, .torch, .safetensors, .mat; or a checkpoint, to store it otherwise.
+    out
+        The checkpoint to write: one file if it ends in .safetensors, else a folder.
+    storage
+        Number format of the weights: float16 halves the file, int8 quarters it.
+    pca
+        OpenIBL's separate file of PCA parameters (.h5).
+    centres
+        AnyLoc's VLAD centres (c_centers.pt), for a file of DINOv2.
+    """
+    beside = pca is not None or centres is not None
+    model = load_published(file, pca=pca, centres=centres) if beside else load_model(find_checkpoint(file))
+    save_checkpoint(model, out, storage=storage)
+    saved = read_checkpoint_manifest(out)
+    print(
+        f"{out}: {model.name}, {model.dim} dimensions, {_bytes(out) / 1e6:,.1f} MB, fingerprint {saved.fingerprint}; "
+        f"use it with --model {out}"
+    )
 
 
 def description(name: str, path: Path, manifest: CheckpointManifest) -> Iterator[str]:
@@ -126,7 +174,7 @@ def export_command(model: str = "default", *, onnx: Path, dim: int | None = None
     Parameters
     ----------
     model
-        A packaged model (default, fast) or a checkpoint.
+        A packaged model (default, fast), a checkpoint, or a published file.
     onnx
         The file to write.
     dim

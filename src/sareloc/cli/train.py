@@ -83,13 +83,13 @@ def train_command(
     resume
         Continue the run in the run folder, with the same result as an uninterrupted one.
     model
-        Model to start from: a checkpoint, or the name of a packaged model.
+        Model to start from: a checkpoint, the name of a packaged model, or a published file.
     backbone
-        Backbone of a new model; default: vgg16.
+        Backbone of a new model, such as resnet50 or dinov2-b; default: vgg16.
     aggregation
-        Aggregation of a new model; default: netvlad.
+        Aggregation of a new model, such as salad or boq; default: netvlad.
     weights
-        Published weights of the new model's backbone, such as torchvision's VGG16.
+        Published weights of the new model's backbone, such as torchvision's VGG16 or DINOv2's.
     """
     given = ({} if config_file is None else read_config(config_file)) | options.checked()
     config = TrainingConfig(**given) if recipe_name is None else recipe(recipe_name, **given)

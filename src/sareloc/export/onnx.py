@@ -20,11 +20,12 @@ from torch import Tensor, fx, nn
 from sareloc import __version__
 from sareloc.errors import ArgumentError, need
 from sareloc.files import replacing
-from sareloc.models.aggregation import CRN, NORM_EPS, Aggregation, Average, GeM, Maximum, NetVLAD, Whitening
+from sareloc.models.aggregation import CRN, NORM_EPS, Aggregation, Average, GeM, Maximum, NetVLAD
 from sareloc.models.backbones import Backbone, SameConv
 from sareloc.models.fused import trace_layers
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import MIN_SIDE_PX
+from sareloc.models.whitening import Whitening
 
 if TYPE_CHECKING:
     from kornia.feature.xfeat import XFeatModel
@@ -231,7 +232,9 @@ LAYERS: dict[type[nn.Module], Callable[[Graph, nn.Module, str], str]] = {
 
 
 def add_aggregation(graph: Graph, aggregation: Aggregation, features: str) -> str:
-    """Feature maps (B, C, h, w) -> unit vectors (B, dim)."""
+    """Feature maps (B, C, h, w) -> unit vectors (B, dim). Raises ArgumentError if its type is not in `POOLS`."""
+    if type(aggregation) not in POOLS:
+        raise ArgumentError(f"the model cannot be exported: no ONNX operators are known for {aggregation.name}")
     return _unit(graph, POOLS[type(aggregation)](graph, aggregation, features))
 
 

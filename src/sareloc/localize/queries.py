@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-
-import numpy as np
-import PIL.Image
 
 from sareloc.arrays import Image
 from sareloc.errors import PhotoError
 from sareloc.geometry import feature_size
 from sareloc.loading import Loaded, load_images
-from sareloc.photos import MAX_PIXELS, Address, Panorama, SizeRule, View, ViewOptions, decode, read_focal_35mm
+from sareloc.photos import (
+    MAX_PIXELS,
+    Address,
+    Panorama,
+    PhotoSource,
+    SizeRule,
+    View,
+    ViewOptions,
+    decode,
+    read_focal_35mm,
+    read_source,
+    resized,
+)
 from sareloc.photos.geotags import view_focal_35mm
 from sareloc.photos.panoramas import UNUSABLE
 from sareloc.photos.views import cut_photo, read_views
 
 FEW = 8  # photos: starting workers takes longer than decoding so many
 
-Photo = str | Path | bytes | Image
-"""A file, its bytes, or pixels."""
+Photo = str | Path | bytes | Image | PhotoSource
+"""A file, its bytes, pixels, or a record of one of them."""
 
 log = logging.getLogger("sareloc.localize")
 
@@ -68,8 +77,10 @@ def read_query(
     Pixels are used as they are given, and resized for local features. cut: how 360° photos are cut into views; default:
     twelve around. Raises PhotoError if the photo cannot be decoded.
     """
+    if isinstance(photo, PhotoSource):
+        return _read_source(photo, size, detail=detail, cut=cut, max_pixels=max_pixels)
     if not isinstance(photo, str | Path | bytes):
-        return QueryImage(photo, resized(photo) if detail else None)
+        return QueryImage(photo, at_feature_size(photo) if detail else None)
     panorama, views = _views(photo, cut or ViewOptions(), name)
     if panorama is not None:
         images = read_views(photo, panorama, views, size=size, name=name, max_pixels=max_pixels)
@@ -111,12 +122,24 @@ def read_queries(
                 yield error
 
 
-def resized(image: Image) -> Image:
+def at_feature_size(image: Image) -> Image:
     """An image at the size of local features."""
-    height, width = feature_size(*image.shape[:2])
-    if (height, width) == image.shape[:2]:
-        return image
-    return np.array(PIL.Image.fromarray(image).resize((width, height), PIL.Image.Resampling.BILINEAR))
+    return resized(image, *feature_size(*image.shape[:2]))
+
+
+def _read_source(
+    source: PhotoSource, size: SizeRule, *, detail: bool, cut: ViewOptions | None, max_pixels: int
+) -> QueryImage | QueryPanorama:
+    """As `read_query`; pixels are resized to the model's size, as those of a photo are."""
+    pixels = source.pixels
+    if pixels is not None:
+        close = read_source(source, feature_size) if detail else None
+        return QueryImage(read_source(source, size), close, source.focal_35mm)
+    assert isinstance(source.image, str | Path | bytes)
+    found = read_query(source.image, size, detail=detail, cut=cut, name=source.name, max_pixels=max_pixels)
+    if source.focal_35mm is None or isinstance(found, QueryPanorama):
+        return found
+    return replace(found, focal_35mm=source.focal_35mm)
 
 
 def _read_in_workers(

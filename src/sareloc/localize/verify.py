@@ -34,7 +34,7 @@ from sareloc.geometry import (
     verify,
 )
 from sareloc.localize.estimate import PLACE_M, SURE_INLIERS, Pose, fuse, weigh
-from sareloc.localize.queries import QueryImage, resized
+from sareloc.localize.queries import QueryImage, at_feature_size
 from sareloc.maps import PlaceMap
 from sareloc.photos import decode, read_focal_35mm
 
@@ -114,7 +114,7 @@ class Verifier:
 
     def features(self, queries: Sequence[QueryImage]) -> list[LocalFeatures]:
         """The local features of queries; of one that was decoded without `detail`, from its smaller image."""
-        images = [resized(query.image) if query.detail is None else query.detail for query in queries]
+        images = [at_feature_size(query.image) if query.detail is None else query.detail for query in queries]
         found = self.extractor.extract(images)
         return [
             replace(one, focal_px=focal_px_of(query.focal_35mm, one.size))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -39,6 +39,7 @@ from sareloc.maps.examine import (
 )
 from sareloc.maps.expand import Expanded, check_view_options, expand, outdated, write_view_options
 from sareloc.maps.features import NOT_HELD, add_missing_features, check_keypoints, choose_keypoints, read_keypoints
+from sareloc.maps.frames import add_frames, are_sources, chunks, split_sources
 from sareloc.maps.store import (
     Entry,
     MapManifest,
@@ -54,7 +55,7 @@ from sareloc.maps.store import (
     open_store,
 )
 from sareloc.models.place_model import PlaceModel
-from sareloc.photos import Geotag, ViewOptions, file_of, parse_address, stamp
+from sareloc.photos import Geotag, PhotoSource, ViewOptions, file_of, parse_address, stamp
 from sareloc.photos.addresses import without_fragment
 from sareloc.photos.decoding import TRUNCATED, is_truncated
 from sareloc.photos.finding import NOT_UTF8, is_utf8
@@ -108,7 +109,7 @@ class SyncReport(BuildReport):
 
 def build_map(
     model: PlaceModel,
-    photos: Given,
+    photos: Given | Iterable[PhotoSource],
     out: str | Path,
     *,
     geotags: Geotags | None = None,
@@ -123,28 +124,34 @@ def build_map(
 ) -> BuildReport:
     """Build a map of photos, or continue one that was begun.
 
-    `photos`: a folder (with its subfolders), or folders and files. `out`: a file (.gpkg) or a server address
+    `photos`: a folder (with its subfolders), or folders and files; or records of `PhotoSource` with their own geotags,
+    also from a stream, of which a few are in memory at a time. `out`: a file (.gpkg) or a server address
     (milvus://host:19530/city); the map is created when the first photos are written. Positions come from the table
     `geotags`, a file or the geotags by photo (default: geotags.csv or another table in the folder, see
-    `find_geotagged`), else by `read_geotag`, else from the tracks in `track` at the photos' times;
-    photos without a position are skipped and listed. Photos in the map whose position, heading or time has changed are
-    updated and keep their descriptors. Videos, given or in folders, become frames along the tracks (see
-    `frames_on_track`). `dim`: keep the first `dim` dimensions of the descriptors; default: all.
-    `storage`: type of the numbers of a descriptor in a file.
-    `keypoints`: of the local features of each photo, which are then computed for all photos of the map that have none,
-    and which a server does not store; 0: no local features; default: those of the map, 1024 if it has none (see
+    `find_geotagged`), else by `read_geotag`, else from the tracks in `track` at the photos' times; photos without a
+    position are skipped and listed. Photos in the map whose position, heading or time has changed are updated and keep
+    their descriptors. Videos, given or in folders, become frames along the tracks (see `frames_on_track`). `dim`: keep
+    the first `dim` dimensions of the descriptors; default: all. `storage`: type of the numbers of a descriptor in a
+    file. `keypoints`: of the local features of each photo, which are then computed for all photos of the map that have
+    none, and which a server does not store; 0: no local features; default: those of the map, 1024 if it has none (see
     `add_local_features`). `views`: how 360° photos, which have GPano tags, are cut into views; default: as before in
     this map, else twelve around. A view is stored as its file with the direction behind the name (see
     `sareloc.photos.addresses`). `batch`: photos in one forward pass and one transaction. `workers`: processes that
     decode photos; 0: this one. Raises MapError if the map was built by another model, has local features with another
     number of keypoints, or other views, PhotoError if there are no photos.
     """
-    start, files = time.monotonic(), list_photos(photos, videos=True)
+    start, given = time.monotonic(), None if are_sources(photos) else cast(Given, photos)
+    files = [] if given is None else list_photos(given, videos=True)
     manifest = MapManifest(model.name, model.fingerprint(), dim or model.dim, storage)
     with Target(out, manifest, keypoints, views) as target:
-        listing = list_images(photos, files, geotags, track)
-        found = target.expand(listing.photos, workers, progress)
-        tally = _Adding(target, lambda: model, batch, workers).add(found.in_place_of(listing), progress)
+        adding = _Adding(target, lambda: model, batch, workers)
+        if given is None:
+            listing, found = Listing((), {}), Expanded({})
+            tally = adding.add_sources(cast(Iterable[PhotoSource], photos), progress)
+        else:
+            listing = list_images(given, files, geotags, track)
+            found = target.expand(listing.photos, workers, progress)
+            tally = adding.add(found.in_place_of(listing), progress)
         features, notes = target.add_features(model.runs_on, workers, progress)
         report = make_report(tally, target.gone(), (*listing.notes, *found.notes, *notes), start, features)
         report = replace(report, panoramas=found.panoramas)
@@ -414,6 +421,26 @@ class _Adding:
                 self._update(changed)
                 self._describe(new, tally, bar)
                 bar.update(tally.total - bar.n)
+        return tally
+
+    def add_sources(self, sources: Iterable[PhotoSource], progress: bool) -> Tally:
+        """Add the images of a stream, some at a time: files as `add` does, the others see `sareloc.maps.frames`."""
+        from sareloc.geometry.local_features import LocalFeatureExtractor
+
+        tally, model = Tally(), self.model()
+        extractor: LocalFeatureExtractor | None = None
+        with tqdm(sources, desc="map", unit="image", disable=None if progress else True) as bar:
+            for chunk in chunks(bar):
+                files, frames = split_sources(chunk, tally)
+                if files:
+                    tags = {os.path.abspath(file): tag for file, tag in files.items()}
+                    tally.include(self.add(Listing(tuple(files), tags), progress=False))
+                if frames:
+                    store = self.target.open()
+                    if extractor is None and self.target.keypoints != 0 and store.holds_local_features:
+                        extractor = LocalFeatureExtractor(model.runs_on)
+                    keypoints = read_keypoints(store) or 0
+                    add_frames(store, model, frames, tally, batch=self.batch, extractor=extractor, keypoints=keypoints)
         return tally
 
     def _update(self, entries: Sequence[Entry]) -> None:

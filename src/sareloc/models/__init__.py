@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from sareloc.models.aggregation import AGGREGATIONS, CRN, Aggregation, GeM, NetVLAD, Whitening, make_aggregation
-from sareloc.models.backbones import BACKBONES, Backbone, init_weights, make_backbone
+from sareloc.models.aggregation import AGGREGATIONS, CRN, SALAD, Aggregation, GeM, NetVLAD, make_aggregation
+from sareloc.models.backbones import BACKBONES, Backbone, DINOv2, init_weights, make_backbone
 from sareloc.models.checkpoint import (
     PACKAGED,
     CheckpointManifest,
     find_checkpoint,
     find_packaged,
+    is_checkpoint,
     load_model,
     open_checkpoint,
     read_checkpoint_manifest,
@@ -26,7 +27,7 @@ from sareloc.models.place_model import (
 )
 from sareloc.models.preprocess import Image, Preprocess, Resize, best_dtype
 from sareloc.models.published import load_backbone_weights, load_published
-from sareloc.models.whitening import fit_whitening
+from sareloc.models.whitening import Whitening, fit_whitening
 
 __all__ = [
     "AGGREGATIONS",
@@ -34,9 +35,11 @@ __all__ = [
     "CRN",
     "PACKAGED",
     "RUNTIMES",
+    "SALAD",
     "Aggregation",
     "Backbone",
     "CheckpointManifest",
+    "DINOv2",
     "GeM",
     "Image",
     "ModelSpec",
@@ -53,6 +56,7 @@ __all__ = [
     "fit_whitening",
     "init_netvlad",
     "init_weights",
+    "is_checkpoint",
     "load_backbone_weights",
     "load_model",
     "load_published",

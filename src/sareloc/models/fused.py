@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.nn.utils import fuse_conv_bn_eval
 
+from sareloc.errors import ArgumentError
 from sareloc.models.backbones import Backbone
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import best_dtype
@@ -30,7 +31,12 @@ class _Layers(fx.Tracer):
 
 
 def trace_layers(backbone: Backbone) -> tuple[nn.Module, fx.Graph]:
-    """The layers of a backbone in order of computation: a graph, and the root module of its node targets."""
+    """The layers of a backbone in order of computation: a graph, and the root module of its node targets.
+
+    Raises ArgumentError if the backbone is not a sequence of layers, as transformers.
+    """
+    if not backbone.is_sequence:
+        raise ArgumentError(f"{backbone.name} is a transformer, whose layers cannot be traced or exported")
     root = nn.Sequential(*(module for modules in backbone.parts().values() for module in modules))
     return root, _Layers().trace(root)
 
@@ -138,6 +144,8 @@ def fuse_relus(model: PlaceModel) -> PlaceModel:
     Such convolutions are stored in `best_dtype`. All modules but the backbone are shared; returns the model itself if
     no ReLU follows a convolution.
     """
+    if not model.backbone.is_sequence:
+        return model
     backbone = copy.deepcopy(model.backbone).eval()
     names = {module: name for name, module in backbone.named_modules()}
     pairs = convolutions_before(backbone, nn.ReLU)

@@ -15,9 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sareloc.errors import ArgumentError, look_up
-from sareloc.models.aggregation import Aggregation, Option, Whitening, make_aggregation
+from sareloc.models.aggregation import Aggregation, Option, make_aggregation
 from sareloc.models.backbones import Backbone, make_backbone
 from sareloc.models.preprocess import Image, Preprocess, Resize, autocast
+from sareloc.models.whitening import Whitening
 
 MAX_DIM = 1 << 24
 RUNTIMES = {
@@ -111,6 +112,11 @@ class PlaceModel(nn.Module):
                 f"{backbone.name} has {backbone.channels} output channels, "
                 f"{aggregation.name} expects {aggregation.channels}"
             )
+        if aggregation.needs_token and not backbone.has_token:
+            raise ArgumentError(
+                f"{aggregation.name} needs a transformer's class token, which {backbone.name} does not have: use a "
+                f"dinov2 backbone, or another aggregation"
+            )
         self.preprocess = preprocess
         self.backbone = backbone
         self.aggregation = aggregation
@@ -134,8 +140,12 @@ class PlaceModel(nn.Module):
 
     def feature_map(self, images: Tensor) -> Tensor:
         """RGB images (B, 3, H, W), uint8 or floats in [0, 1], from 64 px each way -> (B, C, h, w), with gradients."""
-        features: Tensor = self.backbone(self.pixels(images))
-        return features
+        return self.backbone.split(self.backbone(self.pixels(images)))[0]
+
+    def aggregate(self, output: Tensor) -> Tensor:
+        """The backbone's output, with a transformer's class token, -> unit vectors (B, D), not whitened."""
+        pooled: Tensor = self.aggregation(*self.backbone.split(output))
+        return pooled
 
     def lower(self, images: Tensor) -> Tensor:
         """The output of the frozen layers for images as in `feature_map`: constant during training."""
@@ -143,8 +153,7 @@ class PlaceModel(nn.Module):
 
     def upper(self, features: Tensor) -> Tensor:
         """The trained layers: from the output of `lower` to unit vectors (B, D), not whitened."""
-        pooled: Tensor = self.aggregation(self.backbone.upper(features))
-        return pooled
+        return self.aggregate(self.backbone.upper(features))
 
     def pixels(self, images: Tensor) -> Tensor:
         """Images as in `feature_map`, normalised for the backbone: floats (B, 3, H, W)."""
@@ -160,7 +169,7 @@ class PlaceModel(nn.Module):
                 f"{self.name} has no whitening, so its {self.dim} dimensions cannot be reduced to {dim}: "
                 f"fit one with fit_whitening"
             )
-        pooled: Tensor = self.aggregation(self.feature_map(images))
+        pooled = self.aggregate(self.backbone(self.pixels(images)))
         if self.whitening is None:
             return pooled
         whitened: Tensor = self.whitening(pooled, dim)

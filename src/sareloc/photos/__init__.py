@@ -33,9 +33,12 @@ from sareloc.photos.geotags import (
 from sareloc.photos.images import content_digest, decode, image_size, stamp
 from sareloc.photos.panoramas import Panorama, looks_like_panorama, read_panorama
 from sareloc.photos.sidecars import find_takeout_json, read_takeout_geotag
+from sareloc.photos.sources import PhotoSource, read_source, resized
 from sareloc.photos.tables import GeotagTable, parse_degrees, read_geotag_table
 from sareloc.photos.track_geotags import PlacedPhoto, TrackOptions, TrackReport, geotags_from_track
 from sareloc.photos.tracks import MAX_GAP_S, Track, TrackPositions, merge_tracks, read_track, read_tracks
+from sareloc.photos.video_geotags import FramesReport, frames_on_track
+from sareloc.photos.videos import Video, decode_frame, frame_times, is_video, read_video, video_frames
 from sareloc.photos.views import ViewOptions, cut_view, panorama_pixels, views_of, write_views
 from sareloc.photos.write_geotags import exif_bytes, jpeg_with_geotag, write_geotag, write_sidecar
 from sareloc.photos.xmp import (
@@ -54,10 +57,12 @@ __all__ = [
     "Address",
     "ClockOffset",
     "Estimate",
+    "FramesReport",
     "Geotag",
     "GeotagTable",
     "GeotaggedPhotos",
     "Panorama",
+    "PhotoSource",
     "PhotoTime",
     "PlacedPhoto",
     "SizeRule",
@@ -66,11 +71,13 @@ __all__ = [
     "TrackPositions",
     "TrackReport",
     "UtmName",
+    "Video",
     "View",
     "ViewOptions",
     "content_digest",
     "cut_view",
     "decode",
+    "decode_frame",
     "estimate_offset",
     "exif_bytes",
     "fetch_file",
@@ -81,11 +88,14 @@ __all__ = [
     "find_remote_photos",
     "find_sidecar",
     "find_takeout_json",
+    "frame_times",
+    "frames_on_track",
     "geotag_from_exif",
     "geotags_from_track",
     "image_size",
     "is_truncated",
     "is_url",
+    "is_video",
     "jpeg_with_geotag",
     "longest_side",
     "looks_like_panorama",
@@ -106,14 +116,18 @@ __all__ = [
     "read_geotags",
     "read_panorama",
     "read_sidecar_geotag",
+    "read_source",
     "read_takeout_geotag",
     "read_time",
     "read_track",
     "read_tracks",
+    "read_video",
     "remote_stamp",
+    "resized",
     "sidecar_path",
     "sidecar_with_geotag",
     "stamp",
+    "video_frames",
     "views_of",
     "write_geotag",
     "write_sidecar",

@@ -81,9 +81,7 @@ def _placed(path: Path, track: Track, options: TrackOptions, *, alone: bool) -> 
         every_m=options.every_m,
         max_gap_s=options.max_gap_s,
     )
-    times = times[np.unique(_nearest(times, wanted))]
-    at = track.at(start + times, options.max_gap_s)
-    times, latlon, headings = times[at.found], at.latlon[at.found], at.heading_deg[at.found]
+    times = times[track.at(start + times, options.max_gap_s).found]
     recorded = f"{utc(start)} to {utc(start + end_s)} UTC"
     if not len(times):
         raise PhotoError(
@@ -91,6 +89,8 @@ def _placed(path: Path, track: Track, options: TrackOptions, *, alone: bool) -> 
             f"none of its frames is on the track: it was recorded from {recorded}, the track has {track}; check "
             "--clock-offset, or give --video-start",
         )
+    times = times[np.unique(_nearest(times, wanted))]
+    at = track.at(start + times, options.max_gap_s)
     moving = options.track_heading == "movement"
     tags = {
         address: Geotag(
@@ -98,7 +98,9 @@ def _placed(path: Path, track: Track, options: TrackOptions, *, alone: bool) -> 
             float(heading) if moving and not np.isnan(heading) else None,
             float(start + time),
         )
-        for address, position, heading, time in zip(frame_addresses(path, times), latlon, headings, times, strict=True)
+        for address, position, heading, time in zip(
+            frame_addresses(path, times), at.latlon, at.heading_deg, times, strict=True
+        )
     }
     told = [f"{path}: {len(tags):,} frames, {options.every_m:g} m apart, of a video from {recorded}"]
     truncated = missing_end(video, [end_s])

@@ -287,9 +287,10 @@ def _decoded(loaded: Pixels | PhotoError) -> Pixels:
 def frozen_features(model: PlaceModel, pixels: Tensor, dtype: torch.dtype) -> Tensor:
     """Features (n, C, h, w) of the layers below the first trained one, of images (n, 3, H, W), uint8 or floats."""
     with autocast(pixels.device, dtype):
-        if pixels.is_cuda and dtype == torch.bfloat16:  # the first layers, with the largest maps, take most of the time
+        # the first convolutions, with the largest maps, take most of the time
+        if pixels.is_cuda and dtype == torch.bfloat16 and model.backbone.is_sequence:
             return run_fused(model.backbone.lower_layers(), model.pixels(pixels), dtype)
-        return model.lower(pixels)
+        return model.lower(pixels).to(dtype)
 
 
 def choose_keep(

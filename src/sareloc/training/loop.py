@@ -103,8 +103,8 @@ def start_model(
     """A new model: published weights of the backbone, and NetVLAD's centres by k-means over photos of the databases."""
     if weights is None:
         raise ArgumentError(
-            f"a new {backbone} model starts from published weights: give them with --weights (torchvision's .pth or "
-            ".safetensors), or start from a checkpoint with --model"
+            f"a new {backbone} model starts from published weights: give them with --weights (.pth or .safetensors of "
+            "torchvision or DINOv2), or start from a checkpoint with --model"
         )
     model = make_model(backbone, aggregation, size=size)
     load_backbone_weights(model.backbone, weights)

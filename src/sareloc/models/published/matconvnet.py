@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from sareloc.errors import WeightsError
-from sareloc.models.aggregation import Whitening
 from sareloc.models.backbones import make_backbone
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Preprocess
 from sareloc.models.published.weights_files import assemble_model, existing_file, whitening_from_linear
+from sareloc.models.whitening import Whitening
 
 Order = Literal["little", "big"]
 HEADER = 128  # bytes of a MATLAB 5 file before its elements

@@ -15,30 +15,28 @@ import torch
 from torch import Tensor
 
 from sareloc.errors import WeightsError, need
-from sareloc.models.aggregation import Whitening
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Preprocess
 from sareloc.models.published.weights_files import (
     assemble_model,
     existing_file,
     float_tensor,
-    read_tensors,
     whitening_from_linear,
 )
+from sareloc.models.whitening import Whitening
 
 MATCONVNET_MEAN = (123.68, 116.779, 103.939)  # of RGB 0..255: OpenIBL trains from MatConvNet's VGG16
 MAX_COMPRESSION = 4  # ratio; weights are nearly random and compress badly
 RESNET_MODULES = {0: "conv1", 1: "bn1", 4: "layer1", 5: "layer2", 6: "layer3", 7: "layer4"}
 
 
-def load_openibl(path: str | Path, pca: str | Path | None = None) -> PlaceModel:
+def load_openibl(tensors: Mapping[str, Tensor], path: str | Path, pca: str | Path | None = None) -> PlaceModel:
     """VGG16-NetVLAD as OpenIBL stores it: its `vgg16_netvlad.pth`, or a checkpoint of its training.
 
     Tensors: `base_model.base.N.*`, `net_vlad.conv.weight` (K, D, 1, 1), `net_vlad.centroids` (K, D) and, in the
     released file, `pca_layer.weight` (dim, K D, 1, 1) with its bias. A training checkpoint has no whitening; OpenIBL's
     test script writes one to `pca_params_*.h5` (U, lams, mu): give that path as `pca`.
     """
-    tensors = read_tensors(path)
     whitening = None
     if pca is not None:
         whitening = _whitening_of_h5(existing_file(pca))
@@ -53,13 +51,12 @@ def load_openibl(path: str | Path, pca: str | Path | None = None) -> PlaceModel:
     )
 
 
-def load_pytorch_netvlad(path: str | Path) -> PlaceModel:
+def load_pytorch_netvlad(tensors: Mapping[str, Tensor], path: str | Path) -> PlaceModel:
     """VGG16- or AlexNet-NetVLAD as pytorch-NetVlad stores it: `checkpoint.pth.tar`, `model_best.pth.tar`.
 
     Tensors: `encoder.N.*`, `pool.conv.weight` (K, D, 1, 1), `pool.centroids` (K, D) and, if trained with --vladv2,
     `pool.conv.bias` (K). Pixels have ImageNet's statistics; there is no whitening.
     """
-    tensors = read_tensors(path)
     first = float_tensor(tensors, "encoder.0.weight", path, dims=4)
     backbone = "alexnet" if first.shape[-1] == 11 else "vgg16"
     convolutions, vlad = _renamed(tensors, "encoder."), _vlad(tensors, "pool.", path)
@@ -68,7 +65,7 @@ def load_pytorch_netvlad(path: str | Path) -> PlaceModel:
     )
 
 
-def load_deep_vg_benchmark(path: str | Path) -> PlaceModel:
+def load_deep_vg_benchmark(tensors: Mapping[str, Tensor], path: str | Path) -> PlaceModel:
     """A NetVLAD network of deep-visual-geo-localization-benchmark: its `best_model.pth` or `last_model.pth`.
 
     Backbones vgg16, alexnet, resnet18 and resnet50, the latter two up to conv4 (layer3) or conv5 (layer4). Tensors:
@@ -77,22 +74,13 @@ def load_deep_vg_benchmark(path: str | Path) -> PlaceModel:
     (dim, K D) with its bias is the whitening. Pixels have ImageNet's statistics. Raises WeightsError for its other
     aggregations: a GeM file does not record where --l2 normalises, and its CRN differs from the one here.
     """
-    tensors = read_tensors(path)
     prefix = "aggregation.0." if "aggregation.0.conv.weight" in tensors else "aggregation."
     for name, kind in (("p", "GeM"), ("acc_w.weight", "CRN")):
         if any(t.startswith("aggregation.") and t.endswith(f".{name}") for t in tensors):
             raise WeightsError(f"{path} is a {kind} network of the benchmark: only its NetVLAD networks can be opened")
     backbone, cut = _benchmark_backbone(tensors, path)
-    if backbone.startswith("resnet"):
-        parts = {f"backbone.{number}.": f"{module}." for number, module in RESNET_MODULES.items()}
-        convolutions = {
-            module + name.removeprefix(number): tensor
-            for name, tensor in tensors.items()
-            for number, module in parts.items()
-            if name.startswith(number)
-        }
-    else:
-        convolutions = _renamed(tensors, "backbone.")
+    numbered = numbered_resnet if backbone.startswith("resnet") else _renamed
+    convolutions = numbered(tensors, "backbone.")
     whitening = None
     if "aggregation.1.weight" in tensors:
         weight = float_tensor(tensors, "aggregation.1.weight", path, dims=2)
@@ -109,6 +97,17 @@ def _benchmark_backbone(tensors: Mapping[str, Tensor], path: str | Path) -> tupl
         return "vgg16" if kernel == 3 else "alexnet", None
     deep = any(name.startswith("backbone.7.") for name in tensors)
     return "resnet50" if "backbone.4.0.conv3.weight" in tensors else "resnet18", "layer4" if deep else "layer3"
+
+
+def numbered_resnet(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors of a ResNet whose modules are numbered in order, under torchvision's names."""
+    parts = {f"{prefix}{number}.": f"{module}." for number, module in RESNET_MODULES.items()}
+    return {
+        module + name.removeprefix(number): tensor
+        for name, tensor in tensors.items()
+        for number, module in parts.items()
+        if name.startswith(number)
+    }
 
 
 def _renamed(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -19,10 +19,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from sareloc.errors import WeightsError
-from sareloc.models.aggregation import NetVLAD, Norm, Whitening
+from sareloc.models.aggregation import NetVLAD, Norm
 from sareloc.models.backbones import make_backbone
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Preprocess
+from sareloc.models.whitening import Whitening
 
 NAMES_SHOWN = 6
 MAX_ITERATIONS = 100  # of conjugate gradients
@@ -67,7 +68,7 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
     WeightsError if the file contains any other object.
     """
     path = existing_file(path)
-    stored: Any = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
+    stored: Any = _read_safetensors(path) if _is_safetensors(path) else _read_torch(path)
     while isinstance(stored, dict) and (keys := [k for k in STATE_DICTS if isinstance(stored.get(k), dict)]):
         stored = stored[keys[0]]
     tensors = stored.items() if isinstance(stored, dict) else ()
@@ -79,6 +80,16 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
     for name, tensor in tensors:
         _check_dense(name, tensor, path)
     return {name.removeprefix("module.").replace(".module.", "."): v for name, v in tensors}
+
+
+def read_tensor(path: str | Path) -> Tensor:
+    """The only tensor of a file that torch.save wrote, on the CPU. Raises WeightsError if it contains anything else."""
+    path = existing_file(path)
+    stored = _read_torch(path)
+    if not isinstance(stored, Tensor):
+        raise WeightsError(f"{path} contains a {type(stored).__name__}: expected one tensor")
+    _check_dense("in it", stored, path)
+    return stored.detach()
 
 
 def existing_file(path: str | Path) -> Path:
@@ -95,6 +106,13 @@ def _check_dense(name: str, tensor: Tensor, path: Path) -> None:
     stored = tensor.untyped_storage().nbytes()
     if stored > path.stat().st_size or tensor.numel() * tensor.element_size() > stored:
         raise WeightsError(f"{path}: tensor {name} of shape {tuple(tensor.shape)} is larger than the file")
+
+
+def _is_safetensors(path: Path) -> bool:
+    """Whether it has the name of such a file, or begins as one: eight bytes of length, then JSON."""
+    with path.open("rb") as file:
+        head = file.read(9)
+    return path.suffix == ".safetensors" or head[8:] == b"{"
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -188,13 +206,18 @@ def _is_binary_codec(name: str) -> bool:
     return False
 
 
-def load_strictly(module: nn.Module, tensors: Mapping[str, Tensor], source: str | Path) -> None:
+def load_strictly(
+    module: nn.Module, tensors: Mapping[str, Tensor], source: str | Path, *, assign: bool = False
+) -> None:
     """Copy tensors into a module's parameters and buffers. Raises WeightsError, with their names, if any does not fit.
 
-    Only `num_batches_tracked` may be missing: files from before 2018 do not have it, and it is not used.
+    assign: use the tensors themselves, for a module on the device "meta". Only `num_batches_tracked` may be missing:
+    files from before 2018 do not have it, and it is not used.
     """
     wanted = module.state_dict()
-    counters = {name: v for name, v in wanted.items() if name.endswith("num_batches_tracked")}
+    counters = {
+        name: torch.zeros_like(v, device="cpu") for name, v in wanted.items() if name.endswith("num_batches_tracked")
+    }
     given = {**counters, **tensors}
     problems = [
         f"{problem}: {_listed(names)}"
@@ -217,14 +240,20 @@ def load_strictly(module: nn.Module, tensors: Mapping[str, Tensor], source: str 
                     if n in given and given[n].is_floating_point() != v.is_floating_point()
                 ],
             ),
-            ("not finite", [n for n in wanted if n in given and not given[n].isfinite().all()]),
+            ("not finite", [n for n in wanted if n in given and not _is_finite(given[n])]),
         )
         if names
     ]
     if problems:
         kind = getattr(module, "name", type(module).__name__)
         raise WeightsError(f"{source} does not fit {kind}: tensors {'; '.join(problems)}")
-    module.load_state_dict(given)
+    if assign:
+        given = {name: tensor.detach().to(wanted[name].dtype).contiguous() for name, tensor in given.items()}
+    module.load_state_dict(given, assign=assign)
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    return tensor.is_meta or bool(tensor.isfinite().all())
 
 
 def float_tensor(tensors: Mapping[str, Tensor], name: str, source: str | Path, dims: int) -> Tensor:

@@ -1,101 +1,23 @@
-"""Feature map -> descriptor: NetVLAD, NetVLAD with contextual reweighting (CRN), GeM, average, maximum; whitening.
-
-Every aggregation maps (B, C, h, w), for any h and w, to unit rows (B, dim). All of them compute in at least float32,
-independent of the backbone's precision: bfloat16 is too coarse for a softmax as sharp as NetVLAD's.
-"""
+"""NetVLAD, NetVLAD with contextual reweighting (CRN), and VLAD with hard assignment."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sareloc.errors import ArgumentError, look_up
+from sareloc.errors import ArgumentError
+from sareloc.models.aggregation.aggregation import Aggregation, Option, check_counts
 
 NORM_EPS = 1e-12
-MAX_CLUSTERS = 1 << 20
-MAX_POWER = 1e6
 RANDOM_SHARPNESS = 100.0  # of the assignment until `init_netvlad` sets it from data
 
-Option = int | float | bool | str
 Norm = Literal["smoothed", "clamped"]
 """How NetVLAD scales vectors to unit length: "smoothed", v / sqrt(|v|^2 + 1e-12), as NetVLAD's MatConvNet release, or
 "clamped", v / max(|v|, 1e-12), as torch's `normalize` and the networks published for PyTorch. They differ where |v| is
 below about 1e-4: clusters with almost no assigned weight stay short, or are scaled to unit length."""
-
-
-class Aggregation(nn.Module):
-    """Feature maps (B, channels, h, w) -> unit vectors (B, dim); `rng`: the source of random weights, if any."""
-
-    name: ClassVar[str]
-
-    def __init__(self, channels: int, *, rng: torch.Generator | None = None) -> None:
-        super().__init__()
-        self.channels = channels
-
-    @property
-    def dim(self) -> int:
-        """Length of the vector."""
-        return self.channels
-
-    def options(self) -> dict[str, Option]:
-        """The arguments beside `channels` from which an equal aggregation can be made."""
-        return {}
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Pool in full precision and scale to unit length."""
-        if features.ndim != 4 or features.shape[1] != self.channels:
-            raise ArgumentError(
-                f"{self.name}: expected a feature map (B, {self.channels}, h, w), found {tuple(features.shape)}"
-            )
-        with torch.autocast(features.device.type, enabled=False):
-            full = features.float() if features.dtype in (torch.float16, torch.bfloat16) else features
-            return F.normalize(self.pool(full), dim=1)
-
-    def pool(self, features: Tensor) -> Tensor:
-        """(B, channels, h, w) -> (B, dim), not normalized."""
-        raise NotImplementedError
-
-
-class Average(Aggregation):
-    """Mean over all locations."""
-
-    name = "avg"
-
-    def pool(self, features: Tensor) -> Tensor:
-        """(B, C, h, w) -> (B, C)."""
-        return features.mean(dim=(2, 3))
-
-
-class Maximum(Aggregation):
-    """Maximum over all locations."""
-
-    name = "max"
-
-    def pool(self, features: Tensor) -> Tensor:
-        """(B, C, h, w) -> (B, C)."""
-        return features.amax(dim=(2, 3))
-
-
-class GeM(Aggregation):
-    """Generalised mean (Radenovic et al.): `mean(x^p)^(1/p)` over locations, x clamped at 1e-6; `p` is trained."""
-
-    name = "gem"
-
-    def __init__(self, channels: int, p: float = 3.0, *, rng: torch.Generator | None = None) -> None:
-        super().__init__(channels)
-        if not isinstance(p, int | float) or isinstance(p, bool) or not 0 < p <= MAX_POWER:
-            raise ArgumentError(f"p of gem must be a number above 0 and up to {MAX_POWER:,}, found {p!r}")
-        self.p = nn.Parameter(torch.tensor([float(p)]))
-
-    def pool(self, features: Tensor) -> Tensor:
-        """(B, C, h, w) -> (B, C)."""
-        return features.clamp(min=1e-6).pow(self.p).mean(dim=(2, 3)).pow(1 / self.p)
 
 
 class NetVLAD(Aggregation):
@@ -123,10 +45,7 @@ class NetVLAD(Aggregation):
         rng: torch.Generator | None = None,
     ) -> None:
         super().__init__(channels)
-        if not isinstance(clusters, int) or isinstance(clusters, bool) or not 1 <= clusters <= MAX_CLUSTERS:
-            raise ArgumentError(
-                f"clusters of {self.name} must be an integer from 1 to {MAX_CLUSTERS:,}, found {clusters!r}"
-            )
+        check_counts(self.name, clusters=clusters)
         if not isinstance(bias, bool):
             raise ArgumentError(f"bias of {self.name} must be true or false, found {bias!r}")
         if norm not in get_args(Norm):
@@ -224,60 +143,40 @@ class CRN(NetVLAD):
         return F.interpolate(mask, size=(h, w), mode="bilinear", align_corners=False).flatten(2)
 
 
-AGGREGATIONS: dict[str, Callable[..., Aggregation]] = {c.name: c for c in (NetVLAD, CRN, GeM, Average, Maximum)}
+class VLAD(Aggregation):
+    """VLAD with hard assignment (Jegou et al.; over DINOv2: AnyLoc, Keetha et al.).
 
+    With every location's vector x_s scaled to unit length and assigned to the centre of largest cosine similarity,
 
-def make_aggregation(
-    name: str,
-    channels: int,
-    options: Mapping[str, Option] = MappingProxyType({}),
-    *,
-    rng: torch.Generator | None = None,
-) -> Aggregation:
-    """The aggregation of this name for feature maps with `channels` channels, with random weights drawn from `rng`.
+        V_k = sum of x_s - centres_k over the locations of k     then L2 per cluster, then L2 of all clusters joined.
 
-    Options: `clusters`, `bias` and `norm` (netvlad, crn), `p` (gem). Raises ArgumentError, which lists the known ones,
-    if one is unknown.
-    """
-    kind = look_up(AGGREGATIONS, name, "aggregation")
-    known = [k for k in inspect.signature(kind).parameters if k not in ("channels", "rng")]
-    for option in options:
-        if option not in known:
-            raise ArgumentError(f"{name} has no option {option!r}: known are {', '.join(known) or 'none'}")
-    return kind(channels, **options, rng=rng)
-
-
-class Whitening(nn.Module):
-    """`y = L2(projection (x - mean))`; the first k coordinates, scaled to unit length again, are the k-D whitening.
-
-    `mean` (D,) and `projection` (dim, D), rows ordered by decreasing eigenvalue. The projection is frozen
-    unless its `requires_grad_` is set.
+    A centre without locations contributes zeros; of equally similar centres the first is chosen.
     """
 
-    mean: Tensor
+    name = "vlad"
 
-    def __init__(self, mean: Tensor, projection: Tensor) -> None:
-        super().__init__()
-        if mean.ndim != 1 or projection.ndim != 2 or projection.shape[1] != len(mean):
-            raise ArgumentError(
-                f"whitening: expected mean (D,) and projection (dim, D), "
-                f"found {tuple(mean.shape)} and {tuple(projection.shape)}"
-            )
-        self.register_buffer("mean", mean)
-        self.projection = nn.Parameter(projection, requires_grad=False)
+    def __init__(self, channels: int, clusters: int = 32, *, rng: torch.Generator | None = None) -> None:
+        super().__init__(channels)
+        check_counts(self.name, clusters=clusters)
+        self.clusters = clusters
+        self.centres = nn.Parameter(torch.empty(clusters, channels))
+        if not self.centres.is_meta:
+            with torch.no_grad():
+                self.centres.copy_(F.normalize(torch.randn(clusters, channels, generator=rng), dim=1))
 
     @property
     def dim(self) -> int:
-        """Length of the whitened descriptor."""
-        return len(self.projection)
+        """Length of the vector: K x D."""
+        return self.clusters * self.channels
 
-    def forward(self, descriptors: Tensor, dim: int | None = None) -> Tensor:
-        """Descriptors (B, D) -> unit rows (B, dim); a smaller `dim` keeps the first coordinates."""
-        if descriptors.ndim != 2 or descriptors.shape[1] != len(self.mean):
-            raise ArgumentError(
-                f"whitening: expected descriptors (B, {len(self.mean)}), found {tuple(descriptors.shape)}"
-            )
-        if dim is not None and not 1 <= dim <= self.dim:
-            raise ArgumentError(f"dim of this whitening must be 1 to {self.dim}, found {dim}")
-        with torch.autocast(descriptors.device.type, enabled=False):
-            return F.normalize(F.linear(descriptors - self.mean, self.projection[:dim]), dim=1)
+    def options(self) -> dict[str, Option]:
+        """The number of clusters."""
+        return {"clusters": self.clusters}
+
+    def pool(self, features: Tensor) -> Tensor:
+        """(B, D, h, w) -> (B, K D), every cluster's part scaled to unit length."""
+        x = F.normalize(features.flatten(2), dim=1)  # (B, D, S)
+        nearest = (F.normalize(self.centres, dim=1) @ x).argmax(dim=1)  # (B, S)
+        assigned = F.one_hot(nearest, self.clusters).to(x).mT  # (B, K, S)
+        vlad = assigned @ x.mT - assigned.sum(dim=2, keepdim=True) * self.centres  # (B, K, D)
+        return F.normalize(vlad, dim=2).flatten(1)
