@@ -201,7 +201,7 @@ def test_joint_chances_by_bayes_rule() -> None:
     """Two views of places A and B, 1 km apart; solved by hand with the prior odds chance : chance : 1 : 1."""
     at = ecef_from_wgs84([position(0), position(0, 1000.0)])
     first, second = Belief(at, np.array([0.5, 0.1]), 0.1), Belief(at[:1], np.array([0.3]), 0.2)
-    power, chance = (1 + 0.4) / 2, 0.05
+    power, chance = (1 + 0.2) / 2, 0.05
     a = chance * ((0.5 / chance + 0.1) * (0.3 / chance + 0.2)) ** power
     b = chance * ((0.1 / chance + 0.1) * 0.2) ** power
     elsewhere, outside = (0.1 * 0.2) ** power, (0.3 * 0.5) ** power

@@ -14,8 +14,11 @@ import numpy as np
 from sareloc.arrays import Floats
 from sareloc.geo import ecef_from_wgs84, enu_from_wgs84, wgs84_from_enu
 from sareloc.localize.estimate import PLACE_M, Calibration, Candidates, Match, Pose, columns, fuse, kernel
-from sareloc.localize.walk import LEAST, TRUST, Belief, own_belief
+from sareloc.localize.walk import LEAST, Belief, own_belief
 
+TRUST = 0.2
+"""The part of independent evidence that each further view counts for: less than a photo of a walk, since neighbouring
+views overlap and are matched with the same photos. Chosen on a drawn town, by 360° photos of it and of another one."""
 AGREEING_DEG = 15.0
 """Views whose headings differ by more do not agree on a pose."""
 
@@ -61,7 +64,7 @@ def joint_chances(beliefs: Sequence[Belief], chance: float) -> Floats:
     With a prior of 1/2 for "in the map", of which every place has the part `chance` (the probability that two photos of
     the map, drawn at random, show the same place), a view's belief b at a place p gives the likelihood
     `b(p) / prior(p)` by Bayes' rule. Its matches within some 12 m add up (see `kernel`); for a place that it does not
-    name, "elsewhere in the map" counts. The views' errors are alike: V views count as `1 + 0.4 (V - 1)` independent
+    name, "elsewhere in the map" counts. The views' errors are alike: V views count as `1 + 0.2 (V - 1)` independent
     ones. One view alone gives its own belief. A view without matches says nothing.
     """
     points = np.concatenate([belief.points_m for belief in beliefs])
