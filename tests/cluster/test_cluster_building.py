@@ -16,6 +16,7 @@ import fsspec
 import numpy as np
 import pytest
 from tests.maps.small_town import geotag_of, tiny_model, write_photo, write_town
+from tests.photos.panorama_files import gpano_xmp, save_panorama
 
 from sareloc.cluster import build as cluster_building
 from sareloc.cluster.build import build_map_on_cluster
@@ -23,7 +24,7 @@ from sareloc.cluster.worker import Describer, Done, Work, list_wanted, packets_o
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.maps import MapPhoto, build_map, open_store, place_map
 from sareloc.models import PlaceModel
-from sareloc.photos import make_utm_name
+from sareloc.photos import ViewOptions, make_utm_name
 
 
 @pytest.fixture(scope="module")
@@ -195,6 +196,35 @@ def test_photos_come_from_object_storage(model: PlaceModel, tmp_path: Path, pack
             twin[file][0].size_bytes,
         )
         np.testing.assert_allclose(vector, twin[file][1], atol=2e-3)
+
+
+def test_360_photos_are_cut_in_folders_and_in_object_storage(
+    model: PlaceModel, tmp_path: Path, packets: list[str]
+) -> None:
+    write_photo(tmp_path / "photos" / "photo.jpg", 1)
+    sphere = np.random.default_rng(0).integers(0, 256, (256, 512, 3), dtype=np.uint8)
+    save_panorama(tmp_path / "photos" / "pano.jpg", sphere, geotag_of(3), gpano_xmp(heading=20))
+    views = ViewOptions((0.0, 90.0, 180.0), fov_deg=90.0)
+    build_map(model, tmp_path / "photos", tmp_path / "one.gpkg", keypoints=0, views=views, progress=False)
+    one = records(tmp_path / "one.gpkg")
+    assert len(one) == 4
+    assert build(model, tmp_path / "photos", tmp_path / "many.gpkg", views=views).added == 4
+    assert_equal(one, records(tmp_path / "many.gpkg"))
+    packets.clear()
+    assert build(model, tmp_path / "photos", tmp_path / "many.gpkg").already == 4  # cut as before
+    assert packets == []
+    memory = fsspec.filesystem("memory")
+    memory.put(str(tmp_path / "photos"), "/spheres/photos", recursive=True)
+    try:
+        build(model, "memory://spheres/photos", tmp_path / "urls.gpkg", views=views)
+        assert build(model, "memory://spheres/photos", tmp_path / "urls.gpkg").already == 4
+    finally:
+        memory.rm("/spheres", recursive=True)
+    found = records(tmp_path / "urls.gpkg")
+    assert {file.removeprefix("memory:///spheres/") for file in found} == one.keys()
+    assert {photo.sha256: photo.geotag for photo, _ in found.values()} == {
+        photo.sha256: photo.geotag for photo, _ in one.values()
+    }
 
 
 def test_file_urls_are_paths_and_packets_travel_unchanged(tmp_path: Path) -> None:

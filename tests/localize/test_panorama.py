@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +13,13 @@ from tests.localize.street import position, street_model
 from tests.photos.panorama_files import gpano_xmp, save_panorama
 
 from sareloc.errors import PhotoError
-from sareloc.geo import distance_m, wgs84_from_enu
-from sareloc.localize import Localizer, Match, QueryImage, QueryPanorama, Search, read_query
+from sareloc.geo import distance_m, ecef_from_wgs84, wgs84_from_enu
+from sareloc.localize import Calibration, Localizer, Match, QueryImage, QueryPanorama, Search, estimate, read_query
 from sareloc.localize.calibrate import calibrate
 from sareloc.localize.estimate import Candidates, Pose
-from sareloc.localize.panorama import combine_poses, combine_views, depths
+from sareloc.localize.panorama import combine_poses, combine_views, joint_chances
 from sareloc.localize.queries import read_queries
+from sareloc.localize.walk import Belief
 from sareloc.maps import PlaceMap, build_map
 from sareloc.photos import Geotag, Panorama, ViewOptions, cut_view, panorama_pixels
 
@@ -38,7 +40,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Localizer:
         xmp = gpano_xmp(heading=HEADING_DEG if place < 3 else None)
         save_panorama(folder / f"{place}.jpg", sphere(place), Geotag(position(place)), xmp)
     build_map(street_model(), folder, folder / "town.gpkg", keypoints=256, progress=False)
-    return Localizer(street_model(), PlaceMap(folder / "town.gpkg"), Search(verify=4), min_confidence=0)
+    return Localizer(street_model(), PlaceMap(folder / "town.gpkg"), Search(verify=8), min_confidence=0)
 
 
 @pytest.fixture
@@ -138,31 +140,74 @@ def test_a_calibration_leaves_360_photos_out(town: Localizer, query: Path, tmp_p
     assert "360° photo" in report.unreadable[0].reason
 
 
-def test_the_nearest_matches_of_all_views_are_verified() -> None:
-    distances = np.array([[0.1, 0.5, 0.9], [0.2, 0.3, 0.4], [0.7, 0.8, 0.95]])
-    assert depths(distances, 4).tolist() == [1, 3, 0]
-    assert depths(distances, 9).tolist() == [3, 3, 3]
-    assert depths(distances, 20).tolist() == [3, 3, 3]
-    assert depths(distances, 0).tolist() == [0, 0, 0]
-    assert depths(np.zeros((3, 0)), 5).tolist() == [0, 0, 0]
-
-
-def match(photo_id: int, distance: float, inliers: int | None = None, heading: float | None = None) -> Match:
-    return Match(photo_id, f"{photo_id}.jpg", (50.0, 10.0), distance, inliers, inliers, heading)
+def match(photo_id: int, distance: float, inliers: int | None = None, **known: Any) -> Match:
+    east = known.pop("east", 0.0)
+    return Match(photo_id, f"{photo_id}.jpg", position(0, east), distance, inliers, inliers, **known)
 
 
 def test_a_photo_that_two_views_found_is_listed_once_as_the_better_one_has_it() -> None:
     views = [
-        Candidates((match(1, 0.5, 40, 100.0), match(2, 0.6))),
-        Candidates((match(1, 0.4, 90, 131.0), match(3, 0.7, 20))),
-        Candidates((match(2, 0.55),)),
+        Candidates((match(1, 0.5, 40, heading_deg=100.0), match(2, 0.9))),
+        Candidates((match(1, 0.4, 90, heading_deg=131.0), match(3, 0.7, 20, east=500.0))),
+        Candidates((match(2, 0.95),)),
+        Candidates(()),
     ]
-    found = combine_views(views, [0.0, 30.0, 60.0], 0.05)
-    assert [one.id for one in found.matches] == [1, 3, 2]
-    assert (found.matches[0].inliers, found.matches[0].heading_deg, found.matches[0].distance) == (90, 101.0, 0.4)
-    assert found.matches[2].distance == 0.55
+    found = combine_views(views, [0.0, 30.0, 60.0, 90.0], Calibration(), 0.05)
+    assert sorted(one.id for one in found.matches) == [1, 2, 3]
+    first = found.matches[0]
+    assert (first.id, first.inliers, first.heading_deg, first.distance) == (1, 90, 101.0, 0.4)
+    assert next(one for one in found.matches if one.id == 2).distance == 0.9
     assert found.pose is None
-    assert combine_views([Candidates(())] * 2, [0.0, 30.0], 0.05) == Candidates(())
+    assert combine_views([Candidates(())] * 2, [0.0, 30.0], Calibration(), 0.05) == Candidates(())
+
+
+def test_views_that_agree_outvote_one_that_is_more_alike() -> None:
+    """One view has the nearest match of all, elsewhere; three views have their best matches at one place."""
+    wrong = Candidates((match(9, 0.5, east=900.0), match(8, 0.8, east=1800.0)))
+    right = [Candidates((match(n, 0.62), match(20 + n, 0.66, east=-700.0 * n - 700))) for n in range(3)]
+    yaws = [0.0, 90.0, 180.0, 270.0]
+    found = combine_views([wrong, *right], yaws, Calibration(), 0.02)
+    assert found.place is not None
+    assert distance_m([found.place.latlon], [position(0)])[0] < 1
+    alone = combine_views([Candidates(()), right[0], *[Candidates(())] * 2], yaws, Calibration(), 0.02)
+    assert 0 < alone.confidence < found.confidence <= 1
+    union = estimate([one for view in (wrong, *right) for one in view.matches], min_confidence=0)
+    assert distance_m([union.latlon], [position(0)])[0] > 800
+
+
+def test_views_that_disagree_have_a_low_confidence() -> None:
+    views = [Candidates((match(n, 0.6, east=400.0 * n), match(20 + n, 0.65, east=-400.0 * n - 400))) for n in range(6)]
+    found = combine_views(views, [60.0 * n for n in range(6)], Calibration(), 0.02)
+    agreeing = combine_views(
+        [Candidates((match(n, 0.6), match(20 + n, 0.65, east=-400.0 * n - 400))) for n in range(6)],
+        [60.0 * n for n in range(6)],
+        Calibration(),
+        0.02,
+    )
+    assert found.confidence < 0.5 < agreeing.confidence
+
+
+def test_one_view_alone_gives_its_own_belief() -> None:
+    found = (match(1, 0.5), match(2, 0.55, east=3.0), match(3, 0.6, east=700.0))
+    alone = combine_views([Candidates(found)], [30.0], Calibration(), 0.02)
+    own = estimate(found, Calibration(), min_confidence=0)
+    assert alone.place is not None
+    assert own.latlon is not None
+    assert alone.confidence == pytest.approx(own.confidence, abs=0.05)
+    assert distance_m([alone.place.latlon], [own.latlon])[0] < 1
+
+
+def test_joint_chances_by_bayes_rule() -> None:
+    """Two views of places A and B, 1 km apart; solved by hand with the prior odds chance : chance : 1 : 1."""
+    at = ecef_from_wgs84([position(0), position(0, 1000.0)])
+    first, second = Belief(at, np.array([0.5, 0.1]), 0.1), Belief(at[:1], np.array([0.3]), 0.2)
+    power, chance = (1 + 0.2) / 2, 0.05
+    a = chance * ((0.5 / chance + 0.1) * (0.3 / chance + 0.2)) ** power
+    b = chance * ((0.1 / chance + 0.1) * 0.2) ** power
+    elsewhere, outside = (0.1 * 0.2) ** power, (0.3 * 0.5) ** power
+    total = a / 2 + b + a / 2 + elsewhere + outside  # A is named by both: each mention has half of its prior
+    found = joint_chances([first, second], chance)
+    np.testing.assert_allclose(found, [a / 2 / total, b / total, a / 2 / total], rtol=1e-9)
 
 
 def test_poses_that_agree_with_the_most_certain_one_are_averaged() -> None:

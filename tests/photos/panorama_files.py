@@ -63,6 +63,7 @@ def save_panorama(
     path: Path, image: npt.NDArray[np.uint8], geotag: Geotag | None = None, xmp: bytes | None = None
 ) -> Path:
     """Write a 360° photo with an EXIF geotag and GPano tags; default tags: a full sphere without a heading."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     save = {"quality": 95, "subsampling": 0} if path.suffix == ".jpg" else {"lossless": True}
     exif = {} if geotag is None else {"exif": exif_bytes(geotag)}
     Image.fromarray(image).save(path, xmp=gpano_xmp() if xmp is None else xmp, **save, **exif)

@@ -84,6 +84,10 @@ class Candidates:
     """The most probable first."""
     pose: Pose | None = None
     """By verified matches of known heading at two or more positions; None: not estimated."""
+    place: Place | None = None
+    """Of a 360° query: where its views agree; None: `fuse` finds it."""
+    confidence: float = 0.0
+    """Of this place."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,6 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from sareloc.arrays import Ints
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.geometry import InlierPairs, LocalFeatures
 from sareloc.localize.calibration import calibrate_by_map
@@ -25,9 +25,10 @@ from sareloc.localize.estimate import (
     Match,
     check_confidence,
     estimate,
+    fix_at,
     weigh,
 )
-from sareloc.localize.panorama import combine_views, depths
+from sareloc.localize.panorama import combine_views
 from sareloc.localize.queries import Photo, QueryImage, QueryPanorama, images_of, read_queries
 from sareloc.localize.verify import VERIFIED, Verified, Verifier, find_pose
 from sareloc.localize.walk import chance_of_place, estimate_walk
@@ -153,9 +154,14 @@ class Localizer:
             if isinstance(found, PhotoError):
                 yield found
                 continue
-            fused = found.matches[: self.search.candidates]
-            fix = estimate(fused, self.calibration, pose=found.pose, min_confidence=self.min_confidence)
-            yield replace(fix, matches=found.matches[:top])
+            yield replace(self._fix(found), matches=found.matches[:top])
+
+    def _fix(self, found: Candidates) -> Fix:
+        if found.place is not None:
+            matches = found.matches
+            return fix_at(found.place, found.confidence, matches, self.calibration, self.min_confidence, found.pose)
+        fused = found.matches[: self.search.candidates]
+        return estimate(fused, self.calibration, pose=found.pose, min_confidence=self.min_confidence)
 
     def localize_walk(
         self,
@@ -208,45 +214,40 @@ class Localizer:
         """
         first, images = self.search.verify or 0, [image for query in queries for image in images_of(query)]
         retrieved = self.retrieve([image.image for image in images], max(k, first), near)
-        verified = np.zeros(len(images), dtype=np.int64)  # matches of each image
-        row = 0
-        for query in queries:
-            rows = slice(row, row := row + len(images_of(query)))
-            several = isinstance(query, QueryPanorama)
-            verified[rows] = depths(retrieved.distances[rows, :first], PANORAMA_DEPTH * first) if several else first
-        found = iter(self._verified(images, retrieved, verified))
+        counts = [
+            math.ceil(PANORAMA_DEPTH * first / len(query.views)) if isinstance(query, QueryPanorama) else first
+            for query in queries
+            for _ in images_of(query)
+        ]
+        found = iter(self._verified(images, retrieved, counts))
+        several = any(isinstance(query, QueryPanorama) for query in queries)
+        chance = chance_of_place(self.place_map) if several else 1.0
         return [
             combine_views(
                 [next(found) for _ in query.views],
                 [view.yaw_deg for view in query.views],
-                self.calibration.temperature,
+                self.calibration,
+                chance,
             )
             if isinstance(query, QueryPanorama)
             else next(found)
             for query in queries
         ]
 
-    def _verified(self, images: Sequence[QueryImage], retrieved: Matches, counts: Ints) -> list[Candidates]:
-        """What was found for each image, of which the first `counts` (N,) matches are verified."""
+    def _verified(self, images: Sequence[QueryImage], retrieved: Matches, counts: Sequence[int]) -> list[Candidates]:
+        """What was found for each of N images, of which the first `counts` (N,) matches are verified."""
         lists = _lists(retrieved)
         if self.verifier is None:
             return [Candidates(matches) for matches in lists]
         verifier, temperature = self.verifier, self.calibration.temperature
 
-        def verified(row: int, features: LocalFeatures) -> Candidates:
-            ids, files = retrieved.ids[row, : counts[row]], retrieved.files[row][: counts[row]]
-            found = verifier.verify(features, ids, files)
-            latlon, distances = retrieved.latlon[row, : counts[row]], retrieved.distances[row, : counts[row]]
-            pose = find_pose(found, latlon, distances, temperature)
+        def verified(row: int, count: int, features: LocalFeatures) -> Candidates:
+            found = verifier.verify(features, retrieved.ids[row, :count], retrieved.files[row][:count])
+            pose = find_pose(found, retrieved.latlon[row, :count], retrieved.distances[row, :count], temperature)
             return Candidates(_ranked(lists[row], found, temperature), pose)
 
-        candidates = [Candidates(matches) for matches in lists]
-        rows = np.flatnonzero(counts).tolist()
         with ThreadPoolExecutor(os.cpu_count(), "verify") as threads:
-            found = threads.map(verified, rows, verifier.features([images[row] for row in rows]))
-            for row, one in zip(rows, found, strict=True):
-                candidates[row] = one
-        return candidates
+            return list(threads.map(verified, range(len(images)), counts, verifier.features(images)))
 
     def inlier_pairs(self, photo: Query, photo_id: int, file: str) -> InlierPairs | None:
         """The matched keypoints of a query and a photo of the map that agree: of a match, its `id` and `photo`.

@@ -5,55 +5,82 @@ A view's heading is that of the middle of the panorama plus its yaw. Pure functi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
-from sareloc.arrays import Ints
-from sareloc.geo import enu_from_wgs84, wgs84_from_enu
-from sareloc.localize.estimate import Candidates, Match, Pose, columns, weigh
+from sareloc.arrays import Floats
+from sareloc.geo import ecef_from_wgs84, enu_from_wgs84, wgs84_from_enu
+from sareloc.localize.estimate import PLACE_M, Calibration, Candidates, Match, Pose, columns, fuse, kernel
+from sareloc.localize.walk import LEAST, Belief, own_belief
 
+TRUST = 0.2
+"""The part of independent evidence that each further view counts for: less than a photo of a walk, since neighbouring
+views overlap and are matched with the same photos. Chosen on a drawn town, by 360° photos of it and of another one."""
 AGREEING_DEG = 15.0
 """Views whose headings differ by more do not agree on a pose."""
 
 
-def depths(distances: npt.NDArray[np.floating], most: int) -> Ints:
-    """How many first matches of each view (V,) are verified: the `most` smallest of all descriptor distances (V, K).
-
-    The distances of a view ascend. Equal ones at the limit are all verified.
-    """
-    if distances.size <= most:
-        return np.full(len(distances), distances.shape[1] if distances.ndim == 2 else 0)
-    limit = np.partition(distances, most - 1, axis=None)[most - 1] if most else -np.inf
-    return np.asarray((distances <= limit).sum(axis=1))
-
-
-def combine_views(views: Sequence[Candidates], yaws_deg: Sequence[float], temperature: float) -> Candidates:
+def combine_views(
+    views: Sequence[Candidates], yaws_deg: Sequence[float], calibration: Calibration, chance: float
+) -> Candidates:
     """What the views of one 360° query found, with headings of the middle of the panorama.
 
+    The place is where the matches of all views agree (see `fuse`), with their probabilities given all views as weights
+    (see `joint_chances`), and the confidence is their sum there. chance: see `joint_chances`.
+
     A photo of the map that several views found is listed once, as the view with most inliers has it, then the one with
-    the smallest distance. Matches are sorted by their weights (see `weigh`).
+    the smallest distance. The most probable photos come first, then those of smaller distance.
     """
-    best: dict[int, Match] = {}
-    for found, yaw in zip(views, yaws_deg, strict=True):
-        for match in found.matches:
-            known = best.get(match.id)
-            if known is None or _rank(match) > _rank(known):
-                heading = None if match.heading_deg is None else (match.heading_deg - yaw) % 360
-                best[match.id] = replace(match, heading_deg=heading)
-    matches = list(best.values())
+    matches = [
+        replace(match, heading_deg=None if match.heading_deg is None else (match.heading_deg - yaw) % 360)
+        for found, yaw in zip(views, yaws_deg, strict=True)
+        for match in found.matches
+    ]
     if not matches:
         return Candidates(())
-    _, distances, evidence = columns(matches)
-    order = np.lexsort((distances, -weigh(distances, temperature, evidence)))
+    latlon, distances, evidence = columns(matches)
+    weights = joint_chances([own_belief(found.matches, calibration) for found in views], chance)
+    place = fuse(latlon, distances, weights, evidence)
+    inside = np.linalg.norm(ecef_from_wgs84(latlon) - ecef_from_wgs84(place.latlon), axis=1) <= PLACE_M
+    confidence = float(weights[inside].sum())
+    best: dict[int, Match] = {}
+    for row in np.lexsort((distances, -weights)):  # the order of the first mention stays
+        match = matches[row]
+        best[match.id] = max(best.get(match.id, match), match, key=_rank)
     poses = [
         replace(found.pose, heading_deg=(found.pose.heading_deg - yaw) % 360)
         for found, yaw in zip(views, yaws_deg, strict=True)
         if found.pose is not None
     ]
-    return Candidates(tuple(matches[row] for row in order), combine_poses(poses))
+    return Candidates(tuple(best.values()), combine_poses(poses), place, min(confidence, 1.0))
+
+
+def joint_chances(beliefs: Sequence[Belief], chance: float) -> Floats:
+    """The probability (K,) of the places of all beliefs, in order, given that all V views were taken at one place.
+
+    With a prior of 1/2 for "in the map", of which every place has the part `chance` (the probability that two photos of
+    the map, drawn at random, show the same place), a view's belief b at a place p gives the likelihood
+    `b(p) / prior(p)` by Bayes' rule. Its matches within some 12 m add up (see `kernel`); for a place that it does not
+    name, "elsewhere in the map" counts. The views' errors are alike: V views count as `1 + 0.2 (V - 1)` independent
+    ones. One view alone gives its own belief. A view without matches says nothing.
+    """
+    points = np.concatenate([belief.points_m for belief in beliefs])
+    power = (1 + TRUST * (len(beliefs) - 1)) / len(beliefs)
+    there, outside = np.zeros(len(points)), 0.0  # logarithms
+    elsewhere = 0.0
+    for belief in beliefs:
+        if len(belief.points_m):
+            named = kernel(points, belief.points_m) @ belief.chances
+            there += np.log(np.maximum(named / chance + belief.elsewhere, LEAST))
+            elsewhere += math.log(max(belief.elsewhere, LEAST))
+            outside += math.log(max(belief.outside, LEAST))
+    same = kernel(points, points).sum(axis=1)  # points near each other are one place: together they have its prior
+    logs = np.array([*(power * there + np.log(chance / same)), power * elsewhere, power * outside])
+    shares = np.exp(logs - logs.max())
+    return np.asarray(shares[: len(points)] / shares.sum())
 
 
 def combine_poses(poses: Sequence[Pose]) -> Pose | None:
