@@ -226,9 +226,11 @@ def test_a_store_of_another_model_or_list_is_refused(model: PlaceModel, tmp_path
 def test_the_receptive_field_of_every_backbone() -> None:
     known = {"vgg16": 196, "alexnet": 163}  # MatConvNet's documentation gives these two
     for name, design in BACKBONES.items():
-        for cut in design.cuts:
-            field = receptive_field_px(make_backbone(name, cut=cut))  # asserts that the steps agree with the stride
-            assert field == known.get(name, field)
+        for cut in design.cuts[:3]:  # all of a convolutional network; blocks of a transformer have the same field
+            with torch.device("meta"):
+                backbone = make_backbone(name, cut=cut)
+            field = receptive_field_px(backbone)  # asserts that the steps agree with the stride
+            assert field == (14 if backbone.has_token else known.get(name, field))
 
 
 def test_a_box_is_cut_out_with_half_the_receptive_field_around_it(model: PlaceModel, tmp_path: Path) -> None:

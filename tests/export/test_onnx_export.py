@@ -69,6 +69,7 @@ MODELS = {
     "lite-gem": lambda: make("efficientnet-lite0", "gem", cut="head"),
     "resnet-crn": lambda: make("resnet18", "crn", clusters=4),
     "resnet-crn-deep": lambda: make("resnet18", "crn", cut="layer4", clusters=4),
+    "resnet-cosplace": lambda: make("resnet18", "cosplace", cut="layer4", out_dim=16),
     "resnet50-max": lambda: make("resnet50", "max"),
     "alexnet-crn-bias": lambda: make("alexnet", "crn", bias=True, clusters=4),
     "alexnet-clamped": lambda: sharp(make("alexnet", "netvlad", norm="clamped", clusters=16)),

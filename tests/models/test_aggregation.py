@@ -289,7 +289,7 @@ def test_random_weights_come_from_the_generator() -> None:
 
 def test_errors() -> None:
     with pytest.raises(ArgumentError, match=f"known are {', '.join(sorted(AGGREGATIONS))}"):
-        make_aggregation("vlad", 6)
+        make_aggregation("sum", 6)
     with pytest.raises(ArgumentError, match="'cluster': known are clusters"):
         make_aggregation("netvlad", 6, {"cluster": 3})
     with pytest.raises(ArgumentError, match="'clusters': known are none"):

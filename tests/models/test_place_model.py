@@ -52,10 +52,14 @@ def photo(height: int, width: int, seed: int = 0) -> npt.NDArray[np.uint8]:
     return np.array(Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC))
 
 
+OF_TOKENS_OR_ONE_SIZE = {"cls", "salad", "megaloc", "mixvpr"}  # see test_heads
+
+
 @pytest.mark.parametrize("size", [(64, 64), (97, 131)])
 @pytest.mark.parametrize(
     ("backbone", "aggregation"),
-    [("alexnet", a) for a in sorted(AGGREGATIONS)] + [(b, "crn") for b in ("vgg16", "resnet18", "efficientnet-lite0")],
+    [("alexnet", a) for a in sorted(set(AGGREGATIONS) - OF_TOKENS_OR_ONE_SIZE)]
+    + [(b, "crn") for b in ("vgg16", "resnet18", "efficientnet-lite0")],
 )
 def test_any_size_from_64_px_up_gives_unit_vectors(backbone: str, aggregation: str, size: tuple[int, int]) -> None:
     model = tiny(aggregation, backbone=backbone)

@@ -261,6 +261,7 @@ def test_openibl_takes_its_pca_from_a_separate_file(vgg: State, images: Tensor, 
     assert_computes(plain, images, unit(clusters.flatten(1)))
     model = load_published(tmp_path / "model_best.pth.tar", pca=tmp_path / "pca_params_model_best.h5")
     assert_computes(model, images, strongest_first)
+    (tmp_path / "x.mat").touch()
     with pytest.raises(ArgumentError, match=r"openibl.*matconvnet"):
         load_published(tmp_path / "x.mat", pca=tmp_path / "pca_params_model_best.h5")
     with pytest.raises(WeightsError, match="PCA parameters"):

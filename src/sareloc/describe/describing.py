@@ -278,7 +278,10 @@ def decode_box(path: Path, box: npt.NDArray[np.float64], margin: float, model: P
 
 
 def receptive_field_px(backbone: Backbone) -> int:
-    """The side of the square of pixels that one location of the feature map depends on (VGG16's conv5_3: 196)."""
+    """The side of the square of pixels that one location of the feature map depends on (VGG16's conv5_3: 196).
+
+    Of a transformer, whose locations all depend on each other, the side of a patch.
+    """
     field_px, step_px = 1, 1
     for layer in backbone.modules():
         if isinstance(layer, nn.Conv2d | nn.MaxPool2d):

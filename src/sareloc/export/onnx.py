@@ -20,7 +20,7 @@ from torch import Tensor, fx, nn
 from sareloc import __version__
 from sareloc.errors import ArgumentError, need
 from sareloc.files import replacing
-from sareloc.models.aggregation import CRN, NORM_EPS, Aggregation, Average, GeM, Maximum, NetVLAD
+from sareloc.models.aggregation import CRN, NORM_EPS, Aggregation, Average, CosPlace, GeM, Maximum, NetVLAD
 from sareloc.models.backbones import Backbone, SameConv
 from sareloc.models.fused import trace_layers
 from sareloc.models.place_model import PlaceModel
@@ -273,6 +273,12 @@ def _gem(graph: Graph, layer: GeM, features: str) -> str:
     return graph.add("Pow", _average(graph, layer, powers), graph.floats(1 / layer.p))
 
 
+def _cosplace(graph: Graph, layer: CosPlace, features: str) -> str:
+    pooled = _gem(graph, layer.gem, _unit(graph, features))
+    weight, bias = graph.floats(layer.linear.weight, "linear"), graph.floats(layer.linear.bias, "linear_bias")
+    return graph.add("Gemm", pooled, weight, bias, transB=1)
+
+
 def _netvlad(graph: Graph, layer: NetVLAD, features: str) -> str:
     x = graph.add("Reshape", features, graph.ints(0, layer.channels, -1))  # (B, D, S)
     scale = _unit_scale(graph, layer, x, 1)  # (B, 1, S)
@@ -303,6 +309,7 @@ POOLS: dict[type[Aggregation], Callable[[Graph, Any, str], str]] = {
     NetVLAD: _netvlad,
     CRN: _netvlad,
     GeM: _gem,
+    CosPlace: _cosplace,
     Average: _average,
     Maximum: _maximum,
 }
