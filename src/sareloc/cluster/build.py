@@ -16,9 +16,10 @@ from sareloc.cluster.ray import joined, run_packets
 from sareloc.cluster.worker import Done, Wanted, Work, list_wanted, packets_of
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.maps import BuildReport, Entry, MapManifest
-from sareloc.maps.build import Target, make_report
+from sareloc.maps.build import make_report
 from sareloc.maps.examine import Tally, corrected, pick_new, read_beside
 from sareloc.maps.store import Storage, build_index
+from sareloc.maps.target import Target
 from sareloc.models.checkpoint import save_checkpoint
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Geotag, ViewOptions, parse_address

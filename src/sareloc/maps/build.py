@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import torch
 from tqdm import tqdm
 
 from sareloc.describe import describe
-from sareloc.errors import MapError, PhotoError
+from sareloc.errors import PhotoError
 from sareloc.maps.examine import (
     Conflict,
     Geotags,
@@ -37,8 +36,8 @@ from sareloc.maps.examine import (
     set_aside,
     tabled,
 )
-from sareloc.maps.expand import Expanded, check_view_options, expand, outdated, write_view_options
-from sareloc.maps.features import NOT_HELD, add_missing_features, check_keypoints, choose_keypoints, read_keypoints
+from sareloc.maps.expand import Expanded, check_view_options, outdated
+from sareloc.maps.features import read_keypoints
 from sareloc.maps.frames import add_frames, are_sources, chunks, split_sources
 from sareloc.maps.store import (
     Entry,
@@ -50,10 +49,9 @@ from sareloc.maps.store import (
     gone_photos,
     is_gone,
     load_map_model,
-    map_backend,
-    open_or_create_store,
     open_store,
 )
+from sareloc.maps.target import Target, check_same
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Geotag, PhotoSource, ViewOptions, file_of, parse_address, stamp
 from sareloc.photos.addresses import without_fragment
@@ -224,7 +222,7 @@ def sync_map(
         target = Target(path, store.manifest, 0 if dry_run else read_keypoints(store) or 0)
         target.store = store
         if isinstance(model, PlaceModel):
-            _check_same(store, _manifest_with(store.manifest, model))
+            check_same(store, _manifest_with(store.manifest, model))
         listing = list_images(photos, files, geotags, track)
         load = cache(lambda: _load(model, store, device))
         adding = _Adding(target, load, batch, workers, dry_run)
@@ -245,101 +243,6 @@ def sync_map(
     report = make_report(tally, left, (*listing.notes, *found.notes, *notes), start, features)
     report = replace(report, panoramas=found.panoramas)
     return SyncReport(**vars(report), removed=tuple(removed.values()), dry_run=dry_run)
-
-
-class Target:
-    """The map that photos are written to: opened if it exists, else created when the first photos are written.
-
-    A build that fails before that leaves no file. Raises MapError if the map's model, dimension or storage differ from
-    `manifest`, or if it has local features with another number of keypoints, or other views. `keypoints`, `views`: as
-    for `build_map`.
-    """
-
-    def __init__(
-        self,
-        where: str | Path,
-        manifest: MapManifest,
-        keypoints: int | None = None,
-        views: ViewOptions | None = None,
-    ) -> None:
-        self.keypoints = keypoints if keypoints is None else check_keypoints(keypoints)
-        self.where = where
-        self.backend = map_backend(where)
-        self.manifest = manifest
-        self.views = views or ViewOptions()
-        self._given_views = views
-        self.unnoted_views = views is not None
-        """Whether the views must be noted in the map when it is written next."""
-        self.store: MapStore | None = None
-
-    def __enter__(self) -> Target:
-        if self.backend.exists(self.where):
-            self.open()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.store is not None:
-            self.store.__exit__(*error)
-
-    def open(self) -> MapStore:
-        """The map, open for writing."""
-        if self.store is None:
-            self.store = open_or_create_store(self.where, self.manifest)
-            try:
-                _check_same(self.store, self.manifest)
-                self.views = check_view_options(self.store, self._given_views)
-                if self.keypoints != 0 and self.store.holds_local_features:
-                    self.keypoints = choose_keypoints(self.store, self.keypoints)
-            except MapError:
-                self.store.__exit__()
-                raise
-        if self.unnoted_views:
-            write_view_options(self.store, self.views)
-            self.unnoted_views = False
-        return self.store
-
-    def expand(self, photos: Sequence[Path], workers: int, progress: bool) -> Expanded:
-        """The images of these files that the map stores (see `sareloc.maps.expand`).
-
-        Files that are in the map as ordinary photos and have not changed are not opened.
-        """
-        names = {photo: self.photo_name(photo) for photo in photos}
-        entries = self.entries([name for name in names.values() if is_utf8(name)])
-        known = {photo for photo, name in names.items() if name in entries and entries[name].stamp == stamp(photo)}
-        unknown = [photo for photo in photos if photo not in known]
-        found = expand(unknown, self.views, threads=workers, progress=progress)
-        self.unnoted_views |= found.panoramas > 0
-        return replace(found, by_file={photo: found.by_file.get(photo, (photo,)) for photo in photos})
-
-    def entries(self, names: Sequence[str]) -> dict[str, Entry]:
-        """The entries of the map with these file names."""
-        return {} if self.store is None else self.store.entries(names)
-
-    def photo_name(self, photo: Path) -> str:
-        """The name of a photo in the map."""
-        return self.backend.photo_name(self.where, photo)
-
-    def add_features(
-        self, device: torch.device | str | None, workers: int, progress: bool
-    ) -> tuple[int, tuple[str, ...]]:
-        """Add the local features that photos of the map lack; returns of how many photos, and warnings."""
-        if self.store is None or self.keypoints == 0:
-            return 0, ()
-        if not self.store.holds_local_features:
-            return 0, (NOT_HELD,)
-        keypoints = choose_keypoints(self.store, self.keypoints)
-        report = add_missing_features(self.store, keypoints, device=device, workers=workers, progress=progress)
-        if not report.unreadable:
-            return report.added, ()
-        return report.added, (
-            f"{len(report.unreadable):,} photos of the map have no local features, such as {report.unreadable[0]}",
-        )
-
-    def gone(self) -> tuple[str, ...]:
-        """The photos of the map whose files no longer exist; not searched for on a server, which may hold millions."""
-        if self.store is None or not self.backend.is_file:
-            return ()
-        return tuple(name for _, name in gone_photos(self.store))
 
 
 def make_report(
@@ -365,20 +268,6 @@ def make_report(
 def _whole(photo: str) -> str:
     """The 360° photo of a view, so that it is named once for all of them; any other photo itself."""
     return photo if parse_address(photo).view is None else without_fragment(photo)
-
-
-def _check_same(store: MapStore, wanted: MapManifest) -> None:
-    found, here = store.manifest, f"map {store.name}"
-    if found.fingerprint != wanted.fingerprint:
-        raise MapError(
-            f"{here} was built by model {found.fingerprint} ({found.model}), this is model {wanted.fingerprint} "
-            f"({wanted.model}): use the former, or build another map"
-        )
-    if (found.dim, found.storage) != (wanted.dim, wanted.storage):
-        raise MapError(
-            f"{here} has descriptors of {found.dim} dimensions as {found.storage}, not {wanted.dim} as "
-            f"{wanted.storage}: use the former (--dim, --storage), or build another map"
-        )
 
 
 @dataclass
@@ -468,7 +357,7 @@ def _load(model: PlaceModel | str | Path | None, store: MapStore, device: str | 
     if isinstance(model, PlaceModel):
         return model
     loaded = load_map_model(store.manifest, store.name, model, device)
-    _check_same(store, _manifest_with(store.manifest, loaded))
+    check_same(store, _manifest_with(store.manifest, loaded))
     return loaded
 
 
