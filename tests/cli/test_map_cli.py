@@ -97,7 +97,7 @@ def test_local_features_are_built_told_and_added_by_upgrade(town: Path, capsys: 
     assert "features    40 keypoints, 6 photos, 0.0 MB\n" in capsys.readouterr().out
     with pytest.raises(MapError, match=r"has local features of 40 keypoints a photo, requested: 50.*--keypoints 40"):
         run("upgrade", path, "--keypoints", "50", *options)
-    for words in (("build", town / "photos", "--out", path), ("upgrade", path)):
+    for words in (("build", town / "photos", "--out", path, "--model", town / "model"), ("upgrade", path)):
         with pytest.raises(ArgumentError, match="keypoints must be"):
             run(*words, "--keypoints", "5000", *options)
     path.unlink()
@@ -113,16 +113,16 @@ def test_the_packaged_model_is_used_where_none_is_named(
     path, extra = town / "town.gpkg", write_photo(town / "more" / "x.jpg", 50)
     save_checkpoint(tiny_model(), town / "tiny.safetensors")
     save_checkpoint(tiny_model(seed=2), town / "other.safetensors")
-    monkeypatch.setattr(checkpoint, "PACKAGED", {"default": town / "tiny.safetensors"})
+    monkeypatch.setattr(checkpoint, "PACKAGED", {"fast": town / "tiny.safetensors"})  # of a CPU
     options = ("--device", "cpu", "--workers", "0", "--keypoints", "0")
     assert run("build", town / "photos", "--out", path, *options) == 0
     assert PlaceMap(path).manifest.fingerprint == tiny_model().fingerprint()
     # a later sareloc, in which the names mean other models: the map still finds its own
-    later = {"default": town / "other.safetensors", "fast": town / "tiny.safetensors"}
+    later = {"fast": town / "other.safetensors", "default": town / "tiny.safetensors"}
     monkeypatch.setattr(checkpoint, "PACKAGED", later)
     assert run("add", path, extra, "--device", "cpu", "--workers", "0") == 0
     assert "added 1 photos" in capsys.readouterr().out
-    del later["fast"]
+    del later["default"]
     with pytest.raises(MapError, match=r"town\.gpkg was built by model 'tiny' .* does not come with this sareloc"):
         run("add", path, extra, "--device", "cpu", "--workers", "0")
 
