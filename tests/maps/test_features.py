@@ -196,7 +196,7 @@ def test_a_build_that_stopped_before_the_features_goes_on(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("sareloc.maps.build.add_missing_features", stop)
+        patched.setattr("sareloc.maps.target.add_missing_features", stop)
         with pytest.raises(KeyboardInterrupt):
             build_map(model, tmp_path / "photos", path, keypoints=KEYPOINTS, progress=False)
     assert (len(PlaceMap(path)), blobs(path)) == (3, {})

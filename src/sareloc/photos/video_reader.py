@@ -31,7 +31,6 @@ JUMP_S = 0.5  # a keyframe farther ahead is sought; up to there decoding on cost
 NO_INDEX_JUMP_S = 5.0  # the same where the keyframes are unknown
 LOOKAHEAD = 16  # packets read before they are decoded, to know which frames are not needed
 BACK_S = (0.0, 1.0, 4.0, 16.0)  # how long before a time to look for a keyframe, until the frame can be decoded from it
-MAX_THREADS = 4
 MAX_IDLE = 2  # open videos kept for the next frame
 UNSPECIFIED = 2  # FFmpeg's number of a colour space that the video does not name
 HD_ROWS = 720  # from here on colours are BT.709 where the video does not say
@@ -95,8 +94,7 @@ class VideoReader:
         try:
             self.stream = video_stream(self.container, path, max_pixels)
             context = self.stream.codec_context
-            context.thread_type = "AUTO"
-            context.thread_count = min(int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1), MAX_THREADS)
+            context.thread_count = 1  # with several, errors are reported with later frames than those they are in
             context.options = {"max_pixels": str(2 * max_pixels + 2**20)}  # if the size changes; with margins
             self._start_here()
             self._read_ahead()
@@ -236,6 +234,7 @@ class VideoReader:
         context = self.stream.codec_context
         if packet is not None:
             if self._after_key is None and packet.is_keyframe:
+                context.flush_buffers()  # a damaged frame must not be taken for one that the next ones refer to
                 self._after_key = packet.dts if packet.pts is None else packet.pts
             if packet.pts is not None and not packet.is_discard:
                 self._due.add(packet.pts)
@@ -249,6 +248,7 @@ class VideoReader:
         except self._av.FFmpegError:
             return self._lose()
         self._due.difference_update(frame.pts for frame in frames)
+        self._lost |= {frame.pts for frame in frames if frame.is_corrupt}
         return [frame for frame in frames if frame.pts is not None and frame.pts not in self._lost]
 
     def _lose(self) -> list[Any]:

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
-from tqdm import tqdm
 
 from sareloc import arrays
 from sareloc.errors import ArgumentError, PhotoError
@@ -261,6 +260,8 @@ def write_views(
     views = views_of(panorama, options, enlarge=True)
     if not views:
         raise PhotoError(source, "shows none of these views: a partial panorama shows other directions")
+    from tqdm import tqdm
+
     written = []
     for view in tqdm(views, desc="views", unit="view", disable=None, leave=False):
         geotag = read_geotag(Address(source, view).path)
