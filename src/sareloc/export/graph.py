@@ -163,16 +163,17 @@ def unit(graph: Graph, x: str, axis: int = 1) -> str:
     return graph.add("Div", x, graph.add("Max", length, graph.floats(UNIT_EPS)))
 
 
-def split_heads(graph: Graph, x: str, heads: int, perm: tuple[int, int, int, int]) -> str:
+def attend(graph: Graph, q: str, k: str, v: str, heads: int) -> str:
+    """Attention of several heads: q (B, Q, C), k and v (B, S, C) -> (B, Q, C).
+
+    The queries are already divided by the root of a head's channels.
+    """
+    queries, keys = _heads(graph, q, heads, [0, 2, 1, 3]), _heads(graph, k, heads, [0, 2, 3, 1])
+    weights = graph.add("Softmax", graph.add("MatMul", queries, keys), axis=-1)
+    found = graph.add("MatMul", weights, _heads(graph, v, heads, [0, 2, 1, 3]))  # (B, heads, Q, C / heads)
+    return graph.add("Reshape", graph.add("Transpose", found, perm=[0, 2, 1, 3]), graph.ints(0, 0, -1))
+
+
+def _heads(graph: Graph, x: str, heads: int, perm: list[int]) -> str:
     """(B, N, C) -> (B, N, heads, C / heads), its dimensions then permuted."""
     return graph.add("Transpose", graph.add("Reshape", x, graph.ints(0, 0, heads, -1)), perm=perm)
-
-
-def attend(graph: Graph, q: str, k: str, v: str, channels: int) -> str:
-    """Attention: q (B, heads, Q, d), divided by sqrt(d), k (B, heads, d, S), v (B, heads, S, d) -> (B, Q, channels)."""
-    found = graph.add("MatMul", graph.add("Softmax", graph.add("MatMul", q, k), axis=-1), v)
-    return graph.add("Reshape", graph.add("Transpose", found, perm=[0, 2, 1, 3]), graph.ints(0, -1, channels))
-
-
-QUERY, KEY, VALUE = (0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)
-"""The permutations of `split_heads` for the inputs of `attend`."""

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sareloc.errors import ArgumentError
-from sareloc.export.graph import FLOAT, KEY, QUERY, VALUE, Graph, add_layer, attend, split_heads, unit
+from sareloc.export.graph import FLOAT, Graph, add_layer, attend, unit
 from sareloc.models.aggregation import (
     CRN,
     NORM_EPS,
@@ -152,7 +152,7 @@ def _megaloc(graph: Graph, layer: MegaLoc, features: str, token: str) -> str:
 def _mixvpr(graph: Graph, layer: MixVPR, features: str) -> str:
     x = graph.add("Reshape", features, graph.ints(0, layer.channels, layer.height * layer.width))  # (B, C, S)
     for mixer in layer.mix:
-        x = graph.add("Add", x, add_layer(graph, mixer.mix, x))
+        x = graph.add("Add", x, add_layer(graph, mixer.get_submodule("mix"), x))
     projected = add_layer(graph, layer.channel_proj, graph.add("Transpose", x, perm=[0, 2, 1]))
     rows = add_layer(graph, layer.row_proj, graph.add("Transpose", projected, perm=[0, 2, 1]))
     return graph.add("Reshape", rows, graph.ints(0, layer.dim))
@@ -162,6 +162,7 @@ def _boq(graph: Graph, layer: BoQ, features: str) -> str:
     x = graph.add("Reshape", add_layer(graph, layer.proj_c, features), graph.ints(0, layer.width, -1))
     local = add_layer(graph, layer.norm_input, graph.add("Transpose", x, perm=[0, 2, 1]))  # (B, S, width)
     answers = []
+    block: Any
     for block in layer.boqs:
         encoder = block.encoder
         attended = graph.add("Add", local, _boq_attention(graph, encoder.self_attn, local, local))
@@ -178,12 +179,10 @@ def _boq(graph: Graph, layer: BoQ, features: str) -> str:
 
 def _boq_attention(graph: Graph, layer: Any, queries: str, x: str) -> str:
     weights, biases = layer.in_proj_weight.chunk(3), layer.in_proj_bias.chunk(3)
-    channels = len(biases[0])
-    scale = (channels // layer.heads) ** -0.5
+    scale = (len(biases[0]) // layer.heads) ** -0.5
     q = graph.linear(queries, weights[0] * scale, biases[0] * scale)
     k, v = (graph.linear(x, weight, bias) for weight, bias in zip(weights[1:], biases[1:], strict=True))
-    inputs = (split_heads(graph, y, layer.heads, perm) for y, perm in ((q, QUERY), (k, KEY), (v, VALUE)))
-    return add_layer(graph, layer.out_proj, attend(graph, *inputs, channels))
+    return add_layer(graph, layer.out_proj, attend(graph, q, k, v, layer.heads))
 
 
 POOLS: dict[type[Aggregation], Callable[..., str]] = {

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sareloc.export.graph import KEY, QUERY, VALUE, Graph, Ranges, add_layer, attend, split_heads
+from sareloc.export.graph import Graph, Ranges, add_layer, attend
 from sareloc.models.backbones import DINOv2
 from sareloc.models.backbones.dinov2 import PATCH_PX, patches
 
@@ -89,11 +89,11 @@ def _block(graph: Graph, block: Any, tokens: str, ranges: BlockRanges) -> str:
     normed = _rounded(graph, normed, ranges["attn.qkv"])
     weights, biases = qkv.weight.chunk(3), qkv.bias.chunk(3)
     scales = ((qkv.in_features // block.attn.heads) ** -0.5, 1.0, 1.0)
-    inputs = (
-        split_heads(graph, graph.linear(normed, weight * scale, bias * scale), block.attn.heads, perm)
-        for weight, bias, scale, perm in zip(weights, biases, scales, (QUERY, KEY, VALUE), strict=True)
+    q, k, v = (
+        graph.linear(normed, weight * scale, bias * scale)
+        for weight, bias, scale in zip(weights, biases, scales, strict=True)
     )
-    attended = _rounded(graph, attend(graph, *inputs, qkv.in_features), ranges["attn.proj"])
+    attended = _rounded(graph, attend(graph, q, k, v, block.attn.heads), ranges["attn.proj"])
     tokens = graph.add("Add", tokens, _scaled_linear(graph, attended, block.attn.proj, block.ls1.gamma))
     normed = add_layer(graph, block.norm2, tokens)
     return graph.add("Add", tokens, _mlp(graph, block.mlp, normed, block.ls2.gamma, ranges))
