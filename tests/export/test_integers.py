@@ -12,7 +12,8 @@ from tests.export.test_runtimes import blobs, make, needs_vnni
 from torch import nn
 
 from sareloc.export import INPUT
-from sareloc.export.onnx import Graph, add_layer, features_onnx
+from sareloc.export.graph import Graph, add_layer
+from sareloc.export.onnx import features_onnx
 from sareloc.export.openvino import activation_ranges, dead_leaves_images
 from sareloc.models.fused import fold_norms
 

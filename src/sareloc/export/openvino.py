@@ -6,15 +6,18 @@ Quantization needs no calibration photos: activation ranges are measured on synt
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from sareloc.errors import ArgumentError, need
-from sareloc.export.onnx import INPUT, XFEAT_CHANNELS, Ranges, features_onnx, xfeat_onnx
+from sareloc.export.graph import MIN_STEP, Ranges
+from sareloc.export.onnx import INPUT, XFEAT_CHANNELS, features_onnx, xfeat_onnx
 from sareloc.models.fused import fold_norms, trace_layers
 from sareloc.models.place_model import PlaceModel, RuntimeModel
 from sareloc.models.preprocess import autocast, best_dtype, check_size
@@ -24,19 +27,25 @@ if TYPE_CHECKING:
 
 HEIGHT, WIDTH, IMAGES, LEAVES = 240, 320, 4, 1000
 FAST_INT8 = ("avx512_vnni", "avx_vnni", "amx_int8")  # without these, products of bytes saturate at 16 bits
+SIZES = 4  # image sizes for which a transformer stays compiled
+MAX_ROUNDING = 0.1  # of the output's standard deviation; 0.02 to 0.07 without outliers
 HEADROOM = 1.5  # photos hold stronger activations than the drawn images do
 
 
 def on_openvino(model: PlaceModel) -> RuntimeModel:
     """The backbone compiled by OpenVINO for as many threads as torch uses (extra `openvino`).
 
-    Aggregation and whitening stay in torch, in float32.
+    Aggregation and whitening stay in torch, in float32. A transformer is compiled for each image size when an image
+    of it comes; the last `SIZES` are kept.
     """
     return _compile(model, int8=False)
 
 
 def on_openvino_int8(model: PlaceModel) -> RuntimeModel:
-    """As `on_openvino`, with convolutions in 8-bit integers. Raises ArgumentError if the processor has no VNNI."""
+    """As `on_openvino`, with convolutions and a transformer's linear layers in 8-bit integers.
+
+    Raises ArgumentError if the processor has no VNNI.
+    """
     if not has_fast_int8():
         raise ArgumentError("this processor does not multiply 8-bit integers (VNNI): use the device cpu or openvino")
     return _compile(model, int8=True)
@@ -53,15 +62,23 @@ def _compile(model: PlaceModel, *, int8: bool) -> RuntimeModel:
     need("onnx", "openvino,onnx")
     settings = _settings("bf16" if best_dtype("cpu") == torch.bfloat16 else "f32")
     folded = fold_norms(model)
+    ranges = activation_ranges(folded) if int8 else None
     core = openvino.Core()
-    layers = core.read_model(features_onnx(folded, activation_ranges(folded) if int8 else None))
-    request = core.compile_model(layers, "CPU", settings).create_infer_request()
+
+    @lru_cache(maxsize=SIZES)
+    def request(size: tuple[int, int] | None) -> Any:
+        layers = core.read_model(features_onnx(folded, ranges, size))
+        return core.compile_model(layers, "CPU", settings).create_infer_request()
+
+    if not model.backbone.has_token:
+        request(None)  # for all sizes; a transformer has one for each size, when the size is known
 
     def compute(images: Tensor) -> Tensor:
         check_size(images.shape[2], images.shape[3])
         # the result is in OpenVINO's own memory and valid until the next request
-        maps = torch.from_numpy(request.infer({INPUT: images.contiguous().numpy()})[0])
-        pooled: Tensor = model.aggregation(maps)
+        size = (images.shape[2], images.shape[3]) if model.backbone.has_token else None
+        output = torch.from_numpy(request(size).infer({INPUT: images.contiguous().numpy()})[0])
+        pooled = model.aggregate(output)
         return pooled if model.whitening is None else model.whitening(pooled)
 
     return RuntimeModel(model, "openvino-int8" if int8 else "openvino", compute)
@@ -97,11 +114,13 @@ def _settings(precision: str) -> dict[str, str | int]:
 
 
 def activation_ranges(model: PlaceModel) -> Ranges:
-    """The activation range at the input of each convolution, or of the max pooling in front of it, by node name.
+    """The activation range at the input of each layer to quantize; `model`: on the CPU, with its batch norms folded.
 
-    The first convolution is left out: rounding its normalised pixels costs more accuracy than all other layers.
-    `model`: on the CPU, with its batch norms folded.
+    Of a convolutional network the convolutions, or the max poolings in front of them, by node name; the first is left
+    out: rounding its normalised pixels costs more accuracy than all other layers. Of a transformer see `linear_ranges`.
     """
+    if model.backbone.has_token:
+        return linear_ranges(model)
     root, graph = trace_layers(model.backbone)
     layers = {node: root.get_submodule(node.target) for node in graph.nodes if node.op == "call_module"}
     pools = {node for node, layer in layers.items() if isinstance(layer, nn.MaxPool2d)}
@@ -119,6 +138,36 @@ def activation_ranges(model: PlaceModel) -> Ranges:
 
     with torch.no_grad(), autocast("cpu"):
         RangeRecorder(root, graph=graph).run(model.preprocess.normalise(dead_leaves_images()))
+    return seen
+
+
+def linear_ranges(model: PlaceModel) -> Ranges:
+    """The activation range at the input of each linear layer of a transformer's blocks, by the layer's name.
+
+    A layer is left out, and so stays in floats, if a few large activations take most of the range: if rounding its
+    input changes its output by more than `MAX_ROUNDING` of the output's standard deviation.
+    """
+    seen: dict[str, tuple[float, float]] = {}
+
+    def record(name: str, layer: nn.Linear, x: Tensor) -> None:
+        lowest, highest = min(0.0, HEADROOM * float(x.min())), max(0.0, HEADROOM * float(x.max()))
+        step = max(-lowest, highest, MIN_STEP) / (127 if lowest < 0 else 255)
+        changed = F.linear((x / step).round() * step - x, layer.weight)
+        output = F.linear(x, layer.weight)
+        if changed.norm() <= MAX_ROUNDING * (output - output.mean(dim=(0, 1))).norm():
+            seen[name] = (lowest, highest)
+
+    hooks = [
+        layer.register_forward_pre_hook(lambda layer, inputs, name=name: record(name, layer, inputs[0].float()))
+        for name, layer in model.backbone.named_modules()
+        if isinstance(layer, nn.Linear)
+    ]
+    try:
+        with torch.no_grad(), autocast("cpu"):
+            model.backbone(model.preprocess.normalise(dead_leaves_images()))
+    finally:
+        for hook in hooks:
+            hook.remove()
     return seen
 
 

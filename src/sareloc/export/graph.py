@@ -1,0 +1,179 @@
+"""ONNX graphs under construction, and the operators of single layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sareloc.errors import ArgumentError, need
+from sareloc.models.backbones import SameConv
+
+OPSET = 18
+FLOAT = 1  # ONNX's number for float32
+IR_VERSION = 10  # the oldest with the operators used, so that older runtimes can open the file
+MIN_STEP = 1e-30  # replaces a quantization step of 0
+UNIT_EPS = 1e-12  # of torch.nn.functional.normalize
+
+Ranges = Mapping[str, tuple[float, float]]
+"""Activation range (lowest, highest) at the input of each quantized layer: of a convolutional network by the layer's
+node name in the trace, of a transformer by the layer's own name."""
+
+
+class Graph:
+    """An ONNX graph under construction: every method adds operators or constants and returns the output's name."""
+
+    def __init__(self) -> None:
+        self._onnx = need("onnx", "onnx")
+        self._nodes: list[Any] = []
+        self._weights: list[Any] = []
+        self._quantized: set[str] = set()
+
+    def add(self, op: str, *inputs: str, **attributes: Any) -> str:
+        """Apply an operator of the standard ONNX operator set."""
+        output = f"{op.lower()}_{len(self._nodes)}"
+        if op == "DequantizeLinear" or (op == "MaxPool" and inputs[0] in self._quantized):
+            self._quantized.add(output)
+        self._nodes.append(self._onnx.helper.make_node(op, inputs, [output], name=output, **attributes))
+        return output
+
+    def floats(self, numbers: Tensor | float, name: str = "number") -> str:
+        """A float32 constant, of any shape."""
+        return self._constant(torch.as_tensor(numbers).detach().cpu().float().contiguous().numpy(), name)
+
+    def ints(self, *numbers: int) -> str:
+        """An int64 constant (n,), such as axes or a shape."""
+        return self._constant(np.array(numbers, dtype=np.int64), "ints")
+
+    def quantize(self, x: str, lowest: float, highest: float) -> str:
+        """x quantized to 8 bits: 255 steps from 0 to `highest`, or 127 in each direction if `lowest` is negative."""
+        kind, top = (np.uint8, 255) if lowest >= 0 else (np.int8, 127)
+        scale = self.floats(max(-lowest, highest, MIN_STEP) / top)
+        zero = self._constant(np.zeros((), dtype=kind), "zero")
+        return self.add("DequantizeLinear", self.add("QuantizeLinear", x, scale, zero), scale, zero)
+
+    def weight(self, weight: Tensor, x: str, axis: int = 0) -> str:
+        """A layer's weight, output channels along `axis`; int8 with a scale for each if its input `x` is quantized."""
+        if x not in self._quantized:
+            return self.floats(weight, "weight")
+        others = [i for i in range(weight.ndim) if i != axis]
+        steps = weight.detach().abs().amax(dim=others, keepdim=True).clamp(min=MIN_STEP) / 127
+        integers = (weight.detach() / steps).round().to(torch.int8).contiguous()
+        zeros = self._constant(np.zeros(steps.numel(), dtype=np.int8), "zeros")
+        stored = self._constant(integers.cpu().numpy(), "weight")
+        return self.add("DequantizeLinear", stored, self.floats(steps.flatten(), "steps"), zeros, axis=axis)
+
+    def linear(self, x: str, weight: Tensor, bias: Tensor | None) -> str:
+        """x W^T + b along the last dimension, of a weight (out, in); in integers if `x` is quantized."""
+        product = self.add("MatMul", x, self.weight(weight.T, x, axis=1))
+        return product if bias is None else self.add("Add", product, self.floats(bias, "bias"))
+
+    def _constant(self, numbers: np.ndarray[Any, Any], name: str) -> str:
+        unique = f"{name}_{len(self._weights)}"
+        self._weights.append(self._onnx.numpy_helper.from_array(numbers, unique))
+        return unique
+
+    def build(self, name: str, input_info: Any, output_info: Any, result: str, metadata: dict[str, str]) -> Any:
+        """The finished ModelProto with this input and output; `result` is the value to return as output."""
+        helper = self._onnx.helper
+        self._nodes.append(helper.make_node("Identity", [result], [output_info.name]))
+        model = helper.make_model(
+            helper.make_graph(self._nodes, name, [input_info], [output_info], self._weights),
+            opset_imports=[helper.make_opsetid("", OPSET)],
+            ir_version=IR_VERSION,
+            producer_name="sareloc",
+        )
+        helper.set_model_props(model, metadata)
+        return model
+
+
+def add_layer(graph: Graph, layer: nn.Module, x: str) -> str:
+    """The operators of one layer. Raises ArgumentError if its type is not in `LAYERS`."""
+    if type(layer) not in LAYERS:
+        raise ArgumentError(f"the model cannot be exported: no ONNX operator is known for the layer {layer}")
+    return LAYERS[type(layer)](graph, layer, x)
+
+
+def _conv(graph: Graph, layer: Any, x: str) -> str:
+    weights = [graph.weight(layer.weight, x)]
+    if layer.bias is not None:
+        weights.append(graph.floats(layer.bias, "bias"))
+    # SameConv's padding depends on the size of its input, which ONNX has an attribute for
+    padding: dict[str, Any] = {"pads": [*layer.padding, *layer.padding]}
+    if isinstance(layer, SameConv):
+        padding = {"auto_pad": "SAME_UPPER"}
+    return graph.add(
+        "Conv", x, *weights, kernel_shape=layer.kernel_size, strides=layer.stride, group=layer.groups, **padding
+    )
+
+
+def _norm(graph: Graph, layer: Any, x: str) -> str:
+    statistics = (layer.weight, layer.bias, layer.running_mean, layer.running_var)
+    return graph.add("BatchNormalization", x, *(graph.floats(s, "norm") for s in statistics), epsilon=layer.eps)
+
+
+def _max_pool(graph: Graph, layer: Any, x: str) -> str:
+    size, stride, margin = ([n, n] for n in (layer.kernel_size, layer.stride, layer.padding))
+    return graph.add("MaxPool", x, kernel_shape=size, strides=stride, pads=[*margin, *margin])
+
+
+def _average_pool(graph: Graph, layer: Any, x: str) -> str:
+    size, stride = ([n, n] for n in (layer.kernel_size, layer.stride))
+    return graph.add("AveragePool", x, kernel_shape=size, strides=stride)
+
+
+def _sequence(graph: Graph, layers: Any, x: str) -> str:
+    for layer in layers:
+        x = add_layer(graph, layer, x)
+    return x
+
+
+def _relu6(graph: Graph, layer: nn.Module, x: str) -> str:
+    return graph.add("Clip", x, graph.floats(0.0), graph.floats(6.0))
+
+
+def _layer_norm(graph: Graph, layer: Any, x: str) -> str:
+    weight, bias = graph.floats(layer.weight, "norm"), graph.floats(layer.bias, "norm_bias")
+    return graph.add("LayerNormalization", x, weight, bias, axis=-1, epsilon=layer.eps)
+
+
+LAYERS: dict[type[nn.Module], Callable[[Graph, Any, str], str]] = {
+    nn.Conv2d: _conv,
+    SameConv: _conv,
+    nn.BatchNorm2d: _norm,
+    nn.MaxPool2d: _max_pool,
+    nn.AvgPool2d: _average_pool,
+    nn.Sequential: _sequence,
+    nn.LayerNorm: _layer_norm,
+    nn.Linear: lambda graph, layer, x: graph.linear(x, layer.weight, layer.bias),
+    nn.Identity: lambda graph, _, x: x,
+    nn.Dropout: lambda graph, _, x: x,
+    nn.ReLU: lambda graph, _, x: graph.add("Relu", x),
+    nn.ReLU6: _relu6,
+    nn.Sigmoid: lambda graph, _, x: graph.add("Sigmoid", x),
+}
+
+
+def unit(graph: Graph, x: str, axis: int = 1) -> str:
+    """x scaled to unit length along an axis, as torch.nn.functional.normalize does."""
+    length = graph.add("ReduceL2", x, graph.ints(axis), keepdims=1)
+    return graph.add("Div", x, graph.add("Max", length, graph.floats(UNIT_EPS)))
+
+
+def attend(graph: Graph, q: str, k: str, v: str, heads: int) -> str:
+    """Attention of several heads: q (B, Q, C), k and v (B, S, C) -> (B, Q, C).
+
+    The queries are already divided by the root of a head's channels.
+    """
+    queries, keys = _heads(graph, q, heads, [0, 2, 1, 3]), _heads(graph, k, heads, [0, 2, 3, 1])
+    weights = graph.add("Softmax", graph.add("MatMul", queries, keys), axis=-1)
+    found = graph.add("MatMul", weights, _heads(graph, v, heads, [0, 2, 1, 3]))  # (B, heads, Q, C / heads)
+    return graph.add("Reshape", graph.add("Transpose", found, perm=[0, 2, 1, 3]), graph.ints(0, 0, -1))
+
+
+def _heads(graph: Graph, x: str, heads: int, perm: list[int]) -> str:
+    """(B, N, C) -> (B, N, heads, C / heads), its dimensions then permuted."""
+    return graph.add("Transpose", graph.add("Reshape", x, graph.ints(0, 0, heads, -1)), perm=perm)
