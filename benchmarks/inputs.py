@@ -166,7 +166,7 @@ def interval(chosen: Bools) -> str:
 
 def print_table(found: dict[str, dict[str, Any]]) -> None:
     columns = list(next(iter(found.values())))
-    print("\n| | " + " | ".join(columns) + " |\n|---" * (len(columns) + 2) + "|")
+    print("\n| | " + " | ".join(columns) + " |\n" + "|---" * (len(columns) + 1) + "|")
     for name, row in found.items():
         print(f"| {name} | " + " | ".join(str(row.get(column, "")) for column in columns) + " |", flush=True)
 
