@@ -62,6 +62,15 @@ def test_a_stream_again_changes_nothing_and_a_moved_frame_is_updated(model: Plac
     np.testing.assert_allclose(PlaceMap(path).latlon[2], geotag_of(9).latlon, atol=1e-7)
 
 
+def test_an_image_that_repeats_under_another_name_is_a_duplicate(model: PlaceModel, tmp_path: Path) -> None:
+    path = tmp_path / "robot.gpkg"
+    build_map(model, stream(3), path)
+    standing = [replace(one, name=f"later/{i}") for i, one in enumerate(stream(3))]
+    report = build_map(model, standing, path)
+    assert (report.duplicates, report.added, report.updated) == (3, 0, 0)
+    assert PlaceMap(path).files[0] == "frame://front/000000"
+
+
 def test_local_features_are_stored_and_completed_after_an_interruption(model: PlaceModel, tmp_path: Path) -> None:
     path = tmp_path / "robot.gpkg"
     with pytest.raises(RuntimeError, match="power"):
@@ -109,6 +118,7 @@ def test_files_bytes_and_pixels_may_be_mixed(model: PlaceModel, tmp_path: Path) 
         ({"image": np.zeros((4, 4, 3), np.float32)}, "float32"),
         ({"image": np.zeros((0, 4, 3), np.uint8)}, "RGB"),
         ({"image": b"no photo"}, "not a JPEG"),
+        ({"image": np.zeros((1, 400, 3), np.uint8)}, "px"),
         ({"position": (91.0, 0.0)}, "invalid coordinates"),
         ({"heading_deg": 360.0}, "heading"),
     ],

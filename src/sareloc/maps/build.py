@@ -320,7 +320,7 @@ class _Adding:
         extractor: LocalFeatureExtractor | None = None
         with tqdm(sources, desc="map", unit="image", disable=None if progress else True) as bar:
             for chunk in chunks(bar):
-                files, frames = split_sources(chunk, tally)
+                files, frames = split_sources(chunk, model.preprocess.size, tally)
                 if files:
                     tags = {os.path.abspath(file): tag for file, tag in files.items()}
                     tally.include(self.add(Listing(tuple(files), tags), progress=False))

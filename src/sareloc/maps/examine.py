@@ -22,7 +22,16 @@ from sareloc.photos import (
     stamp,
 )
 from sareloc.photos.addresses import without_fragment
-from sareloc.photos.finding import EXTENSIONS, TableTags, is_url, match_table, read_tables_beside, remote_stamp, turned
+from sareloc.photos.finding import (
+    EXTENSIONS,
+    FRAME,
+    TableTags,
+    is_url,
+    match_table,
+    read_tables_beside,
+    remote_stamp,
+    turned,
+)
 from sareloc.photos.sidecars import find_takeout_json
 from sareloc.photos.tables import counted
 from sareloc.photos.track_geotags import TrackOptions, geotags_by_options
@@ -260,7 +269,7 @@ def pick_new(
             _count_duplicate(str(where), photo.geotag, str(kept), first.geotag, tally)
         elif store is None or entry is None:
             new[photo.sha256] = where, photo
-        elif entry.file != photo.file and entry.stamp == _stamp_now(store, entry.file):
+        elif entry.file != photo.file and _is_there(store, entry):
             _count_duplicate(str(where), photo.geotag, entry.file, entry.geotag, tally)
         else:
             now = entry_of(photo, entry.photo_id)
@@ -282,6 +291,11 @@ def _count_duplicate(where: str, geotag: Geotag, kept: str, kept_geotag: Geotag,
     metres = float(distance_m(geotag.latlon, kept_geotag.latlon))
     if metres > CONFLICT_M:
         tally.conflicts.append(Conflict(where, kept, metres))
+
+
+def _is_there(store: MapStore, entry: Entry) -> bool:
+    """Whether the photo of an entry still exists under its name; an image that is not a file always does."""
+    return entry.file.startswith(FRAME) or entry.stamp == _stamp_now(store, entry.file)
 
 
 def _stamp_now(store: MapStore, file: str) -> tuple[int, int] | None:

@@ -8,12 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
-from sareloc.errors import ArgumentError, MapError, PhotoError
+from sareloc.errors import MapError, PhotoError
 from sareloc.maps.examine import Listing
-from sareloc.maps.store import MapStore, shown
+from sareloc.maps.store import MapStore, read_note
 from sareloc.photos import Address, ViewOptions, image_size, looks_like_panorama, parse_address
 from sareloc.photos.addresses import without_fragment
 from sareloc.photos.panoramas import UNUSABLE
@@ -120,19 +121,14 @@ def read_view_options(store: MapStore) -> ViewOptions | None:
 
     Raises MapError if the note is malformed.
     """
-    text = store.notes().get(NOTE)
-    if text is None:
-        return None
-    try:
-        given = json.loads(text)
-        yaws, pitches = (tuple(float(angle) for angle in given.pop(name)) for name in ("yaw_deg", "pitch_deg"))
-        if type(given["untagged"]) is not bool or type(given["width"]) is not int or type(given["height"]) is not int:
-            raise ValueError("a value has another type")
-        return ViewOptions(yaws, pitches, **given)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ArgumentError) as wrong:
-        raise MapError(
-            f"map {store.name} is damaged: its note {NOTE!r} is {shown(text)}. Restore a backup, or build it again"
-        ) from wrong
+    return read_note(store, NOTE, _view_options)
+
+
+def _view_options(note: Any) -> ViewOptions:
+    yaws, pitches = (tuple(float(angle) for angle in note.pop(name)) for name in ("yaw_deg", "pitch_deg"))
+    if type(note["untagged"]) is not bool or type(note["width"]) is not int or type(note["height"]) is not int:
+        raise ValueError("a value has another type")
+    return ViewOptions(yaws, pitches, **note)
 
 
 def check_view_options(store: MapStore, options: ViewOptions | None) -> ViewOptions:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tqdm import tqdm
@@ -18,7 +18,7 @@ from tqdm import tqdm
 from sareloc.arrays import Image, Ints
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.loading import load_images
-from sareloc.maps.store import Address, MapPhoto, MapStore, open_store, shown
+from sareloc.maps.store import Address, MapPhoto, MapStore, open_store, read_note
 from sareloc.photos import content_digest, is_url, read_focal_35mm, stamp
 
 if TYPE_CHECKING:
@@ -77,18 +77,14 @@ def read_keypoints(store: MapStore) -> int | None:
 
     Raises MapError if the note is malformed.
     """
-    text = store.notes().get(NOTE)
-    if text is None:
-        return None
-    try:
-        keypoints = json.loads(text)["keypoints"]
-        if type(keypoints) is int and keypoints > 0:
-            return keypoints
-    except (ValueError, KeyError, TypeError, RecursionError):
-        pass
-    raise MapError(
-        f"map {store.name} is damaged: its note {NOTE!r} is {shown(text)}. Restore a backup, or build it again"
-    )
+    return read_note(store, NOTE, _keypoints)
+
+
+def _keypoints(note: Any) -> int:
+    keypoints = note["keypoints"]
+    if type(keypoints) is not int or keypoints <= 0:
+        raise ValueError("not a number of keypoints")
+    return keypoints
 
 
 def choose_keypoints(store: MapStore, keypoints: int | None = None) -> int:

@@ -19,12 +19,13 @@ from sareloc.errors import PhotoError, PositionError
 from sareloc.maps.examine import Tally, pick_new
 from sareloc.maps.store import MapPhoto, MapStore
 from sareloc.models.place_model import PlaceModel
-from sareloc.photos import Geotag, PhotoSource, read_focal_35mm, read_source
+from sareloc.photos import Geotag, PhotoSource, SizeRule, read_focal_35mm, read_source
+from sareloc.photos.decoding import target_size
+from sareloc.photos.finding import FRAME
 
 if TYPE_CHECKING:
     from sareloc.geometry.local_features import LocalFeatureExtractor
 
-SCHEME = "frame://"
 AT_ONCE = 32  # sources whose images are in memory
 
 Frame = tuple[PhotoSource, MapPhoto]
@@ -44,8 +45,13 @@ def chunks(sources: Iterable[PhotoSource]) -> Iterator[list[PhotoSource]]:
         yield chunk
 
 
-def split_sources(sources: Sequence[PhotoSource], tally: Tally) -> tuple[dict[Path, Geotag], list[Frame]]:
-    """The sources that are files, with their geotags, and the others; those without a position are counted."""
+def split_sources(
+    sources: Sequence[PhotoSource], size: SizeRule, tally: Tally
+) -> tuple[dict[Path, Geotag], list[Frame]]:
+    """The sources that are files, with their geotags, and the others.
+
+    Those without a position, and images that cannot be decoded or do not fit the model's `size`, are counted.
+    """
     files: dict[Path, Geotag] = {}
     frames: list[Frame] = []
     for source in sources:
@@ -56,7 +62,7 @@ def split_sources(sources: Sequence[PhotoSource], tally: Tally) -> tuple[dict[Pa
             elif isinstance(source.image, str | Path):
                 files[Path(source.image)] = geotag
             else:
-                frames.append((source, _examine(source, geotag)))
+                frames.append((source, _examine(source, geotag, size)))
         except PositionError as error:
             tally.unreadable.append(PhotoError(source.name, str(error)))
         except PhotoError as error:
@@ -90,12 +96,13 @@ def add_frames(
         _add_features(store, images, extractor, keypoints)
 
 
-def _examine(source: PhotoSource, geotag: Geotag) -> MapPhoto:
+def _examine(source: PhotoSource, geotag: Geotag, size: SizeRule) -> MapPhoto:
     image = read_source(source, lambda height, width: (height, width))
     content = source.image if isinstance(source.image, bytes) else image.tobytes()
     height, width = image.shape[:2]
+    target_size(size, height, width, source.name)  # raises PhotoError if the image is too small
     digest = hashlib.sha256(content).digest()
-    return MapPhoto(f"{SCHEME}{source.name}", geotag, width, height, digest, len(content), 0)
+    return MapPhoto(f"{FRAME}{source.name}", geotag, width, height, digest, len(content), 0)
 
 
 def _add_features(

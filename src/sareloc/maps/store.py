@@ -7,6 +7,7 @@ says which object to import for the scheme of an address.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import zlib
@@ -14,13 +15,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 
 from sareloc import __version__
 from sareloc.arrays import Floats, Ints, Vectors
-from sareloc.errors import MapError
+from sareloc.errors import ArgumentError, MapError
 from sareloc.geo import Area
 from sareloc.photos import Geotag, file_of
 from sareloc.photos.finding import is_url
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from sareloc.maps.place_map import PlaceMap
     from sareloc.models.place_model import PlaceModel
 
+T = TypeVar("T")
 Address = str | Path
 """A file, or the address of a map on a server, such as milvus://host:19530/city."""
 
@@ -385,6 +387,22 @@ _EXPECTED: dict[str, tuple[str, Callable[[str], object]]] = {
     "storage": (f"one of {', '.join(PACKINGS)}", PACKINGS.__contains__),
     "map_id": ("32 hexadecimal digits", re.compile("[0-9a-f]{32}").fullmatch),  # it becomes the name of a folder
 }
+
+
+def read_note(store: MapStore, name: str, parse: Callable[[Any], T]) -> T | None:
+    """What `parse` makes of a map's note in JSON; None if there is no such note.
+
+    Raises MapError if the note is not JSON, or if `parse` raises: maps come from anywhere.
+    """
+    text = store.notes().get(name)
+    if text is None:
+        return None
+    try:
+        return parse(json.loads(text))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ArgumentError) as wrong:
+        raise MapError(
+            f"map {store.name} is damaged: its note {name!r} is {shown(text)}. Restore a backup, or build it again"
+        ) from wrong
 
 
 def shown(value: object) -> str:

@@ -36,7 +36,7 @@ def trace_layers(backbone: Backbone) -> tuple[nn.Module, fx.Graph]:
     Raises ArgumentError if the backbone is not a sequence of layers, as transformers.
     """
     if not backbone.is_sequence:
-        raise ArgumentError(f"{backbone.name} is a transformer, whose layers cannot be traced or exported")
+        raise ArgumentError(f"{backbone.name} is a transformer, whose layers are not a sequence that can be traced")
     root = nn.Sequential(*(module for modules in backbone.parts().values() for module in modules))
     return root, _Layers().trace(root)
 

@@ -41,6 +41,10 @@ NOT_UTF8 = "its file or folder name is not UTF-8, so that it cannot be listed in
 TIMES = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")  # names of it in storages
 
 
+FRAME = "frame://"
+"""Scheme of the names of images that are not files, such as a robot's frames (see `PhotoSource`)."""
+
+
 def is_url(text: str | Path) -> bool:
     """Whether this is a URL rather than a path on this machine."""
     return "://" in str(text)
