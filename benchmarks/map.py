@@ -2,7 +2,7 @@
 
     python -m benchmarks.map                  # 10,000, 100,000 and 1,000,000 photos: 5 GB of disk and of memory
     python -m benchmarks.map --photos 100000 --walk white
-    python -m benchmarks.map --photos 10000 --walk white-8448 white --exact    # large descriptors
+    python -m benchmarks.map --photos 10000 --walk white white-8448 --exact    # large descriptors
 
 Descriptors of 512 dimensions are synthetic (see drawn_descriptors.py): "streets" are like those of real street photos
 ("streets-256": with half the dimensions), "white" ones have no structure, the hardest case for an index ("white-8448":
@@ -160,9 +160,11 @@ def main() -> None:
         name, folder, *rest = args.stage
         print(json.dumps(stages[name](Path(folder), *([int(rest[0]), rest[1]] if rest else []))))
         return
-    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-        built = build(Path(folder))
-    print(f"build: {built['photos_per_s']} photos/s; again: {built['skipped_per_s_when_run_again']} skipped/s")
+    built: dict[str, Any] | None = None
+    if not args.exact:  # searching alone
+        with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+            built = build(Path(folder))
+        print(f"build: {built['photos_per_s']} photos/s; again: {built['skipped_per_s_when_run_again']} skipped/s")
     results = []
     for photos in args.photos:
         for walk in args.walk:
