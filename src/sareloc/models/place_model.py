@@ -289,6 +289,24 @@ def run_on(model: PlaceModel, runtime: str) -> RuntimeModel:
     return made
 
 
+def with_whitening(model: PlaceModel, whitening: Whitening) -> PlaceModel:
+    """A model of the same layers, with this whitening after them; raises ArgumentError if it has one already.
+
+    The layers are shared; the fingerprint is another.
+    """
+    if model.whitening is not None:
+        raise ArgumentError(f"{model.name} has a whitening, to {model.dim} dimensions: it cannot get another")
+    if model.dim != len(whitening.mean):
+        raise ArgumentError(f"{model.name} has {model.dim} dimensions, the whitening is of {len(whitening.mean)}")
+    whitening = whitening.to(model.device)
+    whitened = PlaceModel(model.preprocess, model.backbone, model.aggregation, whitening, model.name)
+    whitened.train(model.training)
+    if not isinstance(model, RuntimeModel):
+        return whitened
+    compute = model.compute
+    return RuntimeModel(whitened, model.runtime, lambda images: whitening(compute(images)))
+
+
 class RuntimeModel(PlaceModel):
     """A model that shares the layers of another, and so its fingerprint, and computes `encode` by another runtime."""
 
@@ -296,7 +314,7 @@ class RuntimeModel(PlaceModel):
         super().__init__(model.preprocess, model.backbone, model.aggregation, model.whitening, model.name)
         self.eval()
         self.runtime = runtime
-        self._compute = compute
+        self.compute = compute
 
     @property
     def runs_on(self) -> str:
@@ -323,6 +341,6 @@ class RuntimeModel(PlaceModel):
         with torch.no_grad():
             for rows, pixels in self.preprocess.batches(images, batch):
                 # the first coordinates of a whitened descriptor, scaled to unit length, are the smaller whitening
-                descriptors = self._compute(pixels)
+                descriptors = self.compute(pixels)
                 found[rows] = descriptors if dim is None else F.normalize(descriptors[:, :dim], dim=1)
         return found
