@@ -280,7 +280,7 @@ class Localizer:
 
     def load(self, photos: Sequence[Query]) -> Iterator[QueryImage | QueryPanorama | PhotoError]:
         """The decoded queries, in order; for one that cannot be decoded, the error."""
-        size, detail = self.model.preprocess.size, self.verifier is not None
+        size, detail = self.model.preprocess.resizing, self.verifier is not None
         return read_queries(photos, size, detail=detail, cut=self.views, workers=self.workers)
 
     def _search(self, photos: Sequence[Query], near: Area | None, top: int) -> Iterator[Candidates | PhotoError]:

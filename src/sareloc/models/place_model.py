@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from importlib import import_module
@@ -60,9 +60,14 @@ class ModelSpec:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """The spec as it is stored: the aggregation's options are called "knobs" in files and fingerprints."""
+        """The spec as it is stored: the aggregation's options are called "knobs" in files and fingerprints.
+
+        Bilinear interpolation is not written: files from before there was another keep their fingerprints.
+        """
         stored = asdict(self)
         stored["knobs"] = stored.pop("options")
+        if self.preprocess.interpolation == "bilinear":
+            del stored["preprocess"]["interpolation"]
         return stored
 
     def to_json(self) -> str:
@@ -74,21 +79,23 @@ class ModelSpec:
         """The spec that `to_json` wrote. Raises ArgumentError, which names the field, if it is not one."""
         given = json.loads(text)
         _check_keys(given, {f.name for f in fields(ModelSpec)} - {"options"} | {"knobs"}, "the spec of a model")
-        _check_keys(given["preprocess"], {f.name for f in fields(Preprocess)}, "preprocess of a model")
+        _check_keys(
+            given["preprocess"], {f.name for f in fields(Preprocess)}, "preprocess of a model", {"interpolation"}
+        )
         # JSON has lists where the records hold tuples
         pixels: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given["preprocess"].items()}
         given["options"] = given.pop("knobs")
         return ModelSpec(**{**given, "preprocess": Preprocess(**pixels)})
 
 
-def _check_keys(given: Any, wanted: set[str], what: str) -> None:
+def _check_keys(given: Any, wanted: set[str], what: str, optional: Set[str] = frozenset()) -> None:
     if not isinstance(given, dict):
         raise ArgumentError(f"{what} must be a JSON object, found {given!r}")
     found = set(given)
-    if found != wanted:
+    if found | optional != wanted:
         raise ArgumentError(
             f"{what} must have exactly the fields {', '.join(sorted(wanted))}; "
-            f"missing {sorted(wanted - found)}, unexpected {sorted(found - wanted)}"
+            f"missing {sorted(wanted - found - optional)}, unexpected {sorted(found - wanted)}"
         )
 
 
