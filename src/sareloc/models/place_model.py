@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sareloc.errors import ArgumentError, look_up
-from sareloc.models.aggregation import Aggregation, Option, make_aggregation
+from sareloc.models.aggregation import Aggregation, MixVPR, Option, make_aggregation
 from sareloc.models.backbones import Backbone, make_backbone
 from sareloc.models.preprocess import Image, Preprocess, Resize, autocast
 from sareloc.models.whitening import Whitening
@@ -262,12 +262,27 @@ def make_model(
     """A model with random weights, in evaluation mode; default: the paper's VGG16 + NetVLAD.
 
     `size`: (height, width), a longest side, or None for the photos' own size (see `Preprocess`). `cut`, `train_from`:
-    see `make_backbone`. `options`: the aggregation's, such as `clusters=64`. `rng`: the source of random weights;
-    default: torch's generator.
+    see `make_backbone`. `options`: the aggregation's, such as `clusters=64`; default of mixvpr's `height` and `width`:
+    those of the feature map at `size`, which must be square. `rng`: the source of random weights; default: torch's
+    generator.
     """
     base = make_backbone(backbone, cut=cut, train_from=train_from, rng=rng)
     pixels = Preprocess(base.pixel_mean, base.pixel_std, resize=size)
+    if aggregation == MixVPR.name and not options.keys() & {"height", "width"}:
+        options |= _locations(base, size)
     return PlaceModel(pixels, base, make_aggregation(aggregation, base.channels, options, rng=rng), name=name).eval()
+
+
+def _locations(base: Backbone, size: Resize) -> dict[str, Option]:
+    """Height and width of the feature map of images of one size."""
+    if not isinstance(size, tuple) or size[0] != size[1]:
+        raise ArgumentError(
+            f"mixvpr needs square images, since portrait photos are resized to the transposed size; found {size}: use "
+            "(320, 320), as published, or another square (in a training config: height = 320, width = 320)"
+        )
+    with torch.no_grad():
+        features, _ = base.split(base(torch.zeros(1, 3, *size)))
+    return {"height": features.shape[2], "width": features.shape[3]}
 
 
 def model_from_spec(spec: ModelSpec) -> PlaceModel:
