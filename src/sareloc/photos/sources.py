@@ -13,7 +13,7 @@ from PIL import Image
 
 from sareloc import arrays
 from sareloc.errors import PhotoError
-from sareloc.photos.decoding import SizeRule, target_size
+from sareloc.photos.decoding import RESAMPLINGS, Interpolation, SizeRule, interpolation_of, target_size
 from sareloc.photos.geotags import Geotag
 from sareloc.photos.images import decode
 
@@ -59,11 +59,11 @@ def read_source(source: PhotoSource, size: SizeRule) -> arrays.Image:
         assert isinstance(source.image, str | Path | bytes)
         return decode(source.image, size=size, name=source.name)
     height, width = target_size(size, pixels.shape[0], pixels.shape[1], source.name)
-    return resized(pixels, height, width)
+    return resized(pixels, height, width, interpolation_of(size))
 
 
-def resized(image: arrays.Image, height: int, width: int) -> arrays.Image:
+def resized(image: arrays.Image, height: int, width: int, interpolation: Interpolation = "bilinear") -> arrays.Image:
     """The image at this size, as `decode` resizes; itself if it has that size."""
     if image.shape[:2] == (height, width):
         return image
-    return np.array(Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR))
+    return np.array(Image.fromarray(image).resize((width, height), RESAMPLINGS[interpolation]))

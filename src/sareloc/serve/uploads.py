@@ -22,6 +22,7 @@ from sareloc.errors import MapError, PhotoError, PositionError
 from sareloc.maps import MapFile, MapPhoto, open_map_file
 from sareloc.maps.features import add_missing_features, read_keypoints
 from sareloc.maps.file import name_in_map
+from sareloc.maps.whitening import map_model
 from sareloc.models import PlaceModel
 from sareloc.photos import Geotag, SizeRule, decode, read_exif_geotag
 from sareloc.photos.decoding import open_photo
@@ -159,9 +160,10 @@ class Adder:
             return [_id_of(file, digest) for digest in digests]
 
     def _add_new(self, file: MapFile, new: dict[bytes, NewPhoto]) -> None:
-        dim = None if file.manifest.dim == self.model.dim else file.manifest.dim
+        model = map_model(self.model, file)
+        dim = None if file.manifest.dim == model.dim else file.manifest.dim
         images = [photo.image for photo in new.values()]
-        descriptors = self.model.encode(images, dim=dim, batch=self.batch).numpy()
+        descriptors = model.encode(images, dim=dim, batch=self.batch).numpy()
         folder = photos_folder(self.map_path)
         folder.mkdir(exist_ok=True)
         stored = {digest: _store(folder / f"{digest.hex()}{photo.ending}", photo) for digest, photo in new.items()}
