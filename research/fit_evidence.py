@@ -5,9 +5,9 @@
 A map is built of the database of each training town: Cambridge's train and val parts, TMBuD's west, a drawn town of
 another seed than those that results are reported on. Each query gives two trials, as it is and as if the map did not
 show its place; queries of the other towns are strangers. The score is a softmax regression of "this match is within
-25 m" over the 20 matches of a query; the confidence a logistic regression of "the place is within 25 m" with a weak
-prior around 0. Every town counts the same, whatever its number of queries. Printed: the fitted weights, and the mean
-log loss of each town with weights fitted on the other towns, with those fitted on all, and with those of the package.
+25 m" over the 20 matches of a query; the confidence a logistic regression of "the place is within 25 m", with a
+penalty on large weights. Every town counts the same, whatever its number of queries. Printed: the fitted weights, and
+the mean log loss of each town with weights fitted on the other towns, on all, and with those of the package.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ TOWNS = ("cambridge-train", "cambridge-val", "tmbud-west", "city")
 SHARES = {"query": 0.7, "absent": 0.15, "stranger": 0.15}
 """How much each kind of trial counts."""
 STRANGERS = 50  # of each other town
-PENALTY = 0.01  # of the squares of the weights of the score
-WEAK = 20.0  # standard deviation of the prior of the weights of the confidence
+PENALTY = 0.01  # of the squares of the weights of the score, against a mean loss
+CONFIDENCE_PENALTY = 0.001  # the same for the confidence, but for its constant
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,8 +154,8 @@ def confidence_rows(towns: Sequence[Town]) -> tuple[Floats, Bools, Floats]:
 
 def fit_confidence(towns: Sequence[Town]) -> Floats:
     x, right, counts = confidence_rows(towns)
-    zeros = (0.0,) * x.shape[1]
-    return fit_logistic(x, right, counts * len(x) / counts.sum(), zeros, (WEAK,) * x.shape[1])
+    std = (100.0, *[1 / np.sqrt(2 * CONFIDENCE_PENALTY * len(x))] * (x.shape[1] - 1))
+    return fit_logistic(x, right, counts * len(x) / counts.sum(), (0.0,) * x.shape[1], std)
 
 
 def confidence_loss(weights: Floats, towns: Sequence[Town]) -> float:
