@@ -22,7 +22,7 @@ from sareloc.files import write_atomically
 from sareloc.photos.addresses import Address, View
 from sareloc.photos.decoding import MAX_PIXELS, SizeRule, Source, decode_photo, open_photo, target_size
 from sareloc.photos.finding import read_geotag
-from sareloc.photos.geotags import view_focal_35mm
+from sareloc.photos.geotags import heading_from_exif, view_focal_35mm
 from sareloc.photos.panoramas import UNUSABLE, Panorama, label_of, looks_like_panorama, read_panorama
 from sareloc.photos.write_geotags import exif_bytes
 
@@ -75,8 +75,8 @@ def cut_photo(
     panorama = read_panorama(photo, name=name)
     if panorama is None and options.untagged:
         with open_photo(photo, name=name) as image:
-            size = image.size
-        panorama = Panorama(*size) if looks_like_panorama(*size) else None
+            size, heading = image.size, heading_from_exif(image.getexif())
+        panorama = Panorama(*size, heading_deg=heading) if looks_like_panorama(*size) else None
     if panorama is None:
         return None, ()
     views = views_of(panorama, options)
