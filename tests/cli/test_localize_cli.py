@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 
 import gpxpy
+import numpy as np
 import pytest
 from cyclopts import App
 from PIL import Image
@@ -133,6 +134,19 @@ def test_a_photo_without_its_last_bytes_is_answered_with_a_note(
 
 
 @pytest.mark.parametrize("form", ["--json", "--csv", "--geojson", "--top=1"])
+def test_a_photo_that_may_be_a_sphere_is_named_and_answered(
+    town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wall = np.kron(np.tile(view(1, 0), (1, 2, 1)), np.ones((4, 4, 1), np.uint8))
+    wide = write_view(tmp_path / "wide.jpg", wall[:256, :512], None)
+    assert localize(town, wide) == 0
+    told = capsys.readouterr()
+    assert len(told.out.splitlines()) == 1
+    assert f"{wide} is 2:1 as a 360° photo, without GPano tags" in told.err
+    assert localize(town, wide, "--panorama") == 0
+    assert "360°" not in capsys.readouterr().err
+
+
 def test_a_name_that_is_not_utf8_is_answered(
     form: str, town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -38,7 +38,7 @@ from sareloc.maps.examine import (
 )
 from sareloc.maps.expand import Expanded, check_view_options, outdated
 from sareloc.maps.features import read_keypoints
-from sareloc.maps.frames import add_frames, are_sources, chunks, split_sources
+from sareloc.maps.frames import add_frames, are_sources, chunks, cut_panoramas, split_sources
 from sareloc.maps.store import (
     Entry,
     MapManifest,
@@ -123,7 +123,7 @@ def build_map(
     """Build a map of photos, or continue one that was begun.
 
     `photos`: a folder (with its subfolders), or folders and files; or records of `PhotoSource` with their own geotags,
-    also from a stream, of which a few are in memory at a time. `out`: a file (.gpkg) or a server address
+    also from a stream, of which a few are in memory at a time, and of which 360° photos become views, too. `out`: a file (.gpkg) or a server address
     (milvus://host:19530/city); the map is created when the first photos are written. Positions come from the table
     `geotags`, a file or the geotags by photo (default: geotags.csv or another table in the folder, see
     `find_geotagged`), else by `read_geotag`, else from the tracks in `track` at the photos' times; photos without a
@@ -152,7 +152,7 @@ def build_map(
             tally = adding.add(found.in_place_of(listing), progress)
         features, notes = target.add_features(model.runs_on, workers, progress)
         report = make_report(tally, target.gone(), (*listing.notes, *found.notes, *notes), start, features)
-        report = replace(report, panoramas=found.panoramas)
+        report = replace(report, panoramas=found.panoramas + tally.panoramas)
     if target.store is not None:
         build_index(out)
     return report
@@ -319,7 +319,8 @@ class _Adding:
         tally, model = Tally(), self.model()
         extractor: LocalFeatureExtractor | None = None
         with tqdm(sources, desc="map", unit="image", disable=None if progress else True) as bar:
-            for chunk in chunks(bar):
+            for chunk in chunks(cut_panoramas(bar, self.target.views, tally)):
+                self.target.unnoted_views |= tally.panoramas > 0
                 files, frames = split_sources(chunk, model.preprocess.size, tally)
                 if files:
                     tags = {os.path.abspath(file): tag for file, tag in files.items()}
