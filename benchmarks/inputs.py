@@ -33,12 +33,12 @@ from sareloc.describe import describe
 from sareloc.evaluation.metrics import percent_interval
 from sareloc.geo import distance_m
 from sareloc.loading import load_images
-from sareloc.localize import Fix, Localizer
+from sareloc.localize import Fix, Localizer, walk_clock_offset
 from sareloc.maps import PlaceMap, build_map
 from sareloc.models import PlaceModel, load_model
-from sareloc.photos import Address, TrackOptions, ViewOptions, estimate_offset, find_photos, read_geotag, read_track
+from sareloc.photos import Address, TrackOptions, ViewOptions, find_photos, read_geotag, read_time, read_track
 from sareloc.photos.video_geotags import frames_on_track
-from sareloc.photos.videos import frame_time, video_frames
+from sareloc.photos.videos import video_frames
 from sareloc.photos.views import cut_photo
 
 PARTS = ("maps", "drive", "speed")
@@ -186,13 +186,7 @@ def localize_drive(args: argparse.Namespace, model: PlaceModel) -> dict[str, Any
         seconds = time.monotonic() - start
         answers = [fix for fix in fixes if isinstance(fix, Fix)]
         rows = np.searchsorted(drive.times_s, times + 1e-6, side="right") - 1
-        shown = [frame_time(folder / "drive.mp4", float(at)) for at in times]
-        placed = [
-            (when, fix.latlon) for when, fix in zip(shown, answers, strict=True) if fix.latlon is not None and when
-        ]
-        offset = estimate_offset(
-            [when for when, _ in placed], [latlon for _, latlon in placed], read_track(folder / "drive.gpx")
-        )
+        offset = walk_clock_offset(fixes, [read_time(frame) for frame in frames], read_track(folder / "drive.gpx"))
         headings = [
             abs((fix.heading_deg - drive.headings_deg[row] + 180) % 360 - 180)
             for fix, row in zip(answers, rows, strict=True)

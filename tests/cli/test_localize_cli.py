@@ -133,7 +133,6 @@ def test_a_photo_without_its_last_bytes_is_answered_with_a_note(
     assert re.search(r"cut\.jpg: truncated", told.err)
 
 
-@pytest.mark.parametrize("form", ["--json", "--csv", "--geojson", "--top=1"])
 def test_a_photo_that_may_be_a_sphere_is_named_and_answered(
     town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -147,6 +146,7 @@ def test_a_photo_that_may_be_a_sphere_is_named_and_answered(
     assert "360°" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("form", ["--json", "--csv", "--geojson", "--top=1"])
 def test_a_name_that_is_not_utf8_is_answered(
     form: str, town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

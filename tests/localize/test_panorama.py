@@ -68,9 +68,7 @@ def test_one_fix_with_the_heading_of_the_middle(town: Localizer, query: Path) ->
 
 
 def test_a_record_of_a_360_photo_is_cut_by_its_tags_and_pixels_if_asked_for(town: Localizer, query: Path) -> None:
-    asked = Localizer(
-        town.model, town.place_map, Search(verify=8), min_confidence=0, views=ViewOptions(untagged=True)
-    )
+    asked = Localizer(town.model, town.place_map, Search(verify=8), min_confidence=0, views=ViewOptions(untagged=True))
     for localizer, image in ((town, query), (town, query.read_bytes()), (asked, sphere(2, 75.0))):
         fix = localizer.localize(PhotoSource("front/1", image))
         assert distance_m([fix.latlon], [position(2)])[0] < 1

@@ -215,11 +215,12 @@ def test_a_view_of_a_stream_has_the_pixels_and_focal_length_of_the_view_of_a_fil
     of_file = cut_source(PhotoSource("a", file), options)
     of_bytes = cut_source(PhotoSource("a", file.read_bytes()), options)
     of_pixels = cut_source(PhotoSource("a", draw_panorama(FULL)), options)
-    assert of_file and of_bytes and of_pixels
+    assert None not in (of_file, of_bytes, of_pixels)
     wanted = decode(str(of_file[0].image))
-    np.testing.assert_array_equal(of_bytes[0].image, wanted)  # type: ignore[arg-type]
-    np.testing.assert_array_equal(of_pixels[0].image, wanted)  # type: ignore[arg-type]
-    assert of_pixels[0].focal_35mm == of_file[0].focal_35mm == pytest.approx(np.hypot(36, 24) * 2 / 5)  # by the diagonal
+    np.testing.assert_array_equal(of_bytes[0].image, wanted)
+    np.testing.assert_array_equal(of_pixels[0].image, wanted)
+    by_diagonal = np.hypot(36, 24) * 2 / 5
+    assert of_pixels[0].focal_35mm == of_file[0].focal_35mm == pytest.approx(by_diagonal)
 
 
 def test_what_is_not_cut_of_a_stream_is_noted(model: PlaceModel, tmp_path: Path) -> None:

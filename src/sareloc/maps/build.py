@@ -123,20 +123,20 @@ def build_map(
     """Build a map of photos, or continue one that was begun.
 
     `photos`: a folder (with its subfolders), or folders and files; or records of `PhotoSource` with their own geotags,
-    also from a stream, of which a few are in memory at a time, and of which 360° photos become views, too. `out`: a file (.gpkg) or a server address
-    (milvus://host:19530/city); the map is created when the first photos are written. Positions come from the table
-    `geotags`, a file or the geotags by photo (default: geotags.csv or another table in the folder, see
-    `find_geotagged`), else by `read_geotag`, else from the tracks in `track` at the photos' times; photos without a
-    position are skipped and listed. Photos in the map whose position, heading or time has changed are updated and keep
-    their descriptors. Videos, given or in folders, become frames along the tracks (see `frames_on_track`). `dim`: keep
-    the first `dim` dimensions of the descriptors; default: all. `storage`: type of the numbers of a descriptor in a
-    file. `keypoints`: of the local features of each photo, which are then computed for all photos of the map that have
-    none, and which a server does not store; 0: no local features; default: those of the map, 1024 if it has none (see
-    `add_local_features`). `views`: how 360° photos, which have GPano tags, are cut into views; default: as before in
-    this map, else twelve around. A view is stored as its file with the direction behind the name (see
-    `sareloc.photos.addresses`). `batch`: photos in one forward pass and one transaction. `workers`: processes that
-    decode photos; 0: this one. Raises MapError if the map was built by another model, has local features with another
-    number of keypoints, or other views, PhotoError if there are no photos.
+    also from a stream, of which a few are in memory at a time, and of which 360° photos become views, too. `out`: a
+    file (.gpkg) or a server address (milvus://host:19530/city); the map is created when the first photos are written.
+    Positions come from the table `geotags`, a file or the geotags by photo (default: geotags.csv or another table in
+    the folder, see `find_geotagged`), else by `read_geotag`, else from the tracks in `track` at the photos' times;
+    photos without a position are skipped and listed. Photos in the map whose position, heading or time has changed are
+    updated and keep their descriptors. Videos, given or in folders, become frames along the tracks (see
+    `frames_on_track`). `dim`: keep the first `dim` dimensions of the descriptors; default: all. `storage`: type of the
+    numbers of a descriptor in a file. `keypoints`: of the local features of each photo, which are then computed for all
+    photos of the map that have none, and which a server does not store; 0: no local features; default: those of the
+    map, 1024 if it has none (see `add_local_features`). `views`: how 360° photos, which have GPano tags, are cut into
+    views; default: as before in this map, else twelve around. A view is stored as its file with the direction behind
+    the name (see `sareloc.photos.addresses`). `batch`: photos in one forward pass and one transaction. `workers`:
+    processes that decode photos; 0: this one. Raises MapError if the map was built by another model, has local features
+    with another number of keypoints, or other views, PhotoError if there are no photos.
     """
     start, given = time.monotonic(), None if are_sources(photos) else cast(Given, photos)
     files = [] if given is None else list_photos(given, videos=True)

@@ -32,7 +32,8 @@ class PhotoSource:
     position: tuple[float, float] | None = None
     """Latitude, longitude in degrees, WGS84; None: unknown, as of a query."""
     heading_deg: float | None = None
-    """Compass direction of the optical axis, clockwise from north, 0 <= heading < 360; of the middle of a 360° photo."""
+    """Compass direction of the optical axis, clockwise from north, 0 <= heading < 360; of a 360° photo that of its
+    middle."""
     time: float | None = None
     """Seconds since 1970 in UTC."""
     focal_35mm: float | None = None

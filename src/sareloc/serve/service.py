@@ -64,7 +64,9 @@ class Service:
         self.queries = BatchQueue[Query, Fix](
             live.localize, batch=batch, bound=limits.queue, name="localize", observe=self._batches.observe
         )
-        self.additions = BatchQueue[NewPhoto, tuple[int, ...]](self.adder.add, batch=batch, bound=limits.queue, name="add")
+        self.additions = BatchQueue[NewPhoto, tuple[int, ...]](
+            self.adder.add, batch=batch, bound=limits.queue, name="add"
+        )
         self.heatmaps = BatchQueue[Image, bytes](self._draw_heatmaps, batch=1, bound=HEATMAP_QUEUE, name="heat")
         self.pairs = BatchQueue[Pair, InlierPairs | None](
             live.inlier_pairs, batch=1, bound=INLIERS_QUEUE, name="inliers"

@@ -157,6 +157,7 @@ def examine_upload(
     geotag = read_exif_geotag(upload.content) or position
     if geotag is None:
         return PhotoError(upload.name, "has no position: send one in the fields lat and lon")
+    images: tuple[NewImage, ...]
     if panorama is None:
         images = (NewImage(pixels[0], geotag, width, height),)
     else:
