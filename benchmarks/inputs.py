@@ -27,7 +27,7 @@ from benchmarks.measuring import about
 from tqdm import tqdm
 
 from sareloc.arrays import Bools, Floats
-from sareloc.city import draw_drive, draw_places
+from sareloc.city import draw_drive, draw_places, make_drive
 from sareloc.datasets import load_dataset
 from sareloc.describe import describe
 from sareloc.evaluation.metrics import percent_interval
@@ -80,17 +80,8 @@ def draw_town(args: argparse.Namespace, *, panoramas: bool) -> Path:
 
 def draw_video(args: argparse.Namespace, number: int, weather: str) -> tuple[Path, Any]:
     folder: Path = args.work / f"drive{number}"
-    drive = draw_drive(
-        folder,
-        args.seed,
-        args.size,
-        number=number,
-        seconds=args.seconds,
-        frame_size=(360, 640),
-        weather=weather,
-        device=args.device,
-        progress=True,
-    )
+    drive = make_drive(args.seed, args.size, number=number, seconds=args.seconds, weather=weather)
+    draw_drive(drive, folder, frame_size=(360, 640), device=args.device, progress=True)
     return folder, drive
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from sareloc.city import draw_drive, draw_places
+from sareloc.city import draw_drive, draw_places, make_drive
 from sareloc.datasets import DATASETS, Check, Places, check_places, load_dataset
 from sareloc.errors import ArgumentError
 from sareloc.figures import draw_dataset, save_figure
@@ -36,7 +36,8 @@ def check(
     """Check a dataset: photos, extent, sources of positions, queries with a positive, missing and unreadable files.
 
     Of the sources of positions (a table, EXIF, XMP, Takeout JSON, file name), in this order, the first that has one is
-    used; positions of others are noted if they are more than 50 m away. The exit status is 1 if a file is missing or cannot be read.
+    used; positions of others are noted if they are more than 50 m away. The exit status is 1 if a file is missing or
+    cannot be read.
 
     Parameters
     ----------
@@ -261,10 +262,11 @@ def drive(
         Standard deviation in metres of the track's error to the east and to the north.
     """
     where = find_device(device, TORCH_DEVICES)
-    found = draw_drive(
-        out, seed, size, split, number=number, seconds=seconds, fps=fps, frame_size=_frame_size(frame, "--frame"),
-        weather=weather, clock_offset_s=clock_offset_s, gps_noise_m=gps_noise_m, device=where, progress=True,
+    found = make_drive(
+        seed, size, split, number=number, seconds=seconds, fps=fps, weather=weather, clock_offset_s=clock_offset_s,
+        gps_noise_m=gps_noise_m,
     )  # fmt: skip
+    draw_drive(found, out, frame_size=_frame_size(frame, "--frame"), device=where, progress=True)
     print(f"{len(found.poses):,} frames and {len(found.track_times):,} track points written to {out}")
 
 
