@@ -23,6 +23,7 @@ def run(script: str, monkeypatch: pytest.MonkeyPatch, *words: object) -> None:
     runpy.run_path(str(ROOT / "examples" / script), run_name="__main__")
 
 
+@pytest.mark.slow
 def test_a_stream_of_frames_is_mapped_and_localized(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

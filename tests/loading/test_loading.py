@@ -180,6 +180,19 @@ def test_few_photos_start_few_workers(photos: list[Path]) -> None:
 
 
 @linux
+def test_workers_never_see_ctrl_c(photos: list[Path]) -> None:
+    """From their first instruction on: SIGINT is blocked in the process that starts."""
+    before = children()
+    images = load_images(photos[:1], half, workers=1)
+    next(images)
+    (worker,) = children() - before
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{worker}/status").read_text().splitlines())
+    assert int(status["SigBlk"], 16) & (1 << (signal.SIGINT - 1))
+    images.close()
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+@linux
 def test_a_worker_killed_once_costs_nothing(tmp_path: Path) -> None:
     paths = [save(tmp_path / f"{n}.jpg", 48, 64 + n, seed=n) for n in range(6)]
     before, killed = children(), []
@@ -223,8 +236,10 @@ def test_workers_that_cannot_start_say_so(photos: list[Path], monkeypatch: pytes
         next(load_images(photos, half, workers=2))
 
 
+# A signal may arrive just before a blocking read, which then goes on: a caller that is interrupted sleeps in a loop.
 SCRIPT = """
-import signal, sys
+import signal, sys, time
+heard = []
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it, and so would its children
 from sareloc.loading import load_images
 print("script runs", flush=True)
@@ -281,7 +296,7 @@ def test_a_script_without_a_guard_runs_once(photos: list[Path], tmp_path: Path) 
 
 
 def test_ctrl_c_ends_caller_and_workers_quietly(photos: list[Path], tmp_path: Path) -> None:
-    with started("sys.stdin.read()", photos[0], tmp_path) as process:
+    with started("while True: time.sleep(0.01)", photos[0], tmp_path) as process:
         wait_for(process, "loading")
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to everybody
         process.wait(DEADLINE_S)
@@ -294,7 +309,14 @@ def test_ctrl_c_ends_caller_and_workers_quietly(photos: list[Path], tmp_path: Pa
 
 def test_ctrl_c_is_the_callers_to_answer(photos: list[Path], tmp_path: Path) -> None:
     """A caller that goes on after Ctrl-C, as one that saves its work first, still has its workers."""
-    then = "signal.signal(signal.SIGINT, lambda *_: print('heard', flush=True)); print('ready', flush=True); input()"
+    then = """
+        signal.signal(signal.SIGINT, lambda *_: heard.append(True))
+        print("ready", flush=True)
+        while not heard:
+            time.sleep(0.01)
+        print("heard", flush=True)
+        input()
+    """
     with started(then, photos[0], tmp_path) as process:
         wait_for(process, "ready")
         os.killpg(process.pid, signal.SIGINT)

@@ -191,6 +191,7 @@ def test_tensorboard_gets_the_same_numbers(tmp_path: Path) -> None:
     assert "recall_5" not in written.Tags()["scalars"]  # no validation set
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_any_moment_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     script = [sys.executable, "-m", "tests.training.killed_run", str(tmp_path / "killed")]
     root = Path(__file__).resolve().parents[2]

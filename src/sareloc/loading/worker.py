@@ -25,6 +25,7 @@ import struct
 import subprocess
 import sys
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,8 +68,7 @@ def serve(files: list[int]) -> None:
     """Answer requests on standard input until it ends. `files`: of the shared buffers; none: send pixels."""
     buffers = [SharedBuffer(file) for file in files]
     answers: dict[tuple[int, int], tuple[int, int]] = {}
-    # Ctrl-C reaches all processes of the group: the caller decides, and ends this process
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # see `_ctrl_c_blocked`; for systems without signal masks
     requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # output of libraries must not mix with the replies
     early: deque[list[Any]] = deque()  # requests read while waiting for a size
@@ -138,6 +138,22 @@ class Request:
     loaded: Future[Loaded] = field(default_factory=Future)
     deaths: int = 0
     """Workers that died while they decoded it."""
+
+
+@contextlib.contextmanager
+def _ctrl_c_blocked() -> Iterator[None]:
+    """Processes that this thread starts here never see SIGINT, not even while Python starts in them.
+
+    Ctrl-C reaches all processes of a terminal's group: the caller decides, and ends its workers.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _DiedError(Exception):
@@ -236,13 +252,14 @@ class Worker:
         files = [os.memfd_create("sareloc-photos") for _ in range(DEPTH)] if can_share else []
         self._buffers = [SharedBuffer(file) for file in files]
         self._sent = self._answered = 0
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", START, json.dumps([[str(folder) for folder in sys.path], files])],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, **ONE_THREAD},
-            pass_fds=files,
-        )
+        with _ctrl_c_blocked():
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", START, json.dumps([[str(folder) for folder in sys.path], files])],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={**os.environ, **ONE_THREAD},
+                pass_fds=files,
+            )
         try:
             self._reply()
         except _DiedError:
