@@ -252,8 +252,8 @@ def _digests(photo: NewPhoto) -> list[bytes]:
 def _has_images(file: MapFile, path: Path) -> bool:
     """Whether the map has this photo, or a view of it."""
     name = name_in_map(file.path, path)
-    count = "SELECT count(*) FROM photos WHERE file = ? OR substr(file, 1, ?) = ?"
-    return bool(file.query(count, (name, len(name) + 1, f"{name}#"))[0][0])
+    find = "SELECT 1 FROM photos WHERE file = ? OR (file > ? AND file < ?) LIMIT 1"
+    return bool(file.query(find, (name, f"{name}#", f"{name}$")))  # "$" follows "#": names of views are between them
 
 
 def _remove_stored(path: Path) -> None:
