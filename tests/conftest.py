@@ -15,6 +15,11 @@ import hypothesis
 import pytest
 import torch
 
+# The networks of tests are small: with more threads than free cores, their convolutions take many times as long.
+if "OMP_NUM_THREADS" not in os.environ:
+    os.environ["OMP_NUM_THREADS"] = "1"  # also of the processes that tests start
+    torch.set_num_threads(1)
+
 # The default run tries the same examples everywhere, so that it passes or fails for the change at hand alone;
 # "make test-all" draws new ones.
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None)

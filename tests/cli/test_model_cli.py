@@ -40,7 +40,7 @@ def test_info_tells_the_spec_and_the_card(kind: str, tmp_path: Path, capsys: pyt
     lines = capsys.readouterr().out.splitlines()
     for line in (
         f"fingerprint: {json.loads(told_json(tmp_path / kind, capsys))['fingerprint']}",
-        "photos: resized to 64 x 64 pixels",
+        "photos: resized to 64 x 64 pixels, bilinear",
         "backbone: alexnet, up to conv5",
         "aggregation: avg",
         "whitening: none",
@@ -139,7 +139,7 @@ def test_a_published_file_is_a_model_wherever_one_is_named(
     assert load_model(published).fingerprint() == load_published(published).fingerprint()
     run("info", published)
     lines = capsys.readouterr().out.splitlines()
-    assert "photos: resized to at most 640 pixels" in lines
+    assert "photos: resized to at most 640 pixels, bilinear" in lines
     assert "aggregation: cosplace (out_dim 8)" in lines
     write_town(tmp_path / "photos", 3)
     app(

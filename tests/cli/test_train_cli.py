@@ -7,19 +7,30 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.models.transformers import TINY, dinov2_shapes, random_tensors, tiny_transformers  # noqa: F401
+from tests.models.transformers import dinov2_shapes, random_tensors
 from tests.training.tiny_dataset import SIDE, tiny_pixels, write_dataset
 
 from sareloc.cli import app, main
 from sareloc.errors import ArgumentError, DatasetError
-from sareloc.models import fit_whitening, load_model, make_model, read_checkpoint_manifest, save_checkpoint
+from sareloc.models import (
+    fit_whitening,
+    load_model,
+    make_backbone,
+    make_model,
+    read_checkpoint_manifest,
+    save_checkpoint,
+)
+from sareloc.models.backbones import BACKBONES, VITS, ViT, vit_architecture
 from sareloc.training import TrainingConfig, read_config
 
 Config = Callable[..., tuple[str | Path, ...]]
@@ -279,20 +290,67 @@ def test_a_mistake_is_one_line_and_exit_status_1(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.usefixtures("tiny_transformers")
 def test_a_transformer_with_salad_is_trained_from_published_weights(
-    dataset: Path, tmp_path: Path, config: Config
+    dataset: Path, tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its frozen blocks are computed once; its token passes through the cached features."""
-    torch.save(random_tensors(dinov2_shapes(TINY["dinov2-tiny"])), tmp_path / "dinov2.pth")
-    options = config(**QUICK, train_from="block1", height=126, width=126, keep="features", loss="sare-joint", dim=0)
-    new = ("--backbone", "dinov2-tiny", "--aggregation", "salad", "--weights", tmp_path / "dinov2.pth")
+    """The documentation's recipe. Frozen blocks are computed once; the token passes through the cached features."""
+    small = ViT(24, 12, 2)
+    monkeypatch.setitem(VITS, "dinov2-small", small)
+    monkeypatch.setitem(BACKBONES, "dinov2-small", vit_architecture("dinov2-small", small))
+    torch.save(random_tensors(dinov2_shapes(small)), tmp_path / "dinov2.pth")
+    smaller: dict[str, object] = {"height": 126, "width": 126, "keep": "features", "dim": 0, "lr": 0.01}
+    options = config(**written_recipes()["dinov2"] | QUICK | smaller)
+    new = ("--backbone", "dinov2-small", "--aggregation", "salad", "--weights", tmp_path / "dinov2.pth")
     run(dataset, *new, "--out", tmp_path / "run", *options, "--epochs", "1")
     assert (tmp_path / "run/history.csv").read_text().count("\n") == 3  # a header, and two epochs
     before, state = load_model(tmp_path / "run/model.safetensors"), load_file(tmp_path / "run/state.safetensors")
-    assert (before.backbone.name, before.aggregation.name, before.dim) == ("dinov2-tiny", "salad", 8448)
+    assert (before.backbone.name, before.aggregation.name, before.dim) == ("dinov2-small", "salad", 8448)
     now = {name: state[key] for name in before.state_dict() for key in state if key == f"model.{name}"}
     assert now.keys() == before.state_dict().keys()
     changed = {name for name, tensor in now.items() if not tensor.equal(before.state_dict()[name])}
-    assert {name.rsplit(".", 2)[0] for name in changed} >= {"backbone.blocks.1.attn", "aggregation.score"}
-    assert not any(name.startswith(("backbone.embed", "backbone.blocks.0")) for name in changed)
+    trained = {".".join(name.split(".")[:3]) for name in changed if name.startswith("backbone.")}
+    assert trained == {"backbone.blocks.10", "backbone.blocks.11", "backbone.norm.weight", "backbone.norm.bias"}
+    assert any(name.startswith("aggregation.score") for name in changed)
+
+
+def written_recipes() -> dict[str, dict[str, Any]]:
+    """The config files in the documentation, by name."""
+    page = (Path(__file__).parents[2] / "docs/how-to/train.md").read_text()
+    return {
+        name: tomllib.loads(text) for name, text in re.findall(r"```toml\n# (\w+)\.toml\n(.*?)```", page, re.DOTALL)
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "backbone"), [("dinov2", "dinov2-b"), ("lite", "efficientnet-lite0"), ("resnet50", "resnet50")]
+)
+def test_recipes_of_the_documentation_fit_their_backbones(name: str, backbone: str) -> None:
+    written = TrainingConfig(**written_recipes()[name])
+    with torch.device("meta"):
+        base = make_backbone(backbone, train_from=written.train_from)
+    assert written.train_from in base.part_names()
+    assert (written.height or 0) % (14 if backbone.startswith("dinov2") else 16) == 0
+
+
+@pytest.mark.parametrize(("size", "locations"), [((64, 64), 4), ((100, 100), 7)])
+def test_a_new_mixvpr_is_made_for_the_training_size(size: tuple[int, int], locations: int) -> None:
+    model = make_model("resnet18", "mixvpr", size=size, out_channels=6)
+    assert (model.aggregation.options()["height"], model.aggregation.options()["width"]) == (locations, locations)
+    photos = [np.zeros((90, 120, 3), np.uint8), np.zeros((120, 90, 3), np.uint8)]
+    assert model.encode(photos).shape == (2, 24)
+
+
+def test_a_new_mixvpr_needs_square_images(dataset: Path, tmp_path: Path) -> None:
+    torch.save({}, tmp_path / "w.pth")
+    with pytest.raises(ArgumentError, match=r"square images.*\(480, 640\).*height = 320"):
+        run(
+            dataset,
+            "--backbone",
+            "resnet18",
+            "--aggregation",
+            "mixvpr",
+            "--weights",
+            tmp_path / "w.pth",
+            "--out",
+            tmp_path / "run",
+        )

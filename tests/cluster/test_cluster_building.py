@@ -272,3 +272,19 @@ def test_a_first_build_that_fails_leaves_no_map(model: PlaceModel, tmp_path: Pat
     with pytest.raises(ArgumentError, match=r"\.gpkg"):
         build(model, tmp_path / "photos", tmp_path / "town.txt")
     assert [path.name for path in tmp_path.iterdir()] == ["photos"]
+
+
+def test_workers_project_by_the_maps_own_whitening(model: PlaceModel, tmp_path: Path, packets: list[str]) -> None:
+    write_town(tmp_path / "photos", 9)
+    options: dict[str, Any] = {"dim": 5, "storage": "float32", "keypoints": 0, "progress": False}
+    alone, joint = tmp_path / "alone.gpkg", tmp_path / "joint.gpkg"
+    build_map(model, tmp_path / "photos", alone, **options)
+    report = build_map_on_cluster(model, tmp_path / "photos", joint, cluster="ray://local", packet=4, **options)
+    assert (report.added, report.notes) == (9, ())
+    one, other = records(alone), records(joint)
+    for name, (_, vector) in one.items():
+        np.testing.assert_allclose(other[name][1], vector, atol=1e-4)
+    write_photo(tmp_path / "photos" / "late.jpg", 77)
+    build_map(model, tmp_path / "photos", alone, **options)
+    build_map_on_cluster(model, tmp_path / "photos", joint, cluster="ray://local", **options)
+    np.testing.assert_allclose(records(joint)["photos/late.jpg"][1], records(alone)["photos/late.jpg"][1], atol=1e-4)

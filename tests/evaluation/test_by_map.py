@@ -49,6 +49,16 @@ def test_the_same_photos_are_found(model: PlaceModel, town: Path, tmp_path: Path
     assert by_map.report().recall[1] > 50
 
 
+def test_a_map_with_its_own_whitening_finds_the_same_photos(model: PlaceModel, town: Path, tmp_path: Path) -> None:
+    out, places = tmp_path / "town.gpkg", load_dataset(town)
+    build_map(model, town / "database", out, dim=16, keypoints=0, progress=False)
+    exact = rank(model, places, progress=False)
+    by_map = rank_by_map(model, places, PlaceMap(out), progress=False)
+    assert by_map.dim == 16 < exact.dim
+    assert by_map.report().recall[1] == pytest.approx(exact.report().recall[1], abs=10)
+    assert by_map.report().recall[1] > 50
+
+
 def test_a_map_of_other_photos_is_refused(model: PlaceModel, town: Path, tmp_path: Path) -> None:
     write_view(tmp_path / "photos" / "elsewhere.jpg", view(1, 1), position(1, 0.0))
     build_map(model, tmp_path / "photos", tmp_path / "other.gpkg", keypoints=0, progress=False)

@@ -65,6 +65,16 @@ class TestApproximateInParts(IndexContract):
         return ShardedIndex(DIM)
 
 
+def test_an_index_is_not_built_for_fewer_vectors_than_its_rotation_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(approximate, "EXACT_NUMBERS", 1000)
+    vectors, index = unit_vectors(321, dim=160), ShardedIndex(160)
+    for count, kind in ((320, "exact"), (321, "approximate")):
+        index.upsert(np.arange(count), vectors[:count])
+        index.build_index()
+        assert index.info().kind == kind
+    assert [approximate.exact_below(dim) for dim in (5, 512)] == [200, 1024]
+
+
 def recall_at_10(found: Hits, truth: Hits) -> float:
     return float(np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found.ids, truth.ids, strict=True)]))
 

@@ -15,7 +15,7 @@ from PIL import Image
 
 from sareloc.errors import ArgumentError, PhotoError, SarelocError
 from sareloc.loading import AHEAD, load_images
-from sareloc.photos import decode
+from sareloc.photos import Resizing, decode
 
 DEADLINE_S = 300.0  # ends a test that hangs
 
@@ -99,6 +99,15 @@ def test_a_worker_asks_once_for_each_size(tmp_path: Path) -> None:
         (20, 32, 3)
     }
     assert sorted(asked) == [(40, 64), (41, 64)]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_interpolation_of_a_rule_reaches_the_workers(photos: list[Path], workers: int) -> None:
+    good = photos[4:7]
+    for row, image in load_images(good, Resizing(half, "bicubic"), workers=workers):
+        full = decode(good[row])
+        expected = Image.fromarray(full).resize((full.shape[1] // 2, full.shape[0] // 2), Image.Resampling.BICUBIC)
+        np.testing.assert_array_equal(image, np.asarray(expected))
 
 
 @linux

@@ -6,18 +6,22 @@ import io
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from tests.maps.small_town import build_map, geotag_of, tiny_model, write_photo
 
 from sareloc import maps
 from sareloc.errors import PhotoError
 from sareloc.localize import Localizer, Search
+from sareloc.localize.queries import QueryImage
 from sareloc.maps import PlaceMap, map_info, open_store, verify_map
 from sareloc.models import PlaceModel
 from sareloc.photos import PhotoSource, exif_bytes, read_source
+from sareloc.training.data import open_inputs
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +54,33 @@ def test_a_stream_becomes_a_map_and_its_frames_are_found(model: PlaceModel, tmp_
     assert fix.matches[0].photo == "frame://front/000003"
     assert fix.matches[0].distance < 1e-3  # the map stores float16
     assert verify_map(path) == []
+
+
+def test_files_frames_queries_and_training_images_are_resized_by_the_models_interpolation(
+    model: PlaceModel, tmp_path: Path
+) -> None:
+    bicubic = PlaceModel(replace(model.preprocess, interpolation="bicubic"), model.backbone, model.aggregation).eval()
+    rough = [np.random.default_rng(n).integers(0, 256, (120, 160, 3), dtype=np.uint8) for n in range(2)]
+    small = [np.asarray(Image.fromarray(image).resize((64, 64), Image.Resampling.BICUBIC)) for image in rough]
+    Image.fromarray(rough[0]).save(tmp_path / "file.png", exif=exif_bytes(geotag_of(0)))
+    path = tmp_path / "town.gpkg"
+    build_map(bicubic, [tmp_path / "file.png"], path, storage="float32")
+    build_map(bicubic, [PhotoSource("frame", rough[1], geotag_of(1).latlon)], path, storage="float32")
+    with open_store(path) as store:
+        ((_, vectors),) = store.records()
+    np.testing.assert_allclose(vectors, bicubic.encode(small).numpy(), atol=1e-5)
+    assert np.abs(vectors - model.encode(rough).numpy()).max() > 1e-3
+    queries = Localizer(bicubic, PlaceMap(path), Search(verify=0)).load(
+        [tmp_path / "file.png", PhotoSource("q", rough[1])]
+    )
+    for query, expected in zip(queries, small, strict=True):
+        assert isinstance(query, QueryImage)
+        np.testing.assert_array_equal(query.image, expected)
+    options: dict[str, Any] = {"size": (64, 64), "workers": 0, "dtype": torch.float32, "device": torch.device("cpu")}
+    for keep in ("pixels", "nothing"):
+        opened = open_inputs(bicubic, [tmp_path / "file.png"], keep=keep, progress=False, **options)  # type: ignore[arg-type]
+        (images,) = opened.inputs.batches([np.array([0])], torch.device("cpu"))
+        np.testing.assert_array_equal(images[0].permute(1, 2, 0).numpy(), small[0])
 
 
 def test_a_stream_again_changes_nothing_and_a_moved_frame_is_updated(model: PlaceModel, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,6 +77,28 @@ def test_the_descriptors_are_those_of_the_views(folder: Path, model: PlaceModel,
         for photo, vector in zip(photos, vectors, strict=True):
             image = decode(store.photo_path(photo.file), size=model.preprocess.size)
             assert np.allclose(model.encode([image]).numpy()[0], vector, atol=2e-3)
+
+
+def test_views_and_ordinary_photos_share_the_maps_own_whitening(
+    folder: Path, model: PlaceModel, tmp_path: Path
+) -> None:
+    path = tmp_path / "town.gpkg"
+    options: dict[str, Any] = {"dim": 5, "storage": "float32", "progress": False}
+    assert build_map(model, folder, path, **options).added == 14
+    late = save_panorama(folder / "late.jpg", np.roll(draw_panorama(FULL), 40, axis=0), HERE, gpano_xmp())
+    assert add_photos(model, [late], path, progress=False).added == 12
+    with open_store(path) as store:
+        stored = store.whitening()
+        assert stored is not None
+        for photos, vectors in store.records():
+            images = [decode(store.photo_path(photo.file), size=model.preprocess.size) for photo in photos]
+            expected = (model.encode(images).numpy() - stored[0]) @ stored[1].T
+            expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+            np.testing.assert_allclose(vectors, expected, atol=1e-3)
+        assert store.count() == 26
+    assert verify_map(path) == []
+    late.unlink()
+    assert len(sync_map(model, folder, path, progress=False).removed) == 12
 
 
 def test_options_are_noted_and_used_by_add_and_sync(folder: Path, model: PlaceModel, tmp_path: Path) -> None:

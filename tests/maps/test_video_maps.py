@@ -88,6 +88,20 @@ def test_the_stored_address_gives_the_frame(drive: Path) -> None:
         assert read_time(frame) == pytest.approx(START + (parse_address(frame).time_s or 0))
 
 
+def test_frames_are_sampled_for_the_maps_own_whitening(drive: Path) -> None:
+    out, model = drive.parent / "map.gpkg", tiny_model()
+    assert build(drive, out, track=on_track(drive), dim=3, storage="float32").added == 5
+    assert build(drive, out, track=on_track(drive, every_m=2.0), dim=3, storage="float32").added > 0
+    with open_store(out) as store:
+        stored = store.whitening()
+        ((photos, vectors),) = store.records()
+    assert stored is not None
+    full = model.encode([decode(drive.parent / photo.file) for photo in photos]).numpy()
+    expected = (full - stored[0]) @ stored[1].T
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(vectors, expected, atol=1e-3)
+
+
 def test_a_repeated_build_finds_all_frames_there_and_a_shorter_step_adds_some(drive: Path) -> None:
     out = drive.parent / "map.gpkg"
     build(drive, out, track=on_track(drive))

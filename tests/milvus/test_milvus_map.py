@@ -266,3 +266,15 @@ def test_refresh_sees_what_others_wrote(lite: str) -> None:
     assert len(seen) == 1
     seen.refresh()
     assert len(seen) == 2
+
+
+def test_a_whitening_of_the_map_is_refused_before_anything_is_created(lite: str, tmp_path: Path) -> None:
+    write_town(tmp_path / "photos", 8)
+    model, path = tiny_model(), tmp_path / "town.gpkg"
+    with pytest.raises(MapError, match=r"no whitening.*server stores none"):
+        build_map(model, tmp_path / "photos", f"{lite}/reduced", dim=5, keypoints=0, progress=False)
+    build_map(model, tmp_path / "photos", path, dim=5, keypoints=0, progress=False)
+    with pytest.raises(MapError, match=r"own whitening.*server stores none"):
+        copy_map(path, f"{lite}/reduced", progress=False)
+    with pytest.raises(MapError, match="reduced"):
+        open_store(f"{lite}/reduced")

@@ -301,10 +301,11 @@ SPECS = {
     "mean": [[NAN, 0, 0], [0, 0], "abc", None, [0, 0, "x"], [0, 0, INF], [0, 0, None], [0, 0, [1]], 3],
     "std": [[0, 1, 1], [1, 1, -1], [1, NAN, 1], [1, 1], "abc", None, [1, 1, INF]],
     "scale": [0, -1, 10**400, NAN, INF, "x", None, [1], True],
+    "interpolation": ["nearest", 3, None, ["bicubic"], {}],
     "resize": [[10**9, 10**9], 10**9, 10**30, [64], [64, 64, 64], "x", 2.5, True, [64.5, 64], [64, None], NAN, 3, -64],
 }
 HOMES = {"clusters": "knobs", "bias": "knobs", "norm": "knobs", "mean": "preprocess", "std": "preprocess"}
-HOMES |= {"scale": "preprocess", "resize": "preprocess"}
+HOMES |= {"scale": "preprocess", "resize": "preprocess", "interpolation": "preprocess"}
 
 
 @pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in SPECS.items() for value in values])

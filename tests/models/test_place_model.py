@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -105,6 +106,18 @@ def test_images_are_brought_to_the_models_size() -> None:
     model = make_model("alexnet", "gem", size=(64, 96))
     resized = [np.asarray(Image.fromarray(photo(120, 200)).resize((96, 64), Image.Resampling.BILINEAR))]
     assert model.encode([photo(120, 200)]).equal(model.encode(resized))
+
+
+def test_models_that_differ_by_interpolation_alone_have_two_fingerprints() -> None:
+    model = make_model("alexnet", "gem", size=(64, 96), rng=torch.Generator().manual_seed(0))
+    bicubic = PlaceModel(replace(model.preprocess, interpolation="bicubic"), model.backbone, model.aggregation).eval()
+    assert bicubic.fingerprint() != model.fingerprint()
+    assert "interpolation" not in model.spec().to_json()  # as in files from before there was another
+    assert ModelSpec.from_json(bicubic.spec().to_json()) == bicubic.spec()
+    resized = np.asarray(Image.fromarray(photo(120, 200)).resize((96, 64), Image.Resampling.BICUBIC))
+    for given in (photo(120, 200), Image.fromarray(photo(120, 200))):
+        assert bicubic.encode([given]).equal(model.encode([resized]))
+        assert not bicubic.encode([given]).equal(model.encode([given]))
 
 
 def test_no_images_give_no_descriptors() -> None:

@@ -27,7 +27,7 @@ from tests.models.transformers import (
 from torch import Tensor
 
 from sareloc.errors import ArgumentError, WeightsError
-from sareloc.models import PlaceModel, load_published, open_checkpoint, save_checkpoint
+from sareloc.models import PlaceModel, Preprocess, load_published, open_checkpoint, save_checkpoint
 from sareloc.models.backbones import VITS
 from sareloc.models.published import PUBLISHED
 
@@ -204,7 +204,7 @@ def test_mixvpr_as_published() -> None:
     resnet = under("backbone.model.", resnet_tensors([3, 4, 6], bottleneck=True))
     shapes = resnet | under("aggregator.", mixvpr_shapes(1024, 400, 1024, 4, 1, 4))
     model = without_values("mixvpr", shapes)
-    assert (model.backbone.name, model.dim, model.preprocess.resize) == ("resnet50", 4096, (320, 320))
+    assert (model.backbone.name, model.dim, model.preprocess) == ("resnet50", 4096, Preprocess(resize=(320, 320)))
 
 
 @pytest.mark.parametrize("size", [(64, 80), (70, 90)])
@@ -213,7 +213,7 @@ def test_boq_on_a_resnet(size: tuple[int, int], tmp_path: Path) -> None:
     state = random_tensors(numbered("backbone.net.", resnet) | under("aggregator.", boq_shapes(256, 6, 3, 2, 4)))
     torch.save(state, tmp_path / "boq.pth")
     model, images = load_published(tmp_path / "boq.pth"), pixels(size)
-    assert (model.name, model.preprocess.resize) == ("resnet18-boq", (384, 384))
+    assert (model.name, model.preprocess) == ("resnet18-boq", Preprocess(resize=(384, 384), interpolation="bicubic"))
     names = dict(zip(numbered("backbone.net.", resnet), resnet, strict=True))
     base = {names[name]: tensor.double() for name, tensor in state.items() if name in names}
     maps = resnet_twin(base, normalised(images), [2, 2, 2], convs=2)
@@ -228,7 +228,8 @@ def test_boq_as_published() -> None:
     shapes = under("backbone.dino.", dinov2_shapes(VITS["dinov2-b"]))
     model = without_values("boq", shapes | under("aggregator.", boq_shapes(768, 384, 64, 2, 32)))
     assert (model.backbone.name, model.backbone.cut) == ("dinov2-b", "block11")
-    assert (model.dim, model.aggregation.options()["heads"], model.preprocess.resize) == (12288, 6, (322, 322))
+    assert (model.dim, model.aggregation.options()["heads"]) == (12288, 6)
+    assert model.preprocess == Preprocess(resize=(322, 322), interpolation="bicubic")
 
 
 # --- on DINOv2 ------------------------------------------------------------------------------------------------------
@@ -311,6 +312,7 @@ def test_anyloc_is_vlad_over_the_values_of_attention(tmp_path: Path, monkeypatch
     torch.save(centres, tmp_path / "c_centers.pt")
     model, images = load_published(tmp_path / "dinov2.pth", centres=tmp_path / "c_centers.pt"), pixels((70, 84))
     seen = tokens_of(state, "", images, "block1-value", "dinov2-tiny-gated")
+    assert model.preprocess == Preprocess(resize=1024, interpolation="bicubic")
     expected = [by_twin(heads.vlad, {"centres": centres}, "", m, t) for m, t in seen]
     assert_computes(model, images, expected, tmp_path)
     torch.save(torch.randn(3, 25), tmp_path / "c_centers.pt")

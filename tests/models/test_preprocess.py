@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
 from sareloc.errors import ArgumentError
 from sareloc.models import Preprocess
+from sareloc.photos import Interpolation
 
 sides = st.integers(64, 6000)
 
@@ -69,6 +71,22 @@ def test_floats_in_0_1_are_the_same_pixels(dtype: torch.dtype) -> None:
     found = Preprocess().normalise((images / 255).to(dtype))
     assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     torch.testing.assert_close(found.float(), Preprocess().normalise(images), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("size", [(64, 80), (150, 130)])
+def test_resizing_is_that_of_torch_with_antialiasing(interpolation: Interpolation, size: tuple[int, int]) -> None:
+    # of middle brightness: Pillow cuts what overshoots 0..255 after each axis, torch after both
+    image = np.random.default_rng(0).integers(80, 176, (120, 100, 3), dtype=np.uint8)
+    ((_, found),) = Preprocess(resize=size, interpolation=interpolation).batches([image], 1)
+    floats = torch.from_numpy(image).permute(2, 0, 1)[None].double()
+    expected = F.interpolate(floats, size=found.shape[2:], mode=interpolation, antialias=True)
+    # Pillow rounds after each axis: half a level, times the sum of the other axis' absolute weights, and another half
+    assert (found.double() - expected).abs().max() <= 1.2
+    other = F.interpolate(
+        floats, size=found.shape[2:], mode="bilinear" if interpolation == "bicubic" else "bicubic", antialias=True
+    )
+    assert (found.double() - other).abs().max() > 5
 
 
 def test_batches_hold_one_size_and_every_row_once() -> None:

@@ -20,7 +20,7 @@ from PIL import Image
 
 import sareloc.photos.decoding as decoding
 from sareloc.errors import ArgumentError, PhotoError
-from sareloc.photos import decode, is_truncated
+from sareloc.photos import Resizing, decode, is_truncated
 
 pytest.importorskip("pillow_heif").register_heif_opener()  # so that Pillow can save HEIC; decode does without
 
@@ -278,6 +278,14 @@ def test_a_small_reduction_is_pillows_own_bilinear() -> None:
     content = encoded(scene(100, 150), "JPEG")
     expected = Image.open(io.BytesIO(content)).resize((90, 60), Image.Resampling.BILINEAR)
     np.testing.assert_array_equal(decode(content, size=lambda height, width: (60, 90)), np.asarray(expected))
+
+
+def test_a_bicubic_rule_is_pillows_own_bicubic() -> None:
+    content = encoded(scene(100, 150), "PNG")
+    full = Image.open(io.BytesIO(content))
+    bicubic = decode(content, size=Resizing(lambda height, width: (60, 90), "bicubic"))
+    np.testing.assert_array_equal(bicubic, np.asarray(full.resize((90, 60), Image.Resampling.BICUBIC)))
+    assert (bicubic != np.asarray(full.resize((90, 60), Image.Resampling.BILINEAR))).any()
 
 
 def test_a_photo_that_the_size_rule_refuses() -> None:

@@ -15,7 +15,7 @@ from tests.photos.video_files import HEIGHT, WIDTH, number_in, numbered, write_v
 
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.geo import wgs84_from_enu
-from sareloc.photos.decoding import Turn, longest_side
+from sareloc.photos.decoding import Resizing, Turn, longest_side
 from sareloc.photos.video_reader import VideoReader
 from sareloc.photos.videos import (
     decode_frame,
@@ -193,6 +193,9 @@ def test_a_size_rule_resizes_as_photos_are(video: Callable[[str], Path]) -> None
     small = decode_frame(path, 0.4, size=lambda height, width: (height // 2, width // 3))
     full = Image.fromarray(decode_frame(path, 0.4))
     np.testing.assert_array_equal(small, full.resize((WIDTH // 3, HEIGHT // 2), Image.Resampling.BILINEAR))
+    bicubic = decode_frame(path, 0.4, size=Resizing(lambda height, width: (height // 2, width // 3), "bicubic"))
+    np.testing.assert_array_equal(bicubic, full.resize((WIDTH // 3, HEIGHT // 2), Image.Resampling.BICUBIC))
+    assert (bicubic != small).any()
 
     def refuse(height: int, width: int) -> tuple[int, int]:
         raise ArgumentError("too small")

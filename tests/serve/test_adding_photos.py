@@ -56,6 +56,17 @@ def test_a_photo_that_was_added_has_local_features_if_the_others_have_them(own_f
     assert first["inliers"] > 10
 
 
+def test_a_photo_that_was_added_is_projected_by_the_maps_own_whitening(own_folder: Path) -> None:
+    path = own_folder / "reduced.gpkg"
+    build_map(street_model(), own_folder / "photos", path, dim=20, keypoints=0, progress=False)
+    photo = new_photo(own_folder, 40)
+    with running(make_app(path, street_model(), serving=Serving(token=TOKEN))) as url:
+        answer = httpx.post(f"{url}/photos", files={"photos": ("a.jpg", photo)}, headers=ALLOWED, timeout=DEADLINE_S)
+        first = httpx.post(f"{url}/localize", content=photo, timeout=DEADLINE_S).json()["matches"][0]
+    assert first["id"] == answer.json()["photos"][0]["id"]
+    assert first["distance"] < 0.02
+
+
 def test_photos_are_kept_beside_the_map_by_their_content(own_client: httpx.Client, own_folder: Path) -> None:
     photo = new_photo(own_folder, 40)
     own_client.post("/photos", files={"photos": ("../../evil.sh", photo)}, headers=ALLOWED)

@@ -10,7 +10,7 @@ import pytest
 from sareloc.errors import ArgumentError
 from sareloc.training import RECIPES, TrainingConfig, recipe
 from sareloc.training.config import LOSSES, option_docs
-from sareloc.training.learners import learning_rate
+from sareloc.training.learners import learning_rate, warmup
 
 
 @pytest.mark.parametrize(
@@ -77,6 +77,12 @@ def test_only_the_triplet_prunes_by_its_margin() -> None:
     assert recipe("netvlad").mining_margin == 0.1
     assert recipe("netvlad", margin=0.3).mining_margin == 0.3
     assert all(recipe(n).mining_margin is None for n in RECIPES if n not in {"netvlad", "crn"})
+
+
+def test_the_learning_rate_rises_linearly_in_the_warm_up() -> None:
+    config = TrainingConfig(warmup_steps=4)
+    assert [warmup(config, step) for step in (0, 1, 3, 4, 400)] == [0.25, 0.5, 1, 1, 1]
+    assert warmup(TrainingConfig(), 0) == 1
 
 
 def test_learning_rate_halves_and_the_refresh_interval_doubles() -> None:

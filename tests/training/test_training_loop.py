@@ -130,7 +130,7 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_adamw_resumes_too(tmp_path: Path) -> None:
-    config = replace(QUICK, optimizer="adamw", lr=0.01, schedule="cosine")
+    config = replace(QUICK, optimizer="adamw", lr=0.01, schedule="cosine", warmup_steps=15)  # an epoch has 10 steps
     straight = tiny_model()
     train(straight, tiny_dataset(), replace(config, epochs=2), out=tmp_path / "a", progress=False)
     again = tiny_model()
@@ -138,6 +138,19 @@ def test_adamw_resumes_too(tmp_path: Path) -> None:
     train(again, tiny_dataset(), replace(halved, patience=0), out=tmp_path / "b", progress=False)
     train(again, tiny_dataset(), halved, out=tmp_path / "b", resume=True, progress=False)
     assert same(weights(straight), weights(again))
+
+
+def test_the_first_step_of_a_warm_up_is_that_part_of_the_whole_step() -> None:
+    def change(warmup_steps: int) -> torch.Tensor:
+        model = tiny_model()
+        before = weights(model)
+        config = replace(QUICK, epochs=1, refresh_every=40, tuples_per_step=40, warmup_steps=warmup_steps)
+        train(model, tiny_dataset(), config, progress=False)
+        return torch.cat([(tensor - before[name]).flatten() for name, tensor in weights(model).items()])
+
+    whole = change(0)
+    assert whole.abs().max() > 1e-4
+    torch.testing.assert_close(change(4), whole / 4, atol=1e-6, rtol=1e-3)
 
 
 def test_geo_classification_resumes_too(tmp_path: Path) -> None:

@@ -99,7 +99,9 @@ def build(
         Default: geotags.csv or another table in the folder, else EXIF, XMP, Takeout JSON, file names. Bad rows are
         listed; the others are used.
     dim
-        Dimensions of the descriptors to keep, the first ones. Default: all.
+        Dimensions of the descriptors to keep: the first ones of a model with a PCA whitening; for other models, such
+        as SALAD, BoQ and MegaLoc, a whitening is fitted on up to 4,096 of the photos and stored in the map.
+        Default: all.
     storage
         Type of the stored descriptors.
     keypoints
@@ -386,10 +388,15 @@ def copy(source: str, target: str, *, as_json: Json = False) -> None:
 def table(found: MapInfo) -> str:
     """`MapInfo` as lines of text."""
     made = found.manifest
+    before = found.whitened_from
+    reduced = "" if before is None else f", whitened from {before:,} dimensions by the map's own whitening"
     lines = [
         ("photos", f"{found.photos:,}{_told_views(found)}"),
         ("model", f"{made.model} {made.fingerprint}"),
-        ("descriptors", f"{made.dim} dimensions, {made.storage if found.file_bytes is not None else 'float32'}"),
+        (
+            "descriptors",
+            f"{made.dim} dimensions, {made.storage if found.file_bytes is not None else 'float32'}{reduced}",
+        ),
         ("index", found.index),
         ("made by", f"{made.made_by}, format {made.format}"),
     ]

@@ -114,7 +114,7 @@ def description(name: str, path: Path, manifest: CheckpointManifest) -> Iterator
             "model": name,
             "file": f"{path}, {_bytes(path) / 1e6:.1f} MB, {manifest.storage}",
             "fingerprint": manifest.fingerprint,
-            "photos": f"resized to {size} pixels" if size else "not resized",
+            "photos": f"resized to {size} pixels, {spec.preprocess.interpolation}" if size else "not resized",
             "backbone": f"{spec.backbone}, up to {spec.cut}",
             "aggregation": f"{spec.aggregation} ({options})" if options else spec.aggregation,
             "whitening": "none" if spec.whitening is None else f"to {spec.whitening} dimensions",
@@ -169,7 +169,7 @@ def export_command(model: str = "default", *, onnx: Path, dim: int | None = None
     """Write a model as one ONNX file: uint8 RGB images (batch, 3, height, width) in, unit descriptors out.
 
     Pixel normalisation is part of the graph; resizing is not: the size rule is printed, and stored in the file's
-    metadata as "resize".
+    metadata as "resize" and "interpolation".
 
     Parameters
     ----------
@@ -195,9 +195,9 @@ def size_rule(preprocess: Preprocess) -> str:
         return "not resized"
     if isinstance(preprocess.resize, int):
         return (
-            f"resized (bilinear, antialiased) so that the longer side is {preprocess.resize} px, aspect kept; "
-            f"smaller photos stay as they are"
+            f"resized ({preprocess.interpolation}, antialiased) so that the longer side is {preprocess.resize} px, "
+            f"aspect kept; smaller photos stay as they are"
         )
     height, width = preprocess.resize
     turned = "" if height == width else f", portrait photos to {width} x {height}"
-    return f"resized (bilinear, antialiased) to {height} x {width} px (height x width){turned}"
+    return f"resized ({preprocess.interpolation}, antialiased) to {height} x {width} px (height x width){turned}"

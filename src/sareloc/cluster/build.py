@@ -20,6 +20,7 @@ from sareloc.maps.build import make_report
 from sareloc.maps.examine import Tally, corrected, pick_new, read_beside
 from sareloc.maps.store import Storage, build_index
 from sareloc.maps.target import Target
+from sareloc.maps.whitening import map_model, prepare_whitening
 from sareloc.models.checkpoint import save_checkpoint
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Geotag, ViewOptions, parse_address
@@ -65,13 +66,16 @@ def build_map_on_cluster(
     """
     if packet < 1:
         raise ArgumentError(f"packet must be 1 or more, found {packet}")
-    start, checkpoint = time.monotonic(), checkpoint_of(model)
+    start = time.monotonic()
     manifest = MapManifest(model.name, model.fingerprint(), dim or model.dim, storage)
     with Target(out, manifest, keypoints, views) as target:
+        wanted, notes = list_wanted(photos, geotags, track, lambda local: target.expand(local, workers, progress))
+        local = [Path(one.where) for one in wanted if not is_url(one.where)]
+        notes += prepare_whitening(target, model, local, batch=batch, workers=workers, progress=progress)
+        checkpoint = checkpoint_of(model if target.store is None else map_model(model, target.store))
         with joined(cluster, len(checkpoint)) as ray:
             work = Work(manifest.dim, batch, workers, None, target.views)
             building = _Building(target, ray, checkpoint, work, packet)
-            wanted, notes = list_wanted(photos, geotags, track, lambda local: target.expand(local, workers, progress))
             building.build(wanted, str(out) if target.backend.has_remote_writers(out) else None, progress)
         features, warnings = target.add_features(None, workers, progress)
         report = make_report(building.tally, target.gone(), (*notes, *warnings), start, features)

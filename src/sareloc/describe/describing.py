@@ -27,7 +27,7 @@ from sareloc.models.backbones import Backbone
 from sareloc.models.fused import fold_norms, fuse_relus
 from sareloc.models.place_model import PlaceModel, RuntimeModel, evaluating
 from sareloc.models.preprocess import MIN_SIDE_PX, cudnn_benchmark
-from sareloc.photos import decode
+from sareloc.photos import Resizing, decode
 
 T = TypeVar("T")
 Pixels = npt.NDArray[np.uint8]
@@ -167,7 +167,7 @@ def describe(
     if compiled is None:
         compiled = len(paths) >= COMPILE_FROM
     with tqdm(total=len(paths), desc="describe", unit="photo", disable=None if progress else True) as bar:
-        groups = _groups(load_images(paths, model.preprocess.size, workers=workers), batch)
+        groups = _groups(load_images(paths, model.preprocess.resizing, workers=workers), batch)
         for (rows, errors), vectors in encode_batches(model, groups, batch=batch, dim=dim, compiled=compiled):
             bar.update(len(rows) + len(errors))
             yield Described(rows, vectors, errors)
@@ -267,7 +267,7 @@ def decode_box(path: Path, box: npt.NDArray[np.float64], margin: float, model: P
         original[:] = height, width
         return model.preprocess.size(height, width)
 
-    image = decode(path, size=size)
+    image = decode(path, size=Resizing(size, model.preprocess.interpolation))
     shrink = np.array(image.shape[:2]) / original
     x0, y0, x1, y1 = box * shrink[[1, 0, 1, 0]] + margin * np.array([-1, -1, 1, 1])
     part = image[max(round(y0), 0) : max(round(y1), 0), max(round(x0), 0) : max(round(x1), 0)]

@@ -20,6 +20,7 @@ from sareloc.describe import Descriptors, describe_all, describe_boxes
 from sareloc.errors import DatasetError, MapError, PhotoError, look_up
 from sareloc.evaluation.judging import NS, PROTOCOLS, Report, evaluate_rankings
 from sareloc.maps import Matches, PlaceMap
+from sareloc.maps.whitening import map_model
 from sareloc.models.place_model import PlaceModel
 
 ROWS_AT_ONCE, QUERIES_AT_ONCE = 16384, 512  # 32 MB of products at a time
@@ -206,7 +207,8 @@ def rank_by_map(
     depth = look_up(PROTOCOLS, places.protocol, "protocol").depth(places, n)
     asked = [places.queries.path(row) for row in range(len(places.queries))]
     dim = place_map.manifest.dim
-    queries = describe_all(model, asked, batch=batch, workers=workers, dim=dim, progress=progress)
+    describer = map_model(model, place_map)
+    queries = describe_all(describer, asked, batch=batch, workers=workers, dim=dim, progress=progress)
     matches = place_map.search(queries.vectors, min(depth, len(places.database)))
     rankings, distances = _rows(matches, places, place_map), np.asarray(matches.distances, dtype=np.float64)
     rankings[list(queries.failures)], distances[list(queries.failures)] = -1, np.inf

@@ -161,8 +161,12 @@ GONE_SHARE = 0.1  # a part with more deleted vectors is built again
 
 
 def exact_below(dim: int) -> int:
-    """The largest number of vectors that are searched without codes."""
-    return EXACT_NUMBERS // dim
+    """The largest number of vectors that are searched without codes.
+
+    Codes are of rotated vectors: to rotate a query reads dim² float32 numbers, as many bytes as 2 dim vectors have, and
+    fitting the rotation of thousands of dimensions takes minutes.
+    """
+    return max(EXACT_NUMBERS // dim, 2 * dim)
 
 
 class State(NamedTuple):

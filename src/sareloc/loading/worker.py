@@ -2,7 +2,7 @@
 
 Messages between a thread of the caller and its worker:
 
-    thread -> worker   [path, needs_size] as a line of JSON, up to `DEPTH` of them before a reply
+    thread -> worker   [path, interpolation, or null to keep its size] as a line of JSON, up to `DEPTH` before a reply
     worker -> thread   for each in turn: SIZE, height, width of the upright photo, for a size that it has not seen
     thread -> worker   ... then the target [height, width], or [0, 0] to skip the photo, as a line of JSON
     worker -> thread   IMAGE, height, width; or ERROR, length, 0 and [photo, reason] in JSON
@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sareloc.errors import ArgumentError, PhotoError, SarelocError
-from sareloc.photos.decoding import SizeRule, target_size
+from sareloc.photos.decoding import Resizing, SizeRule, interpolation_of, target_size
 from sareloc.photos.images import decode
 
 DEPTH = 3  # requests in flight for each worker, one of them being decoded; as many shared buffers
@@ -100,10 +100,10 @@ def serve(files: list[int]) -> None:
         reply(READY, 0, 0)
         number = 0
         while True:
-            path, needs_size = early.popleft() if early else read()
+            path, interpolation = early.popleft() if early else read()
             number += 1
             try:
-                image = decode(path, size=request_size if needs_size else None)
+                image = decode(path, size=None if interpolation is None else Resizing(request_size, interpolation))
             except PhotoError as error:
                 message = json.dumps([error.photo, error.reason]).encode()
                 reply(ERROR, len(message), 0, message)
@@ -221,8 +221,9 @@ class Worker:
         """Send the requests that have not been sent, and return the result of the first one."""
         if self._process is None:
             self._start()
+        interpolation = None if self._size is None else interpolation_of(self._size)
         for photo in list(pending)[self._sent - self._answered :]:
-            self._send([photo.path, self._size is not None])
+            self._send([photo.path, interpolation])
             self._sent += 1
         path = pending[0].path
         kind, first, second = self._reply()

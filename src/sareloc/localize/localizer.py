@@ -34,6 +34,7 @@ from sareloc.localize.verify import VERIFIED, Verified, Verifier, find_pose
 from sareloc.localize.walk import chance_of_place, estimate_walk
 from sareloc.maps import Area, Circle, Matches, PlaceMap, load_map_model
 from sareloc.maps.features import NOTE as LOCAL_FEATURES
+from sareloc.maps.whitening import map_model
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Image
 from sareloc.photos import ViewOptions
@@ -112,6 +113,7 @@ class Localizer:
         check_confidence(min_confidence)
         place_map.check_model(model)
         self.model = model
+        self._describer = map_model(model, place_map)
         self.place_map = place_map
         self.search = search or Search()
         if self.search.verify is None:
@@ -200,8 +202,8 @@ class Localizer:
 
     def retrieve(self, images: Sequence[Image], k: int, near: Area | None = None) -> Matches:
         """The k photos of the map whose descriptors are nearest to that of each image."""
-        dim = self.place_map.manifest.dim
-        descriptors = self.model.encode(images, dim=None if dim == self.model.dim else dim, batch=self.batch).numpy()
+        model, dim = self._describer, self.place_map.manifest.dim
+        descriptors = model.encode(images, dim=None if dim == model.dim else dim, batch=self.batch).numpy()
         return self.place_map.search(descriptors, k, near)
 
     def find_matches(
@@ -278,7 +280,7 @@ class Localizer:
 
     def load(self, photos: Sequence[Query]) -> Iterator[QueryImage | QueryPanorama | PhotoError]:
         """The decoded queries, in order; for one that cannot be decoded, the error."""
-        size, detail = self.model.preprocess.size, self.verifier is not None
+        size, detail = self.model.preprocess.resizing, self.verifier is not None
         return read_queries(photos, size, detail=detail, cut=self.views, workers=self.workers)
 
     def _search(self, photos: Sequence[Query], near: Area | None, top: int) -> Iterator[Candidates | PhotoError]:

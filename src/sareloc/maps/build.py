@@ -52,6 +52,7 @@ from sareloc.maps.store import (
     open_store,
 )
 from sareloc.maps.target import Target, check_same
+from sareloc.maps.whitening import map_model, prepare_whitening
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Geotag, PhotoSource, ViewOptions, file_of, parse_address, stamp
 from sareloc.photos.addresses import without_fragment
@@ -129,14 +130,16 @@ def build_map(
     the folder, see `find_geotagged`), else by `read_geotag`, else from the tracks in `track` at the photos' times;
     photos without a position are skipped and listed. Photos in the map whose position, heading or time has changed are
     updated and keep their descriptors. Videos, given or in folders, become frames along the tracks (see
-    `frames_on_track`). `dim`: keep the first `dim` dimensions of the descriptors; default: all. `storage`: type of the
-    numbers of a descriptor in a file. `keypoints`: of the local features of each photo, which are then computed for all
-    photos of the map that have none, and which a server does not store; 0: no local features; default: those of the
-    map, 1024 if it has none (see `add_local_features`). `views`: how 360° photos, which have GPano tags, are cut into
-    views; default: as before in this map, else twelve around. A view is stored as its file with the direction behind
-    the name (see `sareloc.photos.addresses`). `batch`: photos in one forward pass and one transaction. `workers`:
-    processes that decode photos; 0: this one. Raises MapError if the map was built by another model, has local features
-    with another number of keypoints, or other views, PhotoError if there are no photos.
+    `frames_on_track`). `dim`: dimensions of the descriptors; default: all. A model with a whitening keeps its first
+    ones; for another model the map gets a whitening of its own, fitted on a sample of the photos (see
+    `sareloc.maps.whitening`). `storage`: type of the numbers of a descriptor in a file. `keypoints`: of the local
+    features of each photo, which are then computed for all photos of the map that have none, and which a server does
+    not store; 0: no local features; default: those of the map, 1024 if it has none (see `add_local_features`). `views`:
+    how 360° photos, which have GPano tags, are cut into views; default: as before in this map, else twelve around. A
+    view is stored as its file with the direction behind the name (see `sareloc.photos.addresses`). `batch`: photos in
+    one forward pass and one transaction. `workers`: processes that decode photos; 0: this one. Raises MapError if the
+    map was built by another model, has local features with another number of keypoints, or other views, PhotoError if
+    there are no photos.
     """
     start, given = time.monotonic(), None if are_sources(photos) else cast(Given, photos)
     files = [] if given is None else list_photos(given, videos=True)
@@ -281,6 +284,7 @@ class _Adding:
     """Count, and write nothing."""
     updated_ids: set[int] = field(default_factory=set)
     """Ids of the photos whose name or geotag was updated, or would be."""
+    _describer: PlaceModel | None = None
 
     def add(self, listing: Listing, progress: bool) -> Tally:
         """Update the photos that are in the map, and add the others."""
@@ -308,6 +312,8 @@ class _Adding:
                 examined = threads.map(_examine, rest, repeat(listing.tags))
                 new, changed = pick_new(set_aside(examined, tally), self.target.store, entries, tally)
                 self._update(changed)
+                if new and not self.dry_run:
+                    self._prepare(listing.photos, tally, progress)
                 self._describe(new, tally, bar)
                 bar.update(tally.total - bar.n)
         return tally
@@ -316,7 +322,8 @@ class _Adding:
         """Add the images of a stream, some at a time: files as `add` does, the others see `sareloc.maps.frames`."""
         from sareloc.geometry.local_features import LocalFeatureExtractor
 
-        tally, model = Tally(), self.model()
+        tally = Tally()
+        model = self._prepare(None, tally, progress)
         extractor: LocalFeatureExtractor | None = None
         with tqdm(sources, desc="map", unit="image", disable=None if progress else True) as bar:
             for chunk in chunks(cut_panoramas(bar, self.target.views, tally)):
@@ -333,6 +340,14 @@ class _Adding:
                     add_frames(store, model, frames, tally, batch=self.batch, extractor=extractor, keypoints=keypoints)
         return tally
 
+    def _prepare(self, photos: Sequence[Path] | None, tally: Tally, progress: bool) -> PlaceModel:
+        """The model that computes the map's descriptors; fits the map's own whitening if it lacks one."""
+        if self._describer is None:
+            model, options = self.model(), {"batch": self.batch, "workers": self.workers}
+            tally.notes += prepare_whitening(self.target, model, photos, **options, progress=progress)
+            self._describer = model if self.target.store is None else map_model(model, self.target.store)
+        return self._describer
+
     def _update(self, entries: Sequence[Entry]) -> None:
         self.updated_ids |= {entry.photo_id for entry in entries}
         if entries and not self.dry_run:
@@ -343,7 +358,8 @@ class _Adding:
             tally.count_written([photo for _, photo in new], len(new))
             return
         files, dim = [path for path, _ in new], self.target.manifest.dim
-        for part in describe(self.model(), files, batch=self.batch, workers=self.workers, dim=dim, progress=False):
+        assert self._describer is not None
+        for part in describe(self._describer, files, batch=self.batch, workers=self.workers, dim=dim, progress=False):
             photos = [new[row][1] for row in part.rows]
             if photos:
                 tally.count_written(photos, self.target.open().add(photos, part.descriptors))

@@ -17,6 +17,7 @@ from sareloc.errors import ArgumentError, MapError
 from sareloc.maps import gpkg
 from sareloc.maps.features import NOT_HELD, NOTE, read_keypoints
 from sareloc.maps.store import (
+    NO_WHITENING,
     PACKINGS,
     Address,
     Entry,
@@ -67,8 +68,9 @@ def copy_map(source: Address, target: Address, *, progress: bool = True) -> Copy
     if str(source) == str(target):
         raise ArgumentError(f"{source} cannot be copied to itself: use another name")
     backend = map_backend(target)
-    with open_store(source) as a, open_or_create_store(target, replace(a.manifest, map_id="")) as b:
+    with open_store(source) as a, _open_target(a, target) as b:
         _check_same(a, b)
+        _copy_whitening(a, b)
         total, copied, expected = a.count(), 0, 0
         with tqdm(total=total, desc="copy", unit="photo", disable=None if progress else True) as bar:
             for photos, vectors in a.records():
@@ -84,6 +86,28 @@ def copy_map(source: Address, target: Address, *, progress: bool = True) -> Copy
         count = b.count()
     build_index(target)
     return CopyReport(count, copied, _short(expected % MODULUS), features, notes)
+
+
+def _open_target(a: MapStore, target: Address) -> MapStore:
+    """The map that is copied to, created if it does not exist and can hold all that is needed."""
+    if a.whitening() is not None and not map_backend(target).is_file:
+        raise MapError(f"map {a.name} has its own whitening, and cannot be copied to {target}: {NO_WHITENING}")
+    return open_or_create_store(target, replace(a.manifest, map_id=""))
+
+
+def _copy_whitening(a: MapStore, b: MapStore) -> None:
+    """Write the whitening of map `a` to map `b`. Raises MapError if the descriptors of `b` were made with another."""
+    wanted, there = a.whitening(), b.whitening()
+    if wanted is not None and there is None and not b.count():
+        b.write_whitening(*wanted)
+    elif not _equal(wanted, there):
+        raise MapError(f"map {b.name} exists, whitened in another way than map {a.name}: copy to another name")
+
+
+def _equal(one: tuple[Vectors, Vectors] | None, other: tuple[Vectors, Vectors] | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return all(np.array_equal(x, y) for x, y in zip(one, other, strict=True))
 
 
 def _copy_features(a: MapStore, b: MapStore, progress: bool) -> tuple[int, tuple[str, ...]]:

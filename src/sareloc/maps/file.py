@@ -3,6 +3,7 @@
     photos          points in WGS84: file, time, heading, size, content hash, checksums; the layer that QGIS shows
     descriptors     the same fid, and the descriptor as bytes (see `PACKINGS`)
     local_features  the same fid, local features as bytes (see `pack_features`), their checksum; since format 3
+    whitening       mean and projection of the map's own whitening, if it has one (see `sareloc.maps.whitening`)
     manifest        keys and values: the fields of `MapManifest`, the change id, and notes
 
 A photo and its descriptor are added in one transaction, its local features in a later one, and triggers delete all of
@@ -41,8 +42,11 @@ from sareloc.maps.rows import (
     photo_of,
     row_of,
     time_of,
+    whitening_of,
+    whitening_rows,
 )
 from sareloc.maps.store import (
+    LARGEST_DIM,
     LARGEST_FEATURES,
     PACKINGS,
     Entry,
@@ -426,6 +430,29 @@ class MapFile:
         """See `MapStore`."""
         with self._transaction() as sql:
             sql.execute("INSERT OR REPLACE INTO manifest (key, value) VALUES (?, ?)", (NOTE + name, text))
+
+    def whitening(self) -> tuple[Vectors, Vectors] | None:
+        """See `MapStore`."""
+        if not self.query("SELECT 1 FROM sqlite_master WHERE name = ?", (gpkg.WHITENING,)):
+            return None
+        read = f"CASE WHEN length(numbers) <= {4 * LARGEST_DIM} THEN numbers END"
+        dim = self.manifest.dim
+        rows = self.query(f"SELECT fid, {read}, checksum FROM {gpkg.WHITENING} ORDER BY fid LIMIT ?", (dim + 2,))
+        try:
+            return whitening_of(rows, dim)
+        except ValueError as wrong:
+            raise MapError(
+                f"map {self.path} is damaged: its whitening cannot be used: {wrong}. Restore a backup, or build it "
+                "again"
+            ) from wrong
+
+    def write_whitening(self, mean: Vectors, projection: Vectors) -> None:
+        """See `MapStore`."""
+        with self._transaction() as sql:
+            gpkg.make_whitening_table(sql)
+            if not sql.execute(f"SELECT 1 FROM {gpkg.WHITENING} LIMIT 1").fetchall():
+                rows = whitening_rows(mean, projection)
+                sql.executemany(f"INSERT INTO {gpkg.WHITENING} (fid, numbers, checksum) VALUES (?, ?, ?)", rows)
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
         """The rows of a statement that changes nothing."""

@@ -126,7 +126,7 @@ def add_frames(
         store.update(changed)
     if new:
         photos = [photo for _, photo in new]
-        pixels = [read_source(images[photo.sha256], model.preprocess.size) for photo in photos]
+        pixels = [read_source(images[photo.sha256], model.preprocess.resizing) for photo in photos]
         dim = None if store.manifest.dim == model.dim else store.manifest.dim
         tally.count_written(photos, store.add(photos, model.encode(pixels, dim=dim, batch=batch).numpy()))
     if extractor is not None:

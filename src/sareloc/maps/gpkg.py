@@ -32,6 +32,7 @@ NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 """Errors of file systems without hard links, such as exFAT."""
 PAGE_BYTES = 16_384  # 15 descriptors of 512 dimensions fill a page; the default of 4096 would leave a quarter empty
 FEATURES = "local_features"
+WHITENING = "whitening"
 
 LONGEST_VALUE = 2**24  # bytes of a text or blob
 COLUMNS = {
@@ -42,6 +43,7 @@ COLUMNS = {
 }
 """The columns that are read and written, of each table of every format."""
 FEATURES_COLUMNS = {"fid", "features", "checksum"}  # since format 3
+WHITENING_COLUMNS = {"fid", "numbers", "checksum"}  # of maps with a whitening of their own
 TRIGGERED_TABLES = {"descriptors", "rtree_photos_geom", "gpkg_ogr_contents"}
 TRIGGERED_FUNCTIONS = {"st_minx", "st_maxx", "st_miny", "st_maxy", "st_isempty", "lower"}
 
@@ -378,6 +380,17 @@ def _make_features_table(connection: sqlite3.Connection) -> None:
     connection.execute(_FORGET_FEATURES)
 
 
+def make_whitening_table(connection: sqlite3.Connection) -> None:
+    """Create the table of the map's own whitening, if there is none."""
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (WHITENING,)).fetchall():
+        make_attributes(
+            connection,
+            WHITENING,
+            "fid INTEGER PRIMARY KEY, numbers BLOB NOT NULL, checksum INTEGER NOT NULL",
+            "whitening of this map's descriptors: mean (fid 1, float32) and rows of the projection (float16)",
+        )
+
+
 def _add_checksums(connection: sqlite3.Connection) -> None:
     """Compute the checksums of a map of format 1, which has none."""
     for column in ("descriptor_checksum", "photo_checksum"):
@@ -440,7 +453,7 @@ def _check_tables(path: Path, connection: sqlite3.Connection) -> None:
         name: "virtual table" if kind == "table" and not page else kind
         for name, kind, page in connection.execute(query)
     }
-    if wrong := [table for table in (*COLUMNS, FEATURES) if kinds.get(table, "table") != "table"]:
+    if wrong := [table for table in (*COLUMNS, FEATURES, WHITENING) if kinds.get(table, "table") != "table"]:
         raise MapError(f"{path} is not a map of sareloc: its {wrong[0]} is a {kinds[wrong[0]]}, expected a table")
     layers = set()
     if "gpkg_contents" in kinds:
@@ -453,6 +466,8 @@ def _check_tables(path: Path, connection: sqlite3.Connection) -> None:
         if table not in kinds:
             raise MapError(f"{path} is not a map of sareloc: it lacks the table {table}")
         _check_columns(path, connection, table, set(columns.split()))
+    if WHITENING in kinds:
+        _check_columns(path, connection, WHITENING, WHITENING_COLUMNS)
 
 
 def _check_columns(path: Path, connection: sqlite3.Connection, table: str, columns: set[str]) -> None:

@@ -77,6 +77,8 @@ class MapInfo:
     """Views of 360° photos among the photos; 0 if the map is on a server."""
     panoramas: int = 0
     """The 360° photos whose views they are."""
+    whitened_from: int | None = None
+    """Dimensions of the model's descriptors, which the map's own whitening reduces; None if it has none."""
 
 
 def map_info(address: Address) -> MapInfo:
@@ -104,6 +106,7 @@ def file_info(path: str | Path) -> MapInfo:
             local_features=_stored_features(file),
             views=len(cut),
             panoramas=len(set(cut)),
+            whitened_from=None if (whitening := file.whitening()) is None else len(whitening[0]),
         )
 
 
@@ -165,7 +168,7 @@ def verify_map(address: Address) -> list[str]:
 def verify_file(path: str | Path) -> list[str]:
     """`verify_map` of a map file. The checks depend on each other: the first one with a problem is the last one run."""
     with open_map_file(path) as file, file.snapshot():
-        for check in (_damage, _bad_values, _lost, _bad_descriptors, _bad_features, _bad_index):
+        for check in (_damage, _bad_values, _lost, _bad_whitening, _bad_descriptors, _bad_features, _bad_index):
             try:
                 problems = check(file)
             except MapError as error:
@@ -242,6 +245,12 @@ def _lost(file: MapFile) -> list[str]:
 
 def _bad_values(file: MapFile) -> list[str]:
     return [f"photo {photo_id}: {wrong}" for photo_id, wrong in file.bad_values()]
+
+
+def _bad_whitening(file: MapFile) -> list[str]:
+    """Read the map's own whitening: raises MapError if it is damaged."""
+    file.whitening()
+    return []
 
 
 def _bad_descriptors(file: MapFile) -> list[str]:

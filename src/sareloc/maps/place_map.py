@@ -101,6 +101,13 @@ class PlaceMap:
         """The number of photos within the radius of each of these points (Q, 3) in earth-centred metres."""
         raise NotImplementedError
 
+    def whitening(self) -> tuple[Vectors, Vectors] | None:
+        """Mean (D,) and projection (dim, D) of the map's own whitening; None if it has none, as every map on a server.
+
+        Raises MapError if it is damaged.
+        """
+        return None
+
     def index_info(self) -> IndexInfo:
         """The index that searches this map."""
         raise NotImplementedError
@@ -176,6 +183,11 @@ class FileMap(PlaceMap):
         """See `PlaceMap`."""
         within = within_radius(self.positions.metres, points_m, radius_m)
         return np.array([len(rows) for rows in within], dtype=np.int64)
+
+    def whitening(self) -> tuple[Vectors, Vectors] | None:
+        """See `PlaceMap`: as it is in the file now."""
+        with open_map_file(self.path) as file:
+            return file.whitening()
 
     def index_info(self) -> IndexInfo:
         """See `PlaceMap`."""

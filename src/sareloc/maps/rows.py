@@ -1,4 +1,7 @@
-"""Rows of a map file's table of photos, as records and back. Values are checked: a map may come from anywhere."""
+"""Rows of a map file's tables of photos and of the whitening, as records and back.
+
+Values are checked: a map may come from anywhere.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from sareloc.arrays import Ints
+from sareloc.arrays import Ints, Vectors
 from sareloc.errors import PositionError
 from sareloc.maps import gpkg
-from sareloc.maps.store import Entry, MapPhoto, photo_checksum, shown
+from sareloc.maps.store import LARGEST_DIM, Entry, MapPhoto, descriptor_checksum, photo_checksum, shown
 from sareloc.photos import Geotag
 
 ENTRY = "fid, geom, file, time, heading_deg, size_bytes, modified_ns"
 ROW = "fid, geom, file, time, heading_deg, width, height, sha256, size_bytes, modified_ns"
 INSERTED = ROW.removeprefix("fid, ") + ", descriptor_checksum, photo_checksum"
 MISMATCH = "its position or file name does not match its checksum"
+HALF_MAX = 65_504.0  # the largest number of half precision
 BAD_VALUE = (ValueError, TypeError, OverflowError, PositionError)
 """What reading an invalid value raises."""
 
@@ -73,3 +77,33 @@ def entries_of(rows: Sequence[Sequence[Any]]) -> Iterator[Entry]:
         if not isinstance(file, str):
             raise TypeError("a file name is not a text")
         yield Entry(photo_id, file, (size_bytes, modified_ns), geotag_of(point, heading, time))
+
+
+def whitening_rows(mean: Vectors, projection: Vectors) -> list[tuple[int, bytes, int]]:
+    """The rows (fid, numbers, checksum) of a whitening: its mean (D,) as float32, those of its projection as float16.
+
+    Raises ValueError if a number is too large for these types.
+    """
+    halves = np.clip(projection, -HALF_MAX, HALF_MAX).astype("<f2")
+    if not (np.isfinite(mean).all() and (np.abs(projection) <= HALF_MAX).all()):
+        raise ValueError("its numbers are not finite, or too large")
+    blobs = [mean.astype("<f4").tobytes(), *(row.tobytes() for row in halves)]
+    return [(fid, blob, descriptor_checksum(blob)) for fid, blob in enumerate(blobs, start=1)]
+
+
+def whitening_of(rows: Sequence[Sequence[Any]], dim: int) -> tuple[Vectors, Vectors]:
+    """Mean (D,) and projection (dim, D) of all rows of a whitening. Raises ValueError if one is invalid."""
+    if [fid for fid, _, _ in rows] != list(range(1, dim + 2)):
+        raise ValueError(f"it has {len(rows):,} rows, expected {dim + 1:,}: the mean, and one for each dimension")
+    for fid, blob, checksum in rows:
+        if not isinstance(blob, bytes) or descriptor_checksum(blob) != checksum:
+            raise ValueError(f"row {fid} is too long, not bytes, or does not match its checksum")
+    blobs = [blob for _, blob, _ in rows]
+    length = len(blobs[0]) // 4
+    if not dim <= length <= LARGEST_DIM or len(blobs[0]) % 4 or {len(blob) for blob in blobs[1:]} != {2 * length}:
+        raise ValueError(f"its rows are not of one number of dimensions from {dim:,} to {LARGEST_DIM:,}")
+    mean = np.frombuffer(blobs[0], dtype="<f4").astype(np.float32)
+    projection = np.frombuffer(b"".join(blobs[1:]), dtype="<f2").reshape(dim, length).astype(np.float32)
+    if not (np.isfinite(mean).all() and np.isfinite(projection).all()) or not projection.any():
+        raise ValueError("its numbers are not finite, or all 0")
+    return mean, projection

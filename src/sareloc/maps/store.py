@@ -47,6 +47,7 @@ FORMAT = 3
 upgraded when opened for writing."""
 LARGEST_FEATURES = 2**20
 """Bytes of a photo's packed local features: more are not read."""
+NO_WHITENING = "a server stores none. Build a map file (.gpkg), or fit the whitening into the model"
 TIME_S = 1e-3  # a map file stores milliseconds
 LARGEST_DIM = 2**18
 LONGEST_TEXT = 1000
@@ -167,6 +168,15 @@ class MapStore(Protocol):
 
     def write_note(self, name: str, text: str) -> None:
         """Store a text under this name; an earlier one is replaced."""
+
+    def whitening(self) -> tuple[Vectors, Vectors] | None:
+        """Mean (D,) and projection (dim, D) of the map's own whitening; None if it has none.
+
+        Raises MapError if it is damaged.
+        """
+
+    def write_whitening(self, mean: Vectors, projection: Vectors) -> None:
+        """Store the map's own whitening, unless it has one. Raises MapError if the map cannot hold one."""
 
     def photo_path(self, file: str) -> Path:
         """The path of a photo on this disk, from its name in the map."""

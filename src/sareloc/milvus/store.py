@@ -24,7 +24,7 @@ from sareloc.geo import ROUNDING_M as ROUNDING_M
 from sareloc.geo import SMALLEST_RADIUS_M, Area, Box, Circle, ecef_from_wgs84, wgs84_from_ecef
 from sareloc.index import Hits, IndexInfo
 from sareloc.maps import Entry, MapManifest, MapPhoto, Matches, PlaceMap
-from sareloc.maps.store import Address, read_manifest
+from sareloc.maps.store import NO_WHITENING, Address, read_manifest
 from sareloc.milvus.collection import DEFAULT, INDEXES, Column, Consistency, MilvusCollection, Row, create_collection
 from sareloc.milvus.connection import Connection, read_milvus_address
 from sareloc.photos import Geotag
@@ -329,6 +329,14 @@ class MilvusStore:
             collection_name=self.address.collection,
             properties={f"{NOTE}{name}": text},
         )
+
+    def whitening(self) -> tuple[Vectors, Vectors] | None:
+        """See `MapStore`: none, a property of a collection is too small for one."""
+        return None
+
+    def write_whitening(self, mean: Vectors, projection: Vectors) -> None:
+        """See `MapStore`: raises MapError."""
+        raise MapError(f"map {self.name} cannot hold a whitening: {NO_WHITENING}")
 
     def photo_path(self, file: str) -> Path:
         """See `MapStore`."""

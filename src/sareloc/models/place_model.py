@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from importlib import import_module
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sareloc.errors import ArgumentError, look_up
-from sareloc.models.aggregation import Aggregation, Option, make_aggregation
+from sareloc.models.aggregation import Aggregation, MixVPR, Option, make_aggregation
 from sareloc.models.backbones import Backbone, make_backbone
 from sareloc.models.preprocess import Image, Preprocess, Resize, autocast
 from sareloc.models.whitening import Whitening
@@ -60,9 +60,14 @@ class ModelSpec:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """The spec as it is stored: the aggregation's options are called "knobs" in files and fingerprints."""
+        """The spec as it is stored: the aggregation's options are called "knobs" in files and fingerprints.
+
+        Bilinear interpolation is not written: files from before there was another keep their fingerprints.
+        """
         stored = asdict(self)
         stored["knobs"] = stored.pop("options")
+        if self.preprocess.interpolation == "bilinear":
+            del stored["preprocess"]["interpolation"]
         return stored
 
     def to_json(self) -> str:
@@ -74,21 +79,23 @@ class ModelSpec:
         """The spec that `to_json` wrote. Raises ArgumentError, which names the field, if it is not one."""
         given = json.loads(text)
         _check_keys(given, {f.name for f in fields(ModelSpec)} - {"options"} | {"knobs"}, "the spec of a model")
-        _check_keys(given["preprocess"], {f.name for f in fields(Preprocess)}, "preprocess of a model")
+        _check_keys(
+            given["preprocess"], {f.name for f in fields(Preprocess)}, "preprocess of a model", {"interpolation"}
+        )
         # JSON has lists where the records hold tuples
         pixels: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given["preprocess"].items()}
         given["options"] = given.pop("knobs")
         return ModelSpec(**{**given, "preprocess": Preprocess(**pixels)})
 
 
-def _check_keys(given: Any, wanted: set[str], what: str) -> None:
+def _check_keys(given: Any, wanted: set[str], what: str, optional: Set[str] = frozenset()) -> None:
     if not isinstance(given, dict):
         raise ArgumentError(f"{what} must be a JSON object, found {given!r}")
     found = set(given)
-    if found != wanted:
+    if found | optional != wanted:
         raise ArgumentError(
             f"{what} must have exactly the fields {', '.join(sorted(wanted))}; "
-            f"missing {sorted(wanted - found)}, unexpected {sorted(found - wanted)}"
+            f"missing {sorted(wanted - found - optional)}, unexpected {sorted(found - wanted)}"
         )
 
 
@@ -255,12 +262,27 @@ def make_model(
     """A model with random weights, in evaluation mode; default: the paper's VGG16 + NetVLAD.
 
     `size`: (height, width), a longest side, or None for the photos' own size (see `Preprocess`). `cut`, `train_from`:
-    see `make_backbone`. `options`: the aggregation's, such as `clusters=64`. `rng`: the source of random weights;
-    default: torch's generator.
+    see `make_backbone`. `options`: the aggregation's, such as `clusters=64`; default of mixvpr's `height` and `width`:
+    those of the feature map at `size`, which must be square. `rng`: the source of random weights; default: torch's
+    generator.
     """
     base = make_backbone(backbone, cut=cut, train_from=train_from, rng=rng)
     pixels = Preprocess(base.pixel_mean, base.pixel_std, resize=size)
+    if aggregation == MixVPR.name and not options.keys() & {"height", "width"}:
+        options |= _locations(base, size)
     return PlaceModel(pixels, base, make_aggregation(aggregation, base.channels, options, rng=rng), name=name).eval()
+
+
+def _locations(base: Backbone, size: Resize) -> dict[str, Option]:
+    """Height and width of the feature map of images of one size."""
+    if not isinstance(size, tuple) or size[0] != size[1]:
+        raise ArgumentError(
+            f"mixvpr needs square images, since portrait photos are resized to the transposed size; found {size}: use "
+            "(320, 320), as published, or another square (in a training config: height = 320, width = 320)"
+        )
+    with torch.no_grad():
+        features, _ = base.split(base(torch.zeros(1, 3, *size)))
+    return {"height": features.shape[2], "width": features.shape[3]}
 
 
 def model_from_spec(spec: ModelSpec) -> PlaceModel:
@@ -289,6 +311,24 @@ def run_on(model: PlaceModel, runtime: str) -> RuntimeModel:
     return made
 
 
+def with_whitening(model: PlaceModel, whitening: Whitening) -> PlaceModel:
+    """A model of the same layers, with this whitening after them; raises ArgumentError if it has one already.
+
+    The layers are shared; the fingerprint is another.
+    """
+    if model.whitening is not None:
+        raise ArgumentError(f"{model.name} has a whitening, to {model.dim} dimensions: it cannot get another")
+    if model.dim != len(whitening.mean):
+        raise ArgumentError(f"{model.name} has {model.dim} dimensions, the whitening is of {len(whitening.mean)}")
+    whitening = whitening.to(model.device)
+    whitened = PlaceModel(model.preprocess, model.backbone, model.aggregation, whitening, model.name)
+    whitened.train(model.training)
+    if not isinstance(model, RuntimeModel):
+        return whitened
+    compute = model.compute
+    return RuntimeModel(whitened, model.runtime, lambda images: whitening(compute(images)))
+
+
 class RuntimeModel(PlaceModel):
     """A model that shares the layers of another, and so its fingerprint, and computes `encode` by another runtime."""
 
@@ -296,7 +336,7 @@ class RuntimeModel(PlaceModel):
         super().__init__(model.preprocess, model.backbone, model.aggregation, model.whitening, model.name)
         self.eval()
         self.runtime = runtime
-        self._compute = compute
+        self.compute = compute
 
     @property
     def runs_on(self) -> str:
@@ -323,6 +363,6 @@ class RuntimeModel(PlaceModel):
         with torch.no_grad():
             for rows, pixels in self.preprocess.batches(images, batch):
                 # the first coordinates of a whitened descriptor, scaled to unit length, are the smaller whitening
-                descriptors = self._compute(pixels)
+                descriptors = self.compute(pixels)
                 found[rows] = descriptors if dim is None else F.normalize(descriptors[:, :dim], dim=1)
         return found

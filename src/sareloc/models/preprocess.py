@@ -1,4 +1,4 @@
-"""Preprocessing, a part of the model: image size and pixel statistics; the device and its number format."""
+"""Preprocessing, a part of the model: image size, interpolation, pixel statistics; the device, its number format."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from PIL.ExifTags import Base
 from torch import Tensor
 
 from sareloc.errors import ArgumentError
+from sareloc.photos.decoding import RESAMPLINGS, Interpolation, Resizing
 
 TORCH_DEVICES = ("cpu", "cuda", "cuda:N", "mps")
 RUNTIME_DEVICES = ("openvino", "openvino-int8")
@@ -101,12 +102,16 @@ class Preprocess:
     - one number: the longer side is at most this, the aspect ratio is kept; smaller photos keep their size, and the
       shorter side is never below 64 px;
     - None: photos keep their size.
+
+    `interpolation`: how photos are resized to it, antialiased in both cases; that of the images that the model was
+    trained on.
     """
 
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
     scale: float = 1.0
     resize: Resize = (480, 640)
+    interpolation: Interpolation = "bilinear"
 
     def __post_init__(self) -> None:
         for field, positive in (("mean", False), ("std", True), ("scale", True)):
@@ -124,6 +129,13 @@ class Preprocess:
                 f"resize must be (height, width), a longest side or None, each side an integer from {MIN_SIDE_PX} "
                 f"to {MAX_SIDE_PX} px, found {self.resize!r}"
             )
+        if self.interpolation not in list(RESAMPLINGS):
+            raise ArgumentError(f"interpolation must be {' or '.join(RESAMPLINGS)}, found {self.interpolation!r}")
+
+    @property
+    def resizing(self) -> Resizing:
+        """The size rule with its interpolation, for `sareloc.photos.decode`."""
+        return Resizing(self.size, self.interpolation)
 
     def size(self, height: int, width: int) -> tuple[int, int]:
         """The (height, width) to which a photo of this height and width, in pixels, is resized."""
@@ -167,7 +179,7 @@ class Preprocess:
         for size, rows in groups.items():
             for start in range(0, len(rows), batch):
                 chosen = rows[start : start + batch]
-                pixels = np.stack([_resized(images[row], size) for row in chosen])
+                pixels = np.stack([_resized(images[row], size, self.interpolation) for row in chosen])
                 yield chosen, torch.from_numpy(pixels).permute(0, 3, 1, 2)
 
 
@@ -191,7 +203,7 @@ def _height_width(image: Image) -> tuple[int, int]:
     return image.shape[0], image.shape[1]
 
 
-def _resized(image: Image, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
+def _resized(image: Image, size: tuple[int, int], interpolation: Interpolation) -> npt.NDArray[np.uint8]:
     """The upright RGB image at this (height, width), antialiased."""
     if isinstance(image, np.ndarray):
         if image.shape[:2] == size:
@@ -199,7 +211,7 @@ def _resized(image: Image, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
         upright = Pillow.fromarray(image)
     else:
         upright = ImageOps.exif_transpose(image).convert("RGB")
-    return np.asarray(upright.resize(size[::-1], Pillow.Resampling.BILINEAR))
+    return np.asarray(upright.resize(size[::-1], RESAMPLINGS[interpolation]))
 
 
 def check_size(height: int, width: int) -> None:

@@ -51,7 +51,12 @@ class Whitening(nn.Module):
 
 
 def fit_whitening(
-    descriptors: Tensor | npt.NDArray[np.floating], dim: int, *, power: float = 1.0, weights: Tensor | None = None
+    descriptors: Tensor | npt.NDArray[np.floating],
+    dim: int,
+    *,
+    power: float = 1.0,
+    weights: Tensor | None = None,
+    at_most: bool = False,
 ) -> Whitening:
     """The whitening of these descriptors (n, D) to `dim` dimensions; deterministic.
 
@@ -59,13 +64,14 @@ def fit_whitening(
     the projection are `u_i / (lambda_i + 1e-9)^(power / 2)`: power 1 is full whitening, power 0 is PCA.
     `weights` (n,), positive: weights of the descriptors in mean and covariance, up to a common factor; default: equal.
     If D > n the eigenvectors come from the n x n Gram matrix instead of the D x D covariance, with the same result. The
-    sign of an eigenvector is arbitrary: its largest entry is made positive. Raises ArgumentError if `dim` exceeds n - 1
-    or D: n descriptors span at most n - 1 directions.
+    sign of an eigenvector is arbitrary: its largest entry is made positive. Raises ArgumentError if the descriptors
+    span fewer than `dim` directions: n of them span at most n - 1. `at_most`: keep as many as they span instead.
     """
     x = torch.as_tensor(descriptors)
     if x.ndim != 2 or not x.is_floating_point():
         raise ArgumentError(f"whitening: expected floats (n, D), found {x.dtype} {tuple(x.shape)}")
     n, d = x.shape
+    dim = min(dim, n - 1, d) if at_most else dim
     if not 1 <= dim <= min(n - 1, d):
         raise ArgumentError(
             f"{n} descriptors of {d} dimensions can be whitened to at most {max(0, min(n - 1, d))}, not {dim}: "
@@ -76,7 +82,7 @@ def fit_whitening(
     mean = torch.stack([share @ part.double() for part, share in parts]).sum(dim=0)
     if not mean.isfinite().all():
         raise ArgumentError("whitening needs finite numbers: some descriptors contain NaN or infinity")
-    projection = (_from_gram if d > n else _from_covariance)(x, shares, mean, dim, power)
+    projection = (_from_gram if d > n else _from_covariance)(x, shares, mean, dim, power, at_most)
     signs = projection.gather(1, projection.abs().argmax(dim=1, keepdim=True)).sign()
     return Whitening(mean.float(), projection * signs)
 
@@ -105,18 +111,18 @@ def _shares(weights: Tensor | None, x: Tensor) -> Tensor:
     return shares / shares.sum()
 
 
-def _from_covariance(x: Tensor, shares: Tensor, mean: Tensor, dim: int, power: float) -> Tensor:
+def _from_covariance(x: Tensor, shares: Tensor, mean: Tensor, dim: int, power: float, at_most: bool = False) -> Tensor:
     """The projection (dim, D), float32, by the D x D covariance."""
     n, d = x.shape
     covariance = torch.zeros(d, d, dtype=torch.float64, device=x.device)
     for rows, share in zip(torch.split(x, CHUNK), torch.split(shares, CHUNK), strict=True):
         centred = (rows.double() - mean) * share.sqrt()[:, None]
         covariance.addmm_(centred.T, centred)
-    eigenvalues, vectors = _strongest(covariance * (n / (n - 1)), dim, n)  # (dim,), (D, dim)
+    eigenvalues, vectors = _strongest(covariance * (n / (n - 1)), dim, n, at_most)  # (dim,), (D, dim)
     return (vectors / (eigenvalues + EIGENVALUE_EPS) ** (power / 2)).T.float().contiguous()
 
 
-def _from_gram(x: Tensor, shares: Tensor, mean: Tensor, dim: int, power: float) -> Tensor:
+def _from_gram(x: Tensor, shares: Tensor, mean: Tensor, dim: int, power: float, at_most: bool = False) -> Tensor:
     """The same by the n x n Gram matrix: an eigenvector v of it gives the covariance's `X^T v / sqrt(lambda)`, where X
     holds the centred descriptors, each times the root of its share of n / (n - 1)."""
     n, d = x.shape
@@ -125,21 +131,23 @@ def _from_gram(x: Tensor, shares: Tensor, mean: Tensor, dim: int, power: float) 
     for columns, centre in zip(torch.split(x, CHUNK, dim=1), torch.split(mean, CHUNK), strict=True):
         centred = (columns.double() - centre) * roots
         gram.addmm_(centred, centred.T)
-    eigenvalues, vectors = _strongest(gram, dim, n)  # (dim,), (n, dim)
+    eigenvalues, vectors = _strongest(gram, dim, n, at_most)  # (dim,), (n, dim)
     vectors *= roots / (eigenvalues.sqrt() * (eigenvalues + EIGENVALUE_EPS) ** (power / 2))
-    projection = torch.empty(dim, d, dtype=torch.float32, device=x.device)
+    projection = torch.empty(len(eigenvalues), d, dtype=torch.float32, device=x.device)
     for start in range(0, d, CHUNK):
         part = slice(start, start + CHUNK)
         projection[:, part] = vectors.T @ (x[:, part].double() - mean[part])
     return projection
 
 
-def _strongest(symmetric: Tensor, dim: int, n: int) -> tuple[Tensor, Tensor]:
-    """The `dim` largest eigenvalues, largest first, and their eigenvectors as columns."""
+def _strongest(symmetric: Tensor, dim: int, n: int, at_most: bool) -> tuple[Tensor, Tensor]:
+    """The `dim` largest eigenvalues, largest first, and their eigenvectors as columns; see `fit_whitening`."""
     eigenvalues, vectors = torch.linalg.eigh(symmetric)
     eigenvalues, vectors = eigenvalues.flip(0), vectors.flip(1)
     noise = eigenvalues[0] * max(n, len(symmetric)) * torch.finfo(torch.float64).eps
     rank = int((eigenvalues > noise).sum())
+    if at_most:
+        dim = min(dim, max(rank, 1))
     if dim > rank:
         raise ArgumentError(
             f"{n} descriptors span only {rank} directions (many are equal?), they cannot be whitened to {dim}: "

@@ -2,7 +2,7 @@
 
 from sareloc.photos.addresses import Address, View, file_of, parse_address
 from sareloc.photos.clock import ClockOffset, estimate_offset, parse_offset, parse_timezone
-from sareloc.photos.decoding import MAX_PIXELS, SizeRule, is_truncated, longest_side, resized
+from sareloc.photos.decoding import MAX_PIXELS, Interpolation, Resizing, SizeRule, is_truncated, longest_side, resized
 from sareloc.photos.finding import (
     SOURCES,
     GeotaggedPhotos,
@@ -61,10 +61,12 @@ __all__ = [
     "Geotag",
     "GeotagTable",
     "GeotaggedPhotos",
+    "Interpolation",
     "Panorama",
     "PhotoSource",
     "PhotoTime",
     "PlacedPhoto",
+    "Resizing",
     "SizeRule",
     "Track",
     "TrackOptions",

@@ -12,8 +12,9 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
@@ -23,6 +24,11 @@ from sareloc.errors import ArgumentError, PhotoError, SarelocError, need
 
 Source = str | Path | bytes | BinaryIO
 SizeRule = Callable[[int, int], tuple[int, int]]
+Interpolation = Literal["bilinear", "bicubic"]
+RESAMPLINGS: dict[Interpolation, Image.Resampling] = {
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+}
 Box = tuple[float, float, float, float]
 
 MAX_PIXELS = 200_000_000
@@ -56,6 +62,23 @@ TURNS = {  # EXIF orientation -> the transposition that makes the image upright
 SIDEWAYS = {Turn.TRANSPOSE, Turn.ROTATE_270, Turn.TRANSVERSE, Turn.ROTATE_90}
 
 
+@dataclass(frozen=True)
+class Resizing:
+    """A size rule with its interpolation; any other size rule is bilinear. Both are antialiased."""
+
+    size: SizeRule
+    interpolation: Interpolation = "bilinear"
+
+    def __call__(self, height: int, width: int) -> tuple[int, int]:
+        """The (height, width) to which a photo of this height and width is resized."""
+        return self.size(height, width)
+
+
+def interpolation_of(size: SizeRule) -> Interpolation:
+    """The interpolation with which photos are resized to the sizes of this rule."""
+    return size.interpolation if isinstance(size, Resizing) else "bilinear"
+
+
 def decode_photo(
     source: Source, *, size: SizeRule | None = None, name: str | None = None, max_pixels: int = MAX_PIXELS
 ) -> arrays.Image:
@@ -63,8 +86,8 @@ def decode_photo(
 
     Formats: JPEG, PNG, WebP, AVIF, TIFF and (with the extra "heic") HEIC, detected by content. The EXIF orientation is
     applied; of an animation the first frame is used; 16-bit pixels are scaled to 8; transparent pixels become white;
-    colour profiles are ignored. Resizing is bilinear and antialiased, as published models were trained; unlike bicubic
-    it does not overshoot.
+    colour profiles are ignored. Resizing is antialiased, and bilinear unless `size` is a `Resizing` with another
+    interpolation: most published models were trained so, and unlike bicubic it does not overshoot.
 
     A truncated JPEG is used if at least `MIN_ROWS` of its rows are present; missing rows are grey (see `is_truncated`).
     Raises only PhotoError: if the file is missing, not a photo, damaged, truncated by more, larger than `max_pixels`,
@@ -106,8 +129,8 @@ def _decoded(source: Source, size: SizeRule | None, label: str, max_pixels: int,
                 if not _lacks_end(content):
                     raise
                 rgb, box = _reduced_with_end(content, stored, label)
-            if stored is not None:
-                rgb = rgb.resize(stored, Image.Resampling.BILINEAR, box=box, reducing_gap=REDUCING_GAP)
+            if size is not None and stored is not None:
+                rgb = rgb.resize(stored, RESAMPLINGS[interpolation_of(size)], box=box, reducing_gap=REDUCING_GAP)
             return np.array(rgb if turn is None else rgb.transpose(turn))
 
 
@@ -386,8 +409,8 @@ def _on_background(image: Image.Image) -> Image.Image:
     return rgb
 
 
-def resized(image: arrays.Image, height: int, width: int) -> arrays.Image:
+def resized(image: arrays.Image, height: int, width: int, interpolation: Interpolation = "bilinear") -> arrays.Image:
     """The image at this size, as `decode_photo` resizes; itself if it has that size."""
     if image.shape[:2] == (height, width):
         return image
-    return np.array(Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR))
+    return np.array(Image.fromarray(image).resize((width, height), RESAMPLINGS[interpolation]))

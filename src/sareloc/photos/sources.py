@@ -14,7 +14,7 @@ import numpy as np
 from sareloc import arrays
 from sareloc.errors import PhotoError
 from sareloc.photos.addresses import Address, View
-from sareloc.photos.decoding import SizeRule, resized, target_size
+from sareloc.photos.decoding import SizeRule, interpolation_of, resized, target_size
 from sareloc.photos.geotags import Geotag, view_focal_35mm
 from sareloc.photos.images import decode
 from sareloc.photos.panoramas import UNUSABLE
@@ -63,7 +63,7 @@ def read_source(source: PhotoSource, size: SizeRule) -> arrays.Image:
         assert isinstance(source.image, str | Path | bytes)
         return decode(source.image, size=size, name=source.name)
     height, width = target_size(size, pixels.shape[0], pixels.shape[1], source.name)
-    return resized(pixels, height, width)
+    return resized(pixels, height, width, interpolation_of(size))
 
 
 def cut_source(source: PhotoSource, options: ViewOptions) -> tuple[PhotoSource, ...] | None:

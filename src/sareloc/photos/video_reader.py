@@ -22,7 +22,16 @@ from PIL import Image
 
 from sareloc import arrays
 from sareloc.errors import PhotoError, need
-from sareloc.photos.decoding import MAX_PIXELS, REDUCING_GAP, SIDEWAYS, SizeRule, Turn, target_size
+from sareloc.photos.decoding import (
+    MAX_PIXELS,
+    REDUCING_GAP,
+    RESAMPLINGS,
+    SIDEWAYS,
+    SizeRule,
+    Turn,
+    interpolation_of,
+    target_size,
+)
 
 FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts"  # no others: playlists would open other files
 CODECS = {"h264", "hevc", "mpeg4", "mjpeg", "vp8", "vp9", "libdav1d", "av1", "mpeg2video", "prores"}
@@ -137,7 +146,8 @@ class VideoReader:
         if (frame.width, frame.height) != stored or self.turn is not None:
             upright = Image.fromarray(pixels)
             if upright.size != stored:
-                upright = upright.resize(stored, Image.Resampling.BILINEAR, reducing_gap=REDUCING_GAP)
+                method = RESAMPLINGS["bilinear" if size is None else interpolation_of(size)]
+                upright = upright.resize(stored, method, reducing_gap=REDUCING_GAP)
             pixels = np.array(upright if self.turn is None else upright.transpose(self.turn))
         return np.ascontiguousarray(pixels)
 

@@ -191,7 +191,8 @@ def read_view(
 ) -> arrays.Image:
     """A view of a 360° photo (H, W, 3), resized to `size(height, width)` of the view; default: not resized.
 
-    A photo without GPano tags must be a full sphere. The reduced pixels of the last files are kept, since the views of
+    The view is projected to that size, whatever the interpolation of a `Resizing`. A photo without GPano tags must be a
+    full sphere. The reduced pixels of the last files are kept, since the views of
     one photo follow each other. Raises PhotoError as `decode_photo` and `read_panorama`.
     """
     label = name or label_of(source)

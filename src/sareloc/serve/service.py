@@ -26,7 +26,7 @@ from sareloc.geometry import InlierPairs
 from sareloc.localize import Fix, QueryImage, QueryPanorama, read_query
 from sareloc.maps import Area, map_backend
 from sareloc.models.preprocess import MIN_SIDE_PX
-from sareloc.photos import Geotag, SizeRule, decode
+from sareloc.photos import Geotag, Resizing, SizeRule, decode
 from sareloc.serve.config import Limits, Serving
 from sareloc.serve.guard import busy
 from sareloc.serve.live_map import LiveMap, Pair, Query
@@ -145,7 +145,7 @@ class Service:
 
         async def add_one(upload: Upload) -> tuple[int, ...] | PhotoError:
             photo = await self.in_decoder(
-                lambda: examine_upload(upload, position, self.model_size, self.limits.max_pixels, views)
+                lambda: examine_upload(upload, position, self._model_resizing(), self.limits.max_pixels, views)
             )
             return photo if isinstance(photo, PhotoError) else await self.additions.submit(photo)
 
@@ -156,7 +156,7 @@ class Service:
         """A decoded query, or the error if it cannot be decoded."""
         limit, detail = self.limits.max_pixels, self.live.verifies
         try:
-            return read_query(upload.content, self.model_size, detail=detail, name=upload.name, max_pixels=limit)
+            return read_query(upload.content, self._model_resizing(), detail=detail, name=upload.name, max_pixels=limit)
         except PhotoError as error:
             return error
 
@@ -184,6 +184,9 @@ class Service:
                 f"{self.limits.model_pixels / 1e6:g} megapixels: send a smaller or less elongated photo"
             )
         return size
+
+    def _model_resizing(self) -> Resizing:
+        return Resizing(self.model_size, self.live.model.preprocess.interpolation)
 
     def _heatmap_size(self, height: int, width: int) -> tuple[int, int]:
         self.model_size(height, width)  # the same photos are rejected as by `localize`

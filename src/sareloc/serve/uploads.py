@@ -24,6 +24,7 @@ from sareloc.maps import MapFile, MapPhoto, open_map_file
 from sareloc.maps.expand import read_view_options, write_view_options
 from sareloc.maps.features import add_missing_features, read_keypoints
 from sareloc.maps.file import name_in_map
+from sareloc.maps.whitening import map_model
 from sareloc.models import PlaceModel
 from sareloc.photos import Address, Geotag, SizeRule, ViewOptions, decode, parse_address, read_exif_geotag
 from sareloc.photos.addresses import View
@@ -213,9 +214,10 @@ class Adder:
             return [tuple(_id_of(file, digest) for digest in row) for row in digests]
 
     def _add_new(self, file: MapFile, new: dict[bytes, tuple[NewPhoto, NewImage]]) -> None:
-        dim = None if file.manifest.dim == self.model.dim else file.manifest.dim
+        model = map_model(self.model, file)
+        dim = None if file.manifest.dim == model.dim else file.manifest.dim
         pixels = [image.pixels for _, image in new.values()]
-        descriptors = self.model.encode(pixels, dim=dim, batch=self.batch).numpy()
+        descriptors = model.encode(pixels, dim=dim, batch=self.batch).numpy()
         folder = photos_folder(self.map_path)
         folder.mkdir(exist_ok=True)
         cut = next((photo.views for photo, image in new.values() if image.view is not None), None)

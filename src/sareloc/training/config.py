@@ -84,6 +84,8 @@ class TrainingConfig:
     """Learning rate schedule: halve it every `halve_every` epochs, or decrease it along a cosine to zero."""
     halve_every: int = 5
     """Epochs between two halvings of the learning rate."""
+    warmup_steps: int = 0
+    """Optimizer steps at the start of training in which the learning rate rises linearly from 0 to its value."""
     train_from: str | None = None
     """Lowest layer of the backbone that is trained, such as conv5_1; default: the model's own (VGG16: conv5_1, as in
     the paper)."""

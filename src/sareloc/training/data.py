@@ -28,6 +28,7 @@ from sareloc.loading import load_images
 from sareloc.models import PlaceModel
 from sareloc.models.fused import run_fused
 from sareloc.models.preprocess import autocast
+from sareloc.photos import Interpolation, Resizing
 from sareloc.training.config import TrainingConfig
 
 Stage = Literal["pixels", "features"]
@@ -164,6 +165,7 @@ class FileInputs:
     width: int
     workers: int = 0
     stage: Stage = "pixels"
+    interpolation: Interpolation = "bilinear"
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -172,7 +174,8 @@ class FileInputs:
         """The rows, decoded ahead of the caller; raises PhotoError if a photo cannot be decoded."""
         batches = [np.asarray(batch) for batch in rows]
         wanted = [self.paths[row] for batch in batches for row in batch]
-        images = load_images(wanted, lambda height, width: (self.height, self.width), workers=self.workers)
+        resizing = Resizing(lambda height, width: (self.height, self.width), self.interpolation)
+        images = load_images(wanted, resizing, workers=self.workers)
         for batch in batches:
             yield _stack([_decoded(next(images)[1]) for _ in batch]).to(device, non_blocking=True)
 
@@ -255,7 +258,8 @@ def open_inputs(
         waiting.clear()
         return tensor
 
-    images = load_images(paths, lambda h, w: size, workers=workers)
+    interpolation = model.preprocess.interpolation
+    images = load_images(paths, Resizing(lambda h, w: size, interpolation), workers=workers)
     for row, image in tqdm(images, total=len(paths), desc="reading photos", unit="photo", disable=not progress):
         if isinstance(image, PhotoError):
             failures.append(image)
@@ -267,7 +271,7 @@ def open_inputs(
             kept = keep_waiting()
     if waiting:
         kept = keep_waiting()
-    inputs: Inputs = FileInputs([paths[row] for row in rows], *size, workers)
+    inputs: Inputs = FileInputs([paths[row] for row in rows], *size, workers, interpolation=interpolation)
     if kept is not None:
         inputs = TensorInputs(kept[: len(rows)], "features" if keep == "features" else "pixels")
     return OpenedInputs(inputs, np.array(rows, np.int64), failures)

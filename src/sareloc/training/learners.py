@@ -115,6 +115,11 @@ def learning_rate(config: TrainingConfig, epoch: int) -> float:
     return float(config.lr * 0.5 ** config.halvings(epoch))
 
 
+def warmup(config: TrainingConfig, step: int) -> float:
+    """The factor of the learning rate in this optimizer step, counted from 0 over all epochs."""
+    return min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
+
+
 class TupleLearner:
     """Trains on mined tuples: a query, its positive, its hardest negatives."""
 

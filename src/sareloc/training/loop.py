@@ -35,7 +35,7 @@ from sareloc.models.published import load_backbone_weights
 from sareloc.training.config import TrainingConfig
 from sareloc.training.data import TrainingSet, open_datasets
 from sareloc.training.distributed import Network, join_process_group, local_device
-from sareloc.training.learners import Learner, learning_rate, make_learner, make_optimizer
+from sareloc.training.learners import Learner, learning_rate, make_learner, make_optimizer, warmup
 from sareloc.training.run_folder import (
     EpochRecord,
     RunFolder,
@@ -217,14 +217,20 @@ def _train_epoch(
     epoch: int, learner: Learner, optimizer: torch.optim.Optimizer, config: TrainingConfig, *, progress: bool
 ) -> EpochRecord:
     lr = learning_rate(config, epoch)
-    for parameters in optimizer.param_groups:
-        parameters["lr"] = lr
+    before = sum(learner.steps(earlier) for earlier in range(epoch))
+
+    def set_rate(step: int) -> None:
+        for parameters in optimizer.param_groups:
+            parameters["lr"] = lr * warmup(config, before + step)
+
+    set_rate(0)
     began = time.perf_counter()
     losses: list[Tensor] = []
     tuples = images = 0
     bar = tqdm(total=learner.steps(epoch), desc=f"epoch {epoch + 1}", unit="step", disable=not progress)
     for step in learner.epoch(epoch, optimizer):
         losses.append(step.loss)
+        set_rate(len(losses))
         tuples, images = tuples + step.tuples, images + step.images
         bar.update()
         if len(losses) % LOG_EVERY == 0:
@@ -286,6 +292,6 @@ def _check(datasets: Sequence[TrainingSet], validation_sets: Sequence[TrainingSe
 
 
 def _readable(photos: Sequence[Path], preprocess: Preprocess, workers: int) -> Iterator[Image]:
-    for _, image in load_images(photos, preprocess.size, workers=workers):
+    for _, image in load_images(photos, preprocess.resizing, workers=workers):
         if not isinstance(image, PhotoError):
             yield image

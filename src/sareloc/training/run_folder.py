@@ -194,10 +194,10 @@ def _open_state(file: Path, config: dict[str, Any]) -> RunState:
     about = json.loads(metadata.get("sareloc_run", "null"))
     if not isinstance(about, dict) or about.get("version") != STATE_VERSION:
         raise WeightsError(f"{file} is not a state that this version can resume: start a new run")
-    stored = about[CONFIG_KEY]
-    changed = [k for k in config if stored.get(k) != config[k] and k not in MAY_CHANGE]
+    stored = asdict(TrainingConfig()) | about[CONFIG_KEY]  # an option that is newer than the run had no effect on it
+    changed = [k for k in config if stored[k] != config[k] and k not in MAY_CHANGE]
     if changed:
-        was = ", ".join(f"{k} was {stored.get(k)!r}, is {config[k]!r}" for k in changed)
+        was = ", ".join(f"{k} was {stored[k]!r}, is {config[k]!r}" for k in changed)
         raise ArgumentError(
             f"{file.parent} was started with another config ({was}): resume with those, or start a new run"
         )

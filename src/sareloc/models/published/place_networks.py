@@ -2,8 +2,8 @@
 
 The definitions are public: gmberton/CosPlace, gmberton/EigenPlaces, amaralibey/MixVPR, amaralibey/Bag-of-Queries,
 serizba/salad, gmberton/MegaLoc, facebookresearch/dinov2, AnyLoc/AnyLoc. Pixels have ImageNet's statistics in all of
-them. Images are resized bilinearly, antialiased, as everywhere here; the authors of MixVPR, BoQ and AnyLoc do it
-bicubically.
+them. The authors of BoQ and AnyLoc resize images bicubically, the others bilinearly (MixVPR in its training and
+validation; its demonstration script is bicubic).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sareloc.models.aggregation import Option, make_aggregation
 from sareloc.models.backbones import VITS, Backbone, make_backbone
 from sareloc.models.backbones.dinov2 import PATCH_PX
 from sareloc.models.place_model import PlaceModel
-from sareloc.models.preprocess import Preprocess, Resize
+from sareloc.models.preprocess import Preprocess
 from sareloc.models.published.torch_netvlad import numbered_resnet
 from sareloc.models.published.weights_files import float_tensor, load_strictly, read_tensor
 
@@ -29,6 +29,7 @@ Tensors = Mapping[str, Tensor]
 LONGEST_PX = 640  # CosPlace and EigenPlaces describe photos in their own size; those of the field have at most this
 MIXVPR_PX_PER_LOCATION = 16
 BOQ_RESNET_PX, TRANSFORMER_PX = 384, 322
+TRANSFORMER_PIXELS = Preprocess(resize=(TRANSFORMER_PX, TRANSFORMER_PX))
 ANYLOC_PX = 1024
 ANYLOC_CUT = "block31-value"
 BLOCKS_IN_LAYER3 = {2: "resnet18", 6: "resnet50", 23: "resnet101", 36: "resnet152"}
@@ -49,7 +50,7 @@ def load_cosplace(tensors: Tensors, path: str | Path) -> PlaceModel:
     names = {"p": "gem.p", "weight": "linear.weight", "bias": "linear.bias"}
     head = {names.get(name[2:], name): tensor for name, tensor in _under(tensors, "aggregation.").items()}
     rows = len(float_tensor(tensors, "aggregation.3.weight", path, dims=2))
-    return _assemble("cosplace", base, layers, "cosplace", {"out_dim": rows}, head, LONGEST_PX, path)
+    return _assemble("cosplace", base, layers, "cosplace", {"out_dim": rows}, head, Preprocess(resize=LONGEST_PX), path)
 
 
 def load_mixvpr(tensors: Tensors, path: str | Path) -> PlaceModel:
@@ -73,7 +74,7 @@ def load_mixvpr(tensors: Tensors, path: str | Path) -> PlaceModel:
         "rows": rows,
     }
     size = side * MIXVPR_PX_PER_LOCATION * (2 if base.cut == "layer4" else 1)
-    return _assemble("mixvpr", base, layers, "mixvpr", options, head, (size, size), path)
+    return _assemble("mixvpr", base, layers, "mixvpr", options, head, Preprocess(resize=(size, size)), path)
 
 
 def load_boq(tensors: Tensors, path: str | Path) -> PlaceModel:
@@ -96,15 +97,15 @@ def load_boq(tensors: Tensors, path: str | Path) -> PlaceModel:
         "depth": _count(head, r"boqs\.(\d+)\.queries"),
         "rows": len(float_tensor(head, "fc.weight", path, dims=2)),
     }
-    return _assemble("boq", base, layers, "boq", options, head, (size, size), path)
+    pixels = Preprocess(resize=(size, size), interpolation="bicubic")
+    return _assemble("boq", base, layers, "boq", options, head, pixels, path)
 
 
 def load_salad(tensors: Tensors, path: str | Path) -> PlaceModel:
     """SALAD on DINOv2: `backbone.model.*` with the authors' names of DINOv2, `aggregator.*`."""
     layers, head = _under(tensors, "backbone.model."), _under(tensors, "aggregator.")
-    size = (TRANSFORMER_PX, TRANSFORMER_PX)
     base = _transformer_of(layers, path)
-    return _assemble("salad", base, layers, "salad", _salad_options(head, path), head, size, path)
+    return _assemble("salad", base, layers, "salad", _salad_options(head, path), head, TRANSFORMER_PIXELS, path)
 
 
 def load_megaloc(tensors: Tensors, path: str | Path) -> PlaceModel:
@@ -114,14 +115,13 @@ def load_megaloc(tensors: Tensors, path: str | Path) -> PlaceModel:
     rows = len(float_tensor(tensors, "aggregator.linear.weight", path, dims=2))
     options = {**_salad_options(salad, path), "out_dim": rows}
     head = salad | {f"linear.{name}": tensor for name, tensor in linear.items()}
-    size = (TRANSFORMER_PX, TRANSFORMER_PX)
-    return _assemble("megaloc", _transformer_of(layers, path), layers, "megaloc", options, head, size, path)
+    base = _transformer_of(layers, path)
+    return _assemble("megaloc", base, layers, "megaloc", options, head, TRANSFORMER_PIXELS, path)
 
 
 def load_dinov2(tensors: Tensors, path: str | Path) -> PlaceModel:
     """DINOv2 and its class token: the authors' file, or Hugging Face's."""
-    size = (TRANSFORMER_PX, TRANSFORMER_PX)
-    return _assemble("cls", _transformer_of(tensors, path), tensors, "cls", {}, {}, size, path)
+    return _assemble("cls", _transformer_of(tensors, path), tensors, "cls", {}, {}, TRANSFORMER_PIXELS, path)
 
 
 def load_anyloc(tensors: Tensors, path: str | Path, centres: str | Path, cut: str = ANYLOC_CUT) -> PlaceModel:
@@ -133,7 +133,8 @@ def load_anyloc(tensors: Tensors, path: str | Path, centres: str | Path, cut: st
             f"{centres}: expected VLAD centres (K, {base.channels}) for {base.name}, found {tuple(vocabulary.shape)}"
         )
     options: dict[str, Option] = {"clusters": len(vocabulary)}
-    return _assemble("anyloc", base, tensors, "vlad", options, {"centres": vocabulary.float()}, ANYLOC_PX, path)
+    head, pixels = {"centres": vocabulary.float()}, Preprocess(resize=ANYLOC_PX, interpolation="bicubic")
+    return _assemble("anyloc", base, tensors, "vlad", options, head, pixels, path)
 
 
 def _assemble(
@@ -143,7 +144,7 @@ def _assemble(
     aggregation: str,
     options: Mapping[str, Option],
     head: Tensors,
-    size: Resize,
+    preprocess: Preprocess,
     path: str | Path,
 ) -> PlaceModel:
     """A model in evaluation mode of a backbone, its published tensors, and those of the aggregation."""
@@ -151,7 +152,7 @@ def _assemble(
     with torch.device("meta"):
         aggregated = make_aggregation(aggregation, base.channels, options)
     load_strictly(aggregated, head, path, assign=True)
-    return PlaceModel(Preprocess(resize=size), base, aggregated, name=f"{base.name}-{family}").eval()
+    return PlaceModel(preprocess, base, aggregated, name=f"{base.name}-{family}").eval()
 
 
 def _empty_backbone(name: str, cut: str | None = None) -> Backbone:

@@ -1,0 +1,105 @@
+"""A map's own whitening: fitted on its photos, where fewer dimensions are wanted than the model has.
+
+The coordinates of a model without a whitening have no order, so that the first ones are no good smaller descriptor. The
+whitening is written before the first descriptors, is never changed, and is applied to all photos and queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from sareloc.describe import describe_all
+from sareloc.errors import ArgumentError, MapError
+from sareloc.maps.place_map import PlaceMap
+from sareloc.maps.store import NO_WHITENING, MapStore
+from sareloc.models.place_model import PlaceModel, with_whitening
+from sareloc.models.whitening import Whitening, fit_whitening
+
+if TYPE_CHECKING:
+    from sareloc.maps.target import Target
+
+SAMPLE = 4096
+"""At most as many photos are described to fit a whitening."""
+POWER = 0.25
+"""Of `fit_whitening`, between PCA (0), which keeps the model's distances, and full whitening (1), which amplifies
+directions that a small map determines badly."""
+
+
+def map_model(model: PlaceModel, place: MapStore | PlaceMap) -> PlaceModel:
+    """The model that computes descriptors as a map holds them: this one, with the map's own whitening if it needs one.
+
+    Raises MapError if the map lacks it, or has that of another model.
+    """
+    dim = place.manifest.dim
+    if not needs_whitening(model, dim):
+        return model
+    stored, name = place.whitening(), place.path if isinstance(place, PlaceMap) else place.name
+    if stored is None:
+        raise MapError(
+            f"map {name} has descriptors of {dim} dimensions; model {model.name} has {model.dim} and no whitening, and "
+            "the map holds none: build it again"
+        )
+    mean, projection = (torch.from_numpy(part) for part in stored)
+    if len(mean) != model.dim:
+        raise MapError(
+            f"map {name} is damaged: its whitening is of {len(mean)} dimensions, those of model {model.name} are "
+            f"{model.dim}. Restore a backup, or build it again"
+        )
+    return with_whitening(model, Whitening(mean, projection))
+
+
+def needs_whitening(model: PlaceModel, dim: int) -> bool:
+    """Whether a map of `dim` dimensions needs its own whitening of this model's descriptors."""
+    return model.whitening is None and 1 <= dim < model.dim
+
+
+def prepare_whitening(
+    target: Target,
+    model: PlaceModel,
+    photos: Sequence[Path] | None,
+    *,
+    batch: int = 8,
+    workers: int = 0,
+    progress: bool = True,
+) -> tuple[str, ...]:
+    """Fit a whitening on a sample of these photos and write it to the map, if the map needs one and has no photos yet.
+
+    `photos`: None if they are not known in advance. The sample is spread over the list: every call takes the same one.
+    Photos that cannot be decoded are left out. Returns warnings: if the photos span fewer than the map's dimensions,
+    the other numbers of each descriptor are 0. Raises ArgumentError if the photos are not known, or all equal, MapError
+    if the map is on a server.
+    """
+    dim, store = target.manifest.dim, target.store
+    if not needs_whitening(model, dim) or (store is not None and (store.count() or store.whitening() is not None)):
+        return ()
+    reduce = (
+        f"{model.name} has no whitening: to reduce its {model.dim} dimensions to {dim}, one is fitted on the photos"
+    )
+    if not target.backend.is_file:
+        raise MapError(f"{reduce} and stored in the map. {NO_WHITENING}")
+    if not photos:
+        raise ArgumentError(
+            f"{reduce}, which must be files on this machine that are known in advance: build the map with some of them "
+            "first, or keep all dimensions"
+        )
+    rows = np.unique(np.linspace(0, len(photos) - 1, SAMPLE).round().astype(np.int64))
+    found = describe_all(model, [photos[row] for row in rows], batch=batch, workers=workers, progress=progress)
+    vectors = np.delete(found.vectors, list(found.failures), axis=0)
+    try:
+        fitted = fit_whitening(vectors, dim, power=POWER, at_most=True)
+    except ArgumentError as error:
+        raise ArgumentError(f"{reduce}. {error}") from error
+    projection = np.zeros((dim, model.dim), dtype=np.float32)
+    projection[: fitted.dim] = fitted.projection.numpy()
+    target.open().write_whitening(fitted.mean.numpy(), projection)
+    if fitted.dim == dim:
+        return ()
+    return (
+        f"the whitening was fitted on {len(vectors):,} photos, which span {fitted.dim:,} dimensions: the others of the "
+        f"{dim:,} are 0, also for photos that are added later. With more photos, build the map again",
+    )
