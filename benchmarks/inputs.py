@@ -27,18 +27,18 @@ from benchmarks.measuring import about
 from tqdm import tqdm
 
 from sareloc.arrays import Bools, Floats
-from sareloc.city import draw_drive, draw_places
+from sareloc.city import draw_drive, draw_places, make_drive
 from sareloc.datasets import load_dataset
 from sareloc.describe import describe
 from sareloc.evaluation.metrics import percent_interval
 from sareloc.geo import distance_m
 from sareloc.loading import load_images
-from sareloc.localize import Fix, Localizer
+from sareloc.localize import Fix, Localizer, walk_clock_offset
 from sareloc.maps import PlaceMap, build_map
 from sareloc.models import PlaceModel, load_model
-from sareloc.photos import Address, TrackOptions, ViewOptions, estimate_offset, find_photos, read_geotag, read_track
+from sareloc.photos import Address, TrackOptions, ViewOptions, find_photos, read_geotag, read_time, read_track
 from sareloc.photos.video_geotags import frames_on_track
-from sareloc.photos.videos import frame_time, video_frames
+from sareloc.photos.videos import video_frames
 from sareloc.photos.views import cut_photo
 
 PARTS = ("maps", "drive", "speed")
@@ -80,17 +80,8 @@ def draw_town(args: argparse.Namespace, *, panoramas: bool) -> Path:
 
 def draw_video(args: argparse.Namespace, number: int, weather: str) -> tuple[Path, Any]:
     folder: Path = args.work / f"drive{number}"
-    drive = draw_drive(
-        folder,
-        args.seed,
-        args.size,
-        number=number,
-        seconds=args.seconds,
-        frame_size=(360, 640),
-        weather=weather,
-        device=args.device,
-        progress=True,
-    )
+    drive = make_drive(args.seed, args.size, number=number, seconds=args.seconds, weather=weather)
+    draw_drive(drive, folder, frame_size=(360, 640), device=args.device, progress=True)
     return folder, drive
 
 
@@ -186,13 +177,7 @@ def localize_drive(args: argparse.Namespace, model: PlaceModel) -> dict[str, Any
         seconds = time.monotonic() - start
         answers = [fix for fix in fixes if isinstance(fix, Fix)]
         rows = np.searchsorted(drive.times_s, times + 1e-6, side="right") - 1
-        shown = [frame_time(folder / "drive.mp4", float(at)) for at in times]
-        placed = [
-            (when, fix.latlon) for when, fix in zip(shown, answers, strict=True) if fix.latlon is not None and when
-        ]
-        offset = estimate_offset(
-            [when for when, _ in placed], [latlon for _, latlon in placed], read_track(folder / "drive.gpx")
-        )
+        offset = walk_clock_offset(fixes, [read_time(frame) for frame in frames], read_track(folder / "drive.gpx"))
         headings = [
             abs((fix.heading_deg - drive.headings_deg[row] + 180) % 360 - 180)
             for fix, row in zip(answers, rows, strict=True)

@@ -1,11 +1,11 @@
 """Run every command of the tutorials, in order, and write what they print into the pages.
 
-    python docs/run_tutorials.py FOLDER [--check]
+    python docs/run_tutorials.py FOLDER [--check] [--pages index map dashcam]
 
 Commands are the lines that start with `$ ` in blocks marked `console`; they run in FOLDER, a new one. The lines below
 a command, up to the next command or the end of the block, are replaced by its output, progress bars left out. A
 command that fails ends the run with its message. `sareloc serve` runs in the background until the next `sareloc serve`
-or the end of its page. With --check the pages stay as they are.
+or the end of its page. With --check the pages stay as they are. The repository's folder examples is linked into FOLDER.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
-PAGES = ("index", "map", "serve", "train", "evaluate")
+PAGES = ("index", "map", "serve", "train", "evaluate", "panoramas", "dashcam", "track", "sidecars")
 BLOCK = re.compile(r"(?<=```console\n).*?(?=```)", re.DOTALL)
 SERVICE = "http://127.0.0.1:8000/health"
 
@@ -91,15 +91,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--pages", nargs="+", choices=PAGES, default=PAGES, help="those after map need index and map")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
+    examples = args.folder / "examples"
+    if not examples.is_symlink():
+        examples.symlink_to(Path(__file__).resolve().parents[1] / "examples")
     shell = Shell(args.folder)
 
     def filled(block: re.Match[str]) -> str:
         commands = [line[2:] for line in block[0].splitlines() if line.startswith("$ ")]
         return "".join(f"$ {command}\n{shell.run(command)}" for command in commands)
 
-    for page in (Path(__file__).parent / "tutorials" / f"{name}.md" for name in PAGES):
+    for page in (Path(__file__).parent / "tutorials" / f"{name}.md" for name in args.pages):
         text = BLOCK.sub(filled, page.read_text())
         shell.stop()
         if not args.check:

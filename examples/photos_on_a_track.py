@@ -1,4 +1,4 @@
-"""Photos with a GPX track, the files of docs/how-to/tracks.md: python examples/photos_on_a_track.py FOLDER
+"""Photos with a GPX track, the files of docs/tutorials/track.md: python examples/photos_on_a_track.py FOLDER
 
 Writes a ride of five minutes (ride.gpx) and 24 photos of a camera whose clock shows local time in Zurich and is 3.2 s
 fast; eight of them have a position, as of a phone that was nearby, 4 m off. The photos are plain colours.
@@ -70,7 +70,7 @@ def take_photo(path: Path, shown: datetime) -> Path:
     exif.get_ifd(IFD.Exif)[Base.DateTimeOriginal] = f"{local:%Y:%m:%d %H:%M:%S}"
     exif.get_ifd(IFD.Exif)[Base.SubsecTimeOriginal] = f"{local:%f}"[:3]
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (64, 48), (local.second * 4, 128, local.minute * 4)).save(path, exif=exif)
+    Image.new("RGB", (160, 120), (local.second * 4, 128, local.minute * 4)).save(path, exif=exif)
     return path
 
 

@@ -1,4 +1,4 @@
-"""examples/photos_on_a_track.py writes what docs/how-to/tracks.md shows."""
+"""examples/photos_on_a_track.py writes what docs/tutorials/track.md shows."""
 
 from __future__ import annotations
 
@@ -21,14 +21,24 @@ def run(*words: str) -> int:
 def test_the_page_shows_what_is_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["photos_on_a_track.py", str(tmp_path)])
-    runpy.run_path(str(ROOT / "examples" / "photos_on_a_track.py"), run_name="__main__")
     monkeypatch.chdir(tmp_path)
-    given = ("data", "track", "photos", "--track", "ride.gpx", "--out", "photos/geotags.csv", "--replace")
+    monkeypatch.setattr("sys.argv", ["photos_on_a_track.py", "ride"])
+    runpy.run_path(str(ROOT / "examples" / "photos_on_a_track.py"), run_name="__main__")
+    given = (
+        "data",
+        "track",
+        "ride/photos",
+        "--track",
+        "ride/ride.gpx",
+        "--out",
+        "ride/photos/geotags.csv",
+        "--replace",
+    )
     assert run(*given, "--timezone", "Europe/Zurich", "--clock-offset", "-3.2s") == 0
     assert run(*given, "--estimate-offset") == 0
     printed = capsys.readouterr().out.splitlines()
-    page = (ROOT / "docs" / "how-to" / "tracks.md").read_text()
-    shown = [line for block in page.split("```text\n")[1:] for line in block.partition("```")[0].splitlines()]
-    assert len(shown) == 5
+    page = (ROOT / "docs" / "tutorials" / "track.md").read_text().partition("## Build the map")[0]
+    blocks = [block.partition("```")[0] for block in page.split("```console\n")[1:]]
+    shown = [line for block in blocks for line in block.splitlines() if not line.startswith("$ ")]
+    assert len(shown) == 7
     assert [line for line in shown if line not in printed] == []

@@ -34,11 +34,12 @@ HEIGHT, WIDTH = 256, 512
 RED = np.array([[1.0, 0.0, 0.0]] * 3)
 
 
-@pytest.fixture
-def tiny(monkeypatch):
-    """A size of three panoramas with two views each, and five queries."""
-    monkeypatch.setitem(SIZES, "tiny", Size(3, 2, (5.0,), 5, (24, 32)))
-    yield "tiny"
+@pytest.fixture(scope="module")
+def tiny():
+    """A size of three panoramas with two views each, and five queries; one town for all tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SIZES, "tiny", Size(3, 2, (5.0,), 5, (24, 32)))
+        yield "tiny"
     make_town.cache_clear()
 
 
@@ -196,14 +197,14 @@ def test_files_have_tags_and_the_positions_of_the_perspective_database(tiny, tmp
 
 
 def test_panoramas_are_resumed_and_not_mixed_with_views(tiny, tmp_path):
-    draw_places(tmp_path, 3, tiny, splits=["val"], panoramas=True)
-    lost = find_photos(tmp_path / "images" / "val" / "database")[1]
+    draw_places(tmp_path, 3, tiny, splits=["test"], panoramas=True)
+    lost = find_photos(tmp_path / "images" / "test" / "database")[1]
     before = lost.read_bytes()
     lost.unlink()
-    assert draw_places(tmp_path, 3, tiny, splits=["val"], panoramas=True) == 1
+    assert draw_places(tmp_path, 3, tiny, splits=["test"], panoramas=True) == 1
     assert lost.read_bytes() == before
     with pytest.raises(ArgumentError, match=r'another city \(.*"panoramas": true'):
-        draw_places(tmp_path, 3, tiny, splits=["val"])
+        draw_places(tmp_path, 3, tiny, splits=["test"])
 
 
 def test_a_heading_rounded_to_a_whole_turn_is_north():

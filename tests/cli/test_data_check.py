@@ -75,11 +75,20 @@ def test_where_positions_come_from(tmp_path, capsys):
     run(tmp_path)
     printed = capsys.readouterr().out
     assert "positions   1 table, 2 EXIF, 1 XMP sidecar, 1 none\n" in printed
+    assert "of each photo the first of: table, EXIF, embedded XMP, XMP sidecar, Takeout JSON, file name\n" in printed
+    assert f"{tmp_path / 'c.jpg'}: XMP sidecar" not in printed
     assert "more than 50 m from the one used: 2 positions" in printed
     assert "b.jpg: Takeout JSON 111 m away" in printed
     assert "d.jpg: Takeout JSON 11,1" in printed
     run(tmp_path, "--json")
     assert json.loads(capsys.readouterr().out)["position_sources"] == {"EXIF": 2, "XMP sidecar": 1, "table": 1}
+    run(tmp_path, "--sources", "--json")
+    used = {"a": "EXIF", "b": "EXIF", "c": "XMP sidecar", "d": "table"}
+    assert json.loads(capsys.readouterr().out)["sources"] == {
+        str(tmp_path / f"{name}.jpg"): source for name, source in used.items()
+    }
+    run(tmp_path, "--sources")
+    assert f"            {tmp_path / 'c.jpg'}: XMP sidecar\n" in capsys.readouterr().out
 
 
 def test_long_lists_are_cut(tmp_path, capsys):

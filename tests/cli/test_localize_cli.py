@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 
 import gpxpy
+import numpy as np
 import pytest
 from cyclopts import App
 from PIL import Image
@@ -130,6 +131,19 @@ def test_a_photo_without_its_last_bytes_is_answered_with_a_note(
     told = capsys.readouterr()
     assert "most like photos/05_" in told.out
     assert re.search(r"cut\.jpg: truncated", told.err)
+
+
+def test_a_photo_that_may_be_a_sphere_is_named_and_answered(
+    town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wall = np.kron(np.tile(view(1, 0), (1, 2, 1)), np.ones((4, 4, 1), np.uint8))
+    wide = write_view(tmp_path / "wide.jpg", wall[:256, :512], None)
+    assert localize(town, wide) == 0
+    told = capsys.readouterr()
+    assert len(told.out.splitlines()) == 1
+    assert f"{wide} is 2:1 as a 360° photo, without GPano tags" in told.err
+    assert localize(town, wide, "--panorama") == 0
+    assert "360°" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("form", ["--json", "--csv", "--geojson", "--top=1"])

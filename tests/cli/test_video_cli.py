@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import gpxpy
@@ -13,8 +15,10 @@ from cyclopts import App
 from tests.localize.street import PLACES, SPACING_M, build_street, position, street_model, view
 from tests.photos.video_files import write_video
 
+from sareloc.city import draw_drive, draw_places, make_drive
 from sareloc.cli.localize import localize_command
 from sareloc.cli.map import build
+from sareloc.errors import ArgumentError
 from sareloc.geo import distance_m
 from sareloc.maps import PlaceMap
 from sareloc.models import save_checkpoint
@@ -22,6 +26,7 @@ from sareloc.models import save_checkpoint
 pytest.importorskip("av")
 
 CLOCK = {"creation_time": "2024-05-01T10:00:00Z"}
+ISO = "%Y-%m-%dT%H:%M:%S.%fZ"
 DRIVE = range(8)
 """Places of the street, one a second."""
 
@@ -91,16 +96,98 @@ def test_a_video_that_cannot_be_read_does_not_end_the_run(town: Path, capsys: py
     assert localize(town, town / "broken.mp4") == 1
 
 
-def test_a_map_of_a_video(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def write_gpx(path: Path, step_s: float, start: str = "2024-05-01T10:00:00+00:00") -> Path:
+    """A track through the places of the drive, one every `step_s` seconds."""
+    begin = datetime.fromisoformat(start)
+    times = [f"{begin + timedelta(seconds=step_s * number):{ISO}}" for number in DRIVE]
     points = "".join(
-        f'<trkpt lat="{lat:.8f}" lon="{lon:.8f}"><time>2024-05-01T10:00:{second:02d}Z</time></trkpt>'
-        for second in DRIVE
-        for lat, lon in [position(second)]
+        f'<trkpt lat="{lat:.8f}" lon="{lon:.8f}"><time>{time}</time></trkpt>'
+        for number, time in zip(DRIVE, times, strict=True)
+        for lat, lon in [position(number)]
     )
-    (town / "drive.gpx").write_text(
+    path.write_text(
         '<gpx version="1.1" creator="t" xmlns="http://www.topografix.com/GPX/1/1"><trk><trkseg>'
         f"{points}</trkseg></trk></gpx>"
     )
+    return path
+
+
+def test_the_clock_offset_of_a_video_by_the_answers_of_a_map(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The camera's clock is 3.2 s fast; 20 m/s."""
+    video, track = town / "slow.mp4", write_gpx(town / "slow.gpx", 4, "2024-05-01T09:59:56.8+00:00")
+    images = [view(number, 40) for number in DRIVE]
+    write_video(video, [4000 * i for i in DRIVE], images=images, metadata=CLOCK, codec_options={"crf": "10"})
+    words = (video, "--every-s", "4", "--track", track)
+    assert localize(town, *words, "--estimate-offset", "--csv") == 0
+    told = capsys.readouterr()
+    found = re.search(r"slow.mp4: clock offset (\S+) s \(from (\S+) to (\S+) s fits as well\)", told.err)
+    assert found is not None
+    best, low, high = map(float, found.groups())
+    assert best == pytest.approx(-3.2, abs=0.3)
+    assert low <= -3.2 <= high
+    first = datetime.fromisoformat(next(csv.DictReader(io.StringIO(told.out)))["time"])
+    assert first.timestamp() == pytest.approx(datetime(2024, 5, 1, 10, tzinfo=UTC).timestamp() + best, abs=0.01)
+
+    assert localize(town, *words, "--clock-offset", "-3.2s") == 0
+    right = re.search(r"8 positions are of times on the track, (\S+) m from it", capsys.readouterr().err)
+    assert localize(town, *words) == 0
+    wrong = re.search(r"7 positions are of times on the track, (\S+) m from it", capsys.readouterr().err)
+    assert right is not None
+    assert wrong is not None  # the last frame is 3.2 s after the end of the track
+    assert float(right[1]) < 10
+    assert float(wrong[1]) > 50
+
+
+def test_a_clock_that_cannot_be_told_loses_no_answer(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    track = write_gpx(town / "year.gpx", 1, "2023-05-01T10:00:00+00:00")
+    for video, words, said in (
+        ("no_clock.mkv", ("--estimate-offset",), "--video-start"),
+        ("drive.mp4", ("--estimate-offset",), "cannot be estimated"),
+        ("drive.mp4", (), "none of the positions is of a time on the track"),
+    ):
+        assert localize(town, town / video, "--track", track, *words, "--json") == 0
+        told = capsys.readouterr()
+        assert said in told.err
+        assert len(told.out.splitlines()) == len(DRIVE)
+    assert localize(town, town / "no_clock.mkv", "--video-start", "2024-05-01T12:00:00+02:00", "--json") == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[3])["time"] == "2024-05-01T10:00:03Z"
+
+
+@pytest.mark.parametrize(
+    ("words", "word"),
+    [
+        (("drive.mp4", "--estimate-offset"), "--track"),
+        (("drive.mp4", "--estimate-offset", "--track", "a.gpx", "--clock-offset", "-2s"), "either given"),
+        (("drive.mp4", "no_clock.mkv", "--video-start", "2024-05-01T12:00:00Z"), "one video"),
+        (("photo.jpg", "--clock-offset", "-2s"), "options of videos"),
+    ],
+)
+def test_options_of_the_clock_that_do_not_fit(town: Path, words: tuple[str, ...], word: str) -> None:
+    with pytest.raises(ArgumentError, match=word):
+        localize(town, *(town / one if "." in one and "2s" not in one else one for one in words))
+
+
+@pytest.mark.slow
+def test_the_clock_offset_of_a_drawn_drive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    draw_places(tmp_path / "town", 0, "small", splits=("test",))
+    draw_drive(make_drive(seconds=40.0, fps=2.0, weather="overcast"), tmp_path / "drive", frame_size=(180, 320))
+    quick = ("--workers", "0", "--device", "cpu")
+    town = tmp_path / "town.gpkg"
+    assert (
+        run("build", tmp_path / "town" / "images" / "test" / "database", "--out", town, "--model", "fast", *quick) == 0
+    )
+    video = tmp_path / "drive" / "drive.mp4"
+    track = ("--track", tmp_path / "drive" / "drive.gpx", "--estimate-offset")
+    assert run("localize", town, video, *track, "--csv", *quick) == 0
+    found = re.search(r"clock offset (\S+) s \(from (\S+) to (\S+) s", capsys.readouterr().err)
+    assert found is not None
+    best, low, high = map(float, found.groups())
+    assert best == pytest.approx(-3.2, abs=0.5)
+    assert low <= -3.2 <= high
+
+
+def test_a_map_of_a_video(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_gpx(town / "drive.gpx", 1)
     words = ["--model", town / "model.safetensors", "--track", town / "drive.gpx"]
     words += ["--keypoints", "0", "--workers", "0", "--device", "cpu"]
     drive = ["build", town / "drive.mp4", "--out", town / "drive.gpkg"]

@@ -73,3 +73,14 @@ def test_what_has_no_map_is_refused(tmp_path: Path) -> None:
     broken = Positions(np.array([[np.nan, 0.0]]), "local")
     with pytest.raises(ArgumentError, match="positions has nan"):
         draw_dataset(places_at(Positions.from_local([[0, 0]]), broken))
+
+
+def test_photos_of_a_folder_are_drawn_by_the_sources_of_their_positions() -> None:
+    where = Positions.from_local([[0, 0], [100, 80], [50, 0]])
+    places = places_at(where, where[:0])
+    tagged = replace(places, database=replace(places.database, sources=("Takeout JSON", "EXIF", "Takeout JSON")))
+    found = groups(draw_dataset(tagged))
+    assert list(found) == ["EXIF (1)", "Takeout JSON (2)"]  # in order of priority
+    np.testing.assert_allclose(found["Takeout JSON (2)"] - found["EXIF (1)"], [[-100, -80], [-50, -80]])
+    alone = replace(places, database=replace(places.database, sources=("EXIF",) * 3))
+    assert list(groups(draw_dataset(alone))) == ["database (3)"]

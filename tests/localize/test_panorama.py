@@ -12,7 +12,8 @@ from tests.geometry.scenes import texture
 from tests.localize.street import position, street_model
 from tests.photos.panorama_files import gpano_xmp, save_panorama
 
-from sareloc.errors import PhotoError
+from sareloc.cli.calibrate import calibration_table
+from sareloc.errors import ArgumentError, PhotoError
 from sareloc.geo import distance_m, ecef_from_wgs84, wgs84_from_enu
 from sareloc.localize import Calibration, Localizer, Match, QueryImage, QueryPanorama, Search, estimate, read_query
 from sareloc.localize.calibrate import calibrate
@@ -21,7 +22,7 @@ from sareloc.localize.panorama import combine_poses, combine_views, joint_chance
 from sareloc.localize.queries import read_queries
 from sareloc.localize.walk import Belief
 from sareloc.maps import PlaceMap, build_map
-from sareloc.photos import Geotag, Panorama, ViewOptions, cut_view, panorama_pixels
+from sareloc.photos import Geotag, Panorama, PhotoSource, ViewOptions, cut_view, panorama_pixels
 
 PLACES, HEADING_DEG, WIDTH = 4, 350.0, 512
 
@@ -64,6 +65,15 @@ def test_one_fix_with_the_heading_of_the_middle(town: Localizer, query: Path) ->
     unknown = town.localize(save_panorama(query, sphere(3, 75.0)))
     assert distance_m([unknown.latlon], [position(3)])[0] < 1
     assert unknown.heading_deg is None
+
+
+def test_a_record_of_a_360_photo_is_cut_by_its_tags_and_pixels_if_asked_for(town: Localizer, query: Path) -> None:
+    asked = Localizer(town.model, town.place_map, Search(verify=8), min_confidence=0, views=ViewOptions(untagged=True))
+    for localizer, image in ((town, query), (town, query.read_bytes()), (asked, sphere(2, 75.0))):
+        fix = localizer.localize(PhotoSource("front/1", image))
+        assert distance_m([fix.latlon], [position(2)])[0] < 1
+        assert off(fix.heading_deg, HEADING_DEG + 75) < 4
+    assert [isinstance(one, QueryPanorama) for one in town.load([PhotoSource("a", sphere(2))])] == [False]
 
 
 def test_a_partial_panorama_answers_with_the_heading_of_the_middle_of_the_full_one(
@@ -136,8 +146,12 @@ def test_a_calibration_leaves_360_photos_out(town: Localizer, query: Path, tmp_p
     ]
     truth = [position(n % PLACES) for n in range(12)]
     report = calibrate(town, [*ordinary, query], [*truth, position(2)])
-    assert [error.photo for error in report.unreadable] == [str(query)]
-    assert "360° photo" in report.unreadable[0].reason
+    assert (report.photos, report.panoramas, report.unreadable) == (12, (str(query),), ())
+    lines = calibration_table(report, []).splitlines()
+    assert lines[-2].startswith("1 photos are 360° photos")
+    assert lines[-1].strip() == str(query)
+    with pytest.raises(ArgumentError, match="1 are 360° photos"):
+        calibrate(town, [query], [position(2)])
 
 
 def match(photo_id: int, distance: float, inliers: int | None = None, **known: Any) -> Match:

@@ -15,7 +15,8 @@ from sareloc.errors import MapError
 from sareloc.maps import MapPhoto, add_photos, copy_map, map_info, open_store, sync_map, verify_map
 from sareloc.maps.expand import NOTE, expand, read_view_options
 from sareloc.models import PlaceModel
-from sareloc.photos import Geotag, Panorama, ViewOptions, decode, parse_address
+from sareloc.photos import Geotag, Panorama, PhotoSource, ViewOptions, decode, parse_address
+from sareloc.photos.sources import cut_source
 
 HERE = Geotag((52.0, 13.0), 350.0)
 FULL = Panorama(512, 256)
@@ -205,3 +206,52 @@ def test_many_photos_of_2_to_1_give_one_note(tmp_path: Path) -> None:
     (note,) = found.notes
     assert note.startswith(f"3 photos, such as {files[0]}, are 2:1")
     assert len(expand(files, ViewOptions(untagged=True)).images) == 36
+
+
+@pytest.mark.parametrize("kind", ["file", "bytes", "pixels"])
+def test_a_360_photo_of_a_stream_is_stored_as_its_views(kind: str, model: PlaceModel, tmp_path: Path) -> None:
+    sphere = draw_panorama(FULL)
+    file = save_panorama(tmp_path / "pano.jpg", sphere, xmp=gpano_xmp(heading=20))
+    image = {"file": file, "bytes": file.read_bytes(), "pixels": sphere}[kind]
+    views = ViewOptions((0, 90), fov_deg=90, untagged=kind == "pixels")
+    heading = 20.0 if kind == "pixels" else None  # default: that of the tags
+    source = PhotoSource("ladybug/1", image, HERE.latlon, heading, 1.7e9)
+    ordinary = PhotoSource("front/1", sphere[:200, :250], HERE.latlon)
+    path = tmp_path / "town.gpkg"
+    report = build_map(model, iter([source, ordinary]), path, views=views, progress=False)
+    assert (report.added, report.panoramas, report.notes) == (3, 1, ())
+    again = build_map(model, iter([source, ordinary]), path, progress=False)
+    assert (again.added, again.already) == (0, 3)  # the views are those of the map
+    photos = held(path)
+    start = "pano.jpg" if kind == "file" else "1"
+    names = [f"{start}#yaw={yaw}&pitch=0&fov=90&size=160x120" for yaw in (0, 90)]
+    assert set(photos) == {*names, "1"}
+    assert [photos[name].geotag.heading_deg for name in names] == [20, 110]
+    with open_store(path) as store:
+        assert read_view_options(store) == views
+    assert verify_map(path) == []
+
+
+def test_a_view_of_a_stream_has_the_pixels_and_focal_length_of_the_view_of_a_file(tmp_path: Path) -> None:
+    file = save_panorama(tmp_path / "pano.png", draw_panorama(FULL))
+    options = ViewOptions((30,), fov_deg=90, untagged=True)
+    of_file = cut_source(PhotoSource("a", file), options)
+    of_bytes = cut_source(PhotoSource("a", file.read_bytes()), options)
+    of_pixels = cut_source(PhotoSource("a", draw_panorama(FULL)), options)
+    assert None not in (of_file, of_bytes, of_pixels)
+    wanted = decode(str(of_file[0].image))
+    np.testing.assert_array_equal(of_bytes[0].image, wanted)
+    np.testing.assert_array_equal(of_pixels[0].image, wanted)
+    by_diagonal = np.hypot(36, 24) * 2 / 5
+    assert of_pixels[0].focal_35mm == of_file[0].focal_35mm == pytest.approx(by_diagonal)
+
+
+def test_what_is_not_cut_of_a_stream_is_noted(model: PlaceModel, tmp_path: Path) -> None:
+    sphere = draw_panorama(FULL)
+    odd = save_panorama(tmp_path / "odd.jpg", sphere, xmp=gpano_xmp(projection="cylindrical")).read_bytes()
+    sources = [PhotoSource("plain", sphere, HERE.latlon), PhotoSource("odd", odd, HERE.latlon)]
+    report = build_map(model, sources, tmp_path / "town.gpkg", progress=False)
+    assert (report.added, report.panoramas) == (2, 0)
+    assert "odd: its GPano tags cannot be used: the projection is 'cylindrical'" in report.notes[0]
+    assert "plain" in report.notes[1]
+    assert "2:1 as a 360° photo, without GPano tags" in report.notes[1]

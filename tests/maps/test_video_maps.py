@@ -230,9 +230,9 @@ def test_frames_of_a_drawn_drive_are_where_they_were_taken(tmp_path: Path) -> No
     """The camera's clock is 3.2 s fast, the track is 1.5 m off: with the offset the frames are near the truth."""
     import csv
 
-    from sareloc.city.drive import draw_drive
+    from sareloc.city import draw_drive, make_drive
 
-    draw_drive(tmp_path / "drive", seed=1, seconds=30.0, fps=2.0, frame_size=(64, 112))
+    draw_drive(make_drive(seed=1, seconds=30.0, fps=2.0), tmp_path / "drive", frame_size=(64, 112))
     with (tmp_path / "drive" / "truth.csv").open() as file:
         truth = {float(row["time_s"]): (float(row["lat"]), float(row["lon"])) for row in csv.DictReader(file)}
 

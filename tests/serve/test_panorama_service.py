@@ -1,4 +1,4 @@
-"""360° photos over HTTP: a query is answered once, and thumbnails show the views of a map."""
+"""360° photos over HTTP: a query is answered once, uploads are added as views, thumbnails show the views of a map."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from PIL import Image
 from tests.geometry.scenes import texture
 from tests.localize.street import position, street_model
 from tests.photos.panorama_files import gpano_xmp, save_panorama
+from tests.serve.conftest import ALLOWED, TOKEN
 from tests.serve.running import street_client
 
 from sareloc.geo import distance_m
 from sareloc.localize import Search
-from sareloc.maps import PlaceMap, build_map
-from sareloc.photos import Geotag, decode
+from sareloc.maps import PlaceMap, add_photos, build_map, verify_map
+from sareloc.photos import Geotag, ViewOptions, decode
+from sareloc.serve import Serving
 
 HEADING_DEG, TURNED_DEG, WIDTH = 100.0, 90.0, 512
 
@@ -70,3 +72,71 @@ def test_a_thumbnail_shows_the_view(client: httpx.Client, folder: Path) -> None:
         assert shown.size == (96, 72)
         difference = np.asarray(shown.convert("RGB")).astype(int) - decode(place_map.photo_path(name))
     assert np.abs(difference).mean() < 8
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path, folder: Path) -> Path:
+    for name in ("town.gpkg", "query.jpg"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    return tmp_path
+
+
+def sphere_jpeg(path: Path, seed: int, tag: Geotag, *, tagged: bool = True) -> bytes:
+    xmp = gpano_xmp(heading=HEADING_DEG) if tagged else b"<none/>"
+    return save_panorama(path, texture(WIDTH // 2, WIDTH, seed=seed), tag, xmp).read_bytes()
+
+
+def test_a_360_photo_is_added_as_its_views_and_found_by_the_next_query(own_folder: Path) -> None:
+    photo = sphere_jpeg(own_folder / "new.jpg", 7, Geotag(position(5)))
+    with street_client(own_folder / "town.gpkg", search=Search(verify=4), serving=Serving(token=TOKEN)) as client:
+        answer = client.post("/photos", files={"photos": ("pano.jpg", photo)}, headers=ALLOWED)
+        added = answer.json()["photos"][0]
+        again = client.post("/photos", files={"photos": ("again.jpg", photo)}, headers=ALLOWED).json()["photos"][0]
+        fix = client.post("/localize", content=photo).json()
+    assert (answer.status_code, added["id"]) == (201, added["ids"][0])
+    assert len(set(added["ids"])) == 12
+    assert again["ids"] == added["ids"]
+    assert distance_m([fix["latlon"]], [position(5)])[0] < 1
+    assert abs(fix["heading_deg"] - HEADING_DEG) < 4
+    place_map = PlaceMap(own_folder / "town.gpkg")
+    assert len(place_map) == 36
+    names = place_map.files[-12:]
+    assert [name.partition("#")[2].partition("&")[0] for name in names] == [f"yaw={yaw}" for yaw in range(0, 360, 30)]
+    assert {len(place_map.local_features([photo_id])[photo_id]) > 10 for photo_id in added["ids"]} == {True}
+    assert len(list((own_folder / "town-photos").iterdir())) == 1
+    assert verify_map(own_folder / "town.gpkg") == []
+
+
+def test_a_view_that_was_added_has_the_direction_that_map_add_gives_it(own_folder: Path) -> None:
+    photo = sphere_jpeg(own_folder / "new.jpg", 7, Geotag(position(5)))
+    with street_client(own_folder / "town.gpkg", serving=Serving(token=TOKEN)) as client:
+        client.post("/photos", files={"photos": photo}, headers=ALLOWED)
+    report = add_photos(street_model(), own_folder / "town-photos", own_folder / "town.gpkg", progress=False)
+    assert (report.added, report.updated, report.already) == (0, 0, 12)
+
+
+def test_the_file_of_a_360_photo_is_deleted_with_its_last_view(own_folder: Path) -> None:
+    photo = sphere_jpeg(own_folder / "new.jpg", 7, Geotag(position(5)))
+    with street_client(own_folder / "town.gpkg", serving=Serving(token=TOKEN)) as client:
+        *some, last = client.post("/photos", files={"photos": photo}, headers=ALLOWED).json()["photos"][0]["ids"]
+        for photo_id in some:
+            assert client.delete(f"/photos/{photo_id}", headers=ALLOWED).status_code == 204
+        assert len(list((own_folder / "town-photos").iterdir())) == 1
+        assert client.delete(f"/photos/{last}", headers=ALLOWED).status_code == 204
+    assert list((own_folder / "town-photos").iterdir()) == []
+
+
+def test_a_map_built_with_panorama_also_cuts_uploads_without_tags(own_folder: Path) -> None:
+    plain = sphere_jpeg(own_folder / "plain.jpg", 8, Geotag(position(6), heading_deg=HEADING_DEG), tagged=False)
+    views = ViewOptions((0, 180), untagged=True)
+    build_map(street_model(), own_folder / "plain.jpg", own_folder / "two.gpkg", views=views, progress=False)
+    other = sphere_jpeg(own_folder / "other.jpg", 9, Geotag(position(7), heading_deg=HEADING_DEG), tagged=False)
+    serving = Serving(token=TOKEN)
+    with street_client(own_folder / "two.gpkg", serving=serving) as client:
+        assert len(client.post("/photos", files={"photos": other}, headers=ALLOWED).json()["photos"][0]["ids"]) == 2
+        headings = [f["properties"]["heading_deg"] for f in client.get("/map").json()["features"]]
+    assert headings == pytest.approx([HEADING_DEG, HEADING_DEG + 180] * 2)
+    with street_client(own_folder / "town.gpkg", serving=serving) as client:
+        told = client.post("/photos", files={"photos": plain}, headers=ALLOWED).json()["photos"][0]
+    assert "ids" not in told  # 2:1 without tags: an ordinary photo
+    assert PlaceMap(own_folder / "town.gpkg").files[-1].endswith(".jpg")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -59,12 +59,16 @@ class Drive:
     """(N, 2) degrees."""
     headings_deg: Floats
     """(N,) compass headings."""
+    fps: float
+    """Frames per second."""
     clock_offset_s: float
     """What is added to the camera's clock to get UTC: negative if it is fast."""
     track_latlon: Floats
     """(M, 2) degrees, with the receiver's noise."""
     track_times: Floats
     """(M,) whole seconds, in UTC."""
+    arguments: Mapping[str, object]
+    """What `make_drive` was called with."""
 
     @property
     def creation_time(self) -> float:
@@ -116,12 +120,17 @@ def make_drive(
         times_s=times_s,
         latlon=wgs84_from_enu(town.enu(xy), town.origin),
         headings_deg=town.heading_deg(yaw),
+        fps=fps,
         clock_offset_s=clock_offset_s,
         track_latlon=wgs84_from_enu(
             town.enu(track_xy) + gps_noise_m * _gps_noise(noise_rng, len(track_xy)), town.origin
         ),
         track_times=track_times,
-    )
+        arguments={
+            "seed": seed, "size": size, "split": split, "number": number, "seconds": seconds, "fps": fps,
+            "weather": weather, "clock_offset_s": clock_offset_s, "gps_noise_m": gps_noise_m,
+        },
+    )  # fmt: skip
 
 
 def _check(number: int, seconds: float, fps: float, clock_offset_s: float, gps_noise_m: float) -> None:
@@ -154,21 +163,13 @@ def draw_frames(drive: Drive, height: int, width: int, device: torch.device | st
 
 
 def draw_drive(
+    drive: Drive,
     out: str | Path,
-    seed: int = 0,
-    size: str = "small",
-    split: str = "test",
     *,
-    number: int = 0,
-    seconds: float = 60.0,
-    fps: float = 10.0,
     frame_size: tuple[int, int] = FRAME_SIZE,
-    weather: str = "clear",
-    clock_offset_s: float = -3.2,
-    gps_noise_m: float = 1.5,
     device: torch.device | str = "cpu",
     progress: bool = False,
-) -> Drive:
+) -> None:
     """Write a drive (see `make_drive`) to a folder: drive.mp4 (H.264), drive.gpx, truth.csv and drive.json.
 
     truth.csv has the columns frame, time_s (in the video), lat, lon, heading_deg; drive.json records the arguments.
@@ -179,18 +180,10 @@ def draw_drive(
     height, width = frame_size
     if height % 2 or width % 2:
         raise ArgumentError(f"height and width of a video frame must be even: found {height}x{width}")
-    drive = make_drive(
-        seed, size, split, number=number, seconds=seconds, fps=fps, weather=weather, clock_offset_s=clock_offset_s,
-        gps_noise_m=gps_noise_m,
-    )  # fmt: skip
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise ArgumentError(f"{folder} is a file: give a folder to write the drive to")
-    record = {
-        "format": 1, "seed": seed, "size": size, "split": split, "number": number, "seconds": seconds, "fps": fps,
-        "frame": [height, width], "weather": weather, "clock_offset_s": clock_offset_s, "gps_noise_m": gps_noise_m,
-    }  # fmt: skip
-    claim(folder / RECORD, record, "drive")
+    claim(folder / RECORD, {"format": 1, "frame": [height, width], **drive.arguments}, "drive")
     for name, content in ((TRACK, gpx_of(drive)), (TRUTH, truth_of(drive))):
         if not (folder / name).exists():
             write_atomically(folder / name, content)
@@ -200,10 +193,9 @@ def draw_drive(
             folder / VIDEO,
             tqdm(frames, total=len(drive.poses), desc=VIDEO, unit="frame", disable=not progress),
             frame_size,
-            Fraction(fps).limit_denominator(1001),
+            Fraction(drive.fps).limit_denominator(1001),
             drive.creation_time,
         )
-    return drive
 
 
 def _write_video(

@@ -33,11 +33,11 @@ def calibrate_command(
 ) -> None:
     """Fit the confidence and the radius of a map's fixes on photos with positions; store them if they are better.
 
-    The photos must not be in the map, and should be like the expected queries, from all over the map. Old and new
-    calibration are compared on photos that the new one was not fitted on (cross-validation). The new one is stored if
-    the log loss of its confidence falls by more than one standard error and right answers minus wrong ones do not fall
-    by more than one; otherwise the map is not changed. A calibration belongs to the search options: give those that
-    localize will be given.
+    The photos must not be in the map, and should be like the expected queries, from all over the map; 360° photos are
+    left out. Old and new calibration are compared on photos that the new one was not fitted on (cross-validation). The
+    new one is stored if the log loss of its confidence falls by more than one standard error and right answers minus
+    wrong ones do not fall by more than one; otherwise the map is not changed. A calibration belongs to the search
+    options: give those that localize will be given.
 
     Parameters
     ----------
@@ -98,6 +98,7 @@ def calibration_table(report: CalibrationReport, untagged: list[str]) -> str:
         ("are in the map", report.in_map),
         ("have no position", untagged),
         ("cannot be read", [str(error) for error in report.unreadable]),
+        ("are 360° photos, whose views answer together,", report.panoramas),
     ):
         if photos:
             lines.append(f"{len(photos):,} photos {name} and were left out:")

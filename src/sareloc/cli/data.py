@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from sareloc.city import draw_drive, draw_places
-from sareloc.datasets import DATASETS, Check, check_places, load_dataset
+from sareloc.city import draw_drive, draw_places, make_drive
+from sareloc.datasets import DATASETS, Check, Places, check_places, load_dataset
 from sareloc.errors import ArgumentError
 from sareloc.figures import draw_dataset, save_figure
 from sareloc.models.preprocess import TORCH_DEVICES, find_device
@@ -17,6 +18,8 @@ from sareloc.photos import SOURCES, ViewOptions, write_views
 from sareloc.photos.finding import TABLE
 
 LISTED = 5
+PRIORITY = (TABLE, *(name for name, _ in SOURCES))
+"""The sources of positions, the first that has one is used."""
 DRAWING_HELP = "Device for rendering: cpu, cuda, cuda:N (GPU number N, from 0), mps. Default: cuda if there is a GPU."
 
 
@@ -27,12 +30,14 @@ def check(
     split: str = "test",
     figure: Path | None = None,
     decode: Annotated[bool, Parameter(negative=())] = False,
+    sources: Annotated[bool, Parameter(negative=())] = False,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
     """Check a dataset: photos, extent, sources of positions, queries with a positive, missing and unreadable files.
 
-    Positions of a photo in other sources than the one used (EXIF, XMP, Takeout JSON, file name) are noted if they are
-    more than 50 m away. The exit status is 1 if a file is missing or cannot be read.
+    Of the sources of positions (a table, EXIF, XMP, Takeout JSON, file name), in this order, the first that has one is
+    used; positions of others are noted if they are more than 50 m away. The exit status is 1 if a file is missing or
+    cannot be read.
 
     Parameters
     ----------
@@ -43,9 +48,12 @@ def check(
     split
         The split of the dataset: train, val or test.
     figure
-        Draw a map of database and queries to this file (.png, .svg or .pdf).
+        Draw a map of database and queries to this file (.png, .svg or .pdf); of a folder without queries, by the
+        sources of the positions.
     decode
         Decode every photo instead of reading its header; finds truncated files, takes longer.
+    sources
+        Also list the source of each photo's position.
     as_json
         Print one JSON object instead of a table.
     """
@@ -53,12 +61,25 @@ def check(
     if figure is not None:
         save_figure(draw_dataset(places), figure)
     found = check_places(places, decode=decode, progress=True)
-    print(json.dumps(found.to_json()) if as_json else check_table(found, decoded=decode))
+    by_photo = sources_by_photo(places) if sources else {}
+    if as_json:
+        print(json.dumps(found.to_json() | ({"sources": by_photo} if sources else {})))
+    else:
+        print(check_table(found, by_photo, decoded=decode))
     return 1 if found.missing or found.unreadable else 0
 
 
-def check_table(found: Check, *, decoded: bool = False) -> str:
-    """The result of a check as text."""
+def sources_by_photo(places: Places) -> dict[str, str]:
+    """The source of each photo's position, by its file; empty for datasets that have their own files of positions."""
+    return {
+        str(photos.path(row)): source
+        for photos in (places.database, places.queries)
+        for row, source in enumerate(photos.sources or ())
+    }
+
+
+def check_table(found: Check, by_photo: Mapping[str, str] | None = None, *, decoded: bool = False) -> str:
+    """The result of a check as text; `by_photo`: also with these sources of positions."""
     lines = [("dataset", f"{found.name}, split {found.split}"), ("database", f"{found.database:,} photos")]
     lines.append(("queries", _queries(found)))
     lines += [("", published) for published in _published(found)]
@@ -71,6 +92,8 @@ def check_table(found: Check, *, decoded: bool = False) -> str:
             lines.append(("", f"latitude {e.south:.5f} to {e.north:.5f}, longitude {e.west:.5f} to {e.east:.5f}"))
     if found.position_sources:
         lines.append(("positions", _sources(found)))
+        lines.append(("", f"of each photo the first of: {', '.join(PRIORITY)}"))
+        lines += [("", f"{file}: {source}") for file, source in (by_photo or {}).items()]
     how = "decoded" if decoded else "opened (--decode also decodes the pixels)"
     lines.append(("files", f"{found.photos - len(found.missing) - len(found.unreadable):,} of {found.photos:,} {how}"))
     lines += _listed("missing", found.missing)
@@ -90,9 +113,8 @@ def _queries(found: Check) -> str:
 
 def _sources(found: Check) -> str:
     """Such as "412 EXIF, 31 Takeout JSON, 7 none"."""
-    order = [TABLE, *(name for name, _ in SOURCES)]
     counts = {**found.position_sources, "none": len(found.left_out)}
-    return ", ".join(f"{counts[name]:,} {name}" for name in [*order, "none"] if counts.get(name))
+    return ", ".join(f"{counts[name]:,} {name}" for name in [*PRIORITY, "none"] if counts.get(name))
 
 
 def _published(found: Check) -> list[str]:
@@ -240,10 +262,11 @@ def drive(
         Standard deviation in metres of the track's error to the east and to the north.
     """
     where = find_device(device, TORCH_DEVICES)
-    found = draw_drive(
-        out, seed, size, split, number=number, seconds=seconds, fps=fps, frame_size=_frame_size(frame, "--frame"),
-        weather=weather, clock_offset_s=clock_offset_s, gps_noise_m=gps_noise_m, device=where, progress=True,
+    found = make_drive(
+        seed, size, split, number=number, seconds=seconds, fps=fps, weather=weather, clock_offset_s=clock_offset_s,
+        gps_noise_m=gps_noise_m,
     )  # fmt: skip
+    draw_drive(found, out, frame_size=_frame_size(frame, "--frame"), device=where, progress=True)
     print(f"{len(found.poses):,} frames and {len(found.track_times):,} track points written to {out}")
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -14,16 +15,57 @@ from cyclopts import Parameter
 from tqdm import tqdm
 
 from sareloc.cli import Device, print_notes
-from sareloc.errors import ArgumentError, PhotoError
-from sareloc.localize import Fix, Localizer, Search, open_localizer
+from sareloc.errors import ArgumentError, PhotoError, PositionError
+from sareloc.geo import distance_m
+from sareloc.localize import Fix, Localizer, Search, open_localizer, walk_clock_offset
 from sareloc.localize.formats import POINT_FORMATS, TRACK_FORMATS, Answer, iso_time, sentence
 from sareloc.maps import Area, Box, Circle
 from sareloc.maps.examine import read_tables
-from sareloc.photos import ViewOptions, find_photos, read_time
+from sareloc.maps.expand import untagged_note, untagged_spheres
+from sareloc.photos import Track, ViewOptions, find_photos, read_time, read_tracks
+from sareloc.photos.clock import parse_moment, parse_offset
 from sareloc.photos.decoding import TRUNCATED, is_truncated
-from sareloc.photos.videos import is_video, missing_end, read_video, video_frames
+from sareloc.photos.tracks import utc
+from sareloc.photos.video_geotags import NO_CLOCK, ONE_START
+from sareloc.photos.videos import Video, is_video, missing_end, read_video, video_frames
 
 SPEED_MPS = 40.0  # of a camera that records a video: 144 km/h
+
+
+@dataclass(frozen=True)
+class VideoClock:
+    """The clock of videos. Raises ArgumentError for invalid options."""
+
+    track: tuple[Path, ...] = ()
+    """Of a video: the GPX files or NMEA logs that were recorded with it. A note on standard error says how far from
+    the track the positions are."""
+    estimate_offset: bool = False
+    """Estimate the offset of the video's clock against the track, by the positions found. It is printed on standard
+    error, as map build takes it (--clock-offset), and added to the times."""
+    clock_offset: Annotated[float | str, Parameter(allow_leading_hyphen=True)] = 0.0
+    """Of a video: what to add to the camera's clock, such as -3.2s if it was 3.2 s fast."""
+    video_start: str | None = None
+    """Of a video without a clock, or with a wrong one: when its first frame was taken, such as 2024-05-31T12:00:00Z."""
+
+    def __post_init__(self) -> None:
+        if self.estimate_offset and not self.track:
+            raise ArgumentError("the clock offset is estimated against a track: name it (--track FILE)")
+        if parse_offset(self.clock_offset) and self.estimate_offset:
+            raise ArgumentError("the clock offset is either given (--clock-offset) or estimated (--estimate-offset)")
+        if self.video_start is not None:
+            parse_moment(self.video_start)
+
+    def check(self, videos: Sequence[Path]) -> None:
+        """Raise ArgumentError if these options do not fit the number of videos."""
+        if self != VideoClock() and not videos:
+            raise ArgumentError("--track, --estimate-offset, --clock-offset and --video-start are options of videos")
+        if self.video_start is not None and len(videos) > 1:
+            raise ArgumentError(ONE_START)
+
+    def start_of(self, video: Video) -> float | None:
+        """When the first frame was taken, in seconds since 1970; None: unknown."""
+        start = video.start if self.video_start is None else parse_moment(self.video_start)
+        return None if start is None else start + parse_offset(self.clock_offset)
 
 
 def localize_command(
@@ -37,6 +79,7 @@ def localize_command(
     circle: Annotated[tuple[float, float, float] | None, Parameter(negative=())] = None,
     walk_step_m: float | None = None,
     every_s: float = 1.0,
+    clock: Annotated[VideoClock | None, Parameter(name="*", negative=(), consume_multiple=True)] = None,
     panorama: Annotated[bool, Parameter(negative=())] = False,
     search: Annotated[Search | None, Parameter(name="*")] = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
@@ -108,10 +151,14 @@ def localize_command(
     times = {} if walk_step_m is None and written is None else read_times(stills, photos)
     if walk_step_m is not None:
         stills = sorted_by_time(stills, times)
+    clock = clock or VideoClock()
+    clock.check(videos)
+    track = read_tracks(clock.track) if clock.track else None
+    print_notes(() if track is None else track.notes)
     parts = [Part(stills, walk_step_m)] if stills else []
     for video in videos:
         try:
-            part, when = frames_of(video, every_s, walk_step_m)
+            part, when = frames_of(video, every_s, walk_step_m, clock)
         except PhotoError as error:
             print(f"sareloc: {error}", file=sys.stderr)
             continue
@@ -119,6 +166,7 @@ def localize_command(
         times |= when
     if not parts:
         return 1
+    note_untagged_spheres(stills, panorama)
     localizer = open_localizer(
         place_map,
         model,
@@ -130,8 +178,18 @@ def localize_command(
         workers=workers,
     )
     near = area(box, circle)
-    fixes = (one for part in parts for one in localize_files(localizer, *part, near=near, top=top))
-    found = report_unreadable(fixes)
+
+    def localized() -> Iterator[tuple[str, Fix | PhotoError]]:
+        for part in parts:
+            fixes = localize_files(localizer, part.files, part.walk_step_m, near=near, top=top)
+            if part.video is None or track is None:
+                yield from fixes
+            else:
+                answers = list(fixes)
+                print_notes([compare_clock(part, [fix for _, fix in answers], times, track, clock.estimate_offset)])
+                yield from answers
+
+    found = report_unreadable(localized())
     count = 0
     if written is not None:
         answers = [Answer(photo, times[Path(photo)], fix) for photo, fix in found]
@@ -151,9 +209,13 @@ class Part(NamedTuple):
     files: Sequence[Path]
     walk_step_m: float | Sequence[float] | None
     """The largest distance between two that follow each other, or one for each step; None: they are not one walk."""
+    video: Path | None = None
+    """The video that they are frames of."""
 
 
-def frames_of(video: Path, every_s: float, walk_step_m: float | None) -> tuple[Part, dict[Path, float | None]]:
+def frames_of(
+    video: Path, every_s: float, walk_step_m: float | None, clock: VideoClock
+) -> tuple[Part, dict[Path, float | None]]:
     """The frames of a video as a walk, and when they were taken; a note on a truncated video is printed.
 
     Raises PhotoError if the video cannot be read.
@@ -162,8 +224,41 @@ def frames_of(video: Path, every_s: float, walk_step_m: float | None) -> tuple[P
     told = read_video(video)
     print_notes(note for note in [missing_end(told, times[-1:] + every_s)] if note is not None)
     reach_m = (SPEED_MPS * np.diff(times)).tolist() if walk_step_m is None else walk_step_m
-    moments = [None if told.start is None else told.start + time for time in times.tolist()]
-    return Part(frames, reach_m), dict(zip(frames, moments, strict=True))
+    start = clock.start_of(told)
+    moments = [None if start is None else start + time for time in times.tolist()]
+    return Part(frames, reach_m, video), dict(zip(frames, moments, strict=True))
+
+
+def compare_clock(
+    part: Part, fixes: Sequence[Fix | PhotoError], times: dict[Path, float | None], track: Track, estimate: bool
+) -> str:
+    """What a track says about the clock of a video, in a sentence; an offset that is estimated is added to `times`."""
+    clock = [times[file] for file in part.files]
+    if None in clock:
+        return f"{part.video}: {NO_CLOCK}"
+    try:
+        found = walk_clock_offset(fixes, clock, track) if estimate else None
+    except PositionError as error:
+        return f"{part.video}: {error}"
+    if found is not None:
+        if not found.ambiguous:
+            times |= {file: (times[file] or 0.0) + found.seconds for file in part.files}
+        return f"{part.video}: {found}"
+    return f"{part.video}: {distance_from_track(fixes, [time or 0.0 for time in clock], track)}"
+
+
+def distance_from_track(fixes: Sequence[Fix | PhotoError], clock: Sequence[float], track: Track) -> str:
+    """How far from a track, at the times of their frames, the positions are."""
+    at = track.at(np.array(clock))
+    away_m = [
+        float(distance_m(fix.latlon, at.latlon[row]))
+        for row, fix in enumerate(fixes)
+        if isinstance(fix, Fix) and fix.latlon is not None and at.found[row]
+    ]
+    if not away_m:
+        begins = f"the video begins at {utc(clock[0])} UTC, the track has {track}"
+        return f"none of the positions is of a time on the track: {begins}; check --clock-offset"
+    return f"{len(away_m):,} positions are of times on the track, {np.median(away_m):.1f} m from it (median)"
 
 
 def listed(given: Sequence[Path]) -> list[Path]:
@@ -183,6 +278,12 @@ def read_times(files: Sequence[Path], given: Sequence[Path]) -> dict[Path, float
     print_notes(table.notes)
     tags = {file: table.tags.get(os.path.abspath(file)) for file in files}
     return {file: read_time(file) if tag is None or tag.time is None else tag.time for file, tag in tags.items()}
+
+
+def note_untagged_spheres(files: Sequence[Path], panorama: bool) -> None:
+    """Print a note on photos that look like 360° photos and have no tags, unless they are treated as such."""
+    untagged = [] if panorama else untagged_spheres(files)
+    print_notes([untagged_note(untagged)] if untagged else [])
 
 
 def sorted_by_time(files: Sequence[Path], times: Mapping[Path, float | None]) -> list[Path]:

@@ -363,6 +363,7 @@ def _from_geotags(folder: Path, left_out: list[str], notes: list[str], sources: 
         found.positions(),
         _column(geotag.time for geotag in found.geotags),
         _column(geotag.heading_deg for geotag in found.geotags),
+        sources=found.sources,
     )
 
 

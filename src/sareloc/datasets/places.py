@@ -78,6 +78,8 @@ class PhotoSet:
     place_ids: Sequence[tuple[int, ...]] | None = None
     """The ids of the places (buildings, landmarks) in each photo; may be empty. A tuple of tuples or the compact
     `IdLists`: use only `len`, `[row]` and iteration."""
+    sources: tuple[str, ...] | None = None
+    """Where the position of each photo is from, see `Places.position_sources`."""
 
     def __len__(self) -> int:
         return len(self.files)
@@ -96,6 +98,7 @@ class PhotoSet:
             None if self.times is None else self.times[index],
             None if self.headings_deg is None else self.headings_deg[index],
             None if self.place_ids is None else tuple(self.place_ids[i] for i in index.tolist()),
+            None if self.sources is None else tuple(self.sources[i] for i in index.tolist()),
         )
 
 

@@ -16,7 +16,8 @@ from sareloc.errors import ArgumentError, DatasetError, need
 from sareloc.figures.style import RIGHT, SERIES_STYLES, WRONG, new_figure, require_finite, styled
 from sareloc.files import write_atomically
 from sareloc.geo import Positions, distance_m, enu_from_wgs84, unwrap_longitudes
-from sareloc.photos import Geotag, TrackReport
+from sareloc.photos import SOURCES, Geotag, TrackReport
+from sareloc.photos.finding import TABLE
 from sareloc.photos.tracks import utc
 
 if TYPE_CHECKING:
@@ -128,6 +129,8 @@ def write_geojson(path: Path, collection: dict[str, Any]) -> Path:
 def draw_dataset(places: Places) -> Figure:
     """A map of a dataset: database photos as dots, queries as triangles, queries without a positive as crosses.
 
+    Without queries, and with positions from several sources, the photos of each source have a style of their own.
+
     Raises DatasetError if the dataset has no positions.
     """
     database, queries = places.database.positions, places.queries.positions
@@ -138,7 +141,7 @@ def draw_dataset(places: Places) -> Figure:
     query_points = planes[1] if len(planes) > 1 else planes[0][:0]
     figure, axes = map_axes(np.concatenate(planes))
     groups: list[tuple[str, Floats, dict[str, Any]]] = [
-        ("database", planes[0], {"marker": "o", "color": DATABASE_COLOUR, "linewidths": 0}),
+        *_database_groups(places, planes[0]),
         ("query", query_points[has_positive], {"marker": "^", "color": SERIES_STYLES[0].colour, "linewidths": 0}),
         ("query without a positive", query_points[~has_positive], {"marker": "x", "color": WRONG, "linewidths": 1.4}),
     ]
@@ -156,6 +159,19 @@ def draw_dataset(places: Places) -> Figure:
     axes.set_title(f"{places.name}, split {places.split}")
     figure.legend(loc="outside lower center", ncols=3, handletextpad=0.2, handlelength=1.6)
     return figure
+
+
+def _database_groups(places: Places, points: Floats) -> list[tuple[str, Floats, dict[str, Any]]]:
+    """Labels, points and styles of the database photos."""
+    sources = np.array(places.database.sources or ())
+    present = [name for name in (TABLE, *(name for name, _ in SOURCES)) if (sources == name).any()]
+    if len(places.queries) or len(present) < 2:
+        return [("database", points, {"marker": "o", "color": DATABASE_COLOUR, "linewidths": 0})]
+    styles = zip(present, SERIES_STYLES, strict=False)
+    return [
+        (name, points[sources == name], {"marker": style.marker, "color": style.colour, "linewidths": 0})
+        for name, style in styles
+    ]
 
 
 @styled

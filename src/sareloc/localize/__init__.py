@@ -3,7 +3,7 @@
 from sareloc.localize.estimate import MIN_CONFIDENCE, Calibration, Fix, Match, estimate
 from sareloc.localize.localizer import Localizer, Search, open_localizer
 from sareloc.localize.queries import QueryImage, QueryPanorama, read_query
-from sareloc.localize.walk import estimate_walk
+from sareloc.localize.walk import estimate_walk, walk_clock_offset
 
 __all__ = [
     "MIN_CONFIDENCE",
@@ -18,4 +18,5 @@ __all__ = [
     "estimate_walk",
     "open_localizer",
     "read_query",
+    "walk_clock_offset",
 ]

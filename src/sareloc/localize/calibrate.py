@@ -28,7 +28,7 @@ from sareloc.localize.calibration import (
 )
 from sareloc.localize.estimate import MIN_CONFIDENCE, PLACE_M, Calibration
 from sareloc.localize.localizer import AT_ONCE, Localizer
-from sareloc.localize.queries import QueryImage
+from sareloc.localize.queries import QueryImage, QueryPanorama
 from sareloc.maps import Matches, open_store
 from sareloc.photos import content_digest
 
@@ -38,7 +38,6 @@ Cell = tuple[int, int, int]
 FEWEST = 10
 FOLDS = 5
 LEAST = 1e-9
-PANORAMA = "is a 360° photo: a calibration is fitted on ordinary photos"
 FAR_M = 8 * PLACE_M
 """Without its photos within this distance, a map counts as not showing a place. Nearer photos show the same street: as
 examples of absent places they are so hard that confidences fitted on them are too low for all other queries."""
@@ -91,6 +90,9 @@ class CalibrationReport:
     in_map: tuple[str, ...]
     """Photos that are in the map themselves and were left out."""
     unreadable: tuple[PhotoError, ...]
+    panoramas: tuple[str, ...] = ()
+    """360° photos, which were left out: confidence and radius are fitted to what one perspective photo finds, and the
+    views of a 360° photo, which answer together by them (see `combine_views`), are not independent photos."""
 
 
 def calibrate(localizer: Localizer, photos: Sequence[Path], latlon: npt.ArrayLike) -> CalibrationReport:
@@ -110,14 +112,15 @@ def calibrate(localizer: Localizer, photos: Sequence[Path], latlon: npt.ArrayLik
         there = store.known([digest for digest in digests if digest is not None])
     known = [digest in there for digest in digests]
     used = [row for row, held in enumerate(known) if not held]
-    trials, unreadable = _search_trials(localizer, [photos[row] for row in used], truth_m[used])
+    trials, unreadable, panoramas = _search_trials(localizer, [photos[row] for row in used], truth_m[used])
     shown = [trial for trial in trials if not trial.absent]
     places = {place_of(trial) for trial in shown}
     if len(shown) < FEWEST or len(places) < 2:
         raise ArgumentError(
             f"a calibration needs {FEWEST} photos or more that are not in the map and can be read, of two places or "
             f"more: found {len(shown)} of {len(places)} "
-            f"({sum(known)} of {len(photos)} are in the map, {len(unreadable)} cannot be read)"
+            f"({sum(known)} of {len(photos)} are in the map, {len(unreadable)} cannot be read, {len(panoramas)} are "
+            "360° photos)"
         )
     old, fitted = localizer.calibration, fit_trials(trials, "photos")
     before, after = judge_all(trials, [old] * len(trials)), judge_all(trials, cross_validate(trials))
@@ -136,6 +139,7 @@ def calibrate(localizer: Localizer, photos: Sequence[Path], latlon: npt.ArrayLik
         held_out(after),
         tuple(str(photo) for photo, held in zip(photos, known, strict=True) if held),
         tuple(unreadable),
+        tuple(panoramas),
     )
 
 
@@ -148,8 +152,10 @@ def _digest(photo: Path) -> bytes | None:
 
 def _search_trials(
     localizer: Localizer, photos: Sequence[Path], truth_m: Floats
-) -> tuple[list[Trial], list[PhotoError]]:
+) -> tuple[list[Trial], list[PhotoError], list[str]]:
+    """The trials of these photos; the errors of those that cannot be read; those that are 360° photos."""
     trials: list[Trial] = []
+    panoramas: list[str] = []
     unreadable: list[PhotoError] = []
     candidates = localizer.search.candidates
     k = search_depth(localizer.place_map, truth_m, candidates, FAR_M)
@@ -157,18 +163,15 @@ def _search_trials(
     with tqdm(total=len(photos), desc="calibrate", unit="photo", disable=None) as bar:
         while loaded := list(islice(waiting, AT_ONCE)):
             read = [(truth, image) for _, truth, image in loaded if isinstance(image, QueryImage)]
-            unreadable += [
-                image if isinstance(image, PhotoError) else PhotoError(photo, PANORAMA)
-                for photo, _, image in loaded
-                if not isinstance(image, QueryImage)
-            ]
+            unreadable += [image for _, _, image in loaded if isinstance(image, PhotoError)]
+            panoramas += [str(photo) for photo, _, image in loaded if isinstance(image, QueryPanorama)]
             if read:
                 truths, queries = np.stack([truth for truth, _ in read]), [query for _, query in read]
                 matches = localizer.retrieve([query.image for query in queries], k)
                 verify = _verifying(localizer, queries, matches)
                 trials += make_trials(matches, truths, candidates, absent_m=FAR_M, verify=verify)
             bar.update(len(loaded))
-    return trials, unreadable
+    return trials, unreadable, panoramas
 
 
 def _verifying(

@@ -26,7 +26,7 @@ from sareloc.photos import (
 )
 from sareloc.photos.geotags import view_focal_35mm
 from sareloc.photos.panoramas import UNUSABLE
-from sareloc.photos.views import cut_photo, read_views
+from sareloc.photos.views import cut_photo, read_views, untagged_sphere, views_of
 
 FEW = 8  # photos: starting workers takes longer than decoding so many
 
@@ -130,8 +130,17 @@ def at_feature_size(image: Image) -> Image:
 def _read_source(
     source: PhotoSource, size: SizeRule, *, detail: bool, cut: ViewOptions | None, max_pixels: int
 ) -> QueryImage | QueryPanorama:
-    """As `read_query`; pixels are resized to the model's size, as those of a photo are."""
+    """As `read_query`; pixels are resized to the model's size, as those of a photo are.
+
+    Pixels have no GPano tags: they are cut if they are 2:1 and `cut.untagged`.
+    """
     pixels = source.pixels
+    panorama = None if pixels is None else untagged_sphere(pixels.shape[1], pixels.shape[0], cut or ViewOptions())
+    if pixels is not None and panorama is not None:
+        views = views_of(panorama, cut)
+        rules = (size, feature_size) if detail else (size,)
+        read = [read_views(pixels, panorama, views, size=rule, name=source.name) for rule in rules]
+        return _panorama(panorama, views, read[0], read[1] if detail else None)
     if pixels is not None:
         close = read_source(source, feature_size) if detail else None
         return QueryImage(read_source(source, size), close, source.focal_35mm)

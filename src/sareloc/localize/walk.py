@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sareloc.arrays import Floats
-from sareloc.errors import ArgumentError
+from sareloc.errors import ArgumentError, PhotoError
 from sareloc.geo import ecef_from_wgs84
 from sareloc.localize.estimate import (
     MIN_CONFIDENCE,
@@ -30,6 +30,7 @@ from sareloc.localize.estimate import (
     weigh,
 )
 from sareloc.maps import PlaceMap
+from sareloc.photos import ClockOffset, Track, estimate_offset
 
 SWITCH = 0.1
 """The probability, at each step, that a walk leaves the map, or comes back to it."""
@@ -76,6 +77,21 @@ def estimate_walk(
         ordered = [matches[row] for row in np.lexsort((distances, -weigh(distances, known.temperature, evidence)))]
         fixes.append(fix_at(place, float(chances.sum()) * place.share, ordered, known, min_confidence, pose))
     return fixes
+
+
+def walk_clock_offset(fixes: Sequence[Fix | PhotoError], times: Sequence[float | None], track: Track) -> ClockOffset:
+    """The offset of a camera's clock against a track, by where a map says that its photos were taken.
+
+    times: of each photo by the camera's clock, in seconds since 1970; of the frames of a video, see `read_time`. Fixes
+    without a position, and photos without a time, do not count. See `estimate_offset` for the errors.
+    """
+    placed = [
+        (time, fix.latlon)
+        for fix, time in zip(fixes, times, strict=True)
+        if isinstance(fix, Fix) and fix.latlon is not None and time is not None
+    ]
+    latlon = np.array([latlon for _, latlon in placed]).reshape(-1, 2)
+    return estimate_offset([time for time, _ in placed], latlon, track)
 
 
 def chance_of_place(place_map: PlaceMap) -> float:

@@ -38,7 +38,7 @@ from sareloc.maps.examine import (
 )
 from sareloc.maps.expand import Expanded, check_view_options, outdated
 from sareloc.maps.features import read_keypoints
-from sareloc.maps.frames import add_frames, are_sources, chunks, split_sources
+from sareloc.maps.frames import add_frames, are_sources, chunks, cut_panoramas, split_sources
 from sareloc.maps.store import (
     Entry,
     MapManifest,
@@ -124,21 +124,22 @@ def build_map(
     """Build a map of photos, or continue one that was begun.
 
     `photos`: a folder (with its subfolders), or folders and files; or records of `PhotoSource` with their own geotags,
-    also from a stream, of which a few are in memory at a time. `out`: a file (.gpkg) or a server address
-    (milvus://host:19530/city); the map is created when the first photos are written. Positions come from the table
-    `geotags`, a file or the geotags by photo (default: geotags.csv or another table in the folder, see
-    `find_geotagged`), else by `read_geotag`, else from the tracks in `track` at the photos' times; photos without a
-    position are skipped and listed. Photos in the map whose position, heading or time has changed are updated and keep
-    their descriptors. Videos, given or in folders, become frames along the tracks (see `frames_on_track`). `dim`:
-    dimensions of the descriptors; default: all. A model with a whitening keeps its first ones; for another model the
-    map gets a whitening of its own, fitted on a sample of the photos (see `sareloc.maps.whitening`). `storage`: type of
-    the numbers of a descriptor in a file. `keypoints`: of the local features of each photo, which are then computed for
-    all photos of the map that have none, and which a server does not store; 0: no local features; default: those of the
-    map, 1024 if it has none (see `add_local_features`). `views`: how 360° photos, which have GPano tags, are cut into
-    views; default: as before in this map, else twelve around. A view is stored as its file with the direction behind
-    the name (see `sareloc.photos.addresses`). `batch`: photos in one forward pass and one transaction. `workers`:
-    processes that decode photos; 0: this one. Raises MapError if the map was built by another model, has local features
-    with another number of keypoints, or other views, PhotoError if there are no photos.
+    also from a stream, of which a few are in memory at a time, and of which 360° photos become views, too. `out`: a
+    file (.gpkg) or a server address (milvus://host:19530/city); the map is created when the first photos are written.
+    Positions come from the table `geotags`, a file or the geotags by photo (default: geotags.csv or another table in
+    the folder, see `find_geotagged`), else by `read_geotag`, else from the tracks in `track` at the photos' times;
+    photos without a position are skipped and listed. Photos in the map whose position, heading or time has changed are
+    updated and keep their descriptors. Videos, given or in folders, become frames along the tracks (see
+    `frames_on_track`). `dim`: dimensions of the descriptors; default: all. A model with a whitening keeps its first
+    ones; for another model the map gets a whitening of its own, fitted on a sample of the photos (see
+    `sareloc.maps.whitening`). `storage`: type of the numbers of a descriptor in a file. `keypoints`: of the local
+    features of each photo, which are then computed for all photos of the map that have none, and which a server does
+    not store; 0: no local features; default: those of the map, 1024 if it has none (see `add_local_features`). `views`:
+    how 360° photos, which have GPano tags, are cut into views; default: as before in this map, else twelve around. A
+    view is stored as its file with the direction behind the name (see `sareloc.photos.addresses`). `batch`: photos in
+    one forward pass and one transaction. `workers`: processes that decode photos; 0: this one. Raises MapError if the
+    map was built by another model, has local features with another number of keypoints, or other views, PhotoError if
+    there are no photos.
     """
     start, given = time.monotonic(), None if are_sources(photos) else cast(Given, photos)
     files = [] if given is None else list_photos(given, videos=True)
@@ -154,7 +155,7 @@ def build_map(
             tally = adding.add(found.in_place_of(listing), progress)
         features, notes = target.add_features(model.runs_on, workers, progress)
         report = make_report(tally, target.gone(), (*listing.notes, *found.notes, *notes), start, features)
-        report = replace(report, panoramas=found.panoramas)
+        report = replace(report, panoramas=found.panoramas + tally.panoramas)
     if target.store is not None:
         build_index(out)
     return report
@@ -325,7 +326,8 @@ class _Adding:
         model = self._prepare(None, tally, progress)
         extractor: LocalFeatureExtractor | None = None
         with tqdm(sources, desc="map", unit="image", disable=None if progress else True) as bar:
-            for chunk in chunks(bar):
+            for chunk in chunks(cut_panoramas(bar, self.target.views, tally)):
+                self.target.unnoted_views |= tally.panoramas > 0
                 files, frames = split_sources(chunk, model.preprocess.size, tally)
                 if files:
                     tags = {os.path.abspath(file): tag for file, tag in files.items()}

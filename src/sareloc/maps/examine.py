@@ -77,6 +77,8 @@ class Tally:
     unreadable: list[PhotoError] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """Warnings about photos that were used."""
+    panoramas: int = 0
+    """360° photos of a stream; the other numbers count their views."""
 
     @property
     def total(self) -> int:
@@ -100,6 +102,7 @@ class Tally:
         self.untagged += other.untagged
         self.unreadable += other.unreadable
         self.notes += other.notes
+        self.panoramas += other.panoramas
 
 
 def list_photos(given: Given, *, videos: bool = False) -> list[Path]:

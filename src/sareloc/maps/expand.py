@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -75,16 +75,24 @@ def expand(photos: Sequence[Path], options: ViewOptions, *, threads: int = 1, pr
         )
         cut = dict(zip(photos, bar, strict=True))
     notes = [one.note for one in cut.values() if one.note]
-    if untagged := [photo for photo, one in cut.items() if one.untagged]:
-        many = f"{len(untagged):,} photos, such as {untagged[0]}, are" if len(untagged) > 1 else f"{untagged[0]} is"
-        notes.append(
-            f"{many} 2:1 as a 360° photo, without GPano tags: used as an ordinary photo; --panorama cuts it into views"
-        )
+    if untagged := [str(photo) for photo, one in cut.items() if one.untagged]:
+        notes.append(untagged_note(untagged))
     return Expanded(
         {photo: one.images for photo, one in cut.items()},
         tuple(notes),
         frozenset(photo for photo, one in cut.items() if one.unread),
     )
+
+
+def untagged_spheres(photos: Iterable[Path]) -> list[str]:
+    """The photos that look like full spheres and have no GPano tags."""
+    return [str(photo) for photo in photos if _cut(photo, ViewOptions()).untagged]
+
+
+def untagged_note(photos: Sequence[str]) -> str:
+    """What is said about photos, at least one, that look like full spheres and have no GPano tags."""
+    many = f"{len(photos):,} photos, such as {photos[0]}, are" if len(photos) > 1 else f"{photos[0]} is"
+    return f"{many} 2:1 as a 360° photo, without GPano tags: used as an ordinary photo; --panorama cuts it into views"
 
 
 def outdated(store: MapStore, now: Collection[str], unread: Collection[str]) -> dict[int, str]:

@@ -1,7 +1,7 @@
 """Adding images that are not files to a map: frames of a camera, messages of a recording.
 
 A map stores such an image under the URL frame://NAME, with its descriptor and local features: it can be found and
-verified, but not shown. The same image added again is recognized by its content.
+verified, but not shown. The same image added again is recognized by its content. A 360° photo is added as its views.
 """
 
 from __future__ import annotations
@@ -17,11 +17,24 @@ import numpy as np
 
 from sareloc.errors import PhotoError, PositionError
 from sareloc.maps.examine import Tally, pick_new
+from sareloc.maps.expand import untagged_note
 from sareloc.maps.store import MapPhoto, MapStore
 from sareloc.models.place_model import PlaceModel
-from sareloc.photos import Geotag, PhotoSource, SizeRule, read_focal_35mm, read_source
-from sareloc.photos.decoding import target_size
+from sareloc.photos import (
+    Geotag,
+    PhotoSource,
+    SizeRule,
+    ViewOptions,
+    image_size,
+    looks_like_panorama,
+    parse_address,
+    read_focal_35mm,
+    read_source,
+)
+from sareloc.photos.decoding import open_photo, target_size
 from sareloc.photos.finding import FRAME
+from sareloc.photos.panoramas import UNUSABLE
+from sareloc.photos.sources import cut_source
 
 if TYPE_CHECKING:
     from sareloc.geometry.local_features import LocalFeatureExtractor
@@ -43,6 +56,30 @@ def chunks(sources: Iterable[PhotoSource]) -> Iterator[list[PhotoSource]]:
     waiting = iter(sources)
     while chunk := list(islice(waiting, AT_ONCE)):
         yield chunk
+
+
+def cut_panoramas(sources: Iterable[PhotoSource], options: ViewOptions, tally: Tally) -> Iterator[PhotoSource]:
+    """The sources, 360° photos as their views (see `cut_source`), which are counted.
+
+    Those with GPano tags that cannot be used, and those that look like full spheres without tags, are noted.
+    """
+    untagged: list[str] = []
+    for source in sources:
+        try:
+            views = cut_source(source, options)
+        except PhotoError as error:
+            if error.reason.startswith(UNUSABLE):
+                tally.notes.append(f"{error}; used as an ordinary photo")
+            views = None  # reading the source reports other errors
+        if views is None:
+            if not options.untagged and _is_sphere(source):
+                untagged.append(source.name)
+            yield source
+        else:
+            tally.panoramas += 1
+            yield from views
+    if untagged:
+        tally.notes.append(untagged_note(untagged))
 
 
 def split_sources(
@@ -94,6 +131,19 @@ def add_frames(
         tally.count_written(photos, store.add(photos, model.encode(pixels, dim=dim, batch=batch).numpy()))
     if extractor is not None:
         _add_features(store, images, extractor, keypoints)
+
+
+def _is_sphere(source: PhotoSource) -> bool:
+    """Whether an image has the proportions of a full sphere; False if it cannot be opened."""
+    try:
+        if isinstance(source.image, str | Path):
+            return not parse_address(source.image).fragment and looks_like_panorama(*image_size(source.image))
+        if isinstance(source.image, bytes):
+            with open_photo(source.image) as image:
+                return looks_like_panorama(*image.size)
+        return source.pixels is not None and looks_like_panorama(source.pixels.shape[1], source.pixels.shape[0])
+    except PhotoError:
+        return False
 
 
 def _examine(source: PhotoSource, geotag: Geotag, size: SizeRule) -> MapPhoto:

@@ -2,7 +2,7 @@
 
 from sareloc.photos.addresses import Address, View, file_of, parse_address
 from sareloc.photos.clock import ClockOffset, estimate_offset, parse_offset, parse_timezone
-from sareloc.photos.decoding import MAX_PIXELS, Interpolation, Resizing, SizeRule, is_truncated, longest_side
+from sareloc.photos.decoding import MAX_PIXELS, Interpolation, Resizing, SizeRule, is_truncated, longest_side, resized
 from sareloc.photos.finding import (
     SOURCES,
     GeotaggedPhotos,
@@ -33,7 +33,7 @@ from sareloc.photos.geotags import (
 from sareloc.photos.images import content_digest, decode, image_size, stamp
 from sareloc.photos.panoramas import Panorama, looks_like_panorama, read_panorama
 from sareloc.photos.sidecars import find_takeout_json, read_takeout_geotag
-from sareloc.photos.sources import PhotoSource, read_source, resized
+from sareloc.photos.sources import PhotoSource, read_source
 from sareloc.photos.tables import GeotagTable, parse_degrees, read_geotag_table
 from sareloc.photos.track_geotags import PlacedPhoto, TrackOptions, TrackReport, geotags_from_track
 from sareloc.photos.tracks import MAX_GAP_S, Track, TrackPositions, merge_tracks, read_track, read_tracks

@@ -407,3 +407,10 @@ def _on_background(image: Image.Image) -> Image.Image:
         strip = image.crop((0, top, image.width, min(top + rows, image.height))).convert("RGBA")
         rgb.paste(Image.alpha_composite(Image.new("RGBA", strip.size, BACKGROUND), strip).convert("RGB"), (0, top))
     return rgb
+
+
+def resized(image: arrays.Image, height: int, width: int, interpolation: Interpolation = "bilinear") -> arrays.Image:
+    """The image at this size, as `decode_photo` resizes; itself if it has that size."""
+    if image.shape[:2] == (height, width):
+        return image
+    return np.array(Image.fromarray(image).resize((width, height), RESAMPLINGS[interpolation]))

@@ -62,8 +62,12 @@ def content_digest(path: str | Path) -> bytes:
     address = parse_address(path)
     if not address.fragment:
         return _digest(address.file)
-    whole = _digest_once(address.file, stamp(address.file))
-    return hashlib.sha256(whole + address.fragment.encode()).digest()
+    return part_digest(_digest_once(address.file, stamp(address.file)), address.fragment)
+
+
+def part_digest(whole: bytes, fragment: str) -> bytes:
+    """The SHA-256 that identifies a view or a frame, by that of its file and the fragment of its address."""
+    return hashlib.sha256(whole + fragment.encode()).digest()
 
 
 def _digest(file: Path) -> bytes:

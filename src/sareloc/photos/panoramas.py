@@ -99,7 +99,7 @@ def read_panorama(source: Source, *, assume: bool = False, name: str | None = No
     return replace(found, heading_deg=heading) if found.heading_deg is None else found
 
 
-def label_of(source: Source) -> str:
+def label_of(source: object) -> str:
     """How errors call a photo."""
     return str(source) if isinstance(source, str | Path) else "photo without a name"
 

@@ -5,17 +5,20 @@ A reader of another kind of recording is a generator of such records: see robot_
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from sareloc import arrays
 from sareloc.errors import PhotoError
-from sareloc.photos.decoding import RESAMPLINGS, Interpolation, SizeRule, interpolation_of, target_size
-from sareloc.photos.geotags import Geotag
+from sareloc.photos.addresses import Address, View
+from sareloc.photos.decoding import SizeRule, interpolation_of, resized, target_size
+from sareloc.photos.geotags import Geotag, view_focal_35mm
 from sareloc.photos.images import decode
+from sareloc.photos.panoramas import UNUSABLE
+from sareloc.photos.views import ViewOptions, cut_photo, read_views, untagged_sphere, views_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +32,8 @@ class PhotoSource:
     position: tuple[float, float] | None = None
     """Latitude, longitude in degrees, WGS84; None: unknown, as of a query."""
     heading_deg: float | None = None
-    """Compass direction of the optical axis, clockwise from north, 0 <= heading < 360."""
+    """Compass direction of the optical axis, clockwise from north, 0 <= heading < 360; of a 360° photo that of its
+    middle."""
     time: float | None = None
     """Seconds since 1970 in UTC."""
     focal_35mm: float | None = None
@@ -62,8 +66,39 @@ def read_source(source: PhotoSource, size: SizeRule) -> arrays.Image:
     return resized(pixels, height, width, interpolation_of(size))
 
 
-def resized(image: arrays.Image, height: int, width: int, interpolation: Interpolation = "bilinear") -> arrays.Image:
-    """The image at this size, as `decode` resizes; itself if it has that size."""
-    if image.shape[:2] == (height, width):
-        return image
-    return np.array(Image.fromarray(image).resize((width, height), RESAMPLINGS[interpolation]))
+def cut_source(source: PhotoSource, options: ViewOptions) -> tuple[PhotoSource, ...] | None:
+    """The views of a 360° photo, each a source with its own heading; None: an ordinary photo, or it cannot be read.
+
+    It is one by its GPano tags; pixels, which have none, only by `options.untagged`. The heading of the source is that
+    of the panorama's middle; default: that of the tags. A view is named as an address is, "front/000123#yaw=30&...";
+    that of a file is the address of it. Raises PhotoError if the tags cannot be used.
+    """
+    pixels, views = source.pixels, tuple[View, ...]()
+    if pixels is None:
+        assert isinstance(source.image, str | Path | bytes)
+        try:
+            panorama, views = cut_photo(source.image, options, name=source.name)
+        except PhotoError as error:
+            if error.reason.startswith(UNUSABLE):
+                raise
+            return None
+    else:
+        panorama = untagged_sphere(pixels.shape[1], pixels.shape[0], options)
+        views = () if panorama is None else views_of(panorama, options)
+    if panorama is None:
+        return None
+    if isinstance(source.image, str | Path):
+        images: Sequence[Path | arrays.Image] = [Address(Path(source.image), view).path for view in views]
+    else:
+        images = read_views(source.image, panorama, views, name=source.name)
+    heading = panorama.heading_deg if source.heading_deg is None else source.heading_deg
+    return tuple(
+        replace(
+            source,
+            name=f"{source.name}{Address(Path(), view).fragment}",
+            image=image,
+            heading_deg=None if heading is None else (heading + view.yaw_deg) % 360,
+            focal_35mm=view_focal_35mm(view),
+        )
+        for image, view in zip(images, views, strict=True)
+    )

@@ -40,7 +40,7 @@ class TrackOptions:
     max_gap_s: float = MAX_GAP_S
     """Longest time in seconds between two points of the track; photos taken within a longer gap get no position."""
     estimate_offset: bool = False
-    """Estimate the clock offset by the photos that have a position already."""
+    """Estimate the clock offset by the photos that have a position already. That of a video: see localize."""
     track_heading: Literal["movement", "none"] = "movement"
     """Heading of the photos: the direction of movement, right for a camera that faces forward, or none."""
     every_m: float = 5.0

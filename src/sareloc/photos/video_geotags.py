@@ -20,7 +20,10 @@ NO_CLOCK = (
     "the video does not say when it was recorded, so that its frames cannot be placed on the track: give the time of "
     "its first frame (--video-start 2024-05-31T12:00:00Z)"
 )
-NO_ESTIMATE = "the clock offset of a video cannot be estimated: give it (--clock-offset)"
+NO_ESTIMATE = (
+    "the clock offset of a video is estimated by a map of the place: sareloc localize MAP VIDEO --track FILE "
+    "--estimate-offset prints it, then give it here (--clock-offset)"
+)
 ONE_START = "--video-start is the time of one video: give videos without a clock in runs of their own"
 
 

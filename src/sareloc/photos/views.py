@@ -20,9 +20,9 @@ from sareloc import arrays
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.files import write_atomically
 from sareloc.photos.addresses import Address, View
-from sareloc.photos.decoding import MAX_PIXELS, SizeRule, Source, decode_photo, open_photo, target_size
+from sareloc.photos.decoding import MAX_PIXELS, SizeRule, Source, decode_photo, open_photo, resized, target_size
 from sareloc.photos.finding import read_geotag
-from sareloc.photos.geotags import view_focal_35mm
+from sareloc.photos.geotags import heading_from_exif, view_focal_35mm
 from sareloc.photos.panoramas import UNUSABLE, Panorama, label_of, looks_like_panorama, read_panorama
 from sareloc.photos.write_geotags import exif_bytes
 
@@ -30,6 +30,7 @@ LEAST_INSIDE = 0.95
 """A view of which a smaller share is inside a partial panorama is not cut."""
 SHARPNESS = 1.1
 """A view has at most so many times the resolution of its panorama in the middle of the view."""
+NO_VIEW = "it shows less than 95 % of each view that is cut; a smaller field of view (--view-fov) may be inside"
 WIDTH_STEP = 32
 CACHE_BYTES = 128_000_000
 JPEG_QUALITY = 92
@@ -75,14 +76,19 @@ def cut_photo(
     panorama = read_panorama(photo, name=name)
     if panorama is None and options.untagged:
         with open_photo(photo, name=name) as image:
-            size = image.size
-        panorama = Panorama(*size) if looks_like_panorama(*size) else None
+            panorama = untagged_sphere(*image.size, options, heading_from_exif(image.getexif()))
     if panorama is None:
         return None, ()
     views = views_of(panorama, options)
     if not views:
-        raise PhotoError(name or label_of(photo), f"{UNUSABLE}: it shows none of the views that are cut")
+        raise PhotoError(name or label_of(photo), f"{UNUSABLE}: {NO_VIEW}")
     return panorama, views
+
+
+def untagged_sphere(width: int, height: int, options: ViewOptions, heading_deg: float | None = None) -> Panorama | None:
+    """The full sphere that an image of this size without GPano tags is; None if it is not 2:1, or is not to be cut."""
+    cut = options.untagged and looks_like_panorama(width, height)
+    return Panorama(width, height, heading_deg=heading_deg) if cut else None
 
 
 def views_of(panorama: Panorama, options: ViewOptions | None = None, *, enlarge: bool = False) -> tuple[View, ...]:
@@ -214,7 +220,7 @@ def read_view(
 
 
 def read_views(
-    source: Source,
+    source: Source | arrays.Image,
     panorama: Panorama,
     views: Sequence[View],
     *,
@@ -222,13 +228,20 @@ def read_views(
     name: str | None = None,
     max_pixels: int = MAX_PIXELS,
 ) -> list[arrays.Image]:
-    """As `read_view`, all views of a panorama, which have one size and field of view; it is decoded once."""
+    """As `read_view`, all views of a panorama, which have one size and field of view; it is decoded once.
+
+    source: also its pixels (H, W, 3).
+    """
     label = name or label_of(source)
     height, width = views[0].height, views[0].width
     if size is not None:
         height, width = target_size(size, height, width, label)
     reduced = matching_size(panorama, views[0], height, width)
-    pixels = panorama_pixels(decode_photo(source, size=reduced, name=label, max_pixels=max_pixels), panorama)
+    if isinstance(source, np.ndarray):
+        image = resized(source, *reduced(*source.shape[:2]))
+    else:
+        image = decode_photo(source, size=reduced, name=label, max_pixels=max_pixels)
+    pixels = panorama_pixels(image, panorama)
     return [cut_view(pixels, view, height, width) for view in views]
 
 

@@ -116,16 +116,12 @@ def map_routes(service: Service) -> APIRouter:
 
         The fields `lat` and `lon` are the position of photos without a geotag. The answer has the id of each photo,
         also of those that the map already had, or the reason why it was not added; if no photo was added, the status
-        is 422.
+        is 422. A 360° photo (one with GPano tags) is cut into views, as by `sareloc map build`: `ids` has the id of
+        each, `id` is that of the first.
         """
         uploads, form = await read_form(request, limits)
         added = await service.add(uploads, read_position(form))
-        results = [
-            {"photo": upload.name, "error": one.reason}
-            if isinstance(one, PhotoError)
-            else {"photo": upload.name, "id": one}
-            for upload, one in zip(uploads, added, strict=True)
-        ]
+        results = [_added(upload.name, one) for upload, one in zip(uploads, added, strict=True)]
         if all(isinstance(one, PhotoError) for one in added):
             return problem_response(422, f"no photo was added: {added[0]}", photos=results)
         return JSONResponse({"photos": results}, 201)
@@ -139,7 +135,10 @@ def map_routes(service: Service) -> APIRouter:
         openapi_extra=curl("-X DELETE -H 'Authorization: Bearer TOKEN' /photos/7"),
     )
     async def remove(photo_id: PhotoId) -> Response:
-        """Remove a photo from the map. Its file is deleted if it was added by POST /photos; other files are kept."""
+        """Remove a photo from the map, or a view of a 360° photo.
+
+        The file is deleted if it was added by POST /photos and the map has no other view of it; other files are kept.
+        """
         if not await asyncio.to_thread(service.adder.remove, photo_id):
             raise Problem(404, f"the map has no photo with id {photo_id}")
         return Response(status_code=204)
@@ -153,6 +152,13 @@ def map_geojson(listed: ListedPhotos) -> dict[str, Any]:
     bbox = {} if box is None else {"bbox": [box.west, box.south, box.east, box.north]}
     features = [_feature(photo) for photo in listed.photos]
     return {"type": "FeatureCollection", **bbox, "total": listed.total, "inside": listed.inside, "features": features}
+
+
+def _added(name: str, ids: tuple[int, ...] | PhotoError) -> dict[str, Any]:
+    """The answer about a photo that was sent: the ids of its images, or why it was not added."""
+    if isinstance(ids, PhotoError):
+        return {"photo": name, "error": ids.reason}
+    return {"photo": name, "id": ids[0]} | ({"ids": list(ids)} if len(ids) > 1 else {})
 
 
 def _feature(photo: ListedPhoto) -> dict[str, Any]:

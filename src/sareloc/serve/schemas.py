@@ -130,6 +130,7 @@ class AddedAnswer(BaseModel):
 
     photo: str
     id: int
+    ids: list[int] | None = Field(None, description="Of a 360° photo: the ids of its views; `id` is the first.")
 
 
 class PhotosAnswer(BaseModel):

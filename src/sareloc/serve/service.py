@@ -64,7 +64,9 @@ class Service:
         self.queries = BatchQueue[Query, Fix](
             live.localize, batch=batch, bound=limits.queue, name="localize", observe=self._batches.observe
         )
-        self.additions = BatchQueue[NewPhoto, int](self.adder.add, batch=batch, bound=limits.queue, name="add")
+        self.additions = BatchQueue[NewPhoto, tuple[int, ...]](
+            self.adder.add, batch=batch, bound=limits.queue, name="add"
+        )
         self.heatmaps = BatchQueue[Image, bytes](self._draw_heatmaps, batch=1, bound=HEATMAP_QUEUE, name="heat")
         self.pairs = BatchQueue[Pair, InlierPairs | None](
             live.inlier_pairs, batch=1, bound=INLIERS_QUEUE, name="inliers"
@@ -134,12 +136,16 @@ class Service:
             query = await self.in_decoder(lambda: self.read_query(upload))
             return query if isinstance(query, PhotoError) else await self.pairs.submit(Pair(query, photo_id, file))
 
-    async def add(self, uploads: Sequence[Upload], position: Geotag | None) -> list[int | PhotoError]:
-        """Add photos and return the id or the error of each; `position` is used for photos without a geotag."""
+    async def add(self, uploads: Sequence[Upload], position: Geotag | None) -> list[tuple[int, ...] | PhotoError]:
+        """Add photos and return the ids of their images, or the error, of each; a 360° photo becomes its views.
 
-        async def add_one(upload: Upload) -> int | PhotoError:
+        `position` is used for photos without a geotag.
+        """
+        views = await self.in_decoder(self.adder.view_options)
+
+        async def add_one(upload: Upload) -> tuple[int, ...] | PhotoError:
             photo = await self.in_decoder(
-                lambda: examine_upload(upload, position, self._model_resizing(), self.limits.max_pixels)
+                lambda: examine_upload(upload, position, self._model_resizing(), self.limits.max_pixels, views)
             )
             return photo if isinstance(photo, PhotoError) else await self.additions.submit(photo)
 

@@ -1,6 +1,7 @@
 """Uploaded photos: read from requests, and added to the map.
 
-Added photos are stored beside the map, in `city-photos` for city.gpkg, named by the SHA-256 of their content.
+Added photos are stored beside the map, in `city-photos` for city.gpkg, named by the SHA-256 of their content. The views
+of a 360° photo are entries of the map, as `map build` adds them.
 """
 
 from __future__ import annotations
@@ -10,22 +11,27 @@ import math
 import os
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from fastapi import Request
 from starlette.datastructures import FormData, UploadFile
 
+from sareloc.arrays import Image
 from sareloc.errors import MapError, PhotoError, PositionError
 from sareloc.maps import MapFile, MapPhoto, open_map_file
+from sareloc.maps.expand import read_view_options, write_view_options
 from sareloc.maps.features import add_missing_features, read_keypoints
 from sareloc.maps.file import name_in_map
 from sareloc.maps.whitening import map_model
 from sareloc.models import PlaceModel
-from sareloc.photos import Geotag, SizeRule, decode, read_exif_geotag
+from sareloc.photos import Address, Geotag, SizeRule, ViewOptions, decode, parse_address, read_exif_geotag
+from sareloc.photos.addresses import View
 from sareloc.photos.decoding import open_photo
+from sareloc.photos.images import part_digest
+from sareloc.photos.panoramas import UNUSABLE, Panorama
+from sareloc.photos.views import cut_photo, read_views
 from sareloc.serve.config import Limits
 from sareloc.serve.guard import Problem
 
@@ -106,32 +112,70 @@ ENDINGS = {"JPEG": ".jpg", "MPO": ".jpg", "PNG": ".png", "WEBP": ".webp", "AVIF"
 
 
 @dataclass(frozen=True, eq=False)
-class NewPhoto:
-    """A decoded photo to add to the map."""
+class NewImage:
+    """A decoded image to add to the map: a photo, or a view of a 360° photo."""
 
-    content: bytes
-    image: npt.NDArray[np.uint8]
-    """(H, W, 3) at the model's size."""
+    pixels: Image
+    """At the model's size."""
     geotag: Geotag
-    ending: str
-    """Ending of its file name, by its content."""
     width: int
     height: int
+    view: View | None = None
+    """Of a 360° photo."""
 
 
-def examine_upload(upload: Upload, position: Geotag | None, size: SizeRule, max_pixels: int) -> NewPhoto | PhotoError:
-    """Decode an uploaded photo and read its geotag; `position` is used if it has none. Errors are returned."""
+@dataclass(frozen=True, eq=False)
+class NewPhoto:
+    """A photo to add to the map."""
+
+    content: bytes
+    ending: str
+    """Ending of its file name, by its content."""
+    images: tuple[NewImage, ...]
+    """The photo, or the views of a 360° photo."""
+    views: ViewOptions
+    """How 360° photos were cut."""
+
+
+def examine_upload(
+    upload: Upload, position: Geotag | None, size: SizeRule, max_pixels: int, views: ViewOptions
+) -> NewPhoto | PhotoError:
+    """Decode an uploaded photo and read its geotag; `position` is used if it has none. Errors are returned.
+
+    views: how a 360° photo is cut. One with GPano tags that cannot be used is an ordinary photo.
+    """
     try:
-        image = decode(upload.content, size=size, name=upload.name, max_pixels=max_pixels)
         with open_photo(upload.content, name=upload.name, max_pixels=max_pixels) as opened:
             ending = ENDINGS.get(opened.format or "", ".heic")
             width, height = opened.size
+        panorama, cut = _views(upload, views)
+        if panorama is None:
+            pixels = [decode(upload.content, size=size, name=upload.name, max_pixels=max_pixels)]
+        else:
+            pixels = read_views(upload.content, panorama, cut, size=size, name=upload.name, max_pixels=max_pixels)
     except PhotoError as error:
         return error
     geotag = read_exif_geotag(upload.content) or position
     if geotag is None:
         return PhotoError(upload.name, "has no position: send one in the fields lat and lon")
-    return NewPhoto(upload.content, image, geotag, ending, width, height)
+    images: tuple[NewImage, ...]
+    if panorama is None:
+        images = (NewImage(pixels[0], geotag, width, height),)
+    else:
+        images = tuple(
+            NewImage(image, replace(geotag, heading_deg=panorama.heading_of(view)), view.width, view.height, view)
+            for image, view in zip(pixels, cut, strict=True)
+        )
+    return NewPhoto(upload.content, ending, images, views)
+
+
+def _views(upload: Upload, views: ViewOptions) -> tuple[Panorama | None, tuple[View, ...]]:
+    try:
+        return cut_photo(upload.content, views, name=upload.name)
+    except PhotoError as error:
+        if error.reason.startswith(UNUSABLE):
+            return None, ()
+        raise
 
 
 def photos_folder(map_path: Path) -> Path:
@@ -149,44 +193,82 @@ class Adder:
         self.map_path = map_path
         self.batch = batch
 
-    def add(self, photos: Sequence[NewPhoto]) -> list[int]:
-        """Add photos and return their ids; a photo whose content the map already has keeps its id."""
-        digests = [hashlib.sha256(photo.content).digest() for photo in photos]
+    def view_options(self) -> ViewOptions:
+        """How the map's 360° photos are cut into views."""
+        with open_map_file(self.map_path) as file:
+            return read_view_options(file) or ViewOptions()
+
+    def add(self, photos: Sequence[NewPhoto]) -> list[tuple[int, ...]]:
+        """Add photos and return the ids of their images; an image that the map already has keeps its id."""
+        digests = [_digests(photo) for photo in photos]
         with open_map_file(self.map_path, write=True) as file:
-            known = file.known(digests)
-            new = {digest: photo for digest, photo in zip(digests, photos, strict=True) if digest not in known}
+            known = file.known([digest for row in digests for digest in row])
+            new = {
+                digest: (photo, image)
+                for photo, row in zip(photos, digests, strict=True)
+                for digest, image in zip(row, photo.images, strict=True)
+                if digest not in known
+            }
             if new:
                 self._add_new(file, new)
-            return [_id_of(file, digest) for digest in digests]
+            return [tuple(_id_of(file, digest) for digest in row) for row in digests]
 
-    def _add_new(self, file: MapFile, new: dict[bytes, NewPhoto]) -> None:
+    def _add_new(self, file: MapFile, new: dict[bytes, tuple[NewPhoto, NewImage]]) -> None:
         model = map_model(self.model, file)
         dim = None if file.manifest.dim == model.dim else file.manifest.dim
-        images = [photo.image for photo in new.values()]
-        descriptors = model.encode(images, dim=dim, batch=self.batch).numpy()
+        pixels = [image.pixels for _, image in new.values()]
+        descriptors = model.encode(pixels, dim=dim, batch=self.batch).numpy()
         folder = photos_folder(self.map_path)
         folder.mkdir(exist_ok=True)
-        stored = {digest: _store(folder / f"{digest.hex()}{photo.ending}", photo) for digest, photo in new.items()}
-        file.add([_record(photo, stored[digest], digest, file) for digest, photo in new.items()], descriptors)
+        cut = next((photo.views for photo, image in new.values() if image.view is not None), None)
+        if cut is not None and read_view_options(file) is None:
+            write_view_options(file, cut)
+        records = [_record(_store(folder, photo), image, digest, file) for digest, (photo, image) in new.items()]
+        file.add(records, descriptors)
         keypoints = read_keypoints(file)
         if keypoints is not None:
             add_missing_features(file, keypoints, device=self.model.device, progress=False)
 
     def remove(self, photo_id: int) -> bool:
-        """Remove a photo, and its file if it was added by `add`. Returns whether the map had the photo."""
+        """Remove a photo, and its file if it was added by `add` and the map has no other view of it.
+
+        Returns whether the map had the photo.
+        """
         with open_map_file(self.map_path, write=True) as file:
-            rows = file.query("SELECT file, sha256 FROM photos WHERE fid = ?", (photo_id,))
+            rows = file.query("SELECT file FROM photos WHERE fid = ?", (photo_id,))
             if not rows or not file.remove(np.array([photo_id])):
                 return False
-            ((name, digest),) = rows
-            path = self.map_path.parent / name
-            was_added = path.parent == photos_folder(self.map_path) and path.stem == digest.hex()
-            if was_added and not file.known([digest]):
-                path.unlink(missing_ok=True)
+            path = parse_address(self.map_path.parent / rows[0][0]).file
+            if path.parent == photos_folder(self.map_path) and not _has_images(file, path):
+                _remove_stored(path)
             return True
 
 
-def _store(path: Path, photo: NewPhoto) -> Path:
+def _digests(photo: NewPhoto) -> list[bytes]:
+    """What identifies the images of a photo, as `content_digest`."""
+    whole = hashlib.sha256(photo.content).digest()
+    fragments = (Address(Path(), image.view).fragment for image in photo.images)
+    return [part_digest(whole, fragment) if fragment else whole for fragment in fragments]
+
+
+def _has_images(file: MapFile, path: Path) -> bool:
+    """Whether the map has this photo, or a view of it."""
+    name = name_in_map(file.path, path)
+    find = "SELECT 1 FROM photos WHERE file = ? OR (file > ? AND file < ?) LIMIT 1"
+    return bool(file.query(find, (name, f"{name}#", f"{name}$")))  # "$" follows "#": names of views are between them
+
+
+def _remove_stored(path: Path) -> None:
+    """Delete a file that is named by the SHA-256 of its content, as `_store` names it."""
+    try:
+        if hashlib.sha256(path.read_bytes()).hexdigest() == path.stem:
+            path.unlink()
+    except FileNotFoundError:
+        pass
+
+
+def _store(folder: Path, photo: NewPhoto) -> Path:
+    path = folder / f"{hashlib.sha256(photo.content).hexdigest()}{photo.ending}"
     if not path.exists():
         beside = path.with_name(f".{uuid.uuid4().hex}")
         try:
@@ -197,9 +279,9 @@ def _store(path: Path, photo: NewPhoto) -> Path:
     return path
 
 
-def _record(photo: NewPhoto, path: Path, digest: bytes, file: MapFile) -> MapPhoto:
-    status, name = path.stat(), name_in_map(file.path, path)
-    return MapPhoto(name, photo.geotag, photo.width, photo.height, digest, status.st_size, status.st_mtime_ns)
+def _record(path: Path, image: NewImage, digest: bytes, file: MapFile) -> MapPhoto:
+    status, name = path.stat(), name_in_map(file.path, Address(path, image.view).path)
+    return MapPhoto(name, image.geotag, image.width, image.height, digest, status.st_size, status.st_mtime_ns)
 
 
 def _id_of(file: MapFile, digest: bytes) -> int:
