@@ -4,11 +4,11 @@
     python -m benchmarks.inputs --parts drive --size medium --seconds 120   # a drive localized as video, its clock
     python -m benchmarks.inputs --parts speed                               # cutting views, decoding frames
 
-maps: the same queries in a map of perspective photos and in one of 360° photos taken at the same positions; queries
-near the way in a map of the frames of a video, placed by a GPX track whose clock differs from the camera's. drive: a
-video of another day, localized as one walk in the map of perspective photos, with the offset of its clock estimated
-from the fixes and the track. speed: views or frames a second when they are only decoded, and when they are described
-as well, in one run.
+maps: the same queries in a map of perspective photos and in one of 360° photos taken at the same positions; those that
+look along the way in a map of the frames of a video, placed by a GPX track whose clock differs from the camera's.
+drive: a video of another day, localized as one walk in the map of perspective photos, with the offset of its clock
+estimated from the fixes and the track. speed: views or frames a second when they are only decoded, and when they are
+described as well, in one run.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from benchmarks.judged_fixes import gain
 from benchmarks.measuring import about
 from tqdm import tqdm
 
 from sareloc.arrays import Bools, Floats
-from sareloc.city import draw_drive, draw_places, make_drive
+from sareloc.city import Drive, draw_drive, draw_places, make_drive
 from sareloc.datasets import load_dataset
 from sareloc.describe import describe
 from sareloc.evaluation.metrics import percent_interval
@@ -43,7 +44,7 @@ from sareloc.photos.views import cut_photo
 
 PARTS = ("maps", "drive", "speed")
 RIGHT_M = 25.0
-ON_WAY_M = 10.0  # queries farther from a drive's way are not asked in the map of its video
+ON_WAY_M, ALONG_DEG = 10.0, 30.0  # queries farther from a drive's way, or turned more, are not asked in its map
 SPEED_MPS = 40.0
 
 
@@ -102,7 +103,8 @@ def compare_maps(args: argparse.Namespace, model: PlaceModel) -> dict[str, Any]:
     places = load_dataset(town, split="test")
     rows = np.random.default_rng(0).permutation(len(places.queries))[: args.queries]
     queries = [places.queries.path(int(row)) for row in sorted(rows)]
-    truth = np.array([tag.latlon for tag in map(read_geotag, queries) if tag is not None])
+    tags = [tag for tag in map(read_geotag, queries) if tag is not None]
+    truth = np.array([tag.latlon for tag in tags])
     folder, drive = draw_video(args, 0, "clear")
     track = TrackOptions((folder / "drive.gpx",), clock_offset=drive.clock_offset_s)
     maps = {
@@ -110,18 +112,27 @@ def compare_maps(args: argparse.Namespace, model: PlaceModel) -> dict[str, Any]:
         "360°": map_of(args, model, around / "images" / "test" / "database", "around"),
         "video": map_of(args, model, folder / "drive.mp4", "video", track=track),
     }
-    near = np.array([distance_m(drive.latlon, point).min() <= ON_WAY_M for point in truth])
-    found = {}
+    on_way = np.array([tag.heading_deg is not None and shown(drive, tag.latlon, tag.heading_deg) for tag in tags])
+    found, first = {}, {}
     for name, place_map in maps.items():
-        asked = near if name == "video" else np.ones(len(truth), dtype=np.bool_)
+        asked = on_way if name == "video" else np.ones(len(truth), dtype=np.bool_)
         localizer = Localizer(model, place_map, workers=args.workers)
         fixes = located(localizer, [query for query, wanted in zip(queries, asked, strict=True) if wanted], name)
         found[name] = judged(fixes, truth[asked]) | {"photos": len(place_map)}
+        first[name] = first_right(fixes, truth[asked])
         if name != "video":
-            on_way = [fix for fix, wanted in zip(fixes, near, strict=True) if wanted]
-            found[f"{name}, near the way"] = judged(on_way, truth[near])
+            seen = [fix for fix, wanted in zip(fixes, on_way, strict=True) if wanted]
+            found[f"{name}, queries that the video shows"] = judged(seen, truth[on_way])
     print_table(found)
+    print("first match right, 360° - perspective, points:", gain(first["360°"], first["perspective"]), flush=True)
     return found
+
+
+def shown(drive: Drive, latlon: tuple[float, float], heading_deg: float) -> bool:
+    """Whether a drive came within 10 m of a position, looking in the same direction up to 30 degrees."""
+    away = distance_m(drive.latlon, latlon)
+    turned = np.abs((drive.headings_deg - heading_deg + 180) % 360 - 180)
+    return bool(((away <= ON_WAY_M) & (turned <= ALONG_DEG)).any())
 
 
 def located(localizer: Localizer, photos: Sequence[Path], title: str) -> list[Fix]:
@@ -129,9 +140,13 @@ def located(localizer: Localizer, photos: Sequence[Path], title: str) -> list[Fi
     return [answer for answer in answers if isinstance(answer, Fix)]
 
 
+def first_right(fixes: Sequence[Fix], truth: Floats) -> Bools:
+    return np.asarray(distance_m(np.array([fix.matches[0].latlon for fix in fixes]), truth) <= RIGHT_M)
+
+
 def judged(fixes: Sequence[Fix], truth: Floats) -> dict[str, Any]:
     """Measures of fixes by the true positions (n, 2)."""
-    first = distance_m(np.array([fix.matches[0].latlon for fix in fixes]), truth) <= RIGHT_M
+    first = first_right(fixes, truth)
     answered = np.array([fix.found for fix in fixes], dtype=np.bool_)
     errors = np.array(
         [
