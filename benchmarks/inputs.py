@@ -1,11 +1,12 @@
 """360° photos, videos and tracks: how well maps of them localize in a drawn town with exact truth, and how fast.
 
-    python -m benchmarks.inputs --parts maps --size medium --queries 300    # maps of 360° photos, of a video
-    python -m benchmarks.inputs --parts drive --size medium --seconds 120   # a drive localized as video, its clock
+    python -m benchmarks.inputs --parts maps --size medium --queries 600    # maps of 360° photos, of a video
+    python -m benchmarks.inputs --parts drive --size medium --seconds 60    # a drive localized as video, its clock
     python -m benchmarks.inputs --parts speed                               # cutting views, decoding frames
 
-maps: the same queries in a map of perspective photos and in one of 360° photos taken at the same positions; those that
-look along the way in a map of the frames of a video, placed by a GPX track whose clock differs from the camera's.
+maps: the same queries in a map of perspective photos and in maps of 360° photos taken at the same positions, cut at the
+pitch of the perspective photos (some degrees upwards) and, as by default, in level views; those that look along the way
+in a map of the frames of a video, placed by a GPX track whose clock differs from the camera's.
 drive: a video of another day, localized as one walk in the map of perspective photos, with the offset of its clock
 estimated from the fixes and the track. speed: views or frames a second when they are only decoded, and when they are
 described as well, in one run.
@@ -28,7 +29,7 @@ from benchmarks.measuring import about
 from tqdm import tqdm
 
 from sareloc.arrays import Bools, Floats
-from sareloc.city import Drive, draw_drive, draw_places, make_drive
+from sareloc.city import SIZES, Drive, draw_drive, draw_places, make_drive
 from sareloc.datasets import load_dataset
 from sareloc.describe import describe
 from sareloc.evaluation.metrics import percent_interval
@@ -107,9 +108,12 @@ def compare_maps(args: argparse.Namespace, model: PlaceModel) -> dict[str, Any]:
     truth = np.array([tag.latlon for tag in tags])
     folder, drive = draw_video(args, 0, "clear")
     track = TrackOptions((folder / "drive.gpx",), clock_offset=drive.clock_offset_s)
+    panoramas = around / "images" / "test" / "database"
+    same = ViewOptions(pitch_deg=SIZES[args.size].pitches_deg)
     maps = {
         "perspective": map_of(args, model, town / "images" / "test" / "database", "perspective"),
-        "360°": map_of(args, model, around / "images" / "test" / "database", "around"),
+        "360°, same pitch": map_of(args, model, panoramas, "around-same", views=same),
+        "360°, level views": map_of(args, model, panoramas, "around"),
         "video": map_of(args, model, folder / "drive.mp4", "video", track=track),
     }
     on_way = np.array([tag.heading_deg is not None and shown(drive, tag.latlon, tag.heading_deg) for tag in tags])
@@ -124,7 +128,10 @@ def compare_maps(args: argparse.Namespace, model: PlaceModel) -> dict[str, Any]:
             seen = [fix for fix, wanted in zip(fixes, on_way, strict=True) if wanted]
             found[f"{name}, queries that the video shows"] = judged(seen, truth[on_way])
     print_table(found)
-    print("first match right, 360° - perspective, points:", gain(first["360°"], first["perspective"]), flush=True)
+    for name in maps:
+        if name.startswith("360°"):
+            more = gain(first[name], first["perspective"])
+            print(f"first match right, {name} - perspective, points: {more}", flush=True)
     return found
 
 
