@@ -331,7 +331,7 @@ def test_two_processes_at_once(model: PlaceModel, tmp_path: Path) -> None:
 def test_milvus_lite_serves_one_process(lite: Path, relay: Relay) -> None:
     code = f"from sareloc.maps import PlaceMap; PlaceMap({f'milvus-lite:{lite}/x'!r})"
     tried = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "is another process using it? milvus-lite serves one at a time" in tried.stderr
+    assert "is another process using it? milvus-lite supports one process at a time" in tried.stderr
 
 
 def test_without_pymilvus_the_pip_line_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
