@@ -219,7 +219,7 @@ def killed_work(
     done, most = 0, 64
     while done < kills:
         number = rng.randrange(1, most + 1)
-        hook = die_before_statement if by_sql and done % 2 else die_before_operation
+        hook = die_before_statement if by_sql and rng.random() < 0.5 else die_before_operation
 
         def dying(number: int = number, hook: Callable[[int], None] = hook) -> str:
             hook(number)
@@ -227,8 +227,12 @@ def killed_work(
             return "ended"
 
         outcome = in_a_process(dying)
-        if outcome == "ended":  # it does not do so many
-            most = max(1, number - 1)
+        if outcome == "ended" and number > 1:  # it does not do so many
+            most = number - 1
+            continue
+        if outcome == "ended":  # nothing is left to do: check all, which begins again
+            most = 64
+            yield "completed", in_a_process(partial(check, 0))
             continue
         done += 1
         yield f"kill before {number}", in_a_process(partial(check, done)) if outcome == "killed" else outcome
