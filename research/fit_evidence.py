@@ -69,13 +69,13 @@ def search_town(name: str, localizer: Localizer, towns: dict[str, Places], limit
     queries = towns[name].queries
     rows = np.random.default_rng(0).permutation(len(queries))[:limit]
     asked = [queries.path(int(row)) for row in rows]
-    trials, _ = _search_trials(localizer, asked, ecef_from_wgs84(latlon_of(queries)[rows]))
+    trials, *_ = _search_trials(localizer, asked, ecef_from_wgs84(latlon_of(queries)[rows]))
     strangers: list[Trial] = []
     for other, places in towns.items():
         if other.split("-")[0] != name.split("-")[0]:
             some = np.random.default_rng(1).permutation(len(places.queries))[:STRANGERS]
             photos = [places.queries.path(int(row)) for row in some]
-            found, _ = _search_trials(localizer, photos, ecef_from_wgs84(latlon_of(places.queries)[some]))
+            found, *_ = _search_trials(localizer, photos, ecef_from_wgs84(latlon_of(places.queries)[some]))
             strangers += [replace(trial, absent=True) for trial in found if not trial.absent]
     shown = [trial for trial in trials if not trial.absent]
     spread = float(np.median([trial.distances[-1] ** 2 - trial.distances[0] ** 2 for trial in shown]))
