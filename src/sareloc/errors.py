@@ -58,7 +58,19 @@ class PhotoError(SarelocError):
 
     def __reduce__(self) -> tuple[type[PhotoError], tuple[str, str]]:
         """For pickling between worker processes (the default would call the class with one argument)."""
-        return PhotoError, (self.photo, self.reason)
+        return type(self), (self.photo, self.reason)
+
+
+class PanoramaError(PhotoError):
+    """The GPano tags of a 360° photo cannot be used: `problem` says why. It can be used as an ordinary photo."""
+
+    def __init__(self, photo: str | Path, problem: str) -> None:
+        super().__init__(photo, f"its GPano tags cannot be used: {problem}")
+        self.problem = problem
+
+    def __reduce__(self) -> tuple[type[PhotoError], tuple[str, str]]:
+        """As that of PhotoError."""
+        return type(self), (self.photo, self.problem)
 
 
 class PositionError(SarelocError):

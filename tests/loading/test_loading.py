@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 from sareloc.errors import ArgumentError, PhotoError, SarelocError
-from sareloc.loading import AHEAD, load_images
-from sareloc.photos import Resizing, decode
+from sareloc.loading import AHEAD, read_images
+from sareloc.photos import Resizing, SizeRule, decode
 
 DEADLINE_S = 300.0  # ends a test that hangs
 
@@ -29,6 +29,14 @@ def children() -> set[int]:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
             found |= {int(pid) for pid in (task / "children").read_text().split()}
     return found
+
+
+def load_images(
+    paths: Iterable[Path], size: SizeRule | None, *, workers: int = 0
+) -> Iterator[tuple[int, np.ndarray | PhotoError]]:
+    """The pixels of each photo at one size."""
+    for row, image in read_images(paths, (size,), workers=workers):
+        yield row, image if isinstance(image, PhotoError) else image.pixels[0]
 
 
 def save(path: Path, height: int = 48, width: int = 64, seed: int = 0) -> Path:

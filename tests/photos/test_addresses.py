@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sareloc.errors import ArgumentError, PhotoError
-from sareloc.photos import Address, Geotag, View, content_digest, file_of, image_size, parse_address, stamp
+from sareloc.photos import Address, Geotag, Panorama, View, content_digest, file_of, image_size, parse_address, stamp
 from sareloc.photos.finding import turned
 
 VIEWS = st.builds(
@@ -110,7 +110,8 @@ def test_a_missing_file_has_no_stamp_and_no_digest(tmp_path: Path) -> None:
 
 def test_a_view_is_turned_by_its_yaw() -> None:
     tag = Geotag((1.0, 2.0), 350.0, 5.0)
-    assert turned(tag, "pano.jpg#yaw=30&pitch=0&fov=60&size=640x480") == Geotag((1.0, 2.0), 20.0, 5.0)
-    assert turned(tag, "photo.jpg") == tag
+    assert turned(tag, View(30.0), None) == Geotag((1.0, 2.0), 20.0, 5.0)
+    assert turned(tag, None, None) == tag
     unknown = Geotag((1.0, 2.0))
-    assert turned(unknown, "pano.jpg#yaw=30&pitch=0&fov=60&size=640x480") == unknown
+    assert turned(unknown, View(30.0), None) == unknown
+    assert turned(unknown, View(30.0), Panorama(200, 100, heading_deg=340.0)) == Geotag((1.0, 2.0), 10.0)

@@ -13,8 +13,8 @@ from cyclopts import Parameter
 from sareloc.cli import Device, print_notes
 from sareloc.localize import Search, open_localizer
 from sareloc.localize.calibrate import CalibrationReport, calibrate
-from sareloc.maps.examine import list_photos, read_tables
 from sareloc.photos import read_geotag
+from sareloc.photos.collect import list_photos, read_tables
 
 LISTED = 5
 

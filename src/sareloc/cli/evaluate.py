@@ -16,8 +16,8 @@ from sareloc.errors import ArgumentError
 from sareloc.evaluation import FixReport, Report, evaluate, evaluate_fixes
 from sareloc.localize import MIN_CONFIDENCE
 from sareloc.maps import PlaceMap, load_map_model
-from sareloc.maps.examine import list_photos
 from sareloc.models.checkpoint import load_model
+from sareloc.photos.collect import list_photos
 
 
 def evaluate_command(

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from sareloc.cli import Device
 from sareloc.datasets import Places, load_dataset
-from sareloc.describe import describe_all, occlusion_map
+from sareloc.encode import describe, occlusion_map
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.evaluation import Report
 from sareloc.figures import (
@@ -225,7 +225,7 @@ def embedding(
     if len(photos) > most:
         photos = photos.take(np.sort(np.random.default_rng(seed).choice(len(photos), most, replace=False)))
     paths = [photos.path(row) for row in range(len(photos))]
-    described = describe_all(model, paths, store=source.store, workers=source.workers)
+    described = describe(model, paths, store=source.store, workers=source.workers)
     rows = [row for row in range(len(photos)) if row not in described.failures]
     photos, points = photos.take(rows), project_tsne(described.vectors[rows], seed=seed)
     images = [load_thumbnail(paths[row], 96) for row in rows]

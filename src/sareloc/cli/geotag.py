@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from sareloc.cli import Device
-from sareloc.cli.localize import localize_files, note_untagged_spheres, read_times, report_unreadable
+from sareloc.cli.localize import localize_files, read_times, report_unreadable
 from sareloc.errors import ArgumentError, PhotoError, explain
 from sareloc.files import replacing
 from sareloc.localize import Fix, Search, open_localizer
@@ -118,7 +118,6 @@ def geotag_command(
     if not asked:
         return 1
     times = {} if sidecar in (None, "xmp") else read_times(asked, photos)
-    note_untagged_spheres(asked, panorama)
     localizer = open_localizer(
         place_map,
         model,

@@ -20,10 +20,9 @@ from sareloc.geo import distance_m
 from sareloc.localize import Fix, Localizer, Search, open_localizer, walk_clock_offset
 from sareloc.localize.formats import POINT_FORMATS, TRACK_FORMATS, Answer, iso_time, sentence
 from sareloc.maps import Area, Box, Circle
-from sareloc.maps.examine import read_tables
-from sareloc.maps.expand import untagged_note, untagged_spheres
 from sareloc.photos import Track, ViewOptions, find_photos, read_time, read_tracks
 from sareloc.photos.clock import parse_moment, parse_offset
+from sareloc.photos.collect import read_tables
 from sareloc.photos.decoding import TRUNCATED, is_truncated
 from sareloc.photos.tracks import utc
 from sareloc.photos.video_geotags import NO_CLOCK, ONE_START
@@ -166,7 +165,6 @@ def localize_command(
         times |= when
     if not parts:
         return 1
-    note_untagged_spheres(stills, panorama)
     localizer = open_localizer(
         place_map,
         model,
@@ -278,12 +276,6 @@ def read_times(files: Sequence[Path], given: Sequence[Path]) -> dict[Path, float
     print_notes(table.notes)
     tags = {file: table.tags.get(os.path.abspath(file)) for file in files}
     return {file: read_time(file) if tag is None or tag.time is None else tag.time for file, tag in tags.items()}
-
-
-def note_untagged_spheres(files: Sequence[Path], panorama: bool) -> None:
-    """Print a note on photos that look like 360° photos and have no tags, unless they are treated as such."""
-    untagged = [] if panorama else untagged_spheres(files)
-    print_notes([untagged_note(untagged)] if untagged else [])
 
 
 def sorted_by_time(files: Sequence[Path], times: Mapping[Path, float | None]) -> list[Path]:

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from sareloc.cli import print_notes
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.files import replacing
-from sareloc.maps.examine import list_photos, read_tables
+from sareloc.photos.collect import list_photos, read_tables
 from sareloc.photos.finding import NOT_UTF8, TABLES, is_utf8
 from sareloc.photos.track_geotags import TrackOptions, TrackReport, geotags_by_options, track_geotags_csv
 

@@ -8,23 +8,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from tqdm import tqdm
 
 from sareloc.cluster.ray import joined, run_packets
-from sareloc.cluster.worker import Done, Wanted, Work, list_wanted, packets_of
-from sareloc.errors import ArgumentError, PhotoError
+from sareloc.cluster.worker import Done, Work, list_records, packets_of
+from sareloc.errors import ArgumentError
 from sareloc.maps import BuildReport, Entry, MapManifest
 from sareloc.maps.build import make_report
-from sareloc.maps.examine import Tally, corrected, pick_new, read_beside
-from sareloc.maps.store import Storage, build_index
-from sareloc.maps.target import Target
+from sareloc.maps.features import NOT_HELD
+from sareloc.maps.store import Storage, build_index, gone_photos
 from sareloc.maps.whitening import map_model, prepare_whitening
+from sareloc.maps.writer import MapWriter, Tally, find_new
 from sareloc.models.checkpoint import save_checkpoint
 from sareloc.models.place_model import PlaceModel
-from sareloc.photos import Geotag, ViewOptions, parse_address
-from sareloc.photos.finding import NOT_UTF8, is_url, is_utf8
+from sareloc.photos import ImageRecord, ViewOptions
+from sareloc.photos.finding import is_url
 from sareloc.photos.track_geotags import TrackOptions
 
 
@@ -60,90 +59,57 @@ def build_map_on_cluster(
     gets at a time, and that are processed again if the worker is lost. `workers`: decoding processes of each worker.
     `track`: as for `build_map`, for photos in folders; raises ArgumentError with URLs.
 
-    A map file is written by this process; to a map on a server the workers write themselves. Descriptors of photos that
-    were moved since they were added to a map file are computed again. Local features are computed by this process, of
-    the photos that it can read.
+    A map file is written by this process; to a map on a server the workers write themselves. Photos that were moved
+    since they were added to a map file are encoded again.
     """
     if packet < 1:
         raise ArgumentError(f"packet must be 1 or more, found {packet}")
     start = time.monotonic()
     manifest = MapManifest(model.name, model.fingerprint(), dim or model.dim, storage)
-    with Target(out, manifest, keypoints, views) as target:
-        wanted, notes = list_wanted(photos, geotags, track, lambda local: target.expand(local, workers, progress))
-        local = [Path(one.where) for one in wanted if not is_url(one.where)]
-        notes += prepare_whitening(target, model, local, batch=batch, workers=workers, progress=progress)
-        checkpoint = checkpoint_of(model if target.store is None else map_model(model, target.store))
-        with joined(cluster, len(checkpoint)) as ray:
-            work = Work(manifest.dim, batch, workers, None, target.views)
-            building = _Building(target, ray, checkpoint, work, packet)
-            building.build(wanted, str(out) if target.backend.has_remote_writers(out) else None, progress)
-        features, warnings = target.add_features(None, workers, progress)
-        report = make_report(building.tally, target.gone(), (*notes, *warnings), start, features)
-    if target.store is not None:
+    with MapWriter(
+        out, manifest, lambda: model, keypoints=keypoints, views=views, batch=batch, workers=workers
+    ) as writer:
+        records, notes = list_records(photos, geotags, track)
+        tally, packets = Tally(), Counter[str]()
+        rest, entries = writer.split_known(records, tally)
+        if rest:
+            local = [record for record in records if not is_url(record.name)]
+            tally.notes += prepare_whitening(writer, model, local)
+            store = writer.open()  # before the workers
+            checkpoint = checkpoint_of(map_model(model, store))
+            held = (writer.keypoints or 0) if store.holds_local_features else 0
+            if not store.holds_local_features and writer.keypoints != 0:
+                tally.notes.append(NOT_HELD)
+            work = Work(str(out), False, manifest, held, writer.views, batch, workers)
+            on_server = writer.backend.has_remote_writers(out)
+            # A file with new content may have the former content of another file: these photos are added by one
+            # process, in order, when the workers have finished.
+            fresh = [record for name, record in rest.items() if on_server and name not in entries]
+            others = [record for name, record in rest.items() if not on_server or name in entries]
+            with (
+                joined(cluster, len(checkpoint)) as ray,
+                tqdm(total=len(records), desc="map", unit="photo", disable=None if progress else True) as bar,
+            ):
+                for part, settings in ((fresh, replace(work, writes=True)), (others, work)):
+                    for done in run_packets(ray, packets_of(part, packet), checkpoint, settings) if part else ():
+                        packets[done.worker] += 1
+                        _take(writer, done, entries, tally)
+                        bar.update(tally.total - bar.n)
+        gone = [name for _, name in gone_photos(writer.store)] if writer.store and writer.backend.is_file else []
+        report, exists = make_report(tally, tuple(gone), notes, start), writer.store is not None
+    if exists:
         build_index(out)
-    return ClusterReport(**vars(report), workers=dict(building.workers))
+    return ClusterReport(**vars(report), workers=dict(packets))
 
 
-@dataclass
-class _Building:
-    target: Target
-    ray: Any
-    checkpoint: bytes
-    work: Work
-    packet: int
-    tally: Tally = field(default_factory=Tally)
-    workers: Counter[str] = field(default_factory=Counter)
-
-    def build(self, listed: Sequence[Wanted], server: str | None, progress: bool) -> None:
-        named = {one.name: one for one in (replace(one, name=self._name(one.where)) for one in listed)}
-        self.tally.unreadable += [PhotoError(one.where, NOT_UTF8) for name, one in named.items() if not is_utf8(name)]
-        wanted = [one for name, one in named.items() if is_utf8(name)]
-        entries = self.target.entries([one.name for one in wanted])
-        todo = [one for one in wanted if one.name not in entries or entries[one.name].stamp != one.stamp]
-        new = {one.name for one in todo}
-        unchanged = ((one.name, _given(one)) for one in wanted if one.name not in new)
-        self._update(corrected(unchanged, entries, self.tally))
-        with tqdm(
-            total=len(wanted), initial=self.tally.total, desc="map", unit="photo", disable=None if progress else True
-        ) as bar:
-            if server is not None:
-                if todo:
-                    self.target.open()  # before the workers
-                # A file with new content may have the former content of another file: these photos are added by one
-                # process, in order, when the workers have finished.
-                fresh = [one for one in todo if one.name not in entries]
-                self._run(fresh, {}, replace(self.work, out=server), bar)
-                todo = [one for one in todo if one.name in entries]
-            self._run(todo, entries, self.work, bar)
-
-    def _name(self, where: str) -> str:
-        return where if is_url(where) else self.target.photo_name(Path(where))
-
-    def _update(self, entries: Sequence[Entry]) -> None:
-        if entries:
-            self.target.open().update(entries)
-
-    def _run(self, wanted: Sequence[Wanted], entries: dict[str, Entry], work: Work, bar: Any) -> None:
-        if not wanted:
-            return
-        for done in run_packets(self.ray, packets_of(wanted, self.packet), self.checkpoint, work):
-            self._take(done, entries)
-            bar.update(self.tally.total - bar.n)
-
-    def _take(self, done: Done, entries: dict[str, Entry]) -> None:
-        self.tally.include(done.tally)
-        self.workers[done.worker] += 1
-        rows = {where: row for row, (where, _) in enumerate(done.photos)}
-        new, changed = pick_new(done.photos, self.target.store, entries, self.tally)
-        self._update(changed)
-        if new:
-            self.target.unnoted_views |= any(parse_address(photo.file).view for _, photo in new)
-            photos, vectors = [photo for _, photo in new], done.descriptors[[rows[where] for where, _ in new]]
-            self.tally.count_written(photos, self.target.open().add(photos, vectors))
-
-
-def _given(wanted: Wanted) -> Geotag | None:
-    return wanted.geotag if is_url(wanted.where) else wanted.geotag or read_beside(Path(wanted.where))
+def _take(writer: MapWriter, done: Done, entries: dict[str, Entry], tally: Tally) -> None:
+    """Count what a worker did, and write the images that it encoded."""
+    tally.include(done.tally)
+    packed = {photo.sha256: image for _, image in done.images for photo in image[:1]}
+    found = [(ImageRecord(name, name), photo) for name, (photo, _, _) in done.images]
+    new, changed = find_new(found, writer.store, entries, tally)
+    writer.update(changed)
+    writer.write([(photo, *packed[photo.sha256][1:]) for _, photo in new], tally)
 
 
 def checkpoint_of(model: PlaceModel) -> bytes:

@@ -11,9 +11,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sareloc import __version__
-from sareloc.cluster.worker import Describer, Done, Work, read_done, write_done
+from sareloc.cluster.worker import Done, PacketEncoder, Work, read_done, write_done
 from sareloc.errors import ArgumentError, SarelocError, need
-from sareloc.maps.examine import Tally
+from sareloc.maps.writer import Tally
 
 SCHEME = "ray://"
 HERE, RUNNING = "ray://local", "ray://auto"
@@ -109,7 +109,7 @@ class WorkerPool:
         )
         self._rows = iter(
             rows.map(
-                _RayDescriber,
+                _RayEncoder,
                 fn_constructor_args=(ray.put(checkpoint), work),
                 **_workers(ray.nodes(), work.decoders),
                 max_task_retries=TRIES,
@@ -125,18 +125,18 @@ class WorkerPool:
         return next(self._rows, None)
 
 
-class _RayDescriber:
+class _RayEncoder:
     """A worker that returns errors as rows: Ray would retry after an exception, and print its traceback."""
 
     def __init__(self, checkpoint: Any, work: Work) -> None:
         self._checkpoint, self._work = checkpoint, work
-        self._describer: Describer | None = None
+        self._encoder: PacketEncoder | None = None
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         try:
-            if self._describer is None:
-                self._describer = Describer(need("ray", "ray").get(self._checkpoint), self._work)
-            return {**self._describer(row), FAILED: ""}
+            if self._encoder is None:
+                self._encoder = PacketEncoder(need("ray", "ray").get(self._checkpoint), self._work)
+            return {**self._encoder(row), FAILED: ""}
         except SarelocError as error:
             return {**write_done(Done("", Tally())), FAILED: str(error)}
 

@@ -17,7 +17,7 @@ from sareloc.errors import PhotoError
 from sareloc.geo import distance_m, unwrap_longitudes
 from sareloc.photos import decode as decode_photo
 from sareloc.photos import read_geotags
-from sareloc.photos.decoding import TRUNCATED, is_truncated, open_photo
+from sareloc.photos.decoding import TRUNCATED, is_truncated, read_metadata
 from sareloc.photos.tables import counted
 
 THREADS = 8  # reading waits for the disk, and decoding releases the GIL
@@ -173,8 +173,7 @@ def _fault(path: Path, read: Callable[[Path], None]) -> str:
 
 
 def _read_header(path: Path) -> None:
-    with open_photo(path):
-        pass
+    read_metadata(path)
 
 
 def _decode(path: Path) -> None:

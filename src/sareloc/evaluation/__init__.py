@@ -58,7 +58,7 @@ def evaluate(
     descriptors; default: all. boxes: crop the queries of Oxford and Paris to their boxes, enlarged by half the
     receptive field ("crop"), or use full photos ("full"). store: folder of a descriptor cache, to resume an interrupted
     run; default: none. verify: order so many first results of each query by local features (see
-    `verify_rankings`). seed: of the bootstrap. batch, workers, progress: see `sareloc.describe.describe`.
+    `verify_rankings`). seed: of the bootstrap. batch, workers, progress: see `sareloc.encode.describe`.
     """
     if place_map is not None:
         if dim is not None or store is not None:

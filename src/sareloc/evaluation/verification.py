@@ -22,12 +22,11 @@ from sareloc.geometry import (
     unpack_features,
     verify,
 )
-from sareloc.loading import load_images
+from sareloc.loading import read_images
 from sareloc.models.preprocess import RUNTIME_DEVICES
 
 TEMPERATURE_SHARE = 0.15
 """The temperature of the scores, as a share of the median spread of a query's squared distances; as for fixes."""
-AT_ONCE = 32
 
 
 def verify_rankings(
@@ -81,17 +80,8 @@ def extract_packed(
 ) -> list[bytes | None]:
     """The packed local features of photos, in order; None for a photo that cannot be decoded."""
     packed: list[bytes | None] = [None] * len(paths)
-    waiting: list[int] = []
-    images = []
-    with tqdm(total=len(paths), desc=title, unit="photo", disable=None if progress else True) as bar:
-        for row, image in load_images(paths, feature_size, workers=workers):
-            if not isinstance(image, PhotoError):
-                waiting.append(row)
-                images.append(image)
-            if len(images) == AT_ONCE or row == len(paths) - 1:
-                for done, features in zip(waiting, extractor.extract(images, keypoints), strict=True):
-                    packed[done] = pack_features(features)
-                waiting.clear()
-                images.clear()
-            bar.update()
+    loaded = read_images(paths, (feature_size,), workers=workers)
+    for row, image in tqdm(loaded, title, len(paths), unit="photo", disable=None if progress else True):
+        if not isinstance(image, PhotoError):
+            packed[row] = pack_features(extractor.extract(image.pixels, keypoints)[0])
     return packed

@@ -1,4 +1,4 @@
-"""Occlusion heat maps (`sareloc.describe.occlusion_map`) drawn over photos."""
+"""Occlusion heat maps (`sareloc.encode.occlusion_map`) drawn over photos."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from PIL import Image as Pillow
 
 from sareloc.arrays import Bools, Floats, Image, Ints
 from sareloc.datasets.places import PhotoSet, Places, find_positives
-from sareloc.describe import occlusion_map
+from sareloc.encode import occlusion_map
 from sareloc.errors import ArgumentError, PhotoError, need
 from sareloc.evaluation import Ranked, apply_protocol, rank
 from sareloc.evaluation.metrics import right_results

@@ -1,7 +1,7 @@
-"""Decode many photos, in order, in worker processes; a photo that crashes its worker does not end the run.
+"""Read many images, in order, in worker processes; an image that crashes its worker does not end the run.
 
 A worker is a separate Python process (see `sareloc.loading.worker`). It is not forked, so threads and CUDA in the
-caller are safe; nothing is pickled, so the caller's script is not imported again and the size rule can be any function.
+caller are safe; nothing is pickled, so the caller's script is not imported again and size rules can be any function.
 Each worker has one thread in the caller that exchanges messages with it.
 """
 
@@ -10,66 +10,85 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.loading.worker import Loaded, Request, Worker
 from sareloc.photos.decoding import SizeRule
-from sareloc.photos.images import decode
+from sareloc.photos.read_image import read_image
+from sareloc.photos.record import Image, ImageRecord, record_of
+from sareloc.photos.views import ViewOptions
 
-__all__ = ["AHEAD", "Loaded", "load_images"]
+__all__ = ["AHEAD", "Loaded", "read_images"]
 
-AHEAD = 5  # photos in flight for each worker: requested from it, or decoded and not yet consumed
+AHEAD = 5  # images in flight for each worker: requested from it, or read and not yet consumed
 
 
-def load_images(
-    paths: Iterable[str | Path], size: SizeRule | None, *, workers: int = 0
+def read_images(
+    images: Iterable[Image | ImageRecord],
+    sizes: Sequence[SizeRule | None],
+    *,
+    cut: ViewOptions | None = None,
+    digest: bool = False,
+    workers: int = 0,
 ) -> Iterator[tuple[int, Loaded]]:
-    """Each photo's number and its image (H, W, 3) uint8, or the PhotoError with the reason, in order.
+    """Each image's number and what `read_image` returns, or the PhotoError with the reason, in order.
 
-    Images are decoded by `sareloc.photos.decode` to `size(height, width)`, in `workers` processes or, with 0, in this
-    one. At most `AHEAD` photos for each worker are in memory, however slow the caller is. A bad photo never ends
-    the run: one that kills its worker process gives a PhotoError after a second try. `size` is called
-    from several threads, by each worker once for photos of one size; an ArgumentError from it makes a PhotoError,
-    anything else it raises is raised here.
+    At most `AHEAD` images for each worker are in memory, however slow the caller is. A bad image never ends the run:
+    one that kills its worker process gives a PhotoError after a second try.
+
+    Args:
+        images: as of `read_image`; those that are not files are read in this process.
+        sizes: size rules; called from several threads, by each worker once for images of one size. An ArgumentError
+            from one makes a PhotoError, anything else it raises is raised here.
+        cut: see `read_image`.
+        digest: see `read_image`.
+        workers: processes that read; 0: this one.
     """
     if workers < 0:
-        raise ArgumentError(f"workers must be 0 (decode in this process) or more, found {workers}")
-    return _load_with_workers(paths, size, workers) if workers else _load_here(paths, size)
+        raise ArgumentError(f"workers must be 0 (read in this process) or more, found {workers}")
+    records = (
+        record_of(image, f"image {row}" if isinstance(image, bytes) else None) for row, image in enumerate(images)
+    )
+    if workers:
+        return enumerate(_read_with_workers(records, sizes, cut, digest, workers))
+    return enumerate(_read(record, sizes, cut, digest) for record in records)
 
 
-def _load_here(paths: Iterable[str | Path], size: SizeRule | None) -> Iterator[tuple[int, Loaded]]:
-    for row, path in enumerate(paths):
-        try:
-            image: Loaded = decode(path, size=size)
-        except PhotoError as error:
-            image = error
-        yield row, image
+def _read(record: ImageRecord, sizes: Sequence[SizeRule | None], cut: ViewOptions | None, digest: bool) -> Loaded:
+    try:
+        return read_image(record, sizes, cut=cut, digest=digest)
+    except PhotoError as error:
+        return error
 
 
-def _load_with_workers(
-    paths: Iterable[str | Path], size: SizeRule | None, workers: int
-) -> Iterator[tuple[int, Loaded]]:
+def _read_with_workers(
+    records: Iterable[ImageRecord],
+    sizes: Sequence[SizeRule | None],
+    cut: ViewOptions | None,
+    digest: bool,
+    workers: int,
+) -> Iterator[Loaded]:
     todo: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
-    pool = [Worker(size) for _ in range(workers)]
+    pool = [Worker(sizes, cut, digest) for _ in range(workers)]
     threads = [threading.Thread(target=worker.run, args=(todo,), daemon=True) for worker in pool]
     for thread in threads:
         thread.start()
     waiting: deque[Request] = deque()
-    row = 0
     try:
-        for path in paths:
-            waiting.append(Request(str(path)))
-            todo.put(waiting[-1])
+        for record in records:
+            waiting.append(Request(record))
+            if isinstance(record.image, str | Path):
+                todo.put(waiting[-1])
+            else:
+                waiting[-1].loaded.set_result(_read(record, sizes, cut, digest))
             if len(waiting) == workers * AHEAD:
-                yield row, waiting.popleft().loaded.result()
-                row += 1
+                yield waiting.popleft().loaded.result()
         while waiting:
-            yield row, waiting.popleft().loaded.result()
-            row += 1
+            yield waiting.popleft().loaded.result()
     finally:
-        # The caller may have stopped early: photos not started are dropped, those started end with their worker.
+        # The caller may have stopped early: images not started are dropped, those started end with their worker.
         for worker in pool:
             worker.interrupt()
         for _ in pool:

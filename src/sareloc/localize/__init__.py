@@ -2,7 +2,6 @@
 
 from sareloc.localize.estimate import MIN_CONFIDENCE, Calibration, Fix, Match, estimate
 from sareloc.localize.localizer import Localizer, Search, open_localizer
-from sareloc.localize.queries import QueryImage, QueryPanorama, read_query
 from sareloc.localize.walk import estimate_walk, walk_clock_offset
 
 __all__ = [
@@ -11,12 +10,9 @@ __all__ = [
     "Fix",
     "Localizer",
     "Match",
-    "QueryImage",
-    "QueryPanorama",
     "Search",
     "estimate",
     "estimate_walk",
     "open_localizer",
-    "read_query",
     "walk_clock_offset",
 ]

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from sareloc.arrays import Bools, Floats, Ints
+from sareloc.encode import Encoded
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.geo import ecef_from_wgs84
 from sareloc.geometry import Evidence
@@ -28,9 +29,8 @@ from sareloc.localize.calibration import (
 )
 from sareloc.localize.estimate import MIN_CONFIDENCE, PLACE_M, Calibration
 from sareloc.localize.localizer import AT_ONCE, Localizer
-from sareloc.localize.queries import QueryImage, QueryPanorama
 from sareloc.maps import Matches, open_store
-from sareloc.photos import content_digest
+from sareloc.photos import ReadImage, content_digest
 
 Cell = tuple[int, int, int]
 """A cube of 25 m, see `place_of`."""
@@ -162,12 +162,13 @@ def _search_trials(
     waiting = zip(photos, truth_m, localizer.load(photos), strict=True)
     with tqdm(total=len(photos), desc="calibrate", unit="photo", disable=None) as bar:
         while loaded := list(islice(waiting, AT_ONCE)):
-            read = [(truth, image) for _, truth, image in loaded if isinstance(image, QueryImage)]
+            read = [(truth, image) for _, truth, image in loaded if isinstance(image, ReadImage) and not image.views]
             unreadable += [image for _, _, image in loaded if isinstance(image, PhotoError)]
-            panoramas += [str(photo) for photo, _, image in loaded if isinstance(image, QueryPanorama)]
+            panoramas += [str(photo) for photo, _, image in loaded if isinstance(image, ReadImage) and image.views]
             if read:
-                truths, queries = np.stack([truth for truth, _ in read]), [query for _, query in read]
-                matches = localizer.retrieve([query.image for query in queries], k)
+                truths = np.stack([truth for truth, _ in read])
+                queries = [encoded for (encoded,) in localizer.encode([image for _, image in read])]
+                matches = localizer.retrieve(queries, k)
                 verify = _verifying(localizer, queries, matches)
                 trials += make_trials(matches, truths, candidates, absent_m=FAR_M, verify=verify)
             bar.update(len(loaded))
@@ -175,17 +176,18 @@ def _search_trials(
 
 
 def _verifying(
-    localizer: Localizer, queries: Sequence[QueryImage], matches: Matches
+    localizer: Localizer, queries: Sequence[Encoded], matches: Matches
 ) -> Callable[[int, Ints], Evidence] | None:
     """What gives the evidence of some matches of a query, by its row and theirs; None if matches are not verified."""
     verifier, first = localizer.verifier, localizer.search.verify
     if verifier is None:
         return None
-    features = verifier.features(queries)
 
     def verify(row: int, rows: Ints) -> Evidence:
+        features = queries[row].features
+        assert features is not None
         files = [matches.files[row][i] for i in rows[:first]]
-        found = verifier.verify(features[row], matches.ids[row, rows[:first]], files).evidence
+        found = verifier.verify(features, matches.ids[row, rows[:first]], files).evidence
         unverified = np.full(len(rows) - len(files), np.nan)
         return Evidence(np.append(found.inliers, unverified), np.append(found.planar, unverified))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -14,8 +15,10 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from sareloc.encode import Encoded, Encoder
 from sareloc.errors import ArgumentError, MapError, PhotoError
-from sareloc.geometry import InlierPairs, LocalFeatures
+from sareloc.geometry import KEYPOINTS, InlierPairs
+from sareloc.loading import read_images
 from sareloc.localize.calibration import calibrate_by_map
 from sareloc.localize.estimate import (
     MIN_CONFIDENCE,
@@ -29,24 +32,26 @@ from sareloc.localize.estimate import (
     weigh,
 )
 from sareloc.localize.panorama import combine_views
-from sareloc.localize.queries import Photo, QueryImage, QueryPanorama, images_of, read_queries
 from sareloc.localize.verify import VERIFIED, Verified, Verifier, find_pose
 from sareloc.localize.walk import chance_of_place, estimate_walk
 from sareloc.maps import Area, Circle, Matches, PlaceMap, load_map_model
 from sareloc.maps.features import NOTE as LOCAL_FEATURES
+from sareloc.maps.view_options import untagged_note
 from sareloc.maps.whitening import map_model
 from sareloc.models.place_model import PlaceModel
-from sareloc.models.preprocess import Image
-from sareloc.photos import ViewOptions
+from sareloc.photos import Image, ImageRecord, ReadImage, ViewOptions
 from sareloc.photos.views import panorama_places
 
-Query = Photo | QueryImage | QueryPanorama
-"""A photo, or one that is decoded already."""
+Query = Image | ImageRecord | ReadImage
+"""An image (a path, the bytes of a file, pixels), the record of one, or one that was read already."""
 Near = Area | Fix | None
 
 AROUND_M = 500.0
 PANORAMA_DEPTH = 2  # times as many matches are verified for a 360° query as for a photo
-AT_ONCE = 32  # images decoded before they are described
+AT_ONCE = 32  # images that are read before they are encoded
+FEW = 8  # files: starting workers takes longer than reading so many
+
+log = logging.getLogger("sareloc.localize")
 
 
 @dataclass(frozen=True)
@@ -113,16 +118,21 @@ class Localizer:
         check_confidence(min_confidence)
         place_map.check_model(model)
         self.model = model
-        self._describer = map_model(model, place_map)
         self.place_map = place_map
         self.search = search or Search()
         if self.search.verify is None:
             self.search = replace(self.search, verify=VERIFIED if LOCAL_FEATURES in place_map.notes else 0)
         self.min_confidence = min_confidence
         self.views = views
-        self.batch = batch
         self.workers = workers
-        self.verifier = Verifier(place_map, device=model.runs_on) if self.search.verify else None
+        self.encoder = Encoder(
+            map_model(model, place_map),
+            dim=place_map.manifest.dim,
+            keypoints=KEYPOINTS if self.search.verify else 0,
+            batch=batch,
+        )
+        """Encodes queries as the map's photos were encoded."""
+        self.verifier = Verifier(place_map, self.encoder.extractor) if self.encoder.extractor else None
         """Verifies matches; None: they are not verified."""
         self._given = calibration
         self.calibration = calibration or map_calibration(place_map, self.search)
@@ -200,56 +210,55 @@ class Localizer:
             for one, fix in zip(found, fixes, strict=True)
         ]
 
-    def retrieve(self, images: Sequence[Image], k: int, near: Area | None = None) -> Matches:
-        """The k photos of the map whose descriptors are nearest to that of each image."""
-        model, dim = self._describer, self.place_map.manifest.dim
-        descriptors = model.encode(images, dim=None if dim == model.dim else dim, batch=self.batch).numpy()
-        return self.place_map.search(descriptors, k, near)
-
-    def find_matches(
-        self, queries: Sequence[QueryImage | QueryPanorama], k: int, near: Area | None = None
-    ) -> list[Candidates]:
+    def find_matches(self, queries: Sequence[ReadImage], k: int, near: Area | None = None) -> list[Candidates]:
         """The k photos of the map most like each query, more if more are verified, and its pose by them.
 
         Those of a 360° query are found by its views (see `combine_views`), which together verify twice as many matches
         as one photo.
+
+        Args:
+            queries: read at the sizes of `encoder`.
+            k: how many photos.
+            near: search only there.
         """
-        first, images = self.search.verify or 0, [image for query in queries for image in images_of(query)]
-        retrieved = self.retrieve([image.image for image in images], max(k, first), near)
-        counts = [
-            math.ceil(PANORAMA_DEPTH * first / len(query.views)) if isinstance(query, QueryPanorama) else first
-            for query in queries
-            for _ in images_of(query)
-        ]
-        found = iter(self._verified(images, retrieved, counts))
-        several = any(isinstance(query, QueryPanorama) for query in queries)
-        chance = chance_of_place(self.place_map) if several else 1.0
+        first, encoded = self.search.verify or 0, self.encode(queries)
+        retrieved = self.retrieve([one for views in encoded for one in views], max(k, first), near)
+        counts = [math.ceil(PANORAMA_DEPTH * first / len(query.views)) if query.views else first for query in queries]
+        depths = [count for count, views in zip(counts, encoded, strict=True) for _ in views]
+        found = iter(self._verified([one for views in encoded for one in views], retrieved, depths))
+        chance = chance_of_place(self.place_map) if any(query.views for query in queries) else 1.0
         return [
-            combine_views(
-                [next(found) for _ in query.views],
-                [view.yaw_deg for view in query.views],
-                self.calibration,
-                chance,
-            )
-            if isinstance(query, QueryPanorama)
+            combine_views([next(found) for _ in query.views], _yaws(query), self.calibration, chance)
+            if query.views
             else next(found)
             for query in queries
         ]
 
-    def _verified(self, images: Sequence[QueryImage], retrieved: Matches, counts: Sequence[int]) -> list[Candidates]:
+    def encode(self, queries: Sequence[ReadImage]) -> list[list[Encoded]]:
+        """Each query encoded: one image, or the views of a 360° photo."""
+        encoded = iter(self.encoder.encode([image for query in queries for image in query.images]))
+        return [[next(encoded) for _ in query.images] for query in queries]
+
+    def retrieve(self, encoded: Sequence[Encoded], k: int, near: Area | None = None) -> Matches:
+        """The k photos of the map whose descriptors are nearest to that of each image."""
+        return self.place_map.search(np.stack([one.descriptor for one in encoded]), k, near)
+
+    def _verified(self, encoded: Sequence[Encoded], retrieved: Matches, counts: Sequence[int]) -> list[Candidates]:
         """What was found for each of N images, of which the first `counts` (N,) matches are verified."""
         lists = _lists(retrieved)
         if self.verifier is None:
             return [Candidates(matches) for matches in lists]
         verifier, temperature = self.verifier, self.calibration.temperature
 
-        def verified(row: int, count: int, features: LocalFeatures) -> Candidates:
+        def verified(row: int, count: int) -> Candidates:
+            features = encoded[row].features
+            assert features is not None
             found = verifier.verify(features, retrieved.ids[row, :count], retrieved.files[row][:count])
             pose = find_pose(found, retrieved.latlon[row, :count], retrieved.distances[row, :count], temperature)
             return Candidates(_ranked(lists[row], found, temperature), pose)
 
         with ThreadPoolExecutor(os.cpu_count(), "verify") as threads:
-            return list(threads.map(verified, range(len(images)), counts, verifier.features(images)))
+            return list(threads.map(verified, range(len(encoded)), counts))
 
     def inlier_pairs(self, photo: Query, photo_id: int, file: str) -> InlierPairs | None:
         """The matched keypoints of a query and a photo of the map that agree: of a match, its `id` and `photo`.
@@ -265,23 +274,35 @@ class Localizer:
         if isinstance(query, PhotoError):
             raise query
         pairs = [
-            self.verifier.inlier_pairs(features, photo_id, file)
-            for features in self.verifier.features(images_of(query))
+            self.verifier.inlier_pairs(encoded.features, photo_id, file)
+            for encoded in self.encode([query])[0]
+            if encoded.features is not None
         ]
         best = max(range(len(pairs)), key=lambda row: len(pairs[row] or ()))
-        found = pairs[best]
-        if found is None or not isinstance(query, QueryPanorama):
+        found, view = pairs[best], query.images[best].view
+        if found is None or query.panorama is None or view is None:
             return found
         return replace(
             found,
-            query_xy=panorama_places(query.panorama, query.views[best], found.query_xy),
+            query_xy=panorama_places(query.panorama, view, found.query_xy),
             query_size=(query.panorama.width, query.panorama.height),
         )
 
-    def load(self, photos: Sequence[Query]) -> Iterator[QueryImage | QueryPanorama | PhotoError]:
-        """The decoded queries, in order; for one that cannot be decoded, the error."""
-        size, detail = self.model.preprocess.resizing, self.verifier is not None
-        return read_queries(photos, size, detail=detail, cut=self.views, workers=self.workers)
+    def load(self, photos: Sequence[Query]) -> Iterator[ReadImage | PhotoError]:
+        """The queries as they are read, in order; for one that cannot be read, the error."""
+        unread = [photo for photo in photos if not isinstance(photo, ReadImage)]
+        workers = self.workers if len(unread) > FEW else 0
+        loaded = read_images(unread, self.encoder.sizes, cut=self.views or ViewOptions(), workers=workers)
+        spheres: list[str] = []
+        for photo in photos:
+            query = photo if isinstance(photo, ReadImage) else next(loaded)[1]
+            if isinstance(query, ReadImage) and query.note:
+                log.warning(query.note)
+            if isinstance(query, ReadImage) and query.is_untagged_sphere:
+                spheres.append(query.name)
+            yield query
+        if spheres:
+            log.warning(untagged_note(spheres))
 
     def _search(self, photos: Sequence[Query], near: Area | None, top: int) -> Iterator[Candidates | PhotoError]:
         for loaded in _chunks(self.load(photos)):
@@ -291,15 +312,17 @@ class Localizer:
                 yield query if isinstance(query, PhotoError) else next(found)
 
 
-def _chunks(
-    loaded: Iterator[QueryImage | QueryPanorama | PhotoError],
-) -> Iterator[list[QueryImage | QueryPanorama | PhotoError]]:
+def _yaws(query: ReadImage) -> list[float]:
+    return [image.view.yaw_deg for image in query.views if image.view is not None]
+
+
+def _chunks(loaded: Iterator[ReadImage | PhotoError]) -> Iterator[list[ReadImage | PhotoError]]:
     """Queries in lists that together have about `AT_ONCE` images."""
-    chunk: list[QueryImage | QueryPanorama | PhotoError] = []
+    chunk: list[ReadImage | PhotoError] = []
     count = 0
     for query in loaded:
         chunk.append(query)
-        count += 1 if isinstance(query, PhotoError) else len(images_of(query))
+        count += 1 if isinstance(query, PhotoError) else len(query.images)
         if count >= AT_ONCE:
             yield chunk
             chunk, count = [], 0

@@ -13,7 +13,6 @@ from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from sareloc.arrays import Floats, Ints
 from sareloc.errors import PhotoError
@@ -34,9 +33,8 @@ from sareloc.geometry import (
     verify,
 )
 from sareloc.localize.estimate import PLACE_M, SURE_INLIERS, Pose, fuse, weigh
-from sareloc.localize.queries import QueryImage, at_feature_size
 from sareloc.maps import PlaceMap
-from sareloc.photos import decode, read_focal_35mm
+from sareloc.photos import read_image
 
 VERIFIED = 20
 """Default: how many matches are verified if the map holds local features."""
@@ -101,25 +99,16 @@ class Verifier:
     """Verifies matches by the local features that a map holds. Safe from several threads.
 
     Features that the map does not hold are computed from the photo's file, and the most recently used 256 MiB of them
-    are cached. device: where features are extracted; default: the GPU if there is one.
+    are cached.
     """
 
-    def __init__(self, place_map: PlaceMap, *, device: torch.device | str | None = None) -> None:
+    def __init__(self, place_map: PlaceMap, extractor: LocalFeatureExtractor) -> None:
         self.place_map = place_map
-        self.extractor = LocalFeatureExtractor(device)
+        self.extractor = extractor
         self._lock = Lock()
         self._cache: OrderedDict[str, LocalFeatures] = OrderedDict()
         self._cached_bytes = 0
         self._warned = False
-
-    def features(self, queries: Sequence[QueryImage]) -> list[LocalFeatures]:
-        """The local features of queries; of one that was decoded without `detail`, from its smaller image."""
-        images = [at_feature_size(query.image) if query.detail is None else query.detail for query in queries]
-        found = self.extractor.extract(images)
-        return [
-            replace(one, focal_px=focal_px_of(query.focal_35mm, one.size))
-            for one, query in zip(found, queries, strict=True)
-        ]
 
     def verify(self, query: LocalFeatures, ids: Ints, files: Sequence[str]) -> Verified:
         """What the local features of K photos of the map, by their ids (K,) and file names, say of a query.
@@ -155,11 +144,11 @@ class Verifier:
         if file not in self._cache:
             path = self.place_map.photo_path(file)
             try:
-                image = decode(path, size=feature_size)
+                image = read_image(path, (feature_size,))
             except PhotoError:
                 return None
-            (found,) = self.extractor.extract([image])
-            self._cache[file] = replace(found, focal_px=focal_px_of(read_focal_35mm(path), found.size))
+            (found,) = self.extractor.extract(image.pixels)
+            self._cache[file] = replace(found, focal_px=focal_px_of(image.focal_35mm, found.size))
             self._cached_bytes += _bytes(found)
         self._cache.move_to_end(file)
         found = self._cache[file]

@@ -15,21 +15,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
-from sareloc.arrays import Image, Ints
+from sareloc.arrays import Ints
 from sareloc.errors import ArgumentError, MapError, PhotoError
-from sareloc.loading import load_images
+from sareloc.loading import read_images
 from sareloc.maps.store import Address, MapPhoto, MapStore, open_store, read_note
-from sareloc.photos import content_digest, is_url, read_focal_35mm, stamp
+from sareloc.photos import is_url
 
 if TYPE_CHECKING:
     import torch
-
-    from sareloc.geometry.local_features import LocalFeatureExtractor
 
 NOTE = "local features"
 """The name of the note that says how many keypoints a photo of the map has."""
 BATCH = 32
 PAGE = 1024  # photos whose rows are read at a time
+CHANGED = 'has changed since it was added to the map: add it again with "sareloc map add"'
 NOT_HELD = "this store keeps no local features: they are computed from the photos when matches are verified"
 
 
@@ -126,32 +125,42 @@ def add_missing_features(
     progress: bool = True,
 ) -> FeaturesReport:
     """As `add_local_features`, of a map that is open for writing."""
-    from sareloc.geometry.local_features import LocalFeatureExtractor, feature_size
+    from sareloc.geometry.local_features import LocalFeatureExtractor, feature_size, focal_px_of, pack_features
 
     start, ids = time.monotonic(), store.ids_without_features()
     already, added, unreadable = store.count() - len(ids), 0, list[PhotoError]()
     if len(ids):
         extractor = LocalFeatureExtractor(device)
-        decoding: dict[int, tuple[int, Path]] = {}
-        ready: list[tuple[int, Path, Image]] = []
+        reading: dict[int, tuple[int, MapPhoto]] = {}
+        ready: list[tuple[int, bytes]] = []
 
         def paths() -> Iterator[Path]:
-            for row, (photo_id, path) in enumerate(_readable(store, ids, unreadable)):
-                decoding[row] = photo_id, path
-                yield path
+            for row, (photo_id, photo) in enumerate(_readable(store, ids, unreadable)):
+                reading[row] = photo_id, photo
+                yield store.photo_path(photo.file)
+
+        def write() -> int:
+            written = store.write_features(
+                np.array([photo_id for photo_id, _ in ready], dtype=np.int64), [blob for _, blob in ready]
+            )
+            ready.clear()
+            return written
 
         with tqdm(total=len(ids), desc="features", unit="photo", disable=None if progress else True) as bar:
-            for row, image in load_images(paths(), feature_size, workers=workers):
-                photo_id, path = decoding.pop(row)
-                if isinstance(image, PhotoError):
-                    unreadable.append(image)
+            for row, read in read_images(paths(), (feature_size,), digest=True, workers=workers):
+                photo_id, photo = reading.pop(row)
+                if isinstance(read, PhotoError):
+                    unreadable.append(read)
+                elif read.sha256 != photo.sha256:
+                    unreadable.append(PhotoError(read.name, CHANGED))
                 else:
-                    ready.append((photo_id, path, image))
+                    (found,) = extractor.extract([read.pixels[0]], keypoints)
+                    found = replace(found, focal_px=focal_px_of(read.focal_35mm, found.size))
+                    ready.append((photo_id, pack_features(found)))
                 if len(ready) >= batch:
-                    added += _write(store, extractor, keypoints, ready)
-                    ready.clear()
-                    bar.update(added + len(unreadable) - bar.n)
-            added += _write(store, extractor, keypoints, ready)
+                    added += write()
+                bar.update(added + len(unreadable) - bar.n)
+            added += write()
             bar.update(added + len(unreadable) - bar.n)
     return FeaturesReport(keypoints, added, already, tuple(unreadable), time.monotonic() - start)
 
@@ -163,45 +172,12 @@ def _checked_device(name: torch.device | str | None) -> torch.device | str:
     return name if isinstance(name, str) and name in RUNTIME_DEVICES else find_device(name)
 
 
-def _readable(store: MapStore, ids: Ints, unreadable: list[PhotoError]) -> Iterator[tuple[int, Path]]:
-    """The ids and paths of the photos whose files are as they were when they were added; the others are listed."""
+def _readable(store: MapStore, ids: Ints, unreadable: list[PhotoError]) -> Iterator[tuple[int, MapPhoto]]:
+    """The ids and photos whose files are on this machine; the others are listed."""
     for first in range(0, len(ids), PAGE):
         for photo_id, photo in store.photos_of(ids[first : first + PAGE]).items():
-            path = store.photo_path(photo.file)
             if is_url(photo.file):
                 reason = "is a URL: local features are computed from files on this machine"
                 unreadable.append(PhotoError(photo.file, reason))
-            elif (wrong := _changed(photo, path)) is not None:
-                unreadable.append(PhotoError(path, wrong))
             else:
-                yield photo_id, path
-
-
-def _changed(photo: MapPhoto, path: Path) -> str | None:
-    """Why a file is not the photo that was added to the map; None if it is. It is read only if its stamp differs."""
-    found = stamp(path)
-    if found is None:
-        return "does not exist"
-    if found == (photo.size_bytes, photo.modified_ns):
-        return None
-    try:
-        same = content_digest(path) == photo.sha256
-    except PhotoError as error:
-        return error.reason
-    return None if same else 'has changed since it was added to the map: add it again with "sareloc map add"'
-
-
-def _write(
-    store: MapStore, extractor: LocalFeatureExtractor, keypoints: int, ready: list[tuple[int, Path, Image]]
-) -> int:
-    """Extract and store the local features of photos, by id, path and image; returns how many are still in the map."""
-    from sareloc.geometry.local_features import focal_px_of, pack_features
-
-    if not ready:
-        return 0
-    found = extractor.extract([image for _, _, image in ready], keypoints)
-    blobs = [
-        pack_features(replace(features, focal_px=focal_px_of(read_focal_35mm(path), features.size)))
-        for features, (_, path, _) in zip(found, ready, strict=True)
-    ]
-    return store.write_features(np.array([photo_id for photo_id, _, _ in ready], dtype=np.int64), blobs)
+                yield photo_id, photo

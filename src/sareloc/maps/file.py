@@ -6,11 +6,11 @@
     whitening       mean and projection of the map's own whitening, if it has one (see `sareloc.maps.whitening`)
     manifest        keys and values: the fields of `MapManifest`, the change id, and notes
 
-A photo and its descriptor are added in one transaction, its local features in a later one, and triggers delete all of
-them together. Each transaction that
-changes the map also draws a new change id. Writers use a write-ahead log, so that other processes can read meanwhile;
-several writers take turns. After each transaction the log is copied into the file, as far as readers allow without
-waiting, so that the file alone has all committed photos; the last process that closes the map leaves a single file.
+A photo, its descriptor and its local features are added in one transaction, and triggers delete all of them together.
+Each transaction that changes the map also draws a new change id. Writers use a write-ahead log, so that other processes
+can read meanwhile; several writers take turns. After each transaction the log is copied into the file, as far as readers
+allow without waiting, so that the file alone has all committed photos; the last process that closes the map leaves a
+single file.
 """
 
 from __future__ import annotations
@@ -135,20 +135,25 @@ class MapFile:
             self._connection.execute("PRAGMA journal_mode = DELETE")
         self._connection.close()
 
-    def add(self, photos: Sequence[MapPhoto], descriptors: Vectors) -> int:
+    def add(
+        self, photos: Sequence[MapPhoto], descriptors: Vectors, features: Sequence[bytes | None] | None = None
+    ) -> int:
         """See `MapStore`; one transaction."""
         added: list[bytes] = []
         removed: list[bytes] = []
         with self._transaction() as sql:
             if not self._left_gap:
                 self._leave_gap(sql)
-            for photo, blob in zip(photos, self._packing.pack(descriptors), strict=True):
+            blobs = zip(self._packing.pack(descriptors), features or [None] * len(photos), strict=True)
+            for photo, (blob, packed) in zip(photos, blobs, strict=True):
                 removed += _drop_replaced(sql, photo)
                 geom = gpkg.point_blob(photo.geotag.latlon)
                 row = (geom, *row_of(photo), descriptor_checksum(blob), photo_checksum(geom, photo.file))
                 new = sql.execute(f"INSERT OR IGNORE INTO photos ({INSERTED}) VALUES ({_marks(row)})", row)
                 if new.rowcount == 1:  # else another process added it meanwhile
                     sql.execute("INSERT INTO descriptors VALUES (?, ?)", (new.lastrowid, blob))
+                    if packed is not None:
+                        _insert_features(sql, int(new.lastrowid or 0), packed)
                     added.append(geom)
             _note_change(sql, added, removed)
         self._left_gap = True
@@ -371,9 +376,7 @@ class MapFile:
         written = 0
         with self._transaction() as sql:
             for fid, blob in zip(ids.tolist(), blobs, strict=True):
-                row = (blob, descriptor_checksum(blob), fid)
-                insert = f"INSERT OR REPLACE INTO {gpkg.FEATURES} (fid, features, checksum)"
-                written += sql.execute(f"{insert} SELECT fid, ?, ? FROM photos WHERE fid = ?", row).rowcount
+                written += _insert_features(sql, fid, blob)
         return written
 
     def features(self, ids: Ints) -> dict[int, bytes]:
@@ -496,6 +499,12 @@ def bad_features(blob: object, checksum: object) -> str | None:
     if not isinstance(blob, bytes):
         return f"are not bytes, or more than {LARGEST_FEATURES:,}"
     return None if descriptor_checksum(blob) == checksum else "do not match their checksum"
+
+
+def _insert_features(sql: sqlite3.Connection, photo_id: int, blob: bytes) -> int:
+    row = (blob, descriptor_checksum(blob), photo_id)
+    insert = f"INSERT OR REPLACE INTO {gpkg.FEATURES} (fid, features, checksum)"
+    return sql.execute(f"{insert} SELECT fid, ?, ? FROM photos WHERE fid = ?", row).rowcount
 
 
 def _drop_replaced(sql: sqlite3.Connection, photo: MapPhoto | Entry) -> list[bytes]:

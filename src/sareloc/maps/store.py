@@ -117,8 +117,13 @@ class MapStore(Protocol):
 
     def __exit__(self, *error: object) -> None: ...
 
-    def add(self, photos: Sequence[MapPhoto], descriptors: Vectors) -> int:
-        """Add photos with their descriptors (n, dim); returns how many were not in the map yet."""
+    def add(
+        self, photos: Sequence[MapPhoto], descriptors: Vectors, features: Sequence[bytes | None] | None = None
+    ) -> int:
+        """Add photos with their descriptors (n, dim) and packed local features (n), all of them or none of them.
+
+        Returns how many were not in the map yet.
+        """
 
     def update(self, entries: Sequence[Entry]) -> None:
         """Write the file names, stamps and geotags of photos in the map, in order; unknown ids are ignored.

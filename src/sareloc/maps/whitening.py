@@ -7,21 +7,22 @@ whitening is written before the first descriptors, is never changed, and is appl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from sareloc.describe import describe_all
-from sareloc.errors import ArgumentError, MapError
+from sareloc.encode import Encoder
+from sareloc.errors import ArgumentError, MapError, PhotoError
+from sareloc.loading import read_images
 from sareloc.maps.place_map import PlaceMap
 from sareloc.maps.store import NO_WHITENING, MapStore
 from sareloc.models.place_model import PlaceModel, with_whitening
 from sareloc.models.whitening import Whitening, fit_whitening
+from sareloc.photos import ImageRecord
 
 if TYPE_CHECKING:
-    from sareloc.maps.target import Target
+    from sareloc.maps.writer import MapWriter
 
 SAMPLE = 4096
 """At most as many photos are described to fit a whitening."""
@@ -58,45 +59,49 @@ def needs_whitening(model: PlaceModel, dim: int) -> bool:
     return model.whitening is None and 1 <= dim < model.dim
 
 
-def prepare_whitening(
-    target: Target,
-    model: PlaceModel,
-    photos: Sequence[Path] | None,
-    *,
-    batch: int = 8,
-    workers: int = 0,
-    progress: bool = True,
-) -> tuple[str, ...]:
-    """Fit a whitening on a sample of these photos and write it to the map, if the map needs one and has no photos yet.
+def prepare_whitening(writer: MapWriter, model: PlaceModel, records: Sequence[ImageRecord] | None) -> tuple[str, ...]:
+    """Fit a whitening on a sample of these images and write it to the map, if the map needs one and has no photos yet.
 
-    `photos`: None if they are not known in advance. The sample is spread over the list: every call takes the same one.
-    Photos that cannot be decoded are left out. Returns warnings: if the photos span fewer than the map's dimensions,
-    the other numbers of each descriptor are 0. Raises ArgumentError if the photos are not known, or all equal, MapError
-    if the map is on a server.
+    The sample is spread over the list: every call takes the same one. Images that cannot be read are left out.
+
+    Args:
+        writer: of the map.
+        model: the place model, without a whitening.
+        records: all images; None if they are not known in advance.
+
+    Returns:
+        Warnings: if the images span fewer than the map's dimensions, the other numbers of each descriptor are 0.
+
+    Raises:
+        ArgumentError: if the images are not known, or all equal.
+        MapError: if the map is on a server.
     """
-    dim, store = target.manifest.dim, target.store
+    dim, store = writer.manifest.dim, writer.store
     if not needs_whitening(model, dim) or (store is not None and (store.count() or store.whitening() is not None)):
         return ()
     reduce = (
         f"{model.name} has no whitening: to reduce its {model.dim} dimensions to {dim}, one is fitted on the photos"
     )
-    if not target.backend.is_file:
+    if not writer.backend.is_file:
         raise MapError(f"{reduce} and stored in the map. {NO_WHITENING}")
-    if not photos:
+    if not records:
         raise ArgumentError(
-            f"{reduce}, which must be files on this machine that are known in advance: build the map with some of them "
-            "first, or keep all dimensions"
+            f"{reduce}, which must be known in advance: build the map with a list of some of them first, or keep all "
+            "dimensions"
         )
-    rows = np.unique(np.linspace(0, len(photos) - 1, SAMPLE).round().astype(np.int64))
-    found = describe_all(model, [photos[row] for row in rows], batch=batch, workers=workers, progress=progress)
-    vectors = np.delete(found.vectors, list(found.failures), axis=0)
+    rows = np.unique(np.linspace(0, len(records) - 1, SAMPLE).round().astype(np.int64))
+    encoder = Encoder(model, keypoints=0, batch=writer.batch)
+    loaded = read_images([records[row] for row in rows], encoder.sizes, cut=writer.views, workers=writer.workers)
+    images = (image for _, read in loaded if not isinstance(read, PhotoError) for image in read.images)
+    found = [one.descriptor for _, one in encoder.encode_each(enumerate(images)) if not isinstance(one, PhotoError)]
+    vectors = np.stack(found) if found else np.zeros((0, model.dim), dtype=np.float32)
     try:
         fitted = fit_whitening(vectors, dim, power=POWER, at_most=True)
     except ArgumentError as error:
         raise ArgumentError(f"{reduce}. {error}") from error
     projection = np.zeros((dim, model.dim), dtype=np.float32)
     projection[: fitted.dim] = fitted.projection.numpy()
-    target.open().write_whitening(fitted.mean.numpy(), projection)
+    writer.open().write_whitening(fitted.mean.numpy(), projection)
     if fitted.dim == dim:
         return ()
     return (

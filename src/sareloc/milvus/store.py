@@ -234,7 +234,9 @@ class MilvusStore:
     def __exit__(self, *error: object) -> None:
         self.collection.connection.close()
 
-    def add(self, photos: Sequence[MapPhoto], descriptors: Vectors) -> int:
+    def add(
+        self, photos: Sequence[MapPhoto], descriptors: Vectors, features: Sequence[bytes | None] | None = None
+    ) -> int:
         """See `MapStore`. Replaced photos are removed first; an interrupted call can be repeated."""
         ids = np.array([photo_id(photo.sha256) for photo in photos], dtype=np.int64)
         there = self.collection.rows(ids)

@@ -30,10 +30,10 @@ from sareloc.photos.geotags import (
     read_exif_time,
     read_focal_35mm,
 )
-from sareloc.photos.images import content_digest, decode, image_size, stamp
 from sareloc.photos.panoramas import Panorama, looks_like_panorama, read_panorama
+from sareloc.photos.read_image import ReadImage, content_digest, decode, image_size, read_image, stamp
+from sareloc.photos.record import Image, ImageRecord, record_of
 from sareloc.photos.sidecars import find_takeout_json, read_takeout_geotag
-from sareloc.photos.sources import PhotoSource, read_source
 from sareloc.photos.tables import GeotagTable, parse_degrees, read_geotag_table
 from sareloc.photos.track_geotags import PlacedPhoto, TrackOptions, TrackReport, geotags_from_track
 from sareloc.photos.tracks import MAX_GAP_S, Track, TrackPositions, merge_tracks, read_track, read_tracks
@@ -49,6 +49,9 @@ from sareloc.photos.xmp import (
     sidecar_with_geotag,
 )
 
+PhotoSource = ImageRecord
+"""The name of `ImageRecord` before version 0.2."""
+
 __all__ = [
     "DIAGONAL_35MM",
     "MAX_GAP_S",
@@ -61,11 +64,14 @@ __all__ = [
     "Geotag",
     "GeotagTable",
     "GeotaggedPhotos",
+    "Image",
+    "ImageRecord",
     "Interpolation",
     "Panorama",
     "PhotoSource",
     "PhotoTime",
     "PlacedPhoto",
+    "ReadImage",
     "Resizing",
     "SizeRule",
     "Track",
@@ -116,14 +122,15 @@ __all__ = [
     "read_geotag",
     "read_geotag_table",
     "read_geotags",
+    "read_image",
     "read_panorama",
     "read_sidecar_geotag",
-    "read_source",
     "read_takeout_geotag",
     "read_time",
     "read_track",
     "read_tracks",
     "read_video",
+    "record_of",
     "remote_stamp",
     "resized",
     "sidecar_path",

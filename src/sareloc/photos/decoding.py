@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import io
 import os
 import stat
@@ -10,7 +11,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ RESAMPLINGS: dict[Interpolation, Image.Resampling] = {
     "bicubic": Image.Resampling.BICUBIC,
 }
 Box = tuple[float, float, float, float]
+Size = tuple[int, int]  # width, height as in the file
 
 MAX_PIXELS = 200_000_000
 """The largest phone sensors have 200 megapixels; larger files are rejected before they are decoded."""
@@ -39,6 +41,7 @@ HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"
 DRAFT_GAP = 2  # a JPEG is decoded at 1/2, 1/4 or 1/8 if that leaves at least twice the target size
 REDUCING_GAP = 3.0  # beyond 6 times the target size a box filter is applied first; Pillow calls 3 indistinguishable
 JPEGS = ("JPEG", "MPO")
+PNG_EXIF = (b"eXIf", b"Raw profile type exif")
 START_OF_IMAGE, END_OF_IMAGE, START_OF_SCAN = b"\xff\xd8", b"\xff\xd9", 0xDA
 NO_LENGTH = {0x00, 0x01, *range(0xD0, 0xD9), 0xFF}  # after 0xFF: markers without content, and bytes that are no marker
 TRUNCATED = "truncated: the end of the file is missing, the rest was used"
@@ -79,27 +82,93 @@ def interpolation_of(size: SizeRule) -> Interpolation:
     return size.interpolation if isinstance(size, Resizing) else "bilinear"
 
 
+@dataclass(frozen=True, eq=False)
+class PhotoMetadata:
+    """What a photo's file says of the photo, beside its pixels."""
+
+    width: int
+    """Pixels, as stored in the file."""
+    height: int
+    format: str
+    """Pillow's name of the file format, such as "JPEG"."""
+    exif: Image.Exif
+    """Empty if there is none, or if it is damaged."""
+    xmp: bytes | None
+    """The XMP packet inside the file."""
+    truncated: bool
+    """Whether it is a JPEG without its end (see `read_photo`)."""
+    sha256: bytes | None
+    """Of the bytes of the file, if all of them were read."""
+
+    @property
+    def upright_size(self) -> tuple[int, int]:
+        """Width and height in pixels of the upright photo."""
+        return (self.height, self.width) if _turn(self.exif) in SIDEWAYS else (self.width, self.height)
+
+
+def read_metadata(
+    source: Source, *, digest: bool = False, name: str | None = None, max_pixels: int = MAX_PIXELS
+) -> PhotoMetadata:
+    """What a photo's file says of the photo; the pixels are not decoded.
+
+    Args:
+        source: a file, its content, or a binary stream.
+        digest: read all of it and compute its SHA-256; else as little as is needed.
+        name: how errors call a photo without a path.
+        max_pixels: larger photos are refused.
+
+    Raises:
+        PhotoError: as `read_photo`.
+    """
+    label = name or _name_of(source)
+    with pillow_errors(label):
+        content = read_bytes(source, label) if digest else None
+        with _stream(source if content is None else content, label) as stream:
+            image = _image(stream, label, max_pixels)
+            return _metadata(image, stream, content)
+
+
 def decode_photo(
     source: Source, *, size: SizeRule | None = None, name: str | None = None, max_pixels: int = MAX_PIXELS
 ) -> arrays.Image:
-    """Decode a photo to an upright RGB image (H, W, 3) uint8, resized to `size(height, width)`; default: not resized.
+    """The image of `read_photo` at one size; default: not resized."""
+    return read_photo(source, (size,), name=name, max_pixels=max_pixels)[1][0]
+
+
+def read_photo(
+    source: Source,
+    sizes: Sequence[SizeRule | None],
+    *,
+    name: str | None = None,
+    max_pixels: int = MAX_PIXELS,
+) -> tuple[PhotoMetadata, tuple[arrays.Image, ...]]:
+    """Read a photo once: what its file says of it, and its upright RGB image (H, W, 3) uint8 at each of several sizes.
 
     Formats: JPEG, PNG, WebP, AVIF, TIFF and (with the extra "heic") HEIC, detected by content. The EXIF orientation is
     applied; of an animation the first frame is used; 16-bit pixels are scaled to 8; transparent pixels become white;
-    colour profiles are ignored. Resizing is antialiased, and bilinear unless `size` is a `Resizing` with another
-    interpolation: most published models were trained so, and unlike bicubic it does not overshoot.
-
-    A truncated JPEG is used if at least `MIN_ROWS` of its rows are present; missing rows are grey (see `is_truncated`).
-    Raises only PhotoError: if the file is missing, not a photo, damaged, truncated by more, larger than `max_pixels`,
-    or if `size` raises ArgumentError. `name`: how errors call a photo without a path.
+    colour profiles are ignored. A truncated JPEG is used if at least `MIN_ROWS` of its rows are present; missing rows
+    are grey.
 
     Threads that decode large photos wait for each other: together they use at most about `DECODING_BYTES`, or the
     memory of one photo.
+
+    Args:
+        source: a file, its content, or a binary stream.
+        sizes: size rules, each called with height and width of the upright photo; None: not resized. The photo is
+            decoded once, and resized to each size. Resizing is antialiased, and bilinear unless the rule is a
+            `Resizing` with another interpolation: most published models were trained so, and unlike bicubic it does
+            not overshoot.
+        name: how errors call a photo without a path.
+        max_pixels: larger photos are refused before they are decoded.
+
+    Raises:
+        PhotoError: if the file is missing, not a photo, damaged, truncated by more, too large, or if a size rule raises
+            ArgumentError; nothing else is raised.
     """
     label = name or _name_of(source)
     with ExitStack() as held:
         try:
-            return _decoded(source, size, label, max_pixels, held)
+            return _read(source, sizes, label, max_pixels, held)
         except PhotoError as error:
             failed: BaseException | None = error
             while failed is not None:  # frames of the error would keep the pixels alive
@@ -108,66 +177,45 @@ def decode_photo(
             raise
 
 
-def _decoded(source: Source, size: SizeRule | None, label: str, max_pixels: int, held: ExitStack) -> arrays.Image:
-    """As `decode_photo`; reserves memory in `held`, which the caller releases after the images are deleted."""
-    with open_photo(source, name=label, max_pixels=max_pixels) as image:
+def _read(
+    source: Source, sizes: Sequence[SizeRule | None], label: str, max_pixels: int, held: ExitStack
+) -> tuple[PhotoMetadata, tuple[arrays.Image, ...]]:
+    """As `read_photo`; reserves memory in `held`, which the caller releases after the images are deleted."""
+    with pillow_errors(label):
+        content = read_bytes(source, label)
+        stream = io.BytesIO(content)
+        image = _image(stream, label, max_pixels)
         held.enter_context(_MEMORY.hold(BYTES_PER_PIXEL * image.width * image.height))
-        with pillow_errors(label):
-            is_jpeg = image.format in JPEGS
-            if not is_jpeg:
-                image.load()  # Pillow rotates a TIFF while loading; a PNG may have its EXIF after the pixels
-            turn = _turn(image)
-            sideways = turn in SIDEWAYS
-            height, width = image.size if sideways else image.size[::-1]
-        target = None if size is None else target_size(size, height, width, label)
-        stored = None if target is None else target if sideways else target[::-1]  # (width, height) as in the file
-        with pillow_errors(label):
-            try:
-                rgb, box = _reduced(image, stored, label)
-            except OSError:
-                content = _content(image) if is_jpeg else b""
-                if not _lacks_end(content):
-                    raise
-                rgb, box = _reduced_with_end(content, stored, label)
-            if size is not None and stored is not None:
-                rgb = rgb.resize(stored, RESAMPLINGS[interpolation_of(size)], box=box, reducing_gap=REDUCING_GAP)
-            return np.array(rgb if turn is None else rgb.transpose(turn))
+        if image.format not in JPEGS:
+            image.load()  # Pillow rotates a TIFF while loading; a PNG may have its EXIF after the pixels
+        metadata = _metadata(image, stream, content)
+    turn, (upright_width, upright_height) = _turn(metadata.exif), metadata.upright_size
+    targets = [None if size is None else target_size(size, upright_height, upright_width, label) for size in sizes]
+    # (width, height) as in the file
+    stored = [None if one is None else one if turn in SIDEWAYS else one[::-1] for one in targets]
+    with pillow_errors(label):
+        try:
+            rgb, box = _reduced(image, stored, label)
+        except OSError:
+            if not metadata.truncated:
+                raise
+            rgb, box = _reduced_with_end(content, stored, label)
+        images = []
+        for size, target in zip(sizes, stored, strict=True):
+            resized_rgb = rgb
+            if size is not None and target is not None:
+                method = RESAMPLINGS[interpolation_of(size)]
+                resized_rgb = rgb.resize(target, method, box=box, reducing_gap=REDUCING_GAP)
+            images.append(np.array(resized_rgb if turn is None else resized_rgb.transpose(turn)))
+        return metadata, tuple(images)
 
 
 def is_truncated(photo: str | Path) -> bool:
     """Whether a file is a JPEG without its end; it can be decoded if at least `MIN_ROWS` of its rows are present."""
     try:
-        with open(photo, "rb") as file:
-            start = file.read(2)
-            file.seek(-2, os.SEEK_END)
-            if start != START_OF_IMAGE or file.read(2) == END_OF_IMAGE:
-                return False
-            file.seek(0)
-            return _lacks_end(file.read())
-    except OSError:
+        return read_metadata(photo).truncated
+    except PhotoError:
         return False
-
-
-@contextmanager
-def open_photo(source: Source, *, name: str | None = None, max_pixels: int = MAX_PIXELS) -> Iterator[Image.Image]:
-    """A context with the opened photo, of which only the header is read; use it within `pillow_errors`."""
-    label = name or _name_of(source)
-    with pillow_errors(label):
-        stream = _stream(source, label)
-    try:
-        with pillow_errors(label):
-            image = _image(stream, label)
-            width, height = image.size
-            if width * height > max_pixels:
-                raise PhotoError(
-                    label,
-                    f"{width} x {height} px is more than the limit of {max_pixels / 1e6:g} megapixels: "
-                    "use a smaller copy",
-                )
-        yield image
-    finally:
-        if stream is not source:
-            stream.close()
 
 
 @contextmanager
@@ -283,58 +331,115 @@ def _name_of(source: Source) -> str:
     return given if isinstance(given, str) else "photo without a name"
 
 
-def _stream(source: Source, label: str) -> BinaryIO:
+@contextmanager
+def _stream(source: Source, label: str) -> Iterator[BinaryIO]:
+    """A context with the seekable stream of a source; a file is closed at its end."""
     if isinstance(source, bytes):
-        return io.BytesIO(source)
+        yield io.BytesIO(source)
+        return
     if not isinstance(source, str | Path):
-        return source if source.seekable() else io.BytesIO(source.read())
+        yield source if source.seekable() else io.BytesIO(source.read())
+        return
     try:
         kind = os.stat(source).st_mode
         if stat.S_ISDIR(kind):
             raise PhotoError(label, "is a folder, not a photo")
         if not stat.S_ISREG(kind):
             raise PhotoError(label, "is not a regular file")  # opening a pipe would block
-        return open(source, "rb")
+        file = open(source, "rb")  # noqa: SIM115
     except FileNotFoundError:
         raise PhotoError(label, "no such file") from None
     except PermissionError:
         raise PhotoError(label, "permission denied: it cannot be read by this user") from None
+    with file:
+        yield file
 
 
-def _image(stream: BinaryIO, label: str) -> Image.Image:
+def read_bytes(source: Source, name: str) -> bytes:
+    """The content of a photo's file. Raises PhotoError, which calls it `name`, if it cannot be read."""
+    if isinstance(source, bytes):
+        return source
+    with pillow_errors(name), _stream(source, name) as stream:
+        stream.seek(0)
+        return stream.read()
+
+
+def _image(stream: BinaryIO, label: str, max_pixels: int) -> Image.Image:
+    """The opened photo, of which only the header is read."""
     stream.seek(0)
     head = stream.read(12)
     if not head:
         raise PhotoError(label, "the file is empty (0 bytes)")
     try:
-        return Image.open(stream, formats=FORMATS)
+        image = Image.open(stream, formats=FORMATS)
     except UnidentifiedImageError:
         # "mif1" is a brand of AVIF and HEIC, so AVIF is tried first.
         if head[4:8] != b"ftyp" or head[8:12] not in HEIC_BRANDS:
             raise
+        stream.seek(0)
+        image = need("pillow_heif", "heic").HeifImageFile(stream)
+    width, height = image.size
+    if width * height > max_pixels:
+        raise PhotoError(
+            label,
+            f"{width} x {height} px is more than the limit of {max_pixels / 1e6:g} megapixels: use a smaller copy",
+        )
+    return image
+
+
+def _metadata(image: Image.Image, stream: BinaryIO, content: bytes | None) -> PhotoMetadata:
+    """What the file of an opened photo says of it; `content`: all of it, if it was read."""
+    xmp, is_jpeg = image.info.get("xmp"), image.format in JPEGS
+    if image.format == "PNG" and not any(tag in (content or _all_of(stream)) for tag in PNG_EXIF):
+        exif = Image.Exif()  # Pillow would decode the pixels to look for it behind them
+    else:
+        exif = _exif(image)
+    return PhotoMetadata(
+        *image.size,
+        image.format or "",
+        exif,
+        xmp.encode() if isinstance(xmp, str) else xmp if isinstance(xmp, bytes) else None,
+        is_jpeg and _lacks_end(stream),
+        None if content is None else hashlib.sha256(content).digest(),
+    )
+
+
+def _all_of(stream: BinaryIO) -> bytes:
     stream.seek(0)
-    heic: Image.Image = need("pillow_heif", "heic").HeifImageFile(stream)
-    return heic
+    return stream.read()
 
 
-def _turn(image: Image.Image) -> Turn | None:
+def _exif(image: Image.Image) -> Image.Exif:
+    """The EXIF of an opened photo, with the parts that are read later; without those that are damaged."""
     try:
-        return TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except Exception:  # damaged EXIF: use the pixels as they are
-        return None
+        exif = image.getexif()
+    except Exception:  # damaged: the pixels are used as they are
+        return Image.Exif()
+    for part in (ExifTags.IFD.Exif, ExifTags.IFD.GPSInfo):
+        try:
+            exif.get_ifd(part)  # from now on in memory
+        except Exception:
+            whole, exif = exif, Image.Exif()
+            exif.update({tag: value for tag, value in whole.items() if tag != part})
+    return exif
 
 
-def _reduced(image: Image.Image, stored: tuple[int, int] | None, label: str) -> tuple[Image.Image, Box | None]:
-    """The RGB image, a JPEG decoded at a fraction of its size if that suffices for `stored` (width, height), and its
-    box."""
+def _turn(exif: Image.Exif) -> Turn | None:
+    return TURNS.get(exif.get(ExifTags.Base.Orientation, 1))
+
+
+def _reduced(image: Image.Image, stored: Sequence[Size | None], label: str) -> tuple[Image.Image, Box | None]:
+    """The RGB image, a JPEG decoded at a fraction of its size if that suffices for all of `stored`, and its box."""
     box = None
-    if stored is not None and image.format in JPEGS:
-        draft = image.draft(None, (DRAFT_GAP * stored[0], DRAFT_GAP * stored[1]))
+    targets = [target for target in stored if target is not None]
+    if len(targets) == len(stored) and image.format in JPEGS:
+        width, height = (DRAFT_GAP * max(sides) for sides in zip(*targets, strict=True))
+        draft = image.draft(None, (width, height))
         box = draft[1] if draft else None
     return _rgb(image, label), box
 
 
-def _reduced_with_end(content: bytes, stored: tuple[int, int] | None, label: str) -> tuple[Image.Image, Box | None]:
+def _reduced_with_end(content: bytes, stored: Sequence[Size | None], label: str) -> tuple[Image.Image, Box | None]:
     """As `_reduced` for a truncated JPEG: with an end marker appended, libjpeg fills missing rows with grey."""
     image = Image.open(io.BytesIO(content + END_OF_IMAGE), formats=FORMATS)
     progressive = bool(image.info.get("progressive"))
@@ -348,14 +453,10 @@ def _reduced_with_end(content: bytes, stored: tuple[int, int] | None, label: str
     return rgb, box
 
 
-def _content(image: Image.Image) -> bytes:
-    stream: BinaryIO = image.fp  # type: ignore[attr-defined]
-    stream.seek(0)
-    return stream.read()
-
-
-def _lacks_end(content: bytes) -> bool:
-    return content[:2] == START_OF_IMAGE and not _scans(content)[1]
+def _lacks_end(stream: BinaryIO) -> bool:
+    """Whether a JPEG has no end marker; all of it is read only if that is not its last two bytes."""
+    stream.seek(-2, os.SEEK_END)
+    return stream.read(2) != END_OF_IMAGE and not _scans(_all_of(stream))[1]
 
 
 def _scans(content: bytes) -> tuple[list[bytes], bool]:

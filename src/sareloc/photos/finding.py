@@ -17,16 +17,16 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from sareloc.errors import DatasetError, PhotoError, SarelocError, need
+from sareloc.errors import DatasetError, PanoramaError, PhotoError, SarelocError, need
 from sareloc.geo import Positions
-from sareloc.photos.addresses import parse_address
-from sareloc.photos.decoding import open_photo
-from sareloc.photos.geotags import Geotag, parse_utm_name, read_exif_geotag, read_exif_time
-from sareloc.photos.panoramas import read_panorama
+from sareloc.photos.addresses import View, parse_address
+from sareloc.photos.decoding import PhotoMetadata, read_metadata
+from sareloc.photos.geotags import Geotag, geotag_from_exif, parse_utm_name, time_from_exif
+from sareloc.photos.panoramas import Panorama, panorama_from
 from sareloc.photos.sidecars import read_takeout_geotag, read_takeout_time
 from sareloc.photos.tables import GeotagTable, counted, read_geotag_table
 from sareloc.photos.videos import frame_time
-from sareloc.photos.xmp import read_embedded_geotag, read_embedded_time, read_sidecar_geotag, read_sidecar_time
+from sareloc.photos.xmp import geotag_from_xmp, read_sidecar_geotag, read_sidecar_time, time_from_xmp
 
 Stamp = tuple[int, int]
 """Size in bytes and modification time in ns since 1970."""
@@ -204,24 +204,15 @@ def fitting_ns(time_stamp_ns: int) -> int:
     return (time_stamp_ns + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-def turned(geotag: Geotag, path: str | Path) -> Geotag:
-    """The geotag of the image at an address, given that of its file: a view is turned by its yaw.
+def turned(geotag: Geotag, view: View | None, panorama: Panorama | None) -> Geotag:
+    """The geotag of an image, given that of its file: a view is turned by its yaw.
 
     A geotag without a heading gets that of the panorama, if it is known.
     """
-    address = parse_address(path)
-    if address.view is None:
+    if view is None:
         return geotag
-    heading = _panorama_heading(address.file) if geotag.heading_deg is None else geotag.heading_deg
-    return replace(geotag, heading_deg=None if heading is None else (heading + address.view.yaw_deg) % 360)
-
-
-def _panorama_heading(file: Path) -> float | None:
-    try:
-        panorama = read_panorama(file)
-    except PhotoError:
-        return None
-    return None if panorama is None else panorama.heading_deg
+    known = panorama.heading_deg if panorama is not None and geotag.heading_deg is None else geotag.heading_deg
+    return replace(geotag, heading_deg=None if known is None else (known + view.yaw_deg) % 360)
 
 
 def read_name_geotag(path: str | Path) -> Geotag | None:
@@ -236,64 +227,100 @@ def read_name_time(path: str | Path) -> float | None:
     return None if name is None else name.time
 
 
-SOURCES: tuple[tuple[str, Callable[[Path], Geotag | None]], ...] = (
-    ("EXIF", read_exif_geotag),
-    ("embedded XMP", read_embedded_geotag),
-    ("XMP sidecar", read_sidecar_geotag),
-    ("Takeout JSON", read_takeout_geotag),
-    ("file name", read_name_geotag),
-)
-"""Where a photo's geotag is read from, in order of priority; a table has priority over all (see `find_geotagged`).
-First what the camera wrote, then what programs wrote into the photo, then files beside it."""
+def _metadata(photo: Path) -> PhotoMetadata | None:
+    try:
+        return read_metadata(photo)
+    except PhotoError:
+        return None
 
 
-def _read_exif_seconds(path: Path) -> float | None:
-    time = read_exif_time(path)
+def _exif_geotag(_: Path, metadata: PhotoMetadata | None) -> Geotag | None:
+    return None if metadata is None else geotag_from_exif(metadata.exif)
+
+
+def _xmp_geotag(_: Path, metadata: PhotoMetadata | None) -> Geotag | None:
+    return None if metadata is None else geotag_from_xmp(metadata.xmp)
+
+
+def _exif_time(_: Path, metadata: PhotoMetadata | None) -> float | None:
+    time = None if metadata is None else time_from_exif(metadata.exif)
     return None if time is None else time.seconds
 
 
-TIME_SOURCES: tuple[Callable[[Path], float | None], ...] = (
-    _read_exif_seconds,
-    read_embedded_time,
-    read_sidecar_time,
-    read_takeout_time,
-    read_name_time,
+SOURCES: tuple[tuple[str, Callable[[Path, PhotoMetadata | None], Geotag | None]], ...] = (
+    ("EXIF", _exif_geotag),
+    ("embedded XMP", _xmp_geotag),
+    ("XMP sidecar", lambda photo, _: read_sidecar_geotag(photo)),
+    ("Takeout JSON", lambda photo, _: read_takeout_geotag(photo)),
+    ("file name", lambda photo, _: read_name_geotag(photo)),
+)
+"""Where a photo's geotag is read from, in order of priority; a table has priority over all (see `find_geotagged`).
+First what the camera wrote, then what programs wrote into the photo, then files beside it. Each gets the photo's path
+and what its file says of it, None if that cannot be read."""
+
+TIME_SOURCES: tuple[Callable[[Path, PhotoMetadata | None], float | None], ...] = (
+    _exif_time,
+    lambda _, metadata: None if metadata is None else time_from_xmp(metadata.xmp),
+    lambda photo, _: read_sidecar_time(photo),
+    lambda photo, _: read_takeout_time(photo),
+    lambda photo, _: read_name_time(photo),
 )
 
 
-def find_geotag(path: str | Path) -> tuple[str, Geotag] | None:
+def find_geotag(path: str | Path, metadata: PhotoMetadata | None = None) -> tuple[str, Geotag] | None:
     """The first geotag of a photo in the order of `SOURCES`, with the name of its source; None if there is none.
 
     The position and the heading are of this source; a time that it lacks, unless it is EXIF, is that of `read_time`.
+
+    Args:
+        path: the photo.
+        metadata: what its file says of it; default: it is read.
     """
+    photo, known = Path(path), metadata or _metadata(Path(path))
     for source, read in SOURCES:
-        geotag = read(Path(path))
+        geotag = read(photo, known)
         if geotag is not None:
-            has_time = geotag.time is not None or read is read_exif_geotag
-            return source, geotag if has_time else replace(geotag, time=read_time(path))
+            has_time = geotag.time is not None or read is _exif_geotag
+            return source, geotag if has_time else replace(geotag, time=_first_time(photo, known))
     return None
 
 
-def read_geotag(path: str | Path) -> Geotag | None:
+def read_geotag(path: str | Path, metadata: PhotoMetadata | None = None) -> Geotag | None:
     """The geotag of a photo; None if it has none.
 
     In this order: EXIF, the XMP packet inside the photo, its XMP sidecar, its Google Takeout JSON, its file name in the
     VPR-datasets format. The first that has a position is used (see `SOURCES`). Of a view, that of its 360° photo,
     turned by its yaw; the heading is that of the GPano tags if they have one.
+
+    Args:
+        path: the photo, or the address of a view.
+        metadata: what the photo's file says of it; default: it is read.
     """
     address = parse_address(path)
-    if address.view is not None:
-        whole = read_geotag(address.file)
-        if whole is not None and (heading := _panorama_heading(address.file)) is not None:
-            whole = replace(whole, heading_deg=heading)
-        return None if whole is None else turned(whole, path)
-    found = find_geotag(path)
-    return None if found is None else found[1]
+    if address.view is None:
+        found = find_geotag(path, metadata)
+        return None if found is None else found[1]
+    known = metadata or _metadata(address.file)
+    found = find_geotag(address.file, known)
+    if found is None:
+        return None
+    panorama = None if known is None else _panorama(known, str(address.file))
+    heading = None if panorama is None else panorama.heading_deg
+    whole = found[1] if heading is None else replace(found[1], heading_deg=heading)
+    return turned(whole, address.view, None)
+
+
+def _panorama(metadata: PhotoMetadata, name: str) -> Panorama | None:
+    try:
+        return panorama_from(metadata, name=name)
+    except PanoramaError:
+        return None
 
 
 def read_geotags(path: str | Path) -> dict[str, Geotag]:
     """The geotags of a photo by the names of their sources, in the order of `SOURCES`."""
-    return {source: geotag for source, read in SOURCES if (geotag := read(Path(path))) is not None}
+    photo, known = Path(path), _metadata(Path(path))
+    return {source: geotag for source, read in SOURCES if (geotag := read(photo, known)) is not None}
 
 
 def read_time(path: str | Path) -> float | None:
@@ -302,7 +329,11 @@ def read_time(path: str | Path) -> float | None:
     address = parse_address(path)
     if address.time_s is not None:
         return frame_time(address.file, address.time_s)
-    return next((time for read in TIME_SOURCES if (time := read(address.file)) is not None), None)
+    return _first_time(address.file, _metadata(address.file))
+
+
+def _first_time(photo: Path, metadata: PhotoMetadata | None) -> float | None:
+    return next((time for read in TIME_SOURCES if (time := read(photo, metadata)) is not None), None)
 
 
 def find_geotagged(folder: str | Path, table: str | Path | None = None) -> GeotaggedPhotos:
@@ -405,10 +436,10 @@ def _comparable(path: str | Path) -> str:
 
 def _why_unreadable(photo: Path) -> PhotoError | None:
     try:
-        with open_photo(photo):
-            return None
+        read_metadata(photo)
     except PhotoError as error:
         return error
+    return None
 
 
 def _identity(folder: Path) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from PIL.ExifTags import GPS, IFD, Base
 from sareloc.errors import ArgumentError, PhotoError, PositionError
 from sareloc.geo import utm_epsg, utm_from_wgs84, wgs84_from_utm
 from sareloc.photos.addresses import View, parse_address
-from sareloc.photos.decoding import Source, open_photo, pillow_errors
+from sareloc.photos.decoding import Source, read_metadata
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST_S, LAST_S = (datetime(year, 1, 1, tzinfo=UTC).timestamp() for year in (1, 9999))
@@ -87,9 +87,7 @@ def read_exif_geotag(source: Source) -> Geotag | None:
     without a fix write. A heading from magnetic north is not corrected.
     """
     try:
-        with open_photo(source) as photo, pillow_errors(""):
-            exif = photo.getexif()
-            return geotag_from_exif(exif)
+        return geotag_from_exif(read_metadata(source).exif)
     except PhotoError:
         return None
 
@@ -101,9 +99,7 @@ def read_exif_time(source: Source, zone: tzinfo | None = None) -> PhotoTime | No
     neither is known: the GPS time, else the camera's clock read as UTC.
     """
     try:
-        with open_photo(source) as photo, pillow_errors(""):
-            exif = photo.getexif()
-            return _exif_time(exif.get_ifd(IFD.Exif), exif.get_ifd(IFD.GPSInfo), zone)
+        return time_from_exif(read_metadata(source).exif, zone)
     except PhotoError:
         return None
 
@@ -116,10 +112,14 @@ def read_focal_35mm(source: Source) -> float | None:
     if isinstance(source, str | Path) and (view := parse_address(source).view) is not None:
         return view_focal_35mm(view)
     try:
-        with open_photo(source) as photo, pillow_errors(""):
-            value = _exif_number(photo.getexif().get_ifd(IFD.Exif).get(Base.FocalLengthIn35mmFilm))
+        return focal_35mm_from_exif(read_metadata(source).exif)
     except PhotoError:
         return None
+
+
+def focal_35mm_from_exif(exif: Image.Exif) -> float | None:
+    """The 35 mm equivalent focal length in an EXIF block, in mm; None if it has no valid one."""
+    value = _exif_number(exif.get_ifd(IFD.Exif).get(Base.FocalLengthIn35mmFilm))
     return value if value is not None and FOCAL_35MM_RANGE[0] <= value <= FOCAL_35MM_RANGE[1] else None
 
 
@@ -137,7 +137,7 @@ def geotag_from_exif(exif: Image.Exif) -> Geotag | None:
     if latitude is None or longitude is None or latitude == longitude == 0:
         return None
     try:
-        time = _exif_time(exif.get_ifd(IFD.Exif), gps)
+        time = time_from_exif(exif)
         return Geotag((latitude, longitude), heading_from_exif(exif), None if time is None else time.seconds)
     except PositionError:
         return None
@@ -163,8 +163,9 @@ def _angle(value: Any, hemisphere: Any, positive_negative: str) -> float | None:
     return size if letter == positive_negative[0] else -size
 
 
-def _exif_time(camera: dict[int, Any], gps: dict[int, Any], zone: tzinfo | None = None) -> PhotoTime | None:
-    """See `read_exif_time`."""
+def time_from_exif(exif: Image.Exif, zone: tzinfo | None = None) -> PhotoTime | None:
+    """The time in an EXIF block; see `read_exif_time`."""
+    camera, gps = exif.get_ifd(IFD.Exif), exif.get_ifd(IFD.GPSInfo)
     gps_time = _gps_time(gps)
     own = _own_zone(camera)
     clock = _camera_time(camera, own or zone or UTC)

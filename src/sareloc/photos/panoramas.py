@@ -13,17 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree
 
-from PIL import ExifTags
-
-from sareloc.errors import PhotoError
+from sareloc.errors import PanoramaError, PhotoError
 from sareloc.photos.addresses import View
-from sareloc.photos.decoding import Source, open_photo, pillow_errors
+from sareloc.photos.decoding import PhotoMetadata, Source, read_metadata
 from sareloc.photos.geotags import heading_from_exif
 
 GPANO = "http://ns.google.com/photos/1.0/panorama/"
 PROJECTION = "equirectangular"
-SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that exchange width and height
-UNUSABLE = "its GPano tags cannot be used"
 RATIO_TOLERANCE = 0.01
 """A width may differ by so much, as a fraction, from twice the height of a full sphere."""
 
@@ -69,33 +65,42 @@ def looks_like_panorama(width: int, height: int) -> bool:
 
 
 def read_panorama(source: Source, *, assume: bool = False, name: str | None = None) -> Panorama | None:
-    """What a 360° photo shows, by its GPano tags; None if it has none.
+    """What a 360° photo shows, by its GPano tags; see `panorama_from`. Raises PhotoError if it cannot be read."""
+    label = name or label_of(source)
+    return panorama_from(read_metadata(source, name=label), assume=assume, name=label)
+
+
+def panorama_from(metadata: PhotoMetadata, *, assume: bool = False, name: str) -> Panorama | None:
+    """What a 360° photo shows, by the GPano tags of its file; None if it has none.
 
     The heading is that of the tags, else EXIF's GPSImgDirection. Sizes in the tags are those before the image was
-    resized. assume: a photo without tags is a full sphere. Raises PhotoError if the tags are malformed or name another
-    projection, or if a photo that is assumed to be a full sphere is not 2:1.
+    resized.
+
+    Args:
+        metadata: what the file says of the photo.
+        assume: a photo without tags is a full sphere.
+        name: how errors call the photo.
+
+    Raises:
+        PanoramaError: if the tags are malformed or name another projection.
+        PhotoError: if a photo that is assumed to be a full sphere is not 2:1.
     """
-    label = name or label_of(source)
-    with open_photo(source, name=label) as image, pillow_errors(label):
-        exif, xmp = image.getexif(), image.info.get("xmp")
-        width, height = image.size
-        if exif.get(ExifTags.Base.Orientation) in SIDEWAYS:
-            width, height = height, width
-        heading = heading_from_exif(exif)
-    tags = _gpano_tags(xmp, label)
+    width, height = metadata.upright_size
+    heading = heading_from_exif(metadata.exif)
+    tags = _gpano_tags(metadata.xmp, name)
     if not {"ProjectionType", "FullPanoWidthPixels"} & set(tags):
         if not assume:
             return None
         if not looks_like_panorama(width, height):
             raise PhotoError(
-                label,
+                name,
                 f"not a 360° photo: {width} x {height} px without GPano tags; a full sphere is twice as wide as high",
             )
         return Panorama(width, height, heading_deg=heading)
     try:
         found = _panorama(tags, width, height)
     except ValueError as error:
-        raise PhotoError(label, f"{UNUSABLE}: {error}") from error
+        raise PanoramaError(name, str(error)) from error
     return replace(found, heading_deg=heading) if found.heading_deg is None else found
 
 
@@ -104,17 +109,16 @@ def label_of(source: object) -> str:
     return str(source) if isinstance(source, str | Path) else "photo without a name"
 
 
-def _gpano_tags(xmp: object, photo: str) -> dict[str, str]:
+def _gpano_tags(xmp: bytes | None, photo: str) -> dict[str, str]:
     """The GPano properties in an XMP packet, from attributes and elements; empty if there are none."""
-    content = xmp.encode() if isinstance(xmp, str) else xmp
-    if not isinstance(content, bytes) or GPANO.encode() not in content:
+    if xmp is None or GPANO.encode() not in xmp:
         return {}
-    if b"<!DOCTYPE" in content or b"<!ENTITY" in content:
-        raise PhotoError(photo, f"{UNUSABLE}: the XMP declares a document type: remove it")
+    if b"<!DOCTYPE" in xmp or b"<!ENTITY" in xmp:
+        raise PanoramaError(photo, "the XMP declares a document type: remove it")
     try:
-        root = ElementTree.fromstring(content.strip(b"\0 \r\n\t"))
+        root = ElementTree.fromstring(xmp.strip(b"\0 \r\n\t"))
     except (ElementTree.ParseError, ValueError, RecursionError) as error:
-        raise PhotoError(photo, f"{UNUSABLE}: the XMP is malformed ({error})") from error
+        raise PanoramaError(photo, f"the XMP is malformed ({error})") from error
     start = f"{{{GPANO}}}"
     found: dict[str, str] = {}
     for element in root.iter():

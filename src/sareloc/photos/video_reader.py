@@ -11,7 +11,7 @@ import math
 import os
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
@@ -27,6 +27,7 @@ from sareloc.photos.decoding import (
     REDUCING_GAP,
     RESAMPLINGS,
     SIDEWAYS,
+    Interpolation,
     SizeRule,
     Turn,
     interpolation_of,
@@ -135,21 +136,26 @@ class VideoReader:
         """The time of a frame in seconds after the first one."""
         return float((pts - self.origin) * self.stream.time_base)
 
-    def image(self, time_s: float, size: SizeRule | None, name: str) -> arrays.Image:
-        """The frame shown at a time, upright, resized to `size(height, width)`; `name`: for errors (PhotoError)."""
+    def images(self, time_s: float, sizes: Sequence[SizeRule | None], name: str) -> tuple[arrays.Image, ...]:
+        """The frame shown at a time, upright, at each size; `name`: for errors (PhotoError)."""
         frame = self._frame_at(time_s, name)
         height, width = self._upright(frame.height, frame.width)
-        target = (height, width) if size is None else target_size(size, height, width, name)
-        stored = target if self.turn in SIDEWAYS else target[::-1]  # (width, height) as in the file
+        targets = [(height, width) if size is None else target_size(size, height, width, name) for size in sizes]
         colours = "ITU709" if frame.colorspace == UNSPECIFIED and min(frame.height, frame.width) >= HD_ROWS else None
         pixels = frame.reformat(format="rgb24", src_colorspace=colours).to_ndarray()
-        if (frame.width, frame.height) != stored or self.turn is not None:
-            upright = Image.fromarray(pixels)
-            if upright.size != stored:
-                method = RESAMPLINGS["bilinear" if size is None else interpolation_of(size)]
-                upright = upright.resize(stored, method, reducing_gap=REDUCING_GAP)
-            pixels = np.array(upright if self.turn is None else upright.transpose(self.turn))
-        return np.ascontiguousarray(pixels)
+        return tuple(
+            self._resized(pixels, target, "bilinear" if size is None else interpolation_of(size))
+            for target, size in zip(targets, sizes, strict=True)
+        )
+
+    def _resized(self, pixels: arrays.Image, target: tuple[int, int], interpolation: Interpolation) -> arrays.Image:
+        stored = target if self.turn in SIDEWAYS else target[::-1]  # (width, height) as in the file
+        if pixels.shape[1::-1] == stored and self.turn is None:
+            return np.ascontiguousarray(pixels)
+        upright = Image.fromarray(pixels)
+        if upright.size != stored:
+            upright = upright.resize(stored, RESAMPLINGS[interpolation], reducing_gap=REDUCING_GAP)
+        return np.array(upright if self.turn is None else upright.transpose(self.turn))
 
     def _upright(self, height: int, width: int) -> tuple[int, int]:
         aspect = self.stream.sample_aspect_ratio

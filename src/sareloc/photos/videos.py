@@ -7,7 +7,7 @@ stamps in the file, so that a variable frame rate needs no special case.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -145,17 +145,37 @@ def decode_frame(
     name: str | None = None,
     max_pixels: int = MAX_PIXELS,
 ) -> arrays.Image:
-    """The frame shown at a time, as an upright RGB image (H, W, 3) uint8, resized to `size(height, width)`.
+    """The frame of `read_frame` at one size; default: not resized."""
+    return read_frame(path, time_s, (size,), name=name, max_pixels=max_pixels)[0][0]
 
-    `time_s`: in seconds after the first frame, to the millisecond. The display rotation and the aspect ratio of the
-    pixels are applied; resizing is that of `decode`. Frames in ascending order are decoded from one to the next; the
-    result does not depend on the order. Raises PhotoError if the file is missing, not a video, damaged at that time,
-    larger than `max_pixels`, or ends before. `name`: how errors call the frame; default: path#t=time.
+
+def read_frame(
+    path: str | Path,
+    time_s: float,
+    sizes: Sequence[SizeRule | None],
+    *,
+    name: str | None = None,
+    max_pixels: int = MAX_PIXELS,
+) -> tuple[tuple[arrays.Image, ...], tuple[int, int]]:
+    """The frame shown at a time, as upright RGB images (H, W, 3) uint8 at several sizes; height and width of the video.
+
+    The display rotation and the aspect ratio of the pixels are applied; resizing is that of `read_photo`. Frames in
+    ascending order are decoded from one to the next; the result does not depend on the order.
+
+    Args:
+        path: the video.
+        time_s: seconds after the first frame, to the millisecond.
+        sizes: size rules; None: not resized.
+        name: how errors call the frame; default: path#t=time.
+        max_pixels: larger videos are refused.
+
+    Raises:
+        PhotoError: if the file is missing, not a video, damaged at that time, too large, or ends before.
     """
     label = name or f"{path}#t={time_s:.3f}"
     try:
         with borrowed_reader(path, max_pixels) as reader:
-            return reader.image(time_s, size, label)
+            return reader.images(time_s, sizes, label), reader.size
     except PhotoError as error:
         raise PhotoError(label, error.reason) from error
 
@@ -168,7 +188,7 @@ def frames(
     try:
         for time_s in times:
             try:
-                yield time_s, reader.image(time_s, size, f"{path}#t={time_s:.3f}")
+                yield time_s, reader.images(time_s, (size,), f"{path}#t={time_s:.3f}")[0]
             except PhotoError as error:
                 yield time_s, error
     finally:

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import os
-import threading
-from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -17,13 +13,13 @@ import numpy.typing as npt
 from PIL import Image
 
 from sareloc import arrays
-from sareloc.errors import ArgumentError, PhotoError
+from sareloc.errors import ArgumentError, PanoramaError, PhotoError
 from sareloc.files import write_atomically
 from sareloc.photos.addresses import Address, View
-from sareloc.photos.decoding import MAX_PIXELS, SizeRule, Source, decode_photo, open_photo, resized, target_size
+from sareloc.photos.decoding import PhotoMetadata, SizeRule, read_bytes, read_metadata, read_photo
 from sareloc.photos.finding import read_geotag
 from sareloc.photos.geotags import heading_from_exif, view_focal_35mm
-from sareloc.photos.panoramas import UNUSABLE, Panorama, label_of, looks_like_panorama, read_panorama
+from sareloc.photos.panoramas import Panorama, looks_like_panorama, panorama_from
 from sareloc.photos.write_geotags import exif_bytes
 
 LEAST_INSIDE = 0.95
@@ -32,7 +28,6 @@ SHARPNESS = 1.1
 """A view has at most so many times the resolution of its panorama in the middle of the view."""
 NO_VIEW = "it shows less than 95 % of each view that is cut; a smaller field of view (--view-fov) may be inside"
 WIDTH_STEP = 32
-CACHE_BYTES = 128_000_000
 JPEG_QUALITY = 92
 
 Angles = npt.NDArray[np.float32]
@@ -68,20 +63,26 @@ class ViewOptions:
         )
 
 
-def cut_photo(
-    photo: Source, options: ViewOptions, *, name: str | None = None
-) -> tuple[Panorama | None, tuple[View, ...]]:
+def cut_photo(metadata: PhotoMetadata, options: ViewOptions, *, name: str) -> tuple[Panorama | None, tuple[View, ...]]:
     """The panorama that a photo is, and its views, by its GPano tags and the options; None and no views: an ordinary
-    photo. Raises PhotoError as `read_panorama`, or if the options have no view inside a partial panorama."""
-    panorama = read_panorama(photo, name=name)
-    if panorama is None and options.untagged:
-        with open_photo(photo, name=name) as image:
-            panorama = untagged_sphere(*image.size, options, heading_from_exif(image.getexif()))
+    photo.
+
+    Args:
+        metadata: what the photo's file says of it.
+        options: which views are cut.
+        name: how errors call the photo.
+
+    Raises:
+        PanoramaError: if the tags cannot be used, or if the options have no view inside a partial panorama.
+    """
+    panorama = panorama_from(metadata, name=name)
+    if panorama is None:
+        panorama = untagged_sphere(*metadata.upright_size, options, heading_from_exif(metadata.exif))
     if panorama is None:
         return None, ()
     views = views_of(panorama, options)
     if not views:
-        raise PhotoError(name or label_of(photo), f"{UNUSABLE}: {NO_VIEW}")
+        raise PanoramaError(name, NO_VIEW)
     return panorama, views
 
 
@@ -181,70 +182,6 @@ def matching_size(panorama: Panorama, view: View, height: int, width: int) -> Si
     return size
 
 
-def read_view(
-    source: Source,
-    view: View,
-    *,
-    size: SizeRule | None = None,
-    name: str | None = None,
-    max_pixels: int = MAX_PIXELS,
-) -> arrays.Image:
-    """A view of a 360° photo (H, W, 3), resized to `size(height, width)` of the view; default: not resized.
-
-    The view is projected to that size, whatever the interpolation of a `Resizing`. A photo without GPano tags must be a
-    full sphere. The reduced pixels of the last files are kept, since the views of
-    one photo follow each other. Raises PhotoError as `decode_photo` and `read_panorama`.
-    """
-    label = name or label_of(source)
-    panorama = read_panorama(source, assume=True, name=label)
-    assert panorama is not None
-    height, width = (view.height, view.width) if size is None else target_size(size, view.height, view.width, label)
-    if height * width > max_pixels:
-        raise PhotoError(label, f"a view of {width} x {height} px is more than {max_pixels / 1e6:g} megapixels")
-    reduced = matching_size(panorama, view, height, width)(panorama.height, panorama.width)
-
-    def load() -> PanoramaPixels:
-        return panorama_pixels(
-            decode_photo(source, size=lambda *_: reduced, name=label, max_pixels=max_pixels), panorama
-        )
-
-    if not isinstance(source, str | Path):
-        return cut_view(load(), view, height, width)
-    status = os.stat(source)
-    key = (os.path.abspath(source), status.st_size, status.st_mtime_ns, reduced)
-    pixels = _CACHE.get(key)
-    if pixels is None:
-        pixels = load()
-        _CACHE.put(key, pixels)
-    return cut_view(pixels, view, height, width)
-
-
-def read_views(
-    source: Source | arrays.Image,
-    panorama: Panorama,
-    views: Sequence[View],
-    *,
-    size: SizeRule | None = None,
-    name: str | None = None,
-    max_pixels: int = MAX_PIXELS,
-) -> list[arrays.Image]:
-    """As `read_view`, all views of a panorama, which have one size and field of view; it is decoded once.
-
-    source: also its pixels (H, W, 3).
-    """
-    label = name or label_of(source)
-    height, width = views[0].height, views[0].width
-    if size is not None:
-        height, width = target_size(size, height, width, label)
-    reduced = matching_size(panorama, views[0], height, width)
-    if isinstance(source, np.ndarray):
-        image = resized(source, *reduced(*source.shape[:2]))
-    else:
-        image = decode_photo(source, size=reduced, name=label, max_pixels=max_pixels)
-    pixels = panorama_pixels(image, panorama)
-    return [cut_view(pixels, view, height, width) for view in views]
-
-
 def panorama_places(panorama: Panorama, view: View, xy: npt.ArrayLike) -> arrays.Floats:
     """Where points (N, 2) of a view are in the image of its panorama; both as fractions of width and height."""
     right, lower = (2 * np.asarray(xy, dtype=np.float64) - 1).T * math.tan(math.radians(view.fov_deg / 2))
@@ -265,7 +202,9 @@ def write_views(
     not a 360° photo or shows none of the views.
     """
     source = Path(source)
-    panorama = read_panorama(source, assume=assume)
+    content = read_bytes(source, str(source))
+    metadata = read_metadata(content, name=str(source))
+    panorama = panorama_from(metadata, assume=assume, name=str(source))
     if panorama is None:
         raise PhotoError(
             source,
@@ -276,40 +215,17 @@ def write_views(
         raise PhotoError(source, "shows none of these views: a partial panorama shows other directions")
     from tqdm import tqdm
 
+    size = matching_size(panorama, views[0], views[0].height, views[0].width)
+    pixels = panorama_pixels(read_photo(content, (size,), name=str(source))[1][0], panorama)
     written = []
     for view in tqdm(views, desc="views", unit="view", disable=None, leave=False):
-        geotag = read_geotag(Address(source, view).path)
-        pixels, content = read_view(source, view), io.BytesIO()
+        geotag = read_geotag(Address(source, view).path, metadata)
+        image, file = Image.fromarray(cut_view(pixels, view, view.height, view.width)), io.BytesIO()
         exif = exif_bytes(geotag, focal_35mm=view_focal_35mm(view))
-        Image.fromarray(pixels).save(content, format="JPEG", quality=JPEG_QUALITY, exif=exif)
+        image.save(file, format="JPEG", quality=JPEG_QUALITY, exif=exif)
         name = f"{source.stem}_yaw{view.yaw_deg:03g}_pitch{view.pitch_deg:+03g}.jpg"
-        written.append(write_atomically(Path(out) / name, content.getvalue()))
+        written.append(write_atomically(Path(out) / name, file.getvalue()))
     return tuple(written), tuple(view for view in options.views() if view not in views)
-
-
-class _PixelCache:
-    """The panoramas used last, of at most `CACHE_BYTES` together; shared by the threads of a process."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[object, ...], PanoramaPixels] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: tuple[object, ...]) -> PanoramaPixels | None:
-        """The pixels kept under this key; None if there are none."""
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-            return self._kept.get(key)
-
-    def put(self, key: tuple[object, ...], pixels: PanoramaPixels) -> None:
-        """Keep these pixels in place of the ones used longest ago."""
-        with self._lock:
-            self._kept[key] = pixels
-            while sum(one.planes.nbytes for one in self._kept.values()) > CACHE_BYTES:
-                self._kept.popitem(last=False)
-
-
-_CACHE = _PixelCache()
 
 
 def _fractions(panorama: Panorama, view: View, height: int, width: int) -> tuple[Angles, Angles]:

@@ -17,7 +17,7 @@ from typing import Literal
 from xml.etree import ElementTree
 
 from sareloc.errors import PhotoError, PositionError
-from sareloc.photos.decoding import Source, open_photo, pillow_errors
+from sareloc.photos.decoding import Source, read_metadata
 from sareloc.photos.geotags import EPOCH, Estimate, Geotag, seconds_since_1970
 
 SidecarNames = Literal["appended", "replaced"]
@@ -58,25 +58,27 @@ def read_sidecar_time(photo: str | Path) -> float | None:
 
 def read_embedded_geotag(source: Source) -> Geotag | None:
     """The geotag in the XMP packet inside a photo; None if it has none, or if the photo cannot be read."""
-    return _geotag(_embedded_properties(source))
-
-
-def read_embedded_time(source: Source) -> float | None:
-    """The time in the XMP packet inside a photo, with or without a position, as `Geotag.time`."""
-    return _time(_embedded_properties(source))
-
-
-def _embedded_properties(source: Source) -> dict[str, str]:
     try:
-        with open_photo(source) as photo, pillow_errors(""):
-            packet = photo.info.get("xmp")
+        return geotag_from_xmp(read_metadata(source).xmp)
     except PhotoError:
-        return {}
-    content = packet.encode() if isinstance(packet, str) else packet
-    if not isinstance(content, bytes) or len(content) > LARGEST_BYTES:
+        return None
+
+
+def geotag_from_xmp(packet: bytes | None) -> Geotag | None:
+    """The geotag in an XMP packet; None if it has none, or is malformed."""
+    return _geotag(_packet_properties(packet))
+
+
+def time_from_xmp(packet: bytes | None) -> float | None:
+    """The time in an XMP packet, with or without a position, as `Geotag.time`."""
+    return _time(_packet_properties(packet))
+
+
+def _packet_properties(packet: bytes | None) -> dict[str, str]:
+    if packet is None or len(packet) > LARGEST_BYTES:
         return {}
     try:
-        return dict(_properties(_parse(content.strip(b"\0 \r\n\t"))))
+        return dict(_properties(_parse(packet.strip(b"\0 \r\n\t"))))
     except ValueError:
         return {}
 

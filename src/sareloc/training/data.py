@@ -24,11 +24,11 @@ from tqdm import tqdm
 from sareloc.arrays import Ints
 from sareloc.datasets.places import Places
 from sareloc.errors import ArgumentError, PhotoError
-from sareloc.loading import load_images
+from sareloc.loading import read_images
 from sareloc.models import PlaceModel
 from sareloc.models.fused import run_fused
 from sareloc.models.preprocess import autocast
-from sareloc.photos import Interpolation, Resizing
+from sareloc.photos import Interpolation, ReadImage, Resizing
 from sareloc.training.config import TrainingConfig
 
 Stage = Literal["pixels", "features"]
@@ -175,7 +175,7 @@ class FileInputs:
         batches = [np.asarray(batch) for batch in rows]
         wanted = [self.paths[row] for batch in batches for row in batch]
         resizing = Resizing(lambda height, width: (self.height, self.width), self.interpolation)
-        images = load_images(wanted, resizing, workers=self.workers)
+        images = read_images(wanted, (resizing,), workers=self.workers)
         for batch in batches:
             yield _stack([_decoded(next(images)[1]) for _ in batch]).to(device, non_blocking=True)
 
@@ -259,14 +259,14 @@ def open_inputs(
         return tensor
 
     interpolation = model.preprocess.interpolation
-    images = load_images(paths, Resizing(lambda h, w: size, interpolation), workers=workers)
+    images = read_images(paths, (Resizing(lambda h, w: size, interpolation),), workers=workers)
     for row, image in tqdm(images, total=len(paths), desc="reading photos", unit="photo", disable=not progress):
         if isinstance(image, PhotoError):
             failures.append(image)
             continue
         rows.append(row)
         if keep != "nothing":
-            waiting.append(image)
+            waiting.append(image.pixels[0])
         if len(waiting) == batch:
             kept = keep_waiting()
     if waiting:
@@ -281,10 +281,10 @@ def _stack(images: Sequence[Pixels]) -> Tensor:
     return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
 
 
-def _decoded(loaded: Pixels | PhotoError) -> Pixels:
+def _decoded(loaded: ReadImage | PhotoError) -> Pixels:
     if isinstance(loaded, PhotoError):
         raise loaded
-    return loaded
+    return loaded.pixels[0]
 
 
 @torch.no_grad()

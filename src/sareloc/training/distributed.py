@@ -121,7 +121,7 @@ def compute_descriptors(
     """Descriptors (n, D) in half precision of these rows (default: all) by the network as it is now.
 
     Each rank computes its share, and every rank gets all of them: on its device if they fit into a quarter of the free
-    memory there, else on the CPU. `sareloc.describe` is for photo files and a finished model, whose layers it fuses.
+    memory there, else on the CPU. `sareloc.encode` is for photo files and a finished model, whose layers it fuses.
     """
     rows = np.arange(len(inputs)) if rows is None else rows
     own = rows[group.share(len(rows))]

@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from sareloc.datasets.places import PhotoSet, Places
 from sareloc.errors import ArgumentError, DatasetError, PhotoError, SarelocError
-from sareloc.loading import load_images
+from sareloc.loading import read_images
 from sareloc.models import PlaceModel, Preprocess, Whitening, init_netvlad, make_model
 from sareloc.models.checkpoint import save_checkpoint
 from sareloc.models.netvlad_init import INIT_PHOTOS
@@ -292,6 +292,6 @@ def _check(datasets: Sequence[TrainingSet], validation_sets: Sequence[TrainingSe
 
 
 def _readable(photos: Sequence[Path], preprocess: Preprocess, workers: int) -> Iterator[Image]:
-    for _, image in load_images(photos, preprocess.resizing, workers=workers):
+    for _, image in read_images(photos, (preprocess.resizing,), workers=workers):
         if not isinstance(image, PhotoError):
-            yield image
+            yield image.pixels[0]

@@ -32,6 +32,9 @@ class Backbone(nn.Module):
     has_token = False
     #: Whether the output is that of the parts' modules, applied one after the other.
     is_sequence = True
+    #: Whether an image is computed on one thread of a CPU, and several images side by side: layers as small as those of
+    #: a network for phones are not faster on several.
+    uses_one_thread = False
     #: Prefixes of parameter names in published files that belong to the classifier and are not loaded.
     unused_prefixes: tuple[str, ...] = ()
 

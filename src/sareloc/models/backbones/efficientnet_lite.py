@@ -83,6 +83,7 @@ class EfficientNetLite0(Backbone):
     # TensorFlow's EfficientNet-lite was trained on (pixel - 127) / 128, not on ImageNet's statistics.
     pixel_mean = (127 / 255,) * 3
     pixel_std = (128 / 255,) * 3
+    uses_one_thread = True
 
     def __init__(self, cut: str) -> None:
         kept, self.has_head, channels, stride = LITE0_CUTS[cut]

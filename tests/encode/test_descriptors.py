@@ -15,9 +15,9 @@ import pytest
 import torch
 from PIL import Image
 
-from sareloc.describe import describe, describe_all, describe_boxes, receptive_field_px
-from sareloc.describe.cache import DescriptorCache
-from sareloc.describe.describing import WINDOW_BATCHES, decode_box
+from sareloc.encode import describe, describe, describe_boxes, receptive_field_px
+from sareloc.encode.cache import DescriptorCache
+from sareloc.encode.describing import WINDOW_BATCHES, decode_box
 from sareloc.errors import ArgumentError
 from sareloc.models import BACKBONES, PlaceModel, make_backbone, make_model, save_checkpoint
 from sareloc.photos import decode
@@ -98,7 +98,7 @@ def test_bad_photos_are_listed_and_stop_nothing(model: PlaceModel, tmp_path: Pat
     paths[2].write_bytes(paths[2].read_bytes()[:500])
     paths[3].unlink()
     Image.new("RGB", (20, 20)).save(paths[5])
-    found = describe_all(model, paths)
+    found = describe(model, paths)
     assert sorted(found.failures) == [0, 2, 3, 5]
     assert found.failures[3].photo == str(paths[3])
     assert "at least 64 px" in found.failures[5].reason
@@ -107,18 +107,18 @@ def test_bad_photos_are_listed_and_stop_nothing(model: PlaceModel, tmp_path: Pat
 
 
 def test_only_bad_photos_and_no_photos(model: PlaceModel, tmp_path: Path) -> None:
-    assert list(describe_all(model, [tmp_path / "absent.jpg"]).failures) == [0]
-    assert describe_all(model, []).vectors.shape == (0, model.dim)
-    assert describe_all(model, [], store=tmp_path / "store").vectors.shape == (0, model.dim)
+    assert list(describe(model, [tmp_path / "absent.jpg"]).failures) == [0]
+    assert describe(model, []).vectors.shape == (0, model.dim)
+    assert describe(model, [], store=tmp_path / "store").vectors.shape == (0, model.dim)
 
 
 def test_a_store_is_filled_once(model: PlaceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = write_photos(tmp_path, [(64, 64)] * 5)
-    straight = describe_all(model, paths, batch=2).vectors
+    straight = describe(model, paths, batch=2).vectors
     batches = counting_encode(model, monkeypatch)
-    first = describe_all(model, paths, batch=2, store=tmp_path / "store").vectors
+    first = describe(model, paths, batch=2, store=tmp_path / "store").vectors
     assert sum(batches) == 5
-    again = describe_all(model, paths, batch=2, store=tmp_path / "store").vectors
+    again = describe(model, paths, batch=2, store=tmp_path / "store").vectors
     assert sum(batches) == 5
     np.testing.assert_array_equal(first, straight)
     np.testing.assert_array_equal(again, straight)
@@ -128,7 +128,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from sareloc.models.checkpoint import load_model
-from sareloc.describe import cache, describe_all
+from sareloc.encode import cache, describe
 
 cache.MARK_EVERY_S = 0.0
 folder = Path(sys.argv[1])
@@ -142,18 +142,18 @@ def dying(*args, **knobs):
     return encode(*args, **knobs)
 
 model.encode = dying
-describe_all(model, sorted(folder.glob("*.png")), batch=2, store=folder / "store")
+describe(model, sorted(folder.glob("*.png")), batch=2, store=folder / "store")
 """
 
 
 def test_after_kill_9_the_work_goes_on(model: PlaceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = write_photos(tmp_path, [(64, 64)] * 9)
-    straight = describe_all(model, paths, batch=2).vectors
+    straight = describe(model, paths, batch=2).vectors
     save_checkpoint(model, tmp_path / "model")
     killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, text=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     batches = counting_encode(model, monkeypatch)
-    resumed = describe_all(model, paths, batch=2, store=tmp_path / "store").vectors
+    resumed = describe(model, paths, batch=2, store=tmp_path / "store").vectors
     assert sum(batches) == 9 - 4
     np.testing.assert_allclose(resumed, straight, atol=1e-6)
 
@@ -161,10 +161,10 @@ def test_after_kill_9_the_work_goes_on(model: PlaceModel, tmp_path: Path, monkey
 def test_a_folder_killed_before_its_manifest_begins_anew(model: PlaceModel, tmp_path: Path) -> None:
     paths = write_photos(tmp_path, [(64, 64)] * 2)
     store = tmp_path / "store"
-    describe_all(model, paths, store=store)
+    describe(model, paths, store=store)
     (store / "manifest.json").unlink()
     np.save(store / "vectors.npy", np.zeros((7, 7)))
-    np.testing.assert_array_equal(describe_all(model, paths, store=store).vectors, describe_all(model, paths).vectors)
+    np.testing.assert_array_equal(describe(model, paths, store=store).vectors, describe(model, paths).vectors)
 
 
 def test_a_photo_that_changed_or_failed_is_described_again(
@@ -174,13 +174,13 @@ def test_a_photo_that_changed_or_failed_is_described_again(
     store = tmp_path / "store"
     good = paths[3].read_bytes()
     paths[3].write_bytes(b"no photo")
-    assert list(describe_all(model, paths, store=store).failures) == [3]
+    assert list(describe(model, paths, store=store).failures) == [3]
     paths[3].write_bytes(good)
     changed = np.full((64, 64, 3), 200, dtype=np.uint8)
     Image.fromarray(changed).save(paths[1])
     os.utime(paths[1], ns=(0, 1))
     batches = counting_encode(model, monkeypatch)
-    found = describe_all(model, paths, store=store)
+    found = describe(model, paths, store=store)
     assert (sum(batches), found.failures) == (2, {})
     np.testing.assert_allclose(found.vectors, one_by_one(model, paths), atol=2e-3)
 
@@ -189,7 +189,7 @@ def test_odd_names_and_dates_do_not_stop_a_store(model: PlaceModel, tmp_path: Pa
     first, second = write_photos(tmp_path, [(64, 64)] * 2)
     odd = first.rename(tmp_path / os.fsdecode(b"caf\xe9.jpg"))
     os.utime(second, (13_569_465_600, 13_569_465_600))  # the year 2400: its nanoseconds need more than 63 bits
-    done = describe_all(model, [odd, second], store=tmp_path / "store")
+    done = describe(model, [odd, second], store=tmp_path / "store")
     assert done.failures == {}
     assert DescriptorCache.open(tmp_path / "store", model.fingerprint(), model.dim, [odd, second]).todo().tolist() == []
 
@@ -197,26 +197,26 @@ def test_odd_names_and_dates_do_not_stop_a_store(model: PlaceModel, tmp_path: Pa
 def test_a_photo_that_goes_away_and_comes_back(model: PlaceModel, tmp_path: Path) -> None:
     """As when a disk is not mounted for once: the file that returns is the same, its descriptor was forgotten."""
     paths = write_photos(tmp_path, [(64, 64)] * 2)
-    first = describe_all(model, paths, store=tmp_path / "store").vectors.copy()
+    first = describe(model, paths, store=tmp_path / "store").vectors.copy()
     away = paths[1].rename(tmp_path / "away.png")
-    found = describe_all(model, paths, store=tmp_path / "store")
+    found = describe(model, paths, store=tmp_path / "store")
     assert list(found.failures) == [1]
     assert found.vectors.any(axis=1).tolist() == [True, False]
     away.rename(paths[1])
-    np.testing.assert_allclose(describe_all(model, paths, store=tmp_path / "store").vectors, first, atol=2e-3)
+    np.testing.assert_allclose(describe(model, paths, store=tmp_path / "store").vectors, first, atol=2e-3)
 
 
 def test_a_store_of_another_model_or_list_is_refused(model: PlaceModel, tmp_path: Path) -> None:
     paths = write_photos(tmp_path, [(64, 64)] * 3)
     store = tmp_path / "store"
-    describe_all(model, paths, store=store)
+    describe(model, paths, store=store)
     other = make_model("alexnet", "avg", size=None, rng=torch.Generator().manual_seed(2))
     with pytest.raises(ArgumentError, match=f"{model.fingerprint()} .*{other.fingerprint()}"):
-        describe_all(other, paths, store=store)
+        describe(other, paths, store=store)
     with pytest.raises(ArgumentError, match=r"photos 3 \(here 2\)"):
-        describe_all(model, paths[:2], store=store)
+        describe(model, paths[:2], store=store)
     with pytest.raises(ArgumentError, match="names"):
-        describe_all(model, paths[::-1], store=store)
+        describe(model, paths[::-1], store=store)
     assert json.loads((store / "manifest.json").read_text())["model"] == model.fingerprint()
 
 

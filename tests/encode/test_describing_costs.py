@@ -14,7 +14,7 @@ from PIL import Image
 from torch._dynamo.testing import CompileCounter
 from torch.profiler import ProfilerActivity, profile
 
-from sareloc.describe import describe
+from sareloc.encode import describe
 from sareloc.models import PlaceModel, Whitening, evaluating, make_model
 from sareloc.models.fused import fold_norms
 

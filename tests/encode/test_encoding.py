@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sareloc.describe import encode_batches
-from sareloc.describe.describing import CPU_PIXELS, Pixels, stack
+from sareloc.encode import encode_batches
+from sareloc.encode.describing import CPU_PIXELS, Pixels, stack
 from sareloc.models import PlaceModel, RuntimeModel, make_model
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sareloc.describe import occlusion_map
+from sareloc.encode import occlusion_map
 from sareloc.errors import ArgumentError
 from sareloc.models import PlaceModel, Preprocess, make_model
 

@@ -1,0 +1,144 @@
+"""Descriptors of lists of photos: `describe` collects them, in memory or in a cache, `describe_boxes` crops first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+from tqdm import tqdm
+
+from sareloc.arrays import Image, Vectors
+from sareloc.encode.cache import DescriptorCache
+from sareloc.encode.encoder import Encoder
+from sareloc.errors import PhotoError
+from sareloc.loading import read_images
+from sareloc.models.backbones import Backbone
+from sareloc.models.place_model import PlaceModel
+from sareloc.models.preprocess import MIN_SIDE_PX
+from sareloc.photos import ReadImage, Resizing, decode
+
+
+@dataclass(frozen=True, eq=False)
+class Descriptors:
+    """The descriptors of N photos, in their order."""
+
+    vectors: Vectors
+    """(N, dim) unit vectors; zeros in the rows of `failures`. A memory map if they are in a cache."""
+    failures: Mapping[int, PhotoError] = field(default_factory=dict)
+    """Rows of photos that could not be decoded, and why."""
+
+
+def describe(
+    model: PlaceModel,
+    photos: Sequence[Path],
+    *,
+    store: Path | None = None,
+    batch: int = 8,
+    workers: int = 0,
+    dim: int | None = None,
+    progress: bool = True,
+) -> Descriptors:
+    """The descriptors of photos, in memory or, with `store`, in the `DescriptorCache` of that folder.
+
+    With `store`, an interrupted run is resumed: photos described before are skipped unless their file has changed;
+    photos that failed are tried again.
+
+    Args:
+        model: the place model.
+        photos: files, or addresses of images in files.
+        store: the folder of the cache; default: in memory.
+        batch: images in one forward pass on a GPU.
+        workers: processes that read photos; 0: this one.
+        dim: keep the first `dim` coordinates; default: all.
+        progress: show a progress bar, on a terminal.
+
+    Raises:
+        ArgumentError: if the folder is of another model, dimension or list of photos.
+    """
+    encoder = Encoder(model, dim=dim, keypoints=0, batch=batch)
+    kept = None if store is None else DescriptorCache.open(store, model.fingerprint(), encoder.dim, photos)
+    vectors = np.zeros((len(photos), encoder.dim), dtype=np.float32) if kept is None else kept.vectors
+    todo = np.arange(len(photos)) if kept is None else kept.todo()
+    failures: dict[int, PhotoError] = {}
+    wanted = [photos[int(row)] for row in todo]
+    loaded = read_images(wanted, encoder.sizes, workers=workers)
+    for number, encoded in tqdm(
+        encoder.encode_each(loaded), "describe", len(wanted), unit="photo", disable=None if progress else True
+    ):
+        row = int(todo[number])
+        if isinstance(encoded, PhotoError):
+            failures[row] = encoded
+            if kept is not None:
+                kept.forget([row])
+        elif kept is None:
+            vectors[row] = encoded.descriptor
+        else:
+            kept.put(todo[number : number + 1], encoded.descriptor[None])
+    if kept is not None:
+        kept.mark()
+    return Descriptors(vectors, failures)
+
+
+def describe_boxes(
+    model: PlaceModel,
+    paths: Sequence[Path],
+    boxes: npt.NDArray[np.float64],
+    *,
+    dim: int | None = None,
+    progress: bool = True,
+) -> Descriptors:
+    """Descriptors of parts of photos: `boxes` (N, 4) are x0, y0, x1, y1 in pixels of the upright photo.
+
+    Each photo is resized as one image, so that its parts keep their scale; then its box is enlarged on every side by
+    half the receptive field and cut out: the centres of the features fill the box (NetVLAD's 'crop'; Oxford, Paris).
+    """
+    margin, encoder = receptive_field_px(model.backbone) / 2, Encoder(model, dim=dim, keypoints=0)
+    vectors = np.zeros((len(paths), encoder.dim), dtype=np.float32)
+    failures: dict[int, PhotoError] = {}
+    for row, path in enumerate(tqdm(paths, "describe boxes", unit="photo", disable=None if progress else True)):
+        try:
+            part = decode_box(path, boxes[row], margin, model)
+        except PhotoError as error:
+            failures[row] = error
+            continue
+        (encoded,) = encoder.encode([ReadImage(str(path), (part.copy(),), part.shape[1], part.shape[0])])
+        vectors[row] = encoded.descriptor
+    return Descriptors(vectors, failures)
+
+
+def decode_box(path: Path, box: npt.NDArray[np.float64], margin: float, model: PlaceModel) -> Image:
+    """The part of a photo, resized for the model, within a box enlarged by `margin` pixels of that size."""
+    original = np.ones(2)
+
+    def size(height: int, width: int) -> tuple[int, int]:
+        original[:] = height, width
+        return model.preprocess.size(height, width)
+
+    image = decode(path, size=Resizing(size, model.preprocess.interpolation))
+    shrink = np.array(image.shape[:2]) / original
+    x0, y0, x1, y1 = box * shrink[[1, 0, 1, 0]] + margin * np.array([-1, -1, 1, 1])
+    part = image[max(round(y0), 0) : max(round(y1), 0), max(round(x0), 0) : max(round(x1), 0)]
+    if min(part.shape[:2]) < MIN_SIDE_PX:
+        sides = f"{part.shape[0]} x {part.shape[1]} px (height x width)"
+        raise PhotoError(path, f"the box {box.tolist()} gives {sides}, at least {MIN_SIDE_PX} px are needed each way")
+    return part
+
+
+def receptive_field_px(backbone: Backbone) -> int:
+    """The side of the square of pixels that one location of the feature map depends on (VGG16's conv5_3: 196).
+
+    Of a transformer, whose locations all depend on each other, the side of a patch.
+    """
+    field_px, step_px = 1, 1
+    for layer in backbone.modules():
+        if isinstance(layer, nn.Conv2d | nn.MaxPool2d):
+            kernel, stride = (s if isinstance(s, int) else s[0] for s in (layer.kernel_size, layer.stride))
+            if kernel > 1:  # a strided 1x1 convolution is a shortcut beside the path that has the stride too
+                field_px += (kernel - 1) * step_px
+                step_px *= stride
+    assert step_px == backbone.stride, f"{backbone.name}: layers step by {step_px} px, not {backbone.stride}"
+    return field_px

@@ -1,0 +1,183 @@
+"""Encoder: the place model and the extractor of local features together, from images to what a map stores of them.
+
+Maps, queries, streams, uploads, workers of a cluster and evaluation encode by it, with the same folded layers and
+number format. On a CPU the images are encoded one by one, whatever is encoded beside them: an image has the same
+`Encoded` to the last bit, whoever asks. On a GPU they are encoded in batches, whose size changes the last bits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
+from typing import TypeVar
+
+import torch
+
+from sareloc.arrays import Image, Vectors
+from sareloc.encode.gpu import IN_FLIGHT, GpuLauncher, group_by_size
+from sareloc.errors import PhotoError
+from sareloc.geometry.local_features import (
+    KEYPOINTS,
+    LocalFeatureExtractor,
+    LocalFeatures,
+    feature_size,
+    focal_px_of,
+)
+from sareloc.models.fused import fold_norms, fuse_relus
+from sareloc.models.place_model import PlaceModel, RuntimeModel
+from sareloc.photos import ReadImage, SizeRule
+
+T = TypeVar("T")
+
+Pending = tuple[Callable[[], Vectors], Callable[[], LocalFeatures | None]]
+"""Functions that wait for the descriptor and the local features of an image."""
+
+AHEAD = 4  # images for each thread that are being encoded
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """What a map stores of an image, and what a query is searched and verified by."""
+
+    descriptor: Vectors
+    """(dim,) of unit length."""
+    features: LocalFeatures | None
+    """None: none were asked for."""
+
+
+class Encoder:
+    """Encodes images by a place model and, unless `keypoints` is 0, local features. Safe from several threads."""
+
+    def __init__(
+        self, model: PlaceModel, *, dim: int | None = None, keypoints: int = KEYPOINTS, batch: int = 8
+    ) -> None:
+        """Prepare the networks.
+
+        Args:
+            model: the place model; its device and number format are those of the encoder.
+            dim: dimensions of the descriptors; default: those of the model.
+            keypoints: local features of each image; 0: none.
+            batch: images in one forward pass on a GPU.
+        """
+        self.model = model
+        self.dim = dim or model.dim
+        self.keypoints = keypoints
+        self.batch = batch
+        self.extractor = LocalFeatureExtractor(model.runs_on) if keypoints else None
+        self._folded = model if isinstance(model, RuntimeModel) else fold_norms(model)
+        self._on_gpu = model.device.type != "cpu" and not isinstance(model, RuntimeModel)
+        # small layers are not faster on several threads; a runtime has its own threads
+        self._alone = model.backbone.uses_one_thread and not isinstance(model, RuntimeModel)
+
+    @cached_property
+    def _launch(self) -> GpuLauncher:
+        return GpuLauncher(fuse_relus(self._folded), None if self.dim == self.model.dim else self.dim)
+
+    @property
+    def sizes(self) -> tuple[SizeRule, ...]:
+        """The size rules with which images must be read (see `read_image`)."""
+        return (self.model.preprocess.resizing, *((feature_size,) if self.extractor else ()))
+
+    def encode(self, images: Sequence[ReadImage]) -> list[Encoded]:
+        """Encode images that were read at `sizes`, in order; see `encode_each`."""
+        found = [encoded for _, encoded in self.encode_each(enumerate(images))]
+        return [encoded for encoded in found if not isinstance(encoded, PhotoError)]
+
+    def encode_each(
+        self, loaded: Iterable[tuple[T, ReadImage | PhotoError]]
+    ) -> Iterator[tuple[T, Encoded | PhotoError]]:
+        """Encode images as they are read; few are in memory at a time.
+
+        Args:
+            loaded: each image, read at `sizes`, with a tag; or the error that says why it cannot be read.
+
+        Yields:
+            The tag of each image, and what it was encoded to, or its error. In the given order on a CPU; on a GPU
+            images of one size share a batch, so that the order may differ.
+        """
+        if self._on_gpu:
+            yield from self._encode_on_gpu(loaded)
+            return
+        pool = _threads()
+        waiting: deque[tuple[T, PhotoError | tuple[Callable[[], Vectors], Callable[[], LocalFeatures | None]]]] = (
+            deque()
+        )
+        for tag, image in loaded:
+            waiting.append((tag, image if isinstance(image, PhotoError) else self._start(image, pool)))
+            if len(waiting) >= AHEAD * torch.get_num_threads():
+                yield self._finish(*waiting.popleft())
+        while waiting:
+            yield self._finish(*waiting.popleft())
+
+    def _start(self, image: ReadImage, pool: ThreadPoolExecutor) -> Pending:
+        """Begin to encode an image on a CPU; the functions wait for its descriptor and its local features."""
+        features: Future[LocalFeatures] | None = None
+        if self.extractor is not None:
+            features = pool.submit(self._extract, image)
+        wait = (lambda: None) if features is None else features.result
+        if self._alone:
+            return pool.submit(self._describe, image.pixels[0]).result, wait
+        return partial(_value, self._describe(image.pixels[0])), wait
+
+    @staticmethod
+    def _finish(tag: T, work: PhotoError | Pending) -> tuple[T, Encoded | PhotoError]:
+        if isinstance(work, PhotoError):
+            return tag, work
+        descriptor, features = work
+        return tag, Encoded(descriptor(), features())
+
+    def _describe(self, pixels: Image) -> Vectors:
+        images = torch.from_numpy(pixels).permute(2, 0, 1)[None]
+        dim = None if self.dim == self.model.dim else self.dim
+        return self._folded.encode(images, dim=dim)[0].numpy()
+
+    def _extract(self, image: ReadImage) -> LocalFeatures:
+        assert self.extractor is not None
+        (found,) = self.extractor.extract([image.pixels[1]], self.keypoints)
+        return replace(found, focal_px=focal_px_of(image.focal_35mm, found.size))
+
+    def _encode_on_gpu(
+        self, loaded: Iterable[tuple[T, ReadImage | PhotoError]]
+    ) -> Iterator[tuple[T, Encoded | PhotoError]]:
+        flying: deque[Callable[[], list[tuple[T, Encoded | PhotoError]]]] = deque()
+
+        def start(group: list[tuple[T, ReadImage]]) -> Callable[[], list[tuple[T, Encoded | PhotoError]]]:
+            fetch = self._launch([image.pixels[0] for _, image in group])
+            features: Sequence[LocalFeatures | None] = [None] * len(group)
+            if self.extractor is not None:
+                found = self.extractor.extract([image.pixels[1] for _, image in group], self.keypoints)
+                features = [
+                    replace(one, focal_px=focal_px_of(image.focal_35mm, one.size))
+                    for one, (_, image) in zip(found, group, strict=True)
+                ]
+            return lambda: [
+                (tag, Encoded(vector, one)) for (tag, _), vector, one in zip(group, fetch(), features, strict=True)
+            ]
+
+        for group, errors in group_by_size(loaded, self.batch):
+            yield from errors
+            flying.append(start(group))
+            if len(flying) == IN_FLIGHT:
+                yield from flying.popleft()()
+        for finish in flying:
+            yield from finish()
+
+
+def _value(vector: Vectors) -> Vectors:
+    return vector
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """As many threads as torch uses for one operation, each of which uses one."""
+    count, started = torch.get_num_threads(), threading.Barrier(torch.get_num_threads() + 1)
+    pool = ThreadPoolExecutor(count, "encode", initializer=torch.set_num_threads, initargs=(1,))
+    for _ in range(count):
+        pool.submit(started.wait)
+    started.wait()
+    torch.set_num_threads(count)  # of threads that are started later
+    return pool

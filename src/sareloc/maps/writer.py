@@ -1,0 +1,553 @@
+"""MapWriter: the one way by which images come into a map.
+
+Records of images, from files, videos, streams, uploads or the workers of a cluster, are examined (which are new, moved,
+changed, known or duplicates), encoded, and written: photo, descriptor and local features in one transaction. A kill at
+any moment leaves whole photos only; the same call continues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from sareloc.arrays import Vectors
+from sareloc.encode import Encoded, Encoder
+from sareloc.errors import MapError, PhotoError, PositionError
+from sareloc.geo import distance_m
+from sareloc.geometry.local_features import pack_features
+from sareloc.loading import read_images
+from sareloc.maps.features import NOT_HELD, check_keypoints, choose_keypoints
+from sareloc.maps.store import (
+    Entry,
+    MapManifest,
+    MapPhoto,
+    MapStore,
+    entry_of,
+    map_backend,
+    open_or_create_store,
+    same_entry,
+    same_geotag,
+)
+from sareloc.maps.view_options import check_view_options, untagged_note, write_view_options
+from sareloc.maps.whitening import map_model, prepare_whitening
+from sareloc.models.place_model import PlaceModel
+from sareloc.photos import (
+    Geotag,
+    ImageRecord,
+    ReadImage,
+    ViewOptions,
+    file_of,
+    parse_address,
+    read_geotag,
+    read_image,
+    stamp,
+)
+from sareloc.photos.addresses import Address, without_fragment
+from sareloc.photos.decoding import TRUNCATED
+from sareloc.photos.finding import FRAME, NOT_UTF8, is_url, is_utf8, remote_stamp, turned
+from sareloc.photos.sidecars import find_takeout_json
+from sareloc.photos.xmp import find_sidecar
+
+AT_ONCE = 2048
+"""Files that are examined before they are encoded; a resumed run must divide them in the same way."""
+IN_MEMORY = 32
+"""Images that are not files and are examined before they are encoded."""
+CONFLICT_M = 1.0
+CHANGED = "was changed while it was being added: add it again"
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Two files with the same content and different positions."""
+
+    photo: str
+    """The file whose position is not used."""
+    kept: str
+    """The file whose position is in the map."""
+    distance_m: float
+    """Between the two positions."""
+
+    def __str__(self) -> str:
+        return f"{self.photo} has the content of {self.kept} and a position {self.distance_m:,.0f} m away: not used"
+
+
+@dataclass
+class Tally:
+    """Counts of images by what was done with them; each is counted once. See `BuildReport`."""
+
+    added: int = 0
+    updated: int = 0
+    already: int = 0
+    duplicates: int = 0
+    conflicts: list[Conflict] = field(default_factory=list)
+    """Of some of the duplicates."""
+    untagged: list[str] = field(default_factory=list)
+    unreadable: list[PhotoError] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """Warnings about photos that were used."""
+    untagged_spheres: list[str] = field(default_factory=list)
+    """Photos that look like full spheres and have no GPano tags; they were used as ordinary photos."""
+    panoramas: int = 0
+    """360° photos; the other numbers count their views."""
+    features: int = 0
+    """Images whose local features were written."""
+
+    @property
+    def total(self) -> int:
+        """The number of images counted so far."""
+        return self.added + self.updated + self.already + self.duplicates + len(self.untagged) + len(self.unreadable)
+
+    def count_written(self, photos: Sequence[MapPhoto], written: int) -> None:
+        """Count new photos, of which `written` were written; the others had been added by another process."""
+        replacing = min(sum(photo.replaces is not None for photo in photos), written)
+        self.updated += replacing
+        self.added += written - replacing
+        self.already += len(photos) - written
+
+    def include(self, other: Tally) -> None:
+        """Add the counts and lists of another tally."""
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+
+@dataclass(frozen=True, eq=False)
+class Examined:
+    """What a map stores of the images of a record, before they are encoded."""
+
+    record: ImageRecord
+    photos: tuple[MapPhoto, ...] = ()
+    """One, or one for each view of a 360° photo; none without a position."""
+    read: ReadImage | None = None
+    """Without pixels."""
+    error: PhotoError | None = None
+
+
+New = tuple[ImageRecord, MapPhoto]
+"""An image and what a map stores of it: the record that it is read from, and its row."""
+Packed = tuple[MapPhoto, Vectors, bytes | None]
+"""An image as it is written: its row, its descriptor (dim,) and its packed local features; None: it has none."""
+
+
+def pack(encoded: Encoded) -> bytes | None:
+    """The packed local features of an image."""
+    return None if encoded.features is None else pack_features(encoded.features)
+
+
+def examine(record: ImageRecord, name: str, views: ViewOptions) -> Examined:
+    """What a map stores of the images of a record: one open of its file, no pixels.
+
+    Args:
+        record: an image; its own geotag counts before that in the file.
+        name: of the image in the map.
+        views: how a 360° photo is cut.
+    """
+    try:
+        found = _stamp(record)
+        read = read_image(record, cut=views, digest=True)  # after the stamp: the next run notices a change in between
+        if found is None:
+            return Examined(record, error=PhotoError(record.name, "does not exist any more"))
+        photos = []
+        for image in read.images:
+            geotag = _geotag(record, read, image)
+            if geotag is None:
+                return Examined(record, (), read)
+            assert image.sha256 is not None
+            fragment = "" if image is read else Address(Path(), image.view).fragment
+            photos.append(MapPhoto(f"{name}{fragment}", geotag, image.width, image.height, image.sha256, *found))
+        return Examined(record, tuple(photos), read)
+    except PhotoError as error:
+        return Examined(record, error=error)
+    except PositionError as error:
+        return Examined(record, error=PhotoError(record.name, str(error)))
+
+
+def _stamp(record: ImageRecord) -> tuple[int, int] | None:
+    """Size and time of a record's file; of another image its size, and 0."""
+    if record.stamp is not None or isinstance(record.image, str | Path):
+        return record.stamp or stamp(str(record.image))
+    return len(record.image) if isinstance(record.image, bytes) else int(np.asarray(record.image).nbytes), 0
+
+
+def _geotag(record: ImageRecord, read: ReadImage, image: ReadImage) -> Geotag | None:
+    """The geotag of an image of a record: the record's own, else that in its file; of a view, turned by its yaw."""
+    own = record.geotag
+    if own is not None:
+        return own if image is read else turned(own, image.view, read.panorama)
+    if isinstance(record.image, str | Path):
+        path = Path(record.image) if image is read else Address(Path(record.image), image.view).path
+        return read_geotag(path, image.metadata or read.metadata)
+    return None
+
+
+def find_new(
+    found: Sequence[New], store: MapStore | None, entries: dict[str, Entry], tally: Tally
+) -> tuple[list[New], list[Entry]]:
+    """The images whose content is not in the map, each content once, and the updates of those that are in the map.
+
+    The latter are counted, the former are not. An image in the map gets its present name,
+    stamp and geotag, unless its file still exists under the name in the map: then this one is a duplicate.
+
+    Args:
+        found: images with a position.
+        store: the map; None if it does not exist yet.
+        entries: the entries of the images' names in the map; changed in place.
+        tally: counts.
+    """
+    known = {} if store is None else store.known([photo.sha256 for _, photo in found])
+    new: dict[bytes, New] = {}
+    changed: list[Entry] = []
+    for record, photo in found:
+        where = _shown_name(record, photo)
+        before = entries.get(photo.file)
+        photo = replace(photo, replaces=None if before is None else before.photo_id)
+        entry = known.get(photo.sha256)
+        if photo.sha256 in new:
+            kept, first = new[photo.sha256]
+            _count_duplicate(where, photo.geotag, _shown_name(kept, first), first.geotag, tally)
+        elif store is None or entry is None:
+            new[photo.sha256] = record, photo
+        elif entry.file != photo.file and _is_there(store, entry):
+            _count_duplicate(where, photo.geotag, entry.file, entry.geotag, tally)
+        else:
+            now = entry_of(photo, entry.photo_id)
+            if not same_entry(entry, now):
+                changed.append(now)
+            if entry.file == now.file and same_geotag(entry.geotag, now.geotag):
+                tally.already += 1
+            else:
+                tally.updated += 1
+            for digest, other in list(known.items()):  # the photo that had this name is removed by the update
+                if other.photo_id == now.replaces != entry.photo_id and other.file == now.file:
+                    del known[digest]
+            known[photo.sha256] = entries[photo.file] = now
+    return list(new.values()), changed
+
+
+def split_usable(examined: Iterable[Examined], tally: Tally) -> Iterator[New]:
+    """The images that can be read and have a position; the others are listed in the tally."""
+    for one in examined:
+        if one.error is not None:
+            tally.unreadable.append(one.error)
+            continue
+        assert one.read is not None
+        if one.read.note:
+            tally.notes.append(one.read.note)
+        tally.panoramas += one.read.panorama is not None
+        if one.read.is_untagged_sphere:
+            tally.untagged_spheres.append(one.record.name)
+        if not one.photos:
+            tally.untagged += [_shown_name(one.record, image) for image in one.read.images]
+        for photo in one.photos:
+            yield one.record, photo
+
+
+def _shown_name(record: ImageRecord, image: MapPhoto | ReadImage) -> str:
+    """How a report calls an image: by its record, and its view."""
+    name = image.file if isinstance(image, MapPhoto) else image.name
+    return f"{without_fragment(record.name)}{parse_address(name).fragment}"
+
+
+def _count_duplicate(where: str, geotag: Geotag, kept: str, kept_geotag: Geotag, tally: Tally) -> None:
+    tally.duplicates += 1
+    metres = float(distance_m(geotag.latlon, kept_geotag.latlon))
+    if metres > CONFLICT_M:
+        tally.conflicts.append(Conflict(where, kept, metres))
+
+
+def _is_there(store: MapStore, entry: Entry) -> bool:
+    """Whether the photo of an entry still exists under its name; an image that is not a file always does."""
+    return entry.file.startswith(FRAME) or entry.stamp == _stamp_now(store, entry.file)
+
+
+def _stamp_now(store: MapStore, file: str) -> tuple[int, int] | None:
+    return remote_stamp(without_fragment(file)) if is_url(file) else stamp(store.photo_path(file))
+
+
+def geotag_updates(unchanged: Iterable[tuple[Entry, Geotag | None]], tally: Tally) -> list[Entry]:
+    """The updates of photos whose files have not changed but whose geotags have; all photos are counted.
+
+    Args:
+        unchanged: entries of the map, each with the photo's geotag in a table or sidecar, None if it is in neither.
+        tally: counts.
+    """
+    changed: list[Entry] = []
+    for entry, geotag in unchanged:
+        if geotag is None or same_geotag(geotag, entry.geotag):
+            tally.already += 1
+        else:
+            tally.updated += 1
+            changed.append(replace(entry, geotag=geotag))
+    return changed
+
+
+def geotag_from_sidecar(photo: Path) -> Geotag | None:
+    """The geotag of a photo with a sidecar, which may change while the photo does not; None without a sidecar."""
+    file = file_of(photo)
+    alone = find_sidecar(file) is None and find_takeout_json(file) is None
+    return None if alone else read_geotag(photo)
+
+
+def encode_new(
+    encoder: Encoder, new: Sequence[New], views: ViewOptions, workers: int
+) -> Iterator[tuple[New, Encoded | PhotoError, ReadImage | None]]:
+    """Read and encode images; each record is read once, whatever the number of its views.
+
+    Yields:
+        Each image, what it was encoded to, or why it could not be read, and what was read.
+    """
+    wanted: dict[int, tuple[ImageRecord, dict[bytes, New]]] = {}
+    for record, photo in new:
+        wanted.setdefault(id(record), (record, {}))[1][photo.sha256] = record, photo
+    records = [record for record, _ in wanted.values()]
+    photos = [by_digest for _, by_digest in wanted.values()]
+    read: dict[int, ReadImage] = {}
+
+    def images() -> Iterator[tuple[New, ReadImage | PhotoError]]:
+        for row, found in read_images(records, encoder.sizes, cut=views, digest=True, workers=workers):
+            by_digest = dict(photos[row])
+            parts = () if isinstance(found, PhotoError) else found.images
+            for image in parts:
+                one = by_digest.pop(image.sha256 or b"", None)
+                if one is not None:
+                    read[id(one[1])] = image
+                    yield one, image
+            for one in by_digest.values():  # unreadable, or not what was examined
+                name = _shown_name(*one)
+                reason = found.reason if isinstance(found, PhotoError) else CHANGED
+                yield one, PhotoError(name, reason)
+
+    for one, encoded in encoder.encode_each(images()):
+        yield one, encoded, read.pop(id(one[1]), None)
+
+
+class MapWriter:
+    """Writes images to a map, which is created when the first ones are written: a call that fails before leaves none.
+
+    Use it in a `with`. Raises MapError if the map was built by another model, or with other dimensions, storage,
+    keypoints or views.
+    """
+
+    def __init__(
+        self,
+        address: str | Path,
+        manifest: MapManifest,
+        model: Callable[[], PlaceModel],
+        *,
+        keypoints: int | None = None,
+        views: ViewOptions | None = None,
+        batch: int = 8,
+        workers: int = 0,
+        dry_run: bool = False,
+    ) -> None:
+        """Describe the map; it is opened by `with`.
+
+        Args:
+            address: a file, or the address of a server.
+            manifest: of the map, if it is created.
+            model: loads the place model; called when there are images to encode.
+            keypoints: local features of each image; 0: none; default: those of the map, 1024 if it has none.
+            views: how 360° photos are cut; default: as before in this map, else twelve around.
+            batch: images in one transaction, and on a GPU in one forward pass.
+            workers: processes that read images; 0: this one.
+            dry_run: examine and count, and write nothing.
+        """
+        self.address = address
+        self.manifest = manifest
+        self.views = views or ViewOptions()
+        self.keypoints = keypoints if keypoints is None else check_keypoints(keypoints)
+        self.batch = batch
+        self.workers = workers
+        self.dry_run = dry_run
+        self.store: MapStore | None = None
+        self.backend = map_backend(address)
+        self.updated_ids: set[int] = set()
+        """Ids of the photos whose name or geotag was updated, or would be."""
+        self.names: set[str] = set()
+        """Names in the map of all images that were given, as far as their files could be read."""
+        self._load_model = model
+        self._given_views = views
+        self.write_views = views is not None
+        """Whether the views must be noted in the map when it is written next."""
+        self._encoder: Encoder | None = None
+
+    def __enter__(self) -> MapWriter:
+        if self.backend.exists(self.address):
+            self.open()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.store is not None:
+            self.store.__exit__(*error)
+            self.store = None
+
+    def open(self) -> MapStore:
+        """The map, open for writing."""
+        if self.store is None:
+            self.store = open_or_create_store(self.address, self.manifest)
+            try:
+                check_same(self.store, self.manifest)
+                self.views = check_view_options(self.store, self._given_views)
+                if self.keypoints != 0 and self.store.holds_local_features:
+                    self.keypoints = choose_keypoints(self.store, self.keypoints)
+            except MapError:
+                self.store.__exit__()
+                raise
+        if self.write_views:
+            write_view_options(self.store, self.views)
+            self.write_views = False
+        return self.store
+
+    def name_of(self, record: ImageRecord) -> str:
+        """The name of a record's image in the map."""
+        if is_url(record.name):
+            return record.name
+        if not isinstance(record.image, str | Path):
+            return f"{FRAME}{record.name}"
+        return self.backend.photo_name(self.address, Path(record.image))
+
+    def add(self, records: Iterable[ImageRecord], *, progress: bool = False) -> Tally:
+        """Add images to the map, and update those that are in it.
+
+        Args:
+            records: the images; few of those that are not files are in memory at a time.
+            progress: show a progress bar, on a terminal.
+        """
+        tally, listed = Tally(), records if isinstance(records, Sequence) else None
+        total = None if listed is None else len(listed)
+        with (
+            tqdm(total=total, desc="map", unit="photo", disable=None if progress else True) as bar,
+            ThreadPoolExecutor(max(self.workers, 1)) as threads,
+        ):
+            for chunk in _chunks(records, self.dry_run):
+                new = self._examine(chunk, threads, tally)
+                bar.update(tally.total - bar.n)
+                if self.dry_run or not new:
+                    tally.count_written([photo for _, photo in new], len(new))
+                else:
+                    self._encode(new, self.encoder(listed, tally), tally, bar)
+        if tally.untagged_spheres and not self.views.untagged:
+            tally.notes.append(untagged_note(tally.untagged_spheres))
+        return tally
+
+    def split_known(
+        self, records: Sequence[ImageRecord], tally: Tally
+    ) -> tuple[dict[str, ImageRecord], dict[str, Entry]]:
+        """The records, by name in the map, whose files are new or have changed; and the map's entries of all names.
+
+        The geotags of the others are updated, and they are counted.
+        """
+        named = {self.name_of(record): record for record in records}
+        for name in [name for name in named if not is_utf8(name)]:
+            tally.unreadable.append(PhotoError(named.pop(name).name, NOT_UTF8))
+        entries = {} if self.store is None else self.store.entries(list(named))
+        same = {
+            name
+            for name, record in named.items()
+            if name in entries and not name.startswith(FRAME) and entries[name].stamp == _stamp(record)
+        }
+        self.names |= same
+        unchanged = ((entries[name], _geotag_beside(named[name])) for name in named if name in same)
+        self.update(geotag_updates(unchanged, tally))
+        return {name: record for name, record in named.items() if name not in same}, entries
+
+    def _examine(self, records: Sequence[ImageRecord], threads: ThreadPoolExecutor, tally: Tally) -> list[New]:
+        """The new images among these records; those that are in the map are updated and counted."""
+        rest, entries = self.split_known(records, tally)
+        examined = list(threads.map(lambda name: examine(rest[name], name, self.views), rest))
+        self.names |= {photo.file for one in examined for photo in one.photos}
+        views = [photo.file for one in examined for photo in one.photos if one.read and one.read.panorama]
+        if views and self.store is not None:
+            entries |= self.store.entries(views)
+        new, changed = find_new(list(split_usable(examined, tally)), self.store, entries, tally)
+        self.update(changed)
+        return new
+
+    def update(self, entries: Sequence[Entry]) -> None:
+        """Write the names, stamps and geotags of photos in the map."""
+        self.updated_ids |= {entry.photo_id for entry in entries}
+        if entries and not self.dry_run:
+            self.open().update(entries)
+
+    def _encode(self, new: Sequence[New], encoder: Encoder, tally: Tally, bar: Any) -> None:
+        ready: list[Packed] = []
+        for (record, photo), encoded, read in encode_new(encoder, new, self.views, self.workers):
+            if isinstance(encoded, PhotoError):
+                tally.unreadable.append(encoded)
+            else:
+                ready.append((photo, encoded.descriptor, pack(encoded)))
+                if read is not None and read.truncated:
+                    tally.notes.append(f"{without_fragment(record.name)}: {TRUNCATED}")
+            if len(ready) == self.batch:
+                self.write(ready, tally)
+                ready = []
+                bar.update(tally.total - bar.n)
+        self.write(ready, tally)
+        bar.update(tally.total - bar.n)
+
+    def write(self, images: Sequence[Packed], tally: Tally) -> None:
+        """Write images with their descriptors and local features in one transaction, and count them."""
+        if not images:
+            return
+        photos, blobs = [photo for photo, _, _ in images], [blob for _, _, blob in images]
+        self.write_views |= any(parse_address(photo.file).view for photo in photos)
+        written = self.open().add(photos, np.stack([descriptor for _, descriptor, _ in images]), blobs)
+        tally.count_written(photos, written)
+        tally.features += min(written, sum(blob is not None for blob in blobs))
+
+    def encoder(self, sample: Sequence[ImageRecord] | None, tally: Tally) -> Encoder:
+        """The encoder of the map's images. The map's own whitening, if it needs one, is fitted on the sample before."""
+        if self._encoder is None:
+            model = self._load_model()
+            tally.notes += prepare_whitening(self, model, sample)
+            store = self.open()
+            if self.keypoints != 0 and not store.holds_local_features:
+                tally.notes.append(NOT_HELD)
+            keypoints = (self.keypoints or 0) if store.holds_local_features else 0
+            model = map_model(model, store)
+            self._encoder = Encoder(model, dim=self.manifest.dim, keypoints=keypoints, batch=self.batch)
+        return self._encoder
+
+
+def check_same(store: MapStore, wanted: MapManifest) -> None:
+    """Raise MapError if a map was built by another model, or with other dimensions or storage."""
+    found, here = store.manifest, f"map {store.name}"
+    if found.fingerprint != wanted.fingerprint:
+        raise MapError(
+            f"{here} was built by model {found.fingerprint} ({found.model}), this is model {wanted.fingerprint} "
+            f"({wanted.model}): use the former, or build another map"
+        )
+    if (found.dim, found.storage) != (wanted.dim, wanted.storage):
+        raise MapError(
+            f"{here} has descriptors of {found.dim} dimensions as {found.storage}, not {wanted.dim} as "
+            f"{wanted.storage}: use the former (--dim, --storage), or build another map"
+        )
+
+
+def _geotag_beside(record: ImageRecord) -> Geotag | None:
+    """The geotag of a record, else of a sidecar of its file: what may change while the file does not."""
+    if record.geotag is not None or not isinstance(record.image, str | Path) or is_url(record.image):
+        return record.geotag
+    return geotag_from_sidecar(Path(record.image))
+
+
+def _chunks(records: Iterable[ImageRecord], all_at_once: bool) -> Iterator[list[ImageRecord]]:
+    """Records in lists of at most `AT_ONCE` files and `IN_MEMORY` other images.
+
+    A dry run writes nothing that the next list could find: it examines all at once.
+    """
+    chunk: list[ImageRecord] = []
+    in_memory = 0
+    for record in records:
+        chunk.append(record)
+        in_memory += not isinstance(record.image, str | Path)
+        if not all_at_once and (len(chunk) == AT_ONCE or in_memory == IN_MEMORY):
+            yield chunk
+            chunk, in_memory = [], 0
+    if chunk:
+        yield chunk
