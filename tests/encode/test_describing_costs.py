@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections import deque
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +68,7 @@ def python_calls(model: PlaceModel, paths: list[Path]) -> int:
 
     sys.setprofile(count)
     try:
-        deque(describe(model, paths, batch=len(paths), progress=False), maxlen=0)
+        describe(model, paths, progress=False)
     finally:
         sys.setprofile(None)
     return calls

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +14,9 @@ import pytest
 import torch
 from PIL import Image
 
-from sareloc.encode import describe, describe, describe_boxes, receptive_field_px
+from sareloc.encode import describe, describe_boxes, receptive_field_px
 from sareloc.encode.cache import DescriptorCache
-from sareloc.encode.describing import WINDOW_BATCHES, decode_box
+from sareloc.encode.descriptors import decode_box
 from sareloc.errors import ArgumentError
 from sareloc.models import BACKBONES, PlaceModel, make_backbone, make_model, save_checkpoint
 from sareloc.photos import decode
@@ -54,42 +53,14 @@ def counting_encode(model: PlaceModel, monkeypatch: pytest.MonkeyPatch) -> list[
     return sizes
 
 
-class WatchedPaths(list):
-    """Counts how many paths have been taken from it."""
-
-    taken = 0
-
-    def __iter__(self) -> Iterator[Path]:
-        for path in super().__iter__():
-            self.taken += 1
-            yield path
-
-
 @pytest.mark.parametrize("workers", [0, 1])
-def test_every_photo_comes_once_whatever_its_size(model: PlaceModel, tmp_path: Path, workers: int) -> None:
+def test_every_photo_is_described_whatever_its_size(model: PlaceModel, tmp_path: Path, workers: int) -> None:
     paths = write_photos(tmp_path, [(64, 80), (80, 64), (64, 80), (70, 70), (64, 80), (80, 64), (64, 80)])
-    parts = list(describe(model, paths, batch=2, workers=workers))
-    rows = np.concatenate([part.rows for part in parts])
-    assert sorted(rows.tolist()) == list(range(len(paths)))
-    assert not any(part.errors for part in parts)
-    found = np.concatenate([part.descriptors for part in parts])[np.argsort(rows)]
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, one_by_one(model, paths), atol=2e-3)
-    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-5)
-
-
-def test_equal_sizes_share_a_batch(model: PlaceModel, tmp_path: Path) -> None:
-    paths = write_photos(tmp_path, [(64, 80), (80, 64)] * 4)
-    assert [len(part.rows) for part in describe(model, paths, batch=4)] == [4, 4]
-
-
-def test_few_images_are_held_however_many_sizes_there_are(model: PlaceModel, tmp_path: Path) -> None:
-    paths = WatchedPaths(write_photos(tmp_path, [(64 + i, 64) for i in range(30)]))
-    done = 0
-    for part in describe(model, paths, batch=2):
-        assert paths.taken - done <= WINDOW_BATCHES * 2
-        done += len(part.rows)
-    assert done == 30
+    found = describe(model, paths, batch=2, workers=workers)
+    assert not found.failures
+    assert found.vectors.dtype == np.float32
+    np.testing.assert_allclose(found.vectors, one_by_one(model, paths), atol=2e-3)
+    np.testing.assert_allclose(np.linalg.norm(found.vectors, axis=1), 1, rtol=1e-5)
 
 
 def test_bad_photos_are_listed_and_stop_nothing(model: PlaceModel, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Batches to descriptors: in order, whatever is in flight, and never more pixels at once than a CPU should hold."""
+"""The encoder: the same image gives the same descriptor and local features to the last bit, whoever asks."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sareloc.encode import encode_batches
-from sareloc.encode.describing import CPU_PIXELS, Pixels, stack
+from sareloc.encode import Encoded, Encoder
+from sareloc.encode.gpu import WINDOW_BATCHES, group_by_size
+from sareloc.errors import PhotoError
 from sareloc.models import PlaceModel, RuntimeModel, make_model
+from sareloc.photos import ReadImage, read_image
 
 
-def drawn(count: int, height: int, width: int, seed: int = 0) -> list[Pixels]:
+def drawn(count: int, height: int, width: int, seed: int = 0) -> list[np.ndarray]:
     return list(np.random.default_rng(seed).integers(0, 256, (count, height, width, 3), dtype=np.uint8))
+
+
+def read(encoder: Encoder, images: list[np.ndarray]) -> list[ReadImage]:
+    return [read_image(image, encoder.sizes) for image in images]
 
 
 @pytest.fixture(scope="module")
@@ -21,46 +27,77 @@ def model() -> PlaceModel:
     return make_model("resnet18", "gem", size=None, rng=torch.Generator().manual_seed(0))
 
 
-BATCHES = [("a", drawn(3, 64, 80)), ("none", []), ("b", drawn(2, 80, 64)), ("c", drawn(3, 64, 80, 1)), ("last", [])]
+IMAGES = [*drawn(3, 64, 80), *drawn(2, 80, 64), *drawn(3, 64, 80, 1)]
 
 
-def check(model: PlaceModel, found: list[tuple[str, np.ndarray]], atol: float) -> None:
-    assert [tag for tag, _ in found] == [tag for tag, _ in BATCHES]
-    for (_, images), (_, vectors) in zip(BATCHES, found, strict=True):
-        assert vectors.shape == (len(images), model.dim)
-        np.testing.assert_allclose(vectors, model.encode(images).numpy(), atol=atol)
+def test_images_come_back_in_order_with_their_errors(model: PlaceModel) -> None:
+    encoder = Encoder(model, keypoints=0)
+    loaded: list[tuple[int, ReadImage | PhotoError]] = list(enumerate(read(encoder, IMAGES)))
+    loaded.insert(4, (99, PhotoError("a.jpg", "is missing")))
+    found = list(encoder.encode_each(loaded))
+    assert [tag for tag, _ in found] == [0, 1, 2, 3, 99, 4, 5, 6, 7]
+    assert isinstance(found[4][1], PhotoError)
+    vectors = [one.descriptor for _, one in found if isinstance(one, Encoded)]
+    np.testing.assert_allclose(vectors, model.encode(IMAGES).numpy(), atol=2e-3)
 
 
-def test_every_batch_comes_back_in_order(model: PlaceModel) -> None:
-    check(model, list(encode_batches(model, BATCHES, batch=3)), atol=2e-3)
+@pytest.mark.parametrize("backbone", ["resnet18", "efficientnet-lite0"])
+def test_an_image_has_the_same_bits_whatever_is_encoded_beside_it(backbone: str) -> None:
+    model = make_model(backbone, "netvlad", clusters=4, size=(64, 96), rng=torch.Generator().manual_seed(0))
+    encoder = Encoder(model, keypoints=50)
+    images = read(encoder, drawn(7, 120, 160))
+    together, alone = encoder.encode(images), [Encoder(model, keypoints=50).encode([image])[0] for image in images]
+    for one, other in zip(together, alone, strict=True):
+        assert one.descriptor.tobytes() == other.descriptor.tobytes()
+        assert one.features is not None
+        assert other.features is not None
+        assert one.features.xy.tobytes() == other.features.xy.tobytes()
+        assert one.features.descriptors.tobytes() == other.features.descriptors.tobytes()
 
 
-def test_a_runtime_describes_also_where_batch_norms_could_be_folded(model: PlaceModel) -> None:
+def test_fewer_dimensions_are_those_of_the_model(model: PlaceModel) -> None:
+    from sareloc.models import Whitening
+    from sareloc.models.place_model import with_whitening
+
+    whitened = with_whitening(model, Whitening(torch.zeros(model.dim), torch.eye(model.dim)[:8]))
+    encoder = Encoder(whitened, dim=3, keypoints=0)
+    found = [one.descriptor for one in encoder.encode(read(encoder, IMAGES[:2]))]
+    np.testing.assert_allclose(found, whitened.encode(IMAGES[:2], dim=3).numpy(), atol=2e-3)
+
+
+def test_a_runtime_encodes_also_where_batch_norms_could_be_folded(model: PlaceModel) -> None:
     ones = F.normalize(torch.ones(1, model.dim))
     marked = RuntimeModel(model, "ones", lambda images: ones.expand(len(images), -1))
-    check(marked, list(encode_batches(marked, BATCHES, batch=3)), atol=0)
+    encoder = Encoder(marked, keypoints=0)
+    for one in encoder.encode(read(encoder, IMAGES)):
+        np.testing.assert_array_equal(one.descriptor, ones[0].numpy())
 
 
-def test_few_pixels_are_in_work_at_once_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, seen = make_model("alexnet", "avg"), []
-    monkeypatch.setattr(model, "forward", lambda images, dim: seen.append(tuple(images.shape)) or torch.zeros(1, 256))
-    for height, width, count in ((480, 640, 3), (240, 320, 9), (600, 800, 2)):
-        list(encode_batches(model, [(None, drawn(count, height, width))], batch=32))
-    assert [shape[0] for shape in seen] == [1, 1, 1, 4, 4, 1, 1, 1]
-    assert all(n == 1 or n * height * width <= CPU_PIXELS for n, _, height, width in seen)
+def test_equal_sizes_share_a_batch_and_few_wait() -> None:
+    images = [ReadImage(str(n), (image,), 1, 1) for n, image in enumerate(drawn(4, 64, 80) + drawn(4, 80, 64))]
+    mixed = [image for pair in zip(images[:4], images[4:], strict=True) for image in pair]
+    assert [len(group) for group, _ in group_by_size(enumerate(mixed), 4)] == [4, 4]
+    taken = 0
 
+    def many() -> object:
+        nonlocal taken
+        for n in range(30):
+            taken += 1
+            yield n, ReadImage(str(n), (np.zeros((64 + n, 64, 3), np.uint8),), 1, 1)
 
-def test_images_are_stacked_once_and_filled_up() -> None:
-    images = drawn(2, 5, 7)
-    assert stack(images).numpy().tolist() == np.stack(images).tolist()
-    filled = stack(images, rows=4)
-    assert filled.shape == (4, 5, 7, 3)
-    assert filled[:2].equal(stack(images))
+    done = 0
+    for group, _ in group_by_size(many(), 2):  # type: ignore[arg-type]
+        assert taken - done <= WINDOW_BATCHES * 2
+        done += len(group)
+    assert done == 30
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("compiled", [False, True])
-def test_a_gpu_gives_the_same_in_the_same_order(compiled: bool) -> None:
+def test_a_gpu_encodes_every_image_once() -> None:
     model = make_model("resnet18", "gem", size=None, rng=torch.Generator().manual_seed(0)).to("cuda")
-    check(model, list(encode_batches(model, BATCHES, batch=3, compiled=compiled)), atol=1e-2)
+    encoder = Encoder(model, keypoints=0, batch=3)
+    found = dict(encoder.encode_each(enumerate(read(encoder, IMAGES))))
+    assert sorted(found) == list(range(len(IMAGES)))
+    vectors = [one.descriptor for _, one in sorted(found.items()) if isinstance(one, Encoded)]
+    np.testing.assert_allclose(vectors, model.encode(IMAGES).numpy(), atol=1e-2)

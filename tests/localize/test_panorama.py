@@ -15,14 +15,13 @@ from tests.photos.panorama_files import gpano_xmp, save_panorama
 from sareloc.cli.calibrate import calibration_table
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.geo import distance_m, ecef_from_wgs84, wgs84_from_enu
-from sareloc.localize import Calibration, Localizer, Match, QueryImage, QueryPanorama, Search, estimate, read_query
+from sareloc.localize import Calibration, Localizer, Match, Search, estimate
 from sareloc.localize.calibrate import calibrate
 from sareloc.localize.estimate import Candidates, Pose
 from sareloc.localize.panorama import combine_poses, combine_views, joint_chances
-from sareloc.localize.queries import read_queries
 from sareloc.localize.walk import Belief
 from sareloc.maps import PlaceMap, build_map
-from sareloc.photos import Geotag, Panorama, PhotoSource, ViewOptions, cut_view, panorama_pixels
+from sareloc.photos import Geotag, Panorama, PhotoSource, ReadImage, ViewOptions, cut_view, panorama_pixels, read_image
 
 PLACES, HEADING_DEG, WIDTH = 4, 350.0, 512
 
@@ -108,8 +107,6 @@ def test_matched_keypoints_are_placed_in_the_panorama(town: Localizer, query: Pa
     assert pairs is not None
     assert pairs.query_size == (WIDTH, WIDTH // 2)
     assert ((pairs.query_xy >= 0) & (pairs.query_xy <= 1)).all()
-    loaded = read_query(query, town.model.preprocess.size, detail=True)
-    assert isinstance(loaded, QueryPanorama)
     # the same point of the sphere is 75 degrees to the left in the query
     other = town.inlier_pairs(town.place_map.photo_path("2.jpg"), match.id, match.photo)
     assert other is not None
@@ -124,17 +121,16 @@ def test_matched_keypoints_are_placed_in_the_panorama(town: Localizer, query: Pa
 
 def test_photos_without_tags_are_cut_if_asked(town: Localizer, tmp_path: Path) -> None:
     photo = save_panorama(tmp_path / "query.jpg", sphere(2, 75.0), xmp=b"")
-    size = town.model.preprocess.size
-    assert isinstance(read_query(photo, size, detail=False), QueryImage)
-    (cut,) = read_queries([photo], size, detail=False, cut=ViewOptions(untagged=True), workers=0)
-    assert isinstance(cut, QueryPanorama)
-    assert len(cut.images) == 12
+    assert read_image(photo, cut=ViewOptions()).images[0].view is None
+    assert len(read_image(photo, cut=ViewOptions(untagged=True)).views) == 12
 
 
 def test_tags_that_cannot_be_used_are_said(town: Localizer, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     photo = save_panorama(tmp_path / "query.jpg", sphere(2), xmp=gpano_xmp(projection="cylindrical"))
     with caplog.at_level(logging.WARNING, "sareloc.localize"):
-        assert isinstance(read_query(photo, town.model.preprocess.size, detail=False), QueryImage)
+        (query,) = town.load([photo])
+    assert isinstance(query, ReadImage)
+    assert not query.views
     assert "the projection is 'cylindrical'" in caplog.text
     assert "used as an ordinary photo" in caplog.text
 

@@ -14,14 +14,14 @@ from tests.localize.street import position, street_model, write_view
 from tests.localize.town import HEADING_DEG, PLACES, wall, write_town
 
 from sareloc.errors import ArgumentError, PhotoError
-from sareloc.geometry import Evidence, feature_size
-from sareloc.localize import Localizer, QueryImage, Search, estimate, estimate_walk, read_query
+from sareloc.geometry import Evidence, LocalFeatureExtractor, feature_size
+from sareloc.loading import read_images
+from sareloc.localize import Localizer, Search, estimate, estimate_walk
 from sareloc.localize.calibrate import calibrate
 from sareloc.localize.estimate import Match, Pose, agreed_heading, fuse, weigh
-from sareloc.localize.queries import read_queries
 from sareloc.localize.verify import Verifier
 from sareloc.maps import PlaceMap
-from sareloc.photos import decode
+from sareloc.photos import decode, read_image
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +37,13 @@ def town(town_folder: Path) -> PlaceMap:
 
 
 def evidence_of(verifier: Verifier, place: int, place_map: PlaceMap) -> Evidence:
-    query = read_query(wall(place, 20), street_model().preprocess.size, detail=True)
-    return verifier.verify(verifier.features([query])[0], place_map.ids, place_map.files).evidence
+    query = read_image(wall(place, 20), (feature_size,))
+    return verifier.verify(verifier.extractor.extract(query.pixels)[0], place_map.ids, place_map.files).evidence
 
 
 @pytest.mark.parametrize("place", [0, 5, 11])
 def test_photos_of_the_place_have_inliers_and_others_have_few(place: int, town: PlaceMap) -> None:
-    evidence = evidence_of(Verifier(town, device="cpu"), place, town)
+    evidence = evidence_of(Verifier(town, LocalFeatureExtractor("cpu")), place, town)
     here = np.array([file.startswith(f"photos/{place:02d}") for file in town.files])
     assert here.sum() == 2
     assert evidence.inliers[here].min() > 2 * evidence.inliers[~here].max()
@@ -52,7 +52,7 @@ def test_photos_of_the_place_have_inliers_and_others_have_few(place: int, town: 
 
 def test_a_map_without_features_is_verified_by_its_photos(town: PlaceMap, tmp_path: Path) -> None:
     bare = write_town(tmp_path, keypoints=0)
-    stored, computed = (evidence_of(Verifier(one, device="cpu"), 3, one) for one in (town, bare))
+    stored, computed = (evidence_of(Verifier(one, LocalFeatureExtractor("cpu")), 3, one) for one in (town, bare))
     here = np.array([file.startswith("photos/03") for file in bare.files])
     assert computed.inliers[here].min() > 30
     assert np.corrcoef(stored.inliers, computed.inliers)[0, 1] > 0.95  # other numbers of keypoints, the same photos
@@ -60,7 +60,7 @@ def test_a_map_without_features_is_verified_by_its_photos(town: PlaceMap, tmp_pa
 
 def test_features_of_files_are_computed_once(tmp_path: Path) -> None:
     bare = write_town(tmp_path, keypoints=0)
-    verifier = Verifier(bare, device="cpu")
+    verifier = Verifier(bare, LocalFeatureExtractor("cpu"))
     first = evidence_of(verifier, 3, bare)
     shutil.rmtree(tmp_path / "photos")
     np.testing.assert_array_equal(evidence_of(verifier, 3, bare).inliers, first.inliers)
@@ -68,7 +68,7 @@ def test_features_of_files_are_computed_once(tmp_path: Path) -> None:
 
 def test_the_cache_keeps_what_was_used_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bare = write_town(tmp_path, keypoints=0)
-    verifier = Verifier(bare, device="cpu")
+    verifier = Verifier(bare, LocalFeatureExtractor("cpu"))
     verifier._from_file(bare.files[0])
     monkeypatch.setattr("sareloc.localize.verify.CACHE_BYTES", 2 * verifier._cached_bytes + 5000)
     for file in (bare.files[1], bare.files[0], bare.files[2]):
@@ -152,13 +152,6 @@ def test_headings_of_matches_are_averaged_on_the_circle(
         assert abs((found - expected + 180) % 360 - 180) < 0.1
 
 
-def test_a_query_that_was_decoded_without_detail_is_verified_by_its_image(town: PlaceMap) -> None:
-    """As one that a service decoded while its map was empty."""
-    localizer = Localizer(street_model(), town, Search(verify=24), min_confidence=0)
-    fix = localizer.localize(QueryImage(wall(7, 20)))
-    assert fix.matches[0].photo.startswith("photos/07")
-
-
 def test_a_place_that_matches_is_surer_than_one_that_does_not(town: PlaceMap) -> None:
     localizer = Localizer(street_model(), town, Search(verify=24), min_confidence=0)
     known = [localizer.localize(wall(place, 20)).confidence for place in range(4)]
@@ -198,11 +191,10 @@ def test_files_bytes_and_pixels_are_read_alike(tmp_path: Path) -> None:
         packed = content.getvalue()
     asked = [path, packed, image, *[path] * 8]
     for workers in (0, 1):
-        found = list(read_queries(asked, size, detail=True, workers=workers))
-        for query in found:
+        for _, query in read_images(asked, (size, feature_size), workers=workers):
             assert not isinstance(query, PhotoError)
-            np.testing.assert_array_equal(query.detail, decode(path, size=feature_size))
-        assert all(query.detail is None for query in read_queries(asked, size, detail=False, workers=workers))
+            np.testing.assert_array_equal(query.pixels[0], decode(path, size=size))
+            np.testing.assert_array_equal(query.pixels[1], decode(path, size=feature_size))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -210,14 +202,13 @@ def test_a_photo_that_cannot_be_decoded_is_an_error_in_its_place(tmp_path: Path,
     good, bad = write_view(tmp_path / "1.png", wall(1), None), tmp_path / "2.png"
     bad.write_bytes(b"no photo")
     asked = [good, bad] * 6
-    found = read_queries(asked, street_model().preprocess.size, detail=True, workers=workers)
-    assert [isinstance(query, PhotoError) for query in found] == [False, True] * 6
+    found = read_images(asked, (street_model().preprocess.size, feature_size), workers=workers)
+    assert [isinstance(query, PhotoError) for _, query in found] == [False, True] * 6
 
 
 def test_large_pixels_are_reduced_for_local_features() -> None:
-    query = read_query(texture(600, 960), lambda height, width: (64, 96), detail=True)
-    assert query.detail is not None
-    assert query.detail.shape == (300, 480, 3)
+    query = read_image(texture(600, 960), (lambda height, width: (64, 96), feature_size))
+    assert [image.shape for image in query.pixels] == [(64, 96, 3), (300, 480, 3)]
 
 
 def test_inliers_outweigh_a_shorter_distance() -> None:

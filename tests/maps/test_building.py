@@ -92,7 +92,7 @@ def test_the_same_command_again_does_nothing(
 def test_unchanged_files_are_not_even_read(model: PlaceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_town(tmp_path / "photos", 3)
     build_map(model, tmp_path / "photos", tmp_path / "town.gpkg")
-    monkeypatch.setattr("sareloc.maps.build.examine", None)
+    monkeypatch.setattr("sareloc.maps.writer.examine", None)
     assert build_map(model, tmp_path / "photos", tmp_path / "town.gpkg").already == 3
 
 
@@ -210,7 +210,7 @@ def test_a_touched_file_is_the_same_photo(model: PlaceModel, tmp_path: Path, mon
     build_map(model, tmp_path / "photos", tmp_path / "town.gpkg")
     os.utime(paths[0], ns=(5, 5))
     assert build_map(model, tmp_path / "photos", tmp_path / "town.gpkg").already == 2
-    monkeypatch.setattr("sareloc.maps.build.examine", None)
+    monkeypatch.setattr("sareloc.maps.writer.examine", None)
     assert build_map(model, tmp_path / "photos", tmp_path / "town.gpkg").already == 2
 
 
@@ -246,7 +246,7 @@ def test_a_map_and_its_photos_travel_together(
     monkeypatch.chdir(tmp_path)
     build_map(model, "here/photos", "here/town.gpkg")
     (tmp_path / "here").rename(tmp_path / "there")
-    monkeypatch.setattr("sareloc.maps.build.examine", None)
+    monkeypatch.setattr("sareloc.maps.writer.examine", None)
     monkeypatch.chdir(tmp_path / "there")
     assert build_map(model, "photos", "town.gpkg").already == 3
     assert PlaceMap("town.gpkg").photo_path("photos/0000.jpg").is_file()

@@ -17,10 +17,9 @@ from tests.maps.small_town import build_map, geotag_of, tiny_model, write_photo
 from sareloc import maps
 from sareloc.errors import PhotoError
 from sareloc.localize import Localizer, Search
-from sareloc.localize.queries import QueryImage
 from sareloc.maps import PlaceMap, map_info, open_store, verify_map
 from sareloc.models import PlaceModel
-from sareloc.photos import PhotoSource, exif_bytes, read_source
+from sareloc.photos import PhotoSource, ReadImage, exif_bytes, read_image
 from sareloc.training.data import open_inputs
 
 
@@ -74,8 +73,8 @@ def test_files_frames_queries_and_training_images_are_resized_by_the_models_inte
         [tmp_path / "file.png", PhotoSource("q", rough[1])]
     )
     for query, expected in zip(queries, small, strict=True):
-        assert isinstance(query, QueryImage)
-        np.testing.assert_array_equal(query.image, expected)
+        assert isinstance(query, ReadImage)
+        np.testing.assert_array_equal(query.pixels[0], expected)
     options: dict[str, Any] = {"size": (64, 64), "workers": 0, "dtype": torch.float32, "device": torch.device("cpu")}
     for keep in ("pixels", "nothing"):
         opened = open_inputs(bicubic, [tmp_path / "file.png"], keep=keep, progress=False, **options)  # type: ignore[arg-type]
@@ -175,7 +174,7 @@ def test_pixels_are_resized_as_photos_are() -> None:
     content = io.BytesIO()
     Image.fromarray(pixels(5)).save(content, "PNG")
     one, other = (
-        read_source(PhotoSource("same", image), lambda height, width: (60, 80))
+        read_image(PhotoSource("same", image), [lambda height, width: (60, 80)]).pixels[0]
         for image in (pixels(5), content.getvalue())
     )
     np.testing.assert_array_equal(one, other)

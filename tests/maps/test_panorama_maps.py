@@ -13,10 +13,9 @@ from tests.photos.panorama_files import draw_panorama, gpano_xmp, save_panorama
 
 from sareloc.errors import MapError
 from sareloc.maps import MapPhoto, add_photos, copy_map, map_info, open_store, sync_map, verify_map
-from sareloc.maps.expand import NOTE, expand, read_view_options
+from sareloc.maps.view_options import NOTE, read_view_options
 from sareloc.models import PlaceModel
-from sareloc.photos import Geotag, Panorama, PhotoSource, ViewOptions, decode, parse_address
-from sareloc.photos.sources import cut_source
+from sareloc.photos import Address, Geotag, Panorama, PhotoSource, ViewOptions, parse_address, read_image
 
 HERE = Geotag((52.0, 13.0), 350.0)
 FULL = Panorama(512, 256)
@@ -198,14 +197,18 @@ def test_a_malformed_note_is_damage(folder: Path, model: PlaceModel, tmp_path: P
             add_photos(model, folder, path, progress=False)
 
 
-def test_many_photos_of_2_to_1_give_one_note(tmp_path: Path) -> None:
-    files = [save_panorama(tmp_path / f"{n}.jpg", np.zeros((32, 64, 3), np.uint8), xmp=b"") for n in range(3)]
-    found = expand(files, ViewOptions())
-    assert found.images == files
-    assert found.panoramas == 0
-    (note,) = found.notes
+def test_many_photos_of_2_to_1_give_one_note(model: PlaceModel, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    files = [
+        save_panorama(tmp_path / f"{n}.jpg", rng.integers(0, 256, (64, 128, 3), np.uint8), xmp=b"") for n in range(3)
+    ]
+    records = [PhotoSource(str(file), file, HERE.latlon) for file in files]
+    report = build_map(model, records, tmp_path / "ordinary.gpkg", progress=False)
+    assert (report.added, report.panoramas) == (3, 0)
+    (note,) = report.notes
     assert note.startswith(f"3 photos, such as {files[0]}, are 2:1")
-    assert len(expand(files, ViewOptions(untagged=True)).images) == 36
+    cut = build_map(model, records, tmp_path / "cut.gpkg", views=ViewOptions(untagged=True), progress=False)
+    assert (cut.added, cut.panoramas, cut.notes) == (36, 3, ())
 
 
 @pytest.mark.parametrize("kind", ["file", "bytes", "pixels"])
@@ -235,15 +238,14 @@ def test_a_360_photo_of_a_stream_is_stored_as_its_views(kind: str, model: PlaceM
 def test_a_view_of_a_stream_has_the_pixels_and_focal_length_of_the_view_of_a_file(tmp_path: Path) -> None:
     file = save_panorama(tmp_path / "pano.png", draw_panorama(FULL))
     options = ViewOptions((30,), fov_deg=90, untagged=True)
-    of_file = cut_source(PhotoSource("a", file), options)
-    of_bytes = cut_source(PhotoSource("a", file.read_bytes()), options)
-    of_pixels = cut_source(PhotoSource("a", draw_panorama(FULL)), options)
-    assert None not in (of_file, of_bytes, of_pixels)
-    wanted = decode(str(of_file[0].image))
-    np.testing.assert_array_equal(of_bytes[0].image, wanted)
-    np.testing.assert_array_equal(of_pixels[0].image, wanted)
     by_diagonal = np.hypot(36, 24) * 2 / 5
-    assert of_pixels[0].focal_35mm == of_file[0].focal_35mm == pytest.approx(by_diagonal)
+    (of_file,) = read_image(file, [None], cut=options, digest=True).views
+    wanted = read_image(Address(file, of_file.view).path, [None], digest=True)
+    assert of_file.sha256 == wanted.sha256
+    for image in (file.read_bytes(), draw_panorama(FULL), file):
+        (view,) = read_image(image, [None], cut=options).views
+        np.testing.assert_array_equal(view.pixels[0], wanted.pixels[0])
+        assert view.focal_35mm == wanted.focal_35mm == pytest.approx(by_diagonal)
 
 
 def test_what_is_not_cut_of_a_stream_is_noted(model: PlaceModel, tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_another_model_changes_nothing(model: PlaceModel, tmp_path: Path) -> Non
 def test_two_new_files_of_one_content_are_planned_as_they_are_done(
     model: PlaceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sareloc.maps.build.CHUNK", 1)
+    monkeypatch.setattr("sareloc.maps.writer.AT_ONCE", 1)
     paths = write_town(tmp_path / "photos", 2)
     build_map(model, tmp_path / "photos", tmp_path / "town.gpkg", progress=False)
     for name in ("a.jpg", "b.jpg"):
@@ -147,7 +147,7 @@ def test_two_new_files_of_one_content_are_planned_as_they_are_done(
 
 
 def test_the_model_is_loaded_once(model: PlaceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sareloc.maps.build.CHUNK", 1)
+    monkeypatch.setattr("sareloc.maps.writer.AT_ONCE", 1)
     loaded: list[object] = []
     monkeypatch.setattr("sareloc.maps.build.load_map_model", lambda *given: (loaded.append(given), model)[1])
     write_town(tmp_path / "photos", 1)

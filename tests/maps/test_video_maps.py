@@ -14,9 +14,8 @@ from tests.photos.video_files import number_in, write_video
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.geo import distance_m, wgs84_from_enu
 from sareloc.maps import BuildReport, open_store, sync_map
-from sareloc.photos import Address, Geotag, TrackOptions, decode, parse_address, read_time
+from sareloc.photos import Address, Geotag, TrackOptions, decode, image_size, parse_address, read_time
 from sareloc.photos.geotags import EPOCH
-from sareloc.photos.images import image_size
 from sareloc.photos.video_geotags import frames_on_track
 from sareloc.photos.videos import video_frames
 

@@ -16,7 +16,6 @@ from sareloc.cluster.worker import Done, Work, list_records, packets_of
 from sareloc.errors import ArgumentError
 from sareloc.maps import BuildReport, Entry, MapManifest
 from sareloc.maps.build import make_report
-from sareloc.maps.features import NOT_HELD
 from sareloc.maps.store import Storage, build_index, gone_photos
 from sareloc.maps.whitening import map_model, prepare_whitening
 from sareloc.maps.writer import MapWriter, Tally, find_new
@@ -77,10 +76,8 @@ def build_map_on_cluster(
             tally.notes += prepare_whitening(writer, model, local)
             store = writer.open()  # before the workers
             checkpoint = checkpoint_of(map_model(model, store))
-            held = (writer.keypoints or 0) if store.holds_local_features else 0
-            if not store.holds_local_features and writer.keypoints != 0:
-                tally.notes.append(NOT_HELD)
-            work = Work(str(out), False, manifest, held, writer.views, batch, workers)
+            keypoints = writer.stored_keypoints(tally)
+            work = Work(str(out), False, manifest, keypoints, writer.views, batch, workers)
             on_server = writer.backend.has_remote_writers(out)
             # A file with new content may have the former content of another file: these photos are added by one
             # process, in order, when the workers have finished.

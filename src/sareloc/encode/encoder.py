@@ -131,9 +131,8 @@ class Encoder:
         return tag, Encoded(descriptor(), features())
 
     def _describe(self, pixels: Image) -> Vectors:
-        images = torch.from_numpy(pixels).permute(2, 0, 1)[None]
         dim = None if self.dim == self.model.dim else self.dim
-        return self._folded.encode(images, dim=dim)[0].numpy()
+        return self._folded.encode([pixels], dim=dim)[0].numpy()
 
     def _extract(self, image: ReadImage) -> LocalFeatures:
         assert self.extractor is not None

@@ -8,9 +8,9 @@
 
 A photo, its descriptor and its local features are added in one transaction, and triggers delete all of them together.
 Each transaction that changes the map also draws a new change id. Writers use a write-ahead log, so that other processes
-can read meanwhile; several writers take turns. After each transaction the log is copied into the file, as far as readers
-allow without waiting, so that the file alone has all committed photos; the last process that closes the map leaves a
-single file.
+can read meanwhile; several writers take turns. After each transaction the log is copied into the file, as far as
+readers allow without waiting, so that the file alone has all committed photos; the last process that closes the map
+leaves a single file.
 """
 
 from __future__ import annotations

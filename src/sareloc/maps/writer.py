@@ -20,7 +20,7 @@ from sareloc.arrays import Vectors
 from sareloc.encode import Encoded, Encoder
 from sareloc.errors import MapError, PhotoError, PositionError
 from sareloc.geo import distance_m
-from sareloc.geometry.local_features import pack_features
+from sareloc.geometry.local_features import KEYPOINTS, pack_features
 from sareloc.loading import read_images
 from sareloc.maps.features import NOT_HELD, check_keypoints, choose_keypoints
 from sareloc.maps.store import (
@@ -505,13 +505,18 @@ class MapWriter:
         if self._encoder is None:
             model = self._load_model()
             tally.notes += prepare_whitening(self, model, sample)
-            store = self.open()
-            if self.keypoints != 0 and not store.holds_local_features:
-                tally.notes.append(NOT_HELD)
-            keypoints = (self.keypoints or 0) if store.holds_local_features else 0
-            model = map_model(model, store)
+            model = model if self.store is None else map_model(model, self.store)
+            keypoints = self.stored_keypoints(tally)
             self._encoder = Encoder(model, dim=self.manifest.dim, keypoints=keypoints, batch=self.batch)
         return self._encoder
+
+    def stored_keypoints(self, tally: Tally) -> int:
+        """Local features of each image that the map stores; 0: none, which is noted if they were asked for."""
+        holds = self.backend.is_file if self.store is None else self.store.holds_local_features
+        if holds or self.keypoints == 0:
+            return KEYPOINTS if self.keypoints is None else self.keypoints
+        tally.notes.append(NOT_HELD)
+        return 0
 
 
 def check_same(store: MapStore, wanted: MapManifest) -> None:

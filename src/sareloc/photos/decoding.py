@@ -39,6 +39,9 @@ MAX_PIXELS = 200_000_000
 FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "TIFF")  # no others: each decoder adds attack surface
 HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
 DRAFT_GAP = 2  # a JPEG is decoded at 1/2, 1/4 or 1/8 if that leaves at least twice the target size
+LEAST_DECODED_PX = 960
+"""... and at least so many pixels on its longer side: enough for local features (twice 480 px), so that the pixels of an
+image do not depend on what else is read with it."""
 REDUCING_GAP = 3.0  # beyond 6 times the target size a box filter is applied first; Pillow calls 3 indistinguishable
 JPEGS = ("JPEG", "MPO")
 PNG_EXIF = (b"eXIf", b"Raw profile type exif")
@@ -433,7 +436,11 @@ def _reduced(image: Image.Image, stored: Sequence[Size | None], label: str) -> t
     box = None
     targets = [target for target in stored if target is not None]
     if len(targets) == len(stored) and image.format in JPEGS:
-        width, height = (DRAFT_GAP * max(sides) for sides in zip(*targets, strict=True))
+        least = min(1.0, LEAST_DECODED_PX / max(image.size))
+        width, height = (
+            max(round(least * side), DRAFT_GAP * max(sides))
+            for side, sides in zip(image.size, zip(*targets, strict=True), strict=True)
+        )
         draft = image.draft(None, (width, height))
         box = draft[1] if draft else None
     return _rgb(image, label), box
