@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch._dynamo.testing import CompileCounter
 from torch.profiler import ProfilerActivity, profile
 
-from sareloc.encode import describe
 from sareloc.models import PlaceModel, Whitening, evaluating, make_model
 from sareloc.models.fused import fold_norms
 
@@ -48,37 +44,6 @@ def test_loading_a_packaged_model_does_not_load_the_compiler() -> None:
     """torch._dynamo takes seconds to import; drawing random weights on the device "meta" needs it."""
     code = "import sys, sareloc; sareloc.load_model('fast', 'cpu'); sys.exit('torch._dynamo' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def write_photos(folder: Path, count: int) -> list[Path]:
-    rng = np.random.default_rng(0)
-    paths = [folder / f"{i}.png" for i in range(count)]
-    for path in paths:
-        Image.fromarray(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(path)
-    return paths
-
-
-def python_calls(model: PlaceModel, paths: list[Path]) -> int:
-    """How many Python functions are entered, in this thread, while photos are described in one batch."""
-    calls = 0
-
-    def count(frame: object, event: str, argument: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    sys.setprofile(count)
-    try:
-        describe(model, paths, progress=False)
-    finally:
-        sys.setprofile(None)
-    return calls
-
-
-def test_python_calls_for_each_photo_more(tmp_path: Path) -> None:
-    model, paths = make_model("alexnet", "gem", size=(64, 64)), write_photos(tmp_path, 40)
-    python_calls(model, paths[:4])  # plugins of the decoder are loaded with the first photo
-    few, many = (python_calls(model, paths[:count]) for count in (10, 40))
-    assert (many - few) / 30 < 300  # 224, most of them Pillow's
 
 
 MODELS = {

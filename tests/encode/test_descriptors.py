@@ -108,7 +108,7 @@ encode, calls = model.encode, []
 
 def dying(*args, **knobs):
     calls.append(1)
-    if len(calls) == 3:
+    if len(calls) == 8:  # four descriptors are written, three wait for their turn
         os.kill(os.getpid(), signal.SIGKILL)
     return encode(*args, **knobs)
 

@@ -35,8 +35,8 @@ def load_images(
     paths: Iterable[Path], size: SizeRule | None, *, workers: int = 0
 ) -> Iterator[tuple[int, np.ndarray | PhotoError]]:
     """The pixels of each photo at one size."""
-    for row, image in read_images(paths, (size,), workers=workers):
-        yield row, image if isinstance(image, PhotoError) else image.pixels[0]
+    loaded = read_images(paths, (size,), workers=workers)
+    return ((row, image if isinstance(image, PhotoError) else image.pixels[0]) for row, image in loaded)
 
 
 def save(path: Path, height: int = 48, width: int = 64, seed: int = 0) -> Path:
@@ -258,9 +258,9 @@ SCRIPT = """
 import signal, sys, time
 heard = []
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it, and so would its children
-from sareloc.loading import load_images
+from sareloc.loading import read_images
 print("script runs", flush=True)
-for row, image in load_images([sys.argv[1]] * 100, lambda height, width: (height, width), workers=2):
+for row, image in read_images([sys.argv[1]] * 100, [lambda height, width: (height, width)], workers=2):
     if row == 3:
         print("loading", flush=True)
         {then}

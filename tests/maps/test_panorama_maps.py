@@ -15,7 +15,7 @@ from sareloc.errors import MapError
 from sareloc.maps import MapPhoto, add_photos, copy_map, map_info, open_store, sync_map, verify_map
 from sareloc.maps.view_options import NOTE, read_view_options
 from sareloc.models import PlaceModel
-from sareloc.photos import Address, Geotag, Panorama, PhotoSource, ViewOptions, parse_address, read_image
+from sareloc.photos import Address, Geotag, Panorama, PhotoSource, ViewOptions, decode, parse_address, read_image
 
 HERE = Geotag((52.0, 13.0), 350.0)
 FULL = Panorama(512, 256)
@@ -200,7 +200,7 @@ def test_a_malformed_note_is_damage(folder: Path, model: PlaceModel, tmp_path: P
 def test_many_photos_of_2_to_1_give_one_note(model: PlaceModel, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     files = [
-        save_panorama(tmp_path / f"{n}.jpg", rng.integers(0, 256, (64, 128, 3), np.uint8), xmp=b"") for n in range(3)
+        save_panorama(tmp_path / f"{n}.jpg", rng.integers(0, 256, (256, 512, 3), np.uint8), xmp=b"") for n in range(3)
     ]
     records = [PhotoSource(str(file), file, HERE.latlon) for file in files]
     report = build_map(model, records, tmp_path / "ordinary.gpkg", progress=False)

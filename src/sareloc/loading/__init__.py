@@ -49,7 +49,7 @@ def read_images(
     if workers < 0:
         raise ArgumentError(f"workers must be 0 (read in this process) or more, found {workers}")
     records = (
-        record_of(image, f"image {row}" if isinstance(image, bytes) else None) for row, image in enumerate(images)
+        record_of(image, f"photo {row}" if isinstance(image, bytes) else None) for row, image in enumerate(images)
     )
     if workers:
         return enumerate(_read_with_workers(records, sizes, cut, digest, workers))

@@ -78,7 +78,7 @@ class ReadImage:
     @property
     def is_untagged_sphere(self) -> bool:
         """Whether a photo has the proportions of a full sphere and was used as an ordinary one."""
-        whole = self.panorama is None and self.view is None
+        whole = self.panorama is None and self.view is None and not self.note
         return whole and "#t=" not in self.name and looks_like_panorama(self.width, self.height)
 
     @property
