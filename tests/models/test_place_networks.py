@@ -47,8 +47,8 @@ def numbered(prefix: str, shapes: Shapes) -> Shapes:
     return {f"{prefix}{NUMBERED[first]}.{rest}": shapes[f"{first}.{rest}"] for first, _, rest in parts}
 
 
-def layer(name: str, *shape: int, bias: bool = True) -> Shapes:
-    return {f"{name}.weight": shape} | ({f"{name}.bias": shape[:1]} if bias else {})
+def layer(name: str, *shape: int) -> Shapes:
+    return {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
 
 
 def salad_shapes(
@@ -63,7 +63,7 @@ def salad_shapes(
 
 
 def mixvpr_shapes(channels: int, locations: int, out: int, depth: int, ratio: int, rows: int) -> Shapes:
-    shapes = {**layer("channel_proj", out, channels), **layer("row_proj", rows, locations, bias=False)}
+    shapes = {**layer("channel_proj", out, channels), **layer("row_proj", rows, locations)}
     for i in range(depth):
         shapes |= layer(f"mix.{i}.mix.0", locations) | layer(f"mix.{i}.mix.1", ratio * locations, locations)
         shapes |= layer(f"mix.{i}.mix.3", locations, ratio * locations)

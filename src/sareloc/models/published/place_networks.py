@@ -56,6 +56,7 @@ def load_cosplace(tensors: Tensors, path: str | Path) -> PlaceModel:
 def load_mixvpr(tensors: Tensors, path: str | Path) -> PlaceModel:
     """MixVPR: `backbone.model.*` with torchvision's names, `aggregator.mix.N.mix.*`, `channel_proj`, `row_proj`.
 
+    The published files have a bias in `row_proj`; in the first version of the authors' code it had none.
     A file has the number of locations of the feature map, but not its sides: the map is square.
     """
     layers, head = _under(tensors, "backbone.model."), _under(tensors, "aggregator.")
@@ -72,6 +73,7 @@ def load_mixvpr(tensors: Tensors, path: str | Path) -> PlaceModel:
         "depth": _count(head, r"mix\.(\d+)\.mix\.0\.weight"),
         "mlp_ratio": max(1, inner // locations),
         "rows": rows,
+        "row_bias": "row_proj.bias" in head,
     }
     size = side * MIXVPR_PX_PER_LOCATION * (2 if base.cut == "layer4" else 1)
     return _assemble("mixvpr", base, layers, "mixvpr", options, head, Preprocess(resize=(size, size)), path)
