@@ -97,6 +97,11 @@ def normalised(images: Tensor) -> Tensor:
     return (images.double() / 255 - MEAN[:, None, None]) / STD[:, None, None]
 
 
+def sharpened(state: State) -> State:
+    """The same file with assignments that decide, as trained ones do: nearly uniform ones hide differences."""
+    return {name: 4 * tensor if name.endswith("score.3.weight") else tensor for name, tensor in state.items()}
+
+
 def by_twin(head: Any, state: State, prefix: str, features: Tensor, token: Tensor | None = None) -> Tensor:
     """The descriptor of a slow twin of the head, from the part of a file under a prefix."""
     own = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
@@ -262,7 +267,7 @@ def test_boq_on_dinov2_computes_with_tokens_before_the_last_norm(size: tuple[int
 @pytest.mark.parametrize("size", SIZES)
 def test_salad_computes_what_the_authors_does(size: tuple[int, int], tmp_path: Path) -> None:
     shapes = under("backbone.model.", dinov2_shapes(TINY["dinov2-tiny"]))
-    state = random_tensors(shapes | under("aggregator.", salad_shapes(48, 4, 3, 2, 6)))
+    state = sharpened(random_tensors(shapes | under("aggregator.", salad_shapes(48, 4, 3, 2, 6))))
     torch.save(state, tmp_path / "dino_salad.ckpt")
     model, images = load_published(tmp_path / "dino_salad.ckpt"), pixels(size)
     seen = tokens_of(state, "backbone.model.", images)
@@ -277,7 +282,7 @@ def test_megaloc_computes_what_the_authors_does_from_both_files(
 ) -> None:
     shapes = under(prefix, dinov2_shapes(TINY["dinov2-tiny"]))
     shapes |= under("aggregator.agg.", salad_shapes(48, 4, 3, 2, 6)) | layer("aggregator.linear", 9, 4 * 3 + 2)
-    state = random_tensors(shapes)
+    state = sharpened(random_tensors(shapes))
     if prefix == "backbone.":  # the newer release has no mask token
         del state["backbone.mask_token"]
         save_file(state, tmp_path / "model")

@@ -78,7 +78,8 @@ def convert(
     """Write a network that others published as a checkpoint.
 
     The file is recognized by its tensors: MegaLoc, SALAD, BoQ, MixVPR, CosPlace, EigenPlaces, DINOv2, OpenIBL,
-    pytorch-NetVlad, deep-visual-geo-localization-benchmark, or NetVLAD's own release. Nothing in it is executed.
+    pytorch-NetVlad, Patch-NetVLAD, deep-visual-geo-localization-benchmark, or NetVLAD's own release. Nothing in it is
+    executed.
 
     Parameters
     ----------
