@@ -46,12 +46,11 @@ def load_openibl(tensors: Mapping[str, Tensor], path: str | Path, pca: str | Pat
     """
     known = (*_vlad_names("net_vlad."), "pca_layer.weight", "pca_layer.bias")
     refuse_unknown(tensors, ("base_model.base.",), known, path)
+    whitening = _whitening_of_layer(tensors, "pca_layer.", path, dims=4)
     if pca is not None:
-        if "pca_layer.weight" in tensors:
+        if whitening is not None:
             raise WeightsError(f"{path} has a whitening of its own (pca_layer): leave the file of PCA parameters out")
         whitening = _whitening_of_h5(existing_file(pca))
-    else:
-        whitening = _whitening_of_layer(tensors, "pca_layer.", path, dims=4)
     convolutions = _renamed(tensors, "base_model.base.")
     vlad = _vlad(tensors, "net_vlad.", path)
     preprocess = Preprocess(mean=MATCONVNET_MEAN, std=(1.0, 1.0, 1.0), scale=255.0)
