@@ -36,7 +36,7 @@ chromium:
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-liberation >/dev/null; } \
 		|| echo "chromium is not here and could not be installed: the page is not tested"
 
-test: .venv/ready-dev chromium ## the default tests: under five minutes on two cores
+test: .venv/ready-dev chromium ## the default tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
 
 # Extras are not installed for it: the folders of what needs them are left out, single tests are skipped, saying so.
