@@ -145,7 +145,7 @@ def test_a_map_gets_local_features_by_an_upgrade(name: str, own: Path, capsys: p
     report = run_json(capsys, "map", "upgrade", name, "--keypoints", "64", *QUICK)
     assert (report["added"], report["already"], report["unreadable"]) == (12, 0, [])
     told = run_json(capsys, "map", "info", name)
-    assert (told["manifest"]["format"], told["local_features"]["photos"]) == (3, 12)
+    assert (told["manifest"]["format"], told["local_features"]["photos"]) == (4, 12)
     after = PlaceMap(own / name)
     assert sorted(after.local_features(after.ids)) == list(range(1, 13))
     np.testing.assert_array_equal(after.descriptors(after.ids), before.descriptors(before.ids))

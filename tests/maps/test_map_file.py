@@ -10,6 +10,7 @@ import shutil
 import sqlite3
 import subprocess
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -67,6 +68,7 @@ def test_gdal_reads_the_map_without_a_warning(tmp_path: Path) -> None:
         "modified_ns",
         "descriptor_checksum",
         "photo_checksum",
+        "features_checksum",
     ]
     assert table["file"].tolist() == [f"{number:04d}.jpg" for number in range(5)]
     assert table["heading_deg"].tolist() == [0, 1, 2, 3, 4]
@@ -172,9 +174,19 @@ def test_every_change_draws_a_new_change_id(tmp_path: Path) -> None:
     assert all(re.fullmatch("[0-9a-f]{32}", change_id) for change_id in seen)
 
 
-def make_format_2(path: Path, count: int) -> Path:
-    """A map as earlier versions made them: without local features."""
+def make_format_3(path: Path, count: int) -> Path:
+    """A map as earlier versions made them: its local features are not bound to its photos."""
     make_map(path, count)
+    break_map(
+        path,
+        "ALTER TABLE photos DROP COLUMN features_checksum; UPDATE manifest SET value = '3' WHERE key = 'format'",
+    )
+    return path
+
+
+def make_format_2(path: Path, count: int) -> Path:
+    """A map as still earlier versions made them: without local features."""
+    make_format_3(path, count)
     break_map(
         path,
         "DROP TRIGGER photos_forget_features; DROP TABLE local_features; "
@@ -185,7 +197,7 @@ def make_format_2(path: Path, count: int) -> Path:
 
 
 def make_format_1(path: Path, count: int) -> Path:
-    """A map as still earlier versions made them: also without checksums and change id."""
+    """A map as the first versions made them: also without checksums and change id."""
     make_format_2(path, count)
     break_map(
         path,
@@ -207,11 +219,11 @@ def test_a_map_of_format_1_is_read_as_it_is_and_upgraded_when_written_to(tmp_pat
         np.testing.assert_allclose(vectors, unit_vectors(30), atol=1e-3)
     assert path.read_bytes() == before
     with open_map_file(path, write=True) as old, open_map_file(path, write=True) as twice:
-        assert old.manifest.format == twice.manifest.format == 3
+        assert old.manifest.format == twice.manifest.format == 4
         assert old.change_id() == twice.change_id() != ""
         assert old.add([photo(77)], unit_vectors(1)) == 1
     with open_map_file(path) as old, open_map_file(same) as new:
-        assert old.manifest.format == 3
+        assert old.manifest.format == 4
         assert old.checksums()[:30].tolist() == new.checksums().tolist()
         assert len(list(old.descriptors(old.photos()[0]))) == 1
 
@@ -472,8 +484,8 @@ def break_map(path: Path, sql: str) -> None:
     ("sql", "said"),
     [
         (
-            "UPDATE manifest SET value = '4' WHERE key = 'format'",
-            r"has format 4 \(made by sareloc .*\), this sareloc reads formats up to 3",
+            "UPDATE manifest SET value = '5' WHERE key = 'format'",
+            r"has format 5 \(made by sareloc .*\), this sareloc reads formats up to 4",
         ),
         ("DELETE FROM manifest WHERE key = 'format'", "has format None"),
         ("DELETE FROM manifest WHERE key = 'dim'", "its manifest has nothing as dim"),
@@ -494,6 +506,21 @@ def test_what_is_almost_a_map_is_told_so(tmp_path: Path, sql: str, said: str) ->
     break_map(path, sql)
     with pytest.raises(MapError, match=said):
         open_map_file(path)
+
+
+@pytest.mark.parametrize("make", [make_map, make_format_3, make_format_2])
+def test_a_format_that_was_set_back_is_named(tmp_path: Path, make: Callable[[Path, int], Path]) -> None:
+    """Else the checksums would not be checked, and the upgrade would add columns that exist."""
+    path = make(tmp_path / "town.gpkg", 3)
+    with open_map_file(path) as file:
+        made = file.manifest.format
+    for earlier in range(1, made):
+        break_map(path, f"UPDATE manifest SET value = '{earlier}' WHERE key = 'format'")
+        for write in (False, True):
+            with pytest.raises(MapError, match=f"says format {earlier}, and its tables are of format {made}.*sqlite3"):
+                open_map_file(path, write=write)
+    break_map(path, f"UPDATE manifest SET value = '{made}' WHERE key = 'format'")  # as told
+    assert verify_map(path) == []
 
 
 def test_what_is_no_map_is_told_so(tmp_path: Path) -> None:

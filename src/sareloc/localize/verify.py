@@ -103,11 +103,13 @@ class Verifier:
     """Verifies matches by the local features that a map holds. Safe from several threads.
 
     Features that the map does not hold are computed from the photo's file, and the most recently used 256 MiB of them
-    are cached. device: where features are extracted; default: the GPU if there is one.
+    are cached. device: where features are extracted; default: the GPU if there is one. Raises MapError if the map holds
+    local features of another extractor.
     """
 
     def __init__(self, place_map: PlaceMap, *, device: torch.device | str | None = None) -> None:
         self.place_map = place_map
+        place_map.local_features([])  # raises MapError before the first query
         self.extractor = LocalFeatureExtractor(device)
         self._lock = Lock()
         self._cache: OrderedDict[str, LocalFeatures] = OrderedDict()
