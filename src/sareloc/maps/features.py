@@ -18,8 +18,8 @@ from tqdm import tqdm
 from sareloc.arrays import Image, Ints
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.loading import load_images
-from sareloc.maps.store import Address, MapPhoto, MapStore, open_store, read_note, shown
-from sareloc.photos import content_digest, is_url, read_focal_35mm, stamp
+from sareloc.maps.store import Address, MapStore, open_store, read_note, shown
+from sareloc.photos import is_url, read_focal_35mm
 
 if TYPE_CHECKING:
     import torch
@@ -176,17 +176,18 @@ def add_missing_features(
     already, added, unreadable = store.count() - len(ids), 0, list[PhotoError]()
     if len(ids):
         extractor = LocalFeatureExtractor(device)
-        decoding: dict[int, tuple[int, Path]] = {}
+        decoding: dict[int, tuple[int, Path, bytes]] = {}
         ready: list[tuple[int, Path, Image]] = []
 
         def paths() -> Iterator[Path]:
-            for row, (photo_id, path) in enumerate(_readable(store, ids, unreadable)):
-                decoding[row] = photo_id, path
-                yield path
+            for row, found in enumerate(_files(store, ids, unreadable)):
+                decoding[row] = found
+                yield found[1]
 
         with tqdm(total=len(ids), desc="features", unit="photo", disable=None if progress else True) as bar:
-            for row, image in load_images(paths(), feature_size, workers=workers):
-                photo_id, path = decoding.pop(row)
+            images = load_images(paths(), feature_size, workers=workers, sha256_of=lambda row: decoding[row][2])
+            for row, image in images:
+                photo_id, path, _ = decoding.pop(row)
                 if isinstance(image, PhotoError):
                     unreadable.append(image)
                 else:
@@ -207,32 +208,15 @@ def _checked_device(name: torch.device | str | None) -> torch.device | str:
     return name if isinstance(name, str) and name in RUNTIME_DEVICES else find_device(name)
 
 
-def _readable(store: MapStore, ids: Ints, unreadable: list[PhotoError]) -> Iterator[tuple[int, Path]]:
-    """The ids and paths of the photos whose files are as they were when they were added; the others are listed."""
+def _files(store: MapStore, ids: Ints, unreadable: list[PhotoError]) -> Iterator[tuple[int, Path, bytes]]:
+    """The ids, paths and contents of the photos that are files; the others are listed."""
     for first in range(0, len(ids), PAGE):
         for photo_id, photo in store.photos_of(ids[first : first + PAGE]).items():
-            path = store.photo_path(photo.file)
             if is_url(photo.file):
                 reason = "is a URL: local features are computed from files on this machine"
                 unreadable.append(PhotoError(photo.file, reason))
-            elif (wrong := _changed(photo, path)) is not None:
-                unreadable.append(PhotoError(path, wrong))
             else:
-                yield photo_id, path
-
-
-def _changed(photo: MapPhoto, path: Path) -> str | None:
-    """Why a file is not the photo that was added to the map; None if it is. It is read only if its stamp differs."""
-    found = stamp(path)
-    if found is None:
-        return "does not exist"
-    if found == (photo.size_bytes, photo.modified_ns):
-        return None
-    try:
-        same = content_digest(path) == photo.sha256
-    except PhotoError as error:
-        return error.reason
-    return None if same else 'has changed since it was added to the map: add it again with "sareloc map add"'
+                yield photo_id, store.photo_path(photo.file), photo.sha256
 
 
 def _write(
