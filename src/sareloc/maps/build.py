@@ -251,7 +251,7 @@ def sync_map(
 def make_report(
     tally: Tally, gone: tuple[str, ...], notes: tuple[str, ...], start: float, features: int
 ) -> BuildReport:
-    """The report of a tally; `notes`: other warnings; `start`: `time.monotonic` at the start."""
+    """The report of a tally; `notes`: other warnings; `start`: `time.monotonic` at the start; `features`: of files."""
     errors = tally.unreadable
     return BuildReport(
         added=tally.added,
@@ -264,7 +264,7 @@ def make_report(
         gone=gone,
         seconds=time.monotonic() - start,
         notes=tuple(dict.fromkeys((*notes, *tally.notes))),
-        features=features,
+        features=features + tally.features,
     )
 
 

@@ -80,6 +80,8 @@ class Tally:
     """Warnings about photos that were used."""
     panoramas: int = 0
     """360° photos of a stream; the other numbers count their views."""
+    features: int = 0
+    """Images of a stream whose local features were added with them."""
 
     @property
     def total(self) -> int:
@@ -104,6 +106,7 @@ class Tally:
         self.unreadable += other.unreadable
         self.notes += other.notes
         self.panoramas += other.panoramas
+        self.features += other.features
 
 
 def list_photos(given: Given, *, videos: bool = False) -> list[Path]:

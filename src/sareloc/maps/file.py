@@ -20,6 +20,7 @@ import os
 import secrets
 import shlex
 import sqlite3
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -71,18 +72,30 @@ ID_GAP = 2**32
 """A writer's ids begin after a random gap of up to this size: two maps that continue one backup share no new ids."""
 LAST_ID = 2**62
 SUFFIX = ".gpkg"
+SQLITE_SUFFIXES = ("-wal", "-shm", "-journal")
+"""Of the files that SQLite keeps beside a map while it is open, and after a kill."""
+REGULAR = "a file"
+KINDS = {
+    stat.S_IFREG: REGULAR,
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe (FIFO)",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 LARGEST_NUMBER = 60_000.0  # of a descriptor: indexes store half precision
 
 
 def map_file_exists(path: str | Path) -> bool:
     """Whether there is a file of this name. Raises ArgumentError if there is none and the name is not one of a map."""
     path = Path(path)
-    if not path.exists() and path.suffix.lower() != SUFFIX:
+    exists = _kind_of(path) is not None
+    if not exists and path.suffix.lower() != SUFFIX:
         raise ArgumentError(
             f"{path} is not a name for a map: a map is a GeoPackage, give a name that ends in {SUFFIX} (such as "
             f"{path.stem or 'city'}{SUFFIX}), or the address of a server (milvus://host:19530/city)"
         )
-    return path.exists()
+    return exists
 
 
 def name_in_map(map_path: str | Path, photo: Path) -> str:
@@ -97,10 +110,27 @@ def name_in_map(map_path: str | Path, photo: Path) -> str:
 def open_map_file(path: str | Path, write: bool = False) -> MapFile:
     """Open a map for reading, or also for writing. Raises MapError if the file is not a map of sareloc."""
     path = Path(path)
-    if not path.is_file():
-        what = "is a folder" if path.is_dir() else "does not exist"
-        raise MapError(f'map {path} {what}: build one with "sareloc map build PHOTOS --out {path.name}"')
+    kind = _kind_of(path)
+    if kind is None:
+        raise MapError(f'map {path} does not exist: build one with "sareloc map build PHOTOS --out {path.name}"')
+    if kind != REGULAR:
+        raise MapError(f"map {path} is {kind}, expected a file (.gpkg)")
+    for beside in (Path(f"{path}{suffix}") for suffix in SQLITE_SUFFIXES):
+        if (kind := _kind_of(beside)) not in (None, REGULAR):
+            raise MapError(f"map {path} cannot be opened: {beside} is {kind}, expected a file of SQLite: move it away")
     return MapFile(path, *gpkg.connect(path, write))
+
+
+def _kind_of(path: Path) -> str | None:
+    """What is at a path, such as "a folder"; None if nothing is. Raises MapError if that cannot be determined."""
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:  # the latter: a NUL character
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise MapError(f"map {shown(str(path))} cannot be opened: {str(reason).lower()}") from error
+    return KINDS.get(stat.S_IFMT(mode), "not a regular file")
 
 
 def open_or_create_map_file(path: str | Path, manifest: MapManifest) -> MapFile:

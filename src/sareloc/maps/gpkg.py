@@ -177,6 +177,8 @@ def _cause(path: Path, error: sqlite3.Error) -> str:
     said, name = str(error), getattr(error, "sqlite_errorname", "")
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return f"another process has been writing it for {WAIT_S:.0f} s: try again when it is done"
+    if name.startswith(("SQLITE_CANTOPEN", "SQLITE_IOERR")) and (reason := _why_unreadable(path)) is not None:
+        return f"it cannot be read: {reason}. Check its permissions and the disk"
     if name == "SQLITE_FULL" or (name.startswith("SQLITE_IOERR") and _is_full(path)):
         return "the disk is full. All committed photos are kept: free some space and run the same command again"
     if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):
@@ -190,6 +192,18 @@ def _cause(path: Path, error: sqlite3.Error) -> str:
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_IOERR")):
         return f"it is damaged, or the disk is ({said}): build it again, or restore a backup"
     return said
+
+
+def _why_unreadable(path: Path) -> str | None:
+    """The system's error of reading a file, which SQLite does not tell; None if it can be read or does not exist."""
+    try:
+        with path.open("rb") as file:
+            file.read(16)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return str(error.strerror).lower()
+    return None
 
 
 def _is_full(path: Path) -> bool:

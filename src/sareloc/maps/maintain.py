@@ -190,8 +190,8 @@ def compact_map(address: Address) -> tuple[int, int]:
 def compact_file(path: str | Path) -> tuple[int, int]:
     """`compact_map` of a map file."""
     where = Path(path)
-    before = where.stat().st_size if where.is_file() else 0
     with open_map_file(where, write=True) as file:
+        before = where.stat().st_size
         file.compact()
     return before, where.stat().st_size
 
