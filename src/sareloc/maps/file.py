@@ -548,8 +548,9 @@ def is_bound(photo_id: int, sha256: object, checksum: object, bound: object) -> 
     """Whether local features with this checksum are those of the photo; True if `bound` is None, as in format 3."""
     if bound is None:
         return True
-    valid = isinstance(sha256, bytes) and type(checksum) is int
-    return valid and features_checksum(photo_id, sha256, checksum) == bound
+    if not (isinstance(sha256, bytes) and isinstance(checksum, int)):
+        return False
+    return features_checksum(photo_id, sha256, checksum) == bound
 
 
 def _drop_replaced(sql: sqlite3.Connection, photo: MapPhoto | Entry) -> list[bytes]:
