@@ -112,7 +112,7 @@ def test_local_features_are_stored_and_completed_after_an_interruption(model: Pl
         ids = next(iter(store.pages()))[0]
         store.query("DELETE FROM local_features WHERE fid = ?", (int(ids[0]),))  # type: ignore[attr-defined]
     report = maps.build_map(model, stream(40), path)
-    assert (report.added, report.already) == (8, 32)
+    assert (report.added, report.already, report.features) == (8, 32, 9)
     with open_store(path) as store:
         assert len(store.ids_without_features()) == 0
     assert map_info(path).photos == 40

@@ -223,8 +223,9 @@ class Describer:
     def _describe(self, found: Sequence[Found], files: Sequence[Path], tally: Tally) -> Done:
         vectors = np.zeros((len(found), self._work.dim), dtype=np.float32)
         described = np.zeros(len(found), dtype=bool)
-        work = self._work
-        for part in describe(self._model, files, batch=work.batch, workers=work.decoders, dim=work.dim, progress=False):
+        digests, work = [photo.sha256 for _, photo in found], self._work
+        options: dict[str, Any] = {"batch": work.batch, "workers": work.decoders, "dim": work.dim}
+        for part in describe(self._model, files, digests=digests, **options, progress=False):
             vectors[part.rows], described[part.rows] = part.descriptors, True
             tally.notes += [f"{found[row][0]}: {TRUNCATED}" for row in part.rows if is_truncated(file_of(files[row]))]
             tally.unreadable += [PhotoError(found[row][0], error.reason) for row, error in part.errors.items()]

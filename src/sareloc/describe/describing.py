@@ -157,17 +157,21 @@ def describe(
     dim: int | None = None,
     progress: bool = True,
     compiled: bool | None = None,
+    digests: Sequence[bytes] | None = None,
 ) -> Iterator[Described]:
     """Describe photo files, batch by batch, with a few batches of images in memory whatever the number of photos.
 
     Images of equal size are described together: each photo comes once, but if sizes differ not in the order of the
     files. workers: number of processes that decode. dim: keep the first `dim` coordinates; default: all. progress: show
-    a progress bar, on a terminal. compiled: use torch.compile; default: on a GPU, from 500,000 photos on.
+    a progress bar, on a terminal. compiled: use torch.compile; default: on a GPU, from 500,000 photos on. digests: the
+    `content_digest` of each photo; one whose content is another by now is an error.
     """
     if compiled is None:
         compiled = len(paths) >= COMPILE_FROM
     with tqdm(total=len(paths), desc="describe", unit="photo", disable=None if progress else True) as bar:
-        groups = _groups(load_images(paths, model.preprocess.resizing, workers=workers), batch)
+        known = None if digests is None else digests.__getitem__
+        loaded = load_images(paths, model.preprocess.resizing, workers=workers, sha256_of=known)
+        groups = _groups(loaded, batch)
         for (rows, errors), vectors in encode_batches(model, groups, batch=batch, dim=dim, compiled=compiled):
             bar.update(len(rows) + len(errors))
             yield Described(rows, vectors, errors)

@@ -2,7 +2,8 @@
 
 Messages between a thread of the caller and its worker:
 
-    thread -> worker   [path, interpolation, or null to keep its size] as a line of JSON, up to `DEPTH` before a reply
+    thread -> worker   [path, its digest or null, interpolation or null to keep its size] as a line of JSON, up to
+                       `DEPTH` before a reply
     worker -> thread   for each in turn: SIZE, height, width of the upright photo, for a size that it has not seen
     thread -> worker   ... then the target [height, width], or [0, 0] to skip the photo, as a line of JSON
     worker -> thread   IMAGE, height, width; or ERROR, length, 0 and [photo, reason] in JSON
@@ -35,7 +36,7 @@ import numpy.typing as npt
 
 from sareloc.errors import ArgumentError, PhotoError, SarelocError
 from sareloc.photos.decoding import Resizing, SizeRule, interpolation_of, target_size
-from sareloc.photos.images import decode
+from sareloc.photos.images import decode, decode_unchanged
 
 DEPTH = 3  # requests in flight for each worker, one of them being decoded; as many shared buffers
 READY, SIZE, IMAGE, ERROR = range(4)
@@ -100,10 +101,11 @@ def serve(files: list[int]) -> None:
         reply(READY, 0, 0)
         number = 0
         while True:
-            path, interpolation = early.popleft() if early else read()
+            path, digest, interpolation = early.popleft() if early else read()
             number += 1
+            size = None if interpolation is None else Resizing(request_size, interpolation)
             try:
-                image = decode(path, size=None if interpolation is None else Resizing(request_size, interpolation))
+                image = load_image(path, None if digest is None else bytes.fromhex(digest), size)
             except PhotoError as error:
                 message = json.dumps([error.photo, error.reason]).encode()
                 reply(ERROR, len(message), 0, message)
@@ -116,6 +118,11 @@ def serve(files: list[int]) -> None:
                 reply(IMAGE, height, width, image.data)
     except BrokenPipeError:
         os._exit(0)  # the caller has ended
+
+
+def load_image(path: str, sha256: bytes | None, size: SizeRule | None) -> npt.NDArray[np.uint8]:
+    """The image at an address, which must have this content if `sha256` is given."""
+    return decode(path, size=size) if sha256 is None else decode_unchanged(path, sha256, size=size)
 
 
 Loaded = npt.NDArray[np.uint8] | PhotoError
@@ -135,6 +142,8 @@ class Request:
     """A photo to decode, and its future result."""
 
     path: str
+    sha256: bytes | None = None
+    """The content that it must have; None: any."""
     loaded: Future[Loaded] = field(default_factory=Future)
     deaths: int = 0
     """Workers that died while they decoded it."""
@@ -223,7 +232,7 @@ class Worker:
             self._start()
         interpolation = None if self._size is None else interpolation_of(self._size)
         for photo in list(pending)[self._sent - self._answered :]:
-            self._send([photo.path, interpolation])
+            self._send([photo.path, None if photo.sha256 is None else photo.sha256.hex(), interpolation])
             self._sent += 1
         path = pending[0].path
         kind, first, second = self._reply()

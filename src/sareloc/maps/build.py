@@ -251,7 +251,7 @@ def sync_map(
 def make_report(
     tally: Tally, gone: tuple[str, ...], notes: tuple[str, ...], start: float, features: int
 ) -> BuildReport:
-    """The report of a tally; `notes`: other warnings; `start`: `time.monotonic` at the start."""
+    """The report of a tally; `notes`: other warnings; `start`: `time.monotonic` at the start; `features`: of files."""
     errors = tally.unreadable
     return BuildReport(
         added=tally.added,
@@ -264,7 +264,7 @@ def make_report(
         gone=gone,
         seconds=time.monotonic() - start,
         notes=tuple(dict.fromkeys((*notes, *tally.notes))),
-        features=features,
+        features=features + tally.features,
     )
 
 
@@ -357,9 +357,10 @@ class _Adding:
         if self.dry_run or not new:
             tally.count_written([photo for _, photo in new], len(new))
             return
-        files, dim = [path for path, _ in new], self.target.manifest.dim
+        files, digests = [path for path, _ in new], [photo.sha256 for _, photo in new]
+        options: dict[str, Any] = {"batch": self.batch, "workers": self.workers, "dim": self.target.manifest.dim}
         assert self._describer is not None
-        for part in describe(self._describer, files, batch=self.batch, workers=self.workers, dim=dim, progress=False):
+        for part in describe(self._describer, files, digests=digests, **options, progress=False):
             photos = [new[row][1] for row in part.rows]
             if photos:
                 tally.count_written(photos, self.target.open().add(photos, part.descriptors))

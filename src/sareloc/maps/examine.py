@@ -32,6 +32,7 @@ from sareloc.photos.finding import (
     remote_stamp,
     turned,
 )
+from sareloc.photos.images import CHANGED, read_identity
 from sareloc.photos.sidecars import find_takeout_json
 from sareloc.photos.tables import counted
 from sareloc.photos.track_geotags import TrackOptions, geotags_by_options
@@ -79,6 +80,8 @@ class Tally:
     """Warnings about photos that were used."""
     panoramas: int = 0
     """360° photos of a stream; the other numbers count their views."""
+    features: int = 0
+    """Images of a stream whose local features were added with them."""
 
     @property
     def total(self) -> int:
@@ -103,6 +106,7 @@ class Tally:
         self.unreadable += other.unreadable
         self.notes += other.notes
         self.panoramas += other.panoramas
+        self.features += other.features
 
 
 def list_photos(given: Given, *, videos: bool = False) -> list[Path]:
@@ -208,14 +212,18 @@ def read_beside(photo: Path) -> Geotag | None:
 
 def examine(photo: Path, name: str, table: Mapping[str, Geotag]) -> MapPhoto | None:
     """What a map stores of a photo; None if its position is unknown. Raises PhotoError if the photo cannot be read."""
+    before = read_identity(photo)
     width, height = image_size(photo)
     geotag = tabled(photo, table) or read_geotag(photo)
     if geotag is None:
         return None
-    found = stamp(photo)  # before reading the content: the next run notices a change in between
+    found = stamp(photo)
     if found is None:
         raise PhotoError(photo, "does not exist any more")
-    return MapPhoto(name, geotag, width, height, content_digest(photo), *found)
+    digest = content_digest(photo)
+    if read_identity(photo) != before:
+        raise PhotoError(photo, CHANGED)
+    return MapPhoto(name, geotag, width, height, digest, *found)
 
 
 def set_aside(

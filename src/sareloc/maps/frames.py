@@ -117,7 +117,10 @@ def add_frames(
     extractor: LocalFeatureExtractor | None,
     keypoints: int,
 ) -> None:
-    """Add images to a map, and count them. `extractor`: of the local features; None: they are not stored."""
+    """Add images to a map, and count them and their local features.
+
+    `extractor`: of the local features; None: they are not stored.
+    """
     images = {photo.sha256: source for source, photo in frames}
     new, changed = pick_new(
         ((photo.file, photo) for _, photo in frames), store, store.entries([photo.file for _, photo in frames]), tally
@@ -130,7 +133,7 @@ def add_frames(
         dim = None if store.manifest.dim == model.dim else store.manifest.dim
         tally.count_written(photos, store.add(photos, model.encode(pixels, dim=dim, batch=batch).numpy()))
     if extractor is not None:
-        _add_features(store, images, extractor, keypoints)
+        tally.features += _add_features(store, images, extractor, keypoints)
 
 
 def _is_sphere(source: PhotoSource) -> bool:
@@ -157,8 +160,8 @@ def _examine(source: PhotoSource, geotag: Geotag, size: SizeRule) -> MapPhoto:
 
 def _add_features(
     store: MapStore, images: dict[bytes, PhotoSource], extractor: LocalFeatureExtractor, keypoints: int
-) -> None:
-    """Extract and store the local features of the images, by content, that have none in the map."""
+) -> int:
+    """Extract and store the local features of the images, by content, that have none in the map; returns how many."""
     from sareloc.geometry.local_features import feature_size, focal_px_of, pack_features
 
     ids = {entry.photo_id: digest for digest, entry in store.known(list(images)).items()}
@@ -169,7 +172,7 @@ def _add_features(
         pack_features(replace(features, focal_px=focal_px_of(_focal_35mm(source), features.size)))
         for features, source in zip(found, missing.values(), strict=True)
     ]
-    store.write_features(np.array(list(missing), dtype=np.int64), blobs)
+    return store.write_features(np.array(list(missing), dtype=np.int64), blobs)
 
 
 def _focal_35mm(source: PhotoSource) -> float | None:

@@ -14,6 +14,8 @@ from sareloc.photos.finding import Stamp, fitting_ns
 from sareloc.photos.videos import decode_frame, read_video
 from sareloc.photos.views import read_view
 
+CHANGED = "has changed since it was examined: add it again"
+
 
 def decode(
     source: Source, *, size: SizeRule | None = None, name: str | None = None, max_pixels: int = MAX_PIXELS
@@ -30,6 +32,33 @@ def decode(
         if address.time_s is not None:
             return decode_frame(address.file, address.time_s, size=size, name=label, max_pixels=max_pixels)
     return decode_photo(source, size=size, name=name, max_pixels=max_pixels)
+
+
+def decode_unchanged(path: str | Path, sha256: bytes, *, size: SizeRule | None = None) -> arrays.Image:
+    """As `decode`, of the image at an address whose `content_digest` was this one.
+
+    Raises PhotoError if the content that is decoded is another, or changes meanwhile.
+    """
+    before = read_identity(path)
+    if content_digest(path) != sha256:
+        raise PhotoError(path, CHANGED)
+    image = decode(path, size=size)
+    if read_identity(path) != before:
+        raise PhotoError(path, CHANGED)
+    return image
+
+
+def read_identity(path: str | Path) -> tuple[int, int, int] | None:
+    """Size and times of the file at an address; None if there is no such file.
+
+    Differs from earlier if the content was changed in between, also if the modification time was set back: every change
+    sets the time of the last status change, which no program can choose.
+    """
+    try:
+        status = file_of(path).stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def image_size(path: str | Path) -> tuple[int, int]:
@@ -62,7 +91,7 @@ def content_digest(path: str | Path) -> bytes:
     address = parse_address(path)
     if not address.fragment:
         return _digest(address.file)
-    return part_digest(_digest_once(address.file, stamp(address.file)), address.fragment)
+    return part_digest(_digest_once(address.file, read_identity(address.file)), address.fragment)
 
 
 def part_digest(whole: bytes, fragment: str) -> bytes:
@@ -79,6 +108,6 @@ def _digest(file: Path) -> bytes:
 
 
 @lru_cache(maxsize=64)
-def _digest_once(file: Path, _stamp: Stamp | None) -> bytes:
-    """The digest of a file that holds many images; read again when its stamp changes."""
+def _digest_once(file: Path, _identity: tuple[int, int, int] | None) -> bytes:
+    """The digest of a file that holds many images; read again when its identity changes."""
     return _digest(file)

@@ -211,7 +211,7 @@ def read_view(
     if not isinstance(source, str | Path):
         return cut_view(load(), view, height, width)
     status = os.stat(source)
-    key = (os.path.abspath(source), status.st_size, status.st_mtime_ns, reduced)
+    key = (os.path.abspath(source), status.st_size, status.st_mtime_ns, status.st_ctime_ns, reduced)
     pixels = _CACHE.get(key)
     if pixels is None:
         pixels = load()
