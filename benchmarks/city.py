@@ -16,14 +16,15 @@ import json
 import platform
 import sys
 import time
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
-from sareloc.city import Poses, city_places, draw_scene, make_scene
+from sareloc.city import CityPlaces, Poses, city_places, draw_scene, make_scene
 
 
-def seconds(work, device: torch.device) -> float:
+def seconds(work: Callable[[], object], device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize()
     start = time.perf_counter()
@@ -33,8 +34,9 @@ def seconds(work, device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-def compare(town, moments, poses: Poses, height: int, width: int, device: torch.device) -> dict[str, float | int]:
-    drawn = [draw_scene(make_scene(town, moments, d), poses, height, width).cpu().int() for d in ("cpu", device)]
+def compare(city: CityPlaces, poses: Poses, height: int, width: int, device: torch.device) -> dict[str, float | int]:
+    scenes = [make_scene(city.town, city.views.moments, where) for where in ("cpu", device)]
+    drawn = [draw_scene(scene, poses, height, width).cpu().int() for scene in scenes]
     apart = (drawn[0] - drawn[1]).abs().amax(1)
     return {
         "views": len(poses),
@@ -78,7 +80,7 @@ def main() -> None:
     if device.type == "cuda":
         report["gpu_memory_gib"] = round(torch.cuda.max_memory_allocated(device) / 2**30, 2)
         some = poses.take(range(min(args.compare, count)))
-        report["differs"] = compare(city.town, city.views.moments, some, height, width, device)
+        report["differs"] = compare(city, some, height, width, device)
     print(json.dumps(report))
 
 

@@ -112,7 +112,7 @@ def from_files(ways: dict[str, PlaceModel], paths: list[Path], args: argparse.Na
 
     def work(way: PlaceModel, compiled: bool) -> Callable[[], object]:
         knobs = {"batch": args.batch, "workers": args.workers, "progress": False, "compiled": compiled}
-        return lambda: deque(describe(way, paths, **knobs), maxlen=0)  # type: ignore[arg-type]
+        return lambda: deque(describe(way, paths, **knobs), maxlen=0)
 
     chosen = {name: work(way, False) for name, way in ways.items() if name not in ("others", "float32")}
     if "sareloc" in ways and torch.cuda.is_available():

@@ -77,7 +77,8 @@ def draw_blocks(
 
     def views_of(places: Vectors) -> Vectors:
         seen = places + np.float32(np.sqrt(walk.view_share)) * gaussians(len(places)) * view
-        return (seen / np.linalg.norm(seen, axis=1, keepdims=True)).astype(np.float32)
+        unit: Vectors = (seen / np.linalg.norm(seen, axis=1, keepdims=True)).astype(np.float32)
+        return unit
 
     common = np.sqrt(walk.common_share) * gaussians(1) * structure
     parts = [

@@ -88,11 +88,11 @@ def draw_town(photos: int) -> Places:
     """A square town of this density, with a tenth as many queries."""
     rng = np.random.default_rng(0)
     side_m = (photos * np.pi * 25**2 / NEAR_25_M) ** 0.5
-    sets = [
+    database, queries = (
         PhotoSet(Path(), tuple(map(str, range(count))), Positions.from_local(rng.uniform(0, side_m, (count, 2))))
         for count in (photos, photos // 10)
-    ]
-    return Places("square", "train", *sets)
+    )
+    return Places("square", "train", database, queries)
 
 
 def half_unit(count: int, rng: torch.Generator) -> Tensor:

@@ -18,11 +18,12 @@ def judge(fixes: list[Fix], truth: np.ndarray, strangers: list[Fix]) -> dict[str
     """Of fixes that were made with no lower limit to their confidence; strangers: of out-of-map photos."""
     first = distance_m([fix.matches[0].latlon for fix in fixes], truth)
     judged = judge_fixes(fixes, truth, strangers=strangers)
+    kept = judged.correct_and_answered
     return {
         "recall@1": 100 * float((first <= HIT_M).mean()),
         "fix_right": judged.correct,
         "fix_median_m": float(np.median(fix_errors_m(fixes, truth))),
-        "right_kept": 100 * judged.correct_and_answered / judged.correct if judged.correct else None,
+        "right_kept": 100 * kept / judged.correct if judged.correct and kept is not None else None,
         "sure_right": judged.answers_correct,
         "others_rejected": judged.strangers_rejected,
         "ece": judged.calibration_error,
@@ -33,7 +34,7 @@ def right_ones(fixes: list[Fix], truth: np.ndarray) -> np.ndarray:
     return fix_errors_m(fixes, truth) <= HIT_M
 
 
-def gain(right: np.ndarray, against: np.ndarray, groups: np.ndarray | None = None) -> dict[str, float]:
+def gain(right: np.ndarray, against: np.ndarray, groups: np.ndarray | None = None) -> dict[str, float | None]:
     """By how many points more fixes are right, with the interval."""
     more = 100 * (right.astype(float) - against)
     low, high = interval(more, groups)

@@ -26,16 +26,18 @@ from pathlib import Path
 import numpy as np
 import torch
 from benchmarks.judged_fixes import gain, judge, right_ones
+from benchmarks.measuring import only
 from benchmarks.walks import measure_walks
 
 from sareloc.city import city_places, draw_pixels, draw_places
 from sareloc.evaluation import judge_fixes
-from sareloc.localize import Localizer, Search
+from sareloc.localize import Fix, Localizer, Search
 from sareloc.localize.calibrate import calibrate
 from sareloc.maps import PlaceMap, build_map
 from sareloc.models import PlaceModel, off_the_shelf, open_checkpoint, save_checkpoint
 from sareloc.photos import decode, find_photos, read_geotag
 
+Row = dict[str, float | None]
 OPTIONS = {
     "plain": Search(),
     "one match": Search(candidates=1),
@@ -48,7 +50,8 @@ def make_model(args: argparse.Namespace, work: Path) -> PlaceModel:
     if not path.exists():
         city = city_places(args.seed, args.town, "train")
         rows = np.random.default_rng(0).permutation(len(city.views.database))[:400]
-        images = draw_pixels(city, *args.photo, rows=rows).permute(0, 2, 3, 1).numpy()
+        height, width = args.photo
+        images = draw_pixels(city, height, width, rows=rows).permute(0, 2, 3, 1).numpy()
         save_checkpoint(off_the_shelf(list(images), np.random.default_rng(0), dim=args.dim, size=args.photo), path)
     return open_checkpoint(path)
 
@@ -57,25 +60,26 @@ def other_town(args: argparse.Namespace, count: int) -> list[np.ndarray]:
     city = city_places(args.seed, args.town, "val")
     first = len(city.views.database)
     rows = np.arange(first, min(first + count, len(city.poses)))
-    return list(draw_pixels(city, *args.photo, rows=rows).permute(0, 2, 3, 1).numpy())
+    height, width = args.photo
+    return list(draw_pixels(city, height, width, rows=rows).permute(0, 2, 3, 1).numpy())
 
 
 def measure(
     localizer: Localizer, images: list[np.ndarray], truth: np.ndarray, others: list[np.ndarray]
-) -> tuple[dict, np.ndarray]:
+) -> tuple[Row, np.ndarray]:
     """What is told of an option, and which of its fixes are right."""
     localizer.localize(images[0])  # fills the cache of local features
     start = time.perf_counter()
-    fixes = localizer.localize_many(images, top=1)
+    fixes = only(Fix, localizer.localize_many(images, top=1))
     seconds = time.perf_counter() - start
-    strangers = localizer.localize_many(others, top=1)
+    strangers = only(Fix, localizer.localize_many(others, top=1))
     told = judge(fixes, truth, strangers)
     return told | {"ms_a_photo": 1000 * seconds / len(images)}, right_ones(fixes, truth)
 
 
 def measure_calibration(
     model: PlaceModel, path: Path, photos: list[Path], truth: np.ndarray, others: list[np.ndarray], search: Search
-) -> dict[str, dict]:
+) -> dict[str, Row]:
     """Calibrate a copy of the map on every other query; judge on the rest and as many photos of the other town."""
     copy = path.with_name("calibrated.gpkg")
     shutil.copy(path, copy)
@@ -84,15 +88,15 @@ def measure_calibration(
     found = {}
     for name, city in (("by the map itself", path), (photos_or_kept, copy)):
         localizer = Localizer(model, PlaceMap(city), search, min_confidence=0)
-        fixes = localizer.localize_many(photos[1::2], top=1)
-        strangers = localizer.localize_many(others[: len(fixes)], top=1)
+        fixes = only(Fix, localizer.localize_many(photos[1::2], top=1))
+        strangers = only(Fix, localizer.localize_many(others[: len(fixes)], top=1))
         held = judge_fixes(fixes, truth[1::2]).answers_in_radius
         told = judge(fixes, truth[1::2], strangers)
         found[f"{search.name}, calibrated {name}"] = told | {"answers_in_radius": held}
     return found
 
 
-def print_table(rows: dict[str, dict[str, float]]) -> None:
+def print_table(rows: dict[str, Row]) -> None:
     columns = list(next(iter(rows.values())))
     print("| " + " | ".join(["option", *columns]) + " |")
     print("|" + "---|" * (len(columns) + 1))
@@ -135,13 +139,13 @@ def main() -> None:
         options[name] = told | gain(right, first)
         print_table({name: options[name]})
     walks = measure_walks(model, place_map, args) if args.walks else {}
-    calibration = {}
+    calibration: dict[str, Row] = {}
     for search in (Search(verify=0), Search(verify=20)):
         calibration |= measure_calibration(model, path, photos, truth, others, search)
     for table in (options, walks, calibration):
         if table:
             print_table(table)
-    told = {
+    report = {
         "benchmark": "localize_options",
         "town": {"size": args.town, "seed": args.seed, "photos": len(place_map), "queries": len(photos)},
         "others": len(others),
@@ -154,7 +158,7 @@ def main() -> None:
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
         "command": " ".join(sys.argv),
     }
-    print(json.dumps(told))
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":

@@ -6,10 +6,13 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+
+T = TypeVar("T")
 
 
 def machine() -> str:
@@ -32,6 +35,17 @@ def about() -> dict[str, Any]:
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
     }
+
+
+def only(kind: type[T], found: Iterable[object]) -> list[T]:
+    """What was found, all of one kind, such as fixes; raises an error that is among it."""
+    kept = []
+    for one in found:
+        if isinstance(one, Exception):
+            raise one
+        assert isinstance(one, kind), f"a {kind.__name__} was expected: found a {type(one).__name__}"
+        kept.append(one)
+    return kept
 
 
 def memory_mb(which: str = "VmRSS") -> int:

@@ -25,12 +25,12 @@ from sareloc.milvus.store import MilvusStore
 
 def finish_index(collection: MilvusCollection) -> None:
     """Wait until all vectors are searched by the index; what came last is not, for a while."""
-    connection, collection = collection.connection, collection.connection.address.collection
+    connection, name = collection.connection, collection.connection.address.collection
     collection.seal()
-    while connection.ask("describe_index", collection_name=collection, index_name="vector")["pending_index_rows"]:
+    while connection.ask("describe_index", collection_name=name, index_name="vector")["pending_index_rows"]:
         time.sleep(0.5)
-    connection.ask("release_collection", collection_name=collection)
-    connection.ask("load_collection", collection_name=collection)
+    connection.ask("release_collection", collection_name=name)
+    connection.ask("load_collection", collection_name=name)
 
 
 def measure(address: str, photos: int, walk: str, index: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -55,7 +56,11 @@ def loop_form(layer: NetVLAD, features: Tensor) -> Tensor:
     return normalised(torch.stack(clusters, dim=1))
 
 
-FORMS = {"matrix (sareloc)": NetVLAD.forward, "loop": loop_form, "residual": residual_form}
+FORMS: dict[str, Callable[[NetVLAD, Tensor], Tensor]] = {
+    "matrix (sareloc)": NetVLAD.forward,
+    "loop": loop_form,
+    "residual": residual_form,
+}
 
 
 def step(form: str, layer: NetVLAD, features: Tensor) -> Tensor:

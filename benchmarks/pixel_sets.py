@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,6 +18,9 @@ from sareloc.loading import load_images
 from sareloc.models import PlaceModel
 from sareloc.training import TensorInputs
 from sareloc.training.data import frozen_features
+
+if TYPE_CHECKING:
+    from sareloc.city import CityPlaces
 
 SPLITS = ("train", "val", "test")
 HELD_OUT = 0.2
@@ -49,20 +53,26 @@ class PixelSets:
     def loaders(self) -> dict[str, Callable[[], Places]]:
         """How each set is made."""
         found: dict[str, Callable[[], Places]] = {
-            f"cambridge-{split}": lambda split=split: real_sets.cambridge(self.data, split) for split in SPLITS
+            f"cambridge-{split}": partial(real_sets.cambridge, self.data, split) for split in SPLITS
         }
         for name, pair in zip(("day", "light", "both"), real_sets.GARDENS_POINT_PAIRS, strict=True):
-            found[f"gardens-{name}"] = lambda pair=pair: real_sets.gardens_point(self.data, *pair)
+            found[f"gardens-{name}"] = partial(real_sets.gardens_point, self.data, *pair)
         found["tmbud-night"] = lambda: real_sets.tmbud_night_to_day(self.data)
         found["tmbud-east-day"] = lambda: real_sets.tmbud_east(self.data, "DAY")
         found["tmbud-east-night"] = lambda: real_sets.tmbud_east(self.data, "NIGHT")
         found["landmarks-test"] = lambda: real_sets.landmarks(self.data)
-        for name, whole in (("tmbud", real_sets.tmbud_west), ("landmarks", lambda d: real_sets.landmarks(d, "train"))):
-            found[f"{name}-train"] = lambda whole=whole: real_sets.hold_out(whole(self.data), HELD_OUT)[0]
-            found[f"{name}-val"] = lambda whole=whole: real_sets.hold_out(whole(self.data), HELD_OUT)[1]
+        for part, split in enumerate(("train", "val")):
+            found[f"tmbud-{split}"] = partial(self._held_out, real_sets.tmbud_west, part)
+            found[f"landmarks-{split}"] = partial(self._held_out, partial(real_sets.landmarks, split="train"), part)
         for split in SPLITS if self.city != "none" else ():
-            found[f"city-{split}"] = lambda split=split: self._city(split).places
+            found[f"city-{split}"] = partial(self._city_places, split)
         return found
+
+    def _held_out(self, whole: Callable[[Path], Places], part: int) -> Places:
+        return real_sets.hold_out(whole(self.data), HELD_OUT)[part]
+
+    def _city_places(self, split: str) -> Places:
+        return self._city(split).places
 
     def places(self, name: str) -> Places:
         """The set of this name; with "+" at its end, every photo of it also asks; with "-", none does."""
@@ -93,7 +103,7 @@ class PixelSets:
             return held[: len(self.places(name).database)]
         return torch.cat([held, held]) if name.endswith("+") else held
 
-    def _city(self, split: str):
+    def _city(self, split: str) -> CityPlaces:
         from sareloc.city import city_places
 
         return city_places(self.city_seed, self.city, split)

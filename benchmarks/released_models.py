@@ -114,7 +114,7 @@ def judge(whole: torch.Tensor, places: Places) -> dict[str, dict[str, float]]:
     return found
 
 
-def print_tables(columns: dict[str, dict]) -> None:
+def print_tables(columns: dict[str, dict[str, dict[str, dict[str, float]]]]) -> None:
     """A table for each dimension: recall@1/5/10, or mAP@100, by set and model."""
     for dim in map(str, DIMS):
         print(f"\n{dim} dimensions\n\n| set | " + " | ".join(columns) + " |")
@@ -148,7 +148,7 @@ def main() -> None:
     if args.weights:
         shelf = off_the_shelf(sets, tuple(args.trained_on), args.weights, parse_size(args.size), args.workers)
         models.insert(0, ("off the shelf", shelf))
-    columns: dict[str, dict] = {}
+    columns: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
     for (name, model), size in product(models, args.resize):
         if size:
             name, model.preprocess = f"{name} {size}", replace(model.preprocess, resize=parse_size(size))

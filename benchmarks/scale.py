@@ -82,7 +82,7 @@ def exact(vectors: Vectors, queries: Vectors, sizes: list[int]) -> dict[int, Int
 
 
 def make_index(vectors: Vectors, codes: str, lists: int) -> Any:
-    index = faiss.index_factory(DIM, f"IVF{lists},{codes}", faiss.METRIC_L2)
+    index: Any = faiss.index_factory(DIM, f"IVF{lists},{codes}", faiss.METRIC_L2)
     index.by_residual = codes == "RaBitQ"  # one table of distances for all lists, rather than one for each
     index.cp.niter = 10
     wanted = np.random.default_rng(1).choice(len(vectors), TRAINING_PER_LIST * lists, replace=False)

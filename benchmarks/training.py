@@ -18,6 +18,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -42,8 +43,8 @@ def make_places(database: int, queries: int) -> Places:
     )
     at[3 * queries :, 1] = 1000 + 30 * np.arange(database - min(database, 3 * queries))
     asked = np.stack([30.0 * np.arange(queries), np.zeros(queries)], axis=1)
-    sets = [PhotoSet(".", tuple(map(str, range(len(xy)))), Positions.from_local(xy)) for xy in (at, asked)]  # type: ignore[arg-type]
-    return Places("street", "train", *sets)
+    photos, askers = (PhotoSet(Path(), tuple(map(str, range(len(xy)))), Positions.from_local(xy)) for xy in (at, asked))
+    return Places("street", "train", photos, askers)
 
 
 # --- the other way -------------------------------------------------------------------------------------------------
@@ -54,8 +55,8 @@ class ResidualNetVLAD(nn.Module):
 
     def __init__(self, model: PlaceModel) -> None:
         super().__init__()
-        self.assign = nn.Parameter(model.aggregation.assign.detach().clone())  # type: ignore[operator, union-attr]
-        self.centres = nn.Parameter(model.aggregation.centres.detach().clone())  # type: ignore[operator, union-attr]
+        self.assign = nn.Parameter(model.aggregation.assign.detach().clone())  # type: ignore[operator]
+        self.centres = nn.Parameter(model.aggregation.centres.detach().clone())  # type: ignore[operator]
 
     def forward(self, features: Tensor) -> Tensor:
         x = F.normalize(features, dim=1).flatten(2)  # (B, D, S)
@@ -80,7 +81,8 @@ class OtherWay:
 
     def describe(self, rows: Tensor) -> Tensor:
         floats = self.model.preprocess.normalise(self.pixels[rows])
-        return self.pool(self.model.backbone(floats))
+        described: Tensor = self.pool(self.model.backbone(floats))
+        return described
 
     def epoch(self) -> Iterator[None]:
         with torch.no_grad():

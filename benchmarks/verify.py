@@ -22,12 +22,13 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import real_sets
-from benchmarks.measuring import machine
+from benchmarks.measuring import machine, only
 
 from sareloc.datasets import Places, load_dataset
 from sareloc.datasets.places import PhotoSet, find_positives
@@ -53,9 +54,10 @@ COLUMNS = (
 
 def latlon_of(photos: PhotoSet) -> np.ndarray:
     """Degrees (N, 2): from the photos' own geotags, else from the positions of the set."""
-    tags = [read_geotag(photos.path(row)) for row in range(len(photos))]
-    if None not in tags:
+    tags = [tag for row in range(len(photos)) if (tag := read_geotag(photos.path(row))) is not None]
+    if len(tags) == len(photos):
         return np.array([tag.latlon for tag in tags])
+    assert photos.positions is not None
     metres = photos.positions.metres
     return wgs84_from_ecef(metres) if metres.shape[1] == 3 else wgs84_from_enu(metres, ORIGIN)
 
@@ -115,7 +117,7 @@ def judge(
     limit: int,
     *,
     focal: bool = True,
-) -> dict[str, float | None]:
+) -> dict[str, Any]:
     rows = np.random.default_rng(0).permutation(len(places.queries))[:limit]
     queries, truth = [places.queries.path(int(row)) for row in rows], latlon_of(places.queries)[rows]
     positives = find_positives(places)
@@ -125,10 +127,10 @@ def judge(
         found = [name_of[str(place_map.photo_path(fix.matches[0].photo).resolve())] for fix in fixes]
         return np.array([one in positives[int(row)] for one, row in zip(found, rows, strict=True)])
 
-    plain = Localizer(model, place_map, Search(verify=0), min_confidence=0).localize_many(queries)
+    plain = only(Fix, Localizer(model, place_map, Search(verify=0), min_confidence=0).localize_many(queries))
     localizer = Localizer(model, place_map, min_confidence=0)
     start = time.monotonic()
-    fixes = localizer.localize_many(queries if focal else without_focal_length(localizer, queries))
+    fixes = only(Fix, localizer.localize_many(queries if focal else without_focal_length(localizer, queries)))
     seconds = time.monotonic() - start
     strangers = [localizer.localize_many(photos) if photos else [] for photos in (same_town, others)]
     tags = [read_geotag(query) for query in queries]
@@ -159,7 +161,7 @@ def judge(
 
 
 def without_focal_length(localizer: Localizer, photos: list[Path]) -> list[QueryImage]:
-    return [replace(query, focal_35mm=None) for query in localizer.load(photos)]
+    return [replace(query, focal_35mm=None) for query in only(QueryImage, localizer.load(photos))]
 
 
 def shown(column: str, value: float | None) -> str:
@@ -201,7 +203,7 @@ def main() -> None:
             measure_recall(called, sets, args.workers)
         print(json.dumps({"machine": machine(), "command": " ".join(sys.argv)}))
         return
-    results: dict[str, dict[str, dict[str, float | None]]] = {}
+    results: dict[str, dict[str, dict[str, Any]]] = {}
     for called in args.models:
         model = load_model(called)
         for name, (places, same_town) in sets.items():
@@ -216,7 +218,7 @@ def main() -> None:
             place_map = build(model, places, path if focal else args.work / f"{called}-city.gpkg", args.workers)
             if not focal:
                 place_map = without_focal_lengths(place_map, path)
-            found = judge(model, place_map, places, *chosen, args.queries, focal=focal)
+            found = judge(model, place_map, places, chosen[0], chosen[1], args.queries, focal=focal)
             results.setdefault(called, {})[name] = found
             print(called, name, json.dumps(found), flush=True)
     for called, rows in results.items():

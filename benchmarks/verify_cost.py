@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import numpy as np
 import torch
 from benchmarks import real_sets
-from benchmarks.measuring import about, memory_mb
+from benchmarks.measuring import about, memory_mb, only
 
 from sareloc.arrays import Bools, Floats, Ints
 from sareloc.city import draw_places
@@ -307,7 +307,7 @@ def stages(localizer: Localizer, photo: Path) -> dict[str, float]:
     """Milliseconds of each stage that verification adds to a query."""
     verifier, place_map, size = localizer.verifier, localizer.place_map, localizer.model.preprocess.size
     assert verifier is not None
-    query: QueryImage = read_query(photo, size, detail=True)
+    (query,) = only(QueryImage, [read_query(photo, size, detail=True)])
     retrieved = localizer.retrieve([query.image], VERIFIED)
     ids, latlon, distances = retrieved.ids[0], retrieved.latlon[0], retrieved.distances[0]
     _, decode_ms = clocked(decode, photo, size=feature_size)
@@ -344,7 +344,7 @@ def measure_batches(args: argparse.Namespace) -> dict[str, Any]:
         place_map = PlaceMap(path)
         plain, verified = (Localizer(model, place_map, Search(verify=verify)) for verify in (0, VERIFIED))
         photos = [town.queries.path(row) for row in range(min(args.batch, len(town.queries)))]
-        queries = [read_query(photo, model.preprocess.size, detail=True) for photo in photos]
+        queries = only(QueryImage, (read_query(photo, model.preprocess.size, detail=True) for photo in photos))
         verifier = verified.verifier
         assert verifier is not None
         extracted = verifier.features(queries)
@@ -435,8 +435,8 @@ def read_random(path: Path) -> dict[str, Any]:
     after = memory_mb("RssAnon")
     cold = []
     for number in range(COLD_READS):
-        with path.open("rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        with path.open("rb") as opened:
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         cold.append(clocked(read, number)[1])
     return {
         "read_20_ms": warm,

@@ -6,6 +6,7 @@ import argparse
 
 import numpy as np
 from benchmarks.judged_fixes import gain, judge, right_ones
+from benchmarks.measuring import only
 
 from sareloc.city import Poses, Town, city_places, draw
 from sareloc.city.town import DRIVES, make_tracks
@@ -57,10 +58,12 @@ def ask(localizer: Localizer, walks: list[list[np.ndarray]], together: bool) -> 
         localizer.localize_walk(walk, 1.5 * STEP_M, top=1) if together else localizer.localize_many(walk, top=1)
         for walk in walks
     )
-    return [fix for walk in answers for fix in walk]
+    return [fix for walk in answers for fix in only(Fix, walk)]
 
 
-def measure_walks(model: PlaceModel, place_map: PlaceMap, args: argparse.Namespace) -> dict[str, dict]:
+def measure_walks(
+    model: PlaceModel, place_map: PlaceMap, args: argparse.Namespace
+) -> dict[str, dict[str, float | None]]:
     """Walks through the town, and through the other town, photo by photo and as walks."""
     (walks, truth), (others, _) = draw_walks(args, "test"), draw_walks(args, "val")
     walk_of = np.repeat(np.arange(len(walks)), STEPS)

@@ -1,4 +1,4 @@
-"""README and documentation name files, options and Python names that exist."""
+"""README and documentation name files, options, Python names and default models as they are."""
 
 from __future__ import annotations
 
@@ -9,17 +9,31 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 
 from sareloc.cli import app
+from sareloc.models.checkpoint import packaged_for
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
-    *(ROOT / name for name in ("README.md", "GLOSSARY.md", "benchmarks/README.md", "research/README.md")),
+    *(
+        ROOT / name
+        for name in ("README.md", "CONTRIBUTING.md", "GLOSSARY.md", "benchmarks/README.md", "research/README.md")
+    ),
     *sorted(path for path in (ROOT / "docs").rglob("*.md") if path.name != "changelog.md"),
 ]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 CODE = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]+)")
+NOT_OURS = r"(?!` of [A-Z])"
+"""A file of another project is followed by its name: `eval.py` of SALAD."""
+FOLDERS = (".ci", ".github", "benchmarks", "docs", "examples", "research", "sareloc", "src", "tests")
+PATH = re.compile(
+    rf"(?<![\w/.:-])((?:{'|'.join(map(re.escape, FOLDERS))})/[\w./*-]*[\w*/])(?![\w./*-]*[\w*/]){NOT_OURS}"
+)
+SCRIPT = re.compile(rf"(?<![\w/.*-])([a-z_]\w*\.py)\b{NOT_OURS}")
+MODULE = re.compile(r"-m ((?:benchmarks|examples|research|tests)(?:\.[a-z_]\w*)+)")
+NAME = re.compile(r"`(sareloc(?:\.[A-Za-z]\w*)+)`")
 COMMAND = re.compile(r"(?:^|`|\$ |-m |^ {4})sareloc ([a-z][^`#|>\n]*)", re.MULTILINE)
 
 
@@ -57,6 +71,66 @@ def test_options_exist(page: Path) -> None:
             continue
         wrong += [(*command, option) for option in given if option not in options(*command) | known]
     assert wrong == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_paths_exist(page: Path) -> None:
+    """Also patterns, as `tests/*/test_x.py`; names in capitals stand for others, as `benchmarks/SCRIPT.py`."""
+    paths = [path for path in PATH.findall(page.read_text()) if not re.search(r"\b[A-Z]{3,}\.", path)]
+    files = [f"src/{path}" if path.startswith("sareloc/") else path for path in paths]
+    assert [path for path in files if not any(ROOT.glob(path))] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_scripts_and_modules_exist(page: Path) -> None:
+    text = page.read_text()
+    names = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")} | {"hubconf.py"}
+    assert set(SCRIPT.findall(text)) - names == set()
+    assert [name for name in MODULE.findall(text) if not (ROOT / f"{name.replace('.', '/')}.py").exists()] == []
+
+
+def resolves(name: str) -> bool:
+    """Whether a dotted name is a module, or an attribute of one."""
+    words = name.split(".")
+    for depth in range(len(words), 0, -1):
+        try:
+            found = importlib.import_module(".".join(words[:depth]))
+        except ModuleNotFoundError:
+            continue
+        for word in words[depth:]:
+            found = getattr(found, word, None)
+        return found is not None
+    return False
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_python_names_exist(page: Path) -> None:
+    assert [name for name in NAME.findall(page.read_text()) if not resolves(name)] == []
+
+
+ON_CPU, ON_GPU = packaged_for("cpu"), packaged_for(torch.device("meta"))  # meta stands for any accelerator
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_the_default_model_is_the_one_that_commands_take(page: Path) -> None:
+    """Each sentence about a command without `--model`, and each comment behind such a command."""
+    text = page.read_text()
+    sentences = re.findall(r"[^.;:]*without `--model`[^.;:]*", " ".join(text.split()))
+    named = [sentence for sentence in sentences if re.search(r"`(?:default|fast)`", sentence)]
+    assert [s for s in named if f"`{ON_CPU}` on a CPU" not in s or f"`{ON_GPU}` on a GPU" not in s] == []
+    comments = re.findall(
+        r"^ *sareloc (?:map build|evaluate|figure)(?!.*--model)[^#\n]*# *(.*\b(?:default|fast)\b.*)$",
+        text,
+        re.MULTILINE,
+    )
+    assert [comment for comment in comments if comment != f"{ON_CPU}, or {ON_GPU} on a machine with a GPU"] == []
+
+
+def test_ratios_of_the_faq_are_those_of_the_benchmarks() -> None:
+    measured = re.findall(r"\| \**([\d.]+)\** (?=\|)", (ROOT / "docs" / "performance.md").read_text())
+    ratios = re.findall(r"([\d.]+) times", (ROOT / "docs" / "how-to" / "faq.md").read_text())
+    assert ratios
+    assert set(ratios) <= set(measured)
 
 
 def test_python_imports_resolve() -> None:

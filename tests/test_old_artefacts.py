@@ -82,7 +82,7 @@ def test_the_record_of_a_training_is_kept_as_it_was_written(old: Path, capsys: p
     assert told["spec"]["knobs"]["clusters"] == 4
 
 
-@pytest.mark.parametrize("name", ["format1.gpkg", "format2.gpkg", "format3.gpkg"])
+@pytest.mark.parametrize("name", ["format1.gpkg", "format2.gpkg", "format3.gpkg", "format4.gpkg"])
 def test_a_map_finds_the_same_photos(name: str, old: Path) -> None:
     recorded = RECORDED[name]
     place_map = PlaceMap(old / name)
@@ -101,7 +101,7 @@ def test_a_map_finds_the_same_photos(name: str, old: Path) -> None:
             assert fix.confidence == pytest.approx(before["confidence"], abs=0.1)
 
 
-@pytest.mark.parametrize("name", ["format1.gpkg", "format2.gpkg", "format3.gpkg"])
+@pytest.mark.parametrize("name", ["format1.gpkg", "format2.gpkg", "format3.gpkg", "format4.gpkg"])
 def test_a_map_is_found_by_its_own_descriptors(name: str, old: Path) -> None:
     place_map = PlaceMap(old / name)
     ids = np.arange(1, len(place_map) + 1)
@@ -110,7 +110,9 @@ def test_a_map_is_found_by_its_own_descriptors(name: str, old: Path) -> None:
     np.testing.assert_allclose(found.distances[:, 0], 0, atol=1e-3)
 
 
-@pytest.mark.parametrize(("name", "calibrations"), [("format1.gpkg", 0), ("format2.gpkg", 1), ("format3.gpkg", 0)])
+@pytest.mark.parametrize(
+    ("name", "calibrations"), [("format1.gpkg", 0), ("format2.gpkg", 1), ("format3.gpkg", 0), ("format4.gpkg", 0)]
+)
 def test_map_info_is_the_same(name: str, calibrations: int, old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = run_json(capsys, "map", "info", name)
     assert told["manifest"] == RECORDED[name]["manifest"]
@@ -119,7 +121,7 @@ def test_map_info_is_the_same(name: str, calibrations: int, old: Path, capsys: p
     assert (told["first"][:19], told["last"][:19]) == ("2026-05-31T12:00:00", "2026-05-31T12:00:11")
 
 
-@pytest.mark.parametrize("name", ["format1.gpkg", "format2.gpkg", "format3.gpkg"])
+@pytest.mark.parametrize("name", ["format1.gpkg", "format2.gpkg", "format3.gpkg", "format4.gpkg"])
 def test_a_map_can_be_added_to(name: str, own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Which brings an older format to the present one."""
     before = PlaceMap(own / name)
@@ -145,7 +147,7 @@ def test_a_map_gets_local_features_by_an_upgrade(name: str, own: Path, capsys: p
     report = run_json(capsys, "map", "upgrade", name, "--keypoints", "64", *QUICK)
     assert (report["added"], report["already"], report["unreadable"]) == (12, 0, [])
     told = run_json(capsys, "map", "info", name)
-    assert (told["manifest"]["format"], told["local_features"]["photos"]) == (3, 12)
+    assert (told["manifest"]["format"], told["local_features"]["photos"]) == (4, 12)
     after = PlaceMap(own / name)
     assert sorted(after.local_features(after.ids)) == list(range(1, 13))
     np.testing.assert_array_equal(after.descriptors(after.ids), before.descriptors(before.ids))
@@ -155,8 +157,11 @@ def test_a_map_gets_local_features_by_an_upgrade(name: str, own: Path, capsys: p
     assert ended.value.code in (0, None)
 
 
-def test_a_map_holds_the_same_local_features(old: Path) -> None:
-    place_map, recorded = PlaceMap(old / "format3.gpkg"), RECORDED["local features"]
+@pytest.mark.parametrize(
+    ("name", "record"), [("format3.gpkg", "local features"), ("format4.gpkg", "local features of format 4")]
+)
+def test_a_map_holds_the_same_local_features(name: str, record: str, old: Path) -> None:
+    place_map, recorded = PlaceMap(old / name), RECORDED[record]
     found = place_map.local_features(place_map.ids)
     assert sorted(found) == list(range(1, 13))
     assert (list(found[1].size), len(found[1])) == (recorded["size"], recorded["keypoints"])

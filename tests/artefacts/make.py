@@ -4,6 +4,7 @@
     PYTHONPATH=/tmp/old/src python -m tests.artefacts.make first     # COMMIT 3cb6217: the photos, checkpoints, format 1
     PYTHONPATH=/tmp/old/src python -m tests.artefacts.make second    # COMMIT 7f6d24f: format 2, int8, descriptor store
     PYTHONPATH=/tmp/old/src python -m tests.artefacts.make third     # COMMIT a9b47bb: format 3, with local features
+    PYTHONPATH=/tmp/old/src python -m tests.artefacts.make fourth    # COMMIT 7f814fb: format 4, bound to photos
 
 Nothing here may be made again: users have files of these formats. A new format gets files of its own. They are gzipped
 because most weights of the model are 0, and pages of a small map are empty.
@@ -86,9 +87,10 @@ def keep(names: Sequence[str]) -> None:
         packed.write_bytes(gzip.compress(Path(name).read_bytes(), 9, mtime=0))
 
 
-def told(map_name: str) -> dict[str, Any]:
+def told(map_name: str, *options: str) -> dict[str, Any]:
     """What the code that made a map says of it: its manifest, and a fix for each query with its first match."""
-    lines = run("localize", map_name, "queries", "--min-confidence", "0", "--top", "1", *MODEL, "--json").splitlines()
+    words = ("localize", map_name, "queries", "--min-confidence", "0", "--top", "1", *options, *MODEL, "--json")
+    lines = run(*words).splitlines()
     info = json.loads(run("map", "info", map_name, "--json"))
     return {"manifest": info["manifest"], "photos": info["photos"], "fixes": [json.loads(line) for line in lines]}
 
@@ -139,20 +141,27 @@ def make_second() -> dict[str, Any]:
     }
 
 
-def make_third() -> dict[str, Any]:
+def build_with_features(name: str, record: str, *options: str) -> dict[str, Any]:
+    """A map of photos in which XFeat finds something: it finds nothing in the squares."""
     for part in ("photos", "queries"):
         shutil.copytree(HERE / part, part)
-    for place, photo in enumerate(sorted(Path("photos").glob("*.png"))):  # XFeat finds nothing in the squares
+    for place, photo in enumerate(sorted(Path("photos").glob("*.png"))):
         Image.fromarray(texture(120, 160, seed=place)).save(photo)
     Path("model.safetensors").write_bytes(gzip.decompress((HERE / "model.safetensors.gz").read_bytes()))
-    run("map", "build", "photos", "--out", "format3.gpkg", "--keypoints", "64", *MODEL)
-    keep(["format3.gpkg"])
-    place_map = sareloc.PlaceMap("format3.gpkg")
+    run("map", "build", "photos", "--out", name, "--keypoints", "64", *MODEL)
+    keep([name])
+    place_map = sareloc.PlaceMap(name)
     features = place_map.local_features(place_map.ids)[1]
-    return {
-        "format3.gpkg": told("format3.gpkg"),
-        "local features": {"size": features.size, "xy": features.xy[:5].tolist(), "keypoints": len(features)},
-    }
+    kept = {"size": features.size, "xy": features.xy[:5].tolist(), "keypoints": len(features)}
+    return {name: told(name, *options), record: kept}
+
+
+def make_third() -> dict[str, Any]:
+    return build_with_features("format3.gpkg", "local features")
+
+
+def make_fourth() -> dict[str, Any]:
+    return build_with_features("format4.gpkg", "local features of format 4", "--verify", "0")
 
 
 def _rows(part: str) -> list[str]:
@@ -167,7 +176,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         os.environ["SARELOC_CACHE"] = str(Path(folder, "cache"))
-        made = {"first": make_first, "second": make_second, "third": make_third}[sys.argv[1]]()
+        made = {"first": make_first, "second": make_second, "third": make_third, "fourth": make_fourth}[sys.argv[1]]()
         lines = (f" {json.dumps(name)}: {json.dumps(value)}" for name, value in (before | made).items())
         recorded.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 

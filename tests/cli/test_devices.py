@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +16,8 @@ from tests.localize.street import build_street, street_model, write_queries
 
 from sareloc import cli
 from sareloc.errors import ArgumentError
-from sareloc.models import RUNTIMES, load_model, save_checkpoint
+from sareloc.models import PACKAGED, RUNTIMES, load_model, save_checkpoint
+from sareloc.models.checkpoint import packaged_for
 from sareloc.models.preprocess import DEVICES, find_device
 
 NAMES = ("cpu", "cuda", "cuda:N", "mps", "openvino", "openvino-int8")
@@ -131,9 +134,45 @@ def test_commands_refuse_such_a_device_in_one_sentence(
     assert sorted(town.rglob("*")) == before
 
 
-def test_the_packaged_model_suits_the_device() -> None:
-    from sareloc.models.checkpoint import packaged_for
+@pytest.mark.parametrize(
+    "command",
+    [
+        "map build photos --out chosen.gpkg --device cpu",
+        "evaluate set --device cpu --workers 0",
+        "figure heatmap query.jpg --size 96 --out chosen.png --device cpu",
+        "figure embedding set --out chosen.png --device cpu",
+        "model info",
+        "export --onnx chosen.onnx",
+    ],
+)
+def test_commands_choose_the_packaged_model_alike(
+    command: str, town: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each asks `packaged_for`: of its two answers only the one for this device is a file here."""
+    if command.startswith("figure"):
+        pytest.importorskip("matplotlib")
+        pytest.importorskip("openTSNE")
+    if command.startswith("export"):
+        pytest.importorskip("onnx")
+    shutil.copytree(town, tmp_path / "town")
+    monkeypatch.chdir(tmp_path / "town")
+    chosen = packaged_for("cpu" if "--device cpu" in command else None)
+    for name in PACKAGED:
+        monkeypatch.setitem(PACKAGED, name, Path("model.safetensors" if name == chosen else "absent.safetensors"))
+    with pytest.raises(SystemExit) as end:
+        cli.main(command.split())
+    assert end.value.code in (0, None)
 
+
+@pytest.mark.parametrize(
+    "command", ["map build", "evaluate", "figure heatmap", "figure embedding", "model info", "export"]
+)
+def test_help_names_the_packaged_model_that_is_chosen(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    on_cpu, on_gpu = packaged_for("cpu"), packaged_for(torch.device("meta"))
+    assert re.search(rf"Default: [^.]*\b{on_cpu}, or {on_gpu} on a\b", shown(tuple(command.split()), capsys))
+
+
+def test_the_packaged_model_suits_the_device() -> None:
     assert packaged_for("cpu") == packaged_for("openvino-int8") == "fast"
     assert packaged_for(None) == ("default" if torch.cuda.is_available() else "fast")
     assert packaged_for(torch.device("meta")) == "default"  # stands for any accelerator

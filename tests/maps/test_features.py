@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -26,6 +27,8 @@ from sareloc.arrays import Ints
 from sareloc.errors import ArgumentError, MapError
 from sareloc.geometry import LocalFeatureExtractor, LocalFeatures, feature_size, pack_features
 from sareloc.geometry.local_features import KEYPOINT_BYTES
+from sareloc.geometry.xfeat import weights_fingerprint
+from sareloc.localize import Localizer, Search
 from sareloc.maps import (
     MapFile,
     PlaceMap,
@@ -42,7 +45,7 @@ from sareloc.maps import (
     verify_map,
 )
 from sareloc.maps import file as file_module
-from sareloc.maps.store import LARGEST_FEATURES, descriptor_checksum
+from sareloc.maps.store import LARGEST_FEATURES, descriptor_checksum, features_checksum
 from sareloc.models import PlaceModel
 from sareloc.photos import decode, exif_bytes
 
@@ -321,7 +324,7 @@ def test_older_formats_have_none_until_they_are_written_to(make: object, tmp_pat
         assert file.ids_without_features().tolist() == [1, 2, 3]
     assert path.read_bytes() == before
     with open_map_file(path, write=True) as file, open_map_file(path, write=True) as twice:
-        assert file.manifest.format == twice.manifest.format == 3
+        assert file.manifest.format == twice.manifest.format == 4
         assert file.write_features(np.array([2]), [pack_features(random_features(3))]) == 1
         assert file.remove(np.array([1, 2])) == 2
         assert file.query("SELECT count(*) FROM local_features") == [(0,)]
@@ -356,7 +359,7 @@ def test_a_copy_has_the_same_features_under_other_ids(model: PlaceModel, town: P
     assert (blobs(other), verify_map(other)) == (blobs(town), [])
     with open_store(other, write=True) as store:
         store.write_note("local features", json.dumps({"extractor": "xfeat", "keypoints": 99}))
-    with pytest.raises(MapError, match=r"99 keypoints a photo; those of map .* have 40"):
+    with pytest.raises(MapError, match=r"99 keypoints a photo .*; those of map .* have 40"):
         copy_map(town, other, progress=False)
 
 
@@ -404,6 +407,9 @@ NOT_BYTES = ["text", 7, 1.5, bytes(LARGEST_FEATURES + 1), bytes(2**24 + 1)]
 def test_hostile_features_are_an_error_that_names_the_photo(town: Path, value: object) -> None:
     checksum = descriptor_checksum(value) if isinstance(value, bytes) else 1
     change(town, "UPDATE local_features SET features = ?, checksum = ? WHERE fid = 3", value, checksum)
+    with open_map_file(town) as file:
+        bound = features_checksum(3, file.photos_of(np.array([3]))[3].sha256, checksum)
+    change(town, "UPDATE photos SET features_checksum = ? WHERE fid = 3", bound)
     said = "cannot be unpacked" if value in MALFORMED else "are not bytes, or more than 1,048,576"
     (problem,) = verify_map(town)
     assert problem.startswith(f"the local features of photo 3 (photos/0002.jpg) {said}")
@@ -411,6 +417,87 @@ def test_hostile_features_are_an_error_that_names_the_photo(town: Path, value: o
     with pytest.raises(MapError, match=rf"photo 3 \(photos/0002.jpg\) {said}"):
         place_map.local_features([2, 3])
     assert sorted(place_map.local_features([2, 4])) == [2, 4]
+
+
+def rotate(path: Path) -> None:
+    """Give the local features of each of six photos to the next one."""
+    change(path, "UPDATE local_features SET fid = -1 - fid % 6")
+    change(path, "UPDATE local_features SET fid = -fid")
+
+
+def test_rotated_features_are_found_never_used_and_computed_again(town: Path) -> None:
+    wanted = blobs(town)
+    rotate(town)
+    assert verify_map(town) == [
+        f"the local features of photo {number + 1} (photos/{number:04d}.jpg) are those of another photo"
+        for number in range(6)
+    ]
+    place_map = PlaceMap(town)
+    for use in (
+        lambda: place_map.local_features([3]),
+        lambda: copy_map(town, town.with_name("b.gpkg"), progress=False),
+    ):
+        with pytest.raises(MapError, match=r"photo \d \(photos/000\d.jpg\) are those of another photo.*map upgrade"):
+            use()
+    assert add_local_features(town, device="cpu", progress=False).added == 6
+    assert (verify_map(town), blobs(town)) == ([], wanted)
+
+
+def test_features_of_another_map_are_found(town: Path, model: PlaceModel, tmp_path: Path) -> None:
+    """Of a photo with the same id and the same file name."""
+    write_photo(tmp_path / "photos" / "0000.jpg", 77)
+    build_map(model, tmp_path / "photos", tmp_path / "other.gpkg", keypoints=KEYPOINTS, progress=False)
+    change(town, "DELETE FROM local_features WHERE fid = 1")
+    with closing(sqlite3.connect(town)) as connection:
+        connection.execute("ATTACH ? AS other", (str(tmp_path / "other.gpkg"),))
+        connection.execute("INSERT INTO main.local_features SELECT * FROM other.local_features")
+        connection.commit()
+    assert verify_map(town) == ["the local features of photo 1 (photos/0000.jpg) are those of another photo"]
+
+
+def test_features_of_format_3_are_read_and_bound_when_the_map_is_written_to(town: Path) -> None:
+    wanted = blobs(town)
+    change(town, "ALTER TABLE photos DROP COLUMN features_checksum")
+    change(town, "UPDATE manifest SET value = '3' WHERE key = 'format'")
+    change(town, "UPDATE manifest SET value = ? WHERE key = 'note local features'", EARLIER_NOTE)
+    assert sorted(PlaceMap(town).local_features([1, 2, 3, 4, 5, 6])) == [1, 2, 3, 4, 5, 6]
+    assert verify_map(town) == []
+    report = add_local_features(town, device="cpu", progress=False)
+    assert (report.already, report.added, map_info(town).manifest.format) == (6, 0, 4)
+    assert (verify_map(town), blobs(town)) == ([], wanted)
+    rotate(town)
+    assert len(verify_map(town)) == 6
+
+
+EARLIER_NOTE = f'{{"extractor": "xfeat", "keypoints": {KEYPOINTS}}}'
+
+
+@pytest.mark.parametrize("other", [{"extractor": "superpoint"}, {"weights": "0123456789abcdef"}])
+def test_features_of_another_extractor_are_refused(town: Path, model: PlaceModel, other: dict[str, str]) -> None:
+    with open_store(town, write=True) as store:
+        note = json.loads(store.notes()["local features"])
+        assert note == {"extractor": "xfeat", "weights": weights_fingerprint(), "keypoints": KEYPOINTS}
+        store.write_note("local features", json.dumps(note | other))
+    said = f"of the extractor .*{next(iter(other.values()))}.*this sareloc has xfeat.*--verify 0"
+    place_map, photos = PlaceMap(town), town.parent / "photos"
+    for use in (
+        lambda: place_map.local_features([1]),
+        lambda: Localizer(model, place_map),
+        lambda: add_local_features(town, progress=False),
+        lambda: add_photos(model, photos, town, progress=False),
+        lambda: sync_map(model, photos, town, progress=False),
+    ):
+        with pytest.raises(MapError, match=said):
+            use()
+    (problem,) = verify_map(town)
+    assert re.search(said, problem)
+    assert map_info(town).local_features is not None
+    assert Localizer(model, place_map, Search(verify=0)).localize(photos / "0003.jpg").matches[0].id == 4
+    copy_map(town, town.with_name("copy.gpkg"), progress=False)
+    with pytest.raises(MapError, match=said):
+        PlaceMap(town.with_name("copy.gpkg")).local_features([1])
+    change(town, "DELETE FROM local_features")
+    assert add_local_features(town, device="cpu", progress=False).added == 6
 
 
 def test_features_of_no_photo_are_found(town: Path) -> None:
@@ -441,7 +528,12 @@ def test_the_table_must_be_a_table(town: Path, sql: str, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", "7", '{"keypoints": "7"}', '{"keypoints": 0}', '{"keypoints": true}', "[" * 100_000]
+    "text",
+    [
+        *("", "[]", "{}", "7", "[" * 100_000, '{"keypoints": 7}', '{"extractor": 7, "keypoints": 7}'),
+        *(f'{{"extractor": "xfeat", "keypoints": {value}}}' for value in ('"7"', "0", "true")),
+        '{"extractor": "xfeat", "weights": 7, "keypoints": 7}',
+    ],
 )
 def test_a_malformed_note_is_an_error(model: PlaceModel, town: Path, text: str) -> None:
     with open_store(town, write=True) as store:
@@ -454,7 +546,8 @@ def test_a_malformed_note_is_an_error(model: PlaceModel, town: Path, text: str) 
     ):
         with pytest.raises(MapError, match="its note 'local features'"):
             use(town)
-    assert len(PlaceMap(town).local_features([1])) == 1  # the features themselves are whole
+    with pytest.raises(MapError, match="its note 'local features'"):  # what extracted them is unknown
+        PlaceMap(town).local_features([1])
 
 
 def test_triggers_in_a_map_may_delete_features_and_not_change_them(town: Path) -> None:

@@ -7,9 +7,13 @@ import hashlib
 import os
 import re
 import shutil
+import socket
 import sqlite3
 import subprocess
+import sys
+import tempfile
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -22,10 +26,19 @@ from tests.index.contract_suite import unit_vectors
 from tests.maps.small_town import geotag_of
 
 from sareloc.errors import ArgumentError, MapError
-from sareloc.maps import MapFile, MapManifest, MapPhoto, PlaceMap, create_map_file, open_map_file, verify_map
+from sareloc.maps import (
+    MapFile,
+    MapManifest,
+    MapPhoto,
+    PlaceMap,
+    compact_map,
+    create_map_file,
+    open_map_file,
+    verify_map,
+)
 from sareloc.maps import file as map_file
 from sareloc.maps import gpkg as opening
-from sareloc.maps.store import PACKINGS, entry_of
+from sareloc.maps.store import PACKINGS, entry_of, open_or_create_store
 
 DIM = 32
 TINY = MapManifest("tiny", "0123456789abcdef", DIM)
@@ -67,6 +80,7 @@ def test_gdal_reads_the_map_without_a_warning(tmp_path: Path) -> None:
         "modified_ns",
         "descriptor_checksum",
         "photo_checksum",
+        "features_checksum",
     ]
     assert table["file"].tolist() == [f"{number:04d}.jpg" for number in range(5)]
     assert table["heading_deg"].tolist() == [0, 1, 2, 3, 4]
@@ -172,9 +186,19 @@ def test_every_change_draws_a_new_change_id(tmp_path: Path) -> None:
     assert all(re.fullmatch("[0-9a-f]{32}", change_id) for change_id in seen)
 
 
-def make_format_2(path: Path, count: int) -> Path:
-    """A map as earlier versions made them: without local features."""
+def make_format_3(path: Path, count: int) -> Path:
+    """A map as earlier versions made them: its local features are not bound to its photos."""
     make_map(path, count)
+    break_map(
+        path,
+        "ALTER TABLE photos DROP COLUMN features_checksum; UPDATE manifest SET value = '3' WHERE key = 'format'",
+    )
+    return path
+
+
+def make_format_2(path: Path, count: int) -> Path:
+    """A map as still earlier versions made them: without local features."""
+    make_format_3(path, count)
     break_map(
         path,
         "DROP TRIGGER photos_forget_features; DROP TABLE local_features; "
@@ -185,7 +209,7 @@ def make_format_2(path: Path, count: int) -> Path:
 
 
 def make_format_1(path: Path, count: int) -> Path:
-    """A map as still earlier versions made them: also without checksums and change id."""
+    """A map as the first versions made them: also without checksums and change id."""
     make_format_2(path, count)
     break_map(
         path,
@@ -207,11 +231,11 @@ def test_a_map_of_format_1_is_read_as_it_is_and_upgraded_when_written_to(tmp_pat
         np.testing.assert_allclose(vectors, unit_vectors(30), atol=1e-3)
     assert path.read_bytes() == before
     with open_map_file(path, write=True) as old, open_map_file(path, write=True) as twice:
-        assert old.manifest.format == twice.manifest.format == 3
+        assert old.manifest.format == twice.manifest.format == 4
         assert old.change_id() == twice.change_id() != ""
         assert old.add([photo(77)], unit_vectors(1)) == 1
     with open_map_file(path) as old, open_map_file(same) as new:
-        assert old.manifest.format == 3
+        assert old.manifest.format == 4
         assert old.checksums()[:30].tolist() == new.checksums().tolist()
         assert len(list(old.descriptors(old.photos()[0]))) == 1
 
@@ -472,8 +496,8 @@ def break_map(path: Path, sql: str) -> None:
     ("sql", "said"),
     [
         (
-            "UPDATE manifest SET value = '4' WHERE key = 'format'",
-            r"has format 4 \(made by sareloc .*\), this sareloc reads formats up to 3",
+            "UPDATE manifest SET value = '5' WHERE key = 'format'",
+            r"has format 5 \(made by sareloc .*\), this sareloc reads formats up to 4",
         ),
         ("DELETE FROM manifest WHERE key = 'format'", "has format None"),
         ("DELETE FROM manifest WHERE key = 'dim'", "its manifest has nothing as dim"),
@@ -494,6 +518,99 @@ def test_what_is_almost_a_map_is_told_so(tmp_path: Path, sql: str, said: str) ->
     break_map(path, sql)
     with pytest.raises(MapError, match=said):
         open_map_file(path)
+
+
+def make_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_socket(path: Path) -> None:
+    with closing(socket.socket(socket.AF_UNIX)) as listening:
+        listening.bind(os.path.relpath(path))  # an absolute path may be too long
+
+
+def link_to_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+SPECIAL = {"a pipe": make_fifo, "a socket": make_socket, "a device": link_to_device, "a folder": Path.mkdir}
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_a_map_that_is_not_a_file_is_a_sentence_at_once(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "town.gpkg"
+    SPECIAL[kind](path)
+    for use in (PlaceMap, verify_map, compact_map, lambda path: open_or_create_store(path, TINY)):
+        with pytest.raises(MapError, match=f"town.gpkg is {kind}.*expected a file"):
+            use(path)
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+@pytest.mark.parametrize("suffix", ["-wal", "-shm", "-journal"])
+def test_what_is_beside_a_map_and_no_file_is_named(tmp_path: Path, kind: str, suffix: str) -> None:
+    path = make_map(tmp_path / "town.gpkg", 1)
+    SPECIAL[kind](path.with_name(f"town.gpkg{suffix}"))
+    for write in (False, True):
+        with pytest.raises(MapError, match=f"town.gpkg{suffix} is {kind}.*move it away"):
+            open_map_file(path, write=write)
+
+
+@pytest.fixture
+def without_rights() -> Iterator[None]:
+    """This process may do what anybody may."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_a_map_without_permission_is_told_so(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    folder = Path(tempfile.mkdtemp())  # unlike `tmp_path`, in a folder that anybody may search
+    try:
+        folder.chmod(0o755)
+        path = make_map(folder / "town.gpkg", 1)
+        (folder / "closed").mkdir(mode=0)
+        path.chmod(0)
+        request.getfixturevalue("without_rights")
+        for closed in (path, folder / "closed" / "town.gpkg"):
+            with pytest.raises(MapError, match="permission denied"):
+                open_map_file(closed)
+        with pytest.raises(MapError, match="permission denied"):
+            open_or_create_store(folder / "closed" / "new.gpkg", TINY)
+    finally:
+        os.seteuid(os.getuid())
+        shutil.rmtree(folder)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a file whose bytes cannot be read")
+def test_a_map_whose_bytes_cannot_be_read_is_told_so() -> None:
+    with pytest.raises(MapError, match="cannot be read: input/output error"):
+        open_map_file("/proc/self/mem")
+
+
+def test_a_nul_in_the_name_of_a_map_is_told_so(tmp_path: Path) -> None:
+    for use in (open_map_file, lambda path: open_or_create_store(path, TINY)):
+        with pytest.raises(MapError, match="null"):
+            use(f"{tmp_path}/a\0b.gpkg")
+
+
+@pytest.mark.parametrize("make", [make_map, make_format_3, make_format_2])
+def test_a_format_that_was_set_back_is_named(tmp_path: Path, make: Callable[[Path, int], Path]) -> None:
+    """Else the checksums would not be checked, and the upgrade would add columns that exist."""
+    path = make(tmp_path / "town.gpkg", 3)
+    with open_map_file(path) as file:
+        made = file.manifest.format
+    for earlier in range(1, made):
+        break_map(path, f"UPDATE manifest SET value = '{earlier}' WHERE key = 'format'")
+        for write in (False, True):
+            with pytest.raises(MapError, match=f"says format {earlier}, and its tables are of format {made}.*sqlite3"):
+                open_map_file(path, write=write)
+    break_map(path, f"UPDATE manifest SET value = '{made}' WHERE key = 'format'")  # as told
+    assert verify_map(path) == []
 
 
 def test_what_is_no_map_is_told_so(tmp_path: Path) -> None:

@@ -25,8 +25,7 @@ def unit(vector: Vector) -> Vector:
 
 def linear(p: Parameters, name: str, x: Vector) -> Vector:
     weight = p[f"{name}.weight"].flatten(1).tolist()
-    bias = p[f"{name}.bias"].tolist() if f"{name}.bias" in p else [0.0] * len(weight)
-    return [dot(row, x) + b for row, b in zip(weight, bias, strict=True)]
+    return [dot(row, x) + b for row, b in zip(weight, p[f"{name}.bias"].tolist(), strict=True)]
 
 
 def relu(x: Vector) -> Vector:

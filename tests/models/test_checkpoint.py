@@ -445,3 +445,40 @@ def test_what_is_no_checkpoint_at_all(model: PlaceModel, tmp_path: Path) -> None
         load_model("absent")
     with pytest.raises(ArgumentError, match="'int4'"):
         save_checkpoint(model, tmp_path / "m", storage="int4")  # type: ignore[arg-type]
+
+
+# --- options that came later ----------------------------------------------------------------------------------------
+
+
+def test_a_mixvpr_from_before_rows_had_a_bias_keeps_its_spec_and_fingerprint(tmp_path: Path) -> None:
+    made = make_model("resnet18", "mixvpr", size=(64, 64), out_channels=3, depth=1, rows=2, row_bias=False)
+    with torch.no_grad():
+        for tensor in made.state_dict().values():
+            tensor.copy_((torch.arange(tensor.numel()) % 13).reshape(tensor.shape) / 64)
+    weights = made.state_dict()
+    assert "aggregation.row_proj.bias" not in weights
+    knobs = {"depth": 1, "height": 4, "mlp_ratio": 1, "out_channels": 3, "rows": 2, "width": 4}
+    preprocess = {"mean": [0.485, 0.456, 0.406], "resize": [64, 64], "scale": 1.0, "std": [0.229, 0.224, 0.225]}
+    spec = {
+        "aggregation": "mixvpr", "backbone": "resnet18", "cut": "layer3", "knobs": knobs, "name": "old",
+        "preprocess": preprocess, "train_from": "layer3", "whitening": None,
+    }  # fmt: skip
+    about = {"format": "sareloc-checkpoint", "version": 1, "storage": "float32", "spec": spec}
+    about["fingerprint"] = "963a1ae023fcd46a"  # as version 92e9420 computed it
+    save_file(weights, tmp_path / "old.safetensors", {"sareloc": json.dumps(about)})
+    model = open_checkpoint(tmp_path / "old.safetensors")
+    assert (model.aggregation.options()["row_bias"], model.dim) == (False, 6)
+    save_checkpoint(model, tmp_path / "again")
+    again = json.loads((tmp_path / "again" / "spec.json").read_text())
+    assert (again["fingerprint"], again["spec"]) == (about["fingerprint"], spec)
+
+
+def test_a_new_mixvpr_has_a_bias_of_rows_which_is_stored(tmp_path: Path) -> None:
+    model = make_model("resnet18", "mixvpr", size=(64, 64), out_channels=3, depth=1, rows=2)
+    assert model.aggregation.state_dict()["row_proj.bias"].any()
+    save_checkpoint(model, tmp_path / "new")
+    opened = open_checkpoint(tmp_path / "new")
+    assert opened.aggregation.options() == model.aggregation.options()
+    assert opened.spec().to_dict()["knobs"]["row_bias"] is True
+    images = torch.randint(0, 256, (1, 3, 64, 64), dtype=torch.uint8)
+    assert opened(images).equal(model(images))

@@ -182,6 +182,7 @@ def test_dropout_is_for_training() -> None:
         ("megaloc", {"out_dim": 2.5}, r"out_dim of megaloc .*, found 2\.5"),
         ("boq", {"width": 10, "heads": 3}, r"multiple of its 3 heads, found 10"),
         ("mixvpr", {"rows": True}, r"rows of mixvpr .*, found True"),
+        ("mixvpr", {"row_bias": 1}, r"row_bias of mixvpr .*, found 1"),
         ("cosplace", {"dim": 3}, r"'dim': known are out_dim"),
     ],
 )

@@ -1,11 +1,13 @@
 """Published networks since 2022: files of the same structure made here, and what the originals compute from them.
 
-Names and shapes are written down from the public definitions; numbers come from the twins of backbones and heads.
+Names and shapes are written down from the authors' code, which `tests.models.families` names for each family; numbers
+come from the twins of backbones and heads, written from the same facts.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from tests.models import heads
+from tests.models.families import record_difference
 from tests.models.test_backbones import resnet_tensors, resnet_twin
 from tests.models.transformers import (
     TINY,
@@ -29,7 +32,7 @@ from torch import Tensor
 from sareloc.errors import ArgumentError, WeightsError
 from sareloc.models import PlaceModel, Preprocess, load_published, open_checkpoint, save_checkpoint
 from sareloc.models.backbones import VITS
-from sareloc.models.published import PUBLISHED
+from sareloc.models.published import PUBLISHED, place_networks
 
 pytestmark = pytest.mark.usefixtures("tiny_transformers")
 Shapes = dict[str, tuple[int, ...]]
@@ -47,8 +50,8 @@ def numbered(prefix: str, shapes: Shapes) -> Shapes:
     return {f"{prefix}{NUMBERED[first]}.{rest}": shapes[f"{first}.{rest}"] for first, _, rest in parts}
 
 
-def layer(name: str, *shape: int, bias: bool = True) -> Shapes:
-    return {f"{name}.weight": shape} | ({f"{name}.bias": shape[:1]} if bias else {})
+def layer(name: str, *shape: int) -> Shapes:
+    return {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
 
 
 def salad_shapes(
@@ -63,7 +66,7 @@ def salad_shapes(
 
 
 def mixvpr_shapes(channels: int, locations: int, out: int, depth: int, ratio: int, rows: int) -> Shapes:
-    shapes = {**layer("channel_proj", out, channels), **layer("row_proj", rows, locations, bias=False)}
+    shapes = {**layer("channel_proj", out, channels), **layer("row_proj", rows, locations)}
     for i in range(depth):
         shapes |= layer(f"mix.{i}.mix.0", locations) | layer(f"mix.{i}.mix.1", ratio * locations, locations)
         shapes |= layer(f"mix.{i}.mix.3", locations, ratio * locations)
@@ -94,14 +97,20 @@ def normalised(images: Tensor) -> Tensor:
     return (images.double() / 255 - MEAN[:, None, None]) / STD[:, None, None]
 
 
+def sharpened(state: State) -> State:
+    """The same file with assignments that decide, as trained ones do: nearly uniform ones hide differences."""
+    return {name: 4 * tensor if name.endswith("score.3.weight") else tensor for name, tensor in state.items()}
+
+
 def by_twin(head: Any, state: State, prefix: str, features: Tensor, token: Tensor | None = None) -> Tensor:
     """The descriptor of a slow twin of the head, from the part of a file under a prefix."""
     own = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
     return torch.tensor(head(own, features.flatten(1).T.tolist(), [] if token is None else token.tolist()))
 
 
-def assert_computes(model: PlaceModel, images: Tensor, expected: list[Tensor], folder: Path) -> None:
+def assert_computes(model: PlaceModel, images: Tensor, expected: list[Tensor], folder: Path, family: str) -> None:
     found = model(images)
+    record_difference(family, found, torch.stack(expected))
     torch.testing.assert_close(found, torch.stack(expected).float(), rtol=0, atol=1e-5)
     assert (expected[0] - expected[1]).norm() > 1e-3  # the images differ enough for the comparison to mean something
     save_checkpoint(model, folder / "ours.safetensors")
@@ -123,7 +132,7 @@ SIZES = [(70, 98), (75, 90)]
 
 
 @pytest.mark.parametrize("size", [(64, 80), (70, 66)])
-def test_cosplace_and_eigenplaces(size: tuple[int, int], tmp_path: Path) -> None:
+def test_cosplace_and_eigenplaces_compute_what_theirs_do(size: tuple[int, int], tmp_path: Path) -> None:
     resnet = resnet_tensors([2, 2, 2, 2], bottleneck=False)
     head = {"aggregation.1.p": (1,), **layer("aggregation.3", 8, 512)}
     state = random_tensors(numbered("backbone.", resnet) | head)
@@ -137,7 +146,7 @@ def test_cosplace_and_eigenplaces(size: tuple[int, int], tmp_path: Path) -> None
     own = {"gem.p": state["aggregation.1.p"]}
     own |= {f"linear.{kind}": state[f"aggregation.3.{kind}"] for kind in ("weight", "bias")}
     expected = [torch.tensor(heads.cosplace(own, m.flatten(1).T.tolist(), [])) for m in maps]
-    assert_computes(model, images, expected, tmp_path)
+    assert_computes(model, images, expected, tmp_path, "CosPlace, EigenPlaces")
 
 
 @pytest.mark.parametrize(
@@ -161,7 +170,7 @@ def without_values(kind: str, shapes: Shapes) -> PlaceModel:
     return PUBLISHED[kind].load(state, "file")
 
 
-def test_cosplace_on_vgg16(tmp_path: Path) -> None:
+def test_cosplace_on_vgg16_computes_what_the_authors_does(tmp_path: Path) -> None:
     widths = [64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512]
     number, depth, convs = 0, 3, {}
     for width in widths:
@@ -183,10 +192,10 @@ def test_cosplace_on_vgg16(tmp_path: Path) -> None:
     own = {"gem.p": state["aggregation.1.p"]}
     own |= {f"linear.{kind}": state[f"aggregation.3.{kind}"] for kind in ("weight", "bias")}
     expected = [torch.tensor(heads.cosplace(own, m.flatten(1).T.tolist(), [])) for m in x]
-    assert_computes(model, images, expected, tmp_path)
+    assert_computes(model, images, expected, tmp_path, "CosPlace, EigenPlaces")
 
 
-def test_mixvpr(tmp_path: Path) -> None:
+def test_mixvpr_computes_what_the_authors_does(tmp_path: Path) -> None:
     resnet = resnet_tensors([2, 2, 2], bottleneck=False)
     head = mixvpr_shapes(256, locations=25, out=5, depth=2, ratio=2, rows=3)
     state = random_tensors(under("backbone.model.", resnet) | under("aggregator.", head))
@@ -195,20 +204,24 @@ def test_mixvpr(tmp_path: Path) -> None:
     assert (model.name, model.backbone.cut, model.preprocess.resize) == ("resnet18-mixvpr", "layer3", (80, 80))
     base = {n.removeprefix("backbone.model."): t.double() for n, t in state.items() if n.startswith("backbone.")}
     maps = resnet_twin(base, normalised(images), [2, 2, 2], convs=2)
-    assert_computes(model, images, [by_twin(heads.mixvpr, state, "aggregator.", m) for m in maps], tmp_path)
+    assert_computes(model, images, [by_twin(heads.mixvpr, state, "aggregator.", m) for m in maps], tmp_path, "MixVPR")
     with pytest.raises(ArgumentError, match="5 x 5 locations, found 5 x 6"):
         model(pixels((80, 96)))
 
 
-def test_mixvpr_as_published() -> None:
+@pytest.mark.parametrize(("dim", "out", "rows"), [(4096, 1024, 4), (512, 256, 2), (128, 64, 2)])
+def test_mixvpr_as_published(dim: int, out: int, rows: int) -> None:
     resnet = under("backbone.model.", resnet_tensors([3, 4, 6], bottleneck=True))
-    shapes = resnet | under("aggregator.", mixvpr_shapes(1024, 400, 1024, 4, 1, 4))
+    shapes = resnet | under("aggregator.", mixvpr_shapes(1024, 400, out, 4, 1, rows))
     model = without_values("mixvpr", shapes)
-    assert (model.backbone.name, model.dim, model.preprocess) == ("resnet50", 4096, Preprocess(resize=(320, 320)))
+    assert (model.backbone.name, model.dim, model.preprocess) == ("resnet50", dim, Preprocess(resize=(320, 320)))
+    assert model.aggregation.options()["row_bias"] is True
+    del shapes["aggregator.row_proj.bias"]  # as the authors' first code saved it
+    assert without_values("mixvpr", shapes).aggregation.options()["row_bias"] is False
 
 
 @pytest.mark.parametrize("size", [(64, 80), (70, 90)])
-def test_boq_on_a_resnet(size: tuple[int, int], tmp_path: Path) -> None:
+def test_boq_on_a_resnet_computes_what_the_authors_does(size: tuple[int, int], tmp_path: Path) -> None:
     resnet = resnet_tensors([2, 2, 2], bottleneck=False)
     state = random_tensors(numbered("backbone.net.", resnet) | under("aggregator.", boq_shapes(256, 6, 3, 2, 4)))
     torch.save(state, tmp_path / "boq.pth")
@@ -218,7 +231,7 @@ def test_boq_on_a_resnet(size: tuple[int, int], tmp_path: Path) -> None:
     base = {names[name]: tensor.double() for name, tensor in state.items() if name in names}
     maps = resnet_twin(base, normalised(images), [2, 2, 2], convs=2)
     twin = partial(heads.boq, width=maps.shape[3], heads=1)
-    assert_computes(model, images, [by_twin(twin, state, "aggregator.", m) for m in maps], tmp_path)
+    assert_computes(model, images, [by_twin(twin, state, "aggregator.", m) for m in maps], tmp_path, "BoQ")
 
 
 def test_boq_as_published() -> None:
@@ -241,31 +254,35 @@ def tokens_of(state: State, prefix: str, images: Tensor, cut: str = "norm", name
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_boq_on_dinov2_uses_tokens_before_the_last_norm(size: tuple[int, int], tmp_path: Path) -> None:
+def test_boq_on_dinov2_computes_with_tokens_before_the_last_norm(size: tuple[int, int], tmp_path: Path) -> None:
     shapes = under("backbone.dino.", dinov2_shapes(TINY["dinov2-tiny"]))
     state = random_tensors(shapes | under("aggregator.", boq_shapes(48, 6, 3, 2, 4)))
     torch.save(state, tmp_path / "boq.pth")
     model, images = load_published(tmp_path / "boq.pth"), pixels(size)
     seen = tokens_of(state, "backbone.dino.", images, "block1")
     twin = partial(heads.boq, width=seen[0][0].shape[2], heads=1)
-    assert_computes(model, images, [by_twin(twin, state, "aggregator.", m, t) for m, t in seen], tmp_path)
+    assert_computes(model, images, [by_twin(twin, state, "aggregator.", m, t) for m, t in seen], tmp_path, "BoQ")
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_salad(size: tuple[int, int], tmp_path: Path) -> None:
+def test_salad_computes_what_the_authors_does(size: tuple[int, int], tmp_path: Path) -> None:
     shapes = under("backbone.model.", dinov2_shapes(TINY["dinov2-tiny"]))
-    state = random_tensors(shapes | under("aggregator.", salad_shapes(48, 4, 3, 2, 6)))
+    state = sharpened(random_tensors(shapes | under("aggregator.", salad_shapes(48, 4, 3, 2, 6))))
     torch.save(state, tmp_path / "dino_salad.ckpt")
     model, images = load_published(tmp_path / "dino_salad.ckpt"), pixels(size)
     seen = tokens_of(state, "backbone.model.", images)
-    assert_computes(model, images, [by_twin(heads.salad, state, "aggregator.", m, t) for m, t in seen], tmp_path)
+    assert_computes(
+        model, images, [by_twin(heads.salad, state, "aggregator.", m, t) for m, t in seen], tmp_path, "SALAD"
+    )
 
 
 @pytest.mark.parametrize(("size", "prefix"), [(SIZES[0], "backbone.model."), (SIZES[1], "backbone.")])
-def test_megaloc_in_both_of_its_files(size: tuple[int, int], prefix: str, tmp_path: Path) -> None:
+def test_megaloc_computes_what_the_authors_does_from_both_files(
+    size: tuple[int, int], prefix: str, tmp_path: Path
+) -> None:
     shapes = under(prefix, dinov2_shapes(TINY["dinov2-tiny"]))
     shapes |= under("aggregator.agg.", salad_shapes(48, 4, 3, 2, 6)) | layer("aggregator.linear", 9, 4 * 3 + 2)
-    state = random_tensors(shapes)
+    state = sharpened(random_tensors(shapes))
     if prefix == "backbone.":  # the newer release has no mask token
         del state["backbone.mask_token"]
         save_file(state, tmp_path / "model")
@@ -275,7 +292,7 @@ def test_megaloc_in_both_of_its_files(size: tuple[int, int], prefix: str, tmp_pa
     own = {n.removeprefix("aggregator.agg."): t for n, t in state.items() if n.startswith("aggregator.agg.")}
     own |= {f"linear.{kind}": state[f"aggregator.linear.{kind}"] for kind in ("weight", "bias")}
     expected = [by_twin(heads.megaloc, own, "", m, t) for m, t in tokens_of(state, prefix, images)]
-    assert_computes(model, images, expected, tmp_path)
+    assert_computes(model, images, expected, tmp_path, "MegaLoc")
 
 
 def test_salad_and_megaloc_as_published() -> None:
@@ -299,12 +316,10 @@ def test_dinov2_alone_gives_its_class_token(kind: str, tmp_path: Path) -> None:
     save_file(state, tmp_path / "model.safetensors")
     model = load_published(tmp_path / "model.safetensors")
     assert model.name == "dinov2-tiny-reg-cls"
-    assert_computes(model, images, expected, tmp_path)
+    assert_computes(model, images, expected, tmp_path, "DINOv2")
 
 
-def test_anyloc_is_vlad_over_the_values_of_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sareloc.models.published import place_networks
-
+def test_anyloc_computes_vlad_over_the_values_of_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(place_networks.load_anyloc, "__defaults__", ("block1-value",))  # 31 of 40 in the original
     state = random_tensors(dinov2_shapes(TINY["dinov2-tiny-gated"]))
     centres = torch.randn(3, 24)
@@ -314,7 +329,7 @@ def test_anyloc_is_vlad_over_the_values_of_attention(tmp_path: Path, monkeypatch
     seen = tokens_of(state, "", images, "block1-value", "dinov2-tiny-gated")
     assert model.preprocess == Preprocess(resize=1024, interpolation="bicubic")
     expected = [by_twin(heads.vlad, {"centres": centres}, "", m, t) for m, t in seen]
-    assert_computes(model, images, expected, tmp_path)
+    assert_computes(model, images, expected, tmp_path, "AnyLoc")
     torch.save(torch.randn(3, 25), tmp_path / "c_centers.pt")
     with pytest.raises(WeightsError, match=r"VLAD centres \(K, 24\) for dinov2-tiny-gated, found \(3, 25\)"):
         load_published(tmp_path / "dinov2.pth", centres=tmp_path / "c_centers.pt")
@@ -375,12 +390,56 @@ def test_unknown_residual_networks_and_maps_are_named(tmp_path: Path) -> None:
     shapes = under("backbone.model.", resnet_tensors([2, 2, 3], bottleneck=False))
     state = random_tensors(shapes | under("aggregator.", mixvpr_shapes(256, 24, 5, 1, 1, 3)))
     torch.save(state, tmp_path / "w.ckpt")
-    with pytest.raises(WeightsError, match=r"3 blocks, known are 2 \(resnet18\), 6 \(resnet50\)"):
+    with pytest.raises(
+        WeightsError, match=r"3 basic blocks, known are 2 basic \(resnet18\), 6 bottleneck \(resnet50\)"
+    ):
         load_published(tmp_path / "w.ckpt")
     state = {n: t for n, t in state.items() if "layer3.2." not in n}
     torch.save(state, tmp_path / "w.ckpt")
     with pytest.raises(WeightsError, match="found one for 24 locations"):
         load_published(tmp_path / "w.ckpt")
+
+
+EXTRA: dict[str, tuple[str, ...]] = {
+    "cosplace": ("aggregation.3.scale", "aggregation.5.weight", "backbone.9.weight", "classifier.weight"),
+    "mixvpr": ("aggregator.gamma", "aggregator.mix.0.mix.5.weight", "backbone.norm.weight", "loss_fn.weight"),
+    "boq": ("aggregator.boqs.0.gate", "aggregator.norm.weight", "backbone.net.9.weight", "backbone.neck.weight"),
+    "salad": ("aggregator.linear.weight", "backbone.model.neck.weight", "backbone.neck.weight", "pca.weight"),
+    "megaloc": ("aggregator.norm.weight", "aggregator.agg.pca.weight", "backbone.neck.weight", "pca.weight"),
+    "dinov2": ("blocks.0.adapter.weight", "neck.weight", "norm.scale"),
+}
+
+
+@pytest.mark.parametrize(("kind", "extra"), [(kind, name) for kind, names in EXTRA.items() for name in names])
+def test_unknown_tensors_are_never_ignored(kind: str, extra: str) -> None:
+    transformer = dinov2_shapes(TINY["dinov2-tiny"])
+    resnet = resnet_tensors([2, 2, 2], bottleneck=False)
+    pooled = {"aggregation.1.p": (1,), **layer("aggregation.3", 8, 256)}
+    shapes = {
+        "cosplace": numbered("backbone.", resnet) | pooled,
+        "mixvpr": under("backbone.model.", resnet) | under("aggregator.", mixvpr_shapes(256, 25, 5, 2, 2, 3)),
+        "boq": numbered("backbone.net.", resnet) | under("aggregator.", boq_shapes(256, 6, 3, 2, 4)),
+        "salad": under("backbone.model.", transformer) | under("aggregator.", salad_shapes(48, 4, 3, 2, 6)),
+        "megaloc": under("backbone.model.", transformer)
+        | under("aggregator.agg.", salad_shapes(48, 4, 3, 2, 6))
+        | layer("aggregator.linear", 9, 14),
+        "dinov2": transformer,
+    }[kind]
+    without_values(kind, shapes)
+    named = re.escape(".".join(extra.split(".")[-2:]).removeprefix("aggregator."))
+    with pytest.raises(WeightsError, match=rf"(unexpected|unknown tensors).* \S*{named}\b"):
+        without_values(kind, shapes | {extra: (8,)})
+
+
+def test_what_is_above_the_cut_is_left_out_by_name(tmp_path: Path) -> None:
+    state = random_tensors(dinov2_shapes(TINY["dinov2-tiny-gated"]))
+    torch.save(torch.randn(3, 24), tmp_path / "c_centers.pt")
+    place_networks.load_anyloc(state, "file", tmp_path / "c_centers.pt", "block1-value")
+    for extra in ("blocks.1.adapter.weight", "blocks.2.adapter.weight", "norm.scale"):
+        with pytest.raises(WeightsError, match=rf"unexpected: {re.escape(extra)}"):
+            place_networks.load_anyloc(
+                state | {extra: torch.zeros(24)}, "file", tmp_path / "c_centers.pt", "block1-value"
+            )
 
 
 def test_second_files_are_for_their_families(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Published weights: files of the same structure made here, and what the originals compute, computed from them."""
+"""Published weights: files of the same structure made here, and what the originals compute, computed from them.
+
+Names, shapes and formulas are facts of the authors' code, which `tests.models.families` names for each family.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.conftest import peak_bytes
+from tests.models.families import record_difference
+from tests.models.test_backbones import resnet_tensors, resnet_twin
+from tests.models.transformers import random_tensors
 from torch import Tensor
 
 from sareloc.errors import ArgumentError, WeightsError
-from sareloc.models import PlaceModel, load_published, make_backbone, open_checkpoint, save_checkpoint
+from sareloc.models import PlaceModel, load_published, open_checkpoint, save_checkpoint
 from sareloc.models.published.weights_files import whitening_from_linear
 
 VGG16 = {0: (64, 3), 2: (64, 64), 5: (128, 64), 7: (128, 128), 10: (256, 128), 12: (256, 256), 14: (256, 256),
@@ -95,10 +101,11 @@ def unit(x: Tensor) -> Tensor:
     return x / x.norm(dim=1, keepdim=True)
 
 
-def assert_computes(model: PlaceModel, images: Tensor, expected: Tensor) -> None:
+def assert_computes(model: PlaceModel, images: Tensor, expected: Tensor, family: str) -> None:
     with torch.no_grad():
         found = model(images)
     assert found.shape == expected.shape
+    record_difference(family, found, expected)
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-6)
     # The two images differ enough for the comparison to mean something.
     assert (expected[0] - expected[1]).norm() > 1e-3
@@ -184,7 +191,7 @@ def test_matconvnet_computes_what_the_matlab_release_computes(
     model = load_published(path)
     assert not model.training
     assert model.dim == (DIM if whitened else 512 * CLUSTERS)
-    assert_computes(model, images, expected)
+    assert_computes(model, images, expected, "NetVLAD (MatConvNet)")
 
 
 def test_a_mat_file_of_another_structure_is_explained(vgg: State, tmp_path: Path) -> None:
@@ -239,7 +246,7 @@ def test_openibl_computes_what_openibl_computes(wrapped: bool, vgg: State, image
     torch.save(record, tmp_path / "vgg16_netvlad.pth")
     clusters = residual_netvlad(conv_map(vgg, openibl_pixels(images)), assign, 0 * bias, centres)
     expected = unit(unit(clusters.flatten(1)) @ weight.T + shift)
-    assert_computes(load_published(tmp_path / "vgg16_netvlad.pth"), images, expected)
+    assert_computes(load_published(tmp_path / "vgg16_netvlad.pth"), images, expected, "OpenIBL")
 
 
 def test_openibl_takes_its_pca_from_a_separate_file(vgg: State, images: Tensor, tmp_path: Path) -> None:
@@ -258,9 +265,9 @@ def test_openibl_takes_its_pca_from_a_separate_file(vgg: State, images: Tensor, 
 
     plain = load_published(tmp_path / "model_best.pth.tar")
     assert plain.whitening is None
-    assert_computes(plain, images, unit(clusters.flatten(1)))
+    assert_computes(plain, images, unit(clusters.flatten(1)), "OpenIBL")
     model = load_published(tmp_path / "model_best.pth.tar", pca=tmp_path / "pca_params_model_best.h5")
-    assert_computes(model, images, strongest_first)
+    assert_computes(model, images, strongest_first, "OpenIBL")
     (tmp_path / "x.mat").touch()
     with pytest.raises(ArgumentError, match=r"openibl.*matconvnet"):
         load_published(tmp_path / "x.mat", pca=tmp_path / "pca_params_model_best.h5")
@@ -308,7 +315,7 @@ def test_pytorch_netvlad_computes_what_pytorch_netvlad_computes(
     torch.save(training_record(state), path, _use_new_zipfile_serialization=zipped)
     features = conv_map(vgg, imagenet_pixels(images))
     expected = unit(residual_netvlad(features, assign, bias if vladv2 else 0 * bias, centres).flatten(1))
-    assert_computes(load_published(path), images, expected)
+    assert_computes(load_published(path), images, expected, "pytorch-NetVlad")
 
 
 def test_pytorch_netvlad_with_alexnet_also_as_our_own_checkpoint(images: Tensor, tmp_path: Path) -> None:
@@ -319,9 +326,63 @@ def test_pytorch_netvlad_with_alexnet_also_as_our_own_checkpoint(images: Tensor,
     features = conv_map(convs, imagenet_pixels(images), pools=(0, 3))
     expected = unit(residual_netvlad(features, assign, 0 * bias, centres).flatten(1))
     model = load_published(tmp_path / "checkpoint.pth.tar", "pytorch-netvlad")
-    assert_computes(model, images, expected)
+    assert_computes(model, images, expected, "pytorch-NetVlad")
     save_checkpoint(model, tmp_path / "ours")
-    assert_computes(open_checkpoint(tmp_path / "ours"), images, expected)
+    assert_computes(open_checkpoint(tmp_path / "ours"), images, expected, "pytorch-NetVlad")
+
+
+@pytest.mark.parametrize("dim", [4, 40])
+def test_patch_netvlad_computes_with_its_whitening(dim: int, vgg: State, images: Tensor, tmp_path: Path) -> None:
+    """`add_pca.py` stores numpy's double precision, and the number of components beside the state."""
+    assign, bias, centres = netvlad_arrays()
+    state = prefixed(vgg, "encoder.") | {"pool.conv.weight": assign[:, :, None, None], "pool.centroids": centres}
+    directions = torch.linalg.qr(torch.randn(512 * CLUSTERS, dim)).Q.double() / (torch.rand(dim) + 0.01)
+    mean = 0.02 * torch.randn(512 * CLUSTERS).double()
+    state |= {"WPCA.0.weight": directions.T[:, :, None, None], "WPCA.0.bias": -directions.T @ mean}
+    torch.save({"num_pcs": dim, "state_dict": state}, tmp_path / f"mapillary_WPCA{dim}.pth.tar")
+    clusters = residual_netvlad(conv_map(vgg, imagenet_pixels(images)), assign, 0 * bias, centres)
+    expected = unit((unit(clusters.flatten(1)).double() - mean) @ directions).float()
+    model = load_published(tmp_path / f"mapillary_WPCA{dim}.pth.tar")
+    assert (model.name, model.dim) == ("vgg16-netvlad-patch-netvlad", dim)
+    assert_computes(model, images, expected, "Patch-NetVLAD")
+    del state["WPCA.0.bias"]
+    torch.save({"state_dict": state}, tmp_path / "w.pth.tar")
+    with pytest.raises(WeightsError, match=r"no tensor 'WPCA\.0\.bias'"):
+        load_published(tmp_path / "w.pth.tar")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "pool", "extra"),
+    [
+        ("encoder.", "pool.", "pool.alpha"),
+        ("encoder.", "pool.", "WPCA.1.weight"),
+        ("encoder.", "pool.", "attention.weight"),
+        ("encoder.", "pool.", "encoder.30.weight"),
+        ("base_model.base.", "net_vlad.", "net_vlad.alpha"),
+        ("base_model.base.", "net_vlad.", "base_model.head.weight"),
+        ("base_model.base.", "net_vlad.", "pca_layer.scale"),
+        ("backbone.", "aggregation.", "aggregation.1.weight"),  # a whitening needs NetVLAD under aggregation.0
+        ("backbone.", "aggregation.0.", "aggregation.2.weight"),
+        ("backbone.", "aggregation.", "backbone.30.weight"),
+        ("backbone.", "aggregation.", "fc.weight"),
+    ],
+)
+def test_unknown_tensors_are_never_ignored(prefix: str, pool: str, extra: str, vgg: State, tmp_path: Path) -> None:
+    assign, _, centres = netvlad_arrays()
+    state = prefixed(vgg, prefix) | {f"{pool}conv.weight": assign[:, :, None, None], f"{pool}centroids": centres}
+    torch.save(state | {extra: torch.zeros(3)}, tmp_path / "w.pth")
+    with pytest.raises(WeightsError, match=re.escape(extra.removeprefix(prefix))):
+        load_published(tmp_path / "w.pth")
+
+
+def test_a_second_whitening_for_openibl_is_refused(vgg: State, tmp_path: Path) -> None:
+    assign, _, centres = netvlad_arrays()
+    state = openibl_state(vgg, assign, centres)
+    state |= {"pca_layer.weight": torch.randn(DIM, 512 * CLUSTERS, 1, 1), "pca_layer.bias": torch.randn(DIM)}
+    torch.save(state, tmp_path / "vgg16_netvlad.pth")
+    (tmp_path / "pca.h5").touch()
+    with pytest.raises(WeightsError, match=r"whitening of its own .* leave"):
+        load_published(tmp_path / "vgg16_netvlad.pth", pca=tmp_path / "pca.h5")
 
 
 @pytest.mark.parametrize("lost", ["pool.centroids", "pool.conv.weight", "encoder.0.weight", "encoder.26.bias"])
@@ -406,17 +467,23 @@ def save_benchmark(vgg: State, assign: Tensor, centroids: Tensor, folder: Path) 
 
 
 @pytest.mark.parametrize(
-    ("save", "pixels", "netvlad"),
+    ("save", "pixels", "netvlad", "family"),
     [
-        (save_matconvnet, matconvnet_pixels, matconvnet_netvlad),
-        pytest.param(save_openibl, openibl_pixels, torch_netvlad, marks=pytest.mark.slow),
-        (save_pytorch_netvlad, imagenet_pixels, torch_netvlad),
-        pytest.param(save_benchmark, imagenet_pixels, torch_netvlad, marks=pytest.mark.slow),
+        (save_matconvnet, matconvnet_pixels, matconvnet_netvlad, "NetVLAD (MatConvNet)"),
+        pytest.param(save_openibl, openibl_pixels, torch_netvlad, "OpenIBL", marks=pytest.mark.slow),
+        (save_pytorch_netvlad, imagenet_pixels, torch_netvlad, "pytorch-NetVlad"),
+        pytest.param(
+            save_benchmark,
+            imagenet_pixels,
+            torch_netvlad,
+            "deep-visual-geo-localization-benchmark",
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["matconvnet", "openibl", "pytorch-netvlad", "deep-vg-benchmark"],
 )
 def test_sharp_weights_scale_tiny_clusters_as_the_original_does(
-    save: Any, pixels: Any, netvlad: Any, vgg: State, tmp_path: Path
+    save: Any, pixels: Any, netvlad: Any, family: str, vgg: State, tmp_path: Path
 ) -> None:
     others = pixels(smooth_images(6, seed=9))
     common = conv_map(vgg, others).mean(dim=(0, 2, 3))
@@ -431,7 +498,9 @@ def test_sharp_weights_scale_tiny_clusters_as_the_original_does(
     path = save(vgg, assign, centroids, tmp_path)
     for model in (load_published(path), saved_and_opened(load_published(path), tmp_path / "ours.safetensors")):
         with torch.no_grad():
-            torch.testing.assert_close(model(images), expected, rtol=0, atol=1e-5)
+            found = model(images)
+        record_difference(family, found, expected)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
 def saved_and_opened(model: PlaceModel, path: Path) -> PlaceModel:
@@ -476,30 +545,44 @@ def test_the_benchmark_computes_what_it_computes(
     expected = F.normalize(expected @ weight.T + bias, dim=1) if projected else expected
     model = load_published(path)
     assert model.name == f"{backbone}-netvlad-deep-vg-benchmark"
-    assert_computes(model, images, expected)
+    assert_computes(model, images, expected, "deep-visual-geo-localization-benchmark")
 
 
-@pytest.mark.parametrize("name", ["resnet18conv4", "resnet18conv5", "resnet50conv4"])
-def test_the_benchmarks_resnets(name: str, images: Tensor, tmp_path: Path) -> None:
+REPEATS = {"resnet18": [2, 2, 2, 2], "resnet50": [3, 4, 6, 3], "resnet101": [3, 4, 23, 3]}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["resnet18conv4", "resnet18conv5", "resnet50conv4", "resnet101conv4"]
+    + [pytest.param(name, marks=pytest.mark.slow) for name in ("resnet50conv5", "resnet101conv5")],
+)
+def test_the_benchmarks_resnets_compute_what_its_do(name: str, images: Tensor, tmp_path: Path) -> None:
     """Their modules are numbered: conv1 0, bn1 1, relu 2, maxpool 3, layer1 4, layer2 5, layer3 6, layer4 7."""
-    kind, cut = name[:8], {"conv4": "layer3", "conv5": "layer4"}[name[8:]]
-    backbone = make_backbone(kind, cut=cut)
-    for norm in (m for m in backbone.modules() if isinstance(m, torch.nn.BatchNorm2d)):
-        norm.running_mean.normal_(0, 0.1)
-        norm.running_var.uniform_(0.5, 1.5)
+    kind, _, depth = name.partition("conv")
+    repeats = REPEATS[kind][: int(depth) - 1]  # conv4_x is layer3
+    base = random_tensors(resnet_tensors(repeats, bottleneck=kind != "resnet18"))
     numbers = {"conv1": 0, "bn1": 1, "layer1": 4, "layer2": 5, "layer3": 6, "layer4": 7}
     state = {}
-    for tensor_name, v in backbone.state_dict().items():
+    for tensor_name, v in base.items():
         module, _, rest = tensor_name.partition(".")
         state[f"backbone.{numbers[module]}.{rest}"] = v
-    assign, _, centroids = netvlad_arrays(backbone.channels)
+    exact = {n: v.double() for n, v in base.items()}
+    features = resnet_twin(exact, imagenet_pixels(images).double(), repeats, convs=2 if kind == "resnet18" else 3)
+    assign, _, centroids = netvlad_arrays(features.shape[1])
     state |= {"aggregation.conv.weight": assign[:, :, None, None], "aggregation.centroids": centroids}
-    path = benchmark_file(tmp_path / "best_model.pth", state)
-    with torch.no_grad():
-        expected = torch_netvlad(backbone(imagenet_pixels(images)), assign, centroids)
-    model = load_published(path, "deep-vg-benchmark")
-    assert (model.backbone.name, model.backbone.cut) == (kind, cut)
-    assert_computes(model, images, expected)
+    expected = torch_netvlad(features, assign.double(), centroids.double()).float()
+    model = load_published(benchmark_file(tmp_path / "best_model.pth", state))
+    assert (model.backbone.name, model.backbone.cut) == (kind, f"layer{int(depth) - 1}")
+    assert model.name == f"{kind}-netvlad-deep-vg-benchmark"
+    assert_computes(model, images, expected, "deep-visual-geo-localization-benchmark")
+
+
+def test_an_unknown_resnet_of_the_benchmark_is_refused_by_its_blocks(tmp_path: Path) -> None:
+    state = {"backbone.0.weight": torch.zeros(64, 3, 7, 7)}
+    state |= {f"backbone.6.{i}.conv1.weight": torch.zeros(1) for i in range(6)}  # ResNet34: no third convolution
+    state |= {"aggregation.conv.weight": torch.zeros(2, 256, 1, 1), "aggregation.centroids": torch.zeros(2, 256)}
+    with pytest.raises(WeightsError, match="6 basic blocks, known are 2 basic"):
+        load_published(benchmark_file(tmp_path / "w.pth", state))
 
 
 @pytest.mark.parametrize(

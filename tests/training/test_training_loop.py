@@ -169,6 +169,8 @@ def test_a_run_folder_is_not_written_over_by_accident(tmp_path: Path) -> None:
         train(tiny_model(), tiny_dataset(), QUICK, out=tmp_path, progress=False)
     with pytest.raises(ArgumentError, match="lr was"):
         train(tiny_model(), tiny_dataset(), replace(QUICK, lr=0.2), out=tmp_path, resume=True, progress=False)
+    with pytest.raises(ArgumentError, match=r"another model .*aggregation\.context.* --model .*start\.safetensors"):
+        train(tiny_model("crn"), tiny_dataset(), replace(QUICK, epochs=1), out=tmp_path, resume=True, progress=False)
 
 
 def test_the_saved_model_opens_and_is_whitened(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from sareloc.errors import ArgumentError
 from sareloc.evaluation import FixReport, Report, evaluate, evaluate_fixes
 from sareloc.localize import MIN_CONFIDENCE
 from sareloc.maps import PlaceMap, load_map_model
-from sareloc.models.checkpoint import load_model
+from sareloc.models.checkpoint import load_model, packaged_for
 from sareloc.photos.collect import list_photos
 
 
@@ -50,8 +50,8 @@ def evaluate_command(
     dataset
         Name of a dataset, or a folder of photos with the layout of one.
     model
-        Packaged model (default, fast) or checkpoint; default: the model default, or with --map the packaged model that
-        the map was built with.
+        A packaged model (default, fast), a checkpoint, or a published file. Default: with --map the packaged model that
+        the map was built with, else fast, or default on a GPU.
     root
         Folder of the dataset's files.
     split
@@ -95,7 +95,7 @@ def evaluate_command(
     print_notes(places.notes)
     searched = None if place_map is None else PlaceMap(place_map)
     if searched is None:
-        loaded = load_model(model or "default", device)
+        loaded = load_model(model or packaged_for(device), device)
     else:
         loaded = load_map_model(searched.manifest, searched.path.name, model, device)
     if fixes:

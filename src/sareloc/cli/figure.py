@@ -44,7 +44,7 @@ from sareloc.figures import (
 )
 from sareloc.localize import MIN_CONFIDENCE, Fix, Search, open_localizer
 from sareloc.models import PlaceModel
-from sareloc.models.checkpoint import load_model
+from sareloc.models.checkpoint import load_model, packaged_for
 from sareloc.photos import decode, longest_side
 
 
@@ -133,6 +133,7 @@ def heatmap(
         The photo file.
     model
         A packaged model (default, fast), a checkpoint, or a published file; several can be given to compare them.
+        Default: fast, or default on a GPU.
     out
         The file to write: .png, .svg or .pdf.
     size
@@ -145,7 +146,7 @@ def heatmap(
         Number of occluded photos described at once.
     """
     small = decode(photo, size=longest_side(size))
-    names = model or ["default"]
+    names = model or [packaged_for(device)]
     paths = [Path(name) for name in names]
     heats = {
         _unique(path, paths): occlusion_map(load_model(name, device), small, box, stride, batch)
@@ -173,8 +174,8 @@ class Source:
 
     dataset: str
     """The name of a published dataset, a folder of photos, or a CSV file."""
-    model: Annotated[str, Parameter(name="--model")] = "default"
-    """A packaged model (default, fast), a checkpoint, or a published file."""
+    model: Annotated[str | None, Parameter(name="--model")] = None
+    """A packaged model (default, fast), a checkpoint, or a published file. Default: fast, or default on a GPU."""
     root: Annotated[Path | None, Parameter(name="--root")] = None
     """The folder of a published dataset, or the folder that file names in a CSV file are relative to."""
     split: Annotated[str, Parameter(name="--split")] = "test"
@@ -191,7 +192,7 @@ class Source:
 
     def load_model(self) -> PlaceModel:
         """The model, on its device."""
-        return load_model(self.model, self.device)
+        return load_model(self.model or packaged_for(self.device), self.device)
 
     def query_matches(self, model: PlaceModel) -> QueryMatches:
         """The top matches of the dataset's queries."""

@@ -19,6 +19,7 @@ from sareloc.models.checkpoint import (
     find_checkpoint,
     is_checkpoint,
     load_model,
+    packaged_for,
     read_checkpoint_manifest,
     save_checkpoint,
 )
@@ -44,16 +45,18 @@ def list_models(*, as_json: Json = False) -> None:
         print(_json(name, path, manifest) if as_json else f"{name:<10}{_shape(path, manifest)}")
 
 
-def model_info(model: str = "default", *, as_json: Json = False) -> None:
+def model_info(model: str | None = None, *, as_json: Json = False) -> None:
     """Print a model's architecture and training record: photos, options, results, limits, licences.
 
     Parameters
     ----------
     model
-        A packaged model (default, fast), a checkpoint, or a published file.
+        A packaged model (default, fast), a checkpoint, or a published file. Default: fast, or default on a machine with
+        a GPU, as map build.
     as_json
         Print one JSON object.
     """
+    model = model or packaged_for(None)
     path = find_checkpoint(model)
     manifest = _manifest(path)
     print(_json(model, path, manifest) if as_json else "\n".join(description(model, path, manifest)))
@@ -78,7 +81,8 @@ def convert(
     """Write a network that others published as a checkpoint.
 
     The file is recognized by its tensors: MegaLoc, SALAD, BoQ, MixVPR, CosPlace, EigenPlaces, DINOv2, OpenIBL,
-    pytorch-NetVlad, deep-visual-geo-localization-benchmark, or NetVLAD's own release. Nothing in it is executed.
+    pytorch-NetVlad, Patch-NetVLAD, deep-visual-geo-localization-benchmark, or NetVLAD's own release. Nothing in it is
+    executed.
 
     Parameters
     ----------
@@ -165,7 +169,7 @@ def _bytes(path: Path) -> int:
     return sum(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path]))
 
 
-def export_command(model: str = "default", *, onnx: Path, dim: int | None = None) -> None:
+def export_command(model: str | None = None, *, onnx: Path, dim: int | None = None) -> None:
     """Write a model as one ONNX file: uint8 RGB images (batch, 3, height, width) in, unit descriptors out.
 
     Pixel normalisation is part of the graph; resizing is not: the size rule is printed, and stored in the file's
@@ -174,13 +178,14 @@ def export_command(model: str = "default", *, onnx: Path, dim: int | None = None
     Parameters
     ----------
     model
-        A packaged model (default, fast), a checkpoint, or a published file.
+        A packaged model (default, fast), a checkpoint, or a published file. Default: fast, or default on a machine with
+        a GPU, as map build.
     onnx
         The file to write.
     dim
         Dimensions of the descriptors (the first ones of the whitening); default: all.
     """
-    loaded = load_model(model)
+    loaded = load_model(model or packaged_for(None))
     export_onnx(loaded, onnx, dim=dim)
     print(
         f"{onnx}: {loaded.name} {loaded.fingerprint()}, {onnx.stat().st_size / 1e6:,.1f} MB, "

@@ -128,11 +128,11 @@ def packets_of(records: Sequence[ImageRecord], size: int) -> list[str]:
 
 def read_packet(packet: str) -> list[ImageRecord]:
     """The records of a packet."""
-    rows: Any = json.loads(packet)
-    return [
-        ImageRecord(**{name: tuple(value) if isinstance(value, list) else value for name, value in row.items()})
-        for row in rows
-    ]
+    records = []
+    for row in json.loads(packet):
+        fields: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+        records.append(ImageRecord(**fields))
+    return records
 
 
 def write_done(done: Done) -> dict[str, Any]:

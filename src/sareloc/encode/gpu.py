@@ -29,7 +29,7 @@ class GpuLauncher:
 
     def __init__(self, model: PlaceModel, dim: int | None) -> None:
         self._model, self._dim = model, dim
-        self._copies = torch.cuda.Stream(model.device)  # type: ignore[no-untyped-call]
+        self._copies = torch.cuda.Stream(model.device)
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def __call__(self, images: Sequence[Image]) -> Fetch:
@@ -48,7 +48,7 @@ class GpuLauncher:
         back = torch.empty(found.shape, dtype=torch.float32, pin_memory=True)
         back.copy_(found, non_blocking=True)
         # blocking: a busy wait would take a core from the decoding workers
-        done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        done = torch.cuda.Event(blocking=True)
         done.record(work)
 
         def fetch() -> Vectors:

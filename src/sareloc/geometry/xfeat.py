@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.resources import files
@@ -30,6 +31,17 @@ Network = Callable[[Tensor], Maps]
 """Grey images (B, 1, 8 h, 8 w) -> maps. Safe from several threads."""
 
 
+def weights_path() -> Path:
+    """The file of the weights."""
+    return Path(str(files("sareloc") / "weights" / WEIGHTS))
+
+
+@cache
+def weights_fingerprint() -> str:
+    """16 hex digits that identify the weights: local features of other weights do not match."""
+    return hashlib.sha256(weights_path().read_bytes()).hexdigest()[:16]
+
+
 @cache
 def load_network(device: str) -> Network:
     """The network on a torch device or by OpenVINO, with its batch norms folded; one for each name."""
@@ -37,7 +49,7 @@ def load_network(device: str) -> Network:
     from kornia.feature.xfeat import BasicLayer
 
     network = XFeat()
-    weights = load_file(Path(str(files("sareloc") / "weights" / WEIGHTS)))
+    weights = load_file(weights_path())
     network.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, strict=True)
     net = network.eval().net
     for name, layer in list(net.named_modules()):

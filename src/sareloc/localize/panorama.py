@@ -92,14 +92,15 @@ def combine_poses(poses: Sequence[Pose]) -> Pose | None:
     if not poses:
         return None
     first = min(poses, key=lambda pose: pose.radius_m)
-    metres = enu_from_wgs84([pose.latlon for pose in poses], first.latlon)
-    radii = np.array([pose.radius_m for pose in poses])
+    latlon, radii = np.array([pose.latlon for pose in poses]), np.array([pose.radius_m for pose in poses])
     turns = np.array([(pose.heading_deg - first.heading_deg + 180) % 360 - 180 for pose in poses])
-    agree = (np.linalg.norm(metres, axis=1) <= radii + first.radius_m) & (np.abs(turns) <= AGREEING_DEG)
-    weights = agree / np.maximum(radii, 1e-3) ** 2
+    away_m = np.linalg.norm(ecef_from_wgs84(latlon) - ecef_from_wgs84(first.latlon), axis=1)
+    agree = (away_m <= radii + first.radius_m) & (np.abs(turns) <= AGREEING_DEG)
+    weights = 1 / np.maximum(radii[agree], 1e-3) ** 2
     weights /= weights.sum()
+    metres = enu_from_wgs84(latlon[agree], first.latlon)  # of near poses only: the plane has no image of the far ones
     (latitude, longitude), *_ = wgs84_from_enu([weights @ metres], first.latlon).tolist()
-    return Pose((latitude, longitude), first.radius_m, float(first.heading_deg + weights @ turns) % 360)
+    return Pose((latitude, longitude), first.radius_m, float(first.heading_deg + weights @ turns[agree]) % 360)
 
 
 def _rank(match: Match) -> tuple[int, float]:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from sareloc.arrays import Floats, Ints
 from sareloc.errors import PhotoError
-from sareloc.geo import enu_from_wgs84, wgs84_from_enu
+from sareloc.geo import ecef_from_wgs84, enu_from_wgs84, wgs84_from_enu
 from sareloc.geometry import (
     Evidence,
     InlierPairs,
@@ -80,12 +80,14 @@ def find_pose(verified: Verified, latlon: Floats, distances: npt.ArrayLike, temp
         return None
     weights = weigh(distances, temperature, verified.evidence)
     place = fuse(latlon, distances, weights, verified.evidence)
-    metres = enu_from_wgs84(latlon, place.latlon)
     usable = (verified.evidence.inliers >= SURE_INLIERS) & ~np.isnan(verified.headings_deg)
-    rows = np.flatnonzero(usable & (np.linalg.norm(metres, axis=1) <= PLACE_M))
+    away_m = np.linalg.norm(ecef_from_wgs84(latlon) - ecef_from_wgs84(place.latlon), axis=1)
+    rows = np.flatnonzero(usable & (away_m <= PLACE_M))
+    rows = rows[np.argsort(-weights[rows], kind="stable")]
+    metres = enu_from_wgs84(latlon[rows], place.latlon)  # of near photos only: the plane has no image of the far ones
     references = [
-        Reference(photo, view, float(metres[row, 0]), float(metres[row, 1]), float(verified.headings_deg[row]))
-        for row in rows[np.argsort(-weights[rows], kind="stable")]
+        Reference(photo, view, east_m, north_m, float(verified.headings_deg[row]))
+        for row, (east_m, north_m) in zip(rows, metres.tolist(), strict=True)
         if (photo := verified.photos[row]) is not None and (view := verified.views[row]) is not None
     ]
     pose = estimate_camera_pose(verified.query, references)
@@ -99,11 +101,12 @@ class Verifier:
     """Verifies matches by the local features that a map holds. Safe from several threads.
 
     Features that the map does not hold are computed from the photo's file, and the most recently used 256 MiB of them
-    are cached.
+    are cached. Raises MapError if the map holds local features of another extractor.
     """
 
     def __init__(self, place_map: PlaceMap, extractor: LocalFeatureExtractor) -> None:
         self.place_map = place_map
+        place_map.local_features([])  # raises MapError before the first query
         self.extractor = extractor
         self._lock = Lock()
         self._cache: OrderedDict[str, LocalFeatures] = OrderedDict()

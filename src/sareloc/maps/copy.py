@@ -15,7 +15,7 @@ from tqdm import tqdm
 from sareloc.arrays import Ints, Vectors
 from sareloc.errors import ArgumentError, MapError
 from sareloc.maps import gpkg
-from sareloc.maps.features import NOT_HELD, NOTE, read_keypoints
+from sareloc.maps.features import NOT_HELD, NOTE, read_features_note
 from sareloc.maps.store import (
     NO_WHITENING,
     PACKINGS,
@@ -116,13 +116,12 @@ def _copy_features(a: MapStore, b: MapStore, progress: bool) -> tuple[int, tuple
         told = f'a server has no local features: add them with "sareloc map upgrade {b.name}"'
         return 0, (told,) if b.holds_local_features else ()
     ids = np.concatenate([np.zeros(0, dtype=np.int64), *(part for part, _, _ in a.pages())])
-    held = np.setdiff1d(ids, a.ids_without_features())
     if not b.holds_local_features:
-        return 0, (NOT_HELD,) if len(held) else ()
+        return 0, (NOT_HELD,) if len(a.ids_without_features()) < len(ids) else ()
     copied = 0
-    with tqdm(total=len(held), desc="features", unit="photo", disable=None if progress else True) as bar:
-        for first in range(0, len(held), FEATURES_PART):
-            copied += _copy_some_features(a, b, held[first : first + FEATURES_PART])
+    with tqdm(total=len(ids), desc="features", unit="photo", disable=None if progress else True) as bar:
+        for first in range(0, len(ids), FEATURES_PART):
+            copied += _copy_some_features(a, b, ids[first : first + FEATURES_PART])
             bar.update(FEATURES_PART)
     return copied, ()
 
@@ -175,11 +174,12 @@ def _named(backend: MapBackend, target: Address, photo: MapPhoto) -> MapPhoto:
 
 def _check_same(a: MapStore, b: MapStore) -> None:
     here, there = ((m.fingerprint, m.model, m.dim, m.storage) for m in (a.manifest, b.manifest))
-    one, other = read_keypoints(a), read_keypoints(b)
-    if None not in (one, other) and one != other:
+    one, other = read_features_note(a), read_features_note(b)
+    if one is not None and other is not None and one != other:
         raise MapError(
-            f"map {b.name} exists, with local features of {other} keypoints a photo; those of map {a.name} have {one}: "
-            "copy to another name"
+            f"map {b.name} exists, with local features of {other.keypoints} keypoints a photo by {other.extractor} "
+            f"(weights {other.weights}); those of map {a.name} have {one.keypoints}, by {one.extractor} (weights "
+            f"{one.weights}): copy to another name"
         )
     if here != there:
         raise MapError(

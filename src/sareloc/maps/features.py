@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +18,16 @@ from tqdm import tqdm
 from sareloc.arrays import Ints
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.loading import read_images
-from sareloc.maps.store import Address, MapPhoto, MapStore, open_store, read_note
+from sareloc.maps.store import Address, MapPhoto, MapStore, open_store, read_note, shown
 from sareloc.photos import is_url
 
 if TYPE_CHECKING:
     import torch
 
 NOTE = "local features"
-"""The name of the note that says how many keypoints a photo of the map has."""
+"""The name of the note that says what extracted the local features of a map, and how many keypoints a photo has."""
+FIRST_WEIGHTS = "2c159c8e8274d01c"
+"""The fingerprint of the weights in all versions of sareloc whose notes do not name it."""
 BATCH = 32
 PAGE = 1024  # photos whose rows are read at a time
 CHANGED = 'has changed since it was added to the map: add it again with "sareloc map add"'
@@ -71,39 +73,81 @@ def add_local_features(
         return add_missing_features(store, chosen, device=on, batch=batch, workers=workers, progress=progress)
 
 
+@dataclass(frozen=True)
+class FeaturesNote:
+    """What extracted the local features of a map."""
+
+    extractor: str
+    weights: str
+    """The fingerprint of the extractor's weights."""
+    keypoints: int
+    """The most that a photo has."""
+
+    def __post_init__(self) -> None:
+        if type(self.keypoints) is not int or self.keypoints <= 0:
+            raise ValueError("not a number of keypoints")
+        if not (isinstance(self.extractor, str) and isinstance(self.weights, str)):
+            raise TypeError("not the name of an extractor, or not the fingerprint of its weights")
+
+
+def read_features_note(store: MapStore) -> FeaturesNote | None:
+    """What extracted the local features of a map; None: it was built without. Raises MapError if it is malformed."""
+    return read_note(store, NOTE, _parse_note)
+
+
+def _parse_note(note: Any) -> FeaturesNote:
+    return FeaturesNote(note["extractor"], note.get("weights", FIRST_WEIGHTS), note["keypoints"])
+
+
 def read_keypoints(store: MapStore) -> int | None:
     """The number of keypoints of each photo that was chosen for a map; None: it was built without local features.
 
-    Raises MapError if the note is malformed.
+    Raises MapError if the note is malformed, or if this sareloc has another extractor: its local features do not match
+    those of the map.
     """
-    return read_note(store, NOTE, _keypoints)
+    note = read_features_note(store)
+    if note is None:
+        return None
+    _check_extractor(store, note)
+    return note.keypoints
 
 
-def _keypoints(note: Any) -> int:
-    keypoints = note["keypoints"]
-    if type(keypoints) is not int or keypoints <= 0:
-        raise ValueError("not a number of keypoints")
-    return keypoints
+def _check_extractor(store: MapStore, note: FeaturesNote) -> None:
+    from sareloc.geometry.local_features import EXTRACTOR
+    from sareloc.geometry.xfeat import weights_fingerprint
+
+    if (note.extractor, note.weights) != (EXTRACTOR, weights_fingerprint()):
+        raise MapError(
+            f"map {store.name} has local features of the extractor {shown(note.extractor)} (weights "
+            f"{shown(note.weights)}), this sareloc has {EXTRACTOR} (weights {weights_fingerprint()}), and the two do "
+            "not match: localize without them (--verify 0), use the sareloc that made them, or build another map"
+        )
 
 
 def choose_keypoints(store: MapStore, keypoints: int | None = None) -> int:
     """Note in a map how many keypoints its photos have, and return that number.
 
     `keypoints`: default: as in `add_local_features`. Raises ArgumentError if it is not 1 to 4096, MapError if photos of
-    the map have local features with another number.
+    the map have local features with another number, or of another extractor.
     """
     from sareloc.geometry.local_features import EXTRACTOR, KEYPOINTS
+    from sareloc.geometry.xfeat import weights_fingerprint
 
-    stored = read_keypoints(store)
-    chosen = check_keypoints(stored or KEYPOINTS if keypoints is None else keypoints, fewest=1)
-    if stored not in (None, chosen) and len(store.ids_without_features()) < store.count():
+    stored = read_features_note(store)
+    default = KEYPOINTS if stored is None else stored.keypoints
+    chosen = FeaturesNote(
+        EXTRACTOR, weights_fingerprint(), check_keypoints(default if keypoints is None else keypoints, fewest=1)
+    )
+    if stored is not None and stored != chosen and len(store.ids_without_features()) < store.count():
+        _check_extractor(store, stored)
         raise MapError(
-            f"map {store.name} has local features of {stored} keypoints a photo, requested: {chosen}. Use the former "
-            f"(--keypoints {stored}), or build another map"
+            f"map {store.name} has local features of {stored.keypoints} keypoints a photo, requested: "
+            f"{chosen.keypoints}. Use the former (--keypoints {stored.keypoints}), or build another map"
         )
-    if chosen != stored:
-        store.write_note(NOTE, json.dumps({"extractor": EXTRACTOR, "keypoints": chosen}))
-    return chosen
+    text = json.dumps(asdict(chosen))
+    if store.notes().get(NOTE) != text:
+        store.write_note(NOTE, text)
+    return chosen.keypoints
 
 
 def check_keypoints(keypoints: int, fewest: int = 0) -> int:

@@ -2,7 +2,8 @@
 
     photos          points in WGS84: file, time, heading, size, content hash, checksums; the layer that QGIS shows
     descriptors     the same fid, and the descriptor as bytes (see `PACKINGS`)
-    local_features  the same fid, local features as bytes (see `pack_features`), their checksum; since format 3
+    local_features  the same fid, local features as bytes (see `pack_features`), their checksum; since format 3. Since
+                    format 4 `features_checksum` of photos says which local features are those of a photo
     whitening       mean and projection of the map's own whitening, if it has one (see `sareloc.maps.whitening`)
     manifest        keys and values: the fields of `MapManifest`, the change id, and notes
 
@@ -19,6 +20,7 @@ import os
 import secrets
 import shlex
 import sqlite3
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,6 +32,7 @@ from sareloc.arrays import Floats, Ints, Vectors
 from sareloc.errors import ArgumentError, MapError
 from sareloc.geo import Area
 from sareloc.maps import gpkg
+from sareloc.maps.features import read_keypoints
 from sareloc.maps.rows import (
     BAD_VALUE,
     ENTRY,
@@ -53,6 +56,7 @@ from sareloc.maps.store import (
     MapManifest,
     MapPhoto,
     descriptor_checksum,
+    features_checksum,
     photo_checksum,
     shown,
 )
@@ -68,18 +72,30 @@ ID_GAP = 2**32
 """A writer's ids begin after a random gap of up to this size: two maps that continue one backup share no new ids."""
 LAST_ID = 2**62
 SUFFIX = ".gpkg"
+SQLITE_SUFFIXES = ("-wal", "-shm", "-journal")
+"""Of the files that SQLite keeps beside a map while it is open, and after a kill."""
+REGULAR = "a file"
+KINDS = {
+    stat.S_IFREG: REGULAR,
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe (FIFO)",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 LARGEST_NUMBER = 60_000.0  # of a descriptor: indexes store half precision
 
 
 def map_file_exists(path: str | Path) -> bool:
     """Whether there is a file of this name. Raises ArgumentError if there is none and the name is not one of a map."""
     path = Path(path)
-    if not path.exists() and path.suffix.lower() != SUFFIX:
+    exists = _kind_of(path) is not None
+    if not exists and path.suffix.lower() != SUFFIX:
         raise ArgumentError(
             f"{path} is not a name for a map: a map is a GeoPackage, give a name that ends in {SUFFIX} (such as "
             f"{path.stem or 'city'}{SUFFIX}), or the address of a server (milvus://host:19530/city)"
         )
-    return path.exists()
+    return exists
 
 
 def name_in_map(map_path: str | Path, photo: Path) -> str:
@@ -94,10 +110,27 @@ def name_in_map(map_path: str | Path, photo: Path) -> str:
 def open_map_file(path: str | Path, write: bool = False) -> MapFile:
     """Open a map for reading, or also for writing. Raises MapError if the file is not a map of sareloc."""
     path = Path(path)
-    if not path.is_file():
-        what = "is a folder" if path.is_dir() else "does not exist"
-        raise MapError(f'map {path} {what}: build one with "sareloc map build PHOTOS --out {path.name}"')
+    kind = _kind_of(path)
+    if kind is None:
+        raise MapError(f'map {path} does not exist: build one with "sareloc map build PHOTOS --out {path.name}"')
+    if kind != REGULAR:
+        raise MapError(f"map {path} is {kind}, expected a file (.gpkg)")
+    for beside in (Path(f"{path}{suffix}") for suffix in SQLITE_SUFFIXES):
+        if (kind := _kind_of(beside)) not in (None, REGULAR):
+            raise MapError(f"map {path} cannot be opened: {beside} is {kind}, expected a file of SQLite: move it away")
     return MapFile(path, *gpkg.connect(path, write))
+
+
+def _kind_of(path: Path) -> str | None:
+    """What is at a path, such as "a folder"; None if nothing is. Raises MapError if that cannot be determined."""
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:  # the latter: a NUL character
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise MapError(f"map {shown(str(path))} cannot be opened: {str(reason).lower()}") from error
+    return KINDS.get(stat.S_IFMT(mode), "not a regular file")
 
 
 def open_or_create_map_file(path: str | Path, manifest: MapManifest) -> MapFile:
@@ -365,11 +398,12 @@ class MapFile:
 
     def ids_without_features(self) -> Ints:
         """See `MapStore`."""
-        rows = self.query("SELECT fid FROM photos")
-        held = self.query(f"SELECT fid FROM {gpkg.FEATURES}") if self.manifest.format > 2 else []
+        rows = self.query(f"SELECT fid, sha256, {self._features_checksum} FROM photos")
+        held = dict(self.query(f"SELECT fid, checksum FROM {gpkg.FEATURES}")) if self.manifest.format > 2 else {}
         with self._reading_values():
-            ids = np.sort(ids_of([fid for (fid,) in rows]))
-        return np.setdiff1d(ids, np.array([fid for (fid,) in held], dtype=np.int64), assume_unique=True)
+            ids = np.sort(ids_of([fid for fid, _, _ in rows]))
+        own = [fid for fid, sha256, bound in rows if fid in held and is_bound(fid, sha256, held[fid], bound)]
+        return np.setdiff1d(ids, np.array(own, dtype=np.int64), assume_unique=True)
 
     def write_features(self, ids: Ints, blobs: Sequence[bytes]) -> int:
         """See `MapStore`; one transaction."""
@@ -382,14 +416,18 @@ class MapFile:
     def features(self, ids: Ints) -> dict[int, bytes]:
         """See `MapStore`."""
         found: dict[int, bytes] = {}
-        for fid, blob, checksum in self.feature_blobs(ids):
-            if (wrong := bad_features(blob, checksum)) is not None:
+        for fid, blob, wrong in self.feature_blobs(ids):
+            if wrong is not None:
                 raise self._damaged_features(fid, wrong)
             found[fid] = blob
         return found
 
     def local_features(self, ids: Ints) -> dict[int, LocalFeatures]:
-        """The local features of those of these photos that have them, by id. Raises MapError if they are damaged."""
+        """The local features of those of these photos that have them, by id.
+
+        Raises MapError if they are damaged, or of another extractor than this sareloc has.
+        """
+        read_keypoints(self)
         blobs = self.features(ids)
         if not blobs:
             return {}
@@ -403,21 +441,33 @@ class MapFile:
                 raise self._damaged_features(fid, f"cannot be unpacked ({error})") from error
         return found
 
-    def feature_blobs(self, ids: Ints) -> Iterator[tuple[int, bytes, int]]:
-        """The ids, packed local features and checksums of those of these photos that have them, as they are stored.
-
-        Instead of a value that is longer than `LARGEST_FEATURES` there is None.
-        """
+    def feature_blobs(self, ids: Ints) -> Iterator[tuple[int, bytes, str | None]]:
+        """The ids and packed local features of those of these photos that have them, and what is wrong with them."""
         read = f"CASE WHEN length(features) <= {LARGEST_FEATURES} THEN features END"
         for part in _parts(np.unique(ids).tolist() if self.manifest.format > 2 else []):
-            chosen = f"FROM {gpkg.FEATURES} WHERE fid IN ({_marks(part)}) ORDER BY fid"
-            yield from self.query(f"SELECT fid, {read}, checksum {chosen}", part)
+            chosen = f"FROM {gpkg.FEATURES} JOIN photos USING (fid) WHERE fid IN ({_marks(part)}) ORDER BY fid"
+            rows = self.query(f"SELECT fid, {read}, checksum, sha256, {self._features_checksum} {chosen}", part)
+            for fid, blob, checksum, sha256, bound in rows:
+                wrong = None
+                if not isinstance(blob, bytes):
+                    wrong = f"are not bytes, or more than {LARGEST_FEATURES:,}"
+                elif descriptor_checksum(blob) != checksum:
+                    wrong = "do not match their checksum"
+                elif not is_bound(fid, sha256, checksum, bound):
+                    wrong = "are those of another photo"
+                yield fid, blob, wrong
+
+    @property
+    def _features_checksum(self) -> str:
+        """The column that binds local features to photos; NULL in a map of an earlier format, which has none."""
+        return "features_checksum" if self.manifest.format > 3 else "NULL"
 
     def _damaged_features(self, photo_id: int, wrong: str) -> MapError:
+        delete = f"sqlite3 {shlex.quote(str(self.path))} 'DELETE FROM {gpkg.FEATURES} WHERE fid = {photo_id}'"
         return MapError(
             f"map {self.path} is damaged: the local features of photo {photo_id} ({self._file_of(photo_id)}) {wrong}. "
-            f"Delete them (sqlite3 {shlex.quote(str(self.path))} 'DELETE FROM {gpkg.FEATURES} WHERE fid = {photo_id}') "
-            'and compute them again with "sareloc map upgrade"'
+            f'List all damage with "sareloc map verify", delete them ({delete}) and compute them again with "sareloc '
+            'map upgrade"'
         )
 
     def _file_of(self, photo_id: int) -> str:
@@ -494,17 +544,24 @@ class MapFile:
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 
-def bad_features(blob: object, checksum: object) -> str | None:
-    """What is wrong with packed local features; None if they match their checksum."""
-    if not isinstance(blob, bytes):
-        return f"are not bytes, or more than {LARGEST_FEATURES:,}"
-    return None if descriptor_checksum(blob) == checksum else "do not match their checksum"
+def is_bound(photo_id: int, sha256: object, checksum: object, bound: object) -> bool:
+    """Whether local features with this checksum are those of the photo; True if `bound` is None, as in format 3."""
+    if bound is None:
+        return True
+    if not (isinstance(sha256, bytes) and isinstance(checksum, int)):
+        return False
+    return features_checksum(photo_id, sha256, checksum) == bound
 
 
 def _insert_features(sql: sqlite3.Connection, photo_id: int, blob: bytes) -> int:
-    row = (blob, descriptor_checksum(blob), photo_id)
-    insert = f"INSERT OR REPLACE INTO {gpkg.FEATURES} (fid, features, checksum)"
-    return sql.execute(f"{insert} SELECT fid, ?, ? FROM photos WHERE fid = ?", row).rowcount
+    """Write the local features of a photo, and bind them to it; returns 1, or 0 if there is no such photo."""
+    written, checksum = 0, descriptor_checksum(blob)
+    for (sha256,) in sql.execute("SELECT sha256 FROM photos WHERE fid = ?", (photo_id,)).fetchall():
+        insert = f"INSERT OR REPLACE INTO {gpkg.FEATURES} (fid, features, checksum) VALUES (?, ?, ?)"
+        written += sql.execute(insert, (photo_id, blob, checksum)).rowcount
+        bound = features_checksum(photo_id, sha256, checksum)
+        sql.execute("UPDATE photos SET features_checksum = ? WHERE fid = ?", (bound, photo_id))
+    return written
 
 
 def _drop_replaced(sql: sqlite3.Connection, photo: MapPhoto | Entry) -> list[bytes]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shlex
 import shutil
 import sqlite3
 import struct
@@ -22,7 +23,15 @@ import numpy as np
 
 from sareloc.arrays import Floats
 from sareloc.errors import MapError, look_up
-from sareloc.maps.store import FORMAT, PACKINGS, MapManifest, descriptor_checksum, photo_checksum, read_manifest
+from sareloc.maps.store import (
+    FORMAT,
+    PACKINGS,
+    MapManifest,
+    descriptor_checksum,
+    features_checksum,
+    photo_checksum,
+    read_manifest,
+)
 from sareloc.photos.geotags import seconds_since_1970
 
 WAIT_S = 30.0
@@ -50,7 +59,8 @@ TRIGGERED_FUNCTIONS = {"st_minx", "st_maxx", "st_miny", "st_maxy", "st_isempty",
 _PHOTOS = """
   file TEXT NOT NULL, time DATETIME, heading_deg DOUBLE, width INTEGER, height INTEGER,
   sha256 BLOB NOT NULL UNIQUE, size_bytes INTEGER NOT NULL, modified_ns INTEGER NOT NULL,
-  descriptor_checksum INTEGER NOT NULL DEFAULT 0, photo_checksum INTEGER NOT NULL DEFAULT 0"""
+  descriptor_checksum INTEGER NOT NULL DEFAULT 0, photo_checksum INTEGER NOT NULL DEFAULT 0,
+  features_checksum INTEGER NOT NULL DEFAULT 0"""
 _FORGET = """
   CREATE TRIGGER photos_forget AFTER DELETE ON photos BEGIN DELETE FROM descriptors WHERE fid = OLD.fid; END"""
 _FORGET_FEATURES = f"""
@@ -167,6 +177,8 @@ def _cause(path: Path, error: sqlite3.Error) -> str:
     said, name = str(error), getattr(error, "sqlite_errorname", "")
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return f"another process has been writing it for {WAIT_S:.0f} s: try again when it is done"
+    if name.startswith(("SQLITE_CANTOPEN", "SQLITE_IOERR")) and (reason := _why_unreadable(path)) is not None:
+        return f"it cannot be read: {reason}. Check its permissions and the disk"
     if name == "SQLITE_FULL" or (name.startswith("SQLITE_IOERR") and _is_full(path)):
         return "the disk is full. All committed photos are kept: free some space and run the same command again"
     if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):
@@ -180,6 +192,18 @@ def _cause(path: Path, error: sqlite3.Error) -> str:
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_IOERR")):
         return f"it is damaged, or the disk is ({said}): build it again, or restore a backup"
     return said
+
+
+def _why_unreadable(path: Path) -> str | None:
+    """The system's error of reading a file, which SQLite does not tell; None if it can be read or does not exist."""
+    try:
+        with path.open("rb") as file:
+            file.read(16)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return str(error.strerror).lower()
+    return None
 
 
 def _is_full(path: Path) -> bool:
@@ -404,18 +428,33 @@ def _add_checksums(connection: sqlite3.Connection) -> None:
     connection.execute(_EDITED)
 
 
+def _bind_features(connection: sqlite3.Connection) -> None:
+    """Bind the local features of a map of format 3 to the photos that they are stored for."""
+    connection.execute("ALTER TABLE photos ADD COLUMN features_checksum INTEGER NOT NULL DEFAULT 0")
+    connection.create_function("features_checksum", 3, features_checksum, deterministic=True)
+    held = connection.execute(f"SELECT checksum, fid FROM {FEATURES} WHERE typeof(checksum) = 'integer'").fetchall()
+    connection.executemany(
+        "UPDATE photos SET features_checksum = features_checksum(fid, sha256, ?) "
+        "WHERE fid = ? AND typeof(sha256) = 'blob'",
+        held,
+    )
+
+
 def _upgrade(path: Path, connection: sqlite3.Connection) -> MapManifest:
     """Bring a map to the present format, in one transaction.
 
-    Format 2 has checksums and the change id, format 3 the table of local features, which is empty then.
+    Format 2 has checksums and the change id, format 3 the table of local features, which is empty then, and format 4
+    the checksums that bind them to their photos.
     """
     connection.execute("BEGIN IMMEDIATE")
     try:
         manifest = _read_manifest(path, connection)
         if manifest.format < 2:
             _add_checksums(connection)
-        if manifest.format < 3:  # else another process did it
+        if manifest.format < 3:
             _make_features_table(connection)
+        if manifest.format < 4:  # else another process did it
+            _bind_features(connection)
             connection.execute("UPDATE manifest SET value = ? WHERE key = 'format'", (str(FORMAT),))
             write_change_id(connection)
         connection.execute("COMMIT")
@@ -470,6 +509,18 @@ def _check_tables(path: Path, connection: sqlite3.Connection) -> None:
         _check_columns(path, connection, WHITENING, WHITENING_COLUMNS)
 
 
+def _format_of_tables(connection: sqlite3.Connection) -> int:
+    """The format whose tables a map has, by the latest addition."""
+    photos, features = (
+        {name for _, name, *_ in connection.execute(f"PRAGMA table_xinfo({table})")} for table in ("photos", FEATURES)
+    )
+    if "features_checksum" in photos:
+        return 4
+    if features >= FEATURES_COLUMNS:
+        return 3
+    return 2 if "photo_checksum" in photos else 1
+
+
 def _check_columns(path: Path, connection: sqlite3.Connection, table: str, columns: set[str]) -> None:
     found = connection.execute(f"PRAGMA table_xinfo({table})").fetchall()
     stored = {name for _, name, _, _, _, _, hidden in found if not hidden}  # others are computed by SQL in the map
@@ -487,8 +538,16 @@ def _read_manifest(path: Path, connection: sqlite3.Connection) -> MapManifest:
     keys = [field.name for field in fields(MapManifest)]
     rows = connection.execute(f"SELECT key, value FROM manifest WHERE key IN ({', '.join('?' * len(keys))})", keys)
     manifest = read_manifest(dict(rows.fetchall()), str(path))
+    if manifest.format < (found := _format_of_tables(connection)):
+        raise MapError(
+            f"map {path} is damaged: its manifest says format {manifest.format}, and its tables are of format {found}. "
+            f"Restore a backup, or correct the manifest: sqlite3 {shlex.quote(str(path))} "
+            f"\"UPDATE manifest SET value = '{found}' WHERE key = 'format'\""
+        )
     if manifest.format > 1:
         _check_columns(path, connection, "photos", {"descriptor_checksum", "photo_checksum"})
     if manifest.format > 2:
         _check_columns(path, connection, FEATURES, FEATURES_COLUMNS)
+    if manifest.format > 3:
+        _check_columns(path, connection, "photos", {"features_checksum"})
     return manifest

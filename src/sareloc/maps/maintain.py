@@ -14,8 +14,8 @@ from sareloc.errors import ArgumentError, MapError
 from sareloc.geo import Area, Box
 from sareloc.index.cache import IndexCache
 from sareloc.index.sharded import ShardedIndex, exact_below
-from sareloc.maps.features import read_keypoints
-from sareloc.maps.file import PART, MapFile, bad_features, open_map_file
+from sareloc.maps.features import read_features_note, read_keypoints
+from sareloc.maps.file import PART, MapFile, open_map_file
 from sareloc.maps.gpkg import FEATURES
 from sareloc.maps.store import PACKINGS, Address, MapManifest, gone_photos, map_backend, open_store
 from sareloc.photos import parse_address
@@ -111,11 +111,11 @@ def file_info(path: str | Path) -> MapInfo:
 
 
 def _stored_features(file: MapFile) -> StoredFeatures | None:
-    keypoints = read_keypoints(file)
-    if keypoints is None or file.manifest.format < 3:
+    note = read_features_note(file)
+    if note is None or file.manifest.format < 3:
         return None
     photos, size = file.query(f"SELECT count(*), coalesce(sum(length(features)), 0) FROM {FEATURES}")[0]
-    return StoredFeatures(keypoints, photos, int(size))
+    return StoredFeatures(note.keypoints, photos, int(size))
 
 
 def read_calibrations(notes: Mapping[str, str]) -> tuple[StoredCalibration, ...]:
@@ -190,8 +190,8 @@ def compact_map(address: Address) -> tuple[int, int]:
 def compact_file(path: str | Path) -> tuple[int, int]:
     """`compact_map` of a map file."""
     where = Path(path)
-    before = where.stat().st_size if where.is_file() else 0
     with open_map_file(where, write=True) as file:
+        before = where.stat().st_size
         file.compact()
     return before, where.stat().st_size
 
@@ -274,18 +274,16 @@ def _bad_descriptors(file: MapFile) -> list[str]:
 
 
 def _bad_features(file: MapFile) -> list[str]:
-    """Local features that do not match their checksums, or that no extractor makes."""
-    ids, _, files = file.photos()
-    lacking = file.ids_without_features()
-    if len(lacking) == len(ids):
+    """Local features of another extractor or photo, that do not match their checksums, or that cannot be unpacked."""
+    if file.manifest.format < 3 or not file.query(f"SELECT 1 FROM {FEATURES} LIMIT 1"):
         return []
+    read_keypoints(file)
     from sareloc.geometry.local_features import unpack_features
 
+    ids, _, files = file.photos()
     problems, names = list[str](), dict(zip(ids.tolist(), files, strict=True))
-    held = np.setdiff1d(ids, lacking, assume_unique=True)
-    for start in range(0, len(held), FEATURES_PART):
-        for fid, blob, checksum in file.feature_blobs(held[start : start + FEATURES_PART]):
-            wrong = bad_features(blob, checksum)
+    for start in range(0, len(ids), FEATURES_PART):
+        for fid, blob, wrong in file.feature_blobs(ids[start : start + FEATURES_PART]):
             try:
                 if wrong is None:
                     unpack_features(blob)

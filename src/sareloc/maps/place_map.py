@@ -85,7 +85,7 @@ class PlaceMap:
     def local_features(self, ids: npt.ArrayLike) -> dict[int, LocalFeatures]:
         """The stored local features of those of these photos (n,) that have them, by id; a server stores none.
 
-        Raises MapError if they are damaged.
+        Raises MapError if they are damaged, or of another extractor than this sareloc has.
         """
         raise NotImplementedError
 

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -42,9 +43,9 @@ FILES = "sareloc.maps.place_map:FILES"
 BACKENDS = {"milvus": "sareloc.milvus:BACKEND", "milvus-lite": "sareloc.milvus:BACKEND"}
 """Scheme of an address -> "module:object" of its `MapBackend`, imported when the first such map is opened."""
 
-FORMAT = 3
-"""Of map files. Format 1 had no checksums and no change id, formats 1 and 2 no local features; they are read, and
-upgraded when opened for writing."""
+FORMAT = 4
+"""Of map files. Format 1 had no checksums and no change id, formats 1 and 2 no local features, format 3 local features
+without `features_checksum`; they are read, and upgraded when opened for writing."""
 LARGEST_FEATURES = 2**20
 """Bytes of a photo's packed local features: more are not read."""
 NO_WHITENING = "a server stores none. Build a map file (.gpkg), or fit the whitening into the model"
@@ -157,7 +158,7 @@ class MapStore(Protocol):
         """Whether local features can be stored. If not, no photo has any, and writing them has no effect."""
 
     def ids_without_features(self) -> Ints:
-        """The ids (n,), ascending, of the photos whose local features are not stored."""
+        """The ids (n,), ascending, of the photos whose local features are not stored, or are those of another photo."""
 
     def write_features(self, ids: Ints, blobs: Sequence[bytes]) -> int:
         """Store the packed local features of these photos; returns how many. Unknown ids are ignored."""
@@ -165,7 +166,7 @@ class MapStore(Protocol):
     def features(self, ids: Ints) -> dict[int, bytes]:
         """The packed local features of those of these photos that have them, by id.
 
-        Raises MapError if they do not match their checksum.
+        Raises MapError if they do not match their checksum, or are those of another photo.
         """
 
     def notes(self) -> dict[str, str]:
@@ -306,6 +307,14 @@ def descriptor_checksum(blob: bytes) -> int:
     Packed local features have the same checksum.
     """
     return int.from_bytes(hashlib.sha256(blob).digest()[:8], "little", signed=True) or 1
+
+
+def features_checksum(photo_id: int, sha256: bytes, checksum: int) -> int:
+    """Binds local features, by the checksum of their bytes, to a photo, by its id and content; never 0 (none).
+
+    The row of the photo stores it: local features under another id, or of another map, do not match it.
+    """
+    return descriptor_checksum(struct.pack("<qq", photo_id, checksum) + sha256)
 
 
 def photo_checksum(geom: bytes, file: str) -> int:

@@ -30,6 +30,9 @@ RUNTIMES = {
 Compute = Callable[[Tensor], Tensor]
 """uint8 images (B, 3, H, W) on the CPU -> float32 descriptors (B, model.dim), unit rows."""
 
+BEFORE: dict[str, dict[str, Option]] = {MixVPR.name: {"row_bias": False}}
+"""Options that aggregations got after files had been written, with the values that these files stand for."""
+
 
 @dataclass(frozen=True)
 class ModelSpec:
@@ -62,10 +65,12 @@ class ModelSpec:
     def to_dict(self) -> dict[str, Any]:
         """The spec as it is stored: the aggregation's options are called "knobs" in files and fingerprints.
 
-        Bilinear interpolation is not written: files from before there was another keep their fingerprints.
+        Bilinear interpolation and the values in `BEFORE` are not written: files from before there were others keep
+        their fingerprints.
         """
         stored = asdict(self)
-        stored["knobs"] = stored.pop("options")
+        former = BEFORE.get(self.aggregation, {})
+        stored["knobs"] = {k: v for k, v in stored.pop("options").items() if k not in former or v != former[k]}
         if self.preprocess.interpolation == "bilinear":
             del stored["preprocess"]["interpolation"]
         return stored
@@ -84,7 +89,8 @@ class ModelSpec:
         )
         # JSON has lists where the records hold tuples
         pixels: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given["preprocess"].items()}
-        given["options"] = given.pop("knobs")
+        knobs = given.pop("knobs")
+        given["options"] = {**BEFORE.get(str(given["aggregation"]), {}), **knobs} if isinstance(knobs, dict) else knobs
         return ModelSpec(**{**given, "preprocess": Preprocess(**pixels)})
 
 

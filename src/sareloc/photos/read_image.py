@@ -274,7 +274,7 @@ class _PanoramaCache:
         self, file: Path, view: View, sizes: Sequence[SizeRule | None], name: str, max_pixels: int
     ) -> _PanoramaFile:
         """The file, with pixels for views of this field of view at these sizes; read if it is not here, or changed."""
-        key = (os.path.abspath(file), stamp(file), view.fov_deg, *(_view_size(size, view, name) for size in sizes))
+        key = (os.path.abspath(file), _identity(file), view.fov_deg, *(_view_size(size, view, name) for size in sizes))
         with self._lock:
             if key in self._files:
                 self._files.move_to_end(key)
@@ -342,7 +342,7 @@ def content_digest(path: str | Path) -> bytes:
     address = parse_address(path)
     if not address.fragment:
         return _digest(address.file)
-    return part_digest(_digest_once(address.file, stamp(address.file)), address.fragment)
+    return part_digest(_digest_once(address.file, _identity(address.file)), address.fragment)
 
 
 def part_digest(whole: bytes, fragment: str) -> bytes:
@@ -359,6 +359,15 @@ def _digest(file: Path) -> bytes:
 
 
 @lru_cache(maxsize=64)
-def _digest_once(file: Path, _stamp: Stamp | None) -> bytes:
-    """The digest of a file that holds many images; read again when its stamp changes."""
+def _digest_once(file: Path, _: tuple[int, ...] | None) -> bytes:
+    """The digest of a file that holds many images; read again when the file changes."""
     return _digest(file)
+
+
+def _identity(file: Path) -> tuple[int, ...] | None:
+    """Differs if a file was replaced or written, also where its time stamp was restored; None if there is none."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -304,7 +304,8 @@ def borrowed_reader(path: str | Path, max_pixels: int = MAX_PIXELS) -> Iterator[
         status = os.stat(path)
     except OSError:
         raise PhotoError(path, "no such file") from None
-    key = (os.path.abspath(path), status.st_ino, status.st_size, status.st_mtime_ns, max_pixels)
+    identity = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    key = (os.path.abspath(path), *identity, max_pixels)
     with _idle_lock:
         reader = _idle.pop(key, None)
     reader = reader or VideoReader(path, max_pixels)

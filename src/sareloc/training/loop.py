@@ -46,6 +46,7 @@ from sareloc.training.run_folder import (
 )
 from sareloc.training.validation import (
     cut_whitening,
+    differing_tensors,
     final_whitening,
     kept_whitening,
     load_weights,
@@ -144,7 +145,13 @@ def train(
         folder.prepare(resume=resume)
         state = folder.open(asdict(config))
         if state:
-            load_weights(model, folder.open_start())
+            begun = folder.open_start()
+            if others := differing_tensors(model, begun):
+                raise ArgumentError(
+                    f"{folder.path} holds a run of another model than the given one: {', '.join(others[:3])} and "
+                    f"{len(others)} tensors in all differ; resume it with --model {folder.start}"
+                )
+            load_weights(model, begun)
 
     model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     dim = whitening_dim(model.whitening, config)

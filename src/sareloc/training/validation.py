@@ -166,6 +166,13 @@ def with_whitening(model: PlaceModel, whitening: Whitening | None) -> Iterator[N
         model.whitening = own
 
 
+def differing_tensors(model: PlaceModel, weights: Mapping[str, Tensor]) -> list[str]:
+    """Names of tensors, without those of whitenings, that only the model or only the weights have, or in two shapes."""
+    own = model.state_dict()
+    shapes = [{n: t.shape for n, t in part.items() if not n.startswith("whitening.")} for part in (own, weights)]
+    return sorted({name for name, _ in shapes[0].items() ^ shapes[1].items()})
+
+
 def load_weights(model: PlaceModel, weights: Mapping[str, Tensor]) -> None:
     """Load these weights into the model, with the whitening among them, or without one."""
     mean, projection = weights.get("whitening.mean"), weights.get("whitening.projection")

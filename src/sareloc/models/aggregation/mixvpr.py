@@ -14,7 +14,8 @@ class MixVPR(Aggregation):
 
     With X (C, S) the locations of each channel, `depth` times `X += relu(norm(X) W1) W2`; then channels are projected
     to `out_channels` and locations to `rows`, and the result, channel by channel, is the vector. `mlp_ratio`: the width
-    inside the mixers relative to S.
+    inside the mixers relative to S. `row_bias`: whether the projection of locations has a bias, as in the published
+    files.
     """
 
     name = "mixvpr"
@@ -28,6 +29,7 @@ class MixVPR(Aggregation):
         depth: int = 4,
         mlp_ratio: int = 1,
         rows: int = 4,
+        row_bias: bool = True,
         *,
         rng: torch.Generator | None = None,
     ) -> None:
@@ -41,12 +43,14 @@ class MixVPR(Aggregation):
             mlp_ratio=mlp_ratio,
             rows=rows,
         )
+        if not isinstance(row_bias, bool):
+            raise ArgumentError(f"row_bias of mixvpr must be true or false, found {row_bias!r}")
         self.height, self.width, self.out_channels = height, width, out_channels
-        self.depth, self.mlp_ratio, self.rows = depth, mlp_ratio, rows
+        self.depth, self.mlp_ratio, self.rows, self.row_bias = depth, mlp_ratio, rows, row_bias
         locations = height * width
         self.mix = nn.Sequential(*(_Mixer(locations, mlp_ratio) for _ in range(depth)))
         self.channel_proj = nn.Linear(channels, out_channels)
-        self.row_proj = nn.Linear(locations, rows, bias=False)
+        self.row_proj = nn.Linear(locations, rows, bias=row_bias)
         draw_weights(self, rng)
 
     @property
@@ -55,8 +59,8 @@ class MixVPR(Aggregation):
         return self.out_channels * self.rows
 
     def options(self) -> dict[str, Option]:
-        """The sizes."""
-        names = ("height", "width", "out_channels", "depth", "mlp_ratio", "rows")
+        """The sizes, and whether rows have a bias."""
+        names = ("height", "width", "out_channels", "depth", "mlp_ratio", "rows", "row_bias")
         return {name: getattr(self, name) for name in names}
 
     def pool(self, features: Tensor) -> Tensor:

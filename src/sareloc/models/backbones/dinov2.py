@@ -22,6 +22,7 @@ POSITIONS = 37  # a side of the grid of trained position embeddings: 518 px
 NORM_EPS = 1e-6
 OFFSET = 0.1  # added to the number of positions when they are interpolated, as the authors do without registers
 INIT_STD = 0.02
+OF_A_BLOCK = r"((norm[12]|attn\.(qkv|proj)|mlp\.(fc[12]|w12|w3))\.(weight|bias)|ls[12]\.gamma)"  # names of tensors
 
 
 @dataclass(frozen=True)
@@ -124,11 +125,10 @@ class DINOv2(Backbone):
         ours = {_our_name(name): tensor for name, tensor in _authors_names(tensors).items()}
         names = self.state_dict().keys()
         if self.cut != "norm":
-            above = re.compile(rf"(blocks\.({'|'.join(map(str, range(len(self.blocks), self.vit.depth)))})|norm)\.")
-            ours = {name: tensor for name, tensor in ours.items() if not above.match(name)}
-        if self.cut.endswith("-value"):
-            last = f"blocks.{len(self.blocks) - 1}."
-            ours = {name: tensor for name, tensor in ours.items() if not name.startswith(last) or name in names}
+            first = len(self.blocks) - self.cut.endswith("-value")  # of a last block only some tensors are used
+            numbers = "|".join(map(str, range(first, self.vit.depth)))
+            above = re.compile(rf"blocks\.({numbers})\.{OF_A_BLOCK}|norm\.(weight|bias)")
+            ours = {name: tensor for name, tensor in ours.items() if name in names or not above.fullmatch(name)}
         ours.pop("mask_token", None)
         return ours
 

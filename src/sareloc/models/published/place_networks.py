@@ -22,7 +22,7 @@ from sareloc.models.backbones import VITS, Backbone, make_backbone
 from sareloc.models.backbones.dinov2 import PATCH_PX
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Preprocess
-from sareloc.models.published.torch_netvlad import numbered_resnet
+from sareloc.models.published.torch_netvlad import find_resnet, numbered_resnet, refuse_unknown
 from sareloc.models.published.weights_files import float_tensor, load_strictly, read_tensor
 
 Tensors = Mapping[str, Tensor]
@@ -32,7 +32,7 @@ BOQ_RESNET_PX, TRANSFORMER_PX = 384, 322
 TRANSFORMER_PIXELS = Preprocess(resize=(TRANSFORMER_PX, TRANSFORMER_PX))
 ANYLOC_PX = 1024
 ANYLOC_CUT = "block31-value"
-BLOCKS_IN_LAYER3 = {2: "resnet18", 6: "resnet50", 23: "resnet101", 36: "resnet152"}
+COSPLACE_HEAD = {"1.p": "gem.p", "3.weight": "linear.weight", "3.bias": "linear.bias"}
 
 
 def load_cosplace(tensors: Tensors, path: str | Path) -> PlaceModel:
@@ -41,14 +41,14 @@ def load_cosplace(tensors: Tensors, path: str | Path) -> PlaceModel:
     Tensors: `backbone.N.*`, the modules of a ResNet or VGG16 numbered in order, `aggregation.1.p` (1,),
     `aggregation.3.weight` (dim, C) with its bias.
     """
+    refuse_unknown(tensors, ("backbone.", "aggregation."), (), path)
     if float_tensor(tensors, "backbone.0.weight", path, dims=4).shape[-1] == 3:
         base = _empty_backbone("vgg16")
         layers = {f"features.{name}": tensor for name, tensor in _under(tensors, "backbone.").items()}
     else:
         layers = numbered_resnet(tensors, "backbone.")
         base = _resnet_of(layers, path)
-    names = {"p": "gem.p", "weight": "linear.weight", "bias": "linear.bias"}
-    head = {names.get(name[2:], name): tensor for name, tensor in _under(tensors, "aggregation.").items()}
+    head = {COSPLACE_HEAD.get(name, name): tensor for name, tensor in _under(tensors, "aggregation.").items()}
     rows = len(float_tensor(tensors, "aggregation.3.weight", path, dims=2))
     return _assemble("cosplace", base, layers, "cosplace", {"out_dim": rows}, head, Preprocess(resize=LONGEST_PX), path)
 
@@ -56,8 +56,10 @@ def load_cosplace(tensors: Tensors, path: str | Path) -> PlaceModel:
 def load_mixvpr(tensors: Tensors, path: str | Path) -> PlaceModel:
     """MixVPR: `backbone.model.*` with torchvision's names, `aggregator.mix.N.mix.*`, `channel_proj`, `row_proj`.
 
+    The published files have a bias in `row_proj`; in the first version of the authors' code it had none.
     A file has the number of locations of the feature map, but not its sides: the map is square.
     """
+    refuse_unknown(tensors, ("backbone.model.", "aggregator."), (), path)
     layers, head = _under(tensors, "backbone.model."), _under(tensors, "aggregator.")
     base = _resnet_of(layers, path)
     rows, locations = float_tensor(head, "row_proj.weight", path, dims=2).shape
@@ -72,6 +74,7 @@ def load_mixvpr(tensors: Tensors, path: str | Path) -> PlaceModel:
         "depth": _count(head, r"mix\.(\d+)\.mix\.0\.weight"),
         "mlp_ratio": max(1, inner // locations),
         "rows": rows,
+        "row_bias": "row_proj.bias" in head,
     }
     size = side * MIXVPR_PX_PER_LOCATION * (2 if base.cut == "layer4" else 1)
     return _assemble("mixvpr", base, layers, "mixvpr", options, head, Preprocess(resize=(size, size)), path)
@@ -85,6 +88,7 @@ def load_boq(tensors: Tensors, path: str | Path) -> PlaceModel:
     """
     head = _under(tensors, "aggregator.")
     layers = _under(tensors, "backbone.dino.")
+    refuse_unknown(tensors, ("backbone.dino." if layers else "backbone.net.", "aggregator."), (), path)
     if layers:
         base = _transformer_of(layers, path, cut="last block")
         size = TRANSFORMER_PX
@@ -103,6 +107,7 @@ def load_boq(tensors: Tensors, path: str | Path) -> PlaceModel:
 
 def load_salad(tensors: Tensors, path: str | Path) -> PlaceModel:
     """SALAD on DINOv2: `backbone.model.*` with the authors' names of DINOv2, `aggregator.*`."""
+    refuse_unknown(tensors, ("backbone.model.", "aggregator."), (), path)
     layers, head = _under(tensors, "backbone.model."), _under(tensors, "aggregator.")
     base = _transformer_of(layers, path)
     return _assemble("salad", base, layers, "salad", _salad_options(head, path), head, TRANSFORMER_PIXELS, path)
@@ -110,7 +115,9 @@ def load_salad(tensors: Tensors, path: str | Path) -> PlaceModel:
 
 def load_megaloc(tensors: Tensors, path: str | Path) -> PlaceModel:
     """MegaLoc: `backbone.model.*` (megaloc.torch) or `backbone.*` (safetensors), `aggregator.agg.*`, `.linear.*`."""
-    layers = _under(tensors, "backbone.model.") or _under(tensors, "backbone.")
+    backbone = "backbone.model." if _under(tensors, "backbone.model.") else "backbone."
+    refuse_unknown(tensors, (backbone, "aggregator.agg.", "aggregator.linear."), (), path)
+    layers = _under(tensors, backbone)
     salad, linear = _under(tensors, "aggregator.agg."), _under(tensors, "aggregator.linear.")
     rows = len(float_tensor(tensors, "aggregator.linear.weight", path, dims=2))
     options = {**_salad_options(salad, path), "out_dim": rows}
@@ -171,13 +178,8 @@ def _count(tensors: Tensors, pattern: str) -> int:
 
 
 def _resnet_of(layers: Tensors, path: str | Path) -> Backbone:
-    """The ResNet with these tensors, recognized by the number of blocks of its third layer."""
-    blocks = _count(layers, r"layer3\.(\d+)\.conv1\.weight")
-    if blocks not in BLOCKS_IN_LAYER3:
-        known = ", ".join(f"{count} ({name})" for count, name in BLOCKS_IN_LAYER3.items())
-        raise WeightsError(f"{path}: layer3 of the ResNet has {blocks} blocks, known are {known}")
-    deep = any(name.startswith("layer4.") for name in layers)
-    return _empty_backbone(BLOCKS_IN_LAYER3[blocks], cut="layer4" if deep else "layer3")
+    """The ResNet with these tensors under torchvision's names."""
+    return _empty_backbone(*find_resnet(layers, path))
 
 
 def _transformer_of(tensors: Tensors, path: str | Path, cut: str = "norm") -> Backbone:

@@ -1,6 +1,6 @@
-"""NetVLAD networks trained in PyTorch: OpenIBL, pytorch-NetVlad and deep-visual-geo-localization-benchmark.
+"""NetVLAD networks trained in PyTorch: OpenIBL, pytorch-NetVlad, Patch-NetVLAD, deep-visual-geo-localization-benchmark.
 
-All three normalize locations and clusters with torch's `normalize` (the norm "clamped").
+All of them normalize locations and clusters with torch's `normalize` (the norm "clamped").
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from sareloc.errors import WeightsError, need
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Preprocess
 from sareloc.models.published.weights_files import (
+    NAMES_SHOWN,
     assemble_model,
     existing_file,
     float_tensor,
@@ -27,7 +28,13 @@ from sareloc.models.whitening import Whitening
 
 MATCONVNET_MEAN = (123.68, 116.779, 103.939)  # of RGB 0..255: OpenIBL trains from MatConvNet's VGG16
 MAX_COMPRESSION = 4  # ratio; weights are nearly random and compress badly
-RESNET_MODULES = {0: "conv1", 1: "bn1", 4: "layer1", 5: "layer2", 6: "layer3", 7: "layer4"}
+BLOCKS_IN_LAYER3 = {
+    (2, "basic"): "resnet18",
+    (6, "bottleneck"): "resnet50",
+    (23, "bottleneck"): "resnet101",
+    (36, "bottleneck"): "resnet152",
+}
+RESNET_MODULES = {"0": "conv1", "1": "bn1", "4": "layer1", "5": "layer2", "6": "layer3", "7": "layer4"}
 
 
 def load_openibl(tensors: Mapping[str, Tensor], path: str | Path, pca: str | Path | None = None) -> PlaceModel:
@@ -37,12 +44,13 @@ def load_openibl(tensors: Mapping[str, Tensor], path: str | Path, pca: str | Pat
     released file, `pca_layer.weight` (dim, K D, 1, 1) with its bias. A training checkpoint has no whitening; OpenIBL's
     test script writes one to `pca_params_*.h5` (U, lams, mu): give that path as `pca`.
     """
-    whitening = None
+    known = (*_vlad_names("net_vlad."), "pca_layer.weight", "pca_layer.bias")
+    refuse_unknown(tensors, ("base_model.base.",), known, path)
+    whitening = _whitening_of_layer(tensors, "pca_layer.", path, dims=4)
     if pca is not None:
+        if whitening is not None:
+            raise WeightsError(f"{path} has a whitening of its own (pca_layer): leave the file of PCA parameters out")
         whitening = _whitening_of_h5(existing_file(pca))
-    elif "pca_layer.weight" in tensors:
-        weight = float_tensor(tensors, "pca_layer.weight", path, dims=4).flatten(1)
-        whitening = whitening_from_linear(weight, float_tensor(tensors, "pca_layer.bias", path, dims=1), path)
     convolutions = _renamed(tensors, "base_model.base.")
     vlad = _vlad(tensors, "net_vlad.", path)
     preprocess = Preprocess(mean=MATCONVNET_MEAN, std=(1.0, 1.0, 1.0), scale=255.0)
@@ -52,23 +60,27 @@ def load_openibl(tensors: Mapping[str, Tensor], path: str | Path, pca: str | Pat
 
 
 def load_pytorch_netvlad(tensors: Mapping[str, Tensor], path: str | Path) -> PlaceModel:
-    """VGG16- or AlexNet-NetVLAD as pytorch-NetVlad stores it: `checkpoint.pth.tar`, `model_best.pth.tar`.
+    """VGG16- or AlexNet-NetVLAD of pytorch-NetVlad (`checkpoint.pth.tar`) and Patch-NetVLAD (`*_WPCA512.pth.tar`).
 
     Tensors: `encoder.N.*`, `pool.conv.weight` (K, D, 1, 1), `pool.centroids` (K, D) and, if trained with --vladv2,
-    `pool.conv.bias` (K). Pixels have ImageNet's statistics; there is no whitening.
+    `pool.conv.bias` (K). Patch-NetVLAD appends a whitening, `WPCA.0.weight` (dim, K D, 1, 1) with its bias; the model
+    gives its global descriptor. Pixels have ImageNet's statistics.
     """
+    refuse_unknown(tensors, ("encoder.",), (*_vlad_names("pool."), "WPCA.0.weight", "WPCA.0.bias"), path)
     first = float_tensor(tensors, "encoder.0.weight", path, dims=4)
     backbone = "alexnet" if first.shape[-1] == 11 else "vgg16"
+    whitening = _whitening_of_layer(tensors, "WPCA.0.", path, dims=4)
+    project = "pytorch" if whitening is None else "patch-netvlad"
     convolutions, vlad = _renamed(tensors, "encoder."), _vlad(tensors, "pool.", path)
     return assemble_model(
-        f"{backbone}-netvlad-pytorch", Preprocess(), backbone, convolutions, vlad, None, path, norm="clamped"
+        f"{backbone}-netvlad-{project}", Preprocess(), backbone, convolutions, vlad, whitening, path, norm="clamped"
     )
 
 
 def load_deep_vg_benchmark(tensors: Mapping[str, Tensor], path: str | Path) -> PlaceModel:
     """A NetVLAD network of deep-visual-geo-localization-benchmark: its `best_model.pth` or `last_model.pth`.
 
-    Backbones vgg16, alexnet, resnet18 and resnet50, the latter two up to conv4 (layer3) or conv5 (layer4). Tensors:
+    Backbones vgg16, alexnet, resnet18, 50 and 101, the ResNets up to conv4 (layer3) or conv5 (layer4). Tensors:
     `backbone.N.*`, where the modules of a ResNet are numbered in order, `aggregation.conv.weight` (K, D, 1, 1),
     `aggregation.centroids` (K, D). With --fc_output_dim these are `aggregation.0.*`, and `aggregation.1.weight`
     (dim, K D) with its bias is the whitening. Pixels have ImageNet's statistics. Raises WeightsError for its other
@@ -78,40 +90,63 @@ def load_deep_vg_benchmark(tensors: Mapping[str, Tensor], path: str | Path) -> P
     for name, kind in (("p", "GeM"), ("acc_w.weight", "CRN")):
         if any(t.startswith("aggregation.") and t.endswith(f".{name}") for t in tensors):
             raise WeightsError(f"{path} is a {kind} network of the benchmark: only its NetVLAD networks can be opened")
-    backbone, cut = _benchmark_backbone(tensors, path)
-    numbered = numbered_resnet if backbone.startswith("resnet") else _renamed
-    convolutions = numbered(tensors, "backbone.")
-    whitening = None
-    if "aggregation.1.weight" in tensors:
-        weight = float_tensor(tensors, "aggregation.1.weight", path, dims=2)
-        whitening = whitening_from_linear(weight, float_tensor(tensors, "aggregation.1.bias", path, dims=1), path)
+    whitened = ("aggregation.1.weight", "aggregation.1.bias") if prefix == "aggregation.0." else ()
+    refuse_unknown(tensors, ("backbone.",), (*_vlad_names(prefix), *whitened), path)
+    kernel, cut = float_tensor(tensors, "backbone.0.weight", path, dims=4).shape[-1], None
+    if kernel in (3, 11):
+        backbone, convolutions = "vgg16" if kernel == 3 else "alexnet", _renamed(tensors, "backbone.")
+    else:
+        convolutions = numbered_resnet(tensors, "backbone.")
+        backbone, cut = find_resnet(convolutions, path)
+    whitening = _whitening_of_layer(tensors, "aggregation.1.", path, dims=2)
     name = f"{backbone}-netvlad-deep-vg-benchmark"
     vlad = _vlad(tensors, prefix, path)
     return assemble_model(name, Preprocess(), backbone, convolutions, vlad, whitening, path, norm="clamped", cut=cut)
 
 
-def _benchmark_backbone(tensors: Mapping[str, Tensor], path: str | Path) -> tuple[str, str | None]:
-    """Name and cut of the backbone, detected from its tensors."""
-    kernel = float_tensor(tensors, "backbone.0.weight", path, dims=4).shape[-1]
-    if kernel in (3, 11):
-        return "vgg16" if kernel == 3 else "alexnet", None
-    deep = any(name.startswith("backbone.7.") for name in tensors)
-    return "resnet50" if "backbone.4.0.conv3.weight" in tensors else "resnet18", "layer4" if deep else "layer3"
+def refuse_unknown(
+    tensors: Mapping[str, Tensor], prefixes: tuple[str, ...], names: tuple[str, ...], path: str | Path
+) -> None:
+    """Raises WeightsError, which names them, if there are tensors without these prefixes and with other names.
+
+    A network that has tensors of an unknown part computes something else than the family.
+    """
+    unknown = [name for name in tensors if not name.startswith(prefixes) and name not in names]
+    if unknown:
+        more = f" and {len(unknown) - NAMES_SHOWN} more" if len(unknown) > NAMES_SHOWN else ""
+        raise WeightsError(
+            f"{path} has unknown tensors beside {', '.join(f'{prefix}*' for prefix in prefixes)}: "
+            f"{', '.join(unknown[:NAMES_SHOWN])}{more}. It is another network, or one with further layers"
+        )
+
+
+def find_resnet(layers: Mapping[str, Tensor], path: str | Path) -> tuple[str, str]:
+    """Name and cut of the ResNet with these tensors under torchvision's names, by the blocks of its third layer."""
+    blocks = len({name.split(".")[1] for name in layers if name.startswith("layer3.")})
+    kind = "bottleneck" if "layer3.0.conv3.weight" in layers else "basic"
+    if (blocks, kind) not in BLOCKS_IN_LAYER3:
+        known = ", ".join(f"{count} {of} ({name})" for (count, of), name in BLOCKS_IN_LAYER3.items())
+        raise WeightsError(f"{path}: layer3 of the ResNet has {blocks} {kind} blocks, known are {known}")
+    deep = any(name.startswith("layer4.") for name in layers)
+    return BLOCKS_IN_LAYER3[blocks, kind], "layer4" if deep else "layer3"
 
 
 def numbered_resnet(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors of a ResNet whose modules are numbered in order, under torchvision's names."""
-    parts = {f"{prefix}{number}.": f"{module}." for number, module in RESNET_MODULES.items()}
-    return {
-        module + name.removeprefix(number): tensor
-        for name, tensor in tensors.items()
-        for number, module in parts.items()
-        if name.startswith(number)
-    }
+    """The tensors of a ResNet whose modules are numbered in order, under torchvision's names; others keep theirs."""
+    renamed = {}
+    for name, tensor in tensors.items():
+        if name.startswith(prefix):
+            number, _, rest = name.removeprefix(prefix).partition(".")
+            renamed[f"{RESNET_MODULES[number]}.{rest}" if number in RESNET_MODULES else name] = tensor
+    return renamed
 
 
 def _renamed(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {f"features.{k.removeprefix(prefix)}": v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def _vlad_names(prefix: str) -> tuple[str, ...]:
+    return f"{prefix}conv.weight", f"{prefix}conv.bias", f"{prefix}centroids"
 
 
 def _vlad(tensors: Mapping[str, Tensor], prefix: str, path: str | Path) -> dict[str, Tensor]:
@@ -120,6 +155,14 @@ def _vlad(tensors: Mapping[str, Tensor], prefix: str, path: str | Path) -> dict[
     if f"{prefix}conv.bias" in tensors:
         vlad["bias"] = tensors[f"{prefix}conv.bias"]
     return vlad
+
+
+def _whitening_of_layer(tensors: Mapping[str, Tensor], prefix: str, path: str | Path, *, dims: int) -> Whitening | None:
+    """From a linear layer (dims=2) or a 1x1 convolution (dims=4) with this prefix; None: there is no such layer."""
+    if not any(name.startswith(prefix) for name in tensors):
+        return None
+    weight = float_tensor(tensors, f"{prefix}weight", path, dims=dims).flatten(1)
+    return whitening_from_linear(weight, float_tensor(tensors, f"{prefix}bias", path, dims=1), path)
 
 
 def _whitening_of_h5(path: Path) -> Whitening:
