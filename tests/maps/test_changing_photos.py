@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -14,9 +15,8 @@ from tests.maps.small_town import build_map, geotag_of, tiny_model, write_photo,
 from tests.photos.panorama_files import draw_panorama, gpano_xmp, save_panorama
 
 from sareloc import maps
-from sareloc.errors import PhotoError
-from sareloc.maps import PlaceMap, add_local_features, build, examine, features, verify_map
-from sareloc.photos import Panorama
+from sareloc.maps import PlaceMap, add_local_features, features, verify_map, writer
+from sareloc.photos import Panorama, ViewOptions, record_of
 
 Write = Callable[[Path, bytes], object]
 
@@ -71,11 +71,11 @@ def test_a_photo_that_is_another_when_it_is_described_is_left_out(
     build_map(model, photos, tmp_path / "right.gpkg", progress=False)
     wanted = PlaceMap(tmp_path / "right.gpkg")
     with monkeypatch.context() as patch:
-        swapped = replaced_meanwhile(build.describe, path, other_photo(path, tmp_path), write)
-        patch.setattr(build, "describe", swapped)
+        swapped = replaced_meanwhile(writer.read_images, path, other_photo(path, tmp_path), write)
+        patch.setattr(writer, "read_images", swapped)
         report = build_map(model, photos, tmp_path / "town.gpkg", workers=workers, progress=False)
     assert report.added == 3
-    assert [(Path(error.photo).name, error.reason[:11]) for error in report.unreadable] == [("0002.jpg", "has changed")]
+    assert [(Path(error.photo).name, error.reason[:11]) for error in report.unreadable] == [("0002.jpg", "was changed")]
     assert build_map(model, photos, tmp_path / "town.gpkg", progress=False).added == 1
     found = PlaceMap(tmp_path / "town.gpkg")
     rows = {Path(file).name: found.descriptors([i])[0] for i, file in zip(found.ids, found.files, strict=True)}
@@ -91,9 +91,9 @@ def test_views_of_a_360_photo_that_is_another_when_they_are_described_are_left_o
     content = save_panorama(tmp_path / "other.jpg", draw_panorama(full)[::-1], tag, xmp).read_bytes()
     size = max(len(content), path.stat().st_size)
     path.write_bytes(path.read_bytes().ljust(size, b"\0"))
-    swapped = replaced_meanwhile(build.describe, path, content.ljust(size, b"\0"), overwrite)
+    swapped = replaced_meanwhile(writer.read_images, path, content.ljust(size, b"\0"), overwrite)
     with monkeypatch.context() as patch:
-        patch.setattr(build, "describe", swapped)
+        patch.setattr(writer, "read_images", swapped)
         report = build_map(tiny_model(), path.parent, tmp_path / "town.gpkg", progress=False)
     assert (report.added, len(report.unreadable)) == (0, 1)
     assert build_map(tiny_model(), path.parent, tmp_path / "town.gpkg", progress=False).added == 12
@@ -109,8 +109,8 @@ def test_features_of_a_photo_that_is_another_meanwhile_are_left_out(
     maps.build_map(tiny_model(), photos, tmp_path / "right.gpkg", keypoints=30, progress=False)
     build_map(tiny_model(), photos, town, progress=False)
     with monkeypatch.context() as patch:
-        swapped = replaced_meanwhile(features.load_images, path, other_photo(path, tmp_path), overwrite)
-        patch.setattr(features, "load_images", swapped)
+        swapped = replaced_meanwhile(features.read_images, path, other_photo(path, tmp_path), overwrite)
+        patch.setattr(features, "read_images", swapped)
         report = add_local_features(town, keypoints=30, device="cpu", progress=False)
     assert (report.added, [Path(error.photo).name for error in report.unreadable]) == (2, ["0001.jpg"])
     assert add_local_features(town, device="cpu", progress=False).added == 1
@@ -119,17 +119,17 @@ def test_features_of_a_photo_that_is_another_meanwhile_are_left_out(
     assert verify_map(town) == []
 
 
-def test_a_photo_that_changes_while_it_is_examined_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else it would be stored with the position of the one and the descriptor of the other."""
+def test_what_is_examined_of_a_photo_is_of_one_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would be stored with the position of one photo and the descriptor of another."""
     path = write_photo(tmp_path / "a.jpg", 1)
-    read = examine.read_geotag
+    content, read = path.read_bytes(), writer.read_image
 
-    def reading(photo: Path) -> object:
-        tag, status = read(photo), photo.stat()
-        shutil.copy(write_photo(tmp_path / "b.jpg", 2), photo)
-        os.utime(photo, ns=(status.st_atime_ns, status.st_mtime_ns))
-        return tag
+    def reading(*given: Any, **options: Any) -> Any:
+        found = read(*given, **options)
+        shutil.copy(write_photo(tmp_path / "b.jpg", 2), path)
+        return found
 
-    monkeypatch.setattr(examine, "read_geotag", reading)
-    with pytest.raises(PhotoError, match="has changed"):
-        examine.examine(path, "a.jpg", {})
+    monkeypatch.setattr(writer, "read_image", reading)
+    examined = writer.examine(record_of(path), "a.jpg", ViewOptions())
+    assert examined.photos[0].sha256 == hashlib.sha256(content).digest()
+    np.testing.assert_allclose(examined.photos[0].geotag.latlon, geotag_of(1).latlon, atol=1e-7)
