@@ -24,7 +24,7 @@ from sareloc.serve.schemas import (
     photo_body,
     problem_responses,
 )
-from sareloc.serve.service import Service
+from sareloc.serve.service import FailedPhotoError, Service
 from sareloc.serve.uploads import is_form, read_form, read_photo
 
 T = TypeVar("T")
@@ -151,9 +151,9 @@ def area(box: str | None, circle: str | None) -> Area | None:
 
 
 def decodable(answer: T | PhotoError) -> T:
-    """The answer about a photo. Raises Problem (422) if the photo cannot be decoded."""
+    """The answer about a photo. Raises Problem: 422 if the photo cannot be decoded, 500 if the service failed."""
     if isinstance(answer, PhotoError):
-        raise Problem(422, str(answer))
+        raise Problem(500 if isinstance(answer, FailedPhotoError) else 422, str(answer))
     return answer
 
 

@@ -139,25 +139,24 @@ class NewPhoto:
 
 def examine_upload(
     upload: Upload, position: Geotag | None, size: SizeRule, max_pixels: int, views: ViewOptions
-) -> NewPhoto | PhotoError:
-    """Decode an uploaded photo and read its geotag; `position` is used if it has none. Errors are returned.
+) -> NewPhoto:
+    """Decode an uploaded photo and read its geotag; `position` is used if it has none.
+
+    Raises PhotoError if it cannot be decoded or has no position.
 
     views: how a 360° photo is cut. One with GPano tags that cannot be used is an ordinary photo.
     """
-    try:
-        with open_photo(upload.content, name=upload.name, max_pixels=max_pixels) as opened:
-            ending = ENDINGS.get(opened.format or "", ".heic")
-            width, height = opened.size
-        panorama, cut = _views(upload, views)
-        if panorama is None:
-            pixels = [decode(upload.content, size=size, name=upload.name, max_pixels=max_pixels)]
-        else:
-            pixels = read_views(upload.content, panorama, cut, size=size, name=upload.name, max_pixels=max_pixels)
-    except PhotoError as error:
-        return error
+    with open_photo(upload.content, name=upload.name, max_pixels=max_pixels) as opened:
+        ending = ENDINGS.get(opened.format or "", ".heic")
+        width, height = opened.size
+    panorama, cut = _views(upload, views)
+    if panorama is None:
+        pixels = [decode(upload.content, size=size, name=upload.name, max_pixels=max_pixels)]
+    else:
+        pixels = read_views(upload.content, panorama, cut, size=size, name=upload.name, max_pixels=max_pixels)
     geotag = read_exif_geotag(upload.content) or position
     if geotag is None:
-        return PhotoError(upload.name, "has no position: send one in the fields lat and lon")
+        raise PhotoError(upload.name, "has no position: send one in the fields lat and lon")
     images: tuple[NewImage, ...]
     if panorama is None:
         images = (NewImage(pixels[0], geotag, width, height),)
