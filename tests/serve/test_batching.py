@@ -47,7 +47,7 @@ def test_what_comes_while_a_batch_is_worked_on_is_the_next() -> None:
     async def main() -> list[int]:
         worker = Worker()
         queue = BatchQueue[int, int](worker.answer, batch=4, bound=100, name="test")
-        with queue.running():
+        async with queue.running():
             tasks = [asyncio.ensure_future(queue.submit(0))]
             await begun(worker)
             tasks += [asyncio.ensure_future(queue.submit(number)) for number in range(1, 7)]
@@ -65,7 +65,7 @@ def test_who_stops_waiting_withdraws_the_question() -> None:
     async def main() -> None:
         worker = Worker()
         queue = BatchQueue[int, int](worker.answer, batch=4, bound=100, name="test")
-        with queue.running():
+        async with queue.running():
             first = asyncio.ensure_future(queue.submit(0))
             await begun(worker)
             gone, stays = asyncio.ensure_future(queue.submit(1)), asyncio.ensure_future(queue.submit(2))
@@ -84,7 +84,7 @@ def test_an_error_reaches_its_batch_and_not_the_next() -> None:
         worker = Worker()
         worker.gate.set()
         queue = BatchQueue[int, int](worker.answer, batch=4, bound=100, name="test")
-        with queue.running():
+        async with queue.running():
             with pytest.raises(ValueError, match="unlucky"):
                 await queue.submit(13)
             assert await queue.submit(4) == 8
@@ -171,7 +171,7 @@ def test_beyond_the_bound_is_a_clean_503(street_folder: Path) -> None:
 def test_a_shutdown_finishes_what_was_accepted(street_folder: Path) -> None:
     held = HeldLocalizer(street_folder / "street.gpkg", batch=2)
     listening, ready = bind("127.0.0.1", 0), threading.Event()
-    server = make_server(make_app(held), Limits(), ready.set)
+    server = make_server(make_app(held), Limits(stop_s=DEADLINE_S), ready.set)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     assert ready.wait(DEADLINE_S)

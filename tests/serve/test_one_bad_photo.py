@@ -112,7 +112,7 @@ def test_of_a_batch_that_fails_each_item_is_processed_alone() -> None:
 
     async def main() -> list[Any]:
         queue = BatchQueue[int, int](halve, batch=4, bound=9, name="test")
-        with queue.running():
+        async with queue.running():
             return await asyncio.gather(*map(queue.submit, (2, 3, 4, 6, 8, 10)), return_exceptions=True)
 
     one, odd, *others = asyncio.run(main())

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -102,12 +102,12 @@ class Service:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Run the threads and queues while inside; leave after all requests are answered."""
-        with ExitStack() as stack:
+        async with AsyncExitStack() as stack:
             stack.callback(self.listing.close)
             stack.callback(self.live.close)
-            self._decoders = stack.enter_context(ThreadPoolExecutor(self.limits.decoders, "sareloc-decode"))
+            self._decoders = await stack.enter_async_context(thread_pool(self.limits.decoders, "sareloc-decode"))
             for queue in (self.queries, self.additions, self.heatmaps, self.pairs):
-                stack.enter_context(queue.running())
+                await stack.enter_async_context(queue.running())
             await self.queries.in_thread(self.live.refresh)
             yield
 
@@ -217,6 +217,16 @@ class Service:
         return [heatmap_png(occlusion_map(self.live.model, image)) for image in images]
 
 
+@asynccontextmanager
+async def thread_pool(threads: int, name: str) -> AsyncIterator[ThreadPoolExecutor]:
+    """Threads that complete their work at the end, while the event loop goes on and answers cancelled requests."""
+    pool = ThreadPoolExecutor(threads, name)
+    try:
+        yield pool
+    finally:
+        await asyncio.to_thread(pool.shutdown)
+
+
 class FailedPhotoError(PhotoError):
     """The service failed on a photo by an error of its own, which it logged."""
 
@@ -286,10 +296,10 @@ class BatchQueue(Generic[Item, Result]):
         finally:
             self._waiting.pop(future, None)
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
         """Process items while inside; items that still wait at the end are not processed."""
-        with ThreadPoolExecutor(1, f"sareloc-{self.name}") as self._thread:
+        async with thread_pool(1, f"sareloc-{self.name}") as self._thread:
             worker = asyncio.get_running_loop().create_task(self._work())
             try:
                 yield
