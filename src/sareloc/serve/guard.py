@@ -6,6 +6,7 @@ Every error is answered as problem details (RFC 9457): JSON that says what is wr
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import time
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.security.utils import get_authorization_scheme_param
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -56,6 +58,12 @@ def problem_response(
 def busy(detail: str, retry_s: int = 1) -> Problem:
     """Status 503: the service is at its limits; Retry-After says in how many seconds to try again."""
     return Problem(503, detail, {"Retry-After": str(retry_s)})
+
+
+def has_token(request: Request, token: str | None) -> bool:
+    """Whether a request has the token of the service; False for a service without one."""
+    scheme, given = get_authorization_scheme_param(request.headers.get("Authorization"))
+    return token is not None and scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), token.encode())
 
 
 def add_problem_handlers(app: FastAPI) -> None:

@@ -12,7 +12,7 @@ import os
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
 from fastapi import Request
@@ -106,6 +106,13 @@ def shown_name(given: str | None) -> str:
     """The last part of a file name, without unprintable characters."""
     last = (given or "").replace("\\", "/").rpartition("/")[2]
     return "".join(letter for letter in last if letter.isprintable())[:LONGEST_NAME] or "photo"
+
+
+def public_name(file: str) -> str:
+    """The name of a photo in the map, for every client: of an absolute path, which shows the folders of this machine,
+    the last part."""
+    absolute = PurePosixPath(file).is_absolute() or PureWindowsPath(file).is_absolute()
+    return shown_name(file) if absolute else file
 
 
 ENDINGS = {"JPEG": ".jpg", "MPO": ".jpg", "PNG": ".png", "WEBP": ".webp", "AVIF": ".avif", "TIFF": ".tif"}
