@@ -14,6 +14,7 @@ import httpx
 import pytest
 from tests.serve.running import DEADLINE_S, HeldLocalizer, running, same_place
 
+import sareloc.serve.service
 from sareloc.localize import Localizer
 from sareloc.serve import Limits, make_app
 from sareloc.serve.guard import Problem
@@ -192,3 +193,32 @@ def test_a_shutdown_finishes_what_was_accepted(street_folder: Path) -> None:
         assert [one.result().status_code for one in asked] == [200] * 5
     thread.join(DEADLINE_S)
     assert not thread.is_alive()
+
+
+def test_health_and_map_answer_while_all_threads_are_busy(street_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoding and the model have threads of their own, and leave the event loop free."""
+    held, decoding, reading = HeldLocalizer(street_folder / "street.gpkg"), threading.Semaphore(0), threading.Event()
+    read = sareloc.serve.service.read_query
+
+    def read_later(*arguments: Any, **options: Any) -> Any:
+        decoding.release()
+        assert reading.wait(DEADLINE_S)
+        return read(*arguments, **options)
+
+    photo = (street_folder / "queries" / "q05.jpg").read_bytes()
+    with running(make_app(held, limits=Limits(decoders=2))) as address, ThreadPoolExecutor(5) as clients:
+
+        def ask() -> int:
+            return httpx.post(f"{address}/localize", content=photo, timeout=DEADLINE_S).status_code
+
+        asked = [clients.submit(ask)]
+        assert held.begun.wait(DEADLINE_S)
+        monkeypatch.setattr(sareloc.serve.service, "read_query", read_later)
+        asked += [clients.submit(ask) for _ in range(4)]
+        for _ in range(2):
+            assert decoding.acquire(timeout=DEADLINE_S)
+        for path in ("/health", "/map", "/settings", "/metrics"):
+            assert httpx.get(f"{address}{path}", timeout=DEADLINE_S).status_code == 200, path
+        reading.set()
+        held.gate.set()
+        assert [one.result() for one in asked] == [200] * 5

@@ -70,7 +70,7 @@ def localize_routes(service: Service) -> APIRouter:
         """If the body is a photo, the answer is one object, as printed by `sareloc localize --json`.
 
         If the body is a form with one or several files in the field `photos`, the answer is `{"fixes": [...]}`: one
-        such object for each photo in order, or `{"photo", "error"}` for a photo that cannot be decoded.
+        such object for each photo in order, or `{"photo", "error"}` for a photo that cannot be decoded or fails.
         """
         near, names = area(box, circle), photo_names(request, service)
         if is_form(request):
