@@ -14,6 +14,7 @@ import httpx
 import pytest
 from tests.serve.running import DEADLINE_S, HeldLocalizer, running, same_place
 
+import sareloc.serve.service
 from sareloc.localize import Localizer
 from sareloc.serve import Limits, make_app
 from sareloc.serve.guard import Problem
@@ -47,7 +48,7 @@ def test_what_comes_while_a_batch_is_worked_on_is_the_next() -> None:
     async def main() -> list[int]:
         worker = Worker()
         queue = BatchQueue[int, int](worker.answer, batch=4, bound=100, name="test")
-        with queue.running():
+        async with queue.running():
             tasks = [asyncio.ensure_future(queue.submit(0))]
             await begun(worker)
             tasks += [asyncio.ensure_future(queue.submit(number)) for number in range(1, 7)]
@@ -65,7 +66,7 @@ def test_who_stops_waiting_withdraws_the_question() -> None:
     async def main() -> None:
         worker = Worker()
         queue = BatchQueue[int, int](worker.answer, batch=4, bound=100, name="test")
-        with queue.running():
+        async with queue.running():
             first = asyncio.ensure_future(queue.submit(0))
             await begun(worker)
             gone, stays = asyncio.ensure_future(queue.submit(1)), asyncio.ensure_future(queue.submit(2))
@@ -84,7 +85,7 @@ def test_an_error_reaches_its_batch_and_not_the_next() -> None:
         worker = Worker()
         worker.gate.set()
         queue = BatchQueue[int, int](worker.answer, batch=4, bound=100, name="test")
-        with queue.running():
+        async with queue.running():
             with pytest.raises(ValueError, match="unlucky"):
                 await queue.submit(13)
             assert await queue.submit(4) == 8
@@ -171,7 +172,7 @@ def test_beyond_the_bound_is_a_clean_503(street_folder: Path) -> None:
 def test_a_shutdown_finishes_what_was_accepted(street_folder: Path) -> None:
     held = HeldLocalizer(street_folder / "street.gpkg", batch=2)
     listening, ready = bind("127.0.0.1", 0), threading.Event()
-    server = make_server(make_app(held), Limits(), ready.set)
+    server = make_server(make_app(held), Limits(stop_s=DEADLINE_S), ready.set)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     assert ready.wait(DEADLINE_S)
@@ -192,3 +193,32 @@ def test_a_shutdown_finishes_what_was_accepted(street_folder: Path) -> None:
         assert [one.result().status_code for one in asked] == [200] * 5
     thread.join(DEADLINE_S)
     assert not thread.is_alive()
+
+
+def test_health_and_map_answer_while_all_threads_are_busy(street_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoding and the model have threads of their own, and leave the event loop free."""
+    held, decoding, reading = HeldLocalizer(street_folder / "street.gpkg"), threading.Semaphore(0), threading.Event()
+    read = sareloc.serve.service.read_query
+
+    def read_later(*arguments: Any, **options: Any) -> Any:
+        decoding.release()
+        assert reading.wait(DEADLINE_S)
+        return read(*arguments, **options)
+
+    photo = (street_folder / "queries" / "q05.jpg").read_bytes()
+    with running(make_app(held, limits=Limits(decoders=2))) as address, ThreadPoolExecutor(5) as clients:
+
+        def ask() -> int:
+            return httpx.post(f"{address}/localize", content=photo, timeout=DEADLINE_S).status_code
+
+        asked = [clients.submit(ask)]
+        assert held.begun.wait(DEADLINE_S)
+        monkeypatch.setattr(sareloc.serve.service, "read_query", read_later)
+        asked += [clients.submit(ask) for _ in range(4)]
+        for _ in range(2):
+            assert decoding.acquire(timeout=DEADLINE_S)
+        for path in ("/health", "/map", "/settings", "/metrics"):
+            assert httpx.get(f"{address}{path}", timeout=DEADLINE_S).status_code == 200, path
+        reading.set()
+        held.gate.set()
+        assert [one.result() for one in asked] == [200] * 5

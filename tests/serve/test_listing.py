@@ -55,7 +55,7 @@ def test_headings_and_times_are_told(own_folder: Path) -> None:
     (own_folder / "new").mkdir()
     Image.fromarray(view(40, 0)).save(own_folder / "new" / "a.jpg", exif=exif_bytes(tag))
     add_photos(street_model(), own_folder / "new", own_folder / "street.gpkg", progress=False)
-    told = map_geojson(FileListing(own_folder / "street.gpkg").photos(Box(47.9, 1.9, 48.1, 2.1), 10))
+    told = map_geojson(FileListing(own_folder / "street.gpkg").photos(Box(47.9, 1.9, 48.1, 2.1), 10), str)
     assert told["features"][0]["properties"] == {
         "photo": "new/a.jpg", "heading_deg": 123.0, "time": "2023-11-14T22:13:20.000Z",
     }  # fmt: skip

@@ -38,7 +38,7 @@ def serve_command(
 ) -> None:
     """Localize photos over HTTP: an API for programs, and a page for people.
 
-    Ctrl-C or SIGTERM stops the service after the accepted requests are answered.
+    Ctrl-C or SIGTERM stops the service after the accepted requests are answered, or after --stop-s seconds.
 
     Parameters
     ----------

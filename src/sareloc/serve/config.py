@@ -38,6 +38,9 @@ class Limits:
     """Maximum size of all request bodies in memory, in bytes; further requests get status 503 with Retry-After."""
     decoders: int = 2
     """Threads that decode photos."""
+    stop_s: float = 6.0
+    """Maximum seconds from SIGTERM or Ctrl-C to the answers of accepted requests; those that are left then get status
+    503, and the service ends within two further seconds."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -6,6 +6,7 @@ Every error is answered as problem details (RFC 9457): JSON that says what is wr
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import time
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.security.utils import get_authorization_scheme_param
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -24,6 +26,7 @@ from sareloc.errors import MapError
 from sareloc.serve.config import Limits, Serving, allowed_hosts, tile_host
 
 MEDIA_TYPE = "application/problem+json"
+INTERNAL = "internal error: see the log of the service"
 MAP_RETRY_S = 10
 LINGER_S = 2.0
 """Seconds to read and discard what a client still sends after its answer: a connection closed earlier is reset, and the
@@ -55,6 +58,12 @@ def problem_response(
 def busy(detail: str, retry_s: int = 1) -> Problem:
     """Status 503: the service is at its limits; Retry-After says in how many seconds to try again."""
     return Problem(503, detail, {"Retry-After": str(retry_s)})
+
+
+def has_token(request: Request, token: str | None) -> bool:
+    """Whether a request has the token of the service; False for a service without one."""
+    scheme, given = get_authorization_scheme_param(request.headers.get("Authorization"))
+    return token is not None and scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), token.encode())
 
 
 def add_problem_handlers(app: FastAPI) -> None:
@@ -151,21 +160,48 @@ class _Exchange:
         self.declared = headers.get(b"content-length", b"0")
         self.complete = b"transfer-encoding" not in headers and self.declared == b"0"
         """Whether the body was received to its end."""
+        self._delivered = False
+        """Whether the app has received the end of the body."""
+        self._task: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self.gone = False
+        """Whether the client closed the connection before the answer began."""
 
     async def run(self) -> None:
+        self._task = asyncio.current_task()
         try:
             async with asyncio.timeout(self.guard.limits.request_s):
                 self._check_head()
+                if self.complete:
+                    self._watch_connection()
                 await self.guard.app(self.scope, self.receive, self.send)
         except ClientDisconnect:
             return
+        except asyncio.CancelledError:
+            if not self.gone:  # the server stops
+                await self._answer(busy("the service is stopping: try again later"))
         except TimeoutError:
             await self._answer(self._too_late())
         except Problem as problem:
             await self._answer(problem)
         except Exception:
             log.exception("%s %s failed", self.scope["method"], self.scope["path"])
-            await self._answer(Problem(500, "internal error: see the log of the service"))
+            await self._answer(Problem(500, INTERNAL))
+        finally:
+            if self._watch is not None:
+                self._watch.cancel()
+
+    def _watch_connection(self) -> None:
+        """From the end of the body on: cancel the request if its client goes, so that it is not computed."""
+
+        async def watch() -> None:
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            if self.status is None and self._task is not None:
+                self.gone = True
+                self._task.cancel()
+
+        self._watch = asyncio.create_task(watch())
 
     def _check_head(self) -> None:
         name = self.host if self.host.endswith("]") else self.host.rpartition(":")[0] or self.host
@@ -200,10 +236,16 @@ class _Exchange:
         self.held = 0
 
     async def receive(self) -> Message:
-        """The server's `receive`, within the limits."""
+        """The server's `receive`, within the limits; what follows the body is received by `_watch_connection`."""
+        if self._watch is not None:
+            if self._delivered:
+                await asyncio.shield(self._watch)
+                return {"type": "http.disconnect"}
+            self._delivered = True
+            return {"type": "http.request", "body": b"", "more_body": False}
         message = await self._receive()
         if message["type"] == "http.request":
-            self.complete = not message.get("more_body", False)
+            self.complete = self._delivered = not message.get("more_body", False)
             size = len(message.get("body", b""))
             self.received += size
             self.held += size
@@ -212,6 +254,8 @@ class _Exchange:
                 raise self._too_large()
             if self.guard.held_bytes > self.guard.limits.held_bytes:
                 raise busy("the service is receiving as many photos as it can hold in memory: try again later")
+            if self.complete:
+                self._watch_connection()
         return message
 
     async def send(self, message: Message) -> None:

@@ -4,6 +4,7 @@ Annotations are evaluated here (no `from __future__ import annotations`): they c
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Query, Request
@@ -14,7 +15,7 @@ from sareloc.geometry import InlierPairs
 from sareloc.localize import Fix
 from sareloc.maps import Area, Box, Circle
 from sareloc.photos import file_of
-from sareloc.serve.guard import Problem
+from sareloc.serve.guard import Problem, has_token
 from sareloc.serve.schemas import (
     FixAnswer,
     FixesAnswer,
@@ -24,8 +25,8 @@ from sareloc.serve.schemas import (
     photo_body,
     problem_responses,
 )
-from sareloc.serve.service import Service
-from sareloc.serve.uploads import is_form, read_form, read_photo
+from sareloc.serve.service import FailedPhotoError, Service
+from sareloc.serve.uploads import is_form, public_name, read_form, read_photo
 
 T = TypeVar("T")
 
@@ -69,16 +70,16 @@ def localize_routes(service: Service) -> APIRouter:
         """If the body is a photo, the answer is one object, as printed by `sareloc localize --json`.
 
         If the body is a form with one or several files in the field `photos`, the answer is `{"fixes": [...]}`: one
-        such object for each photo in order, or `{"photo", "error"}` for a photo that cannot be decoded.
+        such object for each photo in order, or `{"photo", "error"}` for a photo that cannot be decoded or fails.
         """
-        near = area(box, circle)
+        near, names = area(box, circle), photo_names(request, service)
         if is_form(request):
             uploads, _ = await read_form(request, limits)
             fixes = await service.localize(uploads, near, top)
-            answers = [_to_json(upload.name, fix) for upload, fix in zip(uploads, fixes, strict=True)]
+            answers = [_to_json(upload.name, fix, names) for upload, fix in zip(uploads, fixes, strict=True)]
             return JSONResponse({"fixes": answers})
         (fix,) = await service.localize([await read_photo(request)], near, top)
-        return JSONResponse(decodable(fix).to_json("photo"))
+        return JSONResponse(_to_json("photo", decodable(fix), names))
 
     @router.post(
         "/inliers",
@@ -150,10 +151,15 @@ def area(box: str | None, circle: str | None) -> Area | None:
     return None
 
 
+def photo_names(request: Request, service: Service) -> Callable[[str], str]:
+    """How the answer to a request names photos of the map: as the map does if it has the token, else `public_name`."""
+    return str if has_token(request, service.serving.token) else public_name
+
+
 def decodable(answer: T | PhotoError) -> T:
-    """The answer about a photo. Raises Problem (422) if the photo cannot be decoded."""
+    """The answer about a photo. Raises Problem: 422 if the photo cannot be decoded, 500 if the service failed."""
     if isinstance(answer, PhotoError):
-        raise Problem(422, str(answer))
+        raise Problem(500 if isinstance(answer, FailedPhotoError) else 422, str(answer))
     return answer
 
 
@@ -177,5 +183,10 @@ def _pairs_to_json(photo_id: int, pairs: InlierPairs) -> dict[str, Any]:
     }
 
 
-def _to_json(name: str, fix: Fix | PhotoError) -> dict[str, Any]:
-    return {"photo": name, "error": fix.reason} if isinstance(fix, PhotoError) else fix.to_json(name)
+def _to_json(name: str, fix: Fix | PhotoError, names: Callable[[str], str]) -> dict[str, Any]:
+    if isinstance(fix, PhotoError):
+        return {"photo": name, "error": fix.reason}
+    answer = fix.to_json(name)
+    for match in answer["matches"]:
+        match["photo"] = names(match["photo"])
+    return answer

@@ -4,21 +4,21 @@ Annotations are evaluated here (no `from __future__ import annotations`): they c
 """
 
 import asyncio
-import hmac
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path as FilePath
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import JSONResponse, Response
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security import HTTPBearer
 
 from sareloc.errors import PhotoError
 from sareloc.maps.listing import ListedPhoto, ListedPhotos
-from sareloc.serve.guard import Problem, problem_response
-from sareloc.serve.localize_routes import BOX, LARGEST_ID, area, not_shown
+from sareloc.serve.guard import Problem, has_token, problem_response
+from sareloc.serve.localize_routes import BOX, LARGEST_ID, area, not_shown, photo_names
 from sareloc.serve.schemas import MapAnswer, PhotosAnswer, curl, form_body, problem_responses
-from sareloc.serve.service import Service
+from sareloc.serve.service import FailedPhotoError, Service
 from sareloc.serve.thumbnails import draw_thumbnail, etag_of
 from sareloc.serve.uploads import read_form, read_position
 
@@ -47,12 +47,13 @@ def map_routes(service: Service) -> APIRouter:
         openapi_extra=curl("'/map?box=48.85,2.28,48.87,2.31&limit=100'"),
     )
     async def photos_of_map(
+        request: Request,
         box: Annotated[str | None, BOX] = None,
         limit: Annotated[int, Query(ge=1, le=limits.max_features, description="Maximum photos in the answer.")] = 1000,
     ) -> Response:
         """Photos of the map as GeoJSON, of one box or all; if they exceed the limit, an even sample."""
-        near = area(box, None)
-        return await asyncio.to_thread(lambda: GeoJSONResponse(map_geojson(service.listing.photos(near, limit))))
+        near, names = area(box, None), photo_names(request, service)
+        return await asyncio.to_thread(lambda: GeoJSONResponse(map_geojson(service.listing.photos(near, limit), names)))
 
     @router.get(
         "/photos/{photo_id}/thumbnail",
@@ -81,11 +82,10 @@ def map_routes(service: Service) -> APIRouter:
             raise not_shown() from None
         return Response(jpeg, media_type="image/jpeg", headers=headers)
 
-    async def check_token(given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> None:
-        token = service.serving.token
-        if token is None:
+    async def check_token(request: Request) -> None:
+        if service.serving.token is None:
             raise Problem(403, "photos cannot be added or removed: the service was started without a token")
-        if given is None or not hmac.compare_digest(given.credentials.encode(), token.encode()):
+        if not has_token(request, service.serving.token):
             raise Problem(
                 401,
                 "authentication failed: send the token of this service in the header Authorization: Bearer TOKEN",
@@ -96,7 +96,7 @@ def map_routes(service: Service) -> APIRouter:
         "/photos",
         summary="Add photos.",
         status_code=201,
-        dependencies=[Depends(check_token)],
+        dependencies=[Depends(bearer), Depends(check_token)],
         responses={201: {"model": PhotosAnswer}, **problem_responses(400, 401, 403, 408, 413, 415, 421, 422, 503)},
         openapi_extra={
             "requestBody": form_body(
@@ -123,14 +123,15 @@ def map_routes(service: Service) -> APIRouter:
         added = await service.add(uploads, read_position(form))
         results = [_added(upload.name, one) for upload, one in zip(uploads, added, strict=True)]
         if all(isinstance(one, PhotoError) for one in added):
-            return problem_response(422, f"no photo was added: {added[0]}", photos=results)
+            status = 500 if any(isinstance(one, FailedPhotoError) for one in added) else 422
+            return problem_response(status, f"no photo was added: {added[0]}", photos=results)
         return JSONResponse({"photos": results}, 201)
 
     @router.delete(
         "/photos/{photo_id}",
         summary="Remove a photo.",
         status_code=204,
-        dependencies=[Depends(check_token)],
+        dependencies=[Depends(bearer), Depends(check_token)],
         responses=problem_responses(401, 403, 404, 421, 422, 503),
         openapi_extra=curl("-X DELETE -H 'Authorization: Bearer TOKEN' /photos/7"),
     )
@@ -146,11 +147,14 @@ def map_routes(service: Service) -> APIRouter:
     return router
 
 
-def map_geojson(listed: ListedPhotos) -> dict[str, Any]:
-    """A FeatureCollection of photos, with the extent of the map and the counts of its photos, in all and inside."""
+def map_geojson(listed: ListedPhotos, names: Callable[[str], str]) -> dict[str, Any]:
+    """A FeatureCollection of photos, with the extent of the map and the counts of its photos, in all and inside.
+
+    names: how photos of the map are named.
+    """
     box = listed.extent
     bbox = {} if box is None else {"bbox": [box.west, box.south, box.east, box.north]}
-    features = [_feature(photo) for photo in listed.photos]
+    features = [_feature(photo, names) for photo in listed.photos]
     return {"type": "FeatureCollection", **bbox, "total": listed.total, "inside": listed.inside, "features": features}
 
 
@@ -161,13 +165,13 @@ def _added(name: str, ids: tuple[int, ...] | PhotoError) -> dict[str, Any]:
     return {"photo": name, "id": ids[0]} | ({"ids": list(ids)} if len(ids) > 1 else {})
 
 
-def _feature(photo: ListedPhoto) -> dict[str, Any]:
+def _feature(photo: ListedPhoto, names: Callable[[str], str]) -> dict[str, Any]:
     latitude, longitude = photo.latlon
     return {
         "type": "Feature",
         "id": photo.photo_id,
         "geometry": {"type": "Point", "coordinates": [longitude, latitude]},
-        "properties": {"photo": photo.file, "heading_deg": photo.heading_deg, "time": photo.time},
+        "properties": {"photo": names(photo.file), "heading_deg": photo.heading_deg, "time": photo.time},
     }
 
 

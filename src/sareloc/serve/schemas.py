@@ -41,7 +41,9 @@ class MatchAnswer(BaseModel):
     """A retrieved photo of the map."""
 
     id: int
-    photo: str
+    photo: str = Field(
+        description="Its name in the map; of a photo outside the map's folder the last part, with the token its path."
+    )
     latlon: tuple[float, float]
     distance: float = Field(description="Distance between the descriptors, 0 to 2.")
     inliers: int | None = Field(
@@ -81,7 +83,7 @@ class FixAnswer(BaseModel):
 
 
 class UnreadableAnswer(BaseModel):
-    """A photo that cannot be decoded."""
+    """A photo that cannot be decoded, or on which the service failed."""
 
     photo: str
     error: str
@@ -151,7 +153,7 @@ class PointAnswer(BaseModel):
 class PhotoProperties(BaseModel):
     """Properties of a photo in the map."""
 
-    photo: str
+    photo: str = Field(description="Its name, as in matches.")
     heading_deg: float | None
     time: str | None
 

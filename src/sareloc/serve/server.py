@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import math
 import os
 import socket
+import threading
 from collections.abc import Callable
+from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
@@ -17,8 +20,9 @@ from sareloc.errors import ArgumentError
 from sareloc.serve.config import Limits
 
 BACKLOG = 2048  # uvicorn's
-GRACE_S = 5.0
-"""Added to the time limit of a request: after both, a shutdown closes the connections that are left."""
+END_S = 2.0
+"""Seconds for threads to end after `Limits.stop_s`; then the process ends without them."""
+log = logging.getLogger("sareloc.serve")
 
 
 class HeaderTimeoutProtocol(H11Protocol):
@@ -90,7 +94,8 @@ def _reason(host: str, port: int, refused: OSError) -> str:
 def make_server(app: FastAPI, limits: Limits, ready: Callable[[], None], *, access_log: bool = False) -> uvicorn.Server:
     """A server whose `run(sockets=[...])` answers until SIGTERM or SIGINT, then completes the accepted requests.
 
-    `ready` is called when the server accepts requests.
+    Requests that are not answered `Limits.stop_s` seconds after the signal get status 503, and `END_S` later the
+    process ends, also if a thread of it is blocked. `ready` is called when the server accepts requests.
     """
     config = uvicorn.Config(
         app,
@@ -100,7 +105,7 @@ def make_server(app: FastAPI, limits: Limits, ready: Callable[[], None], *, acce
         log_level="info" if access_log else "warning",
         access_log=access_log,
         server_header=False,
-        timeout_graceful_shutdown=math.ceil(limits.request_s + GRACE_S),
+        timeout_graceful_shutdown=math.ceil(limits.stop_s),
     )
     return _Server(config, ready)
 
@@ -114,3 +119,20 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self._ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if not self.should_exit:
+            assert self.config.timeout_graceful_shutdown is not None, "see make_server"
+            end = threading.Timer(self.config.timeout_graceful_shutdown + END_S, _end_process, (sig,))
+            end.daemon = True
+            end.start()
+        super().handle_exit(sig, frame)
+
+
+def _end_process(sig: int) -> None:
+    """End the process with the status of this signal, without waiting for its threads, which Python would do.
+
+    A thread can be blocked for ever, such as in reading a file of a server that is gone.
+    """
+    log.error("the service ends although threads of it are still working")
+    os._exit(128 + sig)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import io
+import logging
 import math
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -21,14 +22,14 @@ from scipy.ndimage import gaussian_filter
 
 from sareloc.arrays import Image
 from sareloc.describe import occlusion_map
-from sareloc.errors import ArgumentError, PhotoError
+from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.geometry import InlierPairs
 from sareloc.localize import Fix, QueryImage, QueryPanorama, read_query
 from sareloc.maps import Area, map_backend
 from sareloc.models.preprocess import MIN_SIDE_PX
-from sareloc.photos import Geotag, Resizing, SizeRule, decode
+from sareloc.photos import Geotag, Resizing, decode
 from sareloc.serve.config import Limits, Serving
-from sareloc.serve.guard import busy
+from sareloc.serve.guard import INTERNAL, busy
 from sareloc.serve.live_map import LiveMap, Pair, Query
 from sareloc.serve.thumbnails import HiddenPhotos, allowed_path, hidden_photos, photo_folders
 from sareloc.serve.uploads import Adder, NewPhoto, Upload, examine_upload
@@ -44,6 +45,7 @@ SMOOTHING = 30  # standard deviation of the smoothing: the shorter side divided 
 OPACITY = 0.85
 LOW, HIGH = np.array([200.0, 30.0, 60.0]), np.array([255.0, 225.0, 90.0])  # also differ in brightness
 DECAY = 0.9  # of the mean seconds per item: about the last ten batches count
+log = logging.getLogger("sareloc.serve")
 
 
 class Service:
@@ -75,6 +77,7 @@ class Service:
         self._gauge("sareloc_waiting_photos", "Photos waiting for the model.", lambda: self.queries.waiting)
         self._gauge("sareloc_map_photos", "Photos in the map at the last query.", lambda: len(live.place_map))
         self._decoders: ThreadPoolExecutor | None = None
+        self._free_decoders = asyncio.Semaphore(limits.decoders)
 
     def _gauge(self, name: str, text: str, value: Callable[[], int]) -> None:
         Gauge(name, text, registry=self.registry).set_function(value)
@@ -99,42 +102,42 @@ class Service:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Run the threads and queues while inside; leave after all requests are answered."""
-        with ExitStack() as stack:
+        async with AsyncExitStack() as stack:
             stack.callback(self.listing.close)
             stack.callback(self.live.close)
-            self._decoders = stack.enter_context(ThreadPoolExecutor(self.limits.decoders, "sareloc-decode"))
+            self._decoders = await stack.enter_async_context(thread_pool(self.limits.decoders, "sareloc-decode"))
             for queue in (self.queries, self.additions, self.heatmaps, self.pairs):
-                stack.enter_context(queue.running())
+                await stack.enter_async_context(queue.running())
             await self.queries.in_thread(self.live.refresh)
             yield
 
     async def localize(self, uploads: Sequence[Upload], near: Area | None, top: int) -> list[Fix | PhotoError]:
-        """The fix of each photo, or the error of a photo that cannot be decoded."""
-
-        async def localize_one(upload: Upload) -> Fix | PhotoError:
-            photo = await self.in_decoder(lambda: self.read_query(upload))
-            return photo if isinstance(photo, PhotoError) else await self.queries.submit(Query(photo, near, top))
-
-        with self.queries.reserve(len(uploads)):
-            found = await asyncio.gather(*map(localize_one, uploads))
+        """The fix of each photo, or the error of a photo that cannot be decoded or failed."""
+        try:
+            found = await self._process(
+                uploads, lambda upload: Query(self._read_query(upload), near, top), self.queries
+            )
+        except asyncio.CancelledError:
+            self._photos.labels("dropped").inc(len(uploads))
+            raise
         for fix in found:
             self._photos.labels(_outcome(fix)).inc()
         return found
 
     async def heatmap(self, upload: Upload) -> bytes | PhotoError:
-        """The occlusion heat map of a photo as PNG, or the error of a photo that cannot be decoded."""
-        with self.heatmaps.reserve(1):
-            image = await self.decode(upload, self._heatmap_size)
-            return image if isinstance(image, PhotoError) else await self.heatmaps.submit(image)
+        """The occlusion heat map of a photo as PNG, or the error of a photo that cannot be decoded or failed."""
+        (png,) = await self._process([upload], self._read_heatmap_image, self.heatmaps)
+        return png
 
     async def inlier_pairs(self, upload: Upload, photo_id: int, file: str) -> InlierPairs | PhotoError | None:
         """The matched keypoints of a photo and one of the map that agree, or the error of a photo that is unreadable.
 
         None if the map's photo has no local features and its file cannot be read. Requires `live.verifies`.
         """
-        with self.pairs.reserve(1):
-            query = await self.in_decoder(lambda: self.read_query(upload))
-            return query if isinstance(query, PhotoError) else await self.pairs.submit(Pair(query, photo_id, file))
+        (pairs,) = await self._process(
+            [upload], lambda upload: Pair(self._read_query(upload), photo_id, file), self.pairs
+        )
+        return pairs
 
     async def add(self, uploads: Sequence[Upload], position: Geotag | None) -> list[tuple[int, ...] | PhotoError]:
         """Add photos and return the ids of their images, or the error, of each; a 360° photo becomes its views.
@@ -143,37 +146,55 @@ class Service:
         """
         views = await self.in_decoder(self.adder.view_options)
 
-        async def add_one(upload: Upload) -> tuple[int, ...] | PhotoError:
-            photo = await self.in_decoder(
-                lambda: examine_upload(upload, position, self._model_resizing(), self.limits.max_pixels, views)
-            )
-            return photo if isinstance(photo, PhotoError) else await self.additions.submit(photo)
+        def read(upload: Upload) -> NewPhoto:
+            return examine_upload(upload, position, self._model_resizing(), self.limits.max_pixels, views)
 
-        with self.additions.reserve(len(uploads)):
-            return await asyncio.gather(*map(add_one, uploads))
+        return await self._process(uploads, read, self.additions)
 
-    def read_query(self, upload: Upload) -> QueryImage | QueryPanorama | PhotoError:
-        """A decoded query, or the error if it cannot be decoded."""
-        limit, detail = self.limits.max_pixels, self.live.verifies
-        try:
-            return read_query(upload.content, self._model_resizing(), detail=detail, name=upload.name, max_pixels=limit)
-        except PhotoError as error:
-            return error
+    async def _process(
+        self, uploads: Sequence[Upload], read: Callable[[Upload], Item], queue: BatchQueue[Item, Result]
+    ) -> list[Result | PhotoError]:
+        """The result of each photo that `read`, in a decoding thread, prepares for the queue; or the photo's error.
 
-    async def decode(self, upload: Upload, size: SizeRule) -> Image | PhotoError:
-        """The pixels of a photo, or the error if it cannot be decoded."""
+        An unexpected error is that of one photo, too, and its traceback is logged. Errors of the map are raised.
+        """
 
-        def work() -> Image | PhotoError:
+        async def process(upload: Upload) -> Result | PhotoError:
             try:
-                return decode(upload.content, size=size, name=upload.name, max_pixels=self.limits.max_pixels)
-            except PhotoError as error:
-                return error
+                try:
+                    item = await self.in_decoder(partial(read, upload))
+                except PhotoError as unreadable:
+                    return unreadable
+                return await queue.submit(item)
+            except MapError:
+                raise
+            except Exception:
+                log.exception("a photo failed in the queue %r", queue.name)
+                return FailedPhotoError(upload.name, INTERNAL)
 
-        return await self.in_decoder(work)
+        with queue.reserve(len(uploads)):
+            tasks = [asyncio.create_task(process(upload)) for upload in uploads]
+            try:
+                return await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:  # those that an error of the map, or the end of the request, leaves behind
+                    task.cancel()
+
+    def _read_query(self, upload: Upload) -> QueryImage | QueryPanorama:
+        limit, detail = self.limits.max_pixels, self.live.verifies
+        return read_query(upload.content, self._model_resizing(), detail=detail, name=upload.name, max_pixels=limit)
+
+    def _read_heatmap_image(self, upload: Upload) -> Image:
+        return decode(upload.content, size=self._heatmap_size, name=upload.name, max_pixels=self.limits.max_pixels)
 
     async def in_decoder(self, work: Callable[[], Result]) -> Result:
-        """Call a function in one of the decoding threads."""
-        return await asyncio.get_running_loop().run_in_executor(self._decoders, work)
+        """Call a function in one of the decoding threads; not if the caller is cancelled before one is free."""
+        assert self._decoders is not None, "the service is running"
+        await self._free_decoders.acquire()
+        loop, job = asyncio.get_running_loop(), self._decoders.submit(work)
+        # when the work ends, even if its caller was cancelled: else jobs and their photos would pile up in the executor
+        job.add_done_callback(lambda _: loop.call_soon_threadsafe(self._free_decoders.release))
+        return await asyncio.wrap_future(job)
 
     def model_size(self, height: int, width: int) -> tuple[int, int]:
         """The model's size rule. Raises ArgumentError if the resized photo exceeds `Limits.model_pixels`."""
@@ -196,7 +217,23 @@ class Service:
         return [heatmap_png(occlusion_map(self.live.model, image)) for image in images]
 
 
+@asynccontextmanager
+async def thread_pool(threads: int, name: str) -> AsyncIterator[ThreadPoolExecutor]:
+    """Threads that complete their work at the end, while the event loop goes on and answers cancelled requests."""
+    pool = ThreadPoolExecutor(threads, name)
+    try:
+        yield pool
+    finally:
+        await asyncio.to_thread(pool.shutdown)
+
+
+class FailedPhotoError(PhotoError):
+    """The service failed on a photo by an error of its own, which it logged."""
+
+
 def _outcome(fix: Fix | PhotoError) -> str:
+    if isinstance(fix, FailedPhotoError):
+        return "failed"
     if isinstance(fix, PhotoError):
         return "unreadable"
     return "found" if fix.found else "not in the map"
@@ -205,7 +242,8 @@ def _outcome(fix: Fix | PhotoError) -> str:
 class BatchQueue(Generic[Item, Result]):
     """Collects the items of many requests and processes up to `batch` of them at once, in one thread.
 
-    It does not wait for a batch to fill: the items that arrive while a batch is processed are the next batch.
+    It does not wait for a batch to fill: the items that arrive while a batch is processed are the next batch. If a
+    batch fails, each of its items is processed alone: only those that fail again get their error.
     `process` gets items in order and returns as many results; it always runs in the same thread. `bound`: maximum
     items that are accepted and not processed. `observe` is called with the size of each batch.
     """
@@ -223,9 +261,9 @@ class BatchQueue(Generic[Item, Result]):
         self._batch = batch
         self._bound = bound
         self._observe = observe
-        self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
+        self._waiting: dict[asyncio.Future[Result], Item] = {}
         self._arrived = asyncio.Event()
-        self._name = name
+        self.name = name
         self._thread: ThreadPoolExecutor | None = None
         self._item_s = 0.1  # seconds per item, an exponential mean
         self.accepted = 0
@@ -251,14 +289,17 @@ class BatchQueue(Generic[Item, Result]):
     async def submit(self, item: Item) -> Result:
         """The result of an item; an item whose caller is cancelled before its batch starts is dropped."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._waiting.append((item, future))
+        self._waiting[future] = item
         self._arrived.set()
-        return await future
+        try:
+            return await future
+        finally:
+            self._waiting.pop(future, None)
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
         """Process items while inside; items that still wait at the end are not processed."""
-        with ThreadPoolExecutor(1, f"sareloc-{self._name}") as self._thread:
+        async with thread_pool(1, f"sareloc-{self.name}") as self._thread:
             worker = asyncio.get_running_loop().create_task(self._work())
             try:
                 yield
@@ -270,31 +311,40 @@ class BatchQueue(Generic[Item, Result]):
         await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def _work(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             await self._arrived.wait()
             taken = self._take()
-            if not taken:
-                continue
-            start = time.monotonic()
-            self._observe(len(taken))
-            try:
-                results = await loop.run_in_executor(self._thread, self._process, [item for item, _ in taken])
-            except Exception as error:
-                for _, future in taken:
+            if taken:
+                await self._process_batch(taken)
+
+    async def _process_batch(self, taken: list[tuple[Item, asyncio.Future[Result]]]) -> None:
+        start = time.monotonic()
+        self._observe(len(taken))
+        work = partial(self._process, [item for item, _ in taken])
+        try:
+            results = await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except Exception as error:
+            if len(taken) > 1 and not isinstance(error, MapError):  # which concerns all of them
+                log.warning("a batch of %d photos failed (%r): each is processed alone", len(taken), error)
+                for item, future in taken:
                     if not future.done():
-                        future.set_exception(error)
-                continue
-            for (_, future), result in zip(taken, results, strict=True):
+                        await self._process_batch([(item, future)])
+                return
+            for _, future in taken:
                 if not future.done():
-                    future.set_result(result)
-            self._item_s = DECAY * self._item_s + (1 - DECAY) * (time.monotonic() - start) / len(taken)
+                    future.set_exception(error)
+            return
+        for (_, future), result in zip(taken, results, strict=True):
+            if not future.done():
+                future.set_result(result)
+        self._item_s = DECAY * self._item_s + (1 - DECAY) * (time.monotonic() - start) / len(taken)
 
     def _take(self) -> list[tuple[Item, asyncio.Future[Result]]]:
         taken: list[tuple[Item, asyncio.Future[Result]]] = []
         while self._waiting and len(taken) < self._batch:
-            item, future = self._waiting.popleft()
-            if not future.done():  # else its request was cancelled
+            future = next(iter(self._waiting))
+            item = self._waiting.pop(future)
+            if not future.done():  # else its request was cancelled just now
                 taken.append((item, future))
         if not self._waiting:
             self._arrived.clear()

@@ -12,7 +12,7 @@ import os
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
 from fastapi import Request
@@ -108,6 +108,13 @@ def shown_name(given: str | None) -> str:
     return "".join(letter for letter in last if letter.isprintable())[:LONGEST_NAME] or "photo"
 
 
+def public_name(file: str) -> str:
+    """The name of a photo in the map, for every client: of an absolute path, which shows the folders of this machine,
+    the last part."""
+    absolute = PurePosixPath(file).is_absolute() or PureWindowsPath(file).is_absolute()
+    return shown_name(file) if absolute else file
+
+
 ENDINGS = {"JPEG": ".jpg", "MPO": ".jpg", "PNG": ".png", "WEBP": ".webp", "AVIF": ".avif", "TIFF": ".tif"}
 
 
@@ -139,25 +146,24 @@ class NewPhoto:
 
 def examine_upload(
     upload: Upload, position: Geotag | None, size: SizeRule, max_pixels: int, views: ViewOptions
-) -> NewPhoto | PhotoError:
-    """Decode an uploaded photo and read its geotag; `position` is used if it has none. Errors are returned.
+) -> NewPhoto:
+    """Decode an uploaded photo and read its geotag; `position` is used if it has none.
+
+    Raises PhotoError if it cannot be decoded or has no position.
 
     views: how a 360° photo is cut. One with GPano tags that cannot be used is an ordinary photo.
     """
-    try:
-        with open_photo(upload.content, name=upload.name, max_pixels=max_pixels) as opened:
-            ending = ENDINGS.get(opened.format or "", ".heic")
-            width, height = opened.size
-        panorama, cut = _views(upload, views)
-        if panorama is None:
-            pixels = [decode(upload.content, size=size, name=upload.name, max_pixels=max_pixels)]
-        else:
-            pixels = read_views(upload.content, panorama, cut, size=size, name=upload.name, max_pixels=max_pixels)
-    except PhotoError as error:
-        return error
+    with open_photo(upload.content, name=upload.name, max_pixels=max_pixels) as opened:
+        ending = ENDINGS.get(opened.format or "", ".heic")
+        width, height = opened.size
+    panorama, cut = _views(upload, views)
+    if panorama is None:
+        pixels = [decode(upload.content, size=size, name=upload.name, max_pixels=max_pixels)]
+    else:
+        pixels = read_views(upload.content, panorama, cut, size=size, name=upload.name, max_pixels=max_pixels)
     geotag = read_exif_geotag(upload.content) or position
     if geotag is None:
-        return PhotoError(upload.name, "has no position: send one in the fields lat and lon")
+        raise PhotoError(upload.name, "has no position: send one in the fields lat and lon")
     images: tuple[NewImage, ...]
     if panorama is None:
         images = (NewImage(pixels[0], geotag, width, height),)
