@@ -10,10 +10,10 @@ import pytest
 from tests.localize.street import street_model, view, write_view
 
 from sareloc.errors import MapError
-from sareloc.localize import Localizer, QueryImage
+from sareloc.localize import Localizer
 from sareloc.maps import Box, FileMap, PlaceMap, add_photos, open_map_file
 from sareloc.maps.listing import FileListing, FileWatch, PhotoTable
-from sareloc.photos import Geotag
+from sareloc.photos import Geotag, read_image
 from sareloc.serve.live_map import LiveMap, Query
 from sareloc.serve.map_routes import map_geojson
 
@@ -101,7 +101,7 @@ def test_nothing_is_read_again_while_nothing_changes(own_folder: Path, monkeypat
     map_path = own_folder / "street.gpkg"
     place_map = PlaceMap(map_path)
     live = LiveMap(street_model(), place_map, Localizer(street_model(), place_map))
-    question = Query(QueryImage(view(5, 99)), None, 3)
+    question = Query(read_image(view(5, 99), (street_model().preprocess.size,)), None, 3)
     first = live.localize([question])
     shown = FileListing(map_path)
     listed = shown.current()

@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 from tests.localize.street import position, street_model
 
-from sareloc.localize import Localizer, QueryImage
+from sareloc.localize import Localizer
 from sareloc.maps import Circle, PlaceMap
-from sareloc.photos import decode
+from sareloc.photos import read_image
 from sareloc.serve.live_map import LiveMap, Query
 
 
 def test_different_numbers_of_matches_go_to_the_model_together_and_areas_apart(street_folder: Path) -> None:
     model, place_map = street_model(), PlaceMap(street_folder / "street.gpkg")
     localizer = Localizer(model, place_map)
-    images = [decode(street_folder / "queries" / f"q{i:02d}.jpg", size=model.preprocess.size) for i in (2, 5, 9)]
+    images = [read_image(street_folder / "queries" / f"q{i:02d}.jpg", (model.preprocess.size,)) for i in (2, 5, 9)]
     area = Circle(position(9, 0.0), 60.0)
     asked = [
-        Query(QueryImage(image), near, top)
+        Query(image, near, top)
         for image, near, top in zip(images, (None, None, area), (1, 4, 2), strict=True)
     ]
     alone = [Localizer(model, place_map).localize(q.photo, near=q.near, top=q.top) for q in asked]

@@ -283,6 +283,11 @@ class MapFile:
                 found |= {row[0]: photo_of(row) for row in rows}
         return found
 
+    def has_images_of(self, file: str) -> bool:
+        """Whether the map has the photo of this name, or a view or frame of it."""
+        find = "SELECT 1 FROM photos WHERE file = ? OR (file > ? AND file < ?) LIMIT 1"
+        return bool(self.query(find, (file, f"{file}#", f"{file}$")))  # "$" follows "#": names of views are between
+
     def headings_deg(self, ids: Ints) -> dict[int, float]:
         """The headings of those of these photos whose heading is known, by id."""
         found: dict[int, float] = {}

@@ -152,19 +152,31 @@ def examine(record: ImageRecord, name: str, views: ViewOptions) -> Examined:
         read = read_image(record, cut=views, digest=True)  # after the stamp: the next run notices a change in between
         if found is None:
             return Examined(record, error=PhotoError(record.name, "does not exist any more"))
-        photos = []
-        for image in read.images:
-            geotag = _geotag(record, read, image)
-            if geotag is None:
-                return Examined(record, (), read)
-            assert image.sha256 is not None
-            fragment = "" if image is read else Address(Path(), image.view).fragment
-            photos.append(MapPhoto(f"{name}{fragment}", geotag, image.width, image.height, image.sha256, *found))
-        return Examined(record, tuple(photos), read)
+        return Examined(record, photos_of(record, read, name, found), read)
     except PhotoError as error:
         return Examined(record, error=error)
     except PositionError as error:
         return Examined(record, error=PhotoError(record.name, str(error)))
+
+
+def photos_of(record: ImageRecord, read: ReadImage, name: str, file_stamp: tuple[int, int]) -> tuple[MapPhoto, ...]:
+    """What a map stores of the images of a record; empty without a position.
+
+    Args:
+        record: an image.
+        read: what was read of it, with its digest.
+        name: in the map.
+        file_stamp: size in bytes and modification time in ns of its file.
+    """
+    photos = []
+    for image in read.images:
+        geotag = _geotag(record, read, image)
+        if geotag is None:
+            return ()
+        assert image.sha256 is not None
+        fragment = "" if image is read else Address(Path(), image.view).fragment
+        photos.append(MapPhoto(f"{name}{fragment}", geotag, image.width, image.height, image.sha256, *file_stamp))
+    return tuple(photos)
 
 
 def _stamp(record: ImageRecord) -> tuple[int, int] | None:

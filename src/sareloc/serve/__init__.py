@@ -40,7 +40,7 @@ def make_app(
     from sareloc.serve.live_map import LiveMap, open_live_map
 
     if isinstance(place_map, Localizer):
-        live, batch = LiveMap(place_map.model, place_map.place_map, place_map), place_map.batch
+        live, batch = LiveMap(place_map.model, place_map.place_map, place_map), place_map.encoder.batch
     else:
         live = open_live_map(place_map, model, search, min_confidence, device, batch)
     return build_app(live, batch, serving or Serving(), limits or Limits())

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from sareloc.geometry import InlierPairs
-from sareloc.localize import Fix, Localizer, QueryImage, QueryPanorama, Search, open_localizer
+from sareloc.localize import Fix, Localizer, Search, open_localizer
 from sareloc.maps import Area, PlaceMap, load_map_model, map_backend, open_store
 from sareloc.models import PlaceModel
+from sareloc.photos import ReadImage
 
 EMPTY = Fix(None, None, 0.0, (), "this map holds no photos yet")
 
@@ -21,7 +22,7 @@ EMPTY = Fix(None, None, 0.0, (), "this map holds no photos yet")
 class Query:
     """A photo to localize: the area to search (None: all of the map) and the matches to return."""
 
-    photo: QueryImage | QueryPanorama
+    photo: ReadImage
     near: Area | None
     top: int
 
@@ -30,7 +31,7 @@ class Query:
 class Pair:
     """A query and a photo of the map, whose matched keypoints are asked for."""
 
-    query: QueryImage | QueryPanorama
+    query: ReadImage
     photo_id: int
     file: str
 

@@ -21,18 +21,18 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metr
 from scipy.ndimage import gaussian_filter
 
 from sareloc.arrays import Image
-from sareloc.describe import occlusion_map
+from sareloc.encode import occlusion_map
 from sareloc.errors import ArgumentError, MapError, PhotoError
-from sareloc.geometry import InlierPairs
-from sareloc.localize import Fix, QueryImage, QueryPanorama, read_query
+from sareloc.geometry import InlierPairs, feature_size
+from sareloc.localize import Fix
 from sareloc.maps import Area, map_backend
 from sareloc.models.preprocess import MIN_SIDE_PX
-from sareloc.photos import Geotag, Resizing, decode
+from sareloc.photos import Geotag, ImageRecord, ReadImage, Resizing, SizeRule, ViewOptions, decode, read_image
 from sareloc.serve.config import Limits, Serving
 from sareloc.serve.guard import INTERNAL, busy
 from sareloc.serve.live_map import LiveMap, Pair, Query
 from sareloc.serve.thumbnails import HiddenPhotos, allowed_path, hidden_photos, photo_folders
-from sareloc.serve.uploads import Adder, NewPhoto, Upload, examine_upload
+from sareloc.serve.uploads import Adder, Addition, read_addition
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -66,7 +66,7 @@ class Service:
         self.queries = BatchQueue[Query, Fix](
             live.localize, batch=batch, bound=limits.queue, name="localize", observe=self._batches.observe
         )
-        self.additions = BatchQueue[NewPhoto, tuple[int, ...]](
+        self.additions = BatchQueue[Addition, tuple[int, ...]](
             self.adder.add, batch=batch, bound=limits.queue, name="add"
         )
         self.heatmaps = BatchQueue[Image, bytes](self._draw_heatmaps, batch=1, bound=HEATMAP_QUEUE, name="heat")
@@ -111,7 +111,7 @@ class Service:
             await self.queries.in_thread(self.live.refresh)
             yield
 
-    async def localize(self, uploads: Sequence[Upload], near: Area | None, top: int) -> list[Fix | PhotoError]:
+    async def localize(self, uploads: Sequence[ImageRecord], near: Area | None, top: int) -> list[Fix | PhotoError]:
         """The fix of each photo, or the error of a photo that cannot be decoded or failed."""
         try:
             found = await self._process(
@@ -124,12 +124,12 @@ class Service:
             self._photos.labels(_outcome(fix)).inc()
         return found
 
-    async def heatmap(self, upload: Upload) -> bytes | PhotoError:
+    async def heatmap(self, upload: ImageRecord) -> bytes | PhotoError:
         """The occlusion heat map of a photo as PNG, or the error of a photo that cannot be decoded or failed."""
         (png,) = await self._process([upload], self._read_heatmap_image, self.heatmaps)
         return png
 
-    async def inlier_pairs(self, upload: Upload, photo_id: int, file: str) -> InlierPairs | PhotoError | None:
+    async def inlier_pairs(self, upload: ImageRecord, photo_id: int, file: str) -> InlierPairs | PhotoError | None:
         """The matched keypoints of a photo and one of the map that agree, or the error of a photo that is unreadable.
 
         None if the map's photo has no local features and its file cannot be read. Requires `live.verifies`.
@@ -139,27 +139,27 @@ class Service:
         )
         return pairs
 
-    async def add(self, uploads: Sequence[Upload], position: Geotag | None) -> list[tuple[int, ...] | PhotoError]:
+    async def add(self, uploads: Sequence[ImageRecord], position: Geotag | None) -> list[tuple[int, ...] | PhotoError]:
         """Add photos and return the ids of their images, or the error, of each; a 360° photo becomes its views.
 
         `position` is used for photos without a geotag.
         """
         views = await self.in_decoder(self.adder.view_options)
 
-        def read(upload: Upload) -> NewPhoto:
-            return examine_upload(upload, position, self._model_resizing(), self.limits.max_pixels, views)
+        def read(upload: ImageRecord) -> Addition:
+            return read_addition(upload, position, self._sizes(), self.limits.max_pixels, views)
 
         return await self._process(uploads, read, self.additions)
 
     async def _process(
-        self, uploads: Sequence[Upload], read: Callable[[Upload], Item], queue: BatchQueue[Item, Result]
+        self, uploads: Sequence[ImageRecord], read: Callable[[ImageRecord], Item], queue: BatchQueue[Item, Result]
     ) -> list[Result | PhotoError]:
         """The result of each photo that `read`, in a decoding thread, prepares for the queue; or the photo's error.
 
         An unexpected error is that of one photo, too, and its traceback is logged. Errors of the map are raised.
         """
 
-        async def process(upload: Upload) -> Result | PhotoError:
+        async def process(upload: ImageRecord) -> Result | PhotoError:
             try:
                 try:
                     item = await self.in_decoder(partial(read, upload))
@@ -180,12 +180,11 @@ class Service:
                 for task in tasks:  # those that an error of the map, or the end of the request, leaves behind
                     task.cancel()
 
-    def _read_query(self, upload: Upload) -> QueryImage | QueryPanorama:
-        limit, detail = self.limits.max_pixels, self.live.verifies
-        return read_query(upload.content, self._model_resizing(), detail=detail, name=upload.name, max_pixels=limit)
+    def _read_query(self, upload: ImageRecord) -> ReadImage:
+        return read_image(upload, self._sizes(), cut=ViewOptions(), max_pixels=self.limits.max_pixels)
 
-    def _read_heatmap_image(self, upload: Upload) -> Image:
-        return decode(upload.content, size=self._heatmap_size, name=upload.name, max_pixels=self.limits.max_pixels)
+    def _read_heatmap_image(self, upload: ImageRecord) -> Image:
+        return decode(upload, size=self._heatmap_size, max_pixels=self.limits.max_pixels)
 
     async def in_decoder(self, work: Callable[[], Result]) -> Result:
         """Call a function in one of the decoding threads; not if the caller is cancelled before one is free."""
@@ -206,8 +205,9 @@ class Service:
             )
         return size
 
-    def _model_resizing(self) -> Resizing:
-        return Resizing(self.model_size, self.live.model.preprocess.interpolation)
+    def _sizes(self) -> tuple[SizeRule, SizeRule]:
+        """The sizes at which photos are encoded (see `Encoder.sizes`), with the limits of the service."""
+        return Resizing(self.model_size, self.live.model.preprocess.interpolation), feature_size
 
     def _heatmap_size(self, height: int, width: int) -> tuple[int, int]:
         self.model_size(height, width)  # the same photos are rejected as by `localize`
