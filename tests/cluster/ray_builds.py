@@ -23,10 +23,11 @@ import torch
 
 from sareloc.cluster.build import build_map_on_cluster, checkpoint_of
 from sareloc.cluster.ray import run_packets
-from sareloc.cluster.worker import Work, list_wanted, packets_of
+from sareloc.cluster.worker import Work, list_records, packets_of
 from sareloc.errors import SarelocError
-from sareloc.maps import MapFile
+from sareloc.maps import MapFile, MapManifest
 from sareloc.models import PlaceModel, make_model
+from sareloc.photos import ViewOptions
 
 STORE_BYTES = 100 * 2**20
 DEADLINE_S = 60
@@ -58,15 +59,21 @@ def wait_for(question: Callable[[], Any]) -> Any:
 
 
 def kill_worker() -> set[int]:
-    busy = wait_for(lambda: workers(b"ray::MapWorker(Map(_RayDescriber)).submit"))
+    busy = wait_for(lambda: workers(b"ray::MapWorker(Map(_RayEncoder)).submit"))
     os.kill(min(busy), signal.SIGKILL)
     return {min(busy)}
 
 
 def said(ray: Any, photos: Path, out: str | None) -> str:
-    packet = packets_of(list_wanted(photos, None)[0], 100)[0] if out else "no packet"
+    model = busy_model()
+    manifest = MapManifest(model.name, model.fingerprint(), model.dim)
+    packet = packets_of(list_records(photos, None)[0], 100)[0] if out else "no packet"
     try:
-        list(run_packets(ray, [packet], checkpoint_of(busy_model()), Work(256, 2, 0, out)))
+        list(
+            run_packets(
+                ray, [packet], checkpoint_of(model), Work(str(out), out is not None, manifest, 0, ViewOptions(), 2, 0)
+            )
+        )
     except SarelocError as error:
         return str(error)
     return "nothing"

@@ -20,9 +20,10 @@ from tests.photos.panorama_files import gpano_xmp, save_panorama
 
 from sareloc.cluster import build as cluster_building
 from sareloc.cluster.build import build_map_on_cluster
-from sareloc.cluster.worker import Describer, Done, Work, list_wanted, packets_of, read_done, read_packet
+from sareloc.cluster.worker import Done, PacketEncoder, Work, list_records, packets_of, read_done, read_packet
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.maps import MapPhoto, build_map, open_store, place_map
+from sareloc.maps.writer import MapWriter
 from sareloc.models import PlaceModel
 from sareloc.photos import ViewOptions, make_utm_name
 
@@ -42,7 +43,7 @@ def packets(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         yield None
 
     def run_packets(ray: None, packets: Sequence[str], checkpoint: bytes, work: Work) -> Iterator[Done]:
-        worker = Describer(checkpoint, work)
+        worker = PacketEncoder(checkpoint, work)
         for packet in packets:
             done.append(packet)
             worker({"packet": packet})  # as if it had been lost before it could answer
@@ -100,7 +101,7 @@ def test_the_map_of_many_workers_is_that_of_one_process(model: PlaceModel, tmp_p
     one = build_map(model, tmp_path / "photos", tmp_path / "one.gpkg", keypoints=0, progress=False)
     many = build(model, tmp_path / "photos", tmp_path / "many.gpkg", keypoints=20)
     assert len(packets) == 5
-    assert (many.features, one.features) == (10, 0)  # computed by this process
+    assert (many.features, one.features) == (10, 0)
     assert (many.added, many.duplicates, many.untagged) == (one.added, one.duplicates, one.untagged)
     assert (one.added, one.duplicates) == (10, 2)
     assert sorted(map(str, many.unreadable)) == sorted(map(str, one.unreadable))
@@ -136,12 +137,13 @@ def test_workers_write_to_a_server_themselves(
     """A file in the place of a server. Files with other content than before come last, for one writer."""
     monkeypatch.setattr(place_map, "FILES", replace(place_map.FILES, has_remote_writers=lambda _: True))
     returned: list[int] = []
-    take = cluster_building._Building._take
-    monkeypatch.setattr(
-        cluster_building._Building,
-        "_take",
-        lambda self, done, entries: (returned.append(len(done.photos)), take(self, done, entries)),
-    )
+    take = cluster_building._take
+
+    def counted(writer: MapWriter, done: Done, *rest: Any) -> None:
+        returned.append(len(done.images))
+        take(writer, done, *rest)
+
+    monkeypatch.setattr(cluster_building, "_take", counted)
     address = tmp_path / "served.gpkg"
     write_trouble(tmp_path / "photos")
     one = build_map(model, tmp_path / "photos", tmp_path / "one.gpkg", keypoints=0, progress=False)
@@ -162,7 +164,7 @@ def test_workers_write_to_a_server_themselves(
         path.write_bytes(content)
     packets.clear()
     build(model, tmp_path / "photos", address)
-    order = [Path(one.where).name for packet in packets for one in read_packet(packet)]
+    order = [Path(one.name).name for packet in packets for one in read_packet(packet)]
     assert order[-7:] == ["0000.jpg", *(f"{number:04d}.jpg" for number in range(2, 8))]
     assert sorted(order[:-7]) == ["0001.jpg", "broken.jpg", "cut.jpg", "nowhere.jpg", "zz_twin.jpg"]
     assert {photo.sha256 for photo, _ in records(address).values()} == twin.keys()
@@ -176,7 +178,7 @@ def test_photos_come_from_object_storage(model: PlaceModel, tmp_path: Path, pack
         one = build_map(model, tmp_path / "photos", tmp_path / "one.gpkg", keypoints=0, progress=False)
         many = build(model, "memory://bucket/photos", tmp_path / "many.gpkg")
         again = build(model, "memory://bucket/photos", tmp_path / "many.gpkg")
-        assert list_wanted("memory://bucket/photos", None)[0][0].stamp is not None
+        assert list_records("memory://bucket/photos", None)[0][0].stamp is not None
     finally:
         memory.rm("/bucket", recursive=True)
     assert (many.added, many.duplicates) == (one.added, one.duplicates) == (10, 2)
@@ -229,10 +231,11 @@ def test_360_photos_are_cut_in_folders_and_in_object_storage(
 
 def test_file_urls_are_paths_and_packets_travel_unchanged(tmp_path: Path) -> None:
     write_trouble(tmp_path / "photos")
-    wanted, _ = list_wanted(f"file://{tmp_path}/photos", None)
-    assert wanted == list_wanted([tmp_path / "photos"], None)[0]
+    wanted, _ = list_records(f"file://{tmp_path}/photos", None)
+    there = [{**vars(one), "image": str(one.image)} for one in wanted]
+    assert [{**vars(one), "image": str(one.image)} for one in list_records([tmp_path / "photos"], None)[0]] == there
     assert {one.geotag for one in wanted if one.geotag} == {geotag_of(0).__class__((10.0, 20.0), 90.0)}
-    assert [one for packet in packets_of(wanted, 4) for one in read_packet(packet)] == wanted
+    assert [vars(one) for packet in packets_of(wanted, 4) for one in read_packet(packet)] == there
 
 
 def test_what_cannot_be_built_says_why(model: PlaceModel, tmp_path: Path, packets: list[str]) -> None:
@@ -259,7 +262,7 @@ def test_corrected_positions_and_conflicts_are_those_of_one_process(
         (conflict,) = report.conflicts
         assert (Path(conflict.photo).name, Path(conflict.kept).name) == ("copy.jpg", "a.jpg")
     assert (report.added, report.updated, report.already, report.duplicates) == (0, 1, 1, 1)
-    assert [[Path(one.where).name for one in read_packet(packet)] for packet in packets][-1] == ["copy.jpg"]
+    assert [[Path(one.name).name for one in read_packet(packet)] for packet in packets][-1] == ["copy.jpg"]
     build_map(model, folder, tmp_path / "fresh.gpkg", keypoints=0, progress=False)
     assert_equal(records(out), records(tmp_path / "fresh.gpkg"))
     (folder / "b.jpg").unlink()

@@ -198,7 +198,7 @@ def test_a_shutdown_finishes_what_was_accepted(street_folder: Path) -> None:
 def test_health_and_map_answer_while_all_threads_are_busy(street_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Decoding and the model have threads of their own, and leave the event loop free."""
     held, decoding, reading = HeldLocalizer(street_folder / "street.gpkg"), threading.Semaphore(0), threading.Event()
-    read = sareloc.serve.service.read_query
+    read = sareloc.serve.service.read_image
 
     def read_later(*arguments: Any, **options: Any) -> Any:
         decoding.release()
@@ -213,7 +213,7 @@ def test_health_and_map_answer_while_all_threads_are_busy(street_folder: Path, m
 
         asked = [clients.submit(ask)]
         assert held.begun.wait(DEADLINE_S)
-        monkeypatch.setattr(sareloc.serve.service, "read_query", read_later)
+        monkeypatch.setattr(sareloc.serve.service, "read_image", read_later)
         asked += [clients.submit(ask) for _ in range(4)]
         for _ in range(2):
             assert decoding.acquire(timeout=DEADLINE_S)

@@ -18,10 +18,7 @@ def test_different_numbers_of_matches_go_to_the_model_together_and_areas_apart(s
     localizer = Localizer(model, place_map)
     images = [read_image(street_folder / "queries" / f"q{i:02d}.jpg", (model.preprocess.size,)) for i in (2, 5, 9)]
     area = Circle(position(9, 0.0), 60.0)
-    asked = [
-        Query(image, near, top)
-        for image, near, top in zip(images, (None, None, area), (1, 4, 2), strict=True)
-    ]
+    asked = [Query(image, near, top) for image, near, top in zip(images, (None, None, area), (1, 4, 2), strict=True)]
     alone = [Localizer(model, place_map).localize(q.photo, near=q.near, top=q.top) for q in asked]
     calls: list[int] = []
     answer = localizer.localize_many

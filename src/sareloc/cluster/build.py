@@ -74,11 +74,12 @@ def build_map_on_cluster(
         if rest:
             local = [record for record in records if not is_url(record.name)]
             tally.notes += prepare_whitening(writer, model, local)
-            store = writer.open()  # before the workers
-            checkpoint = checkpoint_of(map_model(model, store))
+            on_server = writer.backend.has_remote_writers(out)
+            if on_server:
+                writer.open()  # before the workers
+            checkpoint = checkpoint_of(model if writer.store is None else map_model(model, writer.store))
             keypoints = writer.stored_keypoints(tally)
             work = Work(str(out), False, manifest, keypoints, writer.views, batch, workers)
-            on_server = writer.backend.has_remote_writers(out)
             # A file with new content may have the former content of another file: these photos are added by one
             # process, in order, when the workers have finished.
             fresh = [record for name, record in rest.items() if on_server and name not in entries]

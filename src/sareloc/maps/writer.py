@@ -463,8 +463,17 @@ class MapWriter:
             for name, record in named.items()
             if name in entries and not name.startswith(FRAME) and entries[name].stamp == _stamp(record)
         }
-        self.names |= same
-        unchanged = ((entries[name], _geotag_beside(named[name])) for name in named if name in same)
+        unchanged = [(entries[name], _geotag_beside(named[name])) for name in named if name in same]
+        cut = {without_fragment(name) for name in entries if parse_address(name).view is not None}
+        for name in cut.intersection(named).difference(same):
+            photos = examine(named[name], name, self.views).photos
+            if photos and all(
+                photo.file in entries and entries[photo.file].stamp == _stamp(named[name]) for photo in photos
+            ):
+                unchanged += [(entries[photo.file], photo.geotag) for photo in photos]
+                tally.panoramas += 1
+                same.add(name)
+        self.names |= {entry.file for entry, _ in unchanged}
         self.update(geotag_updates(unchanged, tally))
         return {name: record for name, record in named.items() if name not in same}, entries
 

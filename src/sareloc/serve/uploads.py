@@ -163,9 +163,7 @@ class Adder:
             writer.update(changed)
             if new:
                 encoded = writer.encoder(None, tally).encode([images[photo.sha256] for _, photo in new])
-                packed = [
-                    (photo, one.descriptor, pack(one)) for (_, photo), one in zip(new, encoded, strict=True)
-                ]
+                packed = [(photo, one.descriptor, pack(one)) for (_, photo), one in zip(new, encoded, strict=True)]
                 writer.write(packed, tally)
             ids = store.known(list(images))
             if missing := images.keys() - ids.keys():
@@ -179,9 +177,7 @@ class Adder:
         if self._writer is None:
             with open_map_file(self.map_path) as file:
                 manifest, keypoints = file.manifest, read_keypoints(file) or 0
-            self._writer = MapWriter(
-                self.map_path, manifest, lambda: self.model, keypoints=keypoints, batch=self.batch
-            )
+            self._writer = MapWriter(self.map_path, manifest, lambda: self.model, keypoints=keypoints, batch=self.batch)
         return self._writer
 
     def remove(self, photo_id: int) -> bool:
