@@ -92,7 +92,7 @@ def test_smaller_storage_gives_nearly_the_same_descriptors(
 ) -> None:
     save_checkpoint(model, tmp_path / kind, storage=storage)
     opened = open_checkpoint(tmp_path / kind)
-    exact, near = (m.encode(photos(), precision=torch.float32) for m in (model, opened))
+    exact, near = (m.encode(photos(), precision="float32") for m in (model, opened))
     assert not near.equal(exact)
     assert F.cosine_similarity(exact, near).min() > closeness
     assert opened.fingerprint() != model.fingerprint()

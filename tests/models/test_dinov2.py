@@ -145,9 +145,9 @@ def test_any_aggregation_works_on_it_and_its_checkpoint_opens(tmp_path: Path) ->
 def test_bfloat16_is_close_and_the_batch_does_not_matter() -> None:
     model = make_model("dinov2-tiny", "salad", size=None, clusters=4)
     images = torch.randint(0, 256, (3, 3, 84, 84), dtype=torch.uint8)
-    exact = model.encode(images, precision=torch.float32)
-    assert (model.encode(images, precision=torch.bfloat16) * exact).sum(dim=1).min() > 0.99
-    torch.testing.assert_close(model.encode(images, batch=1, precision=torch.float32), exact, atol=1e-5, rtol=0)
+    exact = model.encode(images, precision="float32")
+    assert (model.encode(images, precision="bfloat16") * exact).sum(dim=1).min() > 0.99
+    torch.testing.assert_close(model.encode(images, batch=1, precision="float32"), exact, atol=1e-5, rtol=0)
 
 
 def test_the_same_generator_draws_the_same_weights() -> None:

@@ -20,7 +20,7 @@ from sareloc.export.graph import MIN_STEP, Ranges
 from sareloc.export.onnx import INPUT, XFEAT_CHANNELS, features_onnx, xfeat_onnx
 from sareloc.models.fused import fold_norms, trace_layers
 from sareloc.models.place_model import PlaceModel, RuntimeModel
-from sareloc.models.preprocess import autocast, best_dtype, check_size
+from sareloc.models.preprocess import autocast, check_size, number_format
 
 if TYPE_CHECKING:
     from kornia.feature.xfeat import XFeatModel
@@ -60,7 +60,7 @@ def has_fast_int8() -> bool:
 def _compile(model: PlaceModel, *, int8: bool) -> RuntimeModel:
     openvino = need("openvino", "openvino")
     need("onnx", "openvino,onnx")
-    settings = _settings("bf16" if best_dtype("cpu") == torch.bfloat16 else "f32")
+    settings = _settings("bf16" if number_format("cpu", model.precision) == torch.bfloat16 else "f32")
     folded = fold_norms(model)
     ranges = activation_ranges(folded) if int8 else None
     core = openvino.Core()
@@ -136,7 +136,7 @@ def activation_ranges(model: PlaceModel) -> Ranges:
                 seen[n.name] = (min(0.0, HEADROOM * float(x.min())), max(0.0, top))
             return super().run_node(n)
 
-    with torch.no_grad(), autocast("cpu"):
+    with torch.no_grad(), autocast("cpu", number_format("cpu", model.precision)):
         RangeRecorder(root, graph=graph).run(model.preprocess.normalise(dead_leaves_images()))
     return seen
 
@@ -163,7 +163,7 @@ def linear_ranges(model: PlaceModel) -> Ranges:
         if isinstance(layer, nn.Linear)
     ]
     try:
-        with torch.no_grad(), autocast("cpu"):
+        with torch.no_grad(), autocast("cpu", number_format("cpu", model.precision)):
             model.backbone(model.preprocess.normalise(dead_leaves_images()))
     finally:
         for hook in hooks:
