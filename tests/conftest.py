@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -59,6 +60,16 @@ def shared_data() -> Path:
 def _one_seed() -> None:
     """Torch draws the same numbers in every run of a test."""
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def openvino() -> Any:
+    """OpenVINO; tests that need it skip where it is absent or refused."""
+    from sareloc.export.openvino import isa_limit
+
+    if isa_limit() is not None:
+        pytest.skip(f"OpenVINO does not run with instructions limited to {isa_limit()}")
+    return pytest.importorskip("openvino")
 
 
 @pytest.fixture

@@ -76,6 +76,7 @@ RUNS = [
 ]
 
 
+@pytest.mark.usefixtures("openvino")
 @pytest.mark.parametrize(("runtime", "backbone"), RUNS)
 def test_descriptors_are_near_those_of_torch(runtime: str, backbone: str) -> None:
     model = make(backbone)
@@ -89,6 +90,7 @@ def test_descriptors_are_near_those_of_torch(runtime: str, backbone: str) -> Non
         assert 1 - expected[0] @ expected[1] > 4 * LIMITS[runtime]  # or any two descriptors would do
 
 
+@pytest.mark.usefixtures("openvino")
 @pytest.mark.parametrize("runtime", ["openvino", pytest.param("openvino-int8", marks=needs_vnni)])
 def test_the_rest_of_the_model_is_the_same(runtime: str, alexnet: PlaceModel, tmp_path: Path) -> None:
     save_checkpoint(alexnet, tmp_path / "model.safetensors")
@@ -121,6 +123,12 @@ def test_a_processor_without_fast_integers_is_refused(monkeypatch: pytest.Monkey
         run_on(make_model("alexnet", "gem"), "openvino-int8")
 
 
+def test_limited_instructions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    with pytest.raises(ArgumentError, match="ONEDNN_MAX_CPU_ISA=AVX2: unset it"):
+        run_on(make_model("alexnet", "gem"), "openvino")
+
+
 def test_without_the_extra_its_pip_line_is_named(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['openvino'] = None\n"
@@ -131,6 +139,7 @@ def test_without_the_extra_its_pip_line_is_named(tmp_path: Path) -> None:
     assert 'pip install "sareloc[openvino]"' in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.usefixtures("openvino")
 def test_local_features_are_extracted_where_the_model_runs(
     alexnet: PlaceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +161,7 @@ def test_local_features_are_extracted_where_the_model_runs(
         add_local_features(tmp_path / "city.gpkg", device="onnx", progress=False)
 
 
+@pytest.mark.usefixtures("openvino")
 @needs_vnni
 def test_a_map_built_in_int8_answers_the_model_in_float32(alexnet: PlaceModel, tmp_path: Path) -> None:
     photos = tmp_path / "photos"

@@ -56,6 +56,7 @@ MODELS = {
 }
 
 
+@pytest.mark.usefixtures("openvino")
 @pytest.mark.parametrize("name", MODELS)
 def test_other_runtimes_give_the_descriptors_of_torch(name: str, tmp_path: Path) -> None:
     model = MODELS[name]()
@@ -80,6 +81,7 @@ def test_heads_of_transformers_are_exported_on_convolutional_networks(aggregatio
     np.testing.assert_allclose(run(tmp_path / "model.onnx", images), expected, atol=1e-5)
 
 
+@pytest.mark.usefixtures("openvino")
 def test_openvino_takes_any_sizes() -> None:
     model = make("dinov2-tiny-reg", "salad", None, **SALAD)
     fast = run_on(model, "openvino")
@@ -110,6 +112,7 @@ def test_integers_are_near_torch(backbone: str) -> None:
     assert not torch.allclose(found, expected, atol=1e-5)  # they are rounded
 
 
+@pytest.mark.usefixtures("openvino")
 @needs_vnni
 def test_openvino_computes_in_integers() -> None:
     model = make("dinov2-tiny", "cls")
@@ -163,6 +166,7 @@ def test_a_model_without_a_usable_size_is_refused(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("openvino")
 def test_weights_beyond_protobufs_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sareloc.export.onnx.MAX_BYTES", 1000)
     with pytest.raises(ArgumentError, match="GB of weights"):

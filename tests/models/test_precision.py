@@ -106,8 +106,8 @@ def test_formats_give_other_descriptors_that_are_near(model: PlaceModel) -> None
     assert (full * half).sum(dim=1).min() > 0.995
 
 
+@pytest.mark.usefixtures("openvino")
 def test_openvino_compiles_the_models_format(model: PlaceModel) -> None:
-    pytest.importorskip("openvino")
     model.precision = "float32"
     full = run_on(model, "openvino")
     assert full.precision == "float32"

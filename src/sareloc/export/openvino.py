@@ -5,6 +5,7 @@ Quantization needs no calibration photos: activation ranges are measured on synt
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from threading import Lock
@@ -57,9 +58,25 @@ def has_fast_int8() -> bool:
     return any(capabilities.get(capability) for capability in FAST_INT8)
 
 
-def _compile(model: PlaceModel, *, int8: bool) -> RuntimeModel:
+def isa_limit() -> str | None:
+    """The instruction set that the environment limits oneDNN to, which computes inside OpenVINO; None: no limit."""
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or "DEFAULT"
+    return None if limit.upper() in ("ALL", "DEFAULT") else limit
+
+
+def _openvino() -> Any:
+    """The module. Raises ArgumentError under an `isa_limit`: OpenVINO ignores it elsewhere and then crashes."""
     openvino = need("openvino", "openvino")
     need("onnx", "openvino,onnx")
+    if (limit := isa_limit()) is not None:
+        raise ArgumentError(
+            f"OpenVINO crashes or computes wrong numbers under ONEDNN_MAX_CPU_ISA={limit}: unset it, or use device cpu"
+        )
+    return openvino
+
+
+def _compile(model: PlaceModel, *, int8: bool) -> RuntimeModel:
+    openvino = _openvino()
     settings = _settings("bf16" if number_format("cpu", model.precision) == torch.bfloat16 else "f32")
     folded = fold_norms(model)
     ranges = activation_ranges(folded) if int8 else None
@@ -90,8 +107,7 @@ def xfeat_on_openvino(network: XFeatModel) -> Callable[[Tensor], tuple[Tensor, T
     In float32: rounding would move keypoints. Takes grey images (B, 1, H, W), sides multiples of 32, and returns the
     network's three outputs. Safe from several threads.
     """
-    openvino = need("openvino", "openvino")
-    need("onnx", "openvino,onnx")
+    openvino = _openvino()
     core = openvino.Core()
     compiled = core.compile_model(core.read_model(xfeat_onnx(network)), "CPU", _settings("f32"))
     request, lock = compiled.create_infer_request(), Lock()
