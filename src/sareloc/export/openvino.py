@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 HEIGHT, WIDTH, IMAGES, LEAVES = 240, 320, 4, 1000
 FAST_INT8 = ("avx512_vnni", "avx_vnni", "amx_int8")  # without these, products of bytes saturate at 16 bits
+CAPABILITIES = "OPTIMIZATION_CAPABILITIES"  # OpenVINO's name for the number formats that the processor multiplies
 SIZES = 4  # image sizes for which a transformer stays compiled
 MAX_ROUNDING = 0.1  # of the output's standard deviation; 0.02 to 0.07 without outliers
 HEADROOM = 1.5  # photos hold stronger activations than the drawn images do
@@ -76,11 +77,11 @@ def _openvino() -> Any:
 
 
 def _compile(model: PlaceModel, *, int8: bool) -> RuntimeModel:
-    openvino = _openvino()
-    settings = _settings("bf16" if number_format("cpu", model.precision) == torch.bfloat16 else "f32")
+    core = _openvino().Core()
+    wanted = number_format("cpu", model.precision) == torch.bfloat16
+    settings = _settings("bf16" if wanted and "BF16" in core.get_property("CPU", CAPABILITIES) else "f32")
     folded = fold_norms(model)
     ranges = activation_ranges(folded) if int8 else None
-    core = openvino.Core()
 
     @lru_cache(maxsize=SIZES)
     def request(size: tuple[int, int] | None) -> Any:
@@ -107,8 +108,7 @@ def xfeat_on_openvino(network: XFeatModel) -> Callable[[Tensor], tuple[Tensor, T
     In float32: rounding would move keypoints. Takes grey images (B, 1, H, W), sides multiples of 32, and returns the
     network's three outputs. Safe from several threads.
     """
-    openvino = _openvino()
-    core = openvino.Core()
+    core = _openvino().Core()
     compiled = core.compile_model(core.read_model(xfeat_onnx(network)), "CPU", _settings("f32"))
     request, lock = compiled.create_infer_request(), Lock()
 

@@ -309,10 +309,9 @@ def model_from_spec(spec: ModelSpec) -> PlaceModel:
 def run_on(model: PlaceModel, runtime: str) -> RuntimeModel:
     """The same model with `encode` computed by another runtime; for describing, not for training.
 
-    "openvino": the backbone by OpenVINO (extra `openvino`), in the model's `precision` as it is now; OpenVINO itself
-    takes float32 instead of bfloat16 on a processor that cannot multiply it. "openvino-int8": in 8-bit integers, on
-    processors with VNNI. Descriptors differ from torch's by less than those of
-    two photos of one place do, so that the fingerprint and all maps stay valid.
+    "openvino": the backbone by OpenVINO (extra `openvino`), in the model's `precision` as it is now; in float32 where
+    OpenVINO cannot multiply bfloat16. "openvino-int8": in 8-bit integers, on processors with VNNI. Descriptors differ
+    from torch's by less than those of two photos of one place do, so that the fingerprint and all maps stay valid.
     """
     module, function = look_up(RUNTIMES, runtime, "runtime").split(":")
     made: RuntimeModel = getattr(import_module(module), function)(model)
