@@ -64,9 +64,7 @@ def as_others_do(model: PlaceModel) -> RuntimeModel:
 
 
 def in_float32(model: PlaceModel) -> RuntimeModel:
-    return RuntimeModel(
-        model, "float32", lambda images: model.encode(images, batch=len(images), precision=torch.float32)
-    )
+    return RuntimeModel(model, "float32", lambda images: model.encode(images, batch=len(images), precision="float32"))
 
 
 def make_ways(model: PlaceModel, wanted: list[str] | None) -> dict[str, PlaceModel]:

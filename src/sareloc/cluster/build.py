@@ -23,6 +23,7 @@ from sareloc.maps.target import Target
 from sareloc.maps.whitening import map_model, prepare_whitening
 from sareloc.models.checkpoint import save_checkpoint
 from sareloc.models.place_model import PlaceModel
+from sareloc.models.preprocess import choose_precision
 from sareloc.photos import Geotag, ViewOptions, parse_address
 from sareloc.photos.finding import NOT_UTF8, is_url, is_utf8
 from sareloc.photos.track_geotags import TrackOptions
@@ -74,7 +75,7 @@ def build_map_on_cluster(
         notes += prepare_whitening(target, model, local, batch=batch, workers=workers, progress=progress)
         checkpoint = checkpoint_of(model if target.store is None else map_model(model, target.store))
         with joined(cluster, len(checkpoint)) as ray:
-            work = Work(manifest.dim, batch, workers, None, target.views)
+            work = Work(manifest.dim, batch, workers, None, target.views, choose_precision(model.precision))
             building = _Building(target, ray, checkpoint, work, packet)
             building.build(wanted, str(out) if target.backend.has_remote_writers(out) else None, progress)
         features, warnings = target.add_features(None, workers, progress)

@@ -27,6 +27,7 @@ from sareloc.maps import MapPhoto, open_store
 from sareloc.maps.examine import Conflict, Tally, examine, list_images, list_photos, pick_new, set_aside, tabled
 from sareloc.maps.expand import Expanded, expand
 from sareloc.models.checkpoint import load_model
+from sareloc.models.preprocess import Precision
 from sareloc.photos import Geotag, ViewOptions, file_of, parse_address, read_geotag_table, stamp
 from sareloc.photos.decoding import TRUNCATED, is_truncated
 from sareloc.photos.finding import (
@@ -184,6 +185,8 @@ class Work:
     """The map that the worker writes to; None: it returns the descriptors."""
     views: ViewOptions = field(default_factory=ViewOptions)
     """How 360° photos at URLs are cut."""
+    precision: Precision = "auto"
+    """Number format of the model on the worker; auto: the worker's device decides."""
 
 
 class Describer:
@@ -197,7 +200,7 @@ class Describer:
         with TemporaryDirectory() as folder:
             file = Path(folder) / "model.safetensors"
             file.write_bytes(checkpoint)
-            self._model = load_model(file, None)
+            self._model = load_model(file, None, work.precision)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """The packet's photos as `Done`."""

@@ -54,6 +54,7 @@ from sareloc.maps.store import (
 from sareloc.maps.target import Target, check_same
 from sareloc.maps.whitening import map_model, prepare_whitening
 from sareloc.models.place_model import PlaceModel
+from sareloc.models.preprocess import Precision
 from sareloc.photos import Geotag, PhotoSource, ViewOptions, file_of, parse_address, stamp
 from sareloc.photos.addresses import without_fragment
 from sareloc.photos.decoding import TRUNCATED, is_truncated
@@ -205,6 +206,7 @@ def sync_map(
     batch: int = 8,
     workers: int = 0,
     device: str | None = None,
+    precision: Precision = "auto",
     allow_empty: bool = False,
     dry_run: bool = False,
     progress: bool = True,
@@ -214,9 +216,10 @@ def sync_map(
     Photos of the map outside of these folders are not changed. 360° photos are cut as before in this map. Local
     features are computed if the map was built with them. See `build_map` for `photos`, `geotags`, `track`, `batch` and
     `workers`. `model`: the one that the map was built with, or its checkpoint; default: the packaged model that the map
-    was built with. It is loaded, on `device`, only if there are photos to describe. Raises PhotoError if a folder does
-    not exist or has no photos, as when its disk is not mounted, unless `allow_empty`: then all photos of the map that
-    were in it are removed. `dry_run`: only report what would be done; nothing is written.
+    was built with. It is loaded, on `device` and in `precision` (see `load_model`), only if there are photos to
+    describe. Raises PhotoError if a folder does not exist or has no photos, as when its disk is not mounted, unless
+    `allow_empty`: then all photos of the map that were in it are removed. `dry_run`: only report what would be done;
+    nothing is written.
     """
     start = time.monotonic()
     items = [Path(photos)] if isinstance(photos, str | Path) else [Path(item) for item in photos]
@@ -227,7 +230,7 @@ def sync_map(
         if isinstance(model, PlaceModel):
             check_same(store, _manifest_with(store.manifest, model))
         listing = list_images(photos, files, geotags, track)
-        load = cache(lambda: _load(model, store, device))
+        load = cache(lambda: _load(model, store, device, precision))
         adding = _Adding(target, load, batch, workers, dry_run)
         target.views = check_view_options(store, None)
         found = target.expand(listing.photos, workers, progress)
@@ -371,10 +374,12 @@ class _Adding:
             bar.update(tally.total - bar.n)
 
 
-def _load(model: PlaceModel | str | Path | None, store: MapStore, device: str | None) -> PlaceModel:
+def _load(
+    model: PlaceModel | str | Path | None, store: MapStore, device: str | None, precision: Precision
+) -> PlaceModel:
     if isinstance(model, PlaceModel):
         return model
-    loaded = load_map_model(store.manifest, store.name, model, device)
+    loaded = load_map_model(store.manifest, store.name, model, device, precision)
     check_same(store, _manifest_with(store.manifest, loaded))
     return loaded
 
