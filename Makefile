@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 OPTIONAL := cluster export figures milvus serve
 
-.PHONY: demo test test-core test-all check format docs clean chromium
+.PHONY: demo test test-core test-all test-matrix check format docs clean chromium
 
 # One environment, filled in steps; each step leaves a file .venv/ready-*. A step that was interrupted leaves none and is
 # repeated by the next make.
@@ -45,6 +45,10 @@ test-core: .venv/ready-core ## the default tests of the core, without extras
 
 test-all: .venv/ready-dev $(if $(filter Linux-x86_64,$(MACHINE)),.venv/ready-milvus) chromium ## also the slow, gpu and data-hungry ones
 	$(BIN)/python -m pytest --hypothesis-profile=new
+
+# ROWS=float32,bfloat16 runs these rows alone.
+test-matrix: .venv/ready-dev ## the tests that run models, under eight settings of processor and machine
+	$(BIN)/python -m benchmarks.test_matrix $(if $(ROWS),--only $(ROWS))
 
 check: .venv/ready-dev       ## lint, format, types
 	$(BIN)/ruff check .

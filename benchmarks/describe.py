@@ -28,10 +28,10 @@ import torch
 from benchmarks.measuring import about
 from benchmarks.training import ResidualNetVLAD
 from PIL import Image
+from sareloc.describe import describe, encode_batches
 from torch import Tensor
 
 from sareloc.datasets import Places, load_dataset
-from sareloc.describe import describe, encode_batches
 from sareloc.errors import SarelocError
 from sareloc.evaluation import evaluate
 from sareloc.models import (
@@ -64,9 +64,7 @@ def as_others_do(model: PlaceModel) -> RuntimeModel:
 
 
 def in_float32(model: PlaceModel) -> RuntimeModel:
-    return RuntimeModel(
-        model, "float32", lambda images: model.encode(images, batch=len(images), precision=torch.float32)
-    )
+    return RuntimeModel(model, "float32", lambda images: model.encode(images, batch=len(images), precision="float32"))
 
 
 def make_ways(model: PlaceModel, wanted: list[str] | None) -> dict[str, PlaceModel]:

@@ -26,12 +26,12 @@ import numpy as np
 import torch
 from benchmarks.judged_fixes import gain
 from benchmarks.measuring import about
+from sareloc.describe import describe
 from tqdm import tqdm
 
 from sareloc.arrays import Bools, Floats
 from sareloc.city import SIZES, Drive, draw_drive, draw_places, make_drive
 from sareloc.datasets import load_dataset
-from sareloc.describe import describe
 from sareloc.evaluation.metrics import percent_interval
 from sareloc.geo import distance_m
 from sareloc.loading import load_images

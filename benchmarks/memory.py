@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from benchmarks.measuring import about, memory_mb
 from PIL import Image
-
 from sareloc.describe import describe, encode_batches
+
 from sareloc.models import Whitening, make_model
 
 FILES = 16

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from benchmarks.measuring import about
-
 from sareloc.describe import encode_batches
+
 from sareloc.losses import make_loss
 from sareloc.models import PlaceModel, make_model
 

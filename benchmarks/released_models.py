@@ -22,9 +22,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.pixel_sets import PixelSets
+from sareloc.describe import describe_all
 
 from sareloc.datasets import Places, load_dataset, photo_paths
-from sareloc.describe import describe_all
 from sareloc.errors import PhotoError
 from sareloc.evaluation import evaluate_rankings, search
 from sareloc.loading import load_images

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from sareloc.datasets import PhotoSet, Places
 from sareloc.geo import Positions
 from sareloc.losses import make_loss
-from sareloc.models import PlaceModel, best_dtype, make_model
+from sareloc.models import PlaceModel, make_model, number_format
 from sareloc.training import Neighbourhoods, TensorInputs, TrainingConfig, find_neighbourhoods
 from sareloc.training.distributed import Network, ProcessGroup, local_device
 from sareloc.training.learners import TupleLearner, make_optimizer
@@ -142,7 +142,7 @@ def peak_gib(args: argparse.Namespace, train_from: str, tuples_at_once: int) -> 
     pixels = torch.zeros(68, 3, args.height, args.width, dtype=torch.uint8)
     model = make_model(size=(args.height, args.width), train_from=train_from).to(local_device())
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    network = Network(model, "pixels", best_dtype(local_device()))
+    network = Network(model, "pixels", number_format(local_device()))
     learner = TupleLearner(network, find_neighbourhoods(places), TensorInputs(pixels), 60, config, ProcessGroup())
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("--pool", type=int, default=200)
     parser.add_argument("--compile", action="store_true", help="torch.compile for our way")
     args = parser.parse_args()
-    device, dtype = local_device(), best_dtype(local_device())
+    device, dtype = local_device(), number_format(local_device())
     config = TrainingConfig(pool=args.pool, batch=32, compile=args.compile)
     places = make_places(args.database, args.queries)
     near = find_neighbourhoods(places)

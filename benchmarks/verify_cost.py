@@ -32,6 +32,7 @@ import numpy as np
 import torch
 from benchmarks import real_sets
 from benchmarks.measuring import about, memory_mb, only
+from sareloc.localize.queries import QueryImage, read_query
 
 from sareloc.arrays import Bools, Floats, Ints
 from sareloc.city import draw_places
@@ -57,7 +58,6 @@ from sareloc.geometry import (
 )
 from sareloc.geometry.local_features import KEYPOINT_BYTES
 from sareloc.localize import Localizer, Search
-from sareloc.localize.queries import QueryImage, read_query
 from sareloc.localize.verify import VERIFIED, Verified, find_pose
 from sareloc.maps import MapManifest, PlaceMap, add_local_features, build_map, create_map_file, open_map_file
 from sareloc.models import load_model

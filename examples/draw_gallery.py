@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageChops
+from sareloc.describe import describe_all, occlusion_map
 
 from sareloc import figures
 from sareloc.city import draw_places
 from sareloc.datasets import Places, load_dataset
-from sareloc.describe import describe_all, occlusion_map
 from sareloc.evaluation import rank
 from sareloc.figures import png_bytes
 from sareloc.files import write_atomically

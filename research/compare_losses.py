@@ -28,11 +28,11 @@ from benchmarks.pixel_sets import PixelSets, frozen_inputs
 from sareloc.models import (
     PlaceModel,
     Whitening,
-    best_dtype,
     fit_whitening,
     init_netvlad,
     load_backbone_weights,
     make_model,
+    number_format,
 )
 from sareloc.training import RECIPES, TrainingSet, recall_of_descriptors, recipe, train
 from sareloc.training.distributed import Network, ProcessGroup, compute_descriptors, local_device
@@ -50,7 +50,7 @@ class Features:
     def __getitem__(self, name: str) -> TrainingSet:
         if name not in self.opened:
             pixels = self.sets.pixels(name).to(local_device())
-            inputs = frozen_inputs(self.model, pixels, best_dtype(local_device()), batch=64)
+            inputs = frozen_inputs(self.model, pixels, number_format(local_device()), batch=64)
             self.opened[name] = TrainingSet(self.sets.places(name), inputs)
         return self.opened[name]
 
@@ -71,7 +71,7 @@ def judge(model: PlaceModel, sets: Features, trained_on: str, dim: int) -> dict[
     """Recall@1/5/10 in percent on every test set, with the full descriptor and whitened."""
 
     def descriptors(dataset: TrainingSet) -> torch.Tensor:
-        network = Network(model, dataset.inputs.stage, best_dtype(local_device()))
+        network = Network(model, dataset.inputs.stage, number_format(local_device()))
         return compute_descriptors(network, dataset.inputs, 64, ProcessGroup())
 
     dataset = sets[trained_on]

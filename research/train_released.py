@@ -36,11 +36,11 @@ from sareloc.datasets import Places
 from sareloc.evaluation import evaluate_rankings, search
 from sareloc.models import (
     PlaceModel,
-    best_dtype,
     init_netvlad,
     load_backbone_weights,
     load_model,
     make_model,
+    number_format,
     save_checkpoint,
 )
 from sareloc.models.preprocess import cudnn_benchmark
@@ -108,7 +108,7 @@ def open_datasets(sets: PixelSets, names: list[str], model: PlaceModel, *, featu
         pixels = sets.pixels(name).to(local_device())
         inputs = TensorInputs(pixels)
         if features:
-            inputs = frozen_inputs(model, pixels, best_dtype(local_device()), batch=64)
+            inputs = frozen_inputs(model, pixels, number_format(local_device()), batch=64)
         datasets.append(TrainingSet(sets.places(name), inputs))
     return datasets
 

@@ -10,15 +10,21 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 import torch
+from torch import nn
 
 # The networks of tests are small: with more threads than free cores, their convolutions take many times as long.
 if "OMP_NUM_THREADS" not in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"  # also of the processes that tests start
     torch.set_num_threads(1)
+
+# One number format on every processor, also in the processes that tests start; tests of bfloat16 name it, and
+# benchmarks/test_matrix.py sets others.
+os.environ.setdefault("SARELOC_PRECISION", "float32")
 
 # The default run tries the same examples everywhere, so that it passes or fails for the change at hand alone;
 # "make test-all" draws new ones.
@@ -54,6 +60,32 @@ def shared_data() -> Path:
 def _one_seed() -> None:
     """Torch draws the same numbers in every run of a test."""
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def openvino() -> Any:
+    """OpenVINO; tests that need it skip where it is absent or refused."""
+    from sareloc.export.openvino import isa_limit
+
+    if isa_limit() is not None:
+        pytest.skip(f"OpenVINO does not run with instructions limited to {isa_limit()}")
+    return pytest.importorskip("openvino")
+
+
+@pytest.fixture
+def in_bfloat16() -> Iterator[set[bool]]:
+    """Whether the backbones that run meanwhile compute in bfloat16."""
+    from sareloc.models import Backbone
+
+    seen: set[bool] = set()
+
+    def record(module: nn.Module, inputs: object) -> None:
+        if isinstance(module, Backbone):
+            seen.add(torch.is_autocast_enabled("cpu"))
+
+    hook = nn.modules.module.register_module_forward_pre_hook(record)
+    yield seen
+    hook.remove()
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from sareloc.cluster.worker import Done, PacketEncoder, Work, list_records, pack
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.maps import MapPhoto, build_map, open_store, place_map
 from sareloc.maps.writer import MapWriter
-from sareloc.models import PlaceModel
+from sareloc.models import PlaceModel, Precision
 from sareloc.photos import ViewOptions, make_utm_name
 
 
@@ -291,3 +291,18 @@ def test_workers_project_by_the_maps_own_whitening(model: PlaceModel, tmp_path: 
     build_map(model, tmp_path / "photos", alone, **options)
     build_map_on_cluster(model, tmp_path / "photos", joint, cluster="ray://local", **options)
     np.testing.assert_allclose(records(joint)["photos/late.jpg"][1], records(alone)["photos/late.jpg"][1], atol=1e-4)
+
+
+@pytest.mark.usefixtures("packets")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_workers_compute_in_the_number_format_of_the_model(
+    precision: Precision, in_bfloat16: set[bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_town(tmp_path / "photos", 2)
+    model = tiny_model()
+    model.precision = precision
+    build(model, tmp_path / "photos", tmp_path / "one.gpkg")
+    model.precision = "auto"  # that of the environment of this process, whatever that of the workers is
+    monkeypatch.setenv("SARELOC_PRECISION", precision)
+    build(model, tmp_path / "photos", tmp_path / "two.gpkg")
+    assert in_bfloat16 == {precision == "bfloat16"}

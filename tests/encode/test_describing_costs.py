@@ -61,7 +61,7 @@ def test_a_model_is_one_graph(name: str) -> None:
     counter = CompileCounter()
     run = torch.compile(model, backend=counter, fullgraph=True, dynamic=False)
     images = torch.randint(0, 256, (2, 3, 64, 96), dtype=torch.uint8)
-    with evaluating(model, torch.float32):
+    with evaluating(model, "float32"):
         torch.testing.assert_close(run(images), model(images))
         run(images)
     assert counter.frame_count == 1
@@ -71,7 +71,7 @@ def launches(model: PlaceModel, batch: int) -> int:
     """How many of torch's operators run for a batch, those inside others counted too."""
     images = torch.randint(0, 256, (batch, 3, 64, 64), dtype=torch.uint8)
     with profile(activities=[ProfilerActivity.CPU]) as found:
-        model.encode(images, batch=batch, precision=torch.float32)
+        model.encode(images, batch=batch, precision="float32")
     return sum(event.count for event in found.key_averages() if event.key.startswith("aten::"))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -70,8 +72,7 @@ def test_the_drawn_images_are_the_same_every_time_and_like_photos() -> None:
 
 @needs_vnni
 @pytest.mark.parametrize("backbone", ["alexnet", "efficientnet-lite0", "resnet18"])
-def test_openvino_computes_what_the_integers_say(backbone: str) -> None:
-    openvino = pytest.importorskip("openvino")
+def test_openvino_computes_what_the_integers_say(backbone: str, openvino: Any) -> None:
     folded = fold_norms(make(backbone))
     written = features_onnx(folded, activation_ranges(folded))
     images = blobs(2, 96, 131, seed=7).numpy()

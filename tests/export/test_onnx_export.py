@@ -96,7 +96,7 @@ def test_onnxruntime_gives_the_descriptors_of_torch(name: str, tmp_path: Path) -
     export_onnx(model, tmp_path / "model.onnx")
     for shape in SIZES:
         images = pixels(*shape)
-        expected = model.encode(images, precision=torch.float32).numpy()
+        expected = model.encode(images, precision="float32").numpy()
         found = run(tmp_path / "model.onnx", images)
         assert found.dtype == np.float32
         assert found.shape == (shape[0], model.dim)
@@ -112,7 +112,7 @@ def test_pixels_of_other_scales_and_statistics(tmp_path: Path) -> None:
     model = PlaceModel(pixel, base, make_aggregation("gem", base.channels), name="ours v2").eval()
     export_onnx(model, tmp_path / "model.onnx")
     images = pixels(2, 70, 90)
-    expected = model.encode(images, precision=torch.float32).numpy()
+    expected = model.encode(images, precision="float32").numpy()
     np.testing.assert_allclose(run(tmp_path / "model.onnx", images), expected, atol=1e-5)
 
 
@@ -129,7 +129,7 @@ def test_the_file_says_what_it_is(tmp_path: Path) -> None:
     images = pixels(2, 96, 128)
     np.testing.assert_allclose(
         run(tmp_path / "deep" / "model.onnx", images),
-        model.encode(images, dim=9, precision=torch.float32).numpy(),
+        model.encode(images, dim=9, precision="float32").numpy(),
         atol=1e-5,
     )
     assert [p.name for p in (tmp_path / "deep").iterdir()] == ["model.onnx"]
@@ -164,7 +164,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     )
     assert model.fingerprint() in capsys.readouterr().out
     images = pixels(1, 80, 64)
-    expected = model.encode(images, precision=torch.float32).numpy()
+    expected = model.encode(images, precision="float32").numpy()
     np.testing.assert_allclose(run(tmp_path / "model.onnx", images), expected, atol=1e-5)
 
 

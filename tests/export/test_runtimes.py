@@ -76,19 +76,21 @@ RUNS = [
 ]
 
 
+@pytest.mark.usefixtures("openvino")
 @pytest.mark.parametrize(("runtime", "backbone"), RUNS)
 def test_descriptors_are_near_those_of_torch(runtime: str, backbone: str) -> None:
     model = make(backbone)
     fast = run_on(model, runtime)
     for shape in ((3, 96, 128), (2, 97, 131)):
         images = blobs(*shape, seed=7)
-        expected, found = model.encode(images, precision=torch.float32), fast.encode(images)
+        expected, found = model.encode(images, precision="float32"), fast.encode(images)
         assert found.dtype == torch.float32
         torch.testing.assert_close(found.norm(dim=1), torch.ones(shape[0]))
         assert (1 - (found * expected).sum(dim=1)).max() < LIMITS[runtime]
         assert 1 - expected[0] @ expected[1] > 4 * LIMITS[runtime]  # or any two descriptors would do
 
 
+@pytest.mark.usefixtures("openvino")
 @pytest.mark.parametrize("runtime", ["openvino", pytest.param("openvino-int8", marks=needs_vnni)])
 def test_the_rest_of_the_model_is_the_same(runtime: str, alexnet: PlaceModel, tmp_path: Path) -> None:
     save_checkpoint(alexnet, tmp_path / "model.safetensors")
@@ -96,13 +98,13 @@ def test_the_rest_of_the_model_is_the_same(runtime: str, alexnet: PlaceModel, tm
     assert isinstance(fast, RuntimeModel)
     assert fast.fingerprint() == alexnet.fingerprint()
     images = blobs(3, 80, 96)
-    assert fast.feature_map(images).equal(alexnet.feature_map(images))
+    torch.testing.assert_close(fast.feature_map(images), alexnet.feature_map(images))
     whole, part = fast.encode(images), fast.encode(images, dim=5)
     torch.testing.assert_close(part, F.normalize(whole[:, :5], dim=1))
     arrays = [image.permute(1, 2, 0).numpy() for image in images]
     torch.testing.assert_close(fast.encode(arrays), whole, atol=1e-5, rtol=0)
-    with pytest.raises(ArgumentError, match="its own precision"):
-        fast.encode(images, precision=torch.float32)
+    with pytest.raises(ArgumentError, match="compiled in one precision"):
+        fast.encode(images, precision="float32")
     with pytest.raises(ArgumentError, match="cannot be reduced to 17"):
         fast.encode(images, dim=17)
     with pytest.raises(ArgumentError, match="at least 64 px"):
@@ -121,6 +123,12 @@ def test_a_processor_without_fast_integers_is_refused(monkeypatch: pytest.Monkey
         run_on(make_model("alexnet", "gem"), "openvino-int8")
 
 
+def test_limited_instructions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    with pytest.raises(ArgumentError, match="ONEDNN_MAX_CPU_ISA=AVX2: unset it"):
+        run_on(make_model("alexnet", "gem"), "openvino")
+
+
 def test_without_the_extra_its_pip_line_is_named(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['openvino'] = None\n"
@@ -131,6 +139,7 @@ def test_without_the_extra_its_pip_line_is_named(tmp_path: Path) -> None:
     assert 'pip install "sareloc[openvino]"' in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.usefixtures("openvino")
 def test_local_features_are_extracted_where_the_model_runs(
     alexnet: PlaceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +161,7 @@ def test_local_features_are_extracted_where_the_model_runs(
         add_local_features(tmp_path / "city.gpkg", device="onnx", progress=False)
 
 
+@pytest.mark.usefixtures("openvino")
 @needs_vnni
 def test_a_map_built_in_int8_answers_the_model_in_float32(alexnet: PlaceModel, tmp_path: Path) -> None:
     photos = tmp_path / "photos"
@@ -165,7 +175,7 @@ def test_a_map_built_in_int8_answers_the_model_in_float32(alexnet: PlaceModel, t
     app(["map", "build", *files, "--device", "openvino-int8", "--workers", "0"], result_action="return_value")
     place_map = PlaceMap(tmp_path / "city.gpkg")
     place_map.check_model(alexnet)
-    queries = alexnet.encode(blobs(6, 80, 96, seed=5), precision=torch.float32).numpy()
+    queries = alexnet.encode(blobs(6, 80, 96, seed=5), precision="float32").numpy()
     matches = place_map.search(queries, 2)
     assert [Path(files[0]).name for files in matches.files] == [f"{number}.png" for number in range(6)]
     assert (matches.distances[:, 0] < 0.5 * matches.distances[:, 1]).all()

@@ -56,12 +56,13 @@ MODELS = {
 }
 
 
+@pytest.mark.usefixtures("openvino")
 @pytest.mark.parametrize("name", MODELS)
 def test_other_runtimes_give_the_descriptors_of_torch(name: str, tmp_path: Path) -> None:
     model = MODELS[name]()
     assert isinstance(model.preprocess.resize, tuple)
     images = pixels(3, *model.preprocess.resize)
-    expected = model.encode(images, precision=torch.float32).numpy()
+    expected = model.encode(images, precision="float32").numpy()
     assert 1 - float(expected[0] @ expected[1]) > 1e-4  # or the comparison could not fail
     export_onnx(model, tmp_path / "model.onnx")
     np.testing.assert_allclose(run(tmp_path / "model.onnx", images), expected, atol=1e-5)
@@ -76,16 +77,17 @@ def test_heads_of_transformers_are_exported_on_convolutional_networks(aggregatio
     model = make("alexnet", aggregation, (96, 112), **options[aggregation])
     export_onnx(model, tmp_path / "model.onnx")
     images = pixels(2, 96, 112)
-    expected = model.encode(images, precision=torch.float32).numpy()
+    expected = model.encode(images, precision="float32").numpy()
     np.testing.assert_allclose(run(tmp_path / "model.onnx", images), expected, atol=1e-5)
 
 
+@pytest.mark.usefixtures("openvino")
 def test_openvino_takes_any_sizes() -> None:
     model = make("dinov2-tiny-reg", "salad", None, **SALAD)
     fast = run_on(model, "openvino")
     for size in ((64, 64), (70, 97), (64, 64)):
         images = pixels(2, *size)
-        expected = model.encode(images, precision=torch.float32)
+        expected = model.encode(images, precision="float32")
         assert (1 - (fast.encode(images) * expected).sum(dim=1)).max() < 1e-3
     assert fast.fingerprint() == model.fingerprint()
 
@@ -105,17 +107,18 @@ def test_integers_are_near_torch(backbone: str) -> None:
     aggregation, options = ("cls", {}) if backbone == "dinov2-tiny" else ("salad", SALAD)
     model = make(backbone, aggregation, **options)
     images = pixels(3, 112, 126)
-    expected, found = model.encode(images, precision=torch.float32), integers(model, images)
+    expected, found = model.encode(images, precision="float32"), integers(model, images)
     assert (found * expected).sum(dim=1).min() > 0.995
     assert not torch.allclose(found, expected, atol=1e-5)  # they are rounded
 
 
+@pytest.mark.usefixtures("openvino")
 @needs_vnni
 def test_openvino_computes_in_integers() -> None:
     model = make("dinov2-tiny", "cls")
     images = pixels(3, 112, 126)
     found = run_on(model, "openvino-int8").encode(images)
-    assert (found * model.encode(images, precision=torch.float32)).sum(dim=1).min() > 0.995
+    assert (found * model.encode(images, precision="float32")).sum(dim=1).min() > 0.995
 
 
 def test_every_linear_layer_has_integer_weights() -> None:
@@ -136,7 +139,7 @@ def test_a_layer_whose_range_one_channel_takes_stays_in_floats() -> None:
         model.get_parameter("backbone.blocks.1.mlp.fc1.weight")[:, 3] = 0.0
     assert before - set(activation_ranges(model)) == {"blocks.1.mlp.fc1"}
     images = pixels(3, 112, 126)
-    expected = model.encode(images, precision=torch.float32)
+    expected = model.encode(images, precision="float32")
     assert (integers(model, images) * expected).sum(dim=1).min() > 0.995
 
 
@@ -163,6 +166,7 @@ def test_a_model_without_a_usable_size_is_refused(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("openvino")
 def test_weights_beyond_protobufs_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sareloc.export.onnx.MAX_BYTES", 1000)
     with pytest.raises(ArgumentError, match="GB of weights"):
@@ -176,5 +180,5 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     app(["export", *files], result_action="return_value")
     assert "112 x 112" in capsys.readouterr().out
     images = pixels(2, 112, 112)
-    expected = model.encode(images, precision=torch.float32).numpy()
+    expected = model.encode(images, precision="float32").numpy()
     np.testing.assert_allclose(run(tmp_path / "model.onnx", images), expected, atol=1e-5)

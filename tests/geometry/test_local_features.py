@@ -83,10 +83,12 @@ def by_kornia(image: Image, keypoints: int) -> tuple[Vectors, Vectors]:
 
 @pytest.mark.parametrize("device", ["cpu", "openvino", "openvino-int8"])
 @pytest.mark.parametrize("size", [(360, 480), (128, 96), (40, 480)])
-def test_every_runtime_finds_what_kornia_finds(device: str, size: tuple[int, int]) -> None:
+def test_every_runtime_finds_what_kornia_finds(
+    device: str, size: tuple[int, int], request: pytest.FixtureRequest
+) -> None:
     """The same keypoints, but for a few whose scores are equal up to rounding, with the same descriptors."""
     if device != "cpu":
-        pytest.importorskip("openvino")
+        request.getfixturevalue("openvino")
     image = texture(*size, seed=7)
     xy, descriptors = by_kornia(image, 1000)
     (found,) = LocalFeatureExtractor(device).extract([image], 1000)
@@ -99,8 +101,8 @@ def test_every_runtime_finds_what_kornia_finds(device: str, size: tuple[int, int
     np.testing.assert_allclose(units, descriptors[pairs[:, 0]], atol=0.5 / 254 + 1e-3)
 
 
+@pytest.mark.usefixtures("openvino")
 def test_openvino_takes_images_of_any_size_from_several_threads(extractor: LocalFeatureExtractor) -> None:
-    pytest.importorskip("openvino")
     other = LocalFeatureExtractor("openvino")
     images = [texture(*size, seed=seed) for seed, size in enumerate([(96, 128), (128, 96), (224, 288)] * 4)]
     with ThreadPoolExecutor(4) as threads:

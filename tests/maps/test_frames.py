@@ -51,7 +51,7 @@ def test_a_stream_becomes_a_map_and_its_frames_are_found(model: PlaceModel, tmp_
     np.testing.assert_allclose(place_map.latlon[3], geotag_of(3).latlon, atol=1e-7)
     fix = Localizer(model, place_map, Search(verify=0), min_confidence=0).localize(PhotoSource("query", pixels(3)))
     assert fix.matches[0].photo == "frame://front/000003"
-    assert fix.matches[0].distance < 1e-3  # the map stores float16
+    assert fix.matches[0].distance < 0.02  # the map stores float16, and a batch is rounded in another order
     assert verify_map(path) == []
 
 
@@ -59,6 +59,7 @@ def test_files_frames_queries_and_training_images_are_resized_by_the_models_inte
     model: PlaceModel, tmp_path: Path
 ) -> None:
     bicubic = PlaceModel(replace(model.preprocess, interpolation="bicubic"), model.backbone, model.aggregation).eval()
+    bicubic.precision = "float32"
     rough = [np.random.default_rng(n).integers(0, 256, (120, 160, 3), dtype=np.uint8) for n in range(2)]
     small = [np.asarray(Image.fromarray(image).resize((64, 64), Image.Resampling.BICUBIC)) for image in rough]
     Image.fromarray(rough[0]).save(tmp_path / "file.png", exif=exif_bytes(geotag_of(0)))
@@ -68,7 +69,7 @@ def test_files_frames_queries_and_training_images_are_resized_by_the_models_inte
     with open_store(path) as store:
         ((_, vectors),) = store.records()
     np.testing.assert_allclose(vectors, bicubic.encode(small).numpy(), atol=1e-5)
-    assert np.abs(vectors - model.encode(rough).numpy()).max() > 1e-3
+    assert np.abs(vectors - model.encode(rough, precision="float32").numpy()).max() > 1e-3
     queries = Localizer(bicubic, PlaceMap(path), Search(verify=0)).load(
         [tmp_path / "file.png", PhotoSource("q", rough[1])]
     )

@@ -249,7 +249,7 @@ def test_a_runtime_is_whitened_too(model: PlaceModel, photos: list[Path], town: 
     pixels = [decode(path) for path in photos]
     whitened = whitening.map_model(runtime, PlaceMap(town))
     assert (whitened.runs_on, whitened.dim) == ("openvino", DIM)
-    np.testing.assert_allclose(whitened.encode(pixels).numpy(), project(town, described(model, photos)), atol=2e-4)
+    np.testing.assert_allclose(whitened.encode(pixels).numpy(), project(town, described(model, photos)), atol=2e-3)
 
 
 def test_another_model_is_refused(town: Path) -> None:

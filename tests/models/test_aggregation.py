@@ -198,7 +198,7 @@ def test_unit_rows_of_the_promised_length_for_any_map_size(name: str, size: tupl
 def test_an_image_alone_or_among_eight(name: str) -> None:
     layer = make(name)
     images = torch.randn(8, 6, 5, 7)
-    torch.testing.assert_close(torch.cat([layer(i[None]) for i in images]), layer(images), atol=1e-6, rtol=0)
+    torch.testing.assert_close(torch.cat([layer(i[None]) for i in images]), layer(images), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -206,13 +206,13 @@ def test_the_memory_layout_of_the_map_does_not_matter(name: str) -> None:
     layer = make(name)
     images = torch.randn(2, 6, 5, 7)
     other = images.contiguous(memory_format=torch.channels_last)
-    torch.testing.assert_close(layer(other), layer(images), atol=1e-6, rtol=0)
+    torch.testing.assert_close(layer(other), layer(images), atol=1e-5, rtol=0)
 
 
 def test_a_location_counts_by_its_direction_alone() -> None:
     layer = make("netvlad")
     images = torch.randn(2, 6, 5, 7)
-    torch.testing.assert_close(layer(images * torch.rand(2, 1, 5, 7).add(0.1) * 100), layer(images), atol=2e-6, rtol=0)
+    torch.testing.assert_close(layer(images * torch.rand(2, 1, 5, 7).add(0.1) * 100), layer(images), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -263,7 +263,7 @@ def test_reweighting_by_a_constant_is_netvlad() -> None:
             conv.zero_()
         reweighted.context_bias.fill_(2.5)
     images = torch.randn(2, 6, 7, 9)
-    torch.testing.assert_close(reweighted(images), plain(images), atol=1e-6, rtol=0)
+    torch.testing.assert_close(reweighted(images), plain(images), atol=1e-5, rtol=0)
 
 
 def test_reweighting_has_the_published_filters_and_a_fixed_sum() -> None:

@@ -40,8 +40,8 @@ def assert_equals_twin(backbone: Backbone, state: State, images: Tensor) -> None
     assert token is not None
     for found, found_token, image in zip(features, token, images, strict=True):
         expected, expected_token = dinov2_twin(state, TINY[backbone.name], image, backbone.cut)
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
-        torch.testing.assert_close(found_token, expected_token, rtol=0, atol=1e-6)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+        torch.testing.assert_close(found_token, expected_token, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [(70, 98), (107, 87)])
@@ -125,7 +125,7 @@ def test_the_feature_map_is_without_the_token_row() -> None:
         assert model.feature_map(images).shape == (1, 48, 5, 7)
         whole = model.backbone(model.pixels(images))
         torch.testing.assert_close(model(images)[0], torch.nn.functional.normalize(whole[0, :, 0, 0], dim=0))
-        assert model.upper(model.lower(images)).equal(model(images))
+        torch.testing.assert_close(model.upper(model.lower(images)), model(images), atol=1e-5, rtol=0)
 
 
 def test_any_aggregation_works_on_it_and_its_checkpoint_opens(tmp_path: Path) -> None:
@@ -139,15 +139,16 @@ def test_any_aggregation_works_on_it_and_its_checkpoint_opens(tmp_path: Path) ->
         save_checkpoint(model, tmp_path / "model.safetensors")
         opened = open_checkpoint(tmp_path / "model.safetensors")
         assert opened.spec() == model.spec()
-        assert opened.encode(images).equal(model.encode(images)), aggregation
+        exact, found = (m.encode(images, precision="float32") for m in (model, opened))
+        torch.testing.assert_close(found, exact, atol=1e-5, rtol=0, msg=aggregation)
 
 
 def test_bfloat16_is_close_and_the_batch_does_not_matter() -> None:
     model = make_model("dinov2-tiny", "salad", size=None, clusters=4)
     images = torch.randint(0, 256, (3, 3, 84, 84), dtype=torch.uint8)
-    exact = model.encode(images, precision=torch.float32)
-    assert (model.encode(images, precision=torch.bfloat16) * exact).sum(dim=1).min() > 0.99
-    torch.testing.assert_close(model.encode(images, batch=1, precision=torch.float32), exact, atol=1e-5, rtol=0)
+    exact = model.encode(images, precision="float32")
+    assert (model.encode(images, precision="bfloat16") * exact).sum(dim=1).min() > 0.99
+    torch.testing.assert_close(model.encode(images, batch=1, precision="float32"), exact, atol=1e-5, rtol=0)
 
 
 def test_the_same_generator_draws_the_same_weights() -> None:

@@ -24,8 +24,8 @@ def test_folding_leaves_no_norm_and_the_same_descriptors(backbone: str) -> None:
     before, images = model.fingerprint(), torch.randint(0, 256, (2, 3, 70, 97), dtype=torch.uint8, generator=rng)
     folded = fold_norms(model)
     assert not any(isinstance(module, nn.BatchNorm2d) for module in folded.modules())
-    expected = model.encode(images, precision=torch.float32)
-    torch.testing.assert_close(folded.encode(images, precision=torch.float32), expected, atol=1e-5, rtol=0)
+    expected = model.encode(images, precision="float32")
+    torch.testing.assert_close(folded.encode(images, precision="float32"), expected, atol=1e-5, rtol=0)
     assert model.fingerprint() == before
     assert folded.aggregation is model.aggregation
 

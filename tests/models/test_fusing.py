@@ -16,10 +16,10 @@ def random_images(rng: torch.Generator) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("backbone", "fused_away"), [("vgg16", 12), ("alexnet", 4)])
-def test_fused_relus_give_the_same_descriptors(monkeypatch: pytest.MonkeyPatch, backbone: str, fused_away: int) -> None:
-    monkeypatch.setattr("sareloc.models.fused.best_dtype", lambda device: torch.float32)
+def test_fused_relus_give_the_same_descriptors(backbone: str, fused_away: int) -> None:
     rng = torch.Generator().manual_seed(1)
     model = make_model(backbone, "gem", rng=rng)
+    model.precision = "float32"
     for module in model.backbone.modules():
         if isinstance(module, nn.Conv2d) and module.bias is not None:
             nn.init.normal_(module.bias, std=0.1, generator=rng)
@@ -29,20 +29,19 @@ def test_fused_relus_give_the_same_descriptors(monkeypatch: pytest.MonkeyPatch, 
     assert relus[0] - relus[1] == sum(isinstance(m, ConvRelu) for m in fused.modules()) == fused_away
     first = next(m for m in fused.modules() if isinstance(m, ConvRelu))
     assert first.weight.shape[1] == 8
-    expected = model.encode(images, precision=torch.float32)
-    torch.testing.assert_close(fused.encode(images, precision=torch.float32), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(fused.encode(images), model.encode(images), atol=1e-5, rtol=0)
     assert model.fingerprint() == before
     assert fused.aggregation is model.aggregation
 
 
-def test_fused_convolutions_compute_in_the_format_of_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sareloc.models.fused.best_dtype", lambda device: torch.bfloat16)
+def test_fused_convolutions_compute_in_the_format_of_the_model() -> None:
     rng = torch.Generator().manual_seed(1)
     model = make_model("vgg16", "gem", rng=rng)
+    model.precision = "bfloat16"
     fused = fuse_relus(model)
     assert {m.weight.dtype for m in fused.modules() if isinstance(m, ConvRelu)} == {torch.bfloat16}
     images = random_images(rng)
-    same = (fused.encode(images, precision=torch.bfloat16) * model.encode(images)).sum(dim=1)
+    same = (fused.encode(images) * model.encode(images, precision="float32")).sum(dim=1)
     assert same.min() > 0.999
 
 
@@ -52,13 +51,14 @@ def test_other_backbones_are_left_as_they_are(backbone: str) -> None:
     assert fuse_relus(model) is model
 
 
-def test_fused_convolutions_compile_into_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sareloc.models.fused.best_dtype", lambda device: torch.float32)
+def test_fused_convolutions_compile_into_one_graph() -> None:
     rng = torch.Generator().manual_seed(1)
-    model = fuse_relus(make_model("vgg16", "gem", rng=rng))
+    unfused = make_model("vgg16", "gem", rng=rng)
+    unfused.precision = "float32"
+    model = fuse_relus(unfused)
     run = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=False)
     images = random_images(rng)
-    with evaluating(model, torch.float32):
+    with evaluating(model):
         found, expected = run(images), model(images)
     torch.testing.assert_close(found, expected)
 

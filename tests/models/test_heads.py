@@ -83,9 +83,9 @@ def test_an_image_alone_or_among_others_in_any_layout_and_precision(name: str) -
     whole = layer(images.float(), tokens.float())
     torch.testing.assert_close(whole.norm(dim=1), torch.ones(4))
     alone = torch.cat([layer(i[None].float(), t[None].float()) for i, t in zip(images, tokens, strict=True)])
-    torch.testing.assert_close(alone, whole, atol=1e-6, rtol=0)
+    torch.testing.assert_close(alone, whole, atol=1e-5, rtol=0)
     other = images.float().contiguous(memory_format=torch.channels_last)
-    torch.testing.assert_close(layer(other, tokens.float()), whole, atol=1e-6, rtol=0)
+    torch.testing.assert_close(layer(other, tokens.float()), whole, atol=1e-5, rtol=0)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert layer(images, tokens).equal(whole)
 

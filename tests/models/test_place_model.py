@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -21,18 +22,17 @@ from sareloc.models import (
     ModelSpec,
     NetVLAD,
     PlaceModel,
+    Precision,
     Preprocess,
     Whitening,
-    best_dtype,
     evaluating,
     fit_whitening,
     make_backbone,
     make_model,
 )
 from sareloc.models.place_model import model_from_spec
-from sareloc.models.preprocess import autocast
 
-FULL = torch.float32
+FULL: Precision = "float32"
 
 
 def tiny(aggregation: str = "netvlad", *, backbone: str = "alexnet", seed: int = 0, **options: float) -> PlaceModel:
@@ -81,9 +81,9 @@ def test_encode_equals_forward(build: Callable[[], PlaceModel]) -> None:
     images = torch.stack([torch.from_numpy(photo(70, 90, s)).permute(2, 0, 1) for s in range(3)])
     with torch.no_grad():
         expected = model(images)
-    torch.testing.assert_close(model.encode(images, precision=FULL), expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(model.encode(images, precision=FULL), expected, atol=1e-5, rtol=0)
     torch.testing.assert_close(
-        model.encode([i.permute(1, 2, 0).numpy() for i in images], precision=FULL), expected, atol=1e-6, rtol=0
+        model.encode([i.permute(1, 2, 0).numpy() for i in images], precision=FULL), expected, atol=1e-5, rtol=0
     )
 
 
@@ -96,16 +96,22 @@ def test_mixed_sizes_come_back_in_their_order() -> None:
         torch.testing.assert_close(model.encode(images, batch=batch, precision=FULL), alone, atol=1e-5, rtol=0)
 
 
+def same(images: list[Any], others: list[Any], model: PlaceModel, other: PlaceModel | None = None) -> None:
+    """Images of a model have the descriptors that others have, by default of the same model."""
+    expected = (other or model).encode(others, precision=FULL)
+    torch.testing.assert_close(model.encode(images, precision=FULL), expected, atol=1e-5, rtol=0)
+
+
 def test_pil_images_and_arrays_are_the_same_to_it() -> None:
     model = make_model("alexnet", "gem", size=(64, 96))
     images = [photo(120, 200), photo(200, 120, 1)]
-    assert model.encode([Image.fromarray(i) for i in images]).equal(model.encode(images))
+    same([Image.fromarray(i) for i in images], images, model)
 
 
 def test_images_are_brought_to_the_models_size() -> None:
     model = make_model("alexnet", "gem", size=(64, 96))
     resized = [np.asarray(Image.fromarray(photo(120, 200)).resize((96, 64), Image.Resampling.BILINEAR))]
-    assert model.encode([photo(120, 200)]).equal(model.encode(resized))
+    same([photo(120, 200)], resized, model)
 
 
 def test_models_that_differ_by_interpolation_alone_have_two_fingerprints() -> None:
@@ -116,8 +122,8 @@ def test_models_that_differ_by_interpolation_alone_have_two_fingerprints() -> No
     assert ModelSpec.from_json(bicubic.spec().to_json()) == bicubic.spec()
     resized = np.asarray(Image.fromarray(photo(120, 200)).resize((96, 64), Image.Resampling.BICUBIC))
     for given in (photo(120, 200), Image.fromarray(photo(120, 200))):
-        assert bicubic.encode([given]).equal(model.encode([resized]))
-        assert not bicubic.encode([given]).equal(model.encode([given]))
+        same([given], [resized], bicubic, model)
+        assert (bicubic.encode([given], precision=FULL) - model.encode([given], precision=FULL)).abs().max() > 1e-4
 
 
 def test_no_images_give_no_descriptors() -> None:
@@ -128,23 +134,17 @@ def test_no_images_give_no_descriptors() -> None:
 def test_smaller_dimensions_are_the_first_coordinates() -> None:
     model = whitened()
     whole, part = model.encode([photo(70, 90)], precision=FULL), model.encode([photo(70, 90)], dim=9, precision=FULL)
-    torch.testing.assert_close(part, F.normalize(whole[:, :9], dim=1), atol=1e-6, rtol=0)
+    torch.testing.assert_close(part, F.normalize(whole[:, :9], dim=1), atol=1e-5, rtol=0)
 
 
 def test_bfloat16_is_close_to_float32() -> None:
     model = tiny()
     images = [photo(128, 160, s) for s in range(4)]
-    exact, fast = model.encode(images, precision=FULL), model.encode(images, precision=torch.bfloat16)
+    exact, fast = model.encode(images, precision=FULL), model.encode(images, precision="bfloat16")
     assert fast.dtype == torch.float32
     assert not fast.equal(exact)
     assert F.cosine_similarity(exact, fast).min() > 0.995
     torch.testing.assert_close(fast.norm(dim=1), torch.ones(4))
-
-
-def test_the_device_chooses_the_precision() -> None:
-    model = tiny("gem")
-    images = [photo(128, 160)]
-    assert model.encode(images).equal(model.encode(images, precision=best_dtype("cpu")))
 
 
 def test_gradients_reach_the_trained_part_and_no_other() -> None:
@@ -166,7 +166,8 @@ def test_lower_then_upper_is_the_whole_without_whitening() -> None:
     model = whitened()
     images = torch.rand(2, 3, 70, 90)
     with torch.no_grad():
-        assert model.upper(model.lower(images)).equal(model.aggregation(model.feature_map(images)))
+        parts, whole = model.upper(model.lower(images)), model.aggregation(model.feature_map(images))
+    torch.testing.assert_close(parts, whole, atol=1e-5, rtol=0)
 
 
 def test_training_leaves_the_frozen_part_and_its_statistics_alone() -> None:
@@ -283,16 +284,6 @@ def test_random_weights_come_from_the_generator() -> None:
     assert tiny(seed=1).fingerprint() == tiny(seed=1).fingerprint() != tiny(seed=2).fingerprint()
 
 
-def test_best_precision_of_a_device() -> None:
-    assert best_dtype("cpu") in (torch.float32, torch.bfloat16)
-    assert best_dtype("meta") == torch.float32
-    with autocast("cpu", torch.float32):
-        assert not torch.is_autocast_enabled("cpu")
-    with autocast("cpu", torch.bfloat16):
-        assert torch.get_autocast_dtype("cpu") == torch.bfloat16
-        assert torch.is_autocast_enabled("cpu")
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_the_gpu_gives_the_descriptors_of_the_cpu() -> None:
@@ -302,7 +293,7 @@ def test_the_gpu_gives_the_descriptors_of_the_cpu() -> None:
     fingerprint = model.fingerprint()
     model.to("cuda")
     assert model.fingerprint() == fingerprint
-    for precision in (FULL, None):
+    for precision in get_args(Precision):
         found = model.encode(images, precision=precision)
         assert found.device.type == "cpu"
         assert F.cosine_similarity(found, expected).min() > 0.995

@@ -26,12 +26,12 @@ def whitened_model(dim: int) -> PlaceModel:
     """A model with a whitening that was fitted to other datasets."""
     model = tiny_model()
     others = torch.cat([tiny_pixels(seed)[:DATABASE] for seed in (11, 12, 13)])
-    model.whitening = fit_whitening(model.encode(others, precision=torch.float32), dim)
+    model.whitening = fit_whitening(model.encode(others, precision="float32"), dim)
     return model
 
 
 def recall_5(model: PlaceModel, dataset: TrainingSet) -> float:
-    return recall_of_descriptors(dataset.places, model.encode(dataset.inputs.tensor, precision=torch.float32))[5]
+    return recall_of_descriptors(dataset.places, model.encode(dataset.inputs.tensor, precision="float32"))[5]
 
 
 def test_too_few_photos_leave_the_start_its_whitening() -> None:
@@ -122,9 +122,9 @@ def test_no_epochs_evaluate_and_save_the_start(tmp_path: Path) -> None:
 def test_a_smaller_dimension_is_cut_from_the_starts_whitening() -> None:
     model = whitened_model(60)
     pixels = tiny_pixels(9)[:5]
-    wanted = model.encode(pixels, dim=48, precision=torch.float32)
+    wanted = model.encode(pixels, dim=48, precision="float32")
     train(model, tiny_dataset(), replace(CONFIG, dim=48, epochs=0), validation=tiny_dataset(9), progress=False)
-    np.testing.assert_allclose(model.encode(pixels, precision=torch.float32), wanted, atol=1e-6)
+    np.testing.assert_allclose(model.encode(pixels, precision="float32"), wanted, atol=1e-5)
 
 
 def test_more_dimensions_than_the_photos_allow_are_said(capsys: pytest.CaptureFixture[str]) -> None:

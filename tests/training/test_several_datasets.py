@@ -115,7 +115,7 @@ def test_the_best_epoch_is_that_of_the_mean_over_the_validation_sets() -> None:
     validation_sets = [tiny_dataset(1), tiny_dataset(2)]
     run = train(model, tiny_dataset(0), replace(CONFIG, epochs=1), validation=validation_sets, progress=False)
     found = [
-        recall_of_descriptors(e.places, model.encode(e.inputs.tensor, precision=torch.float32)) for e in validation_sets
+        recall_of_descriptors(e.places, model.encode(e.inputs.tensor, precision="float32")) for e in validation_sets
     ]
     assert run.best.recall_1 == pytest.approx(sum(recall[1] for recall in found) / 2)
     assert found[0][1] != found[1][1]
@@ -139,7 +139,7 @@ def test_a_learned_whitening_starts_as_the_fitted_one_and_then_moves(tmp_path: P
     run = train(learned, dataset, replace(config, epochs=12), out=tmp_path / "run", progress=False)
     assert learned.dim == 8
     assert run.history[-1].loss < run.history[1].loss
-    start, end = (m.encode(dataset.inputs.tensor, precision=torch.float32) for m in (fitted, learned))
+    start, end = (m.encode(dataset.inputs.tensor, precision="float32") for m in (fitted, learned))
     assert recall_of_descriptors(dataset.places, end)[5] > recall_of_descriptors(dataset.places, start)[5] + 0.1
     assert not learned.whitening.projection.requires_grad
     variance = end[:80].var(dim=0)
@@ -171,12 +171,12 @@ def test_a_dataset_counts_no_more_in_the_whitening_for_having_more_photos() -> N
     for datasets in ([one, other], [one, crowded], [crowded, one]):
         model = tiny_model()
         train(model, datasets, config, progress=False)
-        fitted.append(model.encode(one.inputs.tensor, precision=torch.float32))
+        fitted.append(model.encode(one.inputs.tensor, precision="float32"))
     for found in fitted[1:]:
         torch.testing.assert_close(found, fitted[0], atol=1e-2, rtol=0)
     alone = tiny_model()
     train(alone, crowded, config, progress=False)
-    assert (alone.encode(one.inputs.tensor, precision=torch.float32) - fitted[0]).abs().max() > 0.1
+    assert (alone.encode(one.inputs.tensor, precision="float32") - fitted[0]).abs().max() > 0.1
 
 
 def test_a_learned_whitening_resumes_to_the_same_bits(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import io
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Annotated, NoReturn, TextIO
+from typing import Annotated, Literal, NoReturn, TextIO
 
 from cyclopts import App, Parameter
 
@@ -23,6 +23,12 @@ DEVICE_HELP = (
 )
 Device = Annotated[str | None, Parameter(name="--device", help=DEVICE_HELP)]
 """The `--device` option of every command that runs a model."""
+PRECISION_HELP = (
+    "Number format of the model: float32, bfloat16, or auto: that of the environment variable SARELOC_PRECISION if "
+    "it is set, else bfloat16 where the device is fast in it and float32 elsewhere."
+)
+Precision = Annotated[Literal["auto", "float32", "bfloat16"], Parameter(name="--precision", help=PRECISION_HELP)]
+"""The `--precision` option of every command that computes descriptors."""
 
 app = App(
     name="sareloc",

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from sareloc.cli import Device, print_notes
+from sareloc.cli import Device, Precision, print_notes
 from sareloc.localize import Search, open_localizer
 from sareloc.localize.calibrate import CalibrationReport, calibrate
 from sareloc.photos import read_geotag
@@ -29,6 +29,7 @@ def calibrate_command(
     batch: int = 8,
     workers: int = 2,
     device: Device = None,
+    precision: Precision = "auto",
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> None:
     """Fit the confidence and the radius of a map's fixes on photos with positions; store them if they are better.
@@ -61,7 +62,9 @@ def calibrate_command(
     tags = {photo: table.tags.get(os.path.abspath(photo)) or read_geotag(photo) for photo in listed}
     print_notes(table.notes)
     tagged = {photo: tag.latlon for photo, tag in tags.items() if tag is not None}
-    localizer = open_localizer(place_map, model, search, device=device, batch=batch, workers=workers)
+    localizer = open_localizer(
+        place_map, model, search, device=device, precision=precision, batch=batch, workers=workers
+    )
     report = calibrate(localizer, list(tagged), list(tagged.values()))
     untagged = [str(photo) for photo, tag in tags.items() if tag is None]
     if as_json:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from sareloc.cli import Device, print_notes
+from sareloc.cli import Device, Precision, print_notes
 from sareloc.datasets import load_dataset
 from sareloc.datasets.places import Protocol
 from sareloc.errors import ArgumentError
@@ -38,6 +38,7 @@ def evaluate_command(
     batch: int = 8,
     workers: int = 2,
     device: Device = None,
+    precision: Precision = "auto",
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> None:
     """Describe the database and the queries of a dataset, search exactly, and judge by the dataset's protocol.
@@ -95,9 +96,9 @@ def evaluate_command(
     print_notes(places.notes)
     searched = None if place_map is None else PlaceMap(place_map)
     if searched is None:
-        loaded = load_model(model or packaged_for(device), device)
+        loaded = load_model(model or packaged_for(device), device, precision)
     else:
-        loaded = load_map_model(searched.manifest, searched.path.name, model, device)
+        loaded = load_map_model(searched.manifest, searched.path.name, model, device, precision)
     if fixes:
         judged = evaluate_fixes(
             loaded, places, place_map=searched, strangers=list_photos(strangers) if strangers else (),

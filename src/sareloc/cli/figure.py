@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import numpy as np
 from cyclopts import Parameter
 
-from sareloc.cli import Device
+from sareloc.cli import Device, Precision
 from sareloc.datasets import Places, load_dataset
 from sareloc.encode import describe, occlusion_map
 from sareloc.errors import ArgumentError, PhotoError
@@ -124,6 +124,7 @@ def heatmap(
     stride: int | None = None,
     batch: int = 16,
     device: Device = None,
+    precision: Precision = "auto",
 ) -> None:
     """Draw the occlusion heat map of a photo: how far the descriptor moves when each part of the photo is covered.
 
@@ -149,7 +150,7 @@ def heatmap(
     names = model or [packaged_for(device)]
     paths = [Path(name) for name in names]
     heats = {
-        _unique(path, paths): occlusion_map(load_model(name, device), small, box, stride, batch)
+        _unique(path, paths): occlusion_map(load_model(name, device, precision), small, box, stride, batch)
         for name, path in zip(names, paths, strict=True)
     }
     print(save_figure(draw_heatmaps(decode(photo, size=longest_side(640)), heats), out))
@@ -185,6 +186,7 @@ class Source:
     workers: Annotated[int, Parameter(name="--workers")] = 2
     """Number of processes that decode photos."""
     device: Device = None
+    precision: Precision = "auto"
 
     def load_places(self) -> Places:
         """The dataset."""
@@ -192,7 +194,7 @@ class Source:
 
     def load_model(self) -> PlaceModel:
         """The model, on its device."""
-        return load_model(self.model or packaged_for(self.device), self.device)
+        return load_model(self.model or packaged_for(self.device), self.device, self.precision)
 
     def query_matches(self, model: PlaceModel) -> QueryMatches:
         """The top matches of the dataset's queries."""

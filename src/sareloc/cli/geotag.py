@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from sareloc.cli import Device
+from sareloc.cli import Device, Precision
 from sareloc.cli.localize import localize_files, read_times, report_unreadable
 from sareloc.errors import ArgumentError, PhotoError, explain
 from sareloc.files import replacing
@@ -60,6 +60,7 @@ def geotag_command(
     batch: int = 8,
     workers: int = 2,
     device: Device = None,
+    precision: Precision = "auto",
 ) -> int:
     """Localize photos and write their positions into the EXIF of copies. The originals are not changed.
 
@@ -125,6 +126,7 @@ def geotag_command(
         min_confidence=min_confidence,
         views=ViewOptions(untagged=panorama),
         device=device,
+        precision=precision,
         batch=batch,
         workers=workers,
     )

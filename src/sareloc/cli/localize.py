@@ -14,7 +14,7 @@ import numpy as np
 from cyclopts import Parameter
 from tqdm import tqdm
 
-from sareloc.cli import Device, print_notes
+from sareloc.cli import Device, Precision, print_notes
 from sareloc.errors import ArgumentError, PhotoError, PositionError
 from sareloc.geo import distance_m
 from sareloc.localize import Fix, Localizer, Search, open_localizer, walk_clock_offset
@@ -89,6 +89,7 @@ def localize_command(
     batch: int = 8,
     workers: int = 2,
     device: Device = None,
+    precision: Precision = "auto",
 ) -> int:
     """Say where photos, or the frames of a video, were taken, by the photos of a map that show the same place.
 
@@ -172,6 +173,7 @@ def localize_command(
         min_confidence=min_confidence,
         views=ViewOptions(untagged=panorama),
         device=device,
+        precision=precision,
         batch=batch,
         workers=workers,
     )

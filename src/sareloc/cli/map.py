@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from sareloc.cli import Device
+from sareloc.cli import Device, Precision
 from sareloc.cli.track import Track
 from sareloc.errors import ArgumentError
 from sareloc.maps import (
@@ -78,6 +78,7 @@ def build(
     workers: int = 2,
     cluster: str | None = None,
     device: Device = None,
+    precision: Precision = "auto",
     as_json: Json = False,
 ) -> int:
     """Build a map of geotagged photos. If it is interrupted, repeat the command to continue.
@@ -130,13 +131,15 @@ def build(
         from sareloc.cluster.build import build_map_on_cluster
 
         return _tell(
-            build_map_on_cluster(_model_for(out, model, "cpu"), photos, out, cluster=cluster, **options), out, as_json
+            build_map_on_cluster(_model_for(out, model, "cpu", precision), photos, out, cluster=cluster, **options),
+            out,
+            as_json,
         )
     from sareloc.maps.build import build_map
 
     if remote := [photo for photo in photos if is_url(photo)]:
         raise ArgumentError(f"{remote[0]} is a URL, not a folder: read URLs with --cluster ray://local")
-    return _tell(build_map(_model_for(out, model, device), photos, out, **options), out, as_json)
+    return _tell(build_map(_model_for(out, model, device, precision), photos, out, **options), out, as_json)
 
 
 def add(
@@ -150,6 +153,7 @@ def add(
     batch: int = 8,
     workers: int = 2,
     device: Device = None,
+    precision: Precision = "auto",
     as_json: Json = False,
 ) -> int:
     """Add photos to a map. Photos that are in it are updated if their position, name or content has changed.
@@ -179,7 +183,7 @@ def add(
     from sareloc.maps.build import add_photos
 
     with open_store(map_path) as store:
-        its_model = load_map_model(store.manifest, Path(map_path).name, model, device)
+        its_model = load_map_model(store.manifest, Path(map_path).name, model, device, precision)
     report = add_photos(
         its_model,
         photos,
@@ -205,6 +209,7 @@ def sync(
     batch: int = 8,
     workers: int = 2,
     device: Device = None,
+    precision: Precision = "auto",
     as_json: Json = False,
 ) -> None:
     """Synchronize a map with folders of photos.
@@ -246,6 +251,7 @@ def sync(
         batch=batch,
         workers=workers,
         device=device,
+        precision=precision,
         allow_empty=allow_empty,
         dry_run=dry_run,
     )
@@ -431,15 +437,15 @@ def _told_features(found: MapInfo) -> str:
     return f"{stored.keypoints} keypoints, {stored.photos:,} photos, {stored.bytes / 1e6:,.1f} MB"
 
 
-def _model_for(out: str, model: str | None, device: str | None) -> PlaceModel:
+def _model_for(out: str, model: str | None, device: str | None, precision: Precision) -> PlaceModel:
     """The model to build a map with; default: that of the map if it exists, else one that suits the device."""
     from sareloc.maps import load_map_model
     from sareloc.models.checkpoint import load_model, packaged_for
 
     if model is None and map_backend(out).exists(out):
         with open_store(out) as store:
-            return load_map_model(store.manifest, Path(out).name, None, device)
-    return load_model(model or packaged_for(device), device)
+            return load_map_model(store.manifest, Path(out).name, None, device, precision)
+    return load_model(model or packaged_for(device), device, precision)
 
 
 def _tell(report: BuildReport, map_path: str, as_json: bool, removed: Sequence[str] = ()) -> int:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from sareloc.cli import Device
+from sareloc.cli import Device, Precision
 from sareloc.cli.figure import localize_queries, named_reports
 from sareloc.datasets import Places, load_dataset
 from sareloc.errors import ArgumentError, PhotoError
@@ -42,6 +42,7 @@ def report_command(
     store: Path | None = None,
     workers: int = 2,
     device: Device = None,
+    precision: Precision = "auto",
     title: str = "Place recognition report",
 ) -> None:
     """Write one self-contained HTML page: results, curves, training, map of errors, failures, provenance.
@@ -79,7 +80,7 @@ def report_command(
     histories = {run.resolve().name: read_history(run) for run in runs}
     matches, place_model, predicted, curves, at, pairs = None, None, None, {}, None, None
     if dataset is not None:
-        place_model = load_model(model or _finished_model(runs), device)
+        place_model = load_model(model or _finished_model(runs), device, precision)
         ranked = rank(place_model, load_dataset(dataset, root, split), store=store, workers=workers)
         matches, shown = query_matches(ranked), place_model.name
         pairs = query_inliers(matches, matches.best(inliers), device=place_model.runs_on)

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from sareloc.cli import Device
+from sareloc.cli import Device, Precision
 from sareloc.errors import ArgumentError, need
 from sareloc.localize import Search
 from sareloc.serve import Limits, Serving, make_app
@@ -34,6 +34,7 @@ def serve_command(
     min_confidence: float = 0.5,
     batch: int = 8,
     device: Device = None,
+    precision: Precision = "auto",
     access_log: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
     """Localize photos over HTTP: an API for programs, and a page for people.
@@ -87,6 +88,7 @@ def serve_command(
             limits=limits,
             min_confidence=min_confidence,
             device=device,
+            precision=precision,
             batch=batch,
         )
         hidden = app.state.service.hidden_photos()

@@ -21,6 +21,7 @@ from sareloc.maps.whitening import map_model, prepare_whitening
 from sareloc.maps.writer import MapWriter, Tally, find_new
 from sareloc.models.checkpoint import save_checkpoint
 from sareloc.models.place_model import PlaceModel
+from sareloc.models.preprocess import choose_precision
 from sareloc.photos import ImageRecord, ViewOptions
 from sareloc.photos.finding import is_url
 from sareloc.photos.track_geotags import TrackOptions
@@ -79,7 +80,8 @@ def build_map_on_cluster(
                 writer.open()  # before the workers
             checkpoint = checkpoint_of(model if writer.store is None else map_model(model, writer.store))
             keypoints = writer.stored_keypoints(tally)
-            work = Work(str(out), False, manifest, keypoints, writer.views, batch, workers)
+            precision = choose_precision(model.precision)
+            work = Work(str(out), False, manifest, keypoints, writer.views, batch, workers, precision)
             # A file with new content may have the former content of another file: these photos are added by one
             # process, in order, when the workers have finished.
             fresh = [record for name, record in rest.items() if on_server and name not in entries]

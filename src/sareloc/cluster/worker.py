@@ -26,6 +26,7 @@ from sareloc.errors import ArgumentError, PhotoError
 from sareloc.maps import MapManifest, MapPhoto
 from sareloc.maps.writer import Conflict, MapWriter, Packed, Tally, encode_new, examine, pack, split_usable
 from sareloc.models.checkpoint import load_model
+from sareloc.models.preprocess import Precision
 from sareloc.photos import Geotag, ImageRecord, ViewOptions, read_geotag_table
 from sareloc.photos.collect import collect_records, list_photos, record_with
 from sareloc.photos.decoding import TRUNCATED
@@ -62,6 +63,8 @@ class Work:
     """Images in one transaction, and on a GPU in one forward pass."""
     decoders: int
     """Processes that read images; 0: the worker itself."""
+    precision: Precision = "auto"
+    """Number format of the model on the worker; auto: the worker's device decides."""
 
 
 @dataclass
@@ -184,7 +187,7 @@ class PacketEncoder:
         with TemporaryDirectory() as folder:
             file = Path(folder) / "model.safetensors"
             file.write_bytes(checkpoint)
-            model = load_model(file, None)
+            model = load_model(file, None, work.precision)
         self._writer = MapWriter(
             work.address,
             work.manifest,

@@ -5,6 +5,7 @@ Quantization needs no calibration photos: activation ranges are measured on synt
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from threading import Lock
@@ -20,13 +21,14 @@ from sareloc.export.graph import MIN_STEP, Ranges
 from sareloc.export.onnx import INPUT, XFEAT_CHANNELS, features_onnx, xfeat_onnx
 from sareloc.models.fused import fold_norms, trace_layers
 from sareloc.models.place_model import PlaceModel, RuntimeModel
-from sareloc.models.preprocess import autocast, best_dtype, check_size
+from sareloc.models.preprocess import autocast, check_size, number_format
 
 if TYPE_CHECKING:
     from kornia.feature.xfeat import XFeatModel
 
 HEIGHT, WIDTH, IMAGES, LEAVES = 240, 320, 4, 1000
 FAST_INT8 = ("avx512_vnni", "avx_vnni", "amx_int8")  # without these, products of bytes saturate at 16 bits
+CAPABILITIES = "OPTIMIZATION_CAPABILITIES"  # OpenVINO's name for the number formats that the processor multiplies
 SIZES = 4  # image sizes for which a transformer stays compiled
 MAX_ROUNDING = 0.1  # of the output's standard deviation; 0.02 to 0.07 without outliers
 HEADROOM = 1.5  # photos hold stronger activations than the drawn images do
@@ -57,13 +59,29 @@ def has_fast_int8() -> bool:
     return any(capabilities.get(capability) for capability in FAST_INT8)
 
 
-def _compile(model: PlaceModel, *, int8: bool) -> RuntimeModel:
+def isa_limit() -> str | None:
+    """The instruction set that the environment limits oneDNN to, which computes inside OpenVINO; None: no limit."""
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or "DEFAULT"
+    return None if limit.upper() in ("ALL", "DEFAULT") else limit
+
+
+def _openvino() -> Any:
+    """The module. Raises ArgumentError under an `isa_limit`: OpenVINO ignores it elsewhere and then crashes."""
     openvino = need("openvino", "openvino")
     need("onnx", "openvino,onnx")
-    settings = _settings("bf16" if best_dtype("cpu") == torch.bfloat16 else "f32")
+    if (limit := isa_limit()) is not None:
+        raise ArgumentError(
+            f"OpenVINO crashes or computes wrong numbers under ONEDNN_MAX_CPU_ISA={limit}: unset it, or use device cpu"
+        )
+    return openvino
+
+
+def _compile(model: PlaceModel, *, int8: bool) -> RuntimeModel:
+    core = _openvino().Core()
+    wanted = number_format("cpu", model.precision) == torch.bfloat16
+    settings = _settings("bf16" if wanted and "BF16" in core.get_property("CPU", CAPABILITIES) else "f32")
     folded = fold_norms(model)
     ranges = activation_ranges(folded) if int8 else None
-    core = openvino.Core()
 
     @lru_cache(maxsize=SIZES)
     def request(size: tuple[int, int] | None) -> Any:
@@ -90,9 +108,7 @@ def xfeat_on_openvino(network: XFeatModel) -> Callable[[Tensor], tuple[Tensor, T
     In float32: rounding would move keypoints. Takes grey images (B, 1, H, W), sides multiples of 32, and returns the
     network's three outputs. Safe from several threads.
     """
-    openvino = need("openvino", "openvino")
-    need("onnx", "openvino,onnx")
-    core = openvino.Core()
+    core = _openvino().Core()
     compiled = core.compile_model(core.read_model(xfeat_onnx(network)), "CPU", _settings("f32"))
     request, lock = compiled.create_infer_request(), Lock()
 
@@ -136,7 +152,7 @@ def activation_ranges(model: PlaceModel) -> Ranges:
                 seen[n.name] = (min(0.0, HEADROOM * float(x.min())), max(0.0, top))
             return super().run_node(n)
 
-    with torch.no_grad(), autocast("cpu"):
+    with torch.no_grad(), autocast("cpu", number_format("cpu", model.precision)):
         RangeRecorder(root, graph=graph).run(model.preprocess.normalise(dead_leaves_images()))
     return seen
 
@@ -163,7 +179,7 @@ def linear_ranges(model: PlaceModel) -> Ranges:
         if isinstance(layer, nn.Linear)
     ]
     try:
-        with torch.no_grad(), autocast("cpu"):
+        with torch.no_grad(), autocast("cpu", number_format("cpu", model.precision)):
             model.backbone(model.preprocess.normalise(dead_leaves_images()))
     finally:
         for hook in hooks:

@@ -39,6 +39,7 @@ from sareloc.maps.features import NOTE as LOCAL_FEATURES
 from sareloc.maps.view_options import untagged_note
 from sareloc.maps.whitening import map_model
 from sareloc.models.place_model import PlaceModel
+from sareloc.models.preprocess import Precision
 from sareloc.photos import Image, ImageRecord, ReadImage, ViewOptions
 from sareloc.photos.views import panorama_places
 
@@ -388,15 +389,17 @@ def open_localizer(
     min_confidence: float = MIN_CONFIDENCE,
     views: ViewOptions | None = None,
     device: torch.device | str | None = None,
+    precision: Precision = "auto",
     batch: int = 8,
     workers: int = 0,
 ) -> Localizer:
     """Open a map (a file or an address) with the model that it was built with.
 
     model: a model, a checkpoint or a packaged model's name; default: the packaged model that the map was built with.
-    device: where a model that is loaded here runs; default: the GPU if there is one. For the others see `Localizer`.
+    device, precision: where a model that is loaded here runs, default: the GPU if there is one, and its number format
+    (see `load_model`); a model that is given has its own. For the others see `Localizer`.
     """
     place_map = PlaceMap(path)
     if not isinstance(model, PlaceModel):
-        model = load_map_model(place_map.manifest, place_map.path.name, model, device)
+        model = load_map_model(place_map.manifest, place_map.path.name, model, device, precision)
     return Localizer(model, place_map, search, min_confidence=min_confidence, views=views, batch=batch, workers=workers)

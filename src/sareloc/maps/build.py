@@ -31,6 +31,7 @@ from sareloc.maps.store import (
 from sareloc.maps.view_options import read_view_options
 from sareloc.maps.writer import Conflict, MapWriter, Tally, check_same
 from sareloc.models.place_model import PlaceModel
+from sareloc.models.preprocess import Precision
 from sareloc.photos import ImageRecord, ViewOptions, file_of, parse_address
 from sareloc.photos.addresses import without_fragment
 from sareloc.photos.collect import Collected, Geotags, PhotoPaths, collect_records, files_in, list_photos
@@ -212,6 +213,7 @@ def sync_map(
     batch: int = 8,
     workers: int = 0,
     device: str | None = None,
+    precision: Precision = "auto",
     allow_empty: bool = False,
     dry_run: bool = False,
     progress: bool = True,
@@ -223,7 +225,8 @@ def sync_map(
 
     Args:
         model: the one that the map was built with, or its checkpoint; default: the packaged model that the map was
-            built with. It is loaded, on `device`, only if there are photos to encode.
+            built with. It is loaded, on `device` and in `precision` (see `load_model`), only if there are photos to
+            encode.
         allow_empty: remove all photos of the map that were in a folder that does not exist or has no photos, as when
             its disk is not mounted.
         dry_run: only report what would be done; nothing is written.
@@ -238,7 +241,7 @@ def sync_map(
         if isinstance(model, PlaceModel):
             check_same(store, _manifest_with(store.manifest, model))
         collected = collect_records(photos, files, geotags, track)
-        load = cache(lambda: _load(model, store, device))
+        load = cache(lambda: _load(model, store, device, precision))
         keypoints = 0 if dry_run else read_keypoints(store) or 0
         writer = MapWriter(
             path, store.manifest, load, keypoints=keypoints, batch=batch, workers=workers, dry_run=dry_run
@@ -299,10 +302,12 @@ def _whole(photo: str) -> str:
     return photo if parse_address(photo).view is None else without_fragment(photo)
 
 
-def _load(model: PlaceModel | str | Path | None, store: MapStore, device: str | None) -> PlaceModel:
+def _load(
+    model: PlaceModel | str | Path | None, store: MapStore, device: str | None, precision: Precision
+) -> PlaceModel:
     if isinstance(model, PlaceModel):
         return model
-    loaded = load_map_model(store.manifest, store.name, model, device)
+    loaded = load_map_model(store.manifest, store.name, model, device, precision)
     check_same(store, _manifest_with(store.manifest, loaded))
     return loaded
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from sareloc.maps.maintain import MapInfo
     from sareloc.maps.place_map import PlaceMap
     from sareloc.models.place_model import PlaceModel
+    from sareloc.models.preprocess import Precision
 
 T = TypeVar("T")
 Address = str | Path
@@ -272,13 +273,17 @@ def open_or_create_store(address: Address, manifest: MapManifest) -> MapStore:
 
 
 def load_map_model(
-    manifest: MapManifest, map_name: str, model: str | Path | None = None, device: torch.device | str | None = None
+    manifest: MapManifest,
+    map_name: str,
+    model: str | Path | None = None,
+    device: torch.device | str | None = None,
+    precision: Precision = "auto",
 ) -> PlaceModel:
     """The model that a map was built with.
 
     map_name: for errors. model: a checkpoint or the name of a packaged model; default: the packaged model with the
-    map's fingerprint. device: default: the GPU if there is one. Raises MapError if no packaged model has this
-    fingerprint.
+    map's fingerprint. device: default: the GPU if there is one. precision: as for `load_model`. Raises MapError if no
+    packaged model has this fingerprint.
     """
     from sareloc.models.checkpoint import find_packaged, load_model
 
@@ -288,7 +293,7 @@ def load_map_model(
             f"map {map_name} was built by model {manifest.model!r} ({manifest.fingerprint}), which does not come with "
             "this sareloc: give its checkpoint as the model (--model)"
         )
-    return load_model(model, device)
+    return load_model(model, device, precision)
 
 
 @dataclass(frozen=True)

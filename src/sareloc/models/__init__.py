@@ -25,7 +25,7 @@ from sareloc.models.place_model import (
     make_model,
     run_on,
 )
-from sareloc.models.preprocess import Image, Preprocess, Resize, best_dtype
+from sareloc.models.preprocess import Image, Precision, Preprocess, Resize, number_format
 from sareloc.models.published import load_backbone_weights, load_published
 from sareloc.models.whitening import Whitening, fit_whitening
 
@@ -45,11 +45,11 @@ __all__ = [
     "ModelSpec",
     "NetVLAD",
     "PlaceModel",
+    "Precision",
     "Preprocess",
     "Resize",
     "RuntimeModel",
     "Whitening",
-    "best_dtype",
     "evaluating",
     "find_checkpoint",
     "find_packaged",
@@ -63,6 +63,7 @@ __all__ = [
     "make_aggregation",
     "make_backbone",
     "make_model",
+    "number_format",
     "off_the_shelf",
     "open_checkpoint",
     "read_checkpoint_manifest",

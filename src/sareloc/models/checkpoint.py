@@ -25,7 +25,7 @@ from torch import Tensor
 from sareloc.errors import ArgumentError, WeightsError
 from sareloc.files import writing
 from sareloc.models.place_model import RUNTIMES, ModelSpec, PlaceModel, fingerprint, model_from_spec, run_on
-from sareloc.models.preprocess import RUNTIME_DEVICES, find_device
+from sareloc.models.preprocess import RUNTIME_DEVICES, Precision, find_device, number_format
 from sareloc.models.published import load_published
 
 Storage = Literal["float32", "float16", "int8"]
@@ -227,7 +227,9 @@ def _check_tensors(path: Path, file: Path, wanted: Mapping[str, Tensor]) -> None
             raise WeightsError(f"{path}: tensor {name}{ROW_SCALE} must be F32 with one number for each row of {name}")
 
 
-def load_model(name_or_path: str | Path, device: torch.device | str | None = "cpu") -> PlaceModel:
+def load_model(
+    name_or_path: str | Path, device: torch.device | str | None = "cpu", precision: Precision = "auto"
+) -> PlaceModel:
     """A packaged model by its name ("default", "fast"), or a model by the path of its checkpoint or published file.
 
     A published file is recognized by its content (see `load_published`); `sareloc model convert` makes a checkpoint of
@@ -236,11 +238,16 @@ def load_model(name_or_path: str | Path, device: torch.device | str | None = "cp
     device: "cpu", "cuda", "cuda:N", "mps", or one of `RUNTIMES`, which describe faster on a CPU: "openvino",
     "openvino-int8" (see `run_on`); None: the GPU if there is one, else the CPU. Raises ArgumentError if it is unknown
     or not available on this machine.
+
+    precision: the number format in which the model computes descriptors: "float32", "bfloat16", or "auto" (see
+    `number_format`).
     """
-    if str(device) in RUNTIMES:
-        return run_on(_open(find_checkpoint(name_or_path)), str(device))
-    found = find_device(device)
-    return _open(find_checkpoint(name_or_path)).to(found)
+    runtime = str(device) if str(device) in RUNTIMES else None
+    found = find_device("cpu" if runtime else device)
+    number_format(found, precision)  # an unknown one is refused before anything is read
+    model = _open(find_checkpoint(name_or_path))
+    model.precision = precision
+    return run_on(model, runtime) if runtime else model.to(found)
 
 
 def _open(path: Path) -> PlaceModel:

@@ -18,7 +18,7 @@ from torch.nn.utils import fuse_conv_bn_eval
 from sareloc.errors import ArgumentError
 from sareloc.models.backbones import Backbone
 from sareloc.models.place_model import PlaceModel
-from sareloc.models.preprocess import best_dtype
+from sareloc.models.preprocess import number_format
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -53,7 +53,9 @@ def fold_norms(model: PlaceModel) -> PlaceModel:
     for conv, norm in convolutions_before(backbone, nn.BatchNorm2d):
         backbone.set_submodule(names[conv], fuse_conv_bn_eval(conv, norm))
         backbone.set_submodule(names[norm], nn.Identity())
-    return PlaceModel(model.preprocess, backbone, model.aggregation, model.whitening, model.name).eval()
+    return PlaceModel(
+        model.preprocess, backbone, model.aggregation, model.whitening, model.name, model.precision
+    ).eval()
 
 
 def convolutions_before(backbone: Backbone, kind: type[M]) -> list[tuple[nn.Conv2d, M]]:
@@ -141,21 +143,24 @@ class ConvRelu(nn.Conv2d):
 def fuse_relus(model: PlaceModel) -> PlaceModel:
     """A copy of the model with every ReLU after a convolution fused into it, for evaluation on CUDA.
 
-    Such convolutions are stored in `best_dtype`. All modules but the backbone are shared; returns the model itself if
-    no ReLU follows a convolution.
+    Such convolutions are stored in the number format of the model. All modules but the backbone are shared; returns the
+    model itself if no ReLU follows a convolution.
     """
     if not model.backbone.is_sequence:
         return model
     backbone = copy.deepcopy(model.backbone).eval()
     names = {module: name for name, module in backbone.named_modules()}
     pairs = convolutions_before(backbone, nn.ReLU)
+    dtype = number_format(model.device, model.precision)
     for conv, relu in pairs:
         assert conv.groups == 1
-        conv.to(best_dtype(model.device)).requires_grad_(False)
+        conv.to(dtype).requires_grad_(False)
         spare = -conv.in_channels % CHANNELS
         conv.weight = nn.Parameter(_pad_channels(conv.weight, spare), requires_grad=False)
         conv.__class__ = ConvRelu  # same weights and options, other forward
         backbone.set_submodule(names[relu], nn.Identity())
     if not pairs:
         return model
-    return PlaceModel(model.preprocess, backbone, model.aggregation, model.whitening, model.name).eval()
+    return PlaceModel(
+        model.preprocess, backbone, model.aggregation, model.whitening, model.name, model.precision
+    ).eval()

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from sareloc.errors import ArgumentError, look_up
 from sareloc.models.aggregation import Aggregation, MixVPR, Option, make_aggregation
 from sareloc.models.backbones import Backbone, make_backbone
-from sareloc.models.preprocess import Image, Preprocess, Resize, autocast
+from sareloc.models.preprocess import Image, Precision, Preprocess, Resize, autocast, number_format
 from sareloc.models.whitening import Whitening
 
 MAX_DIM = 1 << 24
@@ -109,6 +109,7 @@ class PlaceModel(nn.Module):
     """Images -> unit descriptors; descriptors of photos of one place are near each other.
 
     Preprocessing is part of the model: it takes RGB pixels and applies its own size rule and pixel statistics.
+    `precision`: the number format in which descriptors are computed (see `number_format`); checkpoints do not store it.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class PlaceModel(nn.Module):
         aggregation: Aggregation,
         whitening: Whitening | None = None,
         name: str | None = None,
+        precision: Precision = "auto",
     ) -> None:
         super().__init__()
         if backbone.channels != aggregation.channels:
@@ -135,6 +137,7 @@ class PlaceModel(nn.Module):
         self.aggregation = aggregation
         self.whitening = whitening
         self.name = name or f"{backbone.name}-{aggregation.name}"
+        self.precision: Precision = precision
 
     @property
     def dim(self) -> int:
@@ -194,14 +197,14 @@ class PlaceModel(nn.Module):
         *,
         dim: int | None = None,
         batch: int = 8,
-        precision: torch.dtype | None = None,
+        precision: Precision | None = None,
     ) -> Tensor:
         """Descriptors (N, dim) of N images: float32 unit rows on the CPU, in the images' order, without gradients.
 
         `images`: a sequence of uint8 arrays (H, W, 3) or PIL images of any sizes from 64 px up, resized to the model's
         size, or a uint8 tensor (N, 3, H, W), not resized. At most `batch` images are processed at a time; images of
-        equal size share a batch. `precision`: the number format of the convolutions; default: bfloat16 where the
-        device is fast in it (`best_dtype`); torch.float32: torch's float32 (TF32 on CUDA, unless disabled).
+        equal size share a batch. `precision`: the number format of the backbone, see `number_format`; default: the
+        model's own.
         """
         found = torch.empty(len(images), self.dim if dim is None else dim)
         with evaluating(self, precision):
@@ -242,12 +245,16 @@ def fingerprint(spec: ModelSpec, weights: Mapping[str, Tensor]) -> str:
 
 
 @contextmanager
-def evaluating(model: PlaceModel, precision: torch.dtype | None = None) -> Iterator[None]:
-    """No gradients, evaluation mode, fast convolutions; afterwards every module has its former mode."""
+def evaluating(model: PlaceModel, precision: Precision | None = None) -> Iterator[None]:
+    """No gradients, evaluation mode, convolutions in `precision`; afterwards every module has its former mode.
+
+    precision: default: the model's own.
+    """
+    dtype = number_format(model.device, precision or model.precision)
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
-        with torch.no_grad(), autocast(model.device, precision):
+        with torch.no_grad(), autocast(model.device, dtype):
             yield
     finally:
         for module, training in modes:
@@ -308,9 +315,9 @@ def model_from_spec(spec: ModelSpec) -> PlaceModel:
 def run_on(model: PlaceModel, runtime: str) -> RuntimeModel:
     """The same model with `encode` computed by another runtime; for describing, not for training.
 
-    "openvino": the backbone by OpenVINO (extra `openvino`), in bfloat16 where the processor is fast in it.
-    "openvino-int8": in 8-bit integers, on processors with VNNI. Descriptors differ from torch's by less than those of
-    two photos of one place do, so that the fingerprint and all maps stay valid.
+    "openvino": the backbone by OpenVINO (extra `openvino`), in the model's `precision` as it is now; in float32 where
+    OpenVINO cannot multiply bfloat16. "openvino-int8": in 8-bit integers, on processors with VNNI. Descriptors differ
+    from torch's by less than those of two photos of one place do, so that the fingerprint and all maps stay valid.
     """
     module, function = look_up(RUNTIMES, runtime, "runtime").split(":")
     made: RuntimeModel = getattr(import_module(module), function)(model)
@@ -327,7 +334,7 @@ def with_whitening(model: PlaceModel, whitening: Whitening) -> PlaceModel:
     if model.dim != len(whitening.mean):
         raise ArgumentError(f"{model.name} has {model.dim} dimensions, the whitening is of {len(whitening.mean)}")
     whitening = whitening.to(model.device)
-    whitened = PlaceModel(model.preprocess, model.backbone, model.aggregation, whitening, model.name)
+    whitened = PlaceModel(model.preprocess, model.backbone, model.aggregation, whitening, model.name, model.precision)
     whitened.train(model.training)
     if not isinstance(model, RuntimeModel):
         return whitened
@@ -339,7 +346,9 @@ class RuntimeModel(PlaceModel):
     """A model that shares the layers of another, and so its fingerprint, and computes `encode` by another runtime."""
 
     def __init__(self, model: PlaceModel, runtime: str, compute: Compute) -> None:
-        super().__init__(model.preprocess, model.backbone, model.aggregation, model.whitening, model.name)
+        super().__init__(
+            model.preprocess, model.backbone, model.aggregation, model.whitening, model.name, model.precision
+        )
         self.eval()
         self.runtime = runtime
         self.compute = compute
@@ -355,14 +364,17 @@ class RuntimeModel(PlaceModel):
         *,
         dim: int | None = None,
         batch: int = 8,
-        precision: torch.dtype | None = None,
+        precision: Precision | None = None,
     ) -> Tensor:
         """Descriptors (N, dim) of N images, as `PlaceModel.encode` returns them.
 
-        Raises ArgumentError if a `precision` is given: the runtime has its own.
+        Raises ArgumentError if a `precision` is given: the runtime has compiled one.
         """
         if precision is not None:
-            raise ArgumentError(f"{self.runtime} has its own precision, found precision={precision}: leave it out")
+            raise ArgumentError(
+                f"{self.runtime} was compiled in one precision, found precision={precision!r} for a call: give it when "
+                "the model is loaded"
+            )
         if dim is not None and not (dim == self.dim or (self.whitening is not None and 1 <= dim <= self.dim)):
             raise ArgumentError(f"{self.name} has {self.dim} dimensions, which cannot be reduced to {dim}")
         found = torch.empty(len(images), self.dim if dim is None else dim)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +25,9 @@ RUNTIME_DEVICES = ("openvino", "openvino-int8")
 DEVICES = (*TORCH_DEVICES, *RUNTIME_DEVICES)
 """All names: torch devices, and runtimes that are faster on a CPU (see `sareloc.models.run_on`)."""
 FAST_BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")  # x86 servers of 2020 and later; ARM
+Precision = Literal["auto", "float32", "bfloat16"]
+"""Number format of the convolutions and linear layers of a backbone; auto: see `number_format`."""
+PRECISION_VARIABLE = "SARELOC_PRECISION"
 
 
 def find_device(name: str | torch.device | None, known: tuple[str, ...] = DEVICES) -> torch.device:
@@ -47,11 +52,27 @@ def find_device(name: str | torch.device | None, known: tuple[str, ...] = DEVICE
     return device
 
 
-def best_dtype(device: torch.device | str) -> torch.dtype:
-    """The number format for convolutions on this device: bfloat16 if the hardware multiplies it, else float32.
+def choose_precision(precision: str = "auto") -> Precision:
+    """The precision of this name; auto: that of the environment variable SARELOC_PRECISION, auto if it is not set.
 
-    Emulated bfloat16 is slower than float32 and does not count.
+    Raises ArgumentError, which lists the known ones, if either name is unknown.
     """
+    default = os.environ.get(PRECISION_VARIABLE) or "auto"
+    for where, name in (("precision", precision), (PRECISION_VARIABLE, default)):
+        if name not in get_args(Precision):
+            raise ArgumentError(f"unknown {where} {name!r}: known are {', '.join(get_args(Precision))}")
+    return cast(Precision, default if precision == "auto" else precision)
+
+
+def number_format(device: torch.device | str, precision: Precision = "auto") -> torch.dtype:
+    """The number format in which backbones compute on this device: the one place that decides it.
+
+    "float32": torch's float32 (TF32 on CUDA, unless disabled). "bfloat16": also where it is emulated, and slow. "auto":
+    see `choose_precision`; if that is auto too, bfloat16 if the hardware multiplies it, else float32.
+    """
+    chosen = choose_precision(precision)
+    if chosen != "auto":
+        return torch.float32 if chosen == "float32" else torch.bfloat16
     kind = torch.device(device).type
     if kind == "cuda":
         # compute capability 8.0, Ampere, brought bfloat16 to the hardware
@@ -63,9 +84,8 @@ def best_dtype(device: torch.device | str) -> torch.dtype:
     return torch.float32
 
 
-def autocast(device: torch.device | str, dtype: torch.dtype | None = None) -> torch.autocast:
-    """Convolve in `dtype` inside this context; default: `best_dtype(device)`; float32: no change."""
-    dtype = best_dtype(device) if dtype is None else dtype
+def autocast(device: torch.device | str, dtype: torch.dtype) -> torch.autocast:
+    """Convolve in `dtype` inside this context; float32: no change."""
     mixed = dtype != torch.float32
     return torch.autocast(torch.device(device).type, dtype=dtype if mixed else None, enabled=mixed)
 

@@ -40,8 +40,8 @@ FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "TIFF")  # no others: each decoder add
 HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
 DRAFT_GAP = 2  # a JPEG is decoded at 1/2, 1/4 or 1/8 if that leaves at least twice the target size
 LEAST_DECODED_PX = 960
-"""... and at least so many pixels on its longer side: enough for local features (twice 480 px), so that the pixels of an
-image do not depend on what else is read with it."""
+"""... and at least so many pixels on its longer side: enough for local features (twice 480 px), so that the pixels of
+an image do not depend on what else is read with it."""
 REDUCING_GAP = 3.0  # beyond 6 times the target size a box filter is applied first; Pillow calls 3 indistinguishable
 JPEGS = ("JPEG", "MPO")
 PNG_EXIF = (b"eXIf", b"Raw profile type exif")

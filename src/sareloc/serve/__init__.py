@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sareloc.errors import need
 from sareloc.localize import MIN_CONFIDENCE, Localizer, Search
-from sareloc.models import PlaceModel
+from sareloc.models import PlaceModel, Precision
 from sareloc.serve.config import Limits, Serving
 
 if TYPE_CHECKING:
@@ -27,12 +27,13 @@ def make_app(
     limits: Limits | None = None,
     min_confidence: float = MIN_CONFIDENCE,
     device: torch.device | str | None = None,
+    precision: Precision = "auto",
     batch: int = 8,
 ) -> FastAPI:
     """The service as an ASGI app, for uvicorn or another server.
 
     place_map: the path or address of a map, which may be empty, or a localizer. model, search, min_confidence, device,
-    batch: as in `open_localizer`; ignored for a localizer, which has its own.
+    precision, batch: as in `open_localizer`; ignored for a localizer, which has its own.
     """
     for module in ("fastapi", "python_multipart", "prometheus_client"):
         need(module, "serve")
@@ -42,5 +43,5 @@ def make_app(
     if isinstance(place_map, Localizer):
         live, batch = LiveMap(place_map.model, place_map.place_map, place_map), place_map.encoder.batch
     else:
-        live = open_live_map(place_map, model, search, min_confidence, device, batch)
+        live = open_live_map(place_map, model, search, min_confidence, device, precision, batch)
     return build_app(live, batch, serving or Serving(), limits or Limits())

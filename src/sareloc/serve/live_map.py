@@ -12,7 +12,7 @@ import torch
 from sareloc.geometry import InlierPairs
 from sareloc.localize import Fix, Localizer, Search, open_localizer
 from sareloc.maps import Area, PlaceMap, load_map_model, map_backend, open_store
-from sareloc.models import PlaceModel
+from sareloc.models import PlaceModel, Precision
 from sareloc.photos import ReadImage
 
 EMPTY = Fix(None, None, 0.0, (), "this map holds no photos yet")
@@ -104,6 +104,7 @@ def open_live_map(
     search: Search | None,
     min_confidence: float,
     device: torch.device | str | None,
+    precision: Precision,
     batch: int,
 ) -> LiveMap:
     """Open a map with its model, as `open_localizer` does; the map may be empty."""
@@ -111,10 +112,12 @@ def open_live_map(
         manifest = store.manifest
         empty = not store.count()
     if not empty:
-        localizer = open_localizer(path, model, search, min_confidence=min_confidence, device=device, batch=batch)
+        localizer = open_localizer(
+            path, model, search, min_confidence=min_confidence, device=device, precision=precision, batch=batch
+        )
         return LiveMap(localizer.model, localizer.place_map, localizer)
     place_map = PlaceMap(path)
     if not isinstance(model, PlaceModel):
-        model = load_map_model(manifest, place_map.path.name, model, device)
+        model = load_map_model(manifest, place_map.path.name, model, device, precision)
     place_map.check_model(model)
     return LiveMap(model, place_map, None, search=search, min_confidence=min_confidence, batch=batch)

@@ -22,7 +22,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from sareloc.errors import ArgumentError, look_up
 from sareloc.losses import LOSSES, loss_options
-from sareloc.models.preprocess import MIN_SIDE_PX
+from sareloc.models.preprocess import MIN_SIDE_PX, Precision
 
 GEO_CLASSIFICATION = "geo-classification"
 LOSS_OPTIONS = {"kernel": "kernel", "kernel_width": "width", "margin": "margin"}
@@ -104,8 +104,9 @@ class TrainingConfig:
     keep: Literal["auto", "features", "pixels", "nothing"] = "auto"
     """What is kept in memory: features of the frozen layers, decoded pixels, or nothing (photos are decoded when they
     are needed). auto: the first of these that fits."""
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Floating-point type of the convolutions; auto: bfloat16 where the device supports it."""
+    precision: Precision = "auto"
+    """Number format of the convolutions; auto: that of the environment variable SARELOC_PRECISION if it is set, else
+    bfloat16 where the device is fast in it."""
     compile: bool = False
     """Compile the trained layers with torch.compile."""
     workers: int = 0

@@ -30,7 +30,7 @@ from sareloc.loading import read_images
 from sareloc.models import PlaceModel, Preprocess, Whitening, init_netvlad, make_model
 from sareloc.models.checkpoint import save_checkpoint
 from sareloc.models.netvlad_init import INIT_PHOTOS
-from sareloc.models.preprocess import Image, best_dtype
+from sareloc.models.preprocess import Image, number_format
 from sareloc.models.published import load_backbone_weights
 from sareloc.training.config import TrainingConfig
 from sareloc.training.data import TrainingSet, open_datasets
@@ -139,7 +139,7 @@ def train(
     device = local_device()
     group = join_process_group(device)
     progress = progress and group.is_main
-    dtype = best_dtype(device) if config.precision == "auto" else getattr(torch, config.precision)
+    dtype = number_format(device, config.precision)
     folder, state = RunFolder(Path(out)) if out is not None else None, None
     if folder:
         folder.prepare(resume=resume)
