@@ -58,36 +58,11 @@ def counting_encode(model: PlaceModel, monkeypatch: pytest.MonkeyPatch) -> list[
 @pytest.mark.parametrize("workers", [0, 1])
 def test_every_photo_is_described_whatever_its_size(model: PlaceModel, tmp_path: Path, workers: int) -> None:
     paths = write_photos(tmp_path, [(64, 80), (80, 64), (64, 80), (70, 70), (64, 80), (80, 64), (64, 80)])
-<<<<<<< HEAD:tests/encode/test_descriptors.py
     found = describe(model, paths, batch=2, workers=workers)
     assert not found.failures
     assert found.vectors.dtype == np.float32
     np.testing.assert_allclose(found.vectors, one_by_one(model, paths), atol=2e-3)
     np.testing.assert_allclose(np.linalg.norm(found.vectors, axis=1), 1, rtol=1e-5)
-=======
-    parts = list(describe(model, paths, batch=2, workers=workers))
-    rows = np.concatenate([part.rows for part in parts])
-    assert sorted(rows.tolist()) == list(range(len(paths)))
-    assert not any(part.errors for part in parts)
-    found = np.concatenate([part.descriptors for part in parts])[np.argsort(rows)]
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, one_by_one(model, paths), atol=ROUNDING)
-    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-5)
-
-
-def test_equal_sizes_share_a_batch(model: PlaceModel, tmp_path: Path) -> None:
-    paths = write_photos(tmp_path, [(64, 80), (80, 64)] * 4)
-    assert [len(part.rows) for part in describe(model, paths, batch=4)] == [4, 4]
-
-
-def test_few_images_are_held_however_many_sizes_there_are(model: PlaceModel, tmp_path: Path) -> None:
-    paths = WatchedPaths(write_photos(tmp_path, [(64 + i, 64) for i in range(30)]))
-    done = 0
-    for part in describe(model, paths, batch=2):
-        assert paths.taken - done <= WINDOW_BATCHES * 2
-        done += len(part.rows)
-    assert done == 30
->>>>>>> main:tests/describe/test_descriptors.py
 
 
 def test_bad_photos_are_listed_and_stop_nothing(model: PlaceModel, tmp_path: Path) -> None:
@@ -162,12 +137,7 @@ def test_a_folder_killed_before_its_manifest_begins_anew(model: PlaceModel, tmp_
     describe(model, paths, store=store)
     (store / "manifest.json").unlink()
     np.save(store / "vectors.npy", np.zeros((7, 7)))
-<<<<<<< HEAD:tests/encode/test_descriptors.py
     np.testing.assert_array_equal(describe(model, paths, store=store).vectors, describe(model, paths).vectors)
-=======
-    anew, expected = describe_all(model, paths, store=store).vectors, describe_all(model, paths).vectors
-    np.testing.assert_allclose(anew, expected, atol=ROUNDING)
->>>>>>> main:tests/describe/test_descriptors.py
 
 
 def test_a_photo_that_changed_or_failed_is_described_again(
@@ -206,11 +176,7 @@ def test_a_photo_that_goes_away_and_comes_back(model: PlaceModel, tmp_path: Path
     assert list(found.failures) == [1]
     assert found.vectors.any(axis=1).tolist() == [True, False]
     away.rename(paths[1])
-<<<<<<< HEAD:tests/encode/test_descriptors.py
     np.testing.assert_allclose(describe(model, paths, store=tmp_path / "store").vectors, first, atol=2e-3)
-=======
-    np.testing.assert_allclose(describe_all(model, paths, store=tmp_path / "store").vectors, first, atol=ROUNDING)
->>>>>>> main:tests/describe/test_descriptors.py
 
 
 def test_a_store_of_another_model_or_list_is_refused(model: PlaceModel, tmp_path: Path) -> None:
