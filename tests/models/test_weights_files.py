@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _codecs
 import argparse
 import pickle
 import subprocess
@@ -143,19 +142,10 @@ class Calls:
         return self.call
 
 
-def doubled(times: int) -> Any:
-    """Bytes that are written in hexadecimal again and again, each time twice as long."""
-    found: Any = b"0123456789abcdef"
-    for _ in range(times):
-        found = Calls(_codecs.encode, found, "hex")
-    return found
-
-
 @pytest.mark.parametrize("zipped", [True, False])
 @pytest.mark.parametrize(
     ("extra", "word"),
     [
-        (doubled(26), "hex"),
         (Calls(bytearray, 10**9), "bytearray"),
         (
             Calls(
@@ -168,7 +158,7 @@ def doubled(times: int) -> Any:
             "_rebuild_device_tensor_from_cpu_tensor",
         ),
     ],
-    ids=["codec", "bytes", "copy"],
+    ids=["bytes", "copy"],
 )
 def test_a_small_file_that_would_compute_gigabytes_is_refused(
     extra: Any, word: str, zipped: bool, tmp_path: Path
