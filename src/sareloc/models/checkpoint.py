@@ -92,7 +92,7 @@ SINGLE_FILE, OLD = ".safetensors", ".old"
 STORED_FLOATS, STORED_COUNTS = ("F64", "F32", "F16", "BF16", "I8"), ("I64",)  # safetensors' names of types
 NUMBERS_AT_A_TIME = 1 << 22  # of a tensor while its fingerprint is computed
 MAX_JSON = 1 << 22  # bytes
-MAX_QUOTED = 500  # characters
+MAX_QUOTED = 300  # characters
 PICKLES = (".pth", ".pt", ".tar", ".ckpt", ".pkl", ".pickle", ".bin")
 
 PACKAGED = {name: Path(__file__).parents[1] / "weights" / f"{name}{SINGLE_FILE}" for name in ("default", "fast")}
@@ -324,10 +324,12 @@ def read_checkpoint_manifest(path: str | Path) -> CheckpointManifest:
     try:
         about = _read_description(path)
         if about.get("format") != FORMAT:
-            raise WeightsError(f"{path} is not a checkpoint: its format is {about.get('format')!r}, not {FORMAT!r}")
+            raise WeightsError(
+                f"{path} is not a checkpoint: its format is {_brief(about.get('format'))!r}, not {FORMAT!r}"
+            )
         if about["version"] > VERSION:
             raise WeightsError(
-                f"{path} has format version {about['version']}, this version of sareloc reads up to {VERSION}: "
+                f"{path} has format version {_brief(about['version'])}, this version of sareloc reads up to {VERSION}: "
                 f"pip install --upgrade sareloc"
             )
         if not all(isinstance(about[field], str) for field in ("storage", "fingerprint")):
