@@ -1,6 +1,7 @@
 """Weights files that attack: each is to be refused by one of our errors, within seconds and with little memory.
 
-`hostile_files` writes them one after the other, kind by kind; those of many megabytes only if they are asked for.
+`hostile_files` writes them one after the other, kind by kind; those of many megabytes only if they are asked for, and
+deletes these after their case.
 """
 
 from __future__ import annotations
@@ -50,8 +51,10 @@ def written(folder: Path, suffix: str, contents: Mapping[str, bytes | Large], la
     """Cases of published weights with these contents."""
     for number, (name, content) in enumerate(contents.items()):
         if isinstance(content, bytes) or large:
-            made = content if isinstance(content, bytes) else content()
-            yield name, published(folder / f"{suffix[1:]} {number}{suffix}", made)
+            path = folder / f"{suffix[1:]} {number}{suffix}"
+            yield name, published(path, content if isinstance(content, bytes) else content())
+            yield f"{name}, as a model", lambda path=path: load_model(path)
+            path.unlink()
 
 
 def saved(record: Any, legacy: bool = False) -> bytes:
@@ -129,6 +132,7 @@ def _zips(folder: Path, large: bool) -> Iterator[Case]:
     end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 0xFFFF, 0xFFFF, many * len(listed), 4, 0)
     if large:
         yield "2,000,000 entries", published(folder / "j.pth", b"PK\x03\x04" + listed * many + end)
+        (folder / "j.pth").unlink()
     data = bytearray(good)
     at = data.rindex(b"PK\x05\x06")
     data[at + 12 : at + 20] = b"\xff" * 8
@@ -378,6 +382,8 @@ def _names(folder: Path, large: bool) -> Iterator[Case]:
             path = folder / f"{number}.safetensors"
             save_file(state, path)
             yield f"{name}, safetensors", published(path)
+            for written_file in folder.glob(f"{number}.*"):
+                written_file.unlink()
     empty = folder / "backbone.safetensors"
     save_file({"encoder.layer.0.attention.attention.query.weight": torch.zeros(())}, empty)
     yield "backbone of nothing", lambda: load_backbone_weights(make_backbone("dinov2-s"), empty)
@@ -452,8 +458,6 @@ def _safetensors(folder: Path, large: bool) -> Iterator[Case]:
         ),
     }
     yield from written(folder, ".safetensors", cases, large)
-    for path in sorted(folder.iterdir()):
-        yield f"{path.name} as a model", lambda path=path: load_model(path)
 
 
 # -- our own checkpoints -----------------------------------------------------------------------------------------------
@@ -648,6 +652,7 @@ def _matlab(folder: Path, large: bool) -> Iterator[Case]:
             net = struct_of({"layers": given if isinstance(given, bytes) else given()}, "net")
             yield name, published(folder / f"{number}.mat", start + net)
             yield f"{name}, compressed", published(folder / f"{number} packed.mat", start + packed(net))
+            (folder / f"{number}.mat").unlink()
     other = array(7, (1, 1), element(7, bytes(4)), "other")
     many: dict[str, bytes | Large] = {
         "10,000,000 variables": lambda: start + struct.pack("<2I", 1, 0) * 10_000_000,
