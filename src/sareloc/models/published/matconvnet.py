@@ -166,7 +166,7 @@ class _Reader:
             end = file.tell() + size
             stream: BinaryIO = file
             if kind == COMPRESSED:
-                stream = io.BufferedReader(_Decompressed(file, size, self._limit), BUFFER)  # type: ignore[assignment]
+                stream = io.BufferedReader(_Decompressed(file, size, self._limit), BUFFER)
                 kind, size = self._read_tag(_read(stream, 8))
             if kind == MATRIX:
                 name, value = self._read_array(stream, _Remaining(size), wanted=wanted)

@@ -277,6 +277,7 @@ def _unpickle(stream: BinaryIO, seen: dict[str, StoredNumbers]) -> Any:
     marks: list[int] = []
     memo: dict[int, Any] = {}
     steps = 0
+    argument: Any
     for step, argument, _ in pickletools.genops(stream):
         kind = step.name
         steps += 1

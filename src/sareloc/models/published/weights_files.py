@@ -199,7 +199,9 @@ def check_fit(module: nn.Module, tensors: Mapping[str, Tensor], source: str | Pa
 
 def is_finite(tensor: Tensor) -> bool:
     """Whether all numbers are finite; in parts, since a tensor can be as large as its file."""
-    return tensor.is_meta or all(bool(part.isfinite().all()) for part in tensor.flatten().split(NUMBERS_AT_A_TIME))
+    return tensor.is_meta or all(
+        bool(part.isfinite().all()) for part in torch.split(tensor.flatten(), NUMBERS_AT_A_TIME)
+    )
 
 
 def float_tensor(tensors: Mapping[str, Tensor], name: str, source: str | Path, dims: int) -> Tensor:
