@@ -195,6 +195,8 @@ def _pickles(folder: Path, large: bool) -> Iterator[Case]:
         yield f"object, {end}", published(folder / f"object.{end}", saved({"a": Calls(os.getcwd)}, legacy))
         yield f"numpy, {end}", published(folder / f"numpy.{end}", saved({"a": Calls(np.zeros, 10**9)}, legacy))
     bomb = b")" + b"".join(b"q\x01h\x01h\x01\x87" for _ in range(60))
+    system = {"protocol_version": 1001, "little_endian": True, "type_sizes": {}}
+    legacy = b"".join(pickle.dumps(value, 2) for value in (0x1950A86A20F9469CFC6C, 1001, system))
     contents: dict[str, bytes | Large] = {
         "a million lists": pickled(b"(" + b"]" * 900_000 + b"t"),
         "a million marks": pickled(b"(" * 900_000),
@@ -204,6 +206,11 @@ def _pickles(folder: Path, large: bool) -> Iterator[Case]:
         "15 MB of text": lambda: pickled(text("\U0001f600" * 3_700_000)),
         "lists in lists": pickled(b"]" * 150_000 + b"a" * 149_999),
         "hash bomb": pickled(b"}" + bomb + b"K\x01s"),
+        "names of nested tuples": pickled(bomb + b"q\x02h\x02\x93"),
+        "names of 1 MB": pickled(text("a" * 10**6) + b"q\x02" + b"h\x02h\x02\x93" * 20_000),
+        "key of 1 MB": pickled(b"}" + text("a" * 10**6) + b"K\x01s"),
+        "legacy keys of nested tuples": legacy + pickle.dumps({}, 2) + b"\x80\x02]" + bomb + b"a.",
+        "legacy keys of 1 MB": legacy + pickle.dumps({}, 2) + pickle.dumps(["a" * 10**6], 2),
     }
     yield from written(folder, ".pth", contents, large)
     prime = (1 << 61) - 1
@@ -389,6 +396,8 @@ def _names(folder: Path, large: bool) -> Iterator[Case]:
     yield "backbone of nothing", lambda: load_backbone_weights(make_backbone("dinov2-s"), empty)
     if large:
         vit = shapes_of("dinov2-g")
+        slices = dict(zip((f"encoder.{n}.weight" for n in range(9000)), torch.zeros(9000, 1100), strict=True))
+        yield "9,000 slices of 40 MB", published(folder / "slices.pth", saved(slices))
         yield "4 GB of tensors that share 50 MB", published(folder / "shared.pth", shared(vit))
         transposed = torch.zeros(4096, 1536).T
         state = {name: transposed for name in vit if name.endswith("qkv.weight")}

@@ -26,6 +26,7 @@ MAX_PICKLE = 1 << 24  # bytes; that of a large network with its optimizer has 1 
 MAX_STEPS = 400_000  # of a pickle; such a network needs 80,000
 MAX_ENTRIES = 20_000  # of a zip archive: one for each tensor
 MAX_DIMS, MAX_NUMBERS = 8, 1 << 40  # of a tensor
+MAX_NAME = 300  # characters
 MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of a file from before torch 1.6
 END, END64, LOCATOR64, LISTED, LOCAL = "<4s4H2LH", "<4sQ2H2L4Q", "<4sLQL", "<4s6H3L5H2L", "<4s5H3L2H"  # zip records
 ALLOWED = (  # callables in pickles of weights: containers, tensors and their storages, numpy numbers; none is called
@@ -112,8 +113,9 @@ class TorchFile:
                 f"{self.path}: its {len(tensors)} tensors are larger than the file; the largest is {largest} of shape "
                 f"{tensors[largest].shape}"
             )
+        needed = {t.numbers: name for name, t in tensors.items() if t.nbytes}  # tensors can share a storage
         with self.path.open("rb") as file:
-            storages = {t.numbers: self._read(file, t.numbers, name) for name, t in tensors.items() if t.nbytes}
+            storages = {numbers: self._read(file, numbers, name) for numbers, name in needed.items()}
         return {name: _view(t, storages[t.numbers]) if t.nbytes else _empty(t) for name, t in tensors.items()}
 
     def _read(self, file: BinaryIO, numbers: StoredNumbers, name: str) -> Tensor:
@@ -257,6 +259,8 @@ def _read_legacy(path: Path, file: BinaryIO, size: int) -> TorchFile:
         raise ValueError("its numbers are not little-endian")
     at, places = pickles.tell(), {}
     for key in keys:
+        if not isinstance(key, str) or key not in seen:
+            raise ValueError("its numbers do not fit its tensors")
         kind = seen[key]
         (count,) = _unpack(file, at, "<q")
         length = kind.count * kind.dtype.itemsize
@@ -302,11 +306,8 @@ def _unpickle(stream: BinaryIO, seen: dict[str, StoredNumbers]) -> Any:
         elif kind == "EMPTY_LIST":
             stack.append([])
         elif kind in ("GLOBAL", "STACK_GLOBAL"):
-            if kind == "STACK_GLOBAL":
-                module, attribute = stack[-2:]
-                stack[-2:] = []
-                argument = f"{module} {attribute}"
-            stack.append(_global(argument))
+            names = argument.split(" ") if kind == "GLOBAL" else [stack.pop(-2), stack.pop()]
+            stack.append(_global(names))
         elif kind == "BINPERSID":
             stack.append(_storage(stack.pop(), seen))
         elif kind in ("REDUCE", "NEWOBJ"):
@@ -348,10 +349,13 @@ def _set_items(target: Any, items: list[Any]) -> None:
                 target[f"<{type(key).__name__}>"] = Unread()
 
 
-def _global(name: str) -> Unread:
-    name = name.replace(" ", ".")
+def _global(names: list[Any]) -> Unread:
+    """A callable by the names of its module and itself."""
+    if not all(isinstance(name, str) and len(name) <= MAX_NAME for name in names):
+        raise _ForeignObjectError("Python objects")
+    name = ".".join(names)
     if not re.fullmatch(ALLOWED, name):
-        raise _ForeignObjectError(name[:100])
+        raise _ForeignObjectError(name)
     return Unread(name)
 
 

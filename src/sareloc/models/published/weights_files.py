@@ -17,7 +17,7 @@ from sareloc.models.aggregation import NetVLAD, Norm
 from sareloc.models.backbones import make_backbone
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Preprocess
-from sareloc.models.published.torch_files import MAX_DIMS, MAX_NUMBERS, StoredTensor, read_torch_file
+from sareloc.models.published.torch_files import MAX_DIMS, MAX_NAME, MAX_NUMBERS, StoredTensor, read_torch_file
 from sareloc.models.whitening import Whitening
 
 NAMES_SHOWN = 6
@@ -28,7 +28,6 @@ NUMBERS_AT_A_TIME = 1 << 20  # in double precision: 4096 x 32768 of them would t
 STATE_DICTS = ("state_dict", "model_state_dict")  # the keys under which training scripts store the tensors
 MAX_NESTED = 4  # state dicts in state dicts
 MAX_TENSORS = 10_000
-MAX_NAME = 300  # characters
 MAX_HEADER = 1 << 22  # bytes of a safetensors file's header; one tensor takes about 100
 DTYPES = {  # of weights, by safetensors' names
     "F64": torch.float64,
@@ -218,7 +217,7 @@ def float_tensor(tensors: Mapping[str, Tensor], name: str, source: str | Path, d
 
 def listed(names: Iterable[str]) -> str:
     """The first names, and how many more there are."""
-    names = list(names)
+    names = [name[:MAX_NAME] for name in names]
     more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
     return ", ".join(names[:NAMES_SHOWN]) + more
 
