@@ -437,8 +437,8 @@ def test_what_is_no_checkpoint_at_all(model: PlaceModel, tmp_path: Path) -> None
         "notes.txt": "notes.txt is not a checkpoint",
         "empty": "no spec.json",
         "bare.safetensors": "without sareloc's description",
-        "half": "no file .*half/weights.safetensors",
-        "absent": "no file .*absent",
+        "half": "no weights file .*half/weights.safetensors",
+        "absent": "no weights file .*absent",
     }.items():
         with pytest.raises(WeightsError, match=message):
             open_checkpoint(tmp_path / name)

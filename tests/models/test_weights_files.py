@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import _codecs
 import argparse
 import pickle
+import shutil
 import subprocess
 import sys
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 from safetensors.torch import save_file
+from tests.models.hostile_weights import KINDS, Calls, archive, hostile_files, parts, saved, two_directories
 from torch import Tensor
 
-from sareloc.errors import ArgumentError, WeightsError
+from sareloc.errors import ArgumentError, SarelocError, WeightsError
 from sareloc.models import Preprocess, load_backbone_weights, load_published, make_backbone
+from sareloc.models.published.weights_files import read_tensors
 
 CLASSIFIERS = {
     "vgg16": {"classifier.0.weight": (4, 9), "classifier.6.bias": (7,)},
@@ -133,29 +136,10 @@ def test_the_refusal_names_the_foreign_object(tmp_path: Path) -> None:
         load_published(tmp_path / "w.pth")
 
 
-class Calls:
-    """An object that is unpickled by calling a function with arguments."""
-
-    def __init__(self, function: Any, *arguments: Any) -> None:
-        self.call = function, arguments
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return self.call
-
-
-def doubled(times: int) -> Any:
-    """Bytes that are written in hexadecimal again and again, each time twice as long."""
-    found: Any = b"0123456789abcdef"
-    for _ in range(times):
-        found = Calls(_codecs.encode, found, "hex")
-    return found
-
-
 @pytest.mark.parametrize("zipped", [True, False])
 @pytest.mark.parametrize(
     ("extra", "word"),
     [
-        (doubled(26), "hex"),
         (Calls(bytearray, 10**9), "bytearray"),
         (
             Calls(
@@ -168,7 +152,7 @@ def doubled(times: int) -> Any:
             "_rebuild_device_tensor_from_cpu_tensor",
         ),
     ],
-    ids=["codec", "bytes", "copy"],
+    ids=["bytes", "copy"],
 )
 def test_a_small_file_that_would_compute_gigabytes_is_refused(
     extra: Any, word: str, zipped: bool, tmp_path: Path
@@ -204,6 +188,118 @@ def test_files_that_are_no_place_recognition_network_are_explained(tmp_path: Pat
         load_published(tmp_path / "list.pth")
     with pytest.raises(ArgumentError, match=r"'caffe': known are boq, cosplace, .*matconvnet, megaloc"):
         load_published(tmp_path / "vgg.pth", kind="caffe")
+
+
+# --- files that attack ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_a_hostile_file_is_refused_by_one_of_our_errors(kind: str, tmp_path: Path) -> None:
+    cases = 0
+    for name, work in hostile_files(tmp_path, [kind], large=False):
+        try:
+            work()
+            said = "opened"
+        except SarelocError as refused:
+            said = "refused" if 20 < len(str(refused)) < 4000 else f"an error of {len(str(refused))} characters"
+        except Exception as wrong:
+            said = f"{type(wrong).__name__}: {str(wrong)[:300]}"
+        assert said == "refused", name
+        cases += 1
+    assert cases >= 12
+
+
+OPEN_ALL = """
+import sys, time
+from pathlib import Path
+import h5py, torch
+from sareloc.errors import SarelocError
+from tests.models.hostile_weights import hostile_files
+status = Path("/proc/self/status")
+field = lambda name: int(status.read_text().partition(name + ":")[2].split()[0]) / 1000
+torch.set_num_threads(1)
+for name, work in hostile_files(Path(sys.argv[1]), [sys.argv[2]]):
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
+    before, start = field("VmRSS"), time.process_time()
+    try:
+        work()
+        said = "opened"
+    except SarelocError:
+        said = "refused"
+    except Exception as wrong:
+        said = type(wrong).__name__
+    print(f"{name}\\t{said}\\t{time.process_time() - start:.1f}\\t{field('VmHWM') - before:.0f}")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_hostile_files_of_up_to_100_mb_take_little_memory_and_time(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip("no /proc to read the memory from")
+    run = [sys.executable, "-W", "ignore", "-c", OPEN_ALL, str(tmp_path), kind]
+    done = subprocess.run(run, capture_output=True, text=True, check=True, timeout=600)
+    shutil.rmtree(tmp_path)  # a gigabyte
+    for line in done.stdout.splitlines():
+        _, said, seconds, megabytes = line.split("\t")
+        assert said == "refused", line
+        assert float(megabytes) < 300, line
+        assert float(seconds) < 10, line  # of one processor; 2 are meant
+
+
+def test_the_directory_that_is_checked_is_the_one_that_is_read(tmp_path: Path) -> None:
+    """Of two zip directories Python reads one and torch the other: a check of one says nothing about the other."""
+    shown, hidden = archive(parts(saved({"a": torch.zeros(3)}))), archive(parts(saved({"b": torch.ones(3)})))
+    content = two_directories(shown, hidden)
+    (tmp_path / "w.pth").write_bytes(content)
+    assert parts(content) == parts(shown)
+    assert list(torch.load(tmp_path / "w.pth", weights_only=True)) == ["b"]
+    with pytest.raises(WeightsError, match=r"directory of its zip archive"):
+        read_tensors(tmp_path / "w.pth")
+
+
+def test_numbers_and_forms_of_torch_files_are_read_as_torch_reads_them(tmp_path: Path) -> None:
+    whole = torch.randn(6, 5, generator=torch.Generator().manual_seed(1))
+    state = OrderedDict(
+        {
+            "plain": whole,
+            "slice": whole[2:4, 1:],
+            "transposed": whole.T.clone().T,
+            "half": whole.half(),
+            "bfloat16": whole.bfloat16(),
+            "double": whole.double(),
+            "number": torch.tensor(3.5),
+            "counter": torch.tensor(7),
+            "bytes": torch.arange(5, dtype=torch.uint8),
+            "parameter": torch.nn.Parameter(whole + 1),
+            "empty": torch.zeros(0, 4),
+        }
+    )
+    beside = {
+        "state_dict": state,
+        "recalls": np.ones(3),
+        "best": np.float64(1),
+        "epoch": 3,
+        "lr": {0: [1e-3], (1, 2): {4}},
+    }
+    for number, (record, options) in enumerate(
+        [
+            (state, {}),
+            (beside, {}),
+            (beside, {"_use_new_zipfile_serialization": False}),
+            (beside, {"pickle_protocol": 4}),
+            ({"model_state_dict": {f"module.{name}": value for name, value in state.items()}}, {}),
+        ]
+    ):
+        path = tmp_path / f"{number}.pth"
+        torch.save(record, path, **options)
+        found = read_tensors(path)
+        assert list(found) == list(state)
+        for name, value in state.items():
+            assert found[name].dtype == value.dtype
+            assert torch.equal(found[name], value), name
+            assert found[name].is_contiguous()
 
 
 # --- the real weights and real photos -------------------------------------------------------------------------------

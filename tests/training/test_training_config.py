@@ -73,6 +73,18 @@ def test_the_papers_values_are_the_defaults() -> None:
     assert (config.refresh_every, config.halve_every, config.epochs, config.reduction) == (1000, 5, 30, "pairs")
 
 
+def test_geo_classification_has_the_papers_learning_rate_for_pitts250k() -> None:
+    """The paper trains it, and no other loss, on Pitts250k-train, with a learning rate of 0.0001."""
+    assert recipe("geo-classification").lr == 0.0001
+    assert recipe("geo-classification", lr=0.01).lr == 0.01
+    assert all(recipe(name).lr == 0.001 for name in RECIPES if name != "geo-classification")
+
+
+def test_an_unknown_loss_lists_all_that_can_be_trained() -> None:
+    with pytest.raises(ArgumentError, match=r"unknown loss 'sare': known are .*geo-classification.*sare-ind"):
+        TrainingConfig(loss="sare")
+
+
 def test_only_the_triplet_prunes_by_its_margin() -> None:
     assert recipe("netvlad").mining_margin == 0.1
     assert recipe("netvlad", margin=0.3).mining_margin == 0.3

@@ -67,7 +67,7 @@ def lifted(query: Tensor, positive: Tensor, negatives: Tensor, *, margin: float 
     """Negatives should be beyond a margin from query and positive (lifted structure, Oh Song 2016, eq. 4, smooth).
 
     `max(0, J)^2 / 2` with `J = log(sum_n exp(m - d(q,n)) + sum_n exp(m - d(p,n))) + d(q,p)`. The paper states no m;
-    1 is common. Tuples with J < 0 have no gradient.
+    the authors' code has 1, and the first sum alone. Tuples with J < 0 have no gradient.
     """
     margin = _checked_margin(margin)
     query, positive, negatives = as_tuples(query, positive, negatives)

@@ -9,24 +9,33 @@ from __future__ import annotations
 
 import glob
 import json
+import math
 import os
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from sareloc.errors import ArgumentError, WeightsError
 from sareloc.files import writing
-from sareloc.models.place_model import RUNTIMES, ModelSpec, PlaceModel, fingerprint, model_from_spec, run_on
+from sareloc.models.place_model import (
+    RUNTIMES,
+    ModelSpec,
+    PlaceModel,
+    fingerprint,
+    fingerprint_of_parts,
+    model_from_spec,
+    run_on,
+)
 from sareloc.models.preprocess import RUNTIME_DEVICES, Precision, find_device, number_format
 from sareloc.models.published import load_published
+from sareloc.models.published.weights_files import existing_file, listed, open_safetensors
 
 Storage = Literal["float32", "float16", "int8"]
 ROW_SCALE = "#row-scale"  # marks the scales of an int8 tensor; no parameter's name has a "#"
@@ -81,6 +90,9 @@ VERSION = 1
 SPEC, WEIGHTS, TRAINING = "spec.json", "weights.safetensors", "training.json"
 SINGLE_FILE, OLD = ".safetensors", ".old"
 STORED_FLOATS, STORED_COUNTS = ("F64", "F32", "F16", "BF16", "I8"), ("I64",)  # safetensors' names of types
+NUMBERS_AT_A_TIME = 1 << 20  # of a tensor while its fingerprint is computed
+MAX_JSON = 1 << 22  # bytes
+MAX_QUOTED = 300  # characters
 PICKLES = (".pth", ".pt", ".tar", ".ckpt", ".pkl", ".pickle", ".bin")
 
 PACKAGED = {name: Path(__file__).parents[1] / "weights" / f"{name}{SINGLE_FILE}" for name in ("default", "fast")}
@@ -187,36 +199,48 @@ def open_checkpoint(path: str | Path) -> PlaceModel:
     _refuse_unsafe(file)
     try:
         model = model_from_spec(manifest.spec)
-        _check_tensors(path, file, model.state_dict())
-        weights = unpack_weights(load_file(file))
-    except SafetensorError as wrong:
-        raise WeightsError(f"{file} is damaged or truncated ({wrong}): get the checkpoint again") from wrong
     except ArgumentError as wrong:
         raise WeightsError(
-            f"{path} describes a model that this version of sareloc does not support: {wrong}"
+            f"{path} describes a model that this version of sareloc does not support: {_brief(wrong)}"
         ) from wrong
-    model = model.to_empty(device="cpu")
-    model.load_state_dict(weights)
-    if (found := model.fingerprint()) != manifest.fingerprint:
-        raise WeightsError(
-            f"{path} is damaged: expected a model of fingerprint {manifest.fingerprint}, found {found}; "
-            f"get the checkpoint again"
-        )
+    with open_safetensors(file) as opened:
+        _check_tensors(path, opened, model.state_dict())
+        wanted = sorted((name, tuple(tensor.shape)) for name, tensor in model.state_dict().items())
+        parts = ((name, shape, _parts(opened, name, shape)) for name, shape in wanted)
+        if (found := fingerprint_of_parts(model.spec(), parts)) != manifest.fingerprint:
+            raise WeightsError(
+                f"{path} is damaged: expected a model of fingerprint {manifest.fingerprint[:16]!r}, found {found!r}; "
+                f"get the checkpoint again"
+            )
+        model = model.to_empty(device="cpu")
+        model.load_state_dict(unpack_weights({name: opened.get_tensor(name) for name in opened.keys()}))  # noqa: SIM118
     return model
 
 
-def _check_tensors(path: Path, file: Path, wanted: Mapping[str, Tensor]) -> None:
+def _parts(opened: Any, name: str, shape: tuple[int, ...]) -> Iterator[Tensor]:
+    """A tensor of an opened file, unpacked a few rows at a time: in int8, all of it would need four times the file."""
+    if not shape:
+        yield opened.get_tensor(name)
+        return
+    stored = {name: opened.get_slice(name)}
+    if stored[name].get_dtype() == "I8":
+        stored[name + ROW_SCALE] = opened.get_slice(name + ROW_SCALE)
+    rows = max(1, NUMBERS_AT_A_TIME // max(1, math.prod(shape[1:])))
+    for start in range(0, shape[0], rows):
+        yield unpack_weights({key: part[start : start + rows] for key, part in stored.items()})[name]
+
+
+def _check_tensors(path: Path, opened: Any, wanted: Mapping[str, Tensor]) -> None:
     """Compare the header of the weights file with the spec, before any tensor is read or allocated."""
-    with safe_open(file, framework="pt") as opened:
-        slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 (not a dict)
-        given = {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
+    slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 (not a dict)
+    given = {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
     scales = {name + ROW_SCALE for name, (kind, _) in given.items() if kind == "I8"}
     for trouble, names in (
         ("lacks", (wanted.keys() | scales) - given.keys()),
         ("contains unexpected", given.keys() - wanted.keys() - scales),
     ):
         if names:
-            raise WeightsError(f"{path} {trouble} tensors: {', '.join(sorted(names))}; it does not fit its own {SPEC}")
+            raise WeightsError(f"{path} {trouble} tensors: {listed(sorted(names))}; it does not fit its own {SPEC}")
     for name, tensor in wanted.items():
         kind, shape = given[name]
         if shape != tensor.shape:
@@ -260,9 +284,9 @@ def is_checkpoint(path: str | Path) -> bool:
     if path.is_dir() or not path.is_file():
         return True  # what is wrong with it is said when it is opened
     try:
-        with safe_open(path, framework="pt") as file:
+        with open_safetensors(path) as file:
             return "sareloc" in (file.metadata() or {})
-    except (SafetensorError, OSError):
+    except (WeightsError, OSError):
         return path.suffix == SINGLE_FILE
 
 
@@ -307,18 +331,24 @@ def read_checkpoint_manifest(path: str | Path) -> CheckpointManifest:
     try:
         about = _read_description(path)
         if about.get("format") != FORMAT:
-            raise WeightsError(f"{path} is not a checkpoint: its format is {about.get('format')!r}, not {FORMAT!r}")
+            raise WeightsError(
+                f"{path} is not a checkpoint: its format is {_brief(about.get('format'))!r}, not {FORMAT!r}"
+            )
         if about["version"] > VERSION:
             raise WeightsError(
-                f"{path} has format version {about['version']}, this version of sareloc reads up to {VERSION}: "
+                f"{path} has format version {_brief(about['version'])}, this version of sareloc reads up to {VERSION}: "
                 f"pip install --upgrade sareloc"
             )
+        if not all(isinstance(about[field], str) for field in ("storage", "fingerprint")):
+            raise ArgumentError("storage and fingerprint must be text")
         spec = ModelSpec.from_json(json.dumps(about["spec"]))
         return CheckpointManifest(spec, about["storage"], about["fingerprint"], about.get("training"))
     except ArgumentError as wrong:
-        raise WeightsError(f"{path}: its description is damaged ({wrong}): get the checkpoint again") from wrong
+        raise WeightsError(f"{path}: its description is damaged ({_brief(wrong)}): get the checkpoint again") from wrong
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as wrong:
-        raise WeightsError(f"{path}: its description is damaged ({wrong!r}): get the checkpoint again") from wrong
+        raise WeightsError(
+            f"{path}: its description is damaged ({_brief(repr(wrong))}): get the checkpoint again"
+        ) from wrong
 
 
 def _read_description(path: Path) -> Any:
@@ -326,16 +356,13 @@ def _read_description(path: Path) -> Any:
     if path.is_dir():
         if not (path / SPEC).is_file():
             raise WeightsError(f"{path} is not a checkpoint: the folder has no {SPEC}")
-        about = json.loads((path / SPEC).read_text())
+        about = _read_json(path / SPEC)
         if (path / TRAINING).is_file():
-            about["training"] = json.loads((path / TRAINING).read_text())
+            about["training"] = _read_json(path / TRAINING)
         return about
     _refuse_unsafe(path)
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-    except SafetensorError as wrong:
-        raise WeightsError(f"{path} is not a checkpoint, or damaged ({wrong})") from wrong
+    with open_safetensors(path, "a checkpoint") as file:
+        metadata = file.metadata() or {}
     if "sareloc" not in metadata:
         raise WeightsError(
             f"{path} is not a checkpoint but a safetensors file without sareloc's description: open a published "
@@ -344,11 +371,21 @@ def _read_description(path: Path) -> Any:
     return json.loads(metadata["sareloc"])
 
 
+def _read_json(file: Path) -> Any:
+    if (size := file.stat().st_size) > MAX_JSON:
+        raise WeightsError(f"{file} has {size / 1e6:,.1f} MB, expected at most {MAX_JSON / 1e6:,.1f}")
+    return json.loads(file.read_text())
+
+
+def _brief(said: object) -> str:
+    """The beginning of what an error says: it may quote a file."""
+    text = str(said)
+    return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]} ..."
+
+
 def _refuse_unsafe(file: Path) -> None:
     """Raises WeightsError if the file is missing or a pickle, judged by its content rather than its name."""
-    if not file.is_file():
-        raise WeightsError(f"no file {file}")
-    with file.open("rb") as opened:
+    with existing_file(file).open("rb") as opened:
         head = opened.read(9)
     # a safetensors file has its JSON's "{" after eight bytes of length
     pickled = head[8:] != b"{" and (head[:2] == b"PK" or head[:1] == b"\x80" or file.suffix in PICKLES)

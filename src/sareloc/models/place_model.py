@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from importlib import import_module
@@ -235,12 +235,18 @@ class PlaceModel(nn.Module):
 
 def fingerprint(spec: ModelSpec, weights: Mapping[str, Tensor]) -> str:
     """16 hex digits over a spec and the weights that go with it."""
+    return fingerprint_of_parts(spec, ((name, tuple(weights[name].shape), [weights[name]]) for name in sorted(weights)))
+
+
+def fingerprint_of_parts(spec: ModelSpec, weights: Iterable[tuple[str, tuple[int, ...], Iterable[Tensor]]]) -> str:
+    """The same over weights in the order of their names, each with its shape and its parts along dimension 0."""
     digest = hashlib.sha256(replace(spec, name="", train_from="").to_json().encode())
-    for name in sorted(weights):
-        tensor = weights[name].detach().cpu()
-        numbers = (tensor.float() if tensor.is_floating_point() else tensor).contiguous().numpy()
-        digest.update(f"{name} {numbers.shape} ".encode())
-        digest.update(numbers.astype(numbers.dtype.newbyteorder("<"), copy=False).data)
+    for name, shape, parts in weights:
+        digest.update(f"{name} {shape} ".encode())
+        for part in parts:
+            tensor = part.detach().cpu()
+            numbers = (tensor.float() if tensor.is_floating_point() else tensor).contiguous().numpy()
+            digest.update(numbers.astype(numbers.dtype.newbyteorder("<"), copy=False).data)
     return digest.hexdigest()[:16]
 
 
@@ -306,6 +312,8 @@ def model_from_spec(spec: ModelSpec) -> PlaceModel:
     with torch.device("meta"):
         base = make_backbone(spec.backbone, cut=spec.cut, train_from=spec.train_from)
         aggregation = make_aggregation(spec.aggregation, base.channels, spec.options)
+        if aggregation.dim > MAX_DIM:
+            raise ArgumentError(f"{spec.aggregation} has {aggregation.dim:,} dimensions, more than {MAX_DIM:,}")
         whitening = None
         if spec.whitening is not None:
             whitening = Whitening(torch.empty(aggregation.dim), torch.empty(spec.whitening, aggregation.dim))

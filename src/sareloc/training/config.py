@@ -1,4 +1,6 @@
-"""Every option of training with the paper's value, the recipes of the paper's tables, and config files in TOML.
+"""Every option of training, the recipes of the paper's tables, and config files in TOML.
+
+Defaults are the paper's values where it gives one; docs/paper.md lists what it leaves open, and what differs.
 
 An option is documented once, below its field in `TrainingConfig`; its type, choices and default are read from there by
 `read_config`, `config_text` and the command line. Precedence: command line, config file, recipe, default.
@@ -31,7 +33,7 @@ LOSS_OPTIONS = {"kernel": "kernel", "kernel_width": "width", "margin": "margin"}
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """Every option of training. Default: the paper's values for Pitts30k; newer options are off.
+    """Every option of training. Default: the paper's values for Pitts30k, where it gives one; newer options are off.
 
     Raises ArgumentError if a value has the wrong type, is out of range, or contradicts another one.
     """
@@ -44,7 +46,8 @@ class TrainingConfig:
     """Width of the kernel of a SARE loss; default: 1, as in the paper. With a narrow kernel only negatives that are
     almost as near as the positive have a gradient."""
     margin: float | None = None
-    """Margin of the loss; default: 0.1 (triplet), 0.7 (contrastive) or 1 (lifted)."""
+    """Margin of the loss; default: 0.1 (triplet), 0.7 (contrastive), as in the paper, or 1 (lifted), as in the authors'
+    code."""
     reduction: Literal["pairs", "tuples"] = "pairs"
     """Divisor of a step's summed loss: its (tuple, negative) pairs, as in the authors' code, or its tuples, which gives
     10 times the gradient."""
@@ -75,7 +78,7 @@ class TrainingConfig:
     optimizer: Literal["sgd", "adamw"] = "sgd"
     """Optimizer."""
     lr: float = 0.001
-    """Learning rate; in the paper 0.001 for Pitts30k, 0.0001 for Pitts250k."""
+    """Learning rate; in the paper 0.001 for Pitts30k, 0.0001 for Pitts250k, on which it trains geo-classification."""
     momentum: float = 0.9
     """Momentum of SGD."""
     weight_decay: float = 0.001
@@ -204,9 +207,10 @@ RECIPES: dict[str, dict[str, Any]] = {
     "angular": {"loss": "angular"},
     "lifted": {"loss": "lifted"},
     "ratio": {"loss": "ratio"},
-    "geo-classification": {"loss": GEO_CLASSIFICATION},
+    "geo-classification": {"loss": GEO_CLASSIFICATION, "lr": 0.0001},
 }
-"""The rows of the paper's tables. "crn" is for a model with CRN aggregation that starts from a trained "netvlad"."""
+"""The rows of the paper's tables, for Pitts30k, "geo-classification" for Pitts250k. "crn" is for a model with CRN
+aggregation that starts from a trained "netvlad"."""
 
 
 def recipe(name: str, **options: Any) -> TrainingConfig:
@@ -216,7 +220,7 @@ def recipe(name: str, **options: Any) -> TrainingConfig:
     """
     row = look_up(RECIPES, name, "recipe")
     known = _options_of(options.get("loss", row["loss"]))
-    return TrainingConfig(**{k: v for k, v in row.items() if k == "loss" or k in known} | options)
+    return TrainingConfig(**{k: v for k, v in row.items() if k not in LOSS_OPTIONS or k in known} | options)
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -330,6 +334,7 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _options_of(loss: str) -> set[str]:
-    """Which of LOSS_OPTIONS this loss has."""
+    """Which of LOSS_OPTIONS this loss has. Raises ArgumentError, which lists the known ones, if it is unknown."""
+    look_up({**LOSSES, GEO_CLASSIFICATION: None}, loss, "loss")
     own: Mapping[str, Any] = {} if loss == GEO_CLASSIFICATION else loss_options(loss)
     return {option for option, name in LOSS_OPTIONS.items() if name in own}

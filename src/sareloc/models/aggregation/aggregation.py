@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from sareloc.errors import ArgumentError
 
 MAX_COUNT = 1 << 20  # of clusters, channels, rows
+MAX_DEPTH = 100  # of equal blocks
 
 Option = int | float | bool | str
 
@@ -68,10 +69,11 @@ def _full(x: Tensor) -> Tensor:
 
 
 def check_counts(name: str, **counts: object) -> None:
-    """Raises ArgumentError if one of these options is not an integer from 1 to `MAX_COUNT`."""
+    """Raises ArgumentError if one of these options is not an integer from 1 to `MAX_COUNT`, `depth` to `MAX_DEPTH`."""
     for option, value in counts.items():
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_COUNT:
-            raise ArgumentError(f"{option} of {name} must be an integer from 1 to {MAX_COUNT:,}, found {value!r}")
+        most = MAX_DEPTH if option == "depth" else MAX_COUNT
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+            raise ArgumentError(f"{option} of {name} must be an integer from 1 to {most:,}, found {value!r}")
 
 
 def draw_weights(module: nn.Module, rng: torch.Generator | None) -> None:

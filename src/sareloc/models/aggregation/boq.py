@@ -35,8 +35,9 @@ class BoQ(Aggregation):
         rng: torch.Generator | None = None,
     ) -> None:
         super().__init__(channels)
+        check_counts(self.name, width=width, queries=queries, depth=depth, rows=rows)
         heads = heads or max(1, width // HEAD_DIM)
-        check_counts(self.name, width=width, queries=queries, depth=depth, rows=rows, heads=heads)
+        check_counts(self.name, heads=heads)
         if width % heads:
             raise ArgumentError(f"width of boq must be a multiple of its {heads} heads, found {width}")
         self.width, self.queries, self.depth, self.rows, self.heads = width, queries, depth, rows, heads

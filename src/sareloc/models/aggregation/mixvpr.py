@@ -48,6 +48,7 @@ class MixVPR(Aggregation):
         self.height, self.width, self.out_channels = height, width, out_channels
         self.depth, self.mlp_ratio, self.rows, self.row_bias = depth, mlp_ratio, rows, row_bias
         locations = height * width
+        check_counts(self.name, locations=locations, width_of_mixers=locations * mlp_ratio)
         self.mix = nn.Sequential(*(_Mixer(locations, mlp_ratio) for _ in range(depth)))
         self.channel_proj = nn.Linear(channels, out_channels)
         self.row_proj = nn.Linear(locations, rows, bias=row_bias)

@@ -289,7 +289,8 @@ def _authors_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     found = {name: tensor for name, tensor in named.items() if not re.fullmatch(separate, name)}
     for block, kind in dict.fromkeys(match.group(1, 3) for match in _matches(separate, named)):
         keys = [f"{block}.attention.attention.{part}.{kind}" for part in ("query", "key", "value")]
-        if all(key in named for key in keys):
+        # of other shapes, they are unexpected tensors
+        if all(key in named and named[key].ndim and named[key].shape == named[keys[0]].shape for key in keys):
             found[f"{block}.attn.qkv.{kind}"] = torch.cat([named[key] for key in keys])
     return found
 

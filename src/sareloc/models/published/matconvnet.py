@@ -1,6 +1,6 @@
 """The original NetVLAD release: a MatConvNet network in a .mat file, with its whitening.
 
-scipy trusts the sizes that a .mat file declares; they are checked first (`_check_sizes`).
+The file is read here, element by element, and not by scipy, which trusts the sizes and types that a file declares.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -19,18 +20,21 @@ from sareloc.errors import WeightsError
 from sareloc.models.backbones import make_backbone
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Preprocess
-from sareloc.models.published.weights_files import assemble_model, existing_file, whitening_from_linear
+from sareloc.models.published.weights_files import assemble_model, existing_file, is_finite, whitening_from_linear
 from sareloc.models.whitening import Whitening
 
 Order = Literal["little", "big"]
 HEADER = 128  # bytes of a MATLAB 5 file before its elements
 MATRIX, COMPRESSED = 14, 15  # types of elements: an array, an element compressed with zlib
-NUMBERS, LETTERS = {1, 2, 3, 4, 5, 6, 7, 9, 12, 13}, {16, 17, 18}  # for other types scipy reads out of bounds
+NUMBERS = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
 COMPLEX = 0x0800  # a flag of arrays
-CELL, STRUCT, OBJECT, CHAR, SPARSE, FUNCTION, OPAQUE = 1, 2, 3, 4, 5, 16, 17  # kinds of arrays; others: numbers
-MAX_COMPRESSION = 4  # ratio; weights are nearly random and compress badly
-SMALL_FILE = 1 << 24
-CHUNK = 1 << 20
+CELL, STRUCT, CHAR, SPARSE = 1, 2, 4, 5  # kinds of arrays
+FIRST_NUMBERS, LAST_NUMBERS = 6, 15
+MAX_COMPRESSION = 1.25  # ratio; weights are nearly random and compress badly
+SMALL_FILE = 1 << 24  # bytes
+MAX_ARRAYS, MAX_DEPTH, MAX_DIMS = 20_000, 16, 8  # a network has some hundred arrays, in structs and cells to depth 6
+MAX_VARIABLES = 1000
+CHUNK, BUFFER = 1 << 20, 1 << 16
 CONVERT = "convert its layers to plain structs, net.layers{i} = struct(net.layers{i}), and save with -v7"
 
 
@@ -44,7 +48,7 @@ def load_matconvnet(path: str | Path) -> PlaceModel:
     """
     path = existing_file(path)
     net = _read_net(path)
-    layers = [w for w in map(_weights, np.atleast_1d(net.layers)) if len(w)]
+    layers = [w for w in map(_weights, _entries(net["layers"])) if w]
     with torch.device("meta"):  # only the names are needed
         names = [n.removesuffix(".bias") for n in make_backbone("vgg16").state_dict() if n.endswith(".bias")]
     arrays = [len(w) for w in layers]
@@ -69,42 +73,54 @@ def load_matconvnet(path: str | Path) -> PlaceModel:
     )
 
 
-def _read_net(path: Path) -> Any:
-    from scipy.io import loadmat
-
-    _check_sizes(path)
-    try:
-        stored = loadmat(path, struct_as_record=False, squeeze_me=True, variable_names=["net"])
-    except NotImplementedError as newer:  # scipy does not read HDF5
-        raise WeightsError(f"{path} is a MATLAB 7.3 file: {CONVERT}") from newer
-    except Exception as wrong:  # damaged files raise a dozen types
-        raise WeightsError(f"{path} is not a MATLAB file, or damaged ({wrong})") from wrong
-    net = stored.get("net")
-    if not hasattr(net, "layers"):
+def _read_net(path: Path) -> dict[str, Any]:
+    """The struct `net` of a MATLAB 5 file."""
+    total = path.stat().st_size
+    with path.open("rb") as file:
+        header = file.read(HEADER)
+        if len(header) < HEADER or 0 in header[:4]:
+            raise WeightsError(f"{path} is not a MATLAB file of version 5 or later, or damaged")
+        order: Order = "little" if header[126:] == b"IM" else "big"
+        version = header[125 if order == "little" else 124]
+        if version == 2:
+            raise WeightsError(f"{path} is a MATLAB 7.3 file: {CONVERT}")
+        try:
+            if version != 1:
+                raise ValueError(f"version {version}")
+            net = _Reader(order, int(MAX_COMPRESSION * total) + SMALL_FILE).find(file, "net")
+        except (ValueError, OverflowError, zlib.error) as wrong:
+            raise WeightsError(f"{path} is not a MATLAB file, or damaged ({wrong})") from wrong
+    if not isinstance(net, dict) or "layers" not in net:
         raise WeightsError(f"{path} has no network: no struct 'net' with 'layers'; {CONVERT}")
     return net
 
 
+def _entries(value: Any) -> list[Any]:
+    """The entries of a cell array or of an array of structs."""
+    return value if isinstance(value, list) else [value]
+
+
 def _weights(layer: Any) -> list[Any]:
     """The weight arrays of a layer; empty for a ReLU, a pooling or a normalisation."""
-    return list(np.atleast_1d(getattr(layer, "weights", [])))
+    return _entries(layer.get("weights", [])) if isinstance(layer, dict) else []
 
 
 def _whitening(layer: list[Any], depth: int, path: Path) -> Whitening:
-    weight, bias = _tensor(layer[0], path).flatten(), _tensor(layer[1], path).flatten()
+    weight, bias = _tensor(layer[0], path), _tensor(layer[1], path).flatten()
     if weight.numel() % (depth * bias.numel()):
         raise WeightsError(
             f"{path}: {weight.numel()} numbers of the whitening do not fit {depth} channels and its bias"
         )
-    by_cluster = weight.reshape(depth, -1, len(bias)).permute(2, 1, 0)  # (dim, K, D)
+    in_memory = weight.permute(*reversed(range(weight.ndim)))  # (dim, D K, 1, 1)
+    by_cluster = in_memory.reshape(len(bias), depth, -1).mT  # (dim, K, D)
     return whitening_from_linear(by_cluster.reshape(len(bias), -1), bias, path)
 
 
 def _mean_pixel(net: Any, path: Path) -> tuple[float, float, float]:
     try:
-        image = np.asarray(net.meta.normalization.averageImage)
+        image = net["meta"]["normalization"]["averageImage"]
         red, green, blue = _tensor(image, path).reshape(-1, 3)[0].tolist()
-    except (AttributeError, ValueError, RuntimeError, IndexError, WeightsError) as wrong:
+    except (KeyError, TypeError, ValueError, RuntimeError, IndexError, WeightsError) as wrong:
         raise WeightsError(f"{path} has no RGB mean image: net.meta.normalization.averageImage") from wrong
     return red, green, blue
 
@@ -117,85 +133,143 @@ def _columns(array: Tensor, depth: int, path: Path) -> Tensor:
 
 
 def _tensor(array: Any, path: Path, dims: int | None = None) -> Tensor:
-    """An array as float32 tensor. Raises WeightsError if it has non-finite numbers, or not `dims` dimensions."""
-    array = np.asarray(array)
-    if array.dtype.kind not in "fiu" or not array.size or dims not in (None, array.ndim):
-        expected = "" if dims is None else f" in {dims} dimensions"
-        raise WeightsError(f"{path}: expected weights to be numbers{expected}, found {array.dtype} {array.shape}")
-    if not np.isfinite(array).all():
-        raise WeightsError(f"{path}: some weights of shape {array.shape} are not finite")
-    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+    """An array as float32 tensor, in MATLAB's order in memory: it is not copied before its shape is known to fit.
 
-
-def _check_sizes(path: Path) -> None:
-    """Raises WeightsError if a MATLAB 5 file declares more data than it contains, or unknown types.
-
-    Such a file is a sequence of elements: type, size, content. An element must not exceed the one that contains it, an
-    array must not have more entries than its element has bytes, and the compression ratio is limited.
+    Raises WeightsError if it has non-finite numbers, or not `dims` dimensions.
     """
-    total = path.stat().st_size
-    with path.open("rb") as file:
-        header = file.read(HEADER)
-        if len(header) < HEADER or 0 in header[:4]:
-            raise WeightsError(f"{path} is not a MATLAB file of version 5 or later, or damaged")
-        order: Order = "little" if header[126:] == b"IM" else "big"
-        if header[125 if order == "little" else 124] != 1:
-            return  # another version: scipy raises the error
-        try:
-            while len(tag := file.read(8)) == 8:
-                kind, size = _read_tag(tag, order)
-                end = file.tell() + size
-                if kind == MATRIX:
-                    _check_matrix(file, min(size, total - file.tell()), order)
-                elif kind == COMPRESSED:
-                    stream = io.BufferedReader(_Decompressed(file, size, MAX_COMPRESSION * total + SMALL_FILE), CHUNK)
-                    kind, inner = _read_tag(_read(stream, 8), order)
-                    _check_matrix(stream, inner if kind == MATRIX else 0, order)
-                file.seek(end)
-        except (ValueError, RecursionError, zlib.error) as wrong:
-            raise WeightsError(f"{path} is not a MATLAB file, or damaged ({wrong})") from wrong
+    if not isinstance(array, np.ndarray) or not array.size or dims not in (None, array.ndim):
+        expected = "" if dims is None else f" in {dims} dimensions"
+        found = f"the shape {array.shape}" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
+        raise WeightsError(f"{path}: expected weights to be numbers{expected}, found {found}")
+    tensor = torch.from_numpy(np.ascontiguousarray(array.T, dtype=np.float32))
+    if not is_finite(tensor):
+        raise WeightsError(f"{path}: some weights of shape {array.shape} are not finite")
+    return tensor.permute(*reversed(range(tensor.ndim)))
 
 
-def _check_matrix(stream: BinaryIO, size: int, order: Order) -> None:
-    """Read through the `size` bytes of an array and of all arrays in it. Raises ValueError if they do not fit."""
-    if size == 0:
-        return
-    end = _Remaining(size)
-    flags = int.from_bytes(_read_part(stream, end, order)[:4], order)
-    kind = flags & 0xFF
-    if not CELL <= kind <= OPAQUE or kind == SPARSE or flags & COMPLEX:
-        raise ValueError(f"an array of kind {kind}, flags {flags >> 8}: expected cells, structs, text or real numbers")
-    entries = nested = 1
-    if kind == OPAQUE:
-        for _ in range(3):  # names
-            _read_part(stream, end, order)
-    else:
-        dims = np.frombuffer(_read_part(stream, end, order), "<i4" if order == "little" else ">i4").tolist()
+class _Reader:
+    """Reads arrays of a MATLAB 5 file. Raises ValueError if one declares more than the file contains.
+
+    Such a file is a sequence of elements: type, size, content. An element must not exceed the one that contains it; the
+    numbers of all arrays, as float32, must not exceed `limit` bytes, the arrays `MAX_ARRAYS`.
+    """
+
+    def __init__(self, order: Order, limit: int) -> None:
+        self._order, self._limit, self._arrays = order, limit, 0
+
+    def find(self, file: BinaryIO, wanted: str) -> Any:
+        """The variable of this name; None if there is none. The variables before it are not read."""
+        for _ in range(MAX_VARIABLES):
+            if len(tag := file.read(8)) < 8:
+                return None
+            kind, size = self._read_tag(tag)
+            end = file.tell() + size
+            stream: BinaryIO = file
+            if kind == COMPRESSED:
+                stream = io.BufferedReader(_Decompressed(file, size, self._limit), BUFFER)
+                kind, size = self._read_tag(_read(stream, 8))
+            if kind == MATRIX:
+                name, value = self._read_array(stream, _Remaining(size), wanted=wanted)
+                if name == wanted:
+                    return value
+            file.seek(end)
+        raise ValueError(f"more than {MAX_VARIABLES:,} variables")
+
+    def _count(self) -> None:
+        self._arrays += 1
+        if self._arrays > MAX_ARRAYS:
+            raise ValueError(f"more than {MAX_ARRAYS:,} arrays")
+
+    def _read_array(
+        self, stream: BinaryIO, end: _Remaining, depth: int = 0, wanted: str | None = None
+    ) -> tuple[str, Any]:
+        """Name and value of an array; None for text, objects and functions, and for any other name than `wanted`.
+
+        Numbers are an array, a cell array is a list, a struct is a dict, an array of structs a list of dicts.
+        """
+        if not end.left:
+            return "", None
+        flags = int.from_bytes(self._read_part(stream, end)[:4], self._order)
+        kind = flags & 0xFF
+        numeric = FIRST_NUMBERS <= kind <= LAST_NUMBERS
+        if not numeric and kind not in (CELL, STRUCT, CHAR):
+            if wanted is None:
+                _skip(stream, end)
+            return "", None
+        dims = np.frombuffer(self._read_part(stream, end), self._dtype("i4")).tolist()
+        name = self._read_part(stream, end).decode("latin-1")
+        if wanted is not None and name != wanted:
+            return name, None
         entries = math.prod(dims)
-        if min(dims, default=0) < 0 or entries > size:
-            raise ValueError(f"an array of shape {tuple(dims)} in {size} bytes")
-        _read_part(stream, end, order)  # its name
-        nested = {CELL: entries, FUNCTION: 1}.get(kind, 0)
-        if kind in (STRUCT, OBJECT):
-            if kind == OBJECT:
-                _read_part(stream, end, order)  # its class
-            longest = int.from_bytes(_read_part(stream, end, order)[:4], order)
-            nested = entries * (len(_read_part(stream, end, order)) // max(1, longest))
-    for _ in range(nested):
-        inner_kind, inner = _read_tag(_read(stream, end.take(8)), order)
-        if inner_kind != MATRIX:
+        if not 2 <= len(dims) <= MAX_DIMS or min(dims) < 0 or entries > end.left:
+            raise ValueError(f"an array of shape {tuple(dims[:MAX_DIMS])} in {end.left} bytes")
+        if kind == CELL:
+            return name, [self._read_nested(stream, end, depth) for _ in range(entries)]
+        if kind == STRUCT:
+            length = int.from_bytes(self._read_part(stream, end)[:4], self._order)
+            names = self._read_part(stream, end)
+            if not 1 <= length <= CHUNK or max(entries, 1) * len(names) > MAX_ARRAYS * length:
+                raise ValueError(f"{entries} structs with {len(names)} bytes of names of {length} characters")
+            fields = [names[i : i + length].split(b"\0")[0].decode("latin-1") for i in range(0, len(names), length)]
+            if not fields and entries > MAX_ARRAYS:
+                raise ValueError(f"{entries} structs without fields")
+            structs = [{field: self._read_nested(stream, end, depth) for field in fields} for _ in range(entries)]
+            return name, structs[0] if entries == 1 else structs
+        if kind == CHAR or flags & COMPLEX:
+            _skip(stream, end)
+            return name, None
+        return name, self._read_numbers(stream, end, dims)
+
+    def _read_nested(self, stream: BinaryIO, end: _Remaining, depth: int) -> Any:
+        kind, size = self._read_tag(_read(stream, end.take(8)))
+        if kind != MATRIX:
             raise ValueError("an array contains an element that is not an array")
-        _check_matrix(stream, end.take(inner), order)
-    if kind in (CELL, STRUCT, OBJECT, FUNCTION, OPAQUE):
-        return
-    data_type, data = _read_tag(_read(stream, end.take(8)), order)
-    if data_type & 0xFFFF not in (NUMBERS | LETTERS if kind == CHAR else NUMBERS):
-        raise ValueError(f"numbers of the unknown type {data_type & 0xFFFF}")
-    data = 0 if data_type >> 16 else end.take(data + -data % 8)
-    while data:
-        data -= len(_read(stream, min(data, CHUNK)))
-    if end.left:
-        raise ValueError(f"{end.left} bytes after the numbers of an array")
+        self._count()
+        if depth == MAX_DEPTH:
+            raise ValueError(f"arrays in arrays, more than {MAX_DEPTH} deep")
+        inner = _Remaining(end.take(size))
+        _, value = self._read_array(stream, inner, depth + 1)
+        _skip(stream, inner)
+        return value
+
+    def _read_numbers(self, stream: BinaryIO, end: _Remaining, dims: list[int]) -> npt.NDArray[Any]:
+        tag = _read(stream, end.take(8))
+        kind, size = self._read_tag(tag)
+        within = kind >> 16  # up to four bytes are in the tag itself
+        if kind & 0xFFFF not in NUMBERS:
+            raise ValueError(f"numbers of the unknown type {kind & 0xFFFF}")
+        dtype = self._dtype(NUMBERS[kind & 0xFFFF])
+        size = within or size
+        if size != math.prod(dims) * dtype.itemsize or (within and size > 4):
+            raise ValueError(f"{size} bytes for an array of shape {tuple(dims)}")
+        self._limit -= max(size, 4 * math.prod(dims))
+        if self._limit < 0:
+            raise ValueError("its arrays are larger than the file: save it with -v6, not compressed")
+        content = bytearray(tag[4 : 4 + size] if within else b"")
+        while len(content) < size:
+            content += _read(stream, end.take(min(CHUNK, size - len(content))))
+        _skip(stream, end)
+        return np.frombuffer(content, dtype).reshape(dims, order="F")
+
+    def _dtype(self, code: str) -> np.dtype[Any]:
+        return np.dtype(code).newbyteorder("<" if self._order == "little" else ">")
+
+    def _read_part(self, stream: BinaryIO, end: _Remaining) -> bytes:
+        """The content of a small element, without its padding."""
+        tag = _read(stream, end.take(8))
+        kind, size = self._read_tag(tag)
+        if kind >> 16:  # up to four bytes are in the tag itself
+            return tag[4 : 4 + (kind >> 16)]
+        return _read(stream, end.take(size + -size % 8))[:size]
+
+    def _read_tag(self, tag: bytes) -> tuple[int, int]:
+        return int.from_bytes(tag[:4], self._order), int.from_bytes(tag[4:], self._order)
+
+
+def _skip(stream: BinaryIO, end: _Remaining) -> None:
+    """Read what is left of an element."""
+    while end.left:
+        _read(stream, end.take(min(CHUNK, end.left)))
 
 
 class _Remaining:
@@ -210,19 +284,6 @@ class _Remaining:
             raise ValueError(f"{size} bytes where {self.left} are left")
         self.left -= size
         return size
-
-
-def _read_part(stream: BinaryIO, end: _Remaining, order: Order) -> bytes:
-    """The content of a small element, without its padding."""
-    tag = _read(stream, end.take(8))
-    kind, size = _read_tag(tag, order)
-    if kind >> 16:  # up to four bytes are in the tag itself
-        return tag[4 : 4 + (kind >> 16)]
-    return _read(stream, end.take(size + -size % 8))[:size]
-
-
-def _read_tag(tag: bytes, order: Order) -> tuple[int, int]:
-    return int.from_bytes(tag[:4], order), int.from_bytes(tag[4:], order)
 
 
 def _read(stream: BinaryIO, size: int) -> bytes:
@@ -254,6 +315,6 @@ class _Decompressed(io.RawIOBase):
             part = self._decompressor.decompress(packed, len(buffer))
         self._limit -= len(part)
         if self._limit < 0:
-            raise ValueError(f"it decompresses to more than {MAX_COMPRESSION} times its size")
+            raise ValueError("it decompresses to far more than its size")
         buffer[: len(part)] = part
         return len(part)

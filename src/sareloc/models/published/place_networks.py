@@ -16,14 +16,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sareloc.errors import WeightsError
+from sareloc.errors import ArgumentError, WeightsError
 from sareloc.models.aggregation import Option, make_aggregation
 from sareloc.models.backbones import VITS, Backbone, make_backbone
 from sareloc.models.backbones.dinov2 import PATCH_PX
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Preprocess
 from sareloc.models.published.torch_netvlad import find_resnet, numbered_resnet, refuse_unknown
-from sareloc.models.published.weights_files import float_tensor, load_strictly, read_tensor
+from sareloc.models.published.weights_files import check_fit, float_tensor, load_strictly, read_tensor
 
 Tensors = Mapping[str, Tensor]
 LONGEST_PX = 640  # CosPlace and EigenPlaces describe photos in their own size; those of the field have at most this
@@ -155,10 +155,15 @@ def _assemble(
     path: str | Path,
 ) -> PlaceModel:
     """A model in evaluation mode of a backbone, its published tensors, and those of the aggregation."""
-    load_strictly(base, base.published_tensors(layers), path, assign=True)
-    with torch.device("meta"):
-        aggregated = make_aggregation(aggregation, base.channels, options)
+    layers = base.published_tensors(layers)
+    check_fit(base, layers, path)
+    try:
+        with torch.device("meta"):
+            aggregated = make_aggregation(aggregation, base.channels, options)
+    except ArgumentError as wrong:
+        raise WeightsError(f"{path}: its tensors are those of no {aggregation} that can be made: {wrong}") from wrong
     load_strictly(aggregated, head, path, assign=True)
+    load_strictly(base, layers, path, assign=True)
     return PlaceModel(preprocess, base, aggregated, name=f"{base.name}-{family}").eval()
 
 
@@ -173,8 +178,8 @@ def _under(tensors: Tensors, prefix: str) -> dict[str, Tensor]:
 
 
 def _count(tensors: Tensors, pattern: str) -> int:
-    """One more than the largest number at the group of this pattern; at least 1."""
-    return 1 + max((int(match[1]) for name in tensors if (match := re.fullmatch(pattern, name))), default=0)
+    """How many numbers there are at the group of this pattern; at least 1."""
+    return max(1, len({match[1] for name in tensors if (match := re.fullmatch(pattern, name))}))
 
 
 def _resnet_of(layers: Tensors, path: str | Path) -> Backbone:
@@ -193,7 +198,8 @@ def _transformer_of(tensors: Tensors, path: str | Path, cut: str = "norm") -> Ba
     dim, side = len(patch), patch.shape[-1]
     if side != PATCH_PX:
         raise WeightsError(f"{path}: patches of {side} px, expected {PATCH_PX}, as in DINOv2")
-    registers = next((t.shape[1] for name, t in tensors.items() if name.endswith("register_tokens")), 0)
+    registered = [name for name in tensors if name.endswith("register_tokens")]
+    registers = float_tensor(tensors, registered[0], path, dims=3).shape[1] if registered else 0
     fitting = [name for name, vit in VITS.items() if (vit.dim, vit.registers) == (dim, registers)]
     if not fitting:
         known = ", ".join(f"{vit.dim} ({name})" for name, vit in VITS.items())

@@ -22,12 +22,12 @@ from sareloc.models.published.weights_files import (
     assemble_model,
     existing_file,
     float_tensor,
+    is_finite,
     whitening_from_linear,
 )
 from sareloc.models.whitening import Whitening
 
 MATCONVNET_MEAN = (123.68, 116.779, 103.939)  # of RGB 0..255: OpenIBL trains from MatConvNet's VGG16
-MAX_COMPRESSION = 4  # ratio; weights are nearly random and compress badly
 BLOCKS_IN_LAYER3 = {
     (2, "basic"): "resnet18",
     (6, "bottleneck"): "resnet50",
@@ -170,23 +170,37 @@ def _whitening_of_h5(path: Path) -> Whitening:
     h5py = need("h5py", "hdf5")
     try:
         with h5py.File(path, "r") as file:
-            u, variances, mean = (_read_dataset(file[name], path) for name in ("U", "lams", "mu"))
-    except (OSError, KeyError) as wrong:
+            u, variances, mean = (_read_dataset(h5py, file, name, path) for name in ("U", "lams", "mu"))
+    except WeightsError:
+        raise
+    except Exception as wrong:  # damaged files raise several types
         raise WeightsError(f"{path} has no PCA parameters of OpenIBL (U, lams, mu in HDF5): {wrong}") from wrong
     fits = u.ndim == 2 and u.size and variances.shape == u.shape[1:] and mean.size == len(u)
-    if not fits or not all(np.isfinite(a).all() for a in (u, variances, mean)) or not (variances > 0).all():
+    if not fits or not all(is_finite(torch.from_numpy(a)) for a in (u, variances, mean)) or not (variances > 0).all():
         raise WeightsError(
             f"{path}: U must be (D, n), lams (n,) positive and mu (D, 1), all finite; "
             f"found shapes {u.shape}, {variances.shape} and {mean.shape}"
         )
     strongest = np.argsort(-variances, kind="stable")
-    rows = np.ascontiguousarray((u / np.sqrt(variances)).T[strongest])
+    u /= np.sqrt(variances)
+    rows = np.ascontiguousarray(u.T[strongest])
     return Whitening(torch.from_numpy(mean.ravel()), torch.from_numpy(rows))
 
 
-def _read_dataset(dataset: Any, path: Path) -> npt.NDArray[np.float32]:
-    """An HDF5 dataset of numbers. Raises WeightsError if it declares more numbers than the file can contain."""
-    kind = getattr(getattr(dataset, "dtype", None), "kind", None)
-    if kind not in ("f", "i", "u") or dataset.nbytes > MAX_COMPRESSION * path.stat().st_size:
-        raise WeightsError(f"{path}: {dataset} is not an array of numbers that is stored in the file")
+def _read_dataset(h5py: Any, file: Any, name: str, path: Path) -> npt.NDArray[np.float32]:
+    """An HDF5 dataset of floats, as OpenIBL writes them.
+
+    Raises WeightsError if it is a link to another file, compressed, in other files, or larger than the file.
+    """
+    linked = file.get(name, getlink=True)
+    dataset = file.get(name) if isinstance(linked, h5py.HardLink) else None
+    stored = (
+        isinstance(dataset, h5py.Dataset)
+        and dataset.dtype.kind == "f"
+        and not (dataset.is_virtual or dataset.external)
+        and dataset.id.get_create_plist().get_nfilters() == 0
+        and 4 * dataset.size <= path.stat().st_size
+    )
+    if not stored:
+        raise WeightsError(f"{path}: {name} is not an array of floats that is stored in the file, not compressed")
     return np.asarray(dataset, dtype=np.float32)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import codecs
-import io
-import pickletools
-import re
-import warnings
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from pickle import UnpicklingError
-from typing import Any, BinaryIO
-from zipfile import ZIP_STORED, ZipFile
+from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from sareloc.errors import WeightsError
@@ -23,41 +17,29 @@ from sareloc.models.aggregation import NetVLAD, Norm
 from sareloc.models.backbones import make_backbone
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Preprocess
+from sareloc.models.published.torch_files import MAX_DIMS, MAX_NAME, MAX_NUMBERS, StoredTensor, read_torch_file
 from sareloc.models.whitening import Whitening
 
 NAMES_SHOWN = 6
-MAX_ITERATIONS = 100  # of conjugate gradients
+MIN_ITERATIONS, MAX_ITERATIONS = 25, 100  # of conjugate gradients, for a large and for a small matrix
+NUMBERS_TO_ITERATE = 1_000_000_000  # iterations times numbers of the matrix: about a second
 RELATIVE_ERROR = 1e-7
-ROWS_IN_DOUBLE = 256  # at a time: 4096 x 32768 doubles would take 1 GB
+NUMBERS_AT_A_TIME = 1 << 20  # in double precision: 4096 x 32768 of them would take 1 GB
 STATE_DICTS = ("state_dict", "model_state_dict")  # the keys under which training scripts store the tensors
-ALLOWED = (  # callables in pickles of weights: containers, tensors and their storages, numpy numbers
-    r"(collections\.OrderedDict|(__builtin__|builtins)\.set|_codecs\.encode|numpy\..+"
-    r"|torch\._utils\._rebuild_(tensor|tensor_v2|parameter|parameter_with_state)|torch\.nn\.parameter\.Parameter"
-    r"|torch\.(storage\.|cuda\.)?\w*Storage|torch\.(Size|device|[a-z]+[0-9]+\w*))"
-)
-
-
-class _Ignored:
-    """Replaces numpy numbers and arrays, such as recalls, that training scripts store beside the weights.
-
-    They are not needed, and numpy's constructors would allocate any size that a file declares.
-    """
-
-    def __init__(self, *arguments: object) -> None:
-        pass
-
-    def __setstate__(self, state: object) -> None:
-        pass
-
-
-NUMPY_VALUES: list[Any] = [
-    (_Ignored, name)
-    for name in (
-        *(f"numpy.{home}.multiarray.{made}" for home in ("core", "_core") for made in ("scalar", "_reconstruct")),
-        "numpy.dtype",
-        "numpy.ndarray",
-    )
-]
+MAX_NESTED = 4  # state dicts in state dicts
+MAX_TENSORS = 10_000
+MAX_HEADER = 1 << 22  # bytes of a safetensors file's header; one tensor takes about 100
+DTYPES = {  # of weights, by safetensors' names
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+}
 
 
 def read_tensors(path: str | Path) -> dict[str, Tensor]:
@@ -68,44 +50,62 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
     WeightsError if the file contains any other object.
     """
     path = existing_file(path)
-    stored: Any = _read_safetensors(path) if _is_safetensors(path) else _read_torch(path)
-    while isinstance(stored, dict) and (keys := [k for k in STATE_DICTS if isinstance(stored.get(k), dict)]):
-        stored = stored[keys[0]]
-    tensors = stored.items() if isinstance(stored, dict) else ()
-    if not tensors or not all(isinstance(name, str) and isinstance(v, Tensor) for name, v in tensors):
-        held = f"the keys {_listed(map(str, stored))}" if isinstance(stored, dict) else f"a {type(stored).__name__}"
+    if _is_safetensors(path):
+        return _renamed(_read_safetensors(path), path)
+    file = read_torch_file(path)
+    stored = file.content
+    for _ in range(MAX_NESTED):
+        inner = [stored[k] for k in STATE_DICTS if isinstance(stored.get(k), dict)] if isinstance(stored, dict) else []
+        stored = inner[0] if inner else stored
+    if not isinstance(stored, dict) or not stored or not all(isinstance(v, StoredTensor) for v in stored.values()):
+        held = f"the keys {listed(stored)}" if isinstance(stored, dict) else f"a {type(stored).__name__}"
         raise WeightsError(
             f"{path} contains {held}, not named tensors: expected a state dict, alone or under the key 'state_dict'"
         )
-    for name, tensor in tensors:
-        _check_dense(name, tensor, path)
-    return {name.removeprefix("module.").replace(".module.", "."): v for name, v in tensors}
+    _check_tensors({name: (v.dtype, v.shape) for name, v in stored.items()}, path)
+    return _renamed(file.load(stored), path)
 
 
 def read_tensor(path: str | Path) -> Tensor:
     """The only tensor of a file that torch.save wrote, on the CPU. Raises WeightsError if it contains anything else."""
     path = existing_file(path)
-    stored = _read_torch(path)
-    if not isinstance(stored, Tensor):
-        raise WeightsError(f"{path} contains a {type(stored).__name__}: expected one tensor")
-    _check_dense("in it", stored, path)
-    return stored.detach()
+    file = read_torch_file(path)
+    if not isinstance(file.content, StoredTensor):
+        raise WeightsError(f"{path} contains a {type(file.content).__name__}: expected one tensor")
+    only = {"in it": file.content}
+    _check_tensors({name: (v.dtype, v.shape) for name, v in only.items()}, path)
+    return file.load(only)["in it"]
 
 
 def existing_file(path: str | Path) -> Path:
-    """The path. Raises WeightsError if there is no file."""
-    if not (path := Path(path)).is_file():
+    """The path. Raises WeightsError if there is no file, or if it is a folder, a pipe or a device; opens nothing."""
+    if not (path := Path(path)).exists():
         raise WeightsError(f"there is no weights file {path}")
+    if not path.is_file():
+        raise WeightsError(f"{path} is {'a folder' if path.is_dir() else 'a pipe, a socket or a device'}, not a file")
     return path
 
 
-def _check_dense(name: str, tensor: Tensor, path: Path) -> None:
-    """Raises WeightsError if a tensor is not of real numbers, or larger than its stored data, as after `expand`."""
-    if tensor.is_complex() or tensor.dtype == torch.bool:
-        raise WeightsError(f"{path}: tensor {name} has type {tensor.dtype}: expected real numbers")
-    stored = tensor.untyped_storage().nbytes()
-    if stored > path.stat().st_size or tensor.numel() * tensor.element_size() > stored:
-        raise WeightsError(f"{path}: tensor {name} of shape {tuple(tensor.shape)} is larger than the file")
+def _check_tensors(tensors: Mapping[str, tuple[torch.dtype | str, tuple[int, ...]]], path: Path) -> None:
+    """Raises WeightsError if the types and shapes of tensors, or their names, are not those of weights."""
+    if len(tensors) > MAX_TENSORS:
+        raise WeightsError(f"{path} has {len(tensors):,} tensors, expected at most {MAX_TENSORS:,}")
+    for name, (dtype, shape) in tensors.items():
+        if len(name) > MAX_NAME:
+            raise WeightsError(f"{path}: the name of a tensor has {len(name):,} characters: {name[:40]!r} ...")
+        if dtype not in DTYPES.values():
+            raise WeightsError(f"{path}: tensor {name} has type {dtype}: expected real numbers")
+        if len(shape) > MAX_DIMS or math.prod(max(1, side) for side in shape) > MAX_NUMBERS:
+            shown = f"{len(shape)} dimensions" if len(shape) > MAX_DIMS else f"shape {shape}"
+            raise WeightsError(f"{path}: tensor {name} has {shown}, too many for weights")
+
+
+def _renamed(tensors: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
+    """The tensors without the prefix of data-parallel training. Raises WeightsError if two have one name then."""
+    renamed = {name.removeprefix("module.").replace(".module.", "."): v for name, v in tensors.items()}
+    if len(renamed) < len(tensors):
+        raise WeightsError(f"{path} has tensors with the same name with and without 'module.'")
+    return renamed
 
 
 def _is_safetensors(path: Path) -> bool:
@@ -115,95 +115,32 @@ def _is_safetensors(path: Path) -> bool:
     return path.suffix == ".safetensors" or head[8:] == b"{"
 
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(path)
-    except SafetensorError as wrong:
-        raise WeightsError(f"{path} is not a safetensors file, or damaged ({wrong}): get it again") from wrong
-
-
-def _read_torch(path: Path) -> Any:
-    _check_pickles(path)
-    try:
-        with torch.serialization.safe_globals(NUMPY_VALUES), warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # about a pickle protocol that is then refused
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except UnpicklingError as wrong:
-        named = re.search(r"GLOBAL (\S+) was not", str(wrong))
-        raise _refusal(path, named.group(1) if named else "Python objects") from wrong
-    except Exception as wrong:  # damaged files raise a dozen types
-        raise WeightsError(
-            f"{path} is neither a safetensors file nor one that torch.save wrote, or it is damaged ({wrong})"
-        ) from wrong
-
-
-def _refusal(path: Path, objects: str) -> WeightsError:
-    return WeightsError(
-        f"{path} is refused: it is a pickle that contains {objects} beside tensors, and loading such a pickle can "
-        f"execute code or exhaust memory. Where the file was made, save only the tensors, with "
-        f"torch.save(model.state_dict(), ...) or safetensors.torch.save_file(model.state_dict(), ...)"
-    )
-
-
-def _check_pickles(path: Path) -> None:
-    """Raises WeightsError if loading the file could take far more memory than its size; nothing is unpickled for it.
-
-    torch.save does not compress its zip archive. Some of the functions that torch allows in a pickle allocate, copy or
-    re-encode any amount of data: only those that weights need are allowed here.
-    """
+@contextmanager
+def open_safetensors(path: Path, what: str = "a safetensors file") -> Iterator[Any]:
+    """A safetensors file, opened by `safe_open`. Raises WeightsError if it is damaged, or if its header is too long."""
     with path.open("rb") as file:
-        if file.read(4) != b"PK\x03\x04":  # the format before torch 1.6: five pickles, then the data
-            file.seek(0)
-            for _ in range(5):
-                if not file.peek(1):
-                    break
-                _check_pickle(file, path)
-            return
-    try:
-        with ZipFile(path) as archive:
-            entries = archive.infolist()
-            unpacked = sum(entry.file_size for entry in entries)
-            packed = any(entry.compress_type != ZIP_STORED for entry in entries)
-            small = not packed and unpacked <= path.stat().st_size
-            pickles = [archive.read(e) for e in entries if small and e.filename.lower().endswith("data.pkl")]
-    except Exception as wrong:  # damaged files raise several types
-        raise WeightsError(f"{path} is damaged: its zip archive cannot be read ({wrong})") from wrong
-    if not small:
+        header = int.from_bytes(file.read(8), "little")
+    if MAX_HEADER < header < path.stat().st_size:
         raise WeightsError(
-            f"{path} is refused: it is a compressed archive that unpacks to {unpacked / 1e6:,.0f} MB, and torch.save "
-            f"does not compress. If it is genuine, save it again with torch.save"
+            f"{path}: the header of the safetensors file has {header / 1e6:,.1f} MB, expected at most "
+            f"{MAX_HEADER / 1e6:,.1f}"
         )
-    for content in pickles:
-        _check_pickle(io.BytesIO(content), path)
-
-
-def _check_pickle(stream: BinaryIO, path: Path) -> None:
-    """Check the callables of one pickle without unpickling it."""
     try:
-        steps = [(step.name, argument) for step, argument, _ in pickletools.genops(stream)]
-    except Exception as wrong:  # damaged files raise several types
-        raise WeightsError(f"{path} is damaged, or not a file that torch.save wrote ({wrong})") from wrong
-    called = {str(argument).replace(" ", ".") for name, argument in steps if name == "GLOBAL"}
-    for name in sorted(called):
-        if not re.fullmatch(ALLOWED, name):
-            raise _refusal(path, name)
-    if "_codecs.encode" in called:
-        for text in {argument for _, argument in steps if isinstance(argument, str)}:
-            if _is_binary_codec(text):
-                raise _refusal(path, f"the encoding {text!r}")
+        with safe_open(path, framework="pt") as opened:
+            yield opened
+    except SafetensorError as wrong:
+        raise WeightsError(f"{path} is not {what}, or damaged ({wrong}): get it again") from wrong
 
 
-def _is_binary_codec(name: str) -> bool:
-    """Whether this is the name of a non-text codec, such as hex: its output can be encoded again, and grows."""
-    try:
-        codecs.lookup(name)
-    except Exception:  # no such codec, or not a valid name
-        return False
-    try:
-        "".encode(name)
-    except LookupError:
-        return True
-    return False
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    with open_safetensors(path) as opened:
+        names = opened.keys()
+        if not names or len(names) > MAX_TENSORS:
+            raise WeightsError(f"{path} has {len(names):,} tensors, expected 1 to {MAX_TENSORS:,}")
+        slices = {name: opened.get_slice(name) for name in names}
+        kinds = {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
+        _check_tensors({name: (DTYPES.get(dtype, dtype), shape) for name, (dtype, shape) in kinds.items()}, path)
+        return {name: opened.get_tensor(name) for name in names}
 
 
 def load_strictly(
@@ -214,13 +151,22 @@ def load_strictly(
     assign: use the tensors themselves, for a module on the device "meta". Only `num_batches_tracked` may be missing:
     files from before 2018 do not have it, and it is not used.
     """
+    given = check_fit(module, tensors, source)
+    if assign:
+        wanted = module.state_dict()
+        given = {name: tensor.detach().to(wanted[name].dtype).contiguous() for name, tensor in given.items()}
+    module.load_state_dict(given, assign=assign)
+
+
+def check_fit(module: nn.Module, tensors: Mapping[str, Tensor], source: str | Path) -> dict[str, Tensor]:
+    """The tensors for a module, with `num_batches_tracked` if it is missing. Raises WeightsError as `load_strictly`."""
     wanted = module.state_dict()
     counters = {
         name: torch.zeros_like(v, device="cpu") for name, v in wanted.items() if name.endswith("num_batches_tracked")
     }
     given = {**counters, **tensors}
     problems = [
-        f"{problem}: {_listed(names)}"
+        f"{problem}: {listed(names)}"
         for problem, names in (
             ("missing", [n for n in wanted if n not in given]),
             ("unexpected", [n for n in given if n not in wanted]),
@@ -240,36 +186,38 @@ def load_strictly(
                     if n in given and given[n].is_floating_point() != v.is_floating_point()
                 ],
             ),
-            ("not finite", [n for n in wanted if n in given and not _is_finite(given[n])]),
+            ("not finite", [n for n in wanted if n in given and not is_finite(given[n])]),
         )
         if names
     ]
     if problems:
         kind = getattr(module, "name", type(module).__name__)
         raise WeightsError(f"{source} does not fit {kind}: tensors {'; '.join(problems)}")
-    if assign:
-        given = {name: tensor.detach().to(wanted[name].dtype).contiguous() for name, tensor in given.items()}
-    module.load_state_dict(given, assign=assign)
+    return given
 
 
-def _is_finite(tensor: Tensor) -> bool:
-    return tensor.is_meta or bool(tensor.isfinite().all())
+def is_finite(tensor: Tensor) -> bool:
+    """Whether all numbers are finite; in parts, since a tensor can be as large as its file."""
+    return tensor.is_meta or all(
+        bool(part.isfinite().all()) for part in torch.split(tensor.flatten(), NUMBERS_AT_A_TIME)
+    )
 
 
 def float_tensor(tensors: Mapping[str, Tensor], name: str, source: str | Path, dims: int) -> Tensor:
-    """One tensor by its name, float32. Raises WeightsError if it is missing or not of floats in `dims` dimensions."""
+    """One tensor by its name, as stored. Raises WeightsError if it is missing or not of floats in `dims` dimensions."""
     if name not in tensors:
-        raise WeightsError(f"{source} has no tensor {name!r}: it has {_listed(sorted(tensors))}")
+        raise WeightsError(f"{source} has no tensor {name!r}: it has {listed(sorted(tensors))}")
     tensor = tensors[name]
     if tensor.ndim != dims or not tensor.is_floating_point() or not tensor.numel():
         raise WeightsError(
             f"{source}: tensor {name} must be floats in {dims} dimensions, found {tensor.dtype} {tuple(tensor.shape)}"
         )
-    return tensor.float()
+    return tensor
 
 
-def _listed(names: Iterable[str]) -> str:
-    names = list(names)
+def listed(names: Iterable[str]) -> str:
+    """The first names, and how many more there are."""
+    names = [name[:MAX_NAME] for name in names]
     more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
     return ", ".join(names[:NAMES_SHOWN]) + more
 
@@ -291,15 +239,18 @@ def assemble_model(
     convolutions: the backbone's tensors by their names in `Backbone`. vlad: `assign` (K, D), `centres` (K, D) and, if
     the network has one, `bias` (K,). norm: the original's normalization to unit length (see `Norm`).
     """
-    base = make_backbone(backbone, cut=cut)
-    load_strictly(base, convolutions, source)
+    with torch.device("meta"):  # the tensors of the file are used themselves
+        base = make_backbone(backbone, cut=cut)
+    check_fit(base, convolutions, source)
     if vlad["assign"].ndim != 2 or vlad["assign"].shape[1] != base.channels or not len(vlad["assign"]):
         raise WeightsError(
             f"{source}: the assignment weight of NetVLAD must be (K, {base.channels}), "
             f"found {tuple(vlad['assign'].shape)}"
         )
-    layer = NetVLAD(base.channels, clusters=len(vlad["assign"]), bias="bias" in vlad, norm=norm)
-    load_strictly(layer, vlad, source)
+    with torch.device("meta"):
+        layer = NetVLAD(base.channels, clusters=len(vlad["assign"]), bias="bias" in vlad, norm=norm)
+    load_strictly(layer, vlad, source, assign=True)
+    load_strictly(base, convolutions, source, assign=True)
     if whitening is not None and len(whitening.mean) != layer.dim:
         raise WeightsError(f"{source}: the whitening is for {len(whitening.mean)} dimensions, NetVLAD has {layer.dim}")
     return PlaceModel(preprocess, base, layer, whitening, name=name).eval()
@@ -311,26 +262,40 @@ def whitening_from_linear(weight: Tensor, bias: Tensor, source: str | Path) -> W
     weight: (dim, D). The mean is the minimum-norm m with `weight m = -bias`, by conjugate gradients on `W W^T` after
     scaling the rows of W to unit length; the rows of a PCA are orthogonal, so one iteration is enough.
     """
-    if not (weight.numel() and weight.isfinite().all() and bias.isfinite().all()):
+    if not (weight.numel() and is_finite(weight) and is_finite(bias)):
         raise WeightsError(f"{source}: weight and bias of the whitening must be finite numbers")
     if bias.shape != weight.shape[:1]:
         raise WeightsError(f"{source}: the whitening has {len(weight)} rows but a bias of shape {tuple(bias.shape)}")
-    lengths = torch.linalg.vector_norm(weight, dim=1).double().clamp(min=1e-30)
-    parts = [slice(i, i + ROWS_IN_DOUBLE) for i in range(0, len(weight), ROWS_IN_DOUBLE)]
+    rows = max(1, NUMBERS_AT_A_TIME // weight.shape[1])
+    parts = [slice(i, i + rows) for i in range(0, len(weight), rows)]
+    memory = torch.empty(rows, weight.shape[1], dtype=torch.float64)
+    lengths = torch.ones(len(weight), dtype=torch.float64)
+
+    def in_double(part: slice) -> Tensor:
+        return memory[: len(weight[part])].copy_(weight[part])
 
     def project(point: Tensor) -> Tensor:  # (D,) -> (dim,)
-        projected: Tensor = torch.cat([weight[p].double() @ point for p in parts]) / lengths
-        return projected
+        projected = torch.empty_like(lengths)
+        for part in parts:
+            torch.mv(in_double(part), point, out=projected[part])
+        return projected / lengths
 
     def spread(values: Tensor) -> Tensor:  # (dim,) -> (D,)
-        return torch.stack([(values / lengths)[p] @ weight[p].double() for p in parts]).sum(dim=0)
+        scaled, total = values / lengths, torch.zeros(weight.shape[1], dtype=torch.float64)
+        for part in parts:
+            total.addmv_(in_double(part).T, scaled[part])
+        return total
+
+    for part in parts:
+        torch.linalg.vector_norm(in_double(part), dim=1, out=lengths[part])
+    lengths.clamp_(min=1e-30)
 
     target = -bias.double() / lengths
     mean = torch.zeros(weight.shape[1], dtype=torch.float64)
     left, direction = target, target
-    for _ in range(MAX_ITERATIONS):
+    for _ in range(max(MIN_ITERATIONS, min(MAX_ITERATIONS, NUMBERS_TO_ITERATE // weight.numel()))):
         if left.norm() <= RELATIVE_ERROR * target.norm():
-            return Whitening(mean.float(), weight)
+            return Whitening(mean.float(), weight.float())
         change = spread(direction)
         mean += left.dot(left) / change.dot(change) * change
         before, left = left, target - project(mean)

@@ -1,0 +1,1 @@
+"""Cases for `python -m benchmarks.faults`, one module for each kind."""
