@@ -134,16 +134,16 @@ def test_a_photo_without_its_last_bytes_is_answered_with_a_note(
 
 
 def test_a_photo_that_may_be_a_sphere_is_named_and_answered(
-    town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     wall = np.kron(np.tile(view(1, 0), (1, 2, 1)), np.ones((4, 4, 1), np.uint8))
     wide = write_view(tmp_path / "wide.jpg", wall[:256, :512], None)
     assert localize(town, wide) == 0
-    told = capsys.readouterr()
-    assert len(told.out.splitlines()) == 1
-    assert f"{wide} is 2:1 as a 360° photo, without GPano tags" in told.err
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    assert f"{wide} is 2:1 as a 360° photo, without GPano tags" in caplog.text
+    caplog.clear()
     assert localize(town, wide, "--panorama") == 0
-    assert "360°" not in capsys.readouterr().err
+    assert "360°" not in caplog.text
 
 
 @pytest.mark.parametrize("form", ["--json", "--csv", "--geojson", "--top=1"])

@@ -13,7 +13,7 @@ from PIL import Image
 from tests.geometry.scenes import texture
 from tests.localize.street import position, street_model, view, write_view
 
-import sareloc.maps.build
+import sareloc.maps.writer
 from sareloc.cli import app
 from sareloc.datasets import PhotoSet, Places, load_dataset
 from sareloc.errors import ArgumentError, DatasetError, PhotoError
@@ -140,7 +140,7 @@ def test_the_store_keeps_the_map_for_the_next_run(
     half = replace(places, database=places.database.take(range(PLACES)))
     assert evaluated(model, half, verify=0, store=store).database == PLACES  # a map of its own, not the one kept
 
-    monkeypatch.setattr(sareloc.maps.build, "describe", never)
+    monkeypatch.setattr(sareloc.maps.writer, "encode_new", never)
     assert evaluated(model, places, verify=0, store=store) == first
 
 
@@ -159,7 +159,7 @@ def test_fixes_of_any_confidence_have_a_heading(model: PlaceModel, walls: Places
 def test_a_wrong_threshold_is_told_before_photos_are_described(
     model: PlaceModel, town: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sareloc.maps.build, "describe", never)
+    monkeypatch.setattr(sareloc.maps.writer, "encode_new", never)
     with pytest.raises(ArgumentError, match="found 2"):
         evaluated(model, load_dataset(town / "town"), min_confidence=2)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sareloc.describe import encode_batches
 from tests.localize.street import view
 
+from sareloc.encode import Encoder
 from sareloc.errors import ArgumentError
 from sareloc.models import (
     PlaceModel,
@@ -25,6 +25,7 @@ from sareloc.models import (
 from sareloc.models.fused import fold_norms, fuse_relus
 from sareloc.models.place_model import with_whitening
 from sareloc.models.preprocess import FAST_BFLOAT16, autocast, choose_precision
+from sareloc.photos import read_image
 
 FORMATS: dict[Precision, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 IMAGES = [view(place, 0) for place in range(3)]
@@ -96,7 +97,8 @@ def test_the_model_carries_its_format(named: Precision, model: PlaceModel, tmp_p
         with evaluating(one):
             assert torch.is_autocast_enabled("cpu") == (named == "bfloat16")
     torch.testing.assert_close(loaded.encode(IMAGES), model.encode(IMAGES, precision=named), atol=1e-3, rtol=0)
-    ((_, described),) = encode_batches(loaded, [((), [image[:64, :96] for image in IMAGES])], batch=8)
+    encoder = Encoder(loaded, keypoints=0)
+    described = [one.descriptor for one in encoder.encode([read_image(image, encoder.sizes) for image in IMAGES])]
     np.testing.assert_allclose(described, model.encode(IMAGES, precision=named).numpy(), atol=1e-3)
 
 
