@@ -234,7 +234,7 @@ def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DatasetError, match="more than 4 points"):
         read_track(path)
     monkeypatch.setattr(module, "LARGEST_BYTES", 100)
-    with pytest.raises(DatasetError, match="at most 100"):
+    with pytest.raises(DatasetError, match="more than 100 bytes"):
         read_track(path)
 
 

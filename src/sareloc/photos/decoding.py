@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import io
 import os
-import stat
 import sys
 import threading
 import traceback
@@ -21,6 +20,7 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 
 from sareloc import arrays
 from sareloc.errors import ArgumentError, PhotoError, SarelocError, need
+from sareloc.files import open_regular
 
 Source = str | Path | bytes | BinaryIO
 SizeRule = Callable[[int, int], tuple[int, int]]
@@ -137,7 +137,7 @@ def _decoded(source: Source, size: SizeRule | None, label: str, max_pixels: int,
 def is_truncated(photo: str | Path) -> bool:
     """Whether a file is a JPEG without its end; it can be decoded if at least `MIN_ROWS` of its rows are present."""
     try:
-        with open(photo, "rb") as file:
+        with open_regular(photo) as file:
             start = file.read(2)
             file.seek(-2, os.SEEK_END)
             if start != START_OF_IMAGE or file.read(2) == END_OF_IMAGE:
@@ -288,17 +288,21 @@ def _stream(source: Source, label: str) -> BinaryIO:
         return io.BytesIO(source)
     if not isinstance(source, str | Path):
         return source if source.seekable() else io.BytesIO(source.read())
+    return open_file(source, label)
+
+
+def open_file(path: str | Path, name: str, what: str = "photo") -> BinaryIO:
+    """Open a regular file (see `open_regular`); raises PhotoError with `name`."""
     try:
-        kind = os.stat(source).st_mode
-        if stat.S_ISDIR(kind):
-            raise PhotoError(label, "is a folder, not a photo")
-        if not stat.S_ISREG(kind):
-            raise PhotoError(label, "is not a regular file")  # opening a pipe would block
-        return open(source, "rb")
+        return open_regular(path)
     except FileNotFoundError:
-        raise PhotoError(label, "no such file") from None
+        raise PhotoError(name, "no such file") from None
     except PermissionError:
-        raise PhotoError(label, "permission denied: it cannot be read by this user") from None
+        raise PhotoError(name, "permission denied: it cannot be read by this user") from None
+    except IsADirectoryError:
+        raise PhotoError(name, f"is a folder, not a {what}") from None
+    except OSError as error:
+        raise PhotoError(name, f"cannot be read: {error.strerror}") from error
 
 
 def _image(stream: BinaryIO, label: str) -> Image.Image:

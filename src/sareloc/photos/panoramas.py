@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from xml.etree import ElementTree
 
 from PIL import ExifTags
 
@@ -19,8 +18,8 @@ from sareloc.errors import PhotoError
 from sareloc.photos.addresses import View
 from sareloc.photos.decoding import Source, open_photo, pillow_errors
 from sareloc.photos.geotags import heading_from_exif
+from sareloc.photos.xmp import GPANO, xmp_properties
 
-GPANO = "http://ns.google.com/photos/1.0/panorama/"
 PROJECTION = "equirectangular"
 SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that exchange width and height
 UNUSABLE = "its GPano tags cannot be used"
@@ -106,22 +105,14 @@ def label_of(source: object) -> str:
 
 def _gpano_tags(xmp: object, photo: str) -> dict[str, str]:
     """The GPano properties in an XMP packet, from attributes and elements; empty if there are none."""
-    content = xmp.encode() if isinstance(xmp, str) else xmp
-    if not isinstance(content, bytes) or GPANO.encode() not in content:
+    if (GPANO.encode() if isinstance(xmp, bytes) else GPANO) not in (xmp if isinstance(xmp, str | bytes) else ""):
         return {}
-    if b"<!DOCTYPE" in content or b"<!ENTITY" in content:
-        raise PhotoError(photo, f"{UNUSABLE}: the XMP declares a document type: remove it")
     try:
-        root = ElementTree.fromstring(content.strip(b"\0 \r\n\t"))
-    except (ElementTree.ParseError, ValueError, RecursionError) as error:
+        found = xmp_properties(xmp)
+    except ValueError as error:
         raise PhotoError(photo, f"{UNUSABLE}: the XMP is malformed ({error})") from error
     start = f"{{{GPANO}}}"
-    found: dict[str, str] = {}
-    for element in root.iter():
-        for tag, value in (*element.attrib.items(), (element.tag, element.text or "")):
-            if tag.startswith(start):
-                found[tag.removeprefix(start)] = value.strip()
-    return found
+    return {name.removeprefix(start): value.strip() for name, value in found.items() if name.startswith(start)}
 
 
 def _panorama(tags: Mapping[str, str], width: int, height: int) -> Panorama:

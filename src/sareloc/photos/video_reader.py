@@ -30,6 +30,7 @@ from sareloc.photos.decoding import (
     SizeRule,
     Turn,
     interpolation_of,
+    open_file,
     target_size,
 )
 
@@ -60,15 +61,10 @@ TURNS: dict[tuple[int, int, int, int], Turn | None] = {  # the display matrix a,
 def open_container(path: str | Path) -> Any:
     """The file as an `av` container, its header read. Raises PhotoError if it is missing or not a video."""
     av = need("av", "video")
-    if os.path.isdir(path):
-        raise PhotoError(path, "is a folder, not a video")
-    if not os.path.isfile(path):
-        raise PhotoError(path, "is not a regular file" if os.path.exists(path) else "no such file")
+    open_file(path, str(path), "video").close()
     options = {"protocol_whitelist": "file", "format_whitelist": FORMATS, "codec_whitelist": ",".join(sorted(CODECS))}
     try:
         return av.open(f"file:{os.path.abspath(path)}", container_options=options, metadata_errors="replace")
-    except PermissionError:
-        raise PhotoError(path, "permission denied: it cannot be read by this user") from None
     except (av.FFmpegError, OSError, ValueError) as error:
         if os.path.getsize(path) == 0:
             raise PhotoError(path, "the file is empty (0 bytes)") from error
@@ -294,10 +290,8 @@ def borrowed_reader(path: str | Path, max_pixels: int = MAX_PIXELS) -> Iterator[
 
     A file that has changed is opened again. Two threads never have the same reader.
     """
-    try:
-        status = os.stat(path)
-    except OSError:
-        raise PhotoError(path, "no such file") from None
+    with open_file(path, str(path), "video") as file:
+        status = os.fstat(file.fileno())
     key = (os.path.abspath(path), status.st_ino, status.st_size, status.st_mtime_ns, max_pixels)
     with _idle_lock:
         reader = _idle.pop(key, None)
