@@ -23,6 +23,8 @@ from sareloc.photos.xmp import GPANO, xmp_properties
 PROJECTION = "equirectangular"
 SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that exchange width and height
 UNUSABLE = "its GPano tags cannot be used"
+LARGEST = 1e9
+"""Number in a tag: of pixels or degrees."""
 RATIO_TOLERANCE = 0.01
 """A width may differ by so much, as a fraction, from twice the height of a full sphere."""
 
@@ -153,13 +155,13 @@ def _panorama(tags: Mapping[str, str], width: int, height: int) -> Panorama:
 
 
 def _number(tags: Mapping[str, str], name: str, default: float) -> float:
-    """A number among the tags, finite; raises ValueError with the tag's name if it is none."""
+    """A number among the tags, at most `LARGEST`; raises ValueError with the tag's name if it is none."""
     if name not in tags:
         return default
     try:
         value = float(tags[name])
     except ValueError:
         value = math.nan
-    if not math.isfinite(value):
+    if not abs(value) <= LARGEST:
         raise ValueError(f"{name} is {tags[name]!r}, expected a number")
     return value

@@ -266,6 +266,8 @@ def parse_time(value: Any) -> float:
     Raises ValueError for other texts.
     """
     text = str(value).strip()
+    if len(text) > LONGEST_NUMBER:
+        raise ValueError(f"a value of {len(text):,} characters is not a time")
     try:
         return parse_number(text)
     except ValueError:

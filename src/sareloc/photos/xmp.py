@@ -88,8 +88,8 @@ def _embedded_properties(source: Source) -> dict[str, str]:
 def xmp_properties(packet: object) -> dict[str, str]:
     """The simple properties in an XMP packet, by name with namespace: those of `rdf:Description`, and all of GPano.
 
-    Empty if this is no packet: neither bytes nor a text. Values of more than `LONGEST_VALUE` characters are left out.
-    Raises ValueError if it is malformed, or beyond the limits of `parse_xml`.
+    Empty if this is no packet: neither bytes nor a text. Of values with more than `LONGEST_VALUE` characters, which are
+    neither a number nor a time, the beginning. Raises ValueError if it is malformed, or beyond the limits of `parse_xml`.
     """
     if not isinstance(packet, str | bytes):
         return {}
@@ -235,8 +235,8 @@ class _Properties:
     def start(self, tag: str, attrs: dict[str, str]) -> None:
         self._keep()
         for name, value in attrs.items():
-            if (tag == DESCRIPTION or _is_gpano(name)) and len(value) <= LONGEST_VALUE:
-                self.values[name] = value
+            if tag == DESCRIPTION or _is_gpano(name):
+                self.values[name] = _shortened(value)
         self._text = [] if self._open[-1:] == [DESCRIPTION] or _is_gpano(tag) else None
         self._open.append(tag)
 
@@ -249,9 +249,13 @@ class _Properties:
             self._text.append(data)
 
     def _keep(self) -> None:
-        if self._text is not None and len(value := "".join(self._text)) <= LONGEST_VALUE:
-            self.values[self._open[-1]] = value
+        if self._text is not None:
+            self.values[self._open[-1]] = _shortened("".join(self._text))
         self._text = None
+
+
+def _shortened(value: str) -> str:
+    return value if len(value) <= LONGEST_VALUE else f"{value[:LONGEST_VALUE]}..."
 
 
 def _is_gpano(name: str) -> bool:
