@@ -98,7 +98,7 @@ def test_it_is_said_that_this_is_no_regular_file(special: Callable[[str], Path],
 
 def test_a_config_or_history_that_is_no_regular_file_is_said(special: Callable[[str], Path]) -> None:
     path = special("a.toml")
-    with pytest.raises(OSError, match="is not a regular file|is a folder") as error:
+    with pytest.raises(OSError, match=r"is not a regular file|is a folder") as error:
         read_config(path)
     assert explain(error.value) == f"{error.value.strerror}: {path}"
     with pytest.raises(SarelocError, match="history"):

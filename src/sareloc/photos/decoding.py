@@ -47,6 +47,7 @@ DECODING_BYTES = 600_000_000  # limit for all photos that one process decodes at
 BYTES_PER_PIXEL = 8  # Pillow uses four for RGB and RGBA, and there are two copies
 LARGE_BYTES = 100_000_000
 STRIP_PIXELS = 1_000_000
+SPARSE_BYTES, MIN_STORED = 50_000_000, 0.01  # a larger file of which less is stored is not read
 BACKGROUND = "white"  # behind transparent pixels
 
 Turn = Image.Transpose
@@ -292,9 +293,10 @@ def _stream(source: Source, label: str) -> BinaryIO:
 
 
 def open_file(path: str | Path, name: str, what: str = "photo") -> BinaryIO:
-    """Open a regular file (see `open_regular`); raises PhotoError with `name`."""
+    """Open a regular file (see `open_regular`); raises PhotoError with `name`, also for a file that is almost empty:
+    decoders would search its zeros, which take no space on the disk, for hours."""
     try:
-        return open_regular(path)
+        file = open_regular(path)
     except FileNotFoundError:
         raise PhotoError(name, "no such file") from None
     except PermissionError:
@@ -303,6 +305,15 @@ def open_file(path: str | Path, name: str, what: str = "photo") -> BinaryIO:
         raise PhotoError(name, f"is a folder, not a {what}") from None
     except OSError as error:
         raise PhotoError(name, f"cannot be read: {error.strerror}") from error
+    status = os.fstat(file.fileno())
+    if status.st_size > SPARSE_BYTES and 0 < 512 * status.st_blocks < MIN_STORED * status.st_size:
+        file.close()
+        raise PhotoError(
+            name,
+            f"is a sparse file: of its {status.st_size:,} bytes {512 * status.st_blocks:,} are stored, the others are "
+            "zeros; its copy or download is not complete",
+        )
+    return file
 
 
 def _image(stream: BinaryIO, label: str) -> Image.Image:

@@ -89,7 +89,8 @@ def xmp_properties(packet: object) -> dict[str, str]:
     """The simple properties in an XMP packet, by name with namespace: those of `rdf:Description`, and all of GPano.
 
     Empty if this is no packet: neither bytes nor a text. Of values with more than `LONGEST_VALUE` characters, which are
-    neither a number nor a time, the beginning. Raises ValueError if it is malformed, or beyond the limits of `parse_xml`.
+    neither a number nor a time, the beginning. Raises ValueError if it is malformed or beyond the limits of
+    `parse_xml`.
     """
     if not isinstance(packet, str | bytes):
         return {}
