@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 from sareloc.errors import errno_of
 
@@ -18,7 +18,7 @@ NUL = "its path contains a NUL character"
 READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 
 
-def open_regular(path: str | Path) -> BinaryIO:
+def open_regular(path: str | Path) -> io.BufferedReader:
     """Open a regular file to read its bytes; never waits.
 
     Raises OSError with a sentence in `strerror` if the path is anything else: a pipe, of which opening would wait for a
@@ -31,7 +31,7 @@ def open_regular(path: str | Path) -> BinaryIO:
     file = os.open(path, READING)  # the path may name something else by now: does not wait
     try:
         _check_regular(os.fstat(file), name)
-        return os.fdopen(file, "rb")
+        return open(file, "rb")
     except BaseException:
         os.close(file)
         raise

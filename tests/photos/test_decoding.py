@@ -639,3 +639,46 @@ def test_many_threads_that_need_all_the_memory_take_turns_and_all_finish(monkeyp
         thread.join()
     assert most == 1
     assert len(found) == 8
+
+
+def segment(content: bytes) -> bytes:
+    return b"\xff\xe1" + (len(content) + 2).to_bytes(2, "big") + content
+
+
+@pytest.mark.timeout(60)  # Pillow needs squared time: minutes
+@pytest.mark.parametrize(
+    "before",
+    [
+        segment(b"Exif\0\0" + bytes(6_000)) * 10_000,
+        segment(b"http://ns.adobe.com/xap/1.0/\0" + bytes(100)) * 10_001,
+        b"\xff\xe1\0\x02" + b"\0" * 30_000_000,
+        b"\xff" * 200_000,
+    ],
+    ids=["EXIF", "XMP", "between", "fill"],
+)
+def test_absurd_metadata_of_a_jpeg_is_an_error_at_once(before: bytes) -> None:
+    jpeg = encoded(scene(), "JPEG")
+    with pytest.raises(PhotoError, match="precede its pixels"):
+        decode(jpeg[:2] + before + jpeg[2:])
+
+
+def test_some_more_metadata_of_a_jpeg_is_read() -> None:
+    jpeg = encoded(scene(), "JPEG")
+    more = (
+        segment(b"Exif\0\0" + bytes(60_000)) * 3
+        + segment(b"http://ns.adobe.com/xmp/extension/\0" + bytes(60_000)) * 300
+    )
+    np.testing.assert_array_equal(decode(jpeg[:2] + more + b"\xff\xff\xff" + jpeg[2:]), decode(jpeg))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "head", [b"\xff\xd8\xff\xe0", b"RIFF\xff\xff\xff\0WEBPVP8 ", b"\x89PNG\r\n\x1a\n", b"II*\0\x08\0\0\0"]
+)
+def test_a_sparse_photo_is_an_error_at_once(head: bytes, tmp_path: Path) -> None:
+    with (tmp_path / "a.jpg").open("wb") as file:
+        file.write(head)
+        file.truncate(10**12)
+    with pytest.raises(PhotoError, match="sparse"):
+        decode(tmp_path / "a.jpg")
+    assert not is_truncated(tmp_path / "a.jpg")

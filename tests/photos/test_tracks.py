@@ -237,6 +237,8 @@ def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         read_track(write(tmp_path / "deep.gpx", deep))
     with pytest.raises(DatasetError, match="0 track points and more than 100,000 other elements"):
         read_track(write(tmp_path / "empty.gpx", gpx("<a/>" * 200_000)))
+    with pytest.raises(DatasetError, match=r"0 track points and 1,0.* characters of text"):
+        read_track(write(tmp_path / "text.gpx", gpx("\n" * 2_000_000)))
     path = write(tmp_path / "a.gpx", gpx(north(5)))
     monkeypatch.setattr(module, "MOST_POINTS", 4)
     with pytest.raises(DatasetError, match="more than 4 points"):

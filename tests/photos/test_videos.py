@@ -549,6 +549,37 @@ def test_samples_that_an_index_claims_are_counted_before_they_are_listed(tmp_pat
         read_video(path)
 
 
+def boxes(*kinds: bytes, inside: bytes = b"") -> bytes:
+    """Boxes in each other."""
+    for kind in reversed(kinds):
+        inside = struct.pack(">I", len(inside) + 8) + kind + inside
+    return inside
+
+
+SIZES = boxes(b"stsz", inside=struct.pack(">III", 0, 1, 170_000_000))
+SOUND = boxes(b"hdlr", inside=bytes(8) + b"soun") + boxes(b"stts", inside=struct.pack(">IIII", 0, 1, 9, 1))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        boxes(b"ftyp") + boxes(b"moov", b"trak", b"mdia", b"minf", b"stbl", inside=SIZES),
+        boxes(b"ftyp") + boxes(b"moov", b"trak", inside=SOUND + boxes(b"trak", inside=SIZES) + SOUND),
+        boxes(b"ftyp") + boxes(b"moov", b"trak", inside=SOUND + SOUND + SIZES),
+        boxes(b"ftyp") + boxes(b"free", b"moov", b"trak", inside=SIZES),
+        boxes(b"ftyp") + boxes(b"moof", b"traf", b"trun", inside=struct.pack(">II", 1, 170_000_000)),
+        boxes(b"ftyp") + boxes(*[b"moov"] * 2000),
+        boxes(b"ftyp") + boxes(b"moov", b"cmov"),
+        boxes(b"ftyp") + boxes(b"moov", b"hdlr", inside=bytes(8) + b"trak") + boxes(b"moov", b"trak", inside=SIZES),
+        struct.pack(">I4sQ", 1, b"moov", 16 + len(boxes(b"trak", inside=SIZES))) + boxes(b"trak", inside=SIZES),
+    ],
+)
+def test_tables_that_hide_what_they_claim_are_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.mp4").write_bytes(content)
+    with pytest.raises(PhotoError, match="not read as a video"):
+        read_video(tmp_path / "a.mp4")
+
+
 def test_uncompressed_sound_has_many_samples_and_is_read(tmp_path: Path) -> None:
     import av
 

@@ -39,7 +39,7 @@ def read_mat(path: Path, key: str) -> Any:
 
     try:
         with open_regular(path) as file:
-            content = loadmat(file)
+            content = loadmat(file)  # type: ignore[arg-type]  # it takes open files, too
     except Exception as error:  # a damaged file raises a dozen unrelated types, zlib's and numpy's among them
         raise DatasetError(f"{path} cannot be read as a MATLAB file: {error}") from error
     if key not in content:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import BinaryIO
+
+import numpy as np
 
 MOST_SAMPLES = 20_000_000
 """Of all tracks together: two days of video with sound."""
@@ -29,53 +31,66 @@ CONTAINERS = {
     b"hoov",
     b"edts",
 }
+DEEPEST = 20
+ONE = b"\0\0\0\1"
 PCM_PACKET = 1024  # samples of uncompressed sound that FFmpeg lists as one
 
 
 @dataclass
-class _Count:
-    """The samples claimed so far, and the tables of the present track."""
+class _Track:
+    """What the tables of a track claim."""
 
+    handlers: set[bytes] = field(default_factory=set)
+    times: list[bytes] = field(default_factory=list)
     samples: int = 0
-    boxes: int = 0
-    handler: bytes = b""
-    times: bytes = b""
     chunks: int = 0
     in_chunk: int = 0
     """The most samples of a chunk."""
 
-    def add(self, kind: bytes, body: memoryview) -> None:
-        """Count a box."""
+    def listed(self) -> int:
+        """The entries of FFmpeg's index: of sound of which each sample lasts one unit of time, many are one entry."""
+        if self.handlers == {b"soun"} and [(one[:4], one[8:]) for one in self.times] == [(ONE, ONE)]:
+            return self.chunks * -(-self.in_chunk // PCM_PACKET)
+        return self.samples
+
+
+@dataclass
+class _Count:
+    """The tracks so far."""
+
+    tracks: list[_Track] = field(default_factory=lambda: [_Track()])  # the first: what is in none, such as fragments
+    boxes: int = 0
+
+    def add(self, kind: bytes, body: memoryview, parents: tuple[bytes, ...] = ()) -> None:
+        """Count a box and those inside."""
+        self.boxes += 1
+        if self.boxes > MOST_BOXES or len(parents) > DEEPEST or (kind == b"trak" and kind in parents):
+            raise ValueError(f"it has more than {MOST_BOXES:,} boxes, {DEEPEST} levels, or a track in a track")
         if kind == b"trak":
-            self.handler, self.times, self.chunks, self.in_chunk, before = b"", b"", 0, 0, self.samples
+            self.tracks.append(_Track())
+        track = self.tracks[-1 if b"trak" in parents else 0]
         if kind in CONTAINERS:
             for inside, content in _boxes(body):
-                self.add(inside, content)
+                self.add(inside, content, (*parents, kind))
         elif kind == b"cmov":
             raise ValueError("its index is compressed: convert it to MP4")
-        elif kind == b"hdlr":
-            if body[8:12] in (b"soun", b"vide"):  # another one says where the data are
-                self.handler = bytes(body[8:12])
+        elif kind == b"hdlr" and bytes(body[8:12]) not in (b"url ", b"alis"):  # these say where the data are
+            track.handlers.add(bytes(body[8:12]))
         elif kind == b"stts":
-            self.times = bytes(body[4:16])
+            track.times.append(bytes(body[4:16]))
         elif kind in (b"stco", b"co64"):
-            self.chunks = _number(body, 4)
+            track.chunks = max(track.chunks, _number(body, 4))
         elif kind == b"stsc":
-            table = body[8 : 8 + 12 * _number(body, 4)]
-            self.in_chunk = max((_number(table, at + 4) for at in range(0, len(table) - 11, 12)), default=0)
+            rows = np.frombuffer(body[8 : 8 + (len(body) - 8) // 12 * 12], ">u4") if len(body) > 8 else np.zeros(0)
+            track.in_chunk = max(track.in_chunk, int(rows[1::3].max(initial=0)))
         elif kind in (b"stsz", b"stz2"):
-            self.samples += _number(body, 8)
+            track.samples += _number(body, 8)
         elif kind == b"trun":
-            self.samples += _number(body, 4)
-        if kind == b"trak" and self._is_pcm():
-            self.samples = before + self.chunks * -(-self.in_chunk // PCM_PACKET)
-        self.boxes += 1
-        if self.boxes > MOST_BOXES:
-            raise ValueError(f"it has more than {MOST_BOXES:,} boxes")
+            track.samples += _number(body, 4)
 
-    def _is_pcm(self) -> bool:
-        """Whether the track is sound of which each sample lasts one unit of time: FFmpeg lists many as one."""
-        return self.handler == b"soun" and self.times[:4] == b"\0\0\0\1" and self.times[8:] == b"\0\0\0\1"
+    def listed(self) -> int:
+        """The entries of FFmpeg's index."""
+        return sum(track.listed() for track in self.tracks)
 
 
 def check_samples(file: BinaryIO) -> None:
@@ -94,8 +109,8 @@ def check_samples(file: BinaryIO) -> None:
             file.seek(at)
             for inside, content in _boxes(memoryview(file.read(length))):
                 count.add(inside, content)
-            if count.samples > MOST_SAMPLES:
-                raise ValueError(f"its index claims {count.samples:,} samples, at most {MOST_SAMPLES:,} are read")
+            if (claimed := count.listed()) > MOST_SAMPLES:
+                raise ValueError(f"its index claims {claimed:,} samples, at most {MOST_SAMPLES:,} are read")
         count.boxes += 1
         if count.boxes > MOST_BOXES:
             raise ValueError(f"it has more than {MOST_BOXES:,} boxes")

@@ -107,10 +107,11 @@ def label_of(source: object) -> str:
 
 def _gpano_tags(xmp: object, photo: str) -> dict[str, str]:
     """The GPano properties in an XMP packet, from attributes and elements; empty if there are none."""
-    if (GPANO.encode() if isinstance(xmp, bytes) else GPANO) not in (xmp if isinstance(xmp, str | bytes) else ""):
+    packet = xmp.encode() if isinstance(xmp, str) else xmp
+    if not isinstance(packet, bytes) or GPANO.encode() not in packet:
         return {}
     try:
-        found = xmp_properties(xmp)
+        found = xmp_properties(packet)
     except ValueError as error:
         raise PhotoError(photo, f"{UNUSABLE}: the XMP is malformed ({error})") from error
     start = f"{{{GPANO}}}"

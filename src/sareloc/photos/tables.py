@@ -45,7 +45,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 metres."""
 
 LONGEST_VALUE = 1 << 24  # Google Landmarks lists all positives of a query in one value; the default is 128 KiB
-LARGEST_JSON = 100_000_000
+LARGEST_JSON = 50_000_000
 LONGEST_NUMBER = 100  # characters of a coordinate or a time; the patterns below need squared time
 SHOWN = 5  # rows quoted in a note
 FAR_M = 100_000.0

@@ -34,6 +34,7 @@ LARGEST_BYTES = 100_000_000  # four days at 1 Hz with heart rate and cadence
 MOST_POINTS = 1_000_000
 MOST_ELEMENTS = 4_000_000
 OTHER_ELEMENTS, MOST_PER_POINT = 100_000, 30  # beside the points, and in each
+OTHER_CHARACTERS, CHARACTERS_PER_POINT = 1_000_000, 5_000
 SUFFIXES = (".gpx", ".nmea", ".log", ".txt")
 SENTENCE = re.compile(r"\$\w\w(?:RMC|GGA),[^$\r\n]{0,200}")  # of at most 82 characters by the standard
 
@@ -287,11 +288,11 @@ def _gpx_time(moment: datetime | None) -> float | None:
 
 
 class _PointCounter:
-    """Counts the track points of a GPX file while it is read; raises XmlError for more points, or more elements for
-    each, than a recording has."""
+    """Counts the track points of a GPX file while it is read; raises XmlError for more points, or more elements and
+    text for each, than a recording has."""
 
     def __init__(self) -> None:
-        self._points = self._others = 0
+        self._points = self._others = self._characters = 0
 
     def start(self, tag: str, attrs: dict[str, str]) -> None:
         if tag == "trkpt":
@@ -307,7 +308,9 @@ class _PointCounter:
         pass
 
     def data(self, data: str) -> None:
-        pass
+        self._characters += len(data)
+        if self._characters > OTHER_CHARACTERS + CHARACTERS_PER_POINT * self._points:
+            raise XmlError(f"it has {self._points:,} track points and {self._characters:,} characters of text")
 
 
 def _checked_gpx(file: Path, content: bytes) -> tuple[str, list[str]]:

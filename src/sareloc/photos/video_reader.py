@@ -137,8 +137,8 @@ class VideoReader:
             raise
         if first is None:
             self.container.close()
-            most = min(max_pixels, MOST_PIXELS) / 1e6
-            reason = f"it is damaged or truncated, or its frames have more than {most:g} megapixels"
+            limit = f"{min(max_pixels, MOST_PIXELS) / 1e6:g} megapixels"
+            reason = f"it is damaged or truncated, or its frames have more than {limit}"
             raise PhotoError(path, f"no frame of it can be decoded: {reason}")
         self.origin: int = first.pts
         """The time of the first frame, in units of the stream's time base."""
