@@ -9,7 +9,7 @@ from pathlib import Path
 from sareloc import arrays
 from sareloc.errors import PhotoError
 from sareloc.photos.addresses import file_of, parse_address
-from sareloc.photos.decoding import MAX_PIXELS, SizeRule, Source, decode_photo, open_photo
+from sareloc.photos.decoding import MAX_PIXELS, SizeRule, Source, decode_photo, open_file, open_photo
 from sareloc.photos.finding import Stamp, fitting_ns
 from sareloc.photos.videos import decode_frame, read_video
 from sareloc.photos.views import read_view
@@ -77,7 +77,7 @@ def stamp(path: str | Path) -> Stamp | None:
     """Size in bytes and modification time in ns of the file at an address; None if there is no such file."""
     try:
         status = file_of(path).stat()
-    except OSError:
+    except (OSError, ValueError):  # the latter: a NUL character
         return None
     return status.st_size, fitting_ns(status.st_mtime_ns)
 
@@ -101,7 +101,7 @@ def part_digest(whole: bytes, fragment: str) -> bytes:
 
 def _digest(file: Path) -> bytes:
     try:
-        with file.open("rb") as content:
+        with open_file(file, str(file)) as content:
             return hashlib.file_digest(content, "sha256").digest()
     except OSError as lost:
         raise PhotoError(file, f"cannot be read: {lost.strerror}") from lost

@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from xml.etree import ElementTree
 
 from PIL import ExifTags
 
@@ -19,11 +18,13 @@ from sareloc.errors import PhotoError
 from sareloc.photos.addresses import View
 from sareloc.photos.decoding import Source, open_photo, pillow_errors
 from sareloc.photos.geotags import heading_from_exif
+from sareloc.photos.xmp import GPANO, xmp_properties
 
-GPANO = "http://ns.google.com/photos/1.0/panorama/"
 PROJECTION = "equirectangular"
 SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that exchange width and height
 UNUSABLE = "its GPano tags cannot be used"
+LARGEST = 1e9
+"""Number in a tag: of pixels or degrees."""
 RATIO_TOLERANCE = 0.01
 """A width may differ by so much, as a fraction, from twice the height of a full sphere."""
 
@@ -106,22 +107,15 @@ def label_of(source: object) -> str:
 
 def _gpano_tags(xmp: object, photo: str) -> dict[str, str]:
     """The GPano properties in an XMP packet, from attributes and elements; empty if there are none."""
-    content = xmp.encode() if isinstance(xmp, str) else xmp
-    if not isinstance(content, bytes) or GPANO.encode() not in content:
+    packet = xmp.encode() if isinstance(xmp, str) else xmp
+    if not isinstance(packet, bytes) or GPANO.encode() not in packet:
         return {}
-    if b"<!DOCTYPE" in content or b"<!ENTITY" in content:
-        raise PhotoError(photo, f"{UNUSABLE}: the XMP declares a document type: remove it")
     try:
-        root = ElementTree.fromstring(content.strip(b"\0 \r\n\t"))
-    except (ElementTree.ParseError, ValueError, RecursionError) as error:
+        found = xmp_properties(packet)
+    except ValueError as error:
         raise PhotoError(photo, f"{UNUSABLE}: the XMP is malformed ({error})") from error
     start = f"{{{GPANO}}}"
-    found: dict[str, str] = {}
-    for element in root.iter():
-        for tag, value in (*element.attrib.items(), (element.tag, element.text or "")):
-            if tag.startswith(start):
-                found[tag.removeprefix(start)] = value.strip()
-    return found
+    return {name.removeprefix(start): value.strip() for name, value in found.items() if name.startswith(start)}
 
 
 def _panorama(tags: Mapping[str, str], width: int, height: int) -> Panorama:
@@ -162,13 +156,13 @@ def _panorama(tags: Mapping[str, str], width: int, height: int) -> Panorama:
 
 
 def _number(tags: Mapping[str, str], name: str, default: float) -> float:
-    """A number among the tags, finite; raises ValueError with the tag's name if it is none."""
+    """A number among the tags, at most `LARGEST`; raises ValueError with the tag's name if it is none."""
     if name not in tags:
         return default
     try:
         value = float(tags[name])
     except ValueError:
         value = math.nan
-    if not math.isfinite(value):
+    if not abs(value) <= LARGEST:
         raise ValueError(f"{name} is {tags[name]!r}, expected a number")
     return value
