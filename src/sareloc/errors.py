@@ -135,6 +135,8 @@ def explain(error: BaseException) -> str | None:
     if number is None:
         return str(error) if isinstance(error, OSError) else None
     cause, remedy = REFUSALS.get(number, (os.strerror(number).lower(), ""))
+    if (own := getattr(error, "strerror", None)) and own != os.strerror(number):  # a sentence of this package
+        cause, remedy = own, ""
     names = [getattr(error, "filename", None), getattr(error, "filename2", None)]
     where = "".join(f": {name}" for name in names if name is not None)
     return f"{cause}{where}" + (f"; {remedy}" if remedy else "")

@@ -280,6 +280,18 @@ def test_photos_that_cannot_be_read_are_listed_and_the_others_done(model: PlaceM
     assert any("3 photos of the map have no local features, such as" in note for note in built.notes)
 
 
+@pytest.mark.timeout(60)  # it would wait for a writer of the pipe, or read the device for ever
+@pytest.mark.parametrize("fragment", ["", "#yaw=0&pitch=0&fov=60&size=64x48"])
+@pytest.mark.parametrize("name", ["pipe.jpg", "/dev/zero"])
+def test_a_row_that_is_no_regular_file_is_listed_and_the_others_done(town: Path, name: str, fragment: str) -> None:
+    os.mkfifo(town.with_name("pipe.jpg"))
+    change(town, "DELETE FROM local_features WHERE fid <= 2")
+    change(town, "UPDATE photos SET file = ? WHERE fid = 1", name + fragment)
+    report = add_local_features(town, keypoints=KEYPOINTS, device="cpu", progress=False)
+    assert report.added == 1
+    assert ["not a regular file" in error.reason for error in report.unreadable] == [True]
+
+
 def test_a_photo_that_no_longer_decodes_is_listed(town: Path) -> None:
     """Its size and time are unchanged, as after an error of the disk."""
     path = town.parent / "photos" / "0001.jpg"

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.maps.small_town import build_map, tiny_model, write_photo
+from tests.maps.small_town import build_map, geotag_of, tiny_model, write_photo, write_town
 from tests.photos.panorama_files import draw_panorama, gpano_xmp, save_panorama
 
-from sareloc.errors import MapError
-from sareloc.maps import MapPhoto, add_photos, copy_map, map_info, open_store, sync_map, verify_map
+from sareloc.datasets import check_places, load_dataset
+from sareloc.errors import MapError, PhotoError
+from sareloc.localize import Localizer
+from sareloc.maps import MapPhoto, PlaceMap, add_photos, copy_map, map_info, open_store, sync_map, verify_map
 from sareloc.maps.view_options import NOTE, read_view_options
 from sareloc.models import PlaceModel
 from sareloc.photos import Address, Geotag, Panorama, PhotoSource, ViewOptions, decode, parse_address, read_image
@@ -257,3 +259,21 @@ def test_what_is_not_cut_of_a_stream_is_noted(model: PlaceModel, tmp_path: Path)
     assert "odd: its GPano tags cannot be used: the projection is 'cylindrical'" in report.notes[0]
     assert "plain" in report.notes[1]
     assert "2:1 as a 360° photo, without GPano tags" in report.notes[1]
+
+
+@pytest.mark.parametrize("xmp", ['<?xml version="1.0" encoding="nonsense"?>{}', "<a>" * 200 + "{}" + "</a>" * 200])
+def test_xmp_that_cannot_be_read_is_a_note_on_its_photo_and_the_others_are_added(tmp_path: Path, xmp: str) -> None:
+    write_town(tmp_path / "town", 2)
+    hostile = xmp.format(gpano_xmp().decode()).encode()
+    bad = save_panorama(tmp_path / "town" / "bad.jpg", np.zeros((64, 128, 3), np.uint8), geotag_of(7), hostile)
+    (tmp_path / "town" / "0001.xmp").write_bytes(hostile)
+    report = build_map(tiny_model(), tmp_path / "town", tmp_path / "town.gpkg", progress=False)
+    assert (report.added, report.unreadable) == (3, ())
+    assert [
+        note.startswith(f"{bad}: its GPano tags cannot be used: the XMP is malformed") for note in report.notes
+    ] == [True]
+    check = check_places(load_dataset(tmp_path / "town"), decode=True)
+    assert (check.database, check.unreadable) == (3, ())
+    localizer = Localizer(tiny_model(), PlaceMap(tmp_path / "town.gpkg"))
+    queries = [tmp_path / "town" / "0000.jpg", bad]
+    assert [isinstance(fix, PhotoError) for fix in localizer.localize_many(queries)] == [False, False]

@@ -349,7 +349,7 @@ def test_paths_that_lead_to_no_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.jpg")
     with pytest.raises(PhotoError, match="is not a regular file"):
         decode(tmp_path / "pipe.jpg")
-    with pytest.raises(PhotoError, match="null byte"):
+    with pytest.raises(PhotoError, match="NUL character"):
         decode("a\0b.jpg")
     with pytest.raises(PhotoError, match="too long"):
         decode("a" * 5000)
@@ -371,7 +371,7 @@ def test_permission_denied_is_said_so(tmp_path: Path, monkeypatch: pytest.Monkey
         raise PermissionError(13, "Permission denied")
 
     (tmp_path / "private.jpg").write_bytes(encoded(scene(), "JPEG"))
-    monkeypatch.setattr(decoding, "open", refuse, raising=False)
+    monkeypatch.setattr(decoding, "open_regular", refuse)
     with pytest.raises(PhotoError, match=r"private\.jpg: permission denied: it cannot be read by this user"):
         decode(tmp_path / "private.jpg")
 
@@ -639,3 +639,46 @@ def test_many_threads_that_need_all_the_memory_take_turns_and_all_finish(monkeyp
         thread.join()
     assert most == 1
     assert len(found) == 8
+
+
+def segment(content: bytes) -> bytes:
+    return b"\xff\xe1" + (len(content) + 2).to_bytes(2, "big") + content
+
+
+@pytest.mark.timeout(60)  # Pillow needs squared time: minutes
+@pytest.mark.parametrize(
+    "before",
+    [
+        segment(b"Exif\0\0" + bytes(6_000)) * 10_000,
+        segment(b"http://ns.adobe.com/xap/1.0/\0" + bytes(100)) * 10_001,
+        b"\xff\xe1\0\x02" + b"\0" * 30_000_000,
+        b"\xff" * 200_000,
+    ],
+    ids=["EXIF", "XMP", "between", "fill"],
+)
+def test_absurd_metadata_of_a_jpeg_is_an_error_at_once(before: bytes) -> None:
+    jpeg = encoded(scene(), "JPEG")
+    with pytest.raises(PhotoError, match="precede its pixels"):
+        decode(jpeg[:2] + before + jpeg[2:])
+
+
+def test_some_more_metadata_of_a_jpeg_is_read() -> None:
+    jpeg = encoded(scene(), "JPEG")
+    more = (
+        segment(b"Exif\0\0" + bytes(60_000)) * 3
+        + segment(b"http://ns.adobe.com/xmp/extension/\0" + bytes(60_000)) * 300
+    )
+    np.testing.assert_array_equal(decode(jpeg[:2] + more + b"\xff\xff\xff" + jpeg[2:]), decode(jpeg))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "head", [b"\xff\xd8\xff\xe0", b"RIFF\xff\xff\xff\0WEBPVP8 ", b"\x89PNG\r\n\x1a\n", b"II*\0\x08\0\0\0"]
+)
+def test_a_sparse_photo_is_an_error_at_once(head: bytes, tmp_path: Path) -> None:
+    with (tmp_path / "a.jpg").open("wb") as file:
+        file.write(head)
+        file.truncate(10**12)
+    with pytest.raises(PhotoError, match="is a sparse file"):
+        decode(tmp_path / "a.jpg")
+    assert not is_truncated(tmp_path / "a.jpg")

@@ -346,3 +346,29 @@ def test_geojson_as_kartaview_takes_it(tmp_path: Path) -> None:
     collection = {"features": [feature([0.1, 52.2], **about, Timestamp="2024-05-31T12:00:00Z")]}
     table = read_geotag_table(write(tmp_path, "a_file.geojson", json.dumps(collection)))
     assert table.tags == {"x/a.jpg": Geotag((52.2, 0.1), 90.0, 1717156800.0)}
+
+
+@pytest.mark.timeout(60)  # patterns would need squared time: minutes
+@pytest.mark.parametrize("value", ["1" + " " * 100_000 + "x", "1" * 1_000_000, "1 " * 100_000])
+def test_an_absurdly_long_value_is_a_bad_row_at_once(tmp_path: Path, value: str) -> None:
+    (tmp_path / "a.csv").write_text(f"file,lat,lon,heading,time\na.jpg,{value},8,,\nb.jpg,47,8,{value},{value}\n")
+    table = read_geotag_table(tmp_path / "a.csv")
+    assert table.tags["b.jpg"] == Geotag((47.0, 8.0))
+    assert "characters is not a number" in table.problems[0]
+    assert max(map(len, table.problems)) < 500
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, '{"features": ' * 100_000, '{"features": [%s]}' % ("[" * 200_000)])
+def test_deep_nesting_is_an_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.geojson").write_text(text)
+    with pytest.raises(DatasetError, match="not a GeoJSON"):
+        read_geotag_table(tmp_path / "a.geojson")
+
+
+def test_a_large_json_is_an_error_before_it_is_read(tmp_path: Path) -> None:
+    with (tmp_path / "a.json").open("wb") as file:
+        file.write(b" ")
+        file.seek(10**12)  # a sparse file
+        file.write(b" ")
+    with pytest.raises(DatasetError, match="not text"):
+        read_geotag_table(tmp_path / "a.json")

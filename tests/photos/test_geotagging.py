@@ -166,7 +166,7 @@ def test_a_multi_picture_jpeg_keeps_its_second_picture(tmp_path: Path) -> None:
 
 def test_errors_name_the_photo(tmp_path: Path) -> None:
     path, target = tmp_path / "photo.jpg", tmp_path / "out.jpg"
-    with pytest.raises(PhotoError, match=r"photo\.jpg: No such file"):
+    with pytest.raises(PhotoError, match=r"photo\.jpg: no such file"):
         write_geotag(path, target, HERE)
     Image.new("RGB", (8, 8)).save(path, "PNG")
     with pytest.raises(PhotoError, match="not a JPEG"):

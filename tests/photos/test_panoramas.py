@@ -133,9 +133,33 @@ def test_malformed_tags_are_said(tmp_path: Path, tags: dict[str, object], says: 
 
 @pytest.mark.parametrize(
     ("xmp", "says"),
-    [(gpano_xmp()[:-9], "malformed"), (b"<!DOCTYPE x [<!ENTITY a 'b'>]>" + gpano_xmp(), "document type")],
+    [
+        (gpano_xmp()[:-9], "malformed"),
+        (b"<!DOCTYPE x [<!ENTITY a 'b'>]>" + gpano_xmp(), "document type"),
+        *(
+            (f'<?xml version="1.0" encoding="{name}"?>'.encode() + gpano_xmp(), f"encoding is '{name}'")
+            for name in ("nonsense", "zlib", "hex", "rot13", "base64")
+        ),
+        (b"<a>" * 200 + gpano_xmp() + b"</a>" * 200, "100 levels"),
+    ],
 )
 def test_xmp_that_cannot_be_trusted_is_said(tmp_path: Path, xmp: bytes, says: str) -> None:
     path = save_panorama(tmp_path / "pano.jpg", BLACK, xmp=xmp)
     with pytest.raises(PhotoError, match=says):
         read_panorama(path)
+
+
+@pytest.mark.parametrize("suffix", [".webp", ".avif"])
+def test_a_packet_of_many_elements_is_said_before_it_is_read_whole(tmp_path: Path, suffix: str) -> None:
+    xmp = gpano_xmp().replace(b"</rdf:RDF>", b"<a/>" * 2_000_000 + b"</rdf:RDF>")
+    path = save_panorama(tmp_path / f"pano{suffix}", BLACK, xmp=xmp)
+    with pytest.raises(PhotoError, match="more than 500,000 elements"):
+        read_panorama(path)
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e999", "1" * 5000, "9" * 300])
+def test_numbers_that_are_none_are_said(tmp_path: Path, number: str) -> None:
+    with pytest.raises(PhotoError, match="GPano"):
+        read(tmp_path, full_width=number)
+    with pytest.raises(PhotoError, match="GPano"):
+        read(tmp_path, pitch=number)

@@ -225,16 +225,26 @@ def test_a_document_type_is_refused(encoding: str, tmp_path: Path) -> None:
         read_track(tmp_path / "a.gpx")
 
 
+@pytest.mark.parametrize("encoding", ["nonsense", "zlib", "hex", "rot13", "base64", "utf-7"])
+def test_an_unknown_encoding_is_said(encoding: str, tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=f"encoding is '{encoding}'"):
+        read_track(write(tmp_path / "a.gpx", gpx(north(3)).replace("UTF-8", encoding)))
+
+
 def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = gpx("<a>" * 200 + "</a>" * 200)
     with pytest.raises(DatasetError, match="100 levels"):
         read_track(write(tmp_path / "deep.gpx", deep))
+    with pytest.raises(DatasetError, match="0 track points and more than 100,000 other elements"):
+        read_track(write(tmp_path / "empty.gpx", gpx("<a/>" * 200_000)))
+    with pytest.raises(DatasetError, match=r"0 track points and 1,0.* characters of text"):
+        read_track(write(tmp_path / "text.gpx", gpx("\n" * 2_000_000)))
     path = write(tmp_path / "a.gpx", gpx(north(5)))
     monkeypatch.setattr(module, "MOST_POINTS", 4)
     with pytest.raises(DatasetError, match="more than 4 points"):
         read_track(path)
     monkeypatch.setattr(module, "LARGEST_BYTES", 100)
-    with pytest.raises(DatasetError, match="at most 100"):
+    with pytest.raises(DatasetError, match="more than 100 bytes"):
         read_track(path)
 
 

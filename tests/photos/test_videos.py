@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import io
 import os
 import random
+import struct
 import threading
 from collections.abc import Callable
 from fractions import Fraction
@@ -11,10 +13,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from tests.photos.video_files import HEIGHT, WIDTH, number_in, numbered, write_video
 
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.geo import wgs84_from_enu
+from sareloc.photos import mp4_tables, videos
 from sareloc.photos.decoding import Resizing, Turn, longest_side
 from sareloc.photos.video_reader import VideoReader
 from sareloc.photos.videos import (
@@ -25,6 +29,7 @@ from sareloc.photos.videos import (
     missing_end,
     read_video,
     times_every_m,
+    video_frames,
 )
 
 pytest.importorskip("av")
@@ -480,3 +485,150 @@ def test_times_are_the_first_ones_so_far_away(steps: list[tuple[float, float, fl
 def test_invalid_steps_are_errors(bad: dict[str, float]) -> None:
     with pytest.raises(ArgumentError, match="positive"):
         times_every_m([0.0, 1.0], straight([0, 1]), start=0.0, duration_s=1.0, **bad)
+
+
+def with_times(path: Path, times_s: list[float]) -> Path:
+    """A small video whose frames are at these times, which no encoder would write."""
+    import av
+
+    source = write_video(path.with_name("source.mkv"), [40 * row for row in range(len(times_s))], codec="mpeg4")
+    with av.open(str(source)) as read, av.open(str(path), "w") as written:
+        stream = written.add_stream_from_template(read.streams.video[0])
+        for packet, time_s in zip([one for one in read.demux() if one.size], times_s, strict=True):
+            packet.stream = stream
+            packet.pts = packet.dts = int(time_s / packet.time_base)
+            written.mux(packet)
+    return path
+
+
+def test_frames_that_are_aeons_apart_are_an_error_before_their_span_is_listed(tmp_path: Path) -> None:
+    path = with_times(tmp_path / "a.mkv", [0, 0.04, 3e9])
+    for read in (frame_times, video_frames):
+        with pytest.raises(PhotoError, match=r"time stamps are damaged.*3,000,000,000 s after the first"):
+            read(path)
+    assert number_in(decode_frame(path, 0.04)) == 1
+
+
+def test_frames_far_apart_are_listed_once_each_whatever_the_step(tmp_path: Path) -> None:
+    path = with_times(tmp_path / "a.mkv", [0, 0.04, 900_000, 900_000.04])
+    addresses, times = video_frames(path, 1e-7)
+    assert (len(addresses), times.tolist()) == (4, [0, 0.04, 900_000, 900_000.04])
+
+
+@given(
+    gaps=st.lists(st.sampled_from([0.001, 0.033, 0.04, 0.5, 1.0, 1.5, 7.0]), min_size=1, max_size=12),
+    every_s=st.sampled_from([0.001, 0.04, 0.1, 0.5, 1.0, 3.0]),
+)
+def test_the_frames_every_so_often_are_those_shown_at_each_step(gaps: list[float], every_s: float) -> None:
+    times = np.round(np.concatenate([[0.0], np.cumsum(gaps)]), 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(videos, "frame_times", lambda _: times)
+        found = video_frames("a.mp4", every_s)[1]
+    wanted = np.arange(0.0, times[-1] + 0.001, every_s)
+    shown = np.unique(np.searchsorted(times, wanted + 0.001, side="right") - 1)
+    np.testing.assert_array_equal(found, times[shown])
+
+
+def claimed(path: Path, samples: int) -> Path:
+    """An MP4 of three frames whose tables claim this many of one byte."""
+    content = bytearray(write_video(path, [0, 40, 80], codec="mpeg4").read_bytes())
+    for kind, at, values in ((b"stsz", 8, (1, samples)), (b"stsc", 12, (1, samples, 1)), (b"stts", 8, (1, samples))):
+        struct.pack_into(f">{len(values)}I", content, content.index(kind) + at, *values)
+    path.write_bytes(content)
+    return path
+
+
+def test_samples_that_an_index_claims_are_counted_before_they_are_listed(tmp_path: Path) -> None:
+    with pytest.raises(PhotoError, match="claims 170,000,000 samples"):
+        read_video(claimed(tmp_path / "a.mp4", 170_000_000))
+    path = write_video(tmp_path / "b.mp4", [0, 40, 80], codec="mpeg4", options={"movflags": "frag_keyframe+empty_moov"})
+    content = bytearray(path.read_bytes())
+    struct.pack_into(">II", content, content.index(b"trun") + 4, 1, 170_000_000)
+    path.write_bytes(content)
+    with pytest.raises(PhotoError, match="claims 170,000,000 samples"):
+        read_video(path)
+
+
+def boxes(*kinds: bytes, inside: bytes = b"") -> bytes:
+    """Boxes in each other."""
+    for kind in reversed(kinds):
+        inside = struct.pack(">I", len(inside) + 8) + kind + inside
+    return inside
+
+
+SIZES = boxes(b"stsz", inside=struct.pack(">III", 0, 1, 170_000_000))
+SOUND = boxes(b"hdlr", inside=bytes(8) + b"soun") + boxes(b"stts", inside=struct.pack(">IIII", 0, 1, 9, 1))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        boxes(b"ftyp") + boxes(b"moov", b"trak", b"mdia", b"minf", b"stbl", inside=SIZES),
+        boxes(b"ftyp") + boxes(b"moov", b"trak", inside=SOUND + boxes(b"trak", inside=SIZES) + SOUND),
+        boxes(b"ftyp") + boxes(b"moov", b"trak", inside=SOUND + SOUND + SIZES),
+        boxes(b"ftyp") + boxes(b"free", b"moov", b"trak", inside=SIZES),
+        boxes(b"ftyp") + boxes(b"moof", b"traf", b"trun", inside=struct.pack(">II", 1, 170_000_000)),
+        boxes(b"ftyp") + boxes(*[b"moov"] * 2000),
+        boxes(b"ftyp") + boxes(b"moov", b"cmov"),
+        boxes(b"ftyp") + boxes(b"moov", b"hdlr", inside=bytes(8) + b"trak") + boxes(b"moov", b"trak", inside=SIZES),
+        struct.pack(">I4sQ", 1, b"moov", 16 + len(boxes(b"trak", inside=SIZES))) + boxes(b"trak", inside=SIZES),
+    ],
+)
+def test_tables_that_hide_what_they_claim_are_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.mp4").write_bytes(content)
+    with pytest.raises(PhotoError, match="not read as a video"):
+        read_video(tmp_path / "a.mp4")
+
+
+def test_uncompressed_sound_has_many_samples_and_is_read(tmp_path: Path) -> None:
+    import av
+
+    path = tmp_path / "a.mov"
+    with av.open(str(path), "w") as container:
+        video = container.add_stream("mpeg4", rate=25)
+        video.width, video.height, video.pix_fmt = 96, 64, "yuv420p"
+        sound = container.add_stream("pcm_s16le", rate=48_000)
+        container.mux(video.encode(av.VideoFrame.from_ndarray(numbered(1), format="rgb24")))
+        container.mux(video.encode(None))
+        for start in range(0, 480_000, 48_000):
+            samples = av.AudioFrame.from_ndarray(np.zeros((1, 2 * 48_000), np.int16), format="s16", layout="stereo")
+            samples.sample_rate, samples.pts = 48_000, start
+            container.mux(sound.encode(samples))
+        container.mux(sound.encode(None))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mp4_tables, "MOST_SAMPLES", 1000)  # it has 480,000 samples, in 480 packets
+        assert read_video(path).width == 96
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("suffix", [".mkv", ".avi", ".ts", ".mp4"])
+def test_a_sparse_file_is_an_error_at_once(tmp_path: Path, suffix: str) -> None:
+    path = write_video(tmp_path / f"a{suffix}", [0, 40, 80], codec="mpeg4")
+    with path.open("r+b") as file:
+        file.truncate(10**12)
+    if os.stat(path).st_blocks * 512 > 10**9:
+        pytest.skip("this file system stores zeros")
+    for read in (read_video, frame_times, lambda path: decode_frame(path, 0.04)):
+        with pytest.raises(PhotoError, match="sparse file"):
+            read(path)
+
+
+def test_frames_are_at_most_100_megapixels(tmp_path: Path) -> None:
+    import av
+
+    jpeg = io.BytesIO()
+    Image.new("L", (12_000, 9_000)).save(jpeg, "JPEG", quality=5)
+    with av.open(str(tmp_path / "a.mkv"), "w") as container:
+        stream = container.add_stream("mjpeg", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 96, 64, "yuvj420p"  # the header says so
+        packet = av.Packet(jpeg.getvalue())
+        packet.stream, packet.pts, packet.dts, packet.is_keyframe = stream, 0, 0, True
+        container.mux(packet)
+    with pytest.raises(PhotoError, match="100 megapixels"):
+        read_video(tmp_path / "a.mkv")
+
+
+def test_a_track_of_absurd_speed_takes_no_endless_list_of_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(videos, "MOST_TAKEN", 1000)
+    with pytest.raises(ArgumentError, match="more than 1,000 frames"):
+        times_every_m([0, 1, 2], [(0, 0), (0, 90), (0, 0)], start=0, duration_s=2, every_m=5)

@@ -266,3 +266,48 @@ def test_a_photo_with_a_position_in_adobes_xmp_alone(shared_data: Path) -> None:
     assert read.latlon == pytest.approx((-4.21601 / 60, 34 + 22.91611 / 60))
     assert read.heading_deg == pytest.approx(176.3)
     assert read.time == 1563272771  # 2019-07-16 10:26:11, no zone
+
+
+ENCODINGS = ["nonsense", "zlib", "hex", "rot13", "base64", "utf-7", "idna", "unicode_escape", "shift-jis"]
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_xmp_in_an_unknown_encoding_is_no_geotag_and_a_sidecar_of_it_is_named(tmp_path: Path, encoding: str) -> None:
+    packet = f'<?xml version="1.0" encoding="{encoding}"?>{LIGHTROOM}'.encode()
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.jpg", xmp=packet)
+    Image.new("RGB", (8, 8)).save(tmp_path / "b.jpg")
+    (tmp_path / "b.xmp").write_bytes(packet)
+    for photo in (tmp_path / "a.jpg", tmp_path / "b.jpg"):
+        assert read_geotag(photo) is None
+        assert read_time(photo) is None
+    with pytest.raises(PhotoError, match=f"b.xmp.*encoding is '{encoding}'"):
+        write_sidecar(tmp_path / "b.jpg", tmp_path / "b.xmp", HERE)
+
+
+@pytest.mark.parametrize("encoding", ["iso-8859-1", "windows-1252", "US-ASCII", "utf-16", "UTF-8"])
+def test_xmp_in_other_encodings_of_text_is_read(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "a.xmp").write_bytes(f'<?xml version="1.0" encoding="{encoding}"?>{LIGHTROOM}'.encode(encoding))
+    assert read_sidecar_geotag(tmp_path / "a.jpg") is not None
+
+
+MANY = "".join(f' a{number:x}=""' for number in range(400_000))
+
+
+@pytest.mark.parametrize(
+    "inside",
+    ["<a/>" * 600_000, f"<a{MANY}/>", "<a>" * 101 + "</a>" * 101, f"<!--{'x' * 3_000_000}-->"],
+    ids=["elements", "attributes", "levels", "comment"],
+)
+def test_xmp_beyond_the_limits_is_no_geotag(tmp_path: Path, inside: str) -> None:
+    (tmp_path / "a.xmp").write_text(LIGHTROOM.replace("<rdf:Description", f"{inside}<rdf:Description", 1))
+    assert read_sidecar_geotag(tmp_path / "a.jpg") is None
+    with pytest.raises(PhotoError, match="more than"):
+        write_sidecar(tmp_path / "a.jpg", tmp_path / "a.xmp", HERE)
+
+
+@pytest.mark.timeout(60)
+def test_an_absurdly_long_value_is_not_used(tmp_path: Path) -> None:
+    spaces = LIGHTROOM.replace("2024-05-31T16:00:00", f"2024-05-31T{' ' * 100_000}x")  # squared time in a pattern
+    assert len(spaces) > 200_000
+    (tmp_path / "a.xmp").write_text(spaces)
+    assert read_sidecar_geotag(tmp_path / "a.jpg") is not None

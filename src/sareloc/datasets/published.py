@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from sareloc.errors import DatasetError
+from sareloc.files import open_regular, read_regular
 from sareloc.photos.tables import open_csv
+
+LARGEST_BYTES = 200_000_000
 
 
 def find_file(root: Path, names: Sequence[str], layout: str) -> Path:
@@ -35,13 +38,24 @@ def read_mat(path: Path, key: str) -> Any:
     from scipy.io import loadmat
 
     try:
-        content = loadmat(path)
+        with open_regular(path) as file:
+            content = loadmat(file)  # type: ignore[arg-type]  # it takes open files, too
     except Exception as error:  # a damaged file raises a dozen unrelated types, zlib's and numpy's among them
         raise DatasetError(f"{path} cannot be read as a MATLAB file: {error}") from error
     if key not in content:
         found = ", ".join(name for name in content if not name.startswith("__")) or "nothing"
         raise DatasetError(f"{path} has no variable {key!r}: found {found}")
     return content[key]
+
+
+def read_text(path: Path, encoding: str = "utf-8") -> str:
+    """The text of a list of a dataset; raises DatasetError if it cannot be read."""
+    try:
+        return read_regular(path, LARGEST_BYTES).decode(encoding)
+    except OSError as error:
+        raise DatasetError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DatasetError(f"{path} is not text in {encoding}: {error}") from error
 
 
 def read_columns(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from sareloc.arrays import Floats, Ints
 from sareloc.datasets.places import IdLists, PhotoSet, Places
-from sareloc.datasets.published import find_file, not_found, read_columns
+from sareloc.datasets.published import find_file, not_found, read_columns, read_text
 from sareloc.errors import DatasetError
 from sareloc.photos import find_photos
 
@@ -110,7 +110,7 @@ def _load_buildings(name: str, root: Path, split: str, layout: str) -> Places:
 
 def _listing(root: Path, layout: str) -> _Listing:
     corrupt_file = root / "corrupt.txt"
-    lines = corrupt_file.read_text(encoding="utf-8").split() if corrupt_file.is_file() else []
+    lines = read_text(corrupt_file).split() if corrupt_file.is_file() else []
     corrupt = frozenset(Path(line).stem for line in lines)
     photos = _list_photos(root, PHOTO_FOLDERS, layout)
     sound = photos.take([row for row, file in enumerate(photos.files) if Path(file).stem not in corrupt])
@@ -129,7 +129,7 @@ def _list_photos(root: Path, folders: tuple[str, ...], layout: str) -> PhotoSet:
 
 
 def _read_query(path: Path) -> tuple[str, Floats]:
-    words = path.read_text(encoding="utf-8").split()
+    words = read_text(path).split()
     try:
         name, *numbers = words
         box = np.array([float(number) for number in numbers]).reshape(4)
@@ -142,7 +142,7 @@ def _rows_in(query_file: Path, judgement: str, listing: _Listing) -> Ints:
     path = query_file.with_name(query_file.name.replace("_query.txt", f"_{judgement}.txt"))
     if not path.is_file():
         raise DatasetError(f"{query_file} has no {path.name} beside it")
-    names = path.read_text(encoding="utf-8").split()
+    names = read_text(path).split()
     return np.unique(np.array(listing.rows_of(names, path), dtype=np.int64))
 
 

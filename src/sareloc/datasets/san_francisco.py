@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from sareloc.datasets.places import IdLists, PhotoSet, Places
-from sareloc.datasets.published import find_file, not_found, read_mat
+from sareloc.datasets.published import find_file, not_found, read_mat, read_text
 from sareloc.errors import DatasetError
 from sareloc.geo import Positions
 
@@ -46,7 +46,7 @@ def load_san_francisco(root: Path, split: str = "test") -> Places:
 
 def _read_ground_truth(path: Path) -> tuple[list[str], list[list[int]]]:
     numbers, buildings = [], []
-    for line, text in enumerate(path.read_text(encoding="ascii").splitlines(), start=1):
+    for line, text in enumerate(read_text(path, "ascii").splitlines(), start=1):
         if not text.strip():
             continue
         number, *ids = text.split()

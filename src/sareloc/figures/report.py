@@ -9,6 +9,7 @@ import csv
 import datetime
 import html
 import importlib.metadata
+import io
 import json
 import os
 import platform
@@ -32,7 +33,7 @@ from sareloc.figures.inliers import MOST_LINES, inliers_label, paint_inliers
 from sareloc.figures.map import PredictedPositions, draw_map
 from sareloc.figures.matches import THUMBNAIL_PX, QueryMatches, jpeg_uri, load_thumbnail, match_label, query_heatmap
 from sareloc.figures.style import FAINT, INK, svg_bytes
-from sareloc.files import write_atomically
+from sareloc.files import read_regular, write_atomically
 from sareloc.geometry import InlierPairs
 from sareloc.models.place_model import PlaceModel
 from sareloc.training import EpochRecord
@@ -48,6 +49,7 @@ MIN_SCALE = 0.6
 NO_NETWORK = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 """The Content-Security-Policy: the page loads no script, font or image from elsewhere."""
 TOP_MATCHES = 4  # shown of each failure
+LARGEST_BYTES = 200_000_000
 
 
 def write_report(
@@ -289,8 +291,8 @@ def _processor() -> str:
 def read_report(path: Path | str) -> Report:
     """Read the output of `sareloc evaluate --json` from a file; raises ArgumentError if it is not a report."""
     try:
-        given = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_reject_constant)
-    except (OSError, ValueError) as error:  # invalid UTF-8 and invalid JSON are ValueErrors
+        given = json.loads(read_regular(path, LARGEST_BYTES), parse_constant=_reject_constant)
+    except (OSError, ValueError, RecursionError) as error:  # invalid UTF-8 and invalid JSON are ValueErrors
         raise ArgumentError(
             f"{path} cannot be read as a report ({error}): create one with sareloc evaluate --json"
         ) from error
@@ -327,8 +329,7 @@ def read_history(run: Path | str) -> tuple[EpochRecord, ...]:
     path = path / HISTORY if path.is_dir() else path
     kinds: Mapping[str, type] = {f.name: int if f.type == "int" else float for f in fields(EpochRecord)}
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
+        rows = list(csv.DictReader(io.StringIO(read_regular(path, LARGEST_BYTES).decode(), newline="")))
         records = tuple(EpochRecord(**{name: kind(row[name]) for name, kind in kinds.items()}) for row in rows)
     except (OSError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
         raise ArgumentError(

@@ -6,7 +6,6 @@ import ctypes
 import hashlib
 import io
 import os
-import stat
 import sys
 import threading
 import traceback
@@ -19,9 +18,11 @@ from typing import BinaryIO, Literal
 
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL.JpegImagePlugin import MARKER as JPEG_MARKERS
 
 from sareloc import arrays
 from sareloc.errors import ArgumentError, PhotoError, SarelocError, need
+from sareloc.files import open_regular
 
 Source = str | Path | bytes | BinaryIO
 SizeRule = Callable[[int, int], tuple[int, int]]
@@ -36,6 +37,10 @@ Size = tuple[int, int]  # width, height as in the file
 MAX_PIXELS = 200_000_000
 """The largest phone sensors have 200 megapixels; larger files are rejected before they are decoded."""
 
+LARGEST_FILE = 1_500_000_000
+"""Bytes of a photo's file: 200 megapixels of 16-bit colours, not compressed, are 1.2 GB."""
+BEGINNINGS = (b"\xff\xd8", b"\x89PNG", b"RIFF", b"II", b"MM")  # of JPEG, PNG, WebP and TIFF; AVIF and HEIC: "ftyp"
+
 FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "TIFF")  # no others: each decoder adds attack surface
 HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
 DRAFT_GAP = 2  # a JPEG is decoded at 1/2, 1/4 or 1/8 if that leaves at least twice the target size
@@ -47,12 +52,14 @@ JPEGS = ("JPEG", "MPO")
 PNG_EXIF = (b"eXIf", b"Raw profile type exif")
 START_OF_IMAGE, END_OF_IMAGE, START_OF_SCAN = b"\xff\xd8", b"\xff\xd9", 0xDA
 NO_LENGTH = {0x00, 0x01, *range(0xD0, 0xD9), 0xFF}  # after 0xFF: markers without content, and bytes that are no marker
+MOST_SEGMENTS, MOST_EXIF_SEGMENTS, MOST_BETWEEN = 10_000, 64, 100_000  # before the pixels of a JPEG
 TRUNCATED = "truncated: the end of the file is missing, the rest was used"
 MIN_ROWS = 0.8  # fraction of the rows of a truncated JPEG; the last 3 % of its bytes may be more than 3 % of its rows
 DECODING_BYTES = 600_000_000  # limit for all photos that one process decodes at the same time
 BYTES_PER_PIXEL = 8  # Pillow uses four for RGB and RGBA, and there are two copies
 LARGE_BYTES = 100_000_000
 STRIP_PIXELS = 1_000_000
+SPARSE_BYTES, MIN_STORED = 50_000_000, 0.01  # a larger file of which less is stored is not read
 BACKGROUND = "white"  # behind transparent pixels
 
 Turn = Image.Transpose
@@ -343,28 +350,50 @@ def _stream(source: Source, label: str) -> Iterator[BinaryIO]:
     if not isinstance(source, str | Path):
         yield source if source.seekable() else io.BytesIO(source.read())
         return
-    try:
-        kind = os.stat(source).st_mode
-        if stat.S_ISDIR(kind):
-            raise PhotoError(label, "is a folder, not a photo")
-        if not stat.S_ISREG(kind):
-            raise PhotoError(label, "is not a regular file")  # opening a pipe would block
-        file = open(source, "rb")  # noqa: SIM115
-    except FileNotFoundError:
-        raise PhotoError(label, "no such file") from None
-    except PermissionError:
-        raise PhotoError(label, "permission denied: it cannot be read by this user") from None
-    with file:
+    with open_file(source, label) as file:
         yield file
 
 
+def open_file(path: str | Path, name: str, what: str = "photo") -> io.BufferedReader:
+    """Open a regular file (see `open_regular`); raises PhotoError with `name`, also for a file that is almost empty:
+    decoders would search its zeros, which take no space on the disk, for hours."""
+    try:
+        file = open_regular(path)
+    except FileNotFoundError:
+        raise PhotoError(name, "no such file") from None
+    except PermissionError:
+        raise PhotoError(name, "permission denied: it cannot be read by this user") from None
+    except IsADirectoryError:
+        raise PhotoError(name, f"is a folder, not a {what}") from None
+    except OSError as error:
+        raise PhotoError(name, f"cannot be read: {error.strerror}") from error
+    status = os.fstat(file.fileno())
+    if status.st_size > SPARSE_BYTES and 0 < 512 * status.st_blocks < MIN_STORED * status.st_size:
+        file.close()
+        raise PhotoError(
+            name,
+            f"is a sparse file: of its {status.st_size:,} bytes {512 * status.st_blocks:,} are stored, the others are "
+            "zeros; its copy or download is not complete",
+        )
+    return file
+
+
 def read_bytes(source: Source, name: str) -> bytes:
-    """The content of a photo's file. Raises PhotoError, which calls it `name`, if it cannot be read."""
+    """The content of a photo's file; of a file that does not begin as a photo, only the beginning.
+
+    Raises PhotoError, which calls it `name`, if it cannot be read or is larger than `LARGEST_FILE`.
+    """
     if isinstance(source, bytes):
         return source
     with pillow_errors(name), _stream(source, name) as stream:
         stream.seek(0)
-        return stream.read()
+        head = stream.read(12)
+        if not head.startswith(BEGINNINGS) and head[4:8] != b"ftyp":
+            return head
+        content = head + stream.read(LARGEST_FILE)
+    if len(content) > LARGEST_FILE:
+        raise PhotoError(name, f"the file has more than {LARGEST_FILE / 1e9:g} GB: use a smaller copy")
+    return content
 
 
 def _image(stream: BinaryIO, label: str, max_pixels: int) -> Image.Image:
@@ -373,6 +402,9 @@ def _image(stream: BinaryIO, label: str, max_pixels: int) -> Image.Image:
     head = stream.read(12)
     if not head:
         raise PhotoError(label, "the file is empty (0 bytes)")
+    if head[:2] == START_OF_IMAGE:
+        _check_jpeg_header(stream, label)
+        stream.seek(0)
     try:
         image = Image.open(stream, formats=FORMATS)
     except UnidentifiedImageError:
@@ -410,6 +442,34 @@ def _metadata(image: Image.Image, stream: BinaryIO, content: bytes | None) -> Ph
 def _all_of(stream: BinaryIO) -> bytes:
     stream.seek(0)
     return stream.read()
+
+
+def _check_jpeg_header(stream: BinaryIO, label: str) -> None:
+    """Raise PhotoError if a JPEG has more in front of its pixels than a camera writes.
+
+    Pillow copies all EXIF segments for each further one, and reads bytes between segments one by one.
+    """
+    stream.seek(len(START_OF_IMAGE))
+    segments = exif = other = 0
+    while byte := stream.read(1):
+        marker = (byte == b"\xff" and stream.read(1)) or b"\0"
+        while marker == b"\xff":
+            marker, other = stream.read(1), other + 1
+        handler = JPEG_MARKERS.get(int.from_bytes(b"\xff" + marker, "big"), ("", "", None))[2]
+        if marker == START_OF_SCAN.to_bytes() or not marker:
+            return
+        if handler is None:
+            other += 1
+        else:
+            length = int.from_bytes(stream.read(2), "big")
+            segments, exif = segments + 1, exif + (marker == b"\xe1" and stream.read(6) == b"Exif\0\0")
+            stream.seek(length - 2 - (6 if marker == b"\xe1" else 0), os.SEEK_CUR)
+        if segments > MOST_SEGMENTS or exif > MOST_EXIF_SEGMENTS or other > MOST_BETWEEN:
+            raise PhotoError(
+                label,
+                f"damaged: more than {MOST_SEGMENTS:,} segments, {MOST_EXIF_SEGMENTS} of them EXIF, or "
+                f"{MOST_BETWEEN:,} bytes between them precede its pixels",
+            )
 
 
 def _exif(image: Image.Image) -> Image.Exif:

@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sareloc.errors import DatasetError, PanoramaError, PhotoError, SarelocError, need
+from sareloc.files import NUL
 from sareloc.geo import Positions
 from sareloc.photos.addresses import View, parse_address
 from sareloc.photos.decoding import PhotoMetadata, read_metadata
@@ -168,7 +169,8 @@ def find_photos(folder: str | Path, extensions: tuple[str, ...] = EXTENSIONS) ->
     """
     root = Path(folder)
     if not root.is_dir():
-        raise PhotoError(root, "is a file, not a folder" if root.exists() else "no such folder")
+        what = "is a file, not a folder" if root.is_file() else "is not a regular file or folder"
+        raise PhotoError(root, NUL if "\0" in str(root) else what if root.exists() else "no such folder")
     found: list[Path] = []
     waiting, seen = [root], {_identity(root)}
     while waiting:

@@ -11,15 +11,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from xml.etree import ElementTree
 
 from sareloc.errors import PanoramaError, PhotoError
 from sareloc.photos.addresses import View
 from sareloc.photos.decoding import PhotoMetadata, Source, read_metadata
 from sareloc.photos.geotags import heading_from_exif
+from sareloc.photos.xmp import GPANO, xmp_properties
 
-GPANO = "http://ns.google.com/photos/1.0/panorama/"
 PROJECTION = "equirectangular"
+LARGEST = 1e9
+"""Number in a tag: of pixels or degrees."""
 RATIO_TOLERANCE = 0.01
 """A width may differ by so much, as a fraction, from twice the height of a full sphere."""
 
@@ -113,19 +114,12 @@ def _gpano_tags(xmp: bytes | None, photo: str) -> dict[str, str]:
     """The GPano properties in an XMP packet, from attributes and elements; empty if there are none."""
     if xmp is None or GPANO.encode() not in xmp:
         return {}
-    if b"<!DOCTYPE" in xmp or b"<!ENTITY" in xmp:
-        raise PanoramaError(photo, "the XMP declares a document type: remove it")
     try:
-        root = ElementTree.fromstring(xmp.strip(b"\0 \r\n\t"))
-    except (ElementTree.ParseError, ValueError, RecursionError) as error:
+        found = xmp_properties(xmp)
+    except ValueError as error:
         raise PanoramaError(photo, f"the XMP is malformed ({error})") from error
     start = f"{{{GPANO}}}"
-    found: dict[str, str] = {}
-    for element in root.iter():
-        for tag, value in (*element.attrib.items(), (element.tag, element.text or "")):
-            if tag.startswith(start):
-                found[tag.removeprefix(start)] = value.strip()
-    return found
+    return {name.removeprefix(start): value.strip() for name, value in found.items() if name.startswith(start)}
 
 
 def _panorama(tags: Mapping[str, str], width: int, height: int) -> Panorama:
@@ -166,13 +160,13 @@ def _panorama(tags: Mapping[str, str], width: int, height: int) -> Panorama:
 
 
 def _number(tags: Mapping[str, str], name: str, default: float) -> float:
-    """A number among the tags, finite; raises ValueError with the tag's name if it is none."""
+    """A number among the tags, at most `LARGEST`; raises ValueError with the tag's name if it is none."""
     if name not in tags:
         return default
     try:
         value = float(tags[name])
     except ValueError:
         value = math.nan
-    if not math.isfinite(value):
+    if not abs(value) <= LARGEST:
         raise ValueError(f"{name} is {tags[name]!r}, expected a number")
     return value

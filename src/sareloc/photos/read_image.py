@@ -22,6 +22,7 @@ from sareloc.photos.decoding import (
     PhotoMetadata,
     SizeRule,
     interpolation_of,
+    open_file,
     read_bytes,
     read_metadata,
     read_photo,
@@ -328,7 +329,7 @@ def stamp(path: str | Path) -> Stamp | None:
     """Size in bytes and modification time in ns of the file at an address; None if there is no such file."""
     try:
         status = file_of(path).stat()
-    except OSError:
+    except (OSError, ValueError):  # the latter: a NUL character
         return None
     return status.st_size, fitting_ns(status.st_mtime_ns)
 
@@ -352,7 +353,7 @@ def part_digest(whole: bytes, fragment: str) -> bytes:
 
 def _digest(file: Path) -> bytes:
     try:
-        with file.open("rb") as content:
+        with open_file(file, str(file)) as content:
             return hashlib.file_digest(content, "sha256").digest()
     except OSError as lost:
         raise PhotoError(file, f"cannot be read: {lost.strerror}") from lost
@@ -368,6 +369,6 @@ def _identity(file: Path) -> tuple[int, ...] | None:
     """Differs if a file was replaced or written, also where its time stamp was restored; None if there is none."""
     try:
         status = file.stat()
-    except OSError:
+    except (OSError, ValueError):
         return None
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from sareloc.errors import PositionError
+from sareloc.files import read_regular
 from sareloc.photos.geotags import Geotag
 
 LONGEST_STEM = 46  # characters of a JSON's name before its counter and ".json"
@@ -106,7 +107,7 @@ def _json_files(folder: Path) -> Mapping[str, str]:
         if 0 <= time.time_ns() - stamp < SETTLED_NS:
             return _list(folder)
         return _listed(folder, stamp)
-    except OSError:
+    except (OSError, ValueError):  # the latter: a NUL character
         return {}
 
 
@@ -124,9 +125,7 @@ def _read(file: Path | None) -> Any:
     if file is None:
         return None
     try:
-        with file.open("rb") as content:
-            text = content.read(LARGEST_BYTES + 1)
-        return json.loads(text) if len(text) <= LARGEST_BYTES else None
+        return json.loads(read_regular(file, LARGEST_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import io
 import json
 import math
 import re
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sareloc.errors import ArgumentError, DatasetError, PositionError
+from sareloc.files import open_regular, read_regular
 from sareloc.geo import distance_m
 from sareloc.photos.geotags import Geotag, seconds_since_1970
 
@@ -43,6 +45,8 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 metres."""
 
 LONGEST_VALUE = 1 << 24  # Google Landmarks lists all positives of a query in one value; the default is 128 KiB
+LARGEST_JSON = 50_000_000
+LONGEST_NUMBER = 100  # characters of a coordinate or a time; the patterns below need squared time
 SHOWN = 5  # rows quoted in a note
 FAR_M = 100_000.0
 
@@ -85,7 +89,7 @@ class CsvFile:
 
     def _all_rows(self) -> Iterator[tuple[int, list[str]]]:
         csv.field_size_limit(LONGEST_VALUE)
-        with self.path.open(newline="", encoding=self.encoding, errors=_errors(self.encoding)) as lines:
+        with _open_text(self.path, self.encoding) as lines:
             reader = csv.reader(lines, delimiter=self.separator, skipinitialspace=True)
             try:
                 for number, row in enumerate(row for row in reader if any(map(str.strip, row))):
@@ -123,7 +127,7 @@ def open_csv(path: Path) -> CsvFile:
     """
     encoding = _encoding(path)
     try:
-        with path.open(encoding=encoding, errors=_errors(encoding)) as lines:
+        with _open_text(path, encoding) as lines:
             first = next((line for line in lines if line.strip()), "")
     except UnicodeDecodeError as error:
         raise DatasetError(f"{path} is not text in {encoding} ({error})") from error
@@ -204,6 +208,8 @@ def counted(values: Sequence[str], what: str) -> str:
 def parse_number(value: Any) -> float:
     """Parse a finite number with a decimal point or a decimal comma; raises ValueError for anything else."""
     text = str(value).strip()
+    if len(text) > LONGEST_NUMBER:
+        raise ValueError(f"a value of {len(text):,} characters is not a number")
     if "," in text and re.fullmatch(r"[+-]?\d*,\d+", text):
         text = text.replace(",", ".")
     try:
@@ -224,6 +230,8 @@ def parse_degrees(value: Any, letters: str, ref: str = "") -> float:
     """
     name, limit = ("latitude", 90) if letters == "NS" else ("longitude", 180)
     text, hemisphere = str(value).strip(), ref[:1].upper()
+    if len(text) > LONGEST_NUMBER:
+        raise ValueError(f"{name} of {len(text):,} characters is not a number")
     try:
         degrees, sign, letter = parse_number(text), "+", ""
     except ValueError:
@@ -258,6 +266,8 @@ def parse_time(value: Any) -> float:
     Raises ValueError for other texts.
     """
     text = str(value).strip()
+    if len(text) > LONGEST_NUMBER:
+        raise ValueError(f"a value of {len(text):,} characters is not a time")
     try:
         return parse_number(text)
     except ValueError:
@@ -297,7 +307,9 @@ def _json_rows(table: Path) -> tuple[Iterator[_Row], tuple[str, ...]]:
     if table.suffix.lower() == ".json":
         wrong += " or a list of image descriptions"
     try:
-        content = json.loads(table.read_text(encoding, _errors(encoding)))
+        content = json.loads(read_regular(table, LARGEST_JSON).decode(encoding, _errors(encoding)))
+    except OSError as error:
+        raise DatasetError(f"{table} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise DatasetError(f"{wrong}: {error!r}") from error
     notes = _encoding_notes(table, encoding)
@@ -340,7 +352,7 @@ def _geojson_rows(table: Path, features: list[Any]) -> Iterator[_Row]:
         )
     for number, (feature, given) in enumerate(zip(features, properties, strict=True)):
         if not isinstance(feature, dict):
-            yield _Row(f"feature {number}", {}, f"expected an object, found {feature!r}")
+            yield _Row(f"feature {number}", {}, f"expected an object, found {reprlib.repr(feature)}")
         elif isinstance(given, dict) and given.get(found["file"]) is not None:
             values = {column: given.get(name) for column, name in found.items()}
             position, problem = _point(feature.get("geometry"))
@@ -353,10 +365,10 @@ def _point(geometry: Any) -> tuple[dict[str, Any], str]:
         return {}, ""
     kind = geometry.get("type") if isinstance(geometry, dict) else geometry
     if kind != "Point":
-        return {}, f"the geometry must be a Point, found {kind}"
+        return {}, f"the geometry must be a Point, found {reprlib.repr(kind)}"
     coordinates = geometry.get("coordinates")
     if not isinstance(coordinates, list) or len(coordinates) not in (0, 2, 3):
-        return {}, f"a Point must have coordinates [longitude, latitude], found {coordinates!r}"
+        return {}, f"a Point must have coordinates [longitude, latitude], found {reprlib.repr(coordinates)}"
     return (dict(zip(("lon", "lat"), coordinates, strict=False)) if coordinates else {}), ""
 
 
@@ -400,12 +412,12 @@ def _geotag(
         try:
             heading = parse_number(values["heading"]) % 360
         except ValueError:
-            ignored["heading"].append(f"{where}: {values['heading']!r}")
+            ignored["heading"].append(f"{where}: {reprlib.repr(values['heading'])}")
     if _given(values.get("time")):
         try:
             time = Geotag(position, None, parse_time(values["time"])).time
         except (ValueError, PositionError):
-            ignored["time"].append(f"{where}: {values['time']!r}")
+            ignored["time"].append(f"{where}: {reprlib.repr(values['time'])}")
     return Geotag(position, heading, time)
 
 
@@ -438,7 +450,7 @@ def _encoding(path: Path) -> str:
     decoder = codecs.getincrementaldecoder("utf-8")()
     encoding = "utf-8-sig"
     try:
-        with path.open("rb") as content:
+        with open_regular(path) as content:
             while chunk := content.read(1 << 20):
                 if content.tell() == len(chunk) and chunk[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
                     return "utf-16"
@@ -448,6 +460,10 @@ def _encoding(path: Path) -> str:
     except OSError as error:
         raise DatasetError(f"{path} cannot be read: {error.strerror}") from error
     return encoding if _decodes(decoder, b"", final=True) else "cp1252"
+
+
+def _open_text(path: Path, encoding: str) -> io.TextIOWrapper:
+    return io.TextIOWrapper(open_regular(path), encoding, _errors(encoding), newline="")
 
 
 def _decodes(decoder: codecs.IncrementalDecoder, chunk: bytes, *, final: bool = False) -> bool:

@@ -12,16 +12,16 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as day_time
 from pathlib import Path
-from typing import Any
-from xml.parsers import expat
 
 import numpy as np
 import numpy.typing as npt
 
 from sareloc.arrays import Floats
 from sareloc.errors import ArgumentError, DatasetError
+from sareloc.files import read_regular
 from sareloc.geo import distance_m, ecef_from_wgs84, wgs84_from_ecef
 from sareloc.photos.geotags import EPOCH, FIRST_S, LAST_S, seconds_since_1970
+from sareloc.photos.xml_reader import XmlError, parse_xml
 
 MAX_GAP_S = 30.0
 """Default for the longest time between two points of a track that positions are interpolated over."""
@@ -32,10 +32,11 @@ SAME_DEG = 1e-5  # a metre: sentences of one position differ in their number of 
 COVERED_S = 10.0  # a track says where one was between two points at most this far apart
 LARGEST_BYTES = 100_000_000  # four days at 1 Hz with heart rate and cadence
 MOST_POINTS = 1_000_000
-MOST_ELEMENTS = 10_000_000
-DEEPEST = 100
+MOST_ELEMENTS = 4_000_000
+OTHER_ELEMENTS, MOST_PER_POINT = 100_000, 30  # beside the points, and in each
+OTHER_CHARACTERS, CHARACTERS_PER_POINT = 1_000_000, 5_000
 SUFFIXES = (".gpx", ".nmea", ".log", ".txt")
-SENTENCE = re.compile(r"\$\w\w(?:RMC|GGA),[^$\r\n]*")
+SENTENCE = re.compile(r"\$\w\w(?:RMC|GGA),[^$\r\n]{0,200}")  # of at most 82 characters by the standard
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,10 +180,7 @@ def read_track(path: str | Path) -> Track:
     if file.suffix.lower() not in SUFFIXES:
         raise ArgumentError(f"{file}: a track must be a GPX file (.gpx) or an NMEA log (.nmea, .log or .txt)")
     try:
-        size = file.stat().st_size
-        if size > LARGEST_BYTES:
-            raise DatasetError(f"{file} has {size:,} bytes: a track may have at most {LARGEST_BYTES:,}; split it")
-        content = file.read_bytes()
+        content = read_regular(file, LARGEST_BYTES)
     except OSError as error:
         raise DatasetError(f"{file} cannot be read: {error.strerror}") from error
     return _read_gpx(file, content) if file.suffix.lower() == ".gpx" else _read_nmea(file, content)
@@ -289,44 +287,46 @@ def _gpx_time(moment: datetime | None) -> float | None:
         return None
 
 
+class _PointCounter:
+    """Counts the track points of a GPX file while it is read; raises XmlError for more points, or more elements and
+    text for each, than a recording has."""
+
+    def __init__(self) -> None:
+        self._points = self._others = self._characters = 0
+
+    def start(self, tag: str, attrs: dict[str, str]) -> None:
+        if tag == "trkpt":
+            self._points += 1
+        else:
+            self._others += 1
+        if self._points > MOST_POINTS:
+            raise XmlError(f"it has more than {MOST_POINTS:,} points: split it")
+        if self._others > OTHER_ELEMENTS + MOST_PER_POINT * self._points:
+            raise XmlError(f"it has {self._points:,} track points and more than {self._others - 1:,} other elements")
+
+    def end(self, tag: str) -> None:
+        pass
+
+    def data(self, data: str) -> None:
+        self._characters += len(data)
+        if self._characters > OTHER_CHARACTERS + CHARACTERS_PER_POINT * self._points:
+            raise XmlError(f"it has {self._points:,} track points and {self._characters:,} characters of text")
+
+
 def _checked_gpx(file: Path, content: bytes) -> tuple[str, list[str]]:
     """The text of a GPX file, cut after the last point before any damage, and notes.
 
-    Raises DatasetError for a document type (entities could make it grow without limit), too many or too deep elements,
-    and a file that is damaged before its first point.
+    Raises DatasetError as `parse_xml` does (document types, limits), for too many points or other elements, and for a
+    file that is damaged before its first point.
     """
-    parser = expat.ParserCreate()
-    points = elements = depth = 0
-    encoding = "utf-8-sig"
-
-    def declared(version: str, name: str | None, standalone: int) -> None:
-        nonlocal encoding
-        if name and name.lower() not in ("utf-8", "utf8"):
-            encoding = name
-
-    def refused(*_: Any) -> None:
-        raise DatasetError(f"{file} declares a document type, which no GPX file needs: it is not read")
-
-    def begun(name: str, _: dict[str, str]) -> None:
-        nonlocal points, elements, depth
-        elements, depth, points = elements + 1, depth + 1, points + (name == "trkpt")
-        if points > MOST_POINTS or elements > MOST_ELEMENTS or depth > DEEPEST:
-            raise DatasetError(
-                f"{file} has more than {MOST_POINTS:,} points, {MOST_ELEMENTS:,} elements or {DEEPEST} levels: split it"
-            )
-
-    def ended(_: str) -> None:
-        nonlocal depth
-        depth -= 1
-
-    parser.XmlDeclHandler = declared
-    parser.StartDoctypeDeclHandler = refused
-    parser.StartElementHandler, parser.EndElementHandler = begun, ended
     notes: list[str] = []
     try:
-        parser.Parse(content, True)
-    except expat.ExpatError as error:
-        closed = content.rfind(b"</trkpt>", 0, parser.ErrorByteIndex) + len(b"</trkpt>")
+        encoding = parse_xml(content, _PointCounter(), most_elements=MOST_ELEMENTS, namespaces=False)
+    except XmlError as error:
+        if error.damaged_at is None:
+            raise DatasetError(f"{file} is not read as GPX: {error}") from error
+        encoding = error.encoding
+        closed = content.rfind(b"</trkpt>", 0, error.damaged_at) + len(b"</trkpt>")
         if closed < len(b"</trkpt>"):
             raise DatasetError(f"{file} is not valid GPX: {error}, before the first complete track point") from error
         lost = content.count(b"<trkpt", closed)
@@ -335,8 +335,8 @@ def _checked_gpx(file: Path, content: bytes) -> tuple[str, list[str]]:
             f"that were read" + (f", {lost:,} after it were not" if lost else "")
         )
         content = content[:closed] + b"</trkseg></trk></gpx>"
-    except (LookupError, ValueError) as error:  # of the declared encoding
-        raise DatasetError(f"{file} is not valid GPX: {error}") from error
+    if encoding is None or encoding.lower() in ("utf-8", "utf8"):
+        encoding = "utf-8-sig"
     try:
         text = content.decode(encoding)
     except (UnicodeDecodeError, LookupError) as error:

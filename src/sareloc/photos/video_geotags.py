@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from sareloc.arrays import Floats, Ints
-from sareloc.errors import PhotoError
+from sareloc.errors import ArgumentError, PhotoError
 from sareloc.photos.clock import parse_moment, parse_offset
 from sareloc.photos.geotags import Geotag
 from sareloc.photos.track_geotags import TrackOptions
@@ -57,6 +57,9 @@ def frames_on_track(videos: Sequence[Path], options: TrackOptions) -> FramesRepo
         except PhotoError as error:
             errors.append(error)
             continue
+        except ArgumentError as error:
+            errors.append(PhotoError(path, str(error)))
+            continue
         geotags |= found
         notes += told
     return FramesReport(geotags, tuple(errors), tuple(notes))
@@ -73,8 +76,6 @@ def _placed(path: Path, track: Track, options: TrackOptions, *, alone: bool) -> 
         raise PhotoError(path, NO_CLOCK)
     start += parse_offset(options.clock_offset)
     times = frame_times(path)
-    if not len(times):
-        raise PhotoError(path, "no frame of it can be read")
     end_s = float(times[-1])
     wanted = times_every_m(
         track.times,

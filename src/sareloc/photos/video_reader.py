@@ -31,11 +31,16 @@ from sareloc.photos.decoding import (
     SizeRule,
     Turn,
     interpolation_of,
+    open_file,
     target_size,
 )
+from sareloc.photos.mp4_tables import check_samples
 
 FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts"  # no others: playlists would open other files
 CODECS = {"h264", "hevc", "mpeg4", "mjpeg", "vp8", "vp9", "libdav1d", "av1", "mpeg2video", "prores"}
+MOST_PIXELS = 100_000_000
+"""Of a frame: 360° cameras record up to 12K, 80 megapixels; a decoder keeps many frames."""
+MOST_STREAMS = 32
 TOLERANCE_S = 0.001  # a frame's time is often rounded to milliseconds
 JUMP_S = 0.5  # a keyframe farther ahead is sought; up to there decoding on costs less
 NO_INDEX_JUMP_S = 5.0  # the same where the keyframes are unknown
@@ -61,15 +66,24 @@ TURNS: dict[tuple[int, int, int, int], Turn | None] = {  # the display matrix a,
 def open_container(path: str | Path) -> Any:
     """The file as an `av` container, its header read. Raises PhotoError if it is missing or not a video."""
     av = need("av", "video")
-    if os.path.isdir(path):
-        raise PhotoError(path, "is a folder, not a video")
-    if not os.path.isfile(path):
-        raise PhotoError(path, "is not a regular file" if os.path.exists(path) else "no such file")
-    options = {"protocol_whitelist": "file", "format_whitelist": FORMATS, "codec_whitelist": ",".join(sorted(CODECS))}
+    with open_file(path, str(path), "video") as file:
+        try:
+            check_samples(file)
+        except ValueError as error:
+            raise PhotoError(path, f"not read as a video: {error}") from error
+    options = {
+        "protocol_whitelist": "file",
+        "format_whitelist": FORMATS,
+        "codec_whitelist": ",".join(sorted(CODECS)),
+        "max_streams": str(MOST_STREAMS),
+    }
     try:
-        return av.open(f"file:{os.path.abspath(path)}", container_options=options, metadata_errors="replace")
-    except PermissionError:
-        raise PhotoError(path, "permission denied: it cannot be read by this user") from None
+        return av.open(
+            f"file:{os.path.abspath(path)}",
+            options={"max_pixels": str(MOST_PIXELS)},  # of all streams, which are decoded to learn their format
+            container_options=options,
+            metadata_errors="replace",
+        )
     except (av.FFmpegError, OSError, ValueError) as error:
         if os.path.getsize(path) == 0:
             raise PhotoError(path, "the file is empty (0 bytes)") from error
@@ -86,10 +100,16 @@ def video_stream(container: Any, path: str | Path, max_pixels: int = MAX_PIXELS)
     if context is None or context.name not in CODECS:
         found = "unknown" if context is None else context.name
         raise PhotoError(path, f"its codec ({found}) is not supported: convert it to H.264")
-    if context.width * context.height > max_pixels:
-        size = f"{context.width} x {context.height} px"
-        raise PhotoError(path, f"{size} is more than the limit of {max_pixels / 1e6:g} megapixels: use a smaller copy")
+    _check_size(context.width, context.height, path, max_pixels)
     return stream
+
+
+def _check_size(width: int, height: int, path: str | Path, max_pixels: int) -> None:
+    most = min(max_pixels, MOST_PIXELS)
+    if width * height > most:
+        raise PhotoError(
+            path, f"{width} x {height} px is more than the limit of {most / 1e6:g} megapixels: use a smaller copy"
+        )
 
 
 class VideoReader:
@@ -105,17 +125,22 @@ class VideoReader:
             self.stream = video_stream(self.container, path, max_pixels)
             context = self.stream.codec_context
             context.thread_count = 1  # with several, errors are reported with later frames than those they are in
-            context.options = {"max_pixels": str(2 * max_pixels + 2**20)}  # if the size changes; with margins
+            most = min(max_pixels, MOST_PIXELS)
+            context.options = {"max_pixels": str(most + most // 8 + 2**20)}  # if the size changes; with margins
             self._start_here()
             self._read_ahead()
             first_packet = self._ahead[0]
             first = self._next_frame()
+            if first is not None:  # the size in the header may be unknown
+                _check_size(first.width, first.height, path, max_pixels)
         except BaseException:
             self.container.close()
             raise
         if first is None:
             self.container.close()
-            raise PhotoError(path, "no frame of it can be decoded: it is damaged or truncated")
+            limit = f"{min(max_pixels, MOST_PIXELS) / 1e6:g} megapixels"
+            reason = f"it is damaged or truncated, or its frames have more than {limit}"
+            raise PhotoError(path, f"no frame of it can be decoded: {reason}")
         self.origin: int = first.pts
         """The time of the first frame, in units of the stream's time base."""
         self._begin: int = min(time for time in (first.pts, first_packet.pts, first_packet.dts) if time is not None)
@@ -300,10 +325,8 @@ def borrowed_reader(path: str | Path, max_pixels: int = MAX_PIXELS) -> Iterator[
 
     A file that has changed is opened again. Two threads never have the same reader.
     """
-    try:
-        status = os.stat(path)
-    except OSError:
-        raise PhotoError(path, "no such file") from None
+    with open_file(path, str(path), "video") as file:
+        status = os.fstat(file.fileno())
     identity = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     key = (os.path.abspath(path), *identity, max_pixels)
     with _idle_lock:

@@ -7,6 +7,8 @@ stamps in the file, so that a variable frame rate needs no special case.
 from __future__ import annotations
 
 import math
+import os
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,7 +21,7 @@ import numpy.typing as npt
 from sareloc import arrays
 from sareloc.errors import ArgumentError, PhotoError, need
 from sareloc.geo import ecef_from_wgs84
-from sareloc.photos.addresses import Address
+from sareloc.photos.addresses import LATEST_S, Address
 from sareloc.photos.decoding import MAX_PIXELS, SizeRule, Turn
 from sareloc.photos.geotags import seconds_since_1970
 from sareloc.photos.video_reader import TOLERANCE_S, VideoReader, borrowed_reader, open_container, video_stream
@@ -27,6 +29,8 @@ from sareloc.photos.video_reader import TOLERANCE_S, VideoReader, borrowed_reade
 VIDEO_EXTENSIONS = (".mp4", ".mov", ".mkv", ".m4v", ".webm", ".avi", ".insv", ".3gp", ".ts", ".mts", ".m2ts")
 CLOCKS = ("com.apple.quicktime.creationdate", "creation_time")  # the former survives an export, and has a time zone
 FIRST_YEAR = 1990  # clocks that are not set write 1904, 1970 or 1980
+MOST_FRAMES = 5_000_000  # two days at 30 frames per second
+MOST_TAKEN = 1_000_000  # frames along a track
 MISSING_S = 1.0  # a video that ends this much before the end that its header says is truncated
 CLOCKWISE_DEG = {Turn.ROTATE_270: 90, Turn.ROTATE_180: 180, Turn.ROTATE_90: 270}
 
@@ -80,15 +84,16 @@ def read_video(path: str | Path) -> Video:
 def frame_times(path: str | Path) -> arrays.Floats:
     """The times of all frames in seconds after the first one, ascending, read without decoding them.
 
-    Of a truncated file: of the frames that are there (see `missing_end`). Raises PhotoError as `read_video` does.
+    Of a truncated file: of the frames that are there (see `missing_end`). Raises PhotoError as `read_video` does, and
+    if there is none, if there are more than `MOST_FRAMES`, or if they span more than eleven days.
     """
     with borrowed_reader(path) as reader:
         origin = reader.origin
     av = need("av", "video")
     with open_container(path) as container:
         stream = video_stream(container, path)
-        times = set[int]()
-        packets = container.demux(stream)
+        times, frame_bytes = array("q"), 0
+        packets, file_bytes = container.demux(stream), os.path.getsize(path)
         while True:
             try:
                 packet = next(packets, None)
@@ -96,10 +101,24 @@ def frame_times(path: str | Path) -> arrays.Floats:
                 break
             if packet is None:
                 break
+            frame_bytes += packet.size
+            if frame_bytes > 2 * file_bytes:
+                raise PhotoError(path, "its index is damaged: it lists more bytes of frames than the file has")
             if packet.pts is not None and not packet.is_corrupt and not packet.is_discard:
-                times.add(packet.pts)
-        units = np.array(sorted(time - origin for time in times if time >= origin), dtype=np.float64)
-        return units * float(stream.time_base)
+                times.append(packet.pts)
+                if len(times) > MOST_FRAMES:
+                    raise PhotoError(path, f"it has more than {MOST_FRAMES:,} frames: split it")
+        found = np.unique(np.array(times, dtype=np.int64))
+        seconds = (found[found >= origin].astype(np.float64) - origin) * float(stream.time_base)
+    if not len(seconds):
+        raise PhotoError(path, "no frame of it can be read")
+    if not seconds[-1] < LATEST_S:
+        raise PhotoError(
+            path,
+            f"its time stamps are damaged: the last frame is {seconds[-1]:,.0f} s after the first, expected less "
+            f"than {LATEST_S:,.0f} s",
+        )
+    return seconds
 
 
 def frame_time(path: str | Path, time_s: float) -> float | None:
@@ -119,7 +138,9 @@ def video_frames(path: str | Path, every_s: float = 1.0) -> tuple[list[Path], ar
     if not 0 < every_s < math.inf:
         raise ArgumentError(f"the seconds between two frames must be greater than 0: found {every_s}")
     times = frame_times(path)
-    wanted = np.arange(0.0, times[-1] + TOLERANCE_S, every_s)
+    first = np.ceil((times - TOLERANCE_S) / every_s)  # the first step at which each frame is shown, up to rounding
+    steps = np.unique(np.concatenate([first, first + 1]).clip(min=0))
+    wanted = steps[steps * every_s < times[-1] + TOLERANCE_S] * every_s
     shown = np.unique(np.searchsorted(times, wanted + TOLERANCE_S, side="right") - 1)
     return frame_addresses(path, times[shown]), times[shown]
 
@@ -228,6 +249,11 @@ def times_every_m(
         if last is not None:
             at = _time_away(a + speed * (first - begin) - last, speed, every_m, first, final)
         while at is not None:
+            if len(taken) == MOST_TAKEN:
+                raise ArgumentError(
+                    f"more than {MOST_TAKEN:,} frames are {every_m:g} m apart on the track: check the track, or use "
+                    "a larger every_m (--every-m)"
+                )
             taken.append(float(at))
             last = a + speed * (at - begin)
             at = _time_away(np.zeros(3), speed, every_m, at, final)

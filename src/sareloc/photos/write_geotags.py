@@ -16,7 +16,8 @@ from PIL import Image
 from PIL.ExifTags import GPS, IFD, Base
 
 from sareloc.errors import PhotoError
-from sareloc.files import replacing
+from sareloc.files import open_regular, replacing
+from sareloc.photos.decoding import open_file
 from sareloc.photos.geotags import EPOCH, Estimate, Geotag
 from sareloc.photos.xmp import sidecar_with_geotag
 
@@ -53,9 +54,10 @@ def write_geotag(photo: str | Path, target: str | Path, geotag: Geotag, estimate
     is damaged or full, OSError if the target cannot be written; the target is then unchanged.
     """
     try:
-        jpeg = Path(photo).read_bytes()
+        with open_file(photo, str(photo)) as file:
+            jpeg = file.read()
     except OSError as error:
-        raise PhotoError(photo, error.strerror or "cannot be read") from error
+        raise PhotoError(photo, f"cannot be read: {error.strerror}") from error
     if not jpeg.startswith(START):
         raise PhotoError(photo, "not a JPEG: write the geotag of other formats with write_sidecar")
     try:
@@ -84,7 +86,9 @@ def write_sidecar(
     content = sidecar_with_geotag(photo, geotag, estimate)
     with ExitStack() as files:
         if copy is not None:
-            temporary = shutil.copyfile(photo, files.enter_context(replacing(copy)))
+            temporary = files.enter_context(replacing(copy))
+            with open_file(photo, str(photo)) as original, temporary.open("wb") as copied:
+                shutil.copyfileobj(original, copied)
             with suppress(PermissionError):
                 shutil.copystat(photo, temporary)
         files.enter_context(replacing(sidecar)).write_bytes(content)
@@ -93,7 +97,7 @@ def write_sidecar(
 def is_jpeg(photo: str | Path) -> bool:
     """Whether a file starts with the JPEG marker; False if it cannot be read."""
     try:
-        with Path(photo).open("rb") as file:
+        with open_regular(photo) as file:
             return file.read(len(START)) == START
     except OSError:
         return False

@@ -7,9 +7,9 @@ Lightroom and darktable write it, or an element.
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from io import BytesIO
 from pathlib import Path
@@ -17,13 +17,17 @@ from typing import Literal
 from xml.etree import ElementTree
 
 from sareloc.errors import PhotoError, PositionError
+from sareloc.files import read_regular
 from sareloc.photos.decoding import Source, read_metadata
 from sareloc.photos.geotags import EPOCH, Estimate, Geotag, seconds_since_1970
+from sareloc.photos.xml_reader import XmlTarget, parse_xml
 
 SidecarNames = Literal["appended", "replaced"]
 """photo.png.xmp, as in digiKam, darktable and Immich, or photo.xmp, as in Lightroom."""
 
 META, RDF, EXIF = "adobe:ns:meta/", "http://www.w3.org/1999/02/22-rdf-syntax-ns#", "http://ns.adobe.com/exif/1.0/"
+GPANO = "http://ns.google.com/photos/1.0/panorama/"
+DESCRIPTION = f"{{{RDF}}}Description"
 TAKEN = (  # the time that the camera showed, best first
     *(f"{{{EXIF}}}DateTimeOriginal", "{http://ns.adobe.com/photoshop/1.0/}DateCreated"),
     "{http://ns.adobe.com/xap/1.0/}CreateDate",
@@ -31,6 +35,9 @@ TAKEN = (  # the time that the camera showed, best first
 EMPTY = f'<x:xmpmeta xmlns:x="{META}"><rdf:RDF xmlns:rdf="{RDF}"/></x:xmpmeta>'.encode()
 HEAD, TAIL = '<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>\n', '\n<?xpacket end="w"?>\n'
 LARGEST_BYTES = 32_000_000
+MOST_ELEMENTS = 500_000
+LONGEST_VALUE = 200
+"""Characters of a property that is used: a number or a time."""
 MINUTE_PARTS = 10**8  # of an arc minute: 0.02 mm on the ground
 
 
@@ -75,18 +82,33 @@ def time_from_xmp(packet: bytes | None) -> float | None:
 
 
 def _packet_properties(packet: bytes | None) -> dict[str, str]:
-    if packet is None or len(packet) > LARGEST_BYTES:
-        return {}
     try:
-        return dict(_properties(_parse(packet.strip(b"\0 \r\n\t"))))
+        return {} if packet is None else xmp_properties(packet)
     except ValueError:
         return {}
+
+
+def xmp_properties(packet: object) -> dict[str, str]:
+    """The simple properties in an XMP packet, by name with namespace: those of `rdf:Description`, and all of GPano.
+
+    Empty if this is no packet: neither bytes nor a text. Of values with more than `LONGEST_VALUE` characters, which are
+    neither a number nor a time, the beginning. Raises ValueError if it is malformed or beyond the limits of
+    `parse_xml`.
+    """
+    if not isinstance(packet, str | bytes):
+        return {}
+    content = packet.encode() if isinstance(packet, str) else packet
+    if content[:2] not in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        content = content.strip(b"\0 \r\n\t")  # photos have padding around it
+    found = _Properties()
+    _parse(content, found)
+    return found.values
 
 
 def _sidecar_properties(photo: str | Path) -> dict[str, str]:
     sidecar = find_sidecar(photo)
     try:
-        return {} if sidecar is None else dict(_properties(_parse(_read(sidecar))))
+        return {} if sidecar is None else xmp_properties(read_regular(sidecar, LARGEST_BYTES))
     except (OSError, ValueError):
         return {}
 
@@ -112,14 +134,16 @@ def sidecar_with_geotag(photo: str | Path, geotag: Geotag, estimate: Estimate | 
     if existing is None:
         return _with_fields(EMPTY, _fields(geotag, estimate))
     try:
-        return _with_fields(_read(existing), _fields(geotag, estimate))
-    except (OSError, ValueError, RecursionError) as error:
+        return _with_fields(read_regular(existing, LARGEST_BYTES), _fields(geotag, estimate))
+    except (OSError, ValueError) as error:
         raise PhotoError(existing, f"this sidecar cannot be read as XMP ({error}): repair or move it") from error
 
 
 def _with_fields(xmp: bytes, new: dict[str, str]) -> bytes:
     """The XMP document with these exif properties in place of those of the same names."""
-    root = _parse(xmp)
+    tree = ElementTree.TreeBuilder()
+    _parse(xmp, tree)
+    root = tree.close()
     _register_prefixes(xmp)
     rdf = root if root.tag == f"{{{RDF}}}RDF" else next(root.iter(f"{{{RDF}}}RDF"))
     about = ""
@@ -204,31 +228,51 @@ def _moment(text: str) -> datetime | None:
         return None
 
 
-def _properties(root: ElementTree.Element) -> Iterator[tuple[str, str]]:
-    """Names, with their namespaces, and values of the simple properties, from elements and attributes."""
-    for block in root.iter(f"{{{RDF}}}Description"):
-        yield from block.attrib.items()
-        yield from ((child.tag, child.text or "") for child in block)
+class _Properties:
+    """Collects the properties of `xmp_properties` while a packet is read, and nothing else of it."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self._open: list[str] = []
+        self._text: list[str] | None = None  # that of the innermost element, before its first child
+
+    def start(self, tag: str, attrs: dict[str, str]) -> None:
+        self._keep()
+        for name, value in attrs.items():
+            if tag == DESCRIPTION or _is_gpano(name):
+                self.values[name] = _shortened(value)
+        self._text = [] if self._open[-1:] == [DESCRIPTION] or _is_gpano(tag) else None
+        self._open.append(tag)
+
+    def end(self, tag: str) -> None:
+        self._keep()
+        self._open.pop()
+
+    def data(self, data: str) -> None:
+        if self._text is not None and len(self._text) <= LONGEST_VALUE:
+            self._text.append(data)
+
+    def _keep(self) -> None:
+        if self._text is not None:
+            self.values[self._open[-1]] = _shortened("".join(self._text))
+        self._text = None
 
 
-def _read(sidecar: Path) -> bytes:
-    if sidecar.stat().st_size > LARGEST_BYTES:
-        raise ValueError(f"it is larger than {LARGEST_BYTES:,} bytes")
-    return sidecar.read_bytes()
+def _shortened(value: str) -> str:
+    return value if len(value) <= LONGEST_VALUE else f"{value[:LONGEST_VALUE]}..."
 
 
-def _parse(content: bytes) -> ElementTree.Element:
-    """The root of an XMP document; raises ValueError if malformed."""
-    plain = content.replace(b"\0", b"")  # also in UTF-16
-    if b"<!DOCTYPE" in plain or b"<!ENTITY" in plain:
-        raise ValueError("it declares a document type")
-    try:
-        root = ElementTree.fromstring(content)
-    except ElementTree.ParseError as error:
-        raise ValueError(str(error)) from error
-    if root.tag != f"{{{RDF}}}RDF" and next(root.iter(f"{{{RDF}}}RDF"), None) is None:
+def _is_gpano(name: str) -> bool:
+    return name.startswith(f"{{{GPANO}}}")
+
+
+def _parse(content: bytes, target: XmlTarget) -> None:
+    """Tell `target` the elements of an XMP document; raises ValueError if it is malformed."""
+    if len(content) > LARGEST_BYTES:
+        raise ValueError(f"it has more than {LARGEST_BYTES:,} bytes")
+    if RDF.encode() not in content.replace(b"\0", b""):  # also in UTF-16
         raise ValueError("it contains no RDF")
-    return root
+    parse_xml(content, target, most_elements=MOST_ELEMENTS)
 
 
 def _register_prefixes(content: bytes) -> None:

@@ -23,10 +23,12 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from sareloc.errors import ArgumentError, look_up
+from sareloc.files import read_regular
 from sareloc.losses import LOSSES, loss_options
 from sareloc.models.preprocess import MIN_SIDE_PX, Precision
 
 GEO_CLASSIFICATION = "geo-classification"
+LARGEST_BYTES = 1_000_000
 LOSS_OPTIONS = {"kernel": "kernel", "kernel_width": "width", "margin": "margin"}
 """The options of `TrainingConfig` that only some losses have, each with its name as an option of the loss."""
 
@@ -229,8 +231,8 @@ def read_config(path: Path) -> dict[str, Any]:
     Raises ArgumentError if the file is not TOML, if an option is unknown, or if a value has the wrong type.
     """
     try:
-        options = tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # TOMLDecodeError or UnicodeDecodeError
+        options = tomllib.loads(read_regular(path, LARGEST_BYTES).decode())
+    except (ValueError, RecursionError) as error:  # the former: TOMLDecodeError or UnicodeDecodeError
         raise ArgumentError(f"{path} is not a TOML file: {error}") from error
     for name, value in options.items():
         if name not in _types():
