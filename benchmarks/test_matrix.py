@@ -28,7 +28,7 @@ from benchmarks.measuring import about
 ROOT = Path(__file__).resolve().parents[1]
 PART = (
     "models",
-    "describe",
+    "encode",
     "export",
     "geometry",
     "evaluation",

@@ -73,17 +73,22 @@ def test_options_exist(page: Path) -> None:
     assert wrong == []
 
 
+def own_text(page: Path) -> str:
+    """The lines of a page, without those that name files of another project at a commit (owner/name@0a1b2c3)."""
+    return "\n".join(line for line in page.read_text().splitlines() if not re.search(r"/\S+@[0-9a-f]{7}", line))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_paths_exist(page: Path) -> None:
     """Also patterns, as `tests/*/test_x.py`; names in capitals stand for others, as `benchmarks/SCRIPT.py`."""
-    paths = [path for path in PATH.findall(page.read_text()) if not re.search(r"\b[A-Z]{3,}\.", path)]
+    paths = [path for path in PATH.findall(own_text(page)) if not re.search(r"\b[A-Z]{3,}\.", path)]
     files = [f"src/{path}" if path.startswith("sareloc/") else path for path in paths]
     assert [path for path in files if not any(ROOT.glob(path))] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_scripts_and_modules_exist(page: Path) -> None:
-    text = page.read_text()
+    text = own_text(page)
     names = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")} | {"hubconf.py"}
     assert set(SCRIPT.findall(text)) - names == set()
     assert [name for name in MODULE.findall(text) if not (ROOT / f"{name.replace('.', '/')}.py").exists()] == []

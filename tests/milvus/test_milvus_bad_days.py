@@ -85,11 +85,11 @@ def cut_before(number: int, cut: Callable[[], None], monkeypatch: pytest.MonkeyP
     """The network fails before so many batches have been added."""
     add, calls = MilvusStore.add, [0]
 
-    def counted(self: MilvusStore, photos: list[MapPhoto], vectors: Vectors) -> int:
+    def counted(self: MilvusStore, photos: list[MapPhoto], vectors: Vectors, features: list[None]) -> int:
         calls[0] += 1
         if calls[0] == number:
             cut()
-        return add(self, photos, vectors)
+        return add(self, photos, vectors, features)
 
     monkeypatch.setattr(MilvusStore, "add", counted)
 

@@ -134,7 +134,7 @@ def test_build_again_add_move_change_remove(lite: str, tmp_path: Path, monkeypat
     before = names(address)
     assert before.keys() == {str(path) for path in paths}
     with monkeypatch.context() as patched:
-        patched.setattr("sareloc.maps.build.examine", None)  # unchanged files are not even read
+        patched.setattr("sareloc.maps.writer.examine", None)  # unchanged files are not even read
         assert build_map(model, tmp_path / "old", address, keypoints=0, progress=False).already == 6
     shutil.copy(paths[0], tmp_path / "old" / "twin.jpg")
     extra = write_photo(tmp_path / "more" / "x.jpg", 30)
