@@ -27,7 +27,7 @@ from sareloc.geometry.local_features import (
     feature_size,
     focal_px_of,
 )
-from sareloc.models.fused import fold_norms, fuse_relus
+from sareloc.models.fused import fold_norms, fuse_relus, with_stored_format
 from sareloc.models.place_model import PlaceModel, RuntimeModel
 from sareloc.photos import ReadImage, SizeRule
 
@@ -68,7 +68,7 @@ class Encoder:
         self.keypoints = keypoints
         self.batch = batch
         self.extractor = LocalFeatureExtractor(model.runs_on) if keypoints else None
-        self._folded = model if isinstance(model, RuntimeModel) else fold_norms(model)
+        self._folded = model if isinstance(model, RuntimeModel) else with_stored_format(fold_norms(model))
         self._on_gpu = model.device.type != "cpu" and not isinstance(model, RuntimeModel)
         # small layers are not faster on several threads; a runtime has its own threads
         self._alone = model.backbone.uses_one_thread and not isinstance(model, RuntimeModel)

@@ -58,6 +58,23 @@ def fold_norms(model: PlaceModel) -> PlaceModel:
     ).eval()
 
 
+def with_stored_format(model: PlaceModel) -> PlaceModel:
+    """A copy of the model whose convolutions are stored in its number format, for evaluation only: autocast would
+    convert their weights for each image. All modules but the backbone are shared; returns the model itself in float32,
+    and a transformer, of which autocast computes parts in float32.
+    """
+    dtype = number_format(model.device, model.precision)
+    if dtype == torch.float32 or not model.backbone.is_sequence:
+        return model
+    backbone = copy.deepcopy(model.backbone).eval()
+    for module in backbone.modules():
+        if isinstance(module, nn.Conv2d):
+            module.to(dtype)
+    return PlaceModel(
+        model.preprocess, backbone, model.aggregation, model.whitening, model.name, model.precision
+    ).eval()
+
+
 def convolutions_before(backbone: Backbone, kind: type[M]) -> list[tuple[nn.Conv2d, M]]:
     """Pairs of a convolution and the layer of this kind that alone uses its output."""
     root, graph = trace_layers(backbone)
