@@ -15,6 +15,9 @@ exception), crashes (a signal that we did not send) and hangs. The exit status i
   swapped, or the end cut off. A damaged photo or table can look right: for these only errors other than ours count.
 - restored backup: a map is backed up, grows, is searched, is restored and grows otherwise.
 - hostile maps: tables replaced by views, values out of range, names with NUL, absurd manifests.
+- hostile inputs (`benchmarks/fault_cases`): XMP, GPX, videos, weights, tables, pipes and devices in place of files,
+  features of other photos, photos that change meanwhile, world-wide maps, aborted requests, a service that is stopped;
+  with the seconds and the memory of the worst case of each kind.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ import signal
 import sqlite3
 import sys
 import tempfile
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -40,6 +44,10 @@ from typing import Any
 import faiss
 import numpy as np
 import torch
+from benchmarks.fault_cases import maps as fault_maps
+from benchmarks.fault_cases import photos as fault_photos
+from benchmarks.fault_cases import service as fault_service
+from benchmarks.fault_cases import weights as fault_weights
 from benchmarks.map import drawn_photo
 from benchmarks.measuring import about
 from tests.maps.kill_builds import die_before_statement, enough_photos, kill_builds
@@ -76,6 +84,10 @@ BAD = {
 }
 
 
+COSTS: list[tuple[float, float]] = []
+"""Seconds and peak memory in MB, with what this process had loaded, of each process of `in_a_process`."""
+
+
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 
@@ -83,7 +95,7 @@ def in_a_process(work: Callable[[], str]) -> str:
     """The word that `work` returns in a process of its own; else "error" (one of ours), "traceback", "crash", "hang",
     or "killed" where it was killed by SIGKILL.
     """
-    read, write = os.pipe()
+    start, (read, write) = time.monotonic(), os.pipe()
     child = os.fork()
     if child == 0:
         os.close(read)
@@ -101,14 +113,15 @@ def in_a_process(work: Callable[[], str]) -> str:
         os.write(write, said.encode()[:60_000])
         os._exit(0)
     os.close(write)
-    said = b""
+    told = b""
     while part := os.read(read, 65536):
-        said += part
+        told += part
     os.close(read)
-    _, status = os.waitpid(child, 0)
+    _, status, used = os.wait4(child, 0)
+    COSTS.append((time.monotonic() - start, used.ru_maxrss / 1024))
     if os.WIFSIGNALED(status):
-        return {signal.SIGKILL: "killed", signal.SIGALRM: "hang"}.get(os.WTERMSIG(status), "crash")
-    return said.decode()
+        return {int(signal.SIGKILL): "killed", int(signal.SIGALRM): "hang"}.get(os.WTERMSIG(status), "crash")
+    return told.decode()
 
 
 def die_before_operation(number: int) -> None:
@@ -129,8 +142,22 @@ class Tally:
 
     def __init__(self) -> None:
         self.counts: dict[str, Counter[str]] = {}
+        self.costs: dict[str, tuple[tuple[float, str], tuple[float, str]]] = {}
         self.examples: list[str] = []
         self.kills = 0
+
+    def add_cost(self, kind: str, case: str, seconds: float, megabytes: float) -> None:
+        """Seconds and memory of a case."""
+        slowest, largest = self.costs.get(kind, ((0.0, ""), (0.0, "")))
+        self.costs[kind] = max(slowest, (seconds, case)), max(largest, (megabytes, case))
+
+    def costs_table(self) -> str:
+        """The worst case of each kind, in seconds and in memory."""
+        rows = [
+            f"| {kind} | {slow:.1f} ({case}) | {large:,.0f} ({largest}) |"
+            for kind, ((slow, case), (large, largest)) in self.costs.items()
+        ]
+        return "\n".join(["| kind | worst seconds | worst peak in MB |", "|---|---|---|", *rows])
 
     def add(self, kind: str, outcome: str, case: str) -> None:
         word = outcome.partition("\n")[0]
@@ -164,7 +191,8 @@ class Tally:
 
 def drawn_vectors(count: int, seed: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     vectors = np.random.default_rng(seed).normal(size=(count, DIM)).astype(np.float32)
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors
 
 
 def add_drawn(path: Path, numbers: range, seed: int) -> None:
@@ -354,8 +382,8 @@ def damaged_caches(folder: Path, count: int, rng: random.Random) -> Iterator[tup
     add_drawn(path, range(INDEXED), 4)
     vectors = drawn_vectors(INDEXED, 4)[::50]
     truth = answers(path, vectors)
-    with open_map_file(path) as file:
-        cache = Path(os.environ["SARELOC_CACHE"]) / "index" / file.manifest.map_id
+    with open_map_file(path) as opened:
+        cache = Path(os.environ["SARELOC_CACHE"]) / "index" / opened.manifest.map_id
     files = sorted(cache.iterdir())
     assert len(files) > 1, "there is no index to damage"
     good = {file: file.read_bytes() for file in files}
@@ -544,6 +572,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=120)
     parser.add_argument("--damaged", type=int, default=600)
+    parser.add_argument("--every", type=int, default=1, help="run one of so many hostile inputs")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)  # processes are forked
@@ -571,9 +600,17 @@ def main() -> int:
             for case, outcome in cases:
                 tally.add(kind, outcome, case)
             print(f"{kind}: {dict(tally.counts.get(kind, {}))}", file=sys.stderr, flush=True)
+        for module in (fault_maps, fault_photos, fault_weights, fault_service):
+            for number, (kind, case, work) in enumerate(module.cases(folder)):
+                if number % options.every == 0:
+                    outcome = in_a_process(work)
+                    tally.add(kind, outcome, f"{kind}, {case}")
+                    tally.add_cost(kind, case, *COSTS[-1])
+            print(f"{module.__name__}: done", file=sys.stderr, flush=True)
     print(json.dumps(about()))
     print(tally.table())
     print(tally.line())
+    print(tally.costs_table())
     for example in tally.examples[:20]:
         print(example)
     return 1 if tally.total(*BAD) else 0

@@ -7,6 +7,7 @@ number format. On a CPU the images are encoded one by one, whatever is encoded b
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -102,7 +103,7 @@ class Encoder:
         if self._on_gpu:
             yield from self._encode_on_gpu(loaded)
             return
-        pool = _threads()
+        pool = _threads(os.getpid())
         waiting: deque[tuple[T, PhotoError | tuple[Callable[[], Vectors], Callable[[], LocalFeatures | None]]]] = (
             deque()
         )
@@ -171,8 +172,8 @@ def _value(vector: Vectors) -> Vectors:
 
 
 @cache
-def _threads() -> ThreadPoolExecutor:
-    """As many threads as torch uses for one operation, each of which uses one."""
+def _threads(_: int) -> ThreadPoolExecutor:
+    """As many threads as torch uses for one operation, each of which uses one; those of a process, by its number."""
     count, started = torch.get_num_threads(), threading.Barrier(torch.get_num_threads() + 1)
     pool = ThreadPoolExecutor(count, "encode", initializer=torch.set_num_threads, initargs=(1,))
     for _ in range(count):
