@@ -101,7 +101,7 @@ def in_a_process(work: Callable[[], str]) -> str:
         os.close(read)
         signal.alarm(HANG_S)
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, resource.RLIM_INFINITY))  # sparse files may be larger
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
         try:
@@ -601,11 +601,14 @@ def main() -> int:
                 tally.add(kind, outcome, case)
             print(f"{kind}: {dict(tally.counts.get(kind, {}))}", file=sys.stderr, flush=True)
         for module in (fault_maps, fault_photos, fault_weights, fault_service):
-            for number, (kind, case, work) in enumerate(module.cases(folder)):
+            own = folder / module.__name__
+            own.mkdir()
+            for number, (kind, case, work) in enumerate(module.cases(own)):
                 if number % options.every == 0:
-                    outcome = in_a_process(work)
-                    tally.add(kind, outcome, f"{kind}, {case}")
+                    tally.add(kind, in_a_process(work), case)
                     tally.add_cost(kind, case, *COSTS[-1])
+                    shutil.rmtree(own)
+                    own.mkdir()
             print(f"{module.__name__}: done", file=sys.stderr, flush=True)
     print(json.dumps(about()))
     print(tally.table())

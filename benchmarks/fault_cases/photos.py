@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import resource
 import socket
 import sqlite3
 import struct
@@ -204,6 +205,7 @@ def _claims(path: Path, table: bytes, at: int, *values: int) -> None:
 def _sparse(path: Path) -> None:
     write_video(path, [0, 40, 80], codec="mpeg4")
     with path.open("r+b") as file:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         file.truncate(10**12)
 
 
