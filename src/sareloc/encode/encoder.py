@@ -85,8 +85,8 @@ class Encoder:
 
     def encode(self, images: Sequence[ReadImage]) -> list[Encoded]:
         """Encode images that were read at `sizes`, in order; see `encode_each`."""
-        found = [encoded for _, encoded in self.encode_each(enumerate(images))]
-        return [encoded for encoded in found if not isinstance(encoded, PhotoError)]
+        found = {row: one for row, one in self.encode_each(enumerate(images)) if isinstance(one, Encoded)}
+        return [found[row] for row in range(len(images))]
 
     def encode_each(
         self, loaded: Iterable[tuple[T, ReadImage | PhotoError]]
@@ -104,9 +104,7 @@ class Encoder:
             yield from self._encode_on_gpu(loaded)
             return
         pool = _threads(os.getpid())
-        waiting: deque[tuple[T, PhotoError | tuple[Callable[[], Vectors], Callable[[], LocalFeatures | None]]]] = (
-            deque()
-        )
+        waiting: deque[tuple[T, PhotoError | Pending]] = deque()
         for tag, image in loaded:
             waiting.append((tag, image if isinstance(image, PhotoError) else self._start(image, pool)))
             if len(waiting) >= AHEAD * torch.get_num_threads():
