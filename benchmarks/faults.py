@@ -605,10 +605,11 @@ def main() -> int:
             own.mkdir()
             for number, (kind, case, work) in enumerate(module.cases(own)):
                 if number % options.every == 0:
+                    before = set(own.iterdir())
                     tally.add(kind, in_a_process(work), case)
                     tally.add_cost(kind, case, *COSTS[-1])
-                    shutil.rmtree(own)
-                    own.mkdir()
+                    for made in set(own.iterdir()) - before:
+                        shutil.rmtree(made) if made.is_dir() and not made.is_symlink() else made.unlink()
             print(f"{module.__name__}: done", file=sys.stderr, flush=True)
     print(json.dumps(about()))
     print(tally.table())
