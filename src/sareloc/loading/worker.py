@@ -154,6 +154,7 @@ def _fields(image: ReadImage) -> Message:
         "note": image.note,
         "panorama": None if image.panorama is None else asdict(image.panorama),
         "view": None if image.view is None else asdict(image.view),
+        "time_s": image.time_s,
         "views": [_fields(view) for view in image.views],
     }
 
@@ -172,6 +173,7 @@ def _image_of(fields: Message, pixels: Iterator[arrays.Image]) -> ReadImage:
         note=fields["note"],
         panorama=None if panorama is None else Panorama(**panorama),
         view=None if view is None else View(**view),
+        time_s=fields["time_s"],
         views=tuple(_image_of(part, pixels) for part in fields["views"]),
     )
 

@@ -73,14 +73,16 @@ class ReadImage:
     """What a 360° photo shows, if it was cut into views."""
     view: View | None = None
     """Which view of a 360° photo it is."""
+    time_s: float | None = None
+    """Of a frame of a video, after its first frame."""
     views: tuple[ReadImage, ...] = ()
     """The views of a 360° photo."""
 
     @property
     def is_untagged_sphere(self) -> bool:
         """Whether a photo has the proportions of a full sphere and was used as an ordinary one."""
-        whole = self.panorama is None and self.view is None and not self.note
-        return whole and "#t=" not in self.name and looks_like_panorama(self.width, self.height)
+        whole = self.panorama is None and self.view is None and self.time_s is None and not self.note
+        return whole and looks_like_panorama(self.width, self.height)
 
     @property
     def images(self) -> tuple[ReadImage, ...]:
@@ -212,7 +214,7 @@ def _read_frame(
     else:
         video = read_video(address.file)
         images, height, width = (), video.height, video.width
-    return ReadImage(record.name, images, width, height, record.focal_35mm, sha256)
+    return ReadImage(record.name, images, width, height, record.focal_35mm, sha256, time_s=address.time_s)
 
 
 def _read_view(
