@@ -23,7 +23,7 @@ from tests.maps.small_town import tiny_model, write_photo, write_town
 from sareloc.errors import MapError
 from sareloc.geo import distance_m
 from sareloc.localize import Fix, Localizer, Search
-from sareloc.maps import PlaceMap, add_local_features, build, build_map, map_info, open_store, verify_map
+from sareloc.maps import PlaceMap, add_local_features, build_map, map_info, open_store, verify_map, writer
 from sareloc.models import save_checkpoint
 
 Work = Callable[[], str]
@@ -221,7 +221,7 @@ def changing(renamed: bool, folder: Path) -> str:
     """A photo has other content while it is described, and its own, with its time stamp, before and after."""
     wanted = PlaceMap(small_map(folder / "right", keypoints=0)).descriptors([3])[0]
     path = write_town(folder / "photos", 6)[2]
-    own, status, describe = path.read_bytes(), path.stat(), build.describe
+    own, status, encode_new = path.read_bytes(), path.stat(), writer.encode_new
 
     def put(content: bytes) -> None:
         where = path.with_name("beside") if renamed else path
@@ -231,12 +231,12 @@ def changing(renamed: bool, folder: Path) -> str:
 
     def swapped(*given: Any, **options: Any) -> Iterator[Any]:
         put(write_photo(folder / "other.jpg", 99).read_bytes())
-        yield from describe(*given, **options)
+        yield from encode_new(*given, **options)
         put(own)
 
-    setattr(build, "describe", swapped)  # noqa: B010
+    setattr(writer, "encode_new", swapped)  # noqa: B010
     first = build_map(tiny_model(), folder / "photos", folder / "town.gpkg", keypoints=0, progress=False)
-    setattr(build, "describe", describe)  # noqa: B010
+    setattr(writer, "encode_new", encode_new)  # noqa: B010
     build_map(tiny_model(), folder / "photos", folder / "town.gpkg", keypoints=0, progress=False)
     found = PlaceMap(folder / "town.gpkg")
     rows = [photo_id for photo_id, file in zip(found.ids, found.files, strict=True) if file.endswith("0002.jpg")]
