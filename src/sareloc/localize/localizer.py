@@ -41,6 +41,7 @@ from sareloc.maps.whitening import map_model
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Precision
 from sareloc.photos import Image, ImageRecord, ReadImage, ViewOptions
+from sareloc.photos.decoding import TRUNCATED
 from sareloc.photos.views import panorama_places
 
 Query = Image | ImageRecord | ReadImage
@@ -299,6 +300,8 @@ class Localizer:
             query = photo if isinstance(photo, ReadImage) else next(loaded)[1]
             if isinstance(query, ReadImage) and query.note:
                 log.warning(query.note)
+            if isinstance(query, ReadImage) and query.truncated:
+                log.warning(f"{query.name}: {TRUNCATED}")
             if isinstance(query, ReadImage) and query.is_untagged_sphere:
                 spheres.append(query.name)
             yield query
