@@ -15,7 +15,7 @@ LAYERS = [
     ["loading", "datasets", "models"],
     ["export"],
     ["geometry"],
-    ["describe", "index"],
+    ["encode", "index"],
     ["maps"],
     ["localize"],
     ["evaluation"],
