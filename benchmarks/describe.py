@@ -104,7 +104,7 @@ def from_files(ways: dict[str, PlaceModel], paths: list[Path], args: argparse.Na
     """Photos per second from JPEG files to descriptors."""
 
     def work(way: PlaceModel) -> Callable[[], object]:
-        return lambda: describe(way, paths, batch=args.batch, workers=args.workers, progress=False)
+        return lambda: describe(paths, way, batch=args.batch, workers=args.workers, progress=False)
 
     chosen = {name: work(way) for name, way in ways.items() if name not in ("others", "float32")}
     return fastest(chosen, len(paths), args.repeats)

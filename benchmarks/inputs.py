@@ -246,7 +246,7 @@ def measure_speed(args: argparse.Namespace, model: PlaceModel) -> dict[str, Any]
                 pass
             decoded.append(len(paths) / (time.monotonic() - start))
             start = time.monotonic()
-            describe(model, paths, workers=args.workers, progress=False)
+            describe(paths, model, workers=args.workers, progress=False)
             described.append(len(paths) / (time.monotonic() - start))
         found[name] = {
             "images": len(paths),

@@ -82,7 +82,7 @@ def off_the_shelf(sets: Sets, names: tuple[str, ...], weights: Path, size: Resiz
     chosen = [photos[i] for i in rng.permutation(len(photos))[:INIT_PHOTOS]]
     loaded = [image for _, image in read_images(chosen, (model.preprocess.resizing,), workers=workers)]
     init_netvlad(model, [image.pixels[0] for image in loaded if not isinstance(image, PhotoError)], rng)
-    described = describe(model, photos, batch=32, workers=workers)
+    described = describe(photos, model, batch=32, workers=workers)
     vectors = np.delete(np.asarray(described.vectors), list(described.failures), axis=0)
     dim = min(max(DIMS), len(photos) - 1)
     model.whitening = fit_whitening(vectors, dim).to(local_device())
@@ -92,7 +92,7 @@ def off_the_shelf(sets: Sets, names: tuple[str, ...], weights: Path, size: Resiz
 def describe_places(model: PlaceModel, places: Places, workers: int) -> torch.Tensor:
     """Descriptors of the database's photos, then of the queries."""
     paths = photo_paths(places)
-    described = describe(model, paths, batch=32, workers=workers)
+    described = describe(paths, model, batch=32, workers=workers)
     for why in described.failures.values():
         print(f"found by nobody: {why}")
     row_of = {path: row for row, path in enumerate(paths)}

@@ -154,7 +154,7 @@ def embedded(model: PlaceModel, town: Places) -> tuple[np.ndarray, np.ndarray, l
     """The database photos: t-SNE coordinates, place labels, thumbnails and names."""
     photos = town.database
     paths = [photos.path(row) for row in range(len(photos))]
-    points = figures.project_tsne(describe(model, paths).vectors, seed=SEED)
+    points = figures.project_tsne(describe(paths, model).vectors, seed=SEED)
     names = [f"photo {row}" for row in range(len(photos))]
     return points, figures.place_labels(photos), [figures.load_thumbnail(path, 96) for path in paths], names
 

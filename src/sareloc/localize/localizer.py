@@ -140,6 +140,9 @@ class Localizer:
         self.calibration = calibration or map_calibration(place_map, self.search)
         """The parameters of confidence and radius."""
 
+    def __repr__(self) -> str:
+        return f"<Localizer: {self.place_map!r}, search {self.search.name}>"
+
     def recalibrated(self) -> Localizer:
         """This localizer with the calibration that its map has now; one given as an argument is kept."""
         fresh = copy.copy(self)
