@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from sareloc.models.checkpoint import load_model as load_model
     from sareloc.models.checkpoint import save_checkpoint as save_checkpoint
     from sareloc.photos import ImageRecord as ImageRecord
-    from sareloc.photos import read_image as read_image
+    from sareloc.photos.read_image import read_image as read_image
     from sareloc.training import TrainingConfig as TrainingConfig
     from sareloc.training import train as train
 
