@@ -3,7 +3,7 @@
     python examples/robot_stream.py --out robot.gpkg
 
 The frames are those of a drawn town (`sareloc.city`). Replace `mapping_run` and `second_run` by generators over your
-camera: each frame is a `ImageRecord` of RGB pixels. `near` limits each search to the surroundings of the last fix.
+camera: each frame is an `ImageRecord` of RGB pixels. `near` limits each search to the surroundings of the last fix.
 """
 
 from __future__ import annotations

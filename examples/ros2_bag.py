@@ -3,7 +3,7 @@
     pip install rosbags
     python examples/ros2_bag.py drive_bag/ city.gpkg --images /camera/image/compressed --fixes /gps/fix
 
-`read_bag` yields a `ImageRecord` for each image: its position is interpolated between the fixes before and after it,
+`read_bag` yields an `ImageRecord` for each image: its position is interpolated between the fixes before and after it,
 its heading is the direction of movement. Images of sensor_msgs/CompressedImage and of sensor_msgs/Image (rgb8, bgr8,
 mono8) are read.
 """
