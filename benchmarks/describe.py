@@ -17,7 +17,6 @@ import argparse
 import json
 import tempfile
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,10 +27,10 @@ import torch
 from benchmarks.measuring import about
 from benchmarks.training import ResidualNetVLAD
 from PIL import Image
-from sareloc.describe import describe, encode_batches
 from torch import Tensor
 
 from sareloc.datasets import Places, load_dataset
+from sareloc.encode import Encoder, describe
 from sareloc.errors import SarelocError
 from sareloc.evaluation import evaluate
 from sareloc.models import (
@@ -45,7 +44,7 @@ from sareloc.models import (
     make_model,
     run_on,
 )
-from sareloc.photos import decode
+from sareloc.photos import ReadImage, decode
 
 Pixels = npt.NDArray[np.uint8]
 INIT_PHOTOS = 128
@@ -88,33 +87,26 @@ def synchronised(work: Callable[[], object]) -> float:
 
 def from_memory(ways: dict[str, PlaceModel], images: list[Pixels], batch: int, repeats: int) -> dict[str, float]:
     """Photos per second of each way, images decoded before."""
-    batches = [(None, images[start : start + batch]) for start in range(0, len(images), batch)]
+    read = [ReadImage(str(row), (image,), image.shape[1], image.shape[0]) for row, image in enumerate(images)]
     stacked = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
 
     def plain(way: PlaceModel) -> Callable[[], object]:
         return lambda: way.encode(stacked, batch=batch)
 
-    def streamed(way: PlaceModel, compiled: bool) -> Callable[[], object]:
-        return lambda: deque(encode_batches(way, batches, batch=batch, compiled=compiled), maxlen=0)
-
     work = {name: plain(way) for name, way in ways.items() if name != "sareloc"}
     if "sareloc" in ways:
-        work["sareloc"] = streamed(ways["sareloc"], compiled=False)
-    if "sareloc" in ways and torch.cuda.is_available():
-        work["sareloc, compiled"] = streamed(ways["sareloc"], compiled=True)
+        encoder = Encoder(ways["sareloc"], keypoints=0, batch=batch)
+        work["sareloc"] = lambda: encoder.encode(read)
     return fastest(work, len(images), repeats)
 
 
 def from_files(ways: dict[str, PlaceModel], paths: list[Path], args: argparse.Namespace) -> dict[str, float]:
     """Photos per second from JPEG files to descriptors."""
 
-    def work(way: PlaceModel, compiled: bool) -> Callable[[], object]:
-        knobs = {"batch": args.batch, "workers": args.workers, "progress": False, "compiled": compiled}
-        return lambda: deque(describe(way, paths, **knobs), maxlen=0)
+    def work(way: PlaceModel) -> Callable[[], object]:
+        return lambda: describe(paths, way, batch=args.batch, workers=args.workers, progress=False)
 
-    chosen = {name: work(way, False) for name, way in ways.items() if name not in ("others", "float32")}
-    if "sareloc" in ways and torch.cuda.is_available():
-        chosen["sareloc, compiled"] = work(ways["sareloc"], True)
+    chosen = {name: work(way) for name, way in ways.items() if name not in ("others", "float32")}
     return fastest(chosen, len(paths), args.repeats)
 
 

@@ -23,8 +23,14 @@ not traced.
 
 - files, functions: distinct ones that ran; lambdas and comprehensions belong to the function around them.
 - changes: take the functions in the order of their first call; how often the next one is in another file.
+- video: `map build` of a video with a GPX track.
 - one more photo: `Localizer.localize` once the model and the map are open and one photo has been localized.
+- POST /localize: the first answer of a service that has started, without the server's sockets.
 - training step: the part of `train` between its first and its second optimizer step.
+
+Reads (each in a fresh process, without tracing): how often a photo is opened (audit events of `open`, of any kind) and
+decoded (Pillow's `load` of an image whose pixels are still in its file) when a map of 24 photos is built, the most of
+all photos; and as a query. Local features are computed in both.
 
 Entry points: the modules of the package in `sys.modules` after the import, in a fresh process.
 """
@@ -54,6 +60,7 @@ SMALL = 60  # lines; a module below it with a single importer could be part of t
 SIDE = 96  # pixels of the drawn photos
 STEP_M = 30.0  # metres between two drawn places: farther than the radius of negatives
 ONE_MORE = "localize, one more photo"
+POST = "POST /localize"
 ENTRY_POINTS = {  # the first of the statements that can be executed
     "import sareloc": ("import sareloc",),
     "command line": ("import sareloc.cli",),
@@ -189,6 +196,20 @@ def trace_command(src: Path, words: list[str]) -> dict[str, Counts]:
     return walks
 
 
+def trace_post(src: Path, map_path: str, photo: str) -> dict[str, Counts]:
+    """What the service crosses to answer one photo."""
+    from fastapi.testclient import TestClient
+
+    from sareloc.serve import make_app
+
+    package = (src / "sareloc").resolve()
+    trace = Trace(package)
+    content = Path(photo).read_bytes()
+    with TestClient(make_app(map_path, "fast", device="cpu"), base_url="http://127.0.0.1") as client:
+        trace.run(lambda: client.post("/localize", content=content).raise_for_status())
+    return {"command": count_walk(trace.functions, package)}
+
+
 def trace_one_more_photo(src: Path, map_path: str, photo: str) -> dict[str, Counts]:
     """What an answer crosses once everything is open."""
     from sareloc import Localizer, PlaceMap, load_model
@@ -199,6 +220,55 @@ def trace_one_more_photo(src: Path, map_path: str, photo: str) -> dict[str, Coun
     localizer.localize(photo)
     trace.run(lambda: localizer.localize(photo))
     return {"command": count_walk(trace.functions, package)}
+
+
+def count_reads(photos: Path, words: list[str]) -> Counts:
+    """Run a command and count how often the files below a folder are opened and decoded: the most of one file."""
+    from PIL import ImageFile
+
+    from sareloc.cli import app
+
+    opens: Counter[str] = Counter()
+    decodes, load = 0, ImageFile.ImageFile.load
+    below = f"{photos.resolve()}{os.sep}"
+
+    def hook(event: str, details: tuple[Any, ...]) -> None:
+        if event == "open" and str(details[0]).startswith(below) and str(details[0]).endswith(".jpg"):
+            opens[str(details[0])] += 1
+
+    def counted(image: ImageFile.ImageFile) -> Any:
+        nonlocal decodes
+        decodes += bool(image.tile)
+        return load(image)
+
+    command, bound, _ = app.parse_args(words)
+    ImageFile.ImageFile.load = counted  # type: ignore[method-assign, assignment]
+    sys.addaudithook(hook)
+    command(*bound.args, **bound.kwargs)
+    return {"photos": len(opens), "opens": max(opens.values()), "decodes": decodes / len(opens)}
+
+
+def draw_video(path: Path) -> None:
+    """18 frames, one a second, and a track of them beside the video."""
+    import av
+    import numpy as np
+
+    seconds = range(18)
+    with av.open(str(path), "w") as container:
+        container.metadata["creation_time"] = "2024-05-01T10:00:00Z"
+        stream = container.add_stream("mpeg4", rate=1)
+        stream.width, stream.height, stream.pix_fmt = SIDE, SIDE, "yuv420p"
+        for second in seconds:
+            view = np.random.default_rng(second).integers(0, 256, (6, 6, 3), dtype=np.uint8)
+            frame = av.VideoFrame.from_ndarray(np.kron(view, np.ones((SIDE // 6, SIDE // 6, 1), dtype=np.uint8)))
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    points = "".join(
+        f'<trkpt lat="{52 + second * STEP_M / 111_320}" lon="21"><time>2024-05-01T10:00:{second:02d}Z</time></trkpt>'
+        for second in seconds
+    )
+    head = '<gpx version="1.1" creator="house" xmlns="http://www.topografix.com/GPX/1/1">'
+    path.with_suffix(".gpx").write_text(f"{head}<trk><trkseg>{points}</trkseg></trk></gpx>")
 
 
 def draw_photos(folder: Path, places: int) -> list[tuple[Path, float, float, str, str]]:
@@ -237,8 +307,8 @@ def child(src: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def count_walks(src: Path) -> dict[str, Counts]:
-    """Three commands, one more photo for an open localizer, and one training step."""
+def count_walks(src: Path) -> tuple[dict[str, Counts], dict[str, Counts]]:
+    """The walks: four commands, one more photo for an open localizer, the service, one training step. And the reads."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         rows = draw_photos(folder, places=24)
@@ -250,9 +320,15 @@ def count_walks(src: Path) -> dict[str, Counts]:
         commands = {
             "map build": ["map", "build", database, "--out", map_path, "--model", "fast", *here],
             "localize": ["localize", map_path, query, "--json", *here],
+            "video + track into a map": [
+                *("map", "build", folder / "drive.mp4", "--track", folder / "drive.gpx"),
+                *("--out", folder / "drive.gpkg", "--model", "fast", *here),
+            ],
             ONE_MORE: [ONE_MORE, map_path, query],
+            POST: [POST, map_path, query],
             "train": ["train", folder, "--out", folder / "run", "--model", "fast", "--epochs", "1"],
         }
+        draw_video(folder / "drive.mp4")
         found = {}
         for walk, words in commands.items():
             report = folder / "walk.json"
@@ -261,7 +337,13 @@ def count_walks(src: Path) -> dict[str, Counts]:
             found[walk] = walks["command"]
             if walk == "train":
                 found["training step"] = walks["step"]
-    return found
+        reads = {}
+        again = [folder / "again.gpkg" if word == map_path else word for word in commands["map build"]]
+        for name, words in {"map build": again, "query": commands["localize"]}.items():
+            report = folder / "reads.json"
+            child(src, "-m", "benchmarks.house", "--reads", str(report), str(folder / "photos"), *map(str, words))
+            reads[name] = json.loads(report.read_text())
+    return found, reads
 
 
 # ---------------------------------------------------------------- entry points
@@ -287,10 +369,12 @@ def commit_of(src: Path) -> str | None:
 
 
 def measure(src: Path) -> Counts:
+    walks, reads = count_walks(src)
     return {
         "commit": commit_of(src),
         "source": count_source(src),
-        "walks": count_walks(src),
+        "walks": walks,
+        "reads": reads,
         "loaded": {name: loaded_modules(src, statements) for name, statements in ENTRY_POINTS.items()},
     }
 
@@ -315,6 +399,9 @@ def table(found: Counts) -> str:
             for name, walk in found["walks"].items()
         ),
         "",
+        f"{'a photo is':28s}{'opened':>8s}{'decoded':>12s}",
+        *(f"{name:28s}{one['opens']:>8,}{one['decodes']:>12,.0f}" for name, one in found["reads"].items()),
+        "",
         f"{'entry point':28s}{'modules':>8s}",
         *(f"{name:28s}{len(modules):>8,}" for name, modules in found["loaded"].items()),
         "",
@@ -331,12 +418,19 @@ def main() -> None:
     parser.add_argument("--src", type=Path, default=ROOT / "src")
     parser.add_argument("--json", action="store_true", help="print one JSON object, with all names")
     parser.add_argument("--trace", nargs="+", help=argparse.SUPPRESS)  # a report to write, then a command to trace
+    parser.add_argument("--reads", nargs="+", help=argparse.SUPPRESS)  # a report, the photos, a command
     arguments, words = parser.parse_known_args()
     src = arguments.src.resolve()
+    if arguments.reads:
+        report, photos, *command = arguments.reads
+        Path(report).write_text(json.dumps(count_reads(Path(photos), [*command, *words])))
+        return
     if arguments.trace:
         report, *command = arguments.trace
         if command[0] == ONE_MORE:
             walks = trace_one_more_photo(src, *command[1:])
+        elif command[0] == POST:
+            walks = trace_post(src, *command[1:])
         else:
             walks = trace_command(src, [*command, *words])
         Path(report).write_text(json.dumps(walks))

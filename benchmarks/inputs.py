@@ -26,22 +26,30 @@ import numpy as np
 import torch
 from benchmarks.judged_fixes import gain
 from benchmarks.measuring import about
-from sareloc.describe import describe
 from tqdm import tqdm
 
 from sareloc.arrays import Bools, Floats
 from sareloc.city import SIZES, Drive, draw_drive, draw_places, make_drive
 from sareloc.datasets import load_dataset
+from sareloc.encode import describe
 from sareloc.evaluation.metrics import percent_interval
 from sareloc.geo import distance_m
-from sareloc.loading import load_images
+from sareloc.loading import read_images
 from sareloc.localize import Fix, Localizer, walk_clock_offset
 from sareloc.maps import PlaceMap, build_map
 from sareloc.models import PlaceModel, load_model
-from sareloc.photos import Address, TrackOptions, ViewOptions, find_photos, read_geotag, read_time, read_track
+from sareloc.photos import (
+    Address,
+    TrackOptions,
+    ViewOptions,
+    find_photos,
+    read_geotag,
+    read_image,
+    read_time,
+    read_track,
+)
 from sareloc.photos.video_geotags import frames_on_track
 from sareloc.photos.videos import video_frames
-from sareloc.photos.views import cut_photo
 
 PARTS = ("maps", "drive", "speed")
 RIGHT_M = 25.0
@@ -234,12 +242,11 @@ def measure_speed(args: argparse.Namespace, model: PlaceModel) -> dict[str, Any]
         decoded, described = [], []
         for _ in range(3):
             start = time.monotonic()
-            for _ in load_images(paths, model.preprocess.size, workers=args.workers):
+            for _ in read_images(paths, (model.preprocess.resizing,), workers=args.workers):
                 pass
             decoded.append(len(paths) / (time.monotonic() - start))
             start = time.monotonic()
-            for _ in describe(model, paths, workers=args.workers, progress=False):
-                pass
+            describe(paths, model, workers=args.workers, progress=False)
             described.append(len(paths) / (time.monotonic() - start))
         found[name] = {
             "images": len(paths),
@@ -252,8 +259,8 @@ def measure_speed(args: argparse.Namespace, model: PlaceModel) -> dict[str, Any]
 
 def views(panoramas: Sequence[Path]) -> Iterator[Path]:
     for file in panoramas:
-        for view in cut_photo(file, ViewOptions())[1]:
-            yield Address(file, view).path
+        for image in read_image(file, cut=ViewOptions()).views:
+            yield Address(file, image.view).path
 
 
 if __name__ == "__main__":

@@ -23,8 +23,9 @@ import numpy as np
 import torch
 from benchmarks.measuring import about, memory_mb
 from PIL import Image
-from sareloc.describe import describe, encode_batches
 
+from sareloc.encode import Encoder
+from sareloc.loading import read_images
 from sareloc.models import Whitening, make_model
 
 FILES = 16
@@ -44,8 +45,9 @@ def stream(photos: int, workers: int) -> dict[str, Any]:
                 os.symlink(f"{number % FILES:07d}.jpg", path)
         paths = sorted(Path(folder).iterdir())
         done = 0
-        for part in describe(model, paths, batch=32, workers=workers):
-            done += len(part.rows)
+        encoder = Encoder(model, keypoints=0, batch=32)
+        for _ in encoder.encode_each(read_images(paths, encoder.sizes, workers=workers)):
+            done += 1
             if len(held) < 10 * done // photos:
                 held.append(memory_mb())
     assert done == photos
@@ -57,8 +59,8 @@ def one_batch(images: int) -> dict[str, Any]:
     model.whitening = Whitening(torch.zeros(model.dim), torch.ones(4096, model.dim))
     loaded = memory_mb()
     pixels = np.random.default_rng(0).integers(0, 256, (images, 480, 640, 3), dtype=np.uint8)
-    (found,) = encode_batches(model, [(None, list(pixels))], batch=images)
-    assert len(found[1]) == images
+    found = model.encode(list(pixels), batch=images)
+    assert len(found) == images
     return {"images": images, "loaded_mb": loaded, "peak_mb": memory_mb("VmHWM")}
 
 

@@ -3,9 +3,9 @@
     python -m benchmarks.networks                                          # a CPU
     python -m benchmarks.networks --device cuda --batch 128 --photos 4096  # a GPU
 
-Each network is measured as `describe` runs it on that device, from images in memory, transfers included; compiled: by
-torch.compile, which takes a while at first. The fastest of the rounds counts; networks take turns. A training step: one
-tuple of 12 photos, SARE, gradients of the layers that are trained by default.
+Each network is measured as `describe` runs it on that device, from images in memory, transfers included. The fastest of
+the rounds counts; networks take turns. A training step: one tuple of 12 photos, SARE, gradients of the layers that are
+trained by default.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from benchmarks.measuring import about
-from sareloc.describe import encode_batches
 
+from sareloc.encode import Encoder
 from sareloc.losses import make_loss
 from sareloc.models import PlaceModel, make_model
+from sareloc.photos import ReadImage
 
 NETWORKS: dict[str, tuple[str, str, int]] = {
     "DINOv2 ViT-S, CLS": ("dinov2-s", "cls", 322),
@@ -44,7 +44,6 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=NETWORKS, default=list(NETWORKS))
-    parser.add_argument("--compiled", action="store_true", help="also by torch.compile")
     args = parser.parse_args()
     found: dict[str, dict[str, float]] = {}
     for name in args.only:
@@ -53,9 +52,8 @@ def main() -> None:
         model = model.to(args.device)
         images = np.random.default_rng(0).integers(0, 256, (args.photos, side, side, 3), dtype=np.uint8)
         row: dict[str, float] = {"dim": model.dim, "parameters, M": round(parameters(model) / 1e6, 1)}
-        for compiled in (False, True) if args.compiled else (False,):
-            times = [describe_once(model, images, args.batch, compiled) for _ in range(args.rounds + 1)][1:]
-            row["compiled, photos/s" if compiled else "photos/s"] = round(args.photos / min(times), 1)
+        times = [describe_once(model, images, args.batch) for _ in range(args.rounds + 1)][1:]
+        row["photos/s"] = round(args.photos / min(times), 1)
         if args.device.startswith("cuda"):
             row["training step, GiB"] = round(training_gib(model, side), 2)
         found[name] = row
@@ -67,14 +65,11 @@ def parameters(model: PlaceModel) -> int:
     return sum(weight.numel() for weight in model.parameters())
 
 
-def describe_once(model: PlaceModel, images: npt.NDArray[np.uint8], batch: int, compiled: bool) -> float:
-    def batches() -> Iterator[tuple[int, list[npt.NDArray[np.uint8]]]]:
-        for first in range(0, len(images), batch):
-            yield first, list(images[first : first + batch])
-
+def describe_once(model: PlaceModel, images: npt.NDArray[np.uint8], batch: int) -> float:
+    encoder = Encoder(model, keypoints=0, batch=batch)
+    read = [ReadImage(str(row), (image,), image.shape[1], image.shape[0]) for row, image in enumerate(images)]
     start = time.perf_counter()
-    for _ in encode_batches(model, batches(), batch=batch, compiled=compiled):
-        pass
+    encoder.encode(read)
     return time.perf_counter() - start
 
 

@@ -14,7 +14,7 @@ from benchmarks import real_sets
 
 from sareloc.datasets import Places, photo_paths
 from sareloc.errors import PhotoError
-from sareloc.loading import load_images
+from sareloc.loading import read_images
 from sareloc.models import PlaceModel
 from sareloc.training import TensorInputs
 from sareloc.training.data import frozen_features
@@ -114,9 +114,9 @@ def read_pixels(places: Places, height: int, width: int, workers: int) -> np.nda
     paths = photo_paths(places)
     row_of = {path: row for row, path in enumerate(paths)}
     images = []
-    for _, image in load_images(paths, lambda h, w: (height, width), workers=workers):
+    for _, image in read_images(paths, (lambda h, w: (height, width),), workers=workers):
         if isinstance(image, PhotoError):
             raise image
-        images.append(image)
+        images.append(image.pixels[0])
     rows = [row_of[photos.path(i)] for photos in (places.database, places.queries) for i in range(len(photos))]
     return np.stack(images)[rows].transpose(0, 3, 1, 2)

@@ -22,12 +22,12 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.pixel_sets import PixelSets
-from sareloc.describe import describe_all
 
 from sareloc.datasets import Places, load_dataset, photo_paths
+from sareloc.encode import describe
 from sareloc.errors import PhotoError
 from sareloc.evaluation import evaluate_rankings, search
-from sareloc.loading import load_images
+from sareloc.loading import read_images
 from sareloc.models import (
     PlaceModel,
     Resize,
@@ -80,19 +80,19 @@ def off_the_shelf(sets: Sets, names: tuple[str, ...], weights: Path, size: Resiz
     ]
     rng = np.random.default_rng(0)
     chosen = [photos[i] for i in rng.permutation(len(photos))[:INIT_PHOTOS]]
-    loaded = [image for _, image in load_images(chosen, model.preprocess.size, workers=workers)]
-    init_netvlad(model, [image for image in loaded if not isinstance(image, PhotoError)], rng)
-    described = describe_all(model, photos, batch=32, workers=workers)
+    loaded = [image for _, image in read_images(chosen, (model.preprocess.resizing,), workers=workers)]
+    init_netvlad(model, [image.pixels[0] for image in loaded if not isinstance(image, PhotoError)], rng)
+    described = describe(photos, model, batch=32, workers=workers)
     vectors = np.delete(np.asarray(described.vectors), list(described.failures), axis=0)
     dim = min(max(DIMS), len(photos) - 1)
     model.whitening = fit_whitening(vectors, dim).to(local_device())
     return model
 
 
-def describe(model: PlaceModel, places: Places, workers: int) -> torch.Tensor:
+def describe_places(model: PlaceModel, places: Places, workers: int) -> torch.Tensor:
     """Descriptors of the database's photos, then of the queries."""
     paths = photo_paths(places)
-    described = describe_all(model, paths, batch=32, workers=workers)
+    described = describe(paths, model, batch=32, workers=workers)
     for why in described.failures.values():
         print(f"found by nobody: {why}")
     row_of = {path: row for row, path in enumerate(paths)}
@@ -152,7 +152,9 @@ def main() -> None:
     for (name, model), size in product(models, args.resize):
         if size:
             name, model.preprocess = f"{name} {size}", replace(model.preprocess, resize=parse_size(size))
-        found = {chosen: judge(describe(model, sets[chosen], args.workers), sets[chosen]) for chosen in args.sets}
+        found = {
+            chosen: judge(describe_places(model, sets[chosen], args.workers), sets[chosen]) for chosen in args.sets
+        }
         columns[name] = found
         row = {"model": name, "fingerprint": model.fingerprint(), "command": " ".join(sys.argv), "found": found}
         with (args.out / "results.jsonl").open("a") as file:

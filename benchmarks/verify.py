@@ -36,11 +36,11 @@ from sareloc.evaluation import evaluate, judge_fixes
 from sareloc.evaluation.metrics import percent_interval
 from sareloc.geo import wgs84_from_ecef, wgs84_from_enu
 from sareloc.geometry import pack_features, unpack_features
-from sareloc.localize import Fix, Localizer, QueryImage, Search
+from sareloc.localize import Fix, Localizer, Search
 from sareloc.maps import PlaceMap, build_map
 from sareloc.maps.store import open_store
 from sareloc.models import PlaceModel, load_model
-from sareloc.photos import read_geotag
+from sareloc.photos import ReadImage, read_geotag
 
 ORIGIN = (48.0, 11.0)  # of sets whose positions are local metres
 SURE = 0.5
@@ -160,8 +160,8 @@ def judge(
     }
 
 
-def without_focal_length(localizer: Localizer, photos: list[Path]) -> list[QueryImage]:
-    return [replace(query, focal_35mm=None) for query in only(QueryImage, localizer.load(photos))]
+def without_focal_length(localizer: Localizer, photos: list[Path]) -> list[ReadImage]:
+    return [replace(query, focal_35mm=None) for query in only(ReadImage, localizer.load(photos))]
 
 
 def shown(column: str, value: float | None) -> str:

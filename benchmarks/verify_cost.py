@@ -31,8 +31,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import numpy as np
 import torch
 from benchmarks import real_sets
-from benchmarks.measuring import about, memory_mb, only
-from sareloc.localize.queries import QueryImage, read_query
+from benchmarks.measuring import about, memory_mb
 
 from sareloc.arrays import Bools, Floats, Ints
 from sareloc.city import draw_places
@@ -61,7 +60,7 @@ from sareloc.localize import Localizer, Search
 from sareloc.localize.verify import VERIFIED, Verified, find_pose
 from sareloc.maps import MapManifest, PlaceMap, add_local_features, build_map, create_map_file, open_map_file
 from sareloc.models import load_model
-from sareloc.photos import decode
+from sareloc.photos import decode, read_image
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -305,13 +304,16 @@ def in_turns(plain: Localizer, verified: Localizer, queries: Sequence[Path]) -> 
 
 def stages(localizer: Localizer, photo: Path) -> dict[str, float]:
     """Milliseconds of each stage that verification adds to a query."""
-    verifier, place_map, size = localizer.verifier, localizer.place_map, localizer.model.preprocess.size
-    assert verifier is not None
-    (query,) = only(QueryImage, [read_query(photo, size, detail=True)])
-    retrieved = localizer.retrieve([query.image], VERIFIED)
+    place_map, extractor = localizer.place_map, localizer.encoder.extractor
+    assert extractor is not None
+    query = read_image(photo, localizer.encoder.sizes)
+    ((encoded,),) = localizer.encode([query])
+    retrieved = localizer.retrieve([encoded], VERIFIED)
     ids, latlon, distances = retrieved.ids[0], retrieved.latlon[0], retrieved.distances[0]
     _, decode_ms = clocked(decode, photo, size=feature_size)
-    (mine,), extract_ms = clocked(verifier.features, [query])
+    _, extract_ms = clocked(extractor.extract, query.pixels[1:])
+    mine = encoded.features
+    assert mine is not None
     held, read_ms = clocked(place_map.local_features, ids)
     others = [held[photo_id] for photo_id in ids.tolist()]
     pairs, match_ms = clocked(lambda: list(match_features(mine, others)))
@@ -344,15 +346,16 @@ def measure_batches(args: argparse.Namespace) -> dict[str, Any]:
         place_map = PlaceMap(path)
         plain, verified = (Localizer(model, place_map, Search(verify=verify)) for verify in (0, VERIFIED))
         photos = [town.queries.path(row) for row in range(min(args.batch, len(town.queries)))]
-        queries = only(QueryImage, (read_query(photo, model.preprocess.size, detail=True) for photo in photos))
-        verifier = verified.verifier
-        assert verifier is not None
-        extracted = verifier.features(queries)
+        queries = [read_image(photo, verified.encoder.sizes) for photo in photos]
+        extractor = verified.encoder.extractor
+        assert extractor is not None
+        pixels = [query.pixels[1] for query in queries]
+        extracted = extractor.extract(pixels)
         others = list(place_map.local_features(place_map.ids[:VERIFIED]).values())
         ways: dict[str, Callable[[], object]] = {
             "query, unverified": lambda: plain.find_matches(queries, VERIFIED),
             "query, verified": lambda: verified.find_matches(queries, VERIFIED),
-            "extraction": lambda: verifier.features(queries),
+            "extraction": lambda: extractor.extract(pixels),
             "matching with 20 photos": lambda: [list(match_features(one, others, device)) for one in extracted],
         }
         times: dict[str, list[float]] = {name: [] for name in ways}

@@ -18,15 +18,14 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageChops
-from sareloc.describe import describe_all, occlusion_map
 
 from sareloc import figures
 from sareloc.city import draw_places
 from sareloc.datasets import Places, load_dataset
+from sareloc.encode import describe, occlusion_map
 from sareloc.evaluation import rank
 from sareloc.figures import png_bytes
 from sareloc.files import write_atomically
-from sareloc.loading import load_images
 from sareloc.localize import Localizer, Search
 from sareloc.maps import PlaceMap, build_map
 from sareloc.models import PlaceModel, off_the_shelf, open_checkpoint, save_checkpoint
@@ -117,7 +116,7 @@ def start(town: Places, file: Path) -> PlaceModel:
     """The initial model of all runs."""
     if not file.exists():
         paths = [town.database.path(row) for row in range(len(town.database))]
-        photos = [image for _, image in load_images(paths, None) if isinstance(image, np.ndarray)]
+        photos = [decode(path) for path in paths]
         made = off_the_shelf(photos, np.random.default_rng(SEED), clusters=CLUSTERS, dim=DIM, size=SIZE)
         save_checkpoint(made, file)
     return open_checkpoint(file)
@@ -155,7 +154,7 @@ def embedded(model: PlaceModel, town: Places) -> tuple[np.ndarray, np.ndarray, l
     """The database photos: t-SNE coordinates, place labels, thumbnails and names."""
     photos = town.database
     paths = [photos.path(row) for row in range(len(photos))]
-    points = figures.project_tsne(describe_all(model, paths).vectors, seed=SEED)
+    points = figures.project_tsne(describe(paths, model).vectors, seed=SEED)
     names = [f"photo {row}" for row in range(len(photos))]
     return points, figures.place_labels(photos), [figures.load_thumbnail(path, 96) for path in paths], names
 

@@ -3,7 +3,7 @@
     python examples/robot_stream.py --out robot.gpkg
 
 The frames are those of a drawn town (`sareloc.city`). Replace `mapping_run` and `second_run` by generators over your
-camera: each frame is a `PhotoSource` of RGB pixels. `near` limits each search to the surroundings of the last fix.
+camera: each frame is an `ImageRecord` of RGB pixels. `near` limits each search to the surroundings of the last fix.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from sareloc import build_map, load_model, open_localizer
 from sareloc.city import CityPlaces, city_places, draw_pixels, geotags
 from sareloc.localize import Fix
-from sareloc.photos import PhotoSource
+from sareloc.photos import ImageRecord
 
 SIZE = (240, 320)
 
@@ -43,19 +43,19 @@ def main() -> None:
         near = fix if fix.found else None  # lost: search the whole map
 
 
-def mapping_run(town: CityPlaces, count: int) -> Iterator[PhotoSource]:
+def mapping_run(town: CityPlaces, count: int) -> Iterator[ImageRecord]:
     """Frames with the position, heading and time that the robot knows when it records them."""
     tags = geotags(town)
     for row in range(min(count, len(town.places.database))):
         tag = tags[row]
-        yield PhotoSource(f"front/{row:06d}", pixels(town, row), tag.latlon, tag.heading_deg, tag.time)
+        yield ImageRecord(f"front/{row:06d}", pixels(town, row), tag.latlon, tag.heading_deg, tag.time)
 
 
-def second_run(town: CityPlaces, count: int) -> Iterator[PhotoSource]:
+def second_run(town: CityPlaces, count: int) -> Iterator[ImageRecord]:
     """Frames of another day, of unknown position."""
     first = len(town.places.database)
     for row in range(first, min(first + count, len(town.poses))):
-        yield PhotoSource(f"front/{row:06d}", pixels(town, row))
+        yield ImageRecord(f"front/{row:06d}", pixels(town, row))
 
 
 def pixels(town: CityPlaces, row: int) -> np.ndarray:

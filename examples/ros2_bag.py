@@ -3,7 +3,7 @@
     pip install rosbags
     python examples/ros2_bag.py drive_bag/ city.gpkg --images /camera/image/compressed --fixes /gps/fix
 
-`read_bag` yields a `PhotoSource` for each image: its position is interpolated between the fixes before and after it,
+`read_bag` yields an `ImageRecord` for each image: its position is interpolated between the fixes before and after it,
 its heading is the direction of movement. Images of sensor_msgs/CompressedImage and of sensor_msgs/Image (rgb8, bgr8,
 mono8) are read.
 """
@@ -22,7 +22,7 @@ from rosbags.typesys import Stores, get_typestore
 from sareloc import build_map, load_model
 from sareloc.arrays import Image
 from sareloc.errors import ArgumentError, PhotoError
-from sareloc.photos import PhotoSource, Track
+from sareloc.photos import ImageRecord, Track
 
 NO_FIX = -1  # status of sensor_msgs/NavSatFix
 
@@ -39,7 +39,7 @@ def main() -> None:
     print(f"{args.out}: {report.added} images added, {len(report.untagged)} without a position")
 
 
-def read_bag(bag: Path, images: str, fixes: str, *, every: int = 1, max_gap_s: float = 5.0) -> Iterator[PhotoSource]:
+def read_bag(bag: Path, images: str, fixes: str, *, every: int = 1, max_gap_s: float = 5.0) -> Iterator[ImageRecord]:
     """The images of a bag, those without a fix within `max_gap_s` before and after them without a position."""
     with AnyReader([bag], default_typestore=get_typestore(Stores.ROS2_HUMBLE)) as reader:
         track = read_track(reader, fixes)
@@ -51,7 +51,7 @@ def read_bag(bag: Path, images: str, fixes: str, *, every: int = 1, max_gap_s: f
             at = track.at([time], max_gap_s=max_gap_s)
             known = not np.isnan(at.latlon[0]).any()
             heading = float(at.heading_deg[0])
-            yield PhotoSource(
+            yield ImageRecord(
                 name,
                 pixels_of(message, name),
                 (float(at.latlon[0, 0]), float(at.latlon[0, 1])) if known else None,

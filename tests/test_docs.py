@@ -8,10 +8,13 @@ import re
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from tests.maps.small_town import write_photo, write_town
 
 from sareloc.cli import app
+from sareloc.encode import Descriptors
 from sareloc.models.checkpoint import packaged_for
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -149,6 +152,19 @@ def test_python_imports_resolve() -> None:
                     module = importlib.import_module(node.module or "")
                     wrong += [f"{page.name}: {node.module}.{n.name}" for n in node.names if not hasattr(module, n.name)]
     assert wrong == []
+
+
+def test_python_in_five_minutes_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_town(tmp_path / "photos", 4)
+    write_photo(tmp_path / "query.jpg", 2, tagged=False)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    blocks = [code for language, code in CODE.findall((ROOT / "docs/tutorials/python.md").read_text())]
+    assert len(blocks) > 8
+    for code in blocks:
+        exec(code, names)
+    (described,) = [value for value in names.values() if isinstance(value, Descriptors)]
+    assert np.linalg.norm(described.vectors[1:] - described.vectors[0], axis=1).argmin() == 2
 
 
 def test_architecture_names_modules_that_exist() -> None:

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 from cyclopts import App
+from tests.maps.small_town import build_map, tiny_model, write_town
 
 import sareloc
+from sareloc import errors
 from sareloc.cli import app
 
 EXTRAS = ["torch", "faiss", "pyproj", "scipy", "matplotlib", "openTSNE", "h5py", "tensorboard", "pillow_heif"]
@@ -21,7 +23,7 @@ EXTRAS = ["torch", "faiss", "pyproj", "scipy", "matplotlib", "openTSNE", "h5py",
 def test_every_public_name_is_where_the_table_says() -> None:
     for name in sareloc.__all__:
         assert getattr(sareloc, name) is not None
-    with pytest.raises(AttributeError, match="has no attribute 'localise': it has __version__, Fix"):
+    with pytest.raises(AttributeError, match="has no attribute 'localise': it has __version__, ArgumentError"):
         sareloc.localise  # noqa: B018
 
 
@@ -29,6 +31,13 @@ def test_a_public_name_is_not_hidden_by_a_module() -> None:
     for name in sareloc.__all__:
         assert not (Path(sareloc.__file__).parent / name).exists(), f"{name} is a package and a public name"
         assert not (Path(sareloc.__file__).parent / f"{name}.py").exists()
+
+
+def test_every_exception_is_at_the_root() -> None:
+    mine = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.SarelocError)]
+    assert len(mine) >= 9
+    for kind in mine:
+        assert getattr(sareloc, kind.__name__) is kind
 
 
 def test_importing_and_asking_for_help_loads_neither_torch_nor_any_extra() -> None:
@@ -68,3 +77,11 @@ def test_an_error_of_ours_is_one_line_and_status_1() -> None:
 
 def test_version_is_that_of_the_package() -> None:
     assert importlib.metadata.version("sareloc") == sareloc.__version__
+
+
+def test_a_map_and_a_localizer_show_what_they_are(tmp_path: Path) -> None:
+    write_town(tmp_path / "photos", 3)
+    build_map(tiny_model(), tmp_path / "photos", tmp_path / "town.gpkg", progress=False)
+    place_map = sareloc.PlaceMap(tmp_path / "town.gpkg")
+    assert repr(place_map) == f"<PlaceMap {tmp_path / 'town.gpkg'}: 3 photos, model tiny>"
+    assert repr(sareloc.Localizer(tiny_model(), place_map)) == f"<Localizer: {place_map!r}, search plain>"

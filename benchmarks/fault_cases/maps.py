@@ -22,6 +22,7 @@ from tests.maps.small_town import tiny_model, write_photo, write_town
 
 from sareloc.errors import MapError
 from sareloc.geo import distance_m
+from sareloc.loading import read_images
 from sareloc.localize import Fix, Localizer, Search
 from sareloc.maps import PlaceMap, add_local_features, build_map, map_info, open_store, verify_map, writer
 from sareloc.models import save_checkpoint
@@ -221,7 +222,7 @@ def changing(renamed: bool, folder: Path) -> str:
     """A photo has other content while it is described, and its own, with its time stamp, before and after."""
     wanted = PlaceMap(small_map(folder / "right", keypoints=0)).descriptors([3])[0]
     path = write_town(folder / "photos", 6)[2]
-    own, status, read = path.read_bytes(), path.stat(), writer.read_images
+    own, status, read = path.read_bytes(), path.stat(), read_images
 
     def put(content: bytes) -> None:
         where = path.with_name("beside") if renamed else path

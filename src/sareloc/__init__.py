@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sareloc.datasets import load_dataset as load_dataset
     from sareloc.datasets.places import Places as Places
+    from sareloc.encode import describe as describe
+    from sareloc.errors import ArgumentError as ArgumentError
+    from sareloc.errors import DatasetError as DatasetError
+    from sareloc.errors import MapError as MapError
+    from sareloc.errors import MissingExtraError as MissingExtraError
+    from sareloc.errors import PanoramaError as PanoramaError
+    from sareloc.errors import PhotoError as PhotoError
+    from sareloc.errors import PositionError as PositionError
     from sareloc.errors import SarelocError as SarelocError
+    from sareloc.errors import WeightsError as WeightsError
     from sareloc.evaluation import Report as Report
     from sareloc.evaluation import evaluate as evaluate
     from sareloc.export import export_onnx as export_onnx
@@ -27,22 +36,34 @@ if TYPE_CHECKING:
     from sareloc.models import make_model as make_model
     from sareloc.models.checkpoint import load_model as load_model
     from sareloc.models.checkpoint import save_checkpoint as save_checkpoint
+    from sareloc.photos import ImageRecord as ImageRecord
+    from sareloc.photos.read_image import read_image as read_image
     from sareloc.training import TrainingConfig as TrainingConfig
     from sareloc.training import train as train
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "ArgumentError": "sareloc.errors",
+    "DatasetError": "sareloc.errors",
     "Fix": "sareloc.localize",
+    "ImageRecord": "sareloc.photos",
     "Localizer": "sareloc.localize",
+    "MapError": "sareloc.errors",
+    "MissingExtraError": "sareloc.errors",
+    "PanoramaError": "sareloc.errors",
+    "PhotoError": "sareloc.errors",
     "PlaceMap": "sareloc.maps",
     "PlaceModel": "sareloc.models",
     "Places": "sareloc.datasets.places",
+    "PositionError": "sareloc.errors",
     "Report": "sareloc.evaluation",
     "SARE": "sareloc.losses",
     "SarelocError": "sareloc.errors",
     "TrainingConfig": "sareloc.training",
+    "WeightsError": "sareloc.errors",
     "build_map": "sareloc.maps.build",
+    "describe": "sareloc.encode",
     "evaluate": "sareloc.evaluation",
     "export_onnx": "sareloc.export",
     "load_dataset": "sareloc.datasets",
@@ -50,6 +71,7 @@ _HOME = {
     "make_loss": "sareloc.losses",
     "make_model": "sareloc.models",
     "open_localizer": "sareloc.localize",
+    "read_image": "sareloc.photos",
     "save_checkpoint": "sareloc.models.checkpoint",
     "train": "sareloc.training",
 }

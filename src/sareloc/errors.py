@@ -3,6 +3,7 @@
     SarelocError
     ├── ArgumentError (also a ValueError)    an argument, option, shape or name is invalid
     ├── PhotoError                           a photo cannot be found or decoded; has .photo and .reason
+    │   └── PanoramaError                    the GPano tags of a 360° photo cannot be used; has .problem
     ├── PositionError                        a position is missing, invalid, or in another frame
     ├── DatasetError                         a dataset's folder or ground-truth file is missing or malformed
     ├── WeightsError                         a weights file or a checkpoint cannot be used

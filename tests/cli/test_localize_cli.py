@@ -123,14 +123,13 @@ def test_unreadable_photos_go_to_standard_error(town: Path, tmp_path: Path, caps
 
 
 def test_a_photo_without_its_last_bytes_is_answered_with_a_note(
-    town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = (town / "queries" / "q05.jpg").read_bytes()
     (tmp_path / "cut.jpg").write_bytes(whole[: int(len(whole) * 0.97)])
     assert localize(town, tmp_path / "cut.jpg") == 0
-    told = capsys.readouterr()
-    assert "most like photos/05_" in told.out
-    assert re.search(r"cut\.jpg: truncated", told.err)
+    assert "most like photos/05_" in capsys.readouterr().out
+    assert "cut.jpg: truncated" in caplog.text
 
 
 def test_a_photo_that_may_be_a_sphere_is_named_and_answered(

@@ -14,12 +14,14 @@ import pytest
 import torch
 from PIL import Image
 
+import sareloc
 from sareloc.encode import describe, describe_boxes, receptive_field_px
 from sareloc.encode.cache import DescriptorCache
 from sareloc.encode.descriptors import decode_box
 from sareloc.errors import ArgumentError
-from sareloc.models import BACKBONES, PlaceModel, make_backbone, make_model, save_checkpoint
-from sareloc.photos import decode
+from sareloc.models import BACKBONES, PlaceModel, load_model, make_backbone, make_model, save_checkpoint
+from sareloc.models.checkpoint import packaged_for
+from sareloc.photos import ImageRecord, decode
 
 ROUNDING = 2e-3  # of bfloat16, which depends on the batch; descriptors of two photos differ by 0.03
 
@@ -58,7 +60,7 @@ def counting_encode(model: PlaceModel, monkeypatch: pytest.MonkeyPatch) -> list[
 @pytest.mark.parametrize("workers", [0, 1])
 def test_every_photo_is_described_whatever_its_size(model: PlaceModel, tmp_path: Path, workers: int) -> None:
     paths = write_photos(tmp_path, [(64, 80), (80, 64), (64, 80), (70, 70), (64, 80), (80, 64), (64, 80)])
-    found = describe(model, paths, batch=2, workers=workers)
+    found = describe(paths, model, batch=2, workers=workers)
     assert not found.failures
     assert found.vectors.dtype == np.float32
     np.testing.assert_allclose(found.vectors, one_by_one(model, paths), atol=2e-3)
@@ -71,7 +73,7 @@ def test_bad_photos_are_listed_and_stop_nothing(model: PlaceModel, tmp_path: Pat
     paths[2].write_bytes(paths[2].read_bytes()[:500])
     paths[3].unlink()
     Image.new("RGB", (20, 20)).save(paths[5])
-    found = describe(model, paths)
+    found = describe(paths, model)
     assert sorted(found.failures) == [0, 2, 3, 5]
     assert found.failures[3].photo == str(paths[3])
     assert "at least 64 px" in found.failures[5].reason
@@ -80,18 +82,37 @@ def test_bad_photos_are_listed_and_stop_nothing(model: PlaceModel, tmp_path: Pat
 
 
 def test_only_bad_photos_and_no_photos(model: PlaceModel, tmp_path: Path) -> None:
-    assert list(describe(model, [tmp_path / "absent.jpg"]).failures) == [0]
-    assert describe(model, []).vectors.shape == (0, model.dim)
-    assert describe(model, [], store=tmp_path / "store").vectors.shape == (0, model.dim)
+    assert list(describe([tmp_path / "absent.jpg"], model).failures) == [0]
+    assert describe([], model).vectors.shape == (0, model.dim)
+    assert describe([], model, store=tmp_path / "store").vectors.shape == (0, model.dim)
+
+
+def test_photos_are_given_as_paths_bytes_pixels_or_records(model: PlaceModel, tmp_path: Path) -> None:
+    (path,) = write_photos(tmp_path, [(64, 80)])
+    with Image.open(path) as picture:
+        given = [path, str(path), path.read_bytes(), np.asarray(picture), picture, ImageRecord("a", path)]
+        found = describe(given, model)
+    assert not found.failures
+    assert {vector.tobytes() for vector in found.vectors} == {found.vectors[0].tobytes()}
+    with pytest.raises(ArgumentError, match="a list of photos"):
+        describe(str(path), model)
+    with pytest.raises(ArgumentError, match="stored for files"):
+        describe([path.read_bytes()], model, store=tmp_path / "store")
+
+
+def test_without_a_model_the_packaged_one_for_this_machine_is_used(tmp_path: Path) -> None:
+    paths = write_photos(tmp_path, [(64, 80)])
+    wanted = load_model(packaged_for(None), None)
+    np.testing.assert_array_equal(sareloc.describe(paths).vectors, describe(paths, wanted).vectors)
 
 
 def test_a_store_is_filled_once(model: PlaceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = write_photos(tmp_path, [(64, 64)] * 5)
-    straight = describe(model, paths, batch=2).vectors
+    straight = describe(paths, model, batch=2).vectors
     batches = counting_encode(model, monkeypatch)
-    first = describe(model, paths, batch=2, store=tmp_path / "store").vectors
+    first = describe(paths, model, batch=2, store=tmp_path / "store").vectors
     assert sum(batches) == 5
-    again = describe(model, paths, batch=2, store=tmp_path / "store").vectors
+    again = describe(paths, model, batch=2, store=tmp_path / "store").vectors
     assert sum(batches) == 5
     np.testing.assert_allclose(first, straight, atol=ROUNDING)
     np.testing.assert_array_equal(again, first)
@@ -115,18 +136,18 @@ def dying(*args, **knobs):
     return encode(*args, **knobs)
 
 model.encode = dying
-describe(model, sorted(folder.glob("*.png")), batch=2, store=folder / "store")
+describe(sorted(folder.glob("*.png")), model, batch=2, store=folder / "store")
 """
 
 
 def test_after_kill_9_the_work_goes_on(model: PlaceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = write_photos(tmp_path, [(64, 64)] * 9)
-    straight = describe(model, paths, batch=2).vectors
+    straight = describe(paths, model, batch=2).vectors
     save_checkpoint(model, tmp_path / "model")
     killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, text=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     batches = counting_encode(model, monkeypatch)
-    resumed = describe(model, paths, batch=2, store=tmp_path / "store").vectors
+    resumed = describe(paths, model, batch=2, store=tmp_path / "store").vectors
     assert sum(batches) == 9 - 4
     np.testing.assert_allclose(resumed, straight, atol=ROUNDING)
 
@@ -134,10 +155,10 @@ def test_after_kill_9_the_work_goes_on(model: PlaceModel, tmp_path: Path, monkey
 def test_a_folder_killed_before_its_manifest_begins_anew(model: PlaceModel, tmp_path: Path) -> None:
     paths = write_photos(tmp_path, [(64, 64)] * 2)
     store = tmp_path / "store"
-    describe(model, paths, store=store)
+    describe(paths, model, store=store)
     (store / "manifest.json").unlink()
     np.save(store / "vectors.npy", np.zeros((7, 7)))
-    np.testing.assert_array_equal(describe(model, paths, store=store).vectors, describe(model, paths).vectors)
+    np.testing.assert_array_equal(describe(paths, model, store=store).vectors, describe(paths, model).vectors)
 
 
 def test_a_photo_that_changed_or_failed_is_described_again(
@@ -147,13 +168,13 @@ def test_a_photo_that_changed_or_failed_is_described_again(
     store = tmp_path / "store"
     good = paths[3].read_bytes()
     paths[3].write_bytes(b"no photo")
-    assert list(describe(model, paths, store=store).failures) == [3]
+    assert list(describe(paths, model, store=store).failures) == [3]
     paths[3].write_bytes(good)
     changed = np.full((64, 64, 3), 200, dtype=np.uint8)
     Image.fromarray(changed).save(paths[1])
     os.utime(paths[1], ns=(0, 1))
     batches = counting_encode(model, monkeypatch)
-    found = describe(model, paths, store=store)
+    found = describe(paths, model, store=store)
     assert (sum(batches), found.failures) == (2, {})
     np.testing.assert_allclose(found.vectors, one_by_one(model, paths), atol=ROUNDING)
 
@@ -162,7 +183,7 @@ def test_odd_names_and_dates_do_not_stop_a_store(model: PlaceModel, tmp_path: Pa
     first, second = write_photos(tmp_path, [(64, 64)] * 2)
     odd = first.rename(tmp_path / os.fsdecode(b"caf\xe9.jpg"))
     os.utime(second, (13_569_465_600, 13_569_465_600))  # the year 2400: its nanoseconds need more than 63 bits
-    done = describe(model, [odd, second], store=tmp_path / "store")
+    done = describe([odd, second], model, store=tmp_path / "store")
     assert done.failures == {}
     assert DescriptorCache.open(tmp_path / "store", model.fingerprint(), model.dim, [odd, second]).todo().tolist() == []
 
@@ -170,26 +191,26 @@ def test_odd_names_and_dates_do_not_stop_a_store(model: PlaceModel, tmp_path: Pa
 def test_a_photo_that_goes_away_and_comes_back(model: PlaceModel, tmp_path: Path) -> None:
     """As when a disk is not mounted for once: the file that returns is the same, its descriptor was forgotten."""
     paths = write_photos(tmp_path, [(64, 64)] * 2)
-    first = describe(model, paths, store=tmp_path / "store").vectors.copy()
+    first = describe(paths, model, store=tmp_path / "store").vectors.copy()
     away = paths[1].rename(tmp_path / "away.png")
-    found = describe(model, paths, store=tmp_path / "store")
+    found = describe(paths, model, store=tmp_path / "store")
     assert list(found.failures) == [1]
     assert found.vectors.any(axis=1).tolist() == [True, False]
     away.rename(paths[1])
-    np.testing.assert_allclose(describe(model, paths, store=tmp_path / "store").vectors, first, atol=2e-3)
+    np.testing.assert_allclose(describe(paths, model, store=tmp_path / "store").vectors, first, atol=2e-3)
 
 
 def test_a_store_of_another_model_or_list_is_refused(model: PlaceModel, tmp_path: Path) -> None:
     paths = write_photos(tmp_path, [(64, 64)] * 3)
     store = tmp_path / "store"
-    describe(model, paths, store=store)
+    describe(paths, model, store=store)
     other = make_model("alexnet", "avg", size=None, rng=torch.Generator().manual_seed(2))
     with pytest.raises(ArgumentError, match=f"{model.fingerprint()} .*{other.fingerprint()}"):
-        describe(other, paths, store=store)
+        describe(paths, other, store=store)
     with pytest.raises(ArgumentError, match=r"photos 3 \(here 2\)"):
-        describe(model, paths[:2], store=store)
+        describe(paths[:2], model, store=store)
     with pytest.raises(ArgumentError, match="names"):
-        describe(model, paths[::-1], store=store)
+        describe(paths[::-1], model, store=store)
     assert json.loads((store / "manifest.json").read_text())["model"] == model.fingerprint()
 
 

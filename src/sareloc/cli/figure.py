@@ -228,7 +228,7 @@ def embedding(
     if len(photos) > most:
         photos = photos.take(np.sort(np.random.default_rng(seed).choice(len(photos), most, replace=False)))
     paths = [photos.path(row) for row in range(len(photos))]
-    described = describe(model, paths, store=source.store, workers=source.workers)
+    described = describe(paths, model, store=source.store, workers=source.workers)
     rows = [row for row in range(len(photos)) if row not in described.failures]
     photos, points = photos.take(rows), project_tsne(described.vectors[rows], seed=seed)
     images = [load_thumbnail(paths[row], 96) for row in rows]

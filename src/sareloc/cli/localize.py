@@ -23,7 +23,6 @@ from sareloc.maps import Area, Box, Circle
 from sareloc.photos import Track, ViewOptions, find_photos, read_time, read_tracks
 from sareloc.photos.clock import parse_moment, parse_offset
 from sareloc.photos.collect import read_tables
-from sareloc.photos.decoding import TRUNCATED, is_truncated
 from sareloc.photos.tracks import utc
 from sareloc.photos.video_geotags import NO_CLOCK, ONE_START
 from sareloc.photos.videos import Video, is_video, missing_end, read_video, video_frames
@@ -322,10 +321,8 @@ def localize_files(
 
 
 def report_unreadable(found: Iterator[tuple[str, Fix | PhotoError]]) -> Iterator[tuple[str, Fix]]:
-    """The photos with a fix; errors of the others, and notes on truncated photos, are printed to standard error."""
+    """The photos with a fix; errors of the others are printed to standard error."""
     for photo, fix in found:
-        if not isinstance(fix, PhotoError) and is_truncated(photo):
-            tqdm.write(f"sareloc: {photo}: {TRUNCATED}", file=sys.stderr)
         if isinstance(fix, PhotoError):
             tqdm.write(f"sareloc: {fix}", file=sys.stderr)
         else:

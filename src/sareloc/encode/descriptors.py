@@ -11,15 +11,17 @@ import numpy.typing as npt
 from torch import nn
 from tqdm import tqdm
 
-from sareloc.arrays import Image, Vectors
+from sareloc import arrays
+from sareloc.arrays import Vectors
 from sareloc.encode.cache import DescriptorCache
 from sareloc.encode.encoder import Encoder
-from sareloc.errors import PhotoError
+from sareloc.errors import ArgumentError, PhotoError
 from sareloc.loading import read_images
 from sareloc.models.backbones import Backbone
+from sareloc.models.checkpoint import load_model, packaged_for
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import MIN_SIDE_PX
-from sareloc.photos import ReadImage, Resizing, decode
+from sareloc.photos import Image, ImageRecord, ReadImage, Resizing, decode
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +35,8 @@ class Descriptors:
 
 
 def describe(
-    model: PlaceModel,
-    photos: Sequence[Path],
+    photos: Sequence[Image | ImageRecord],
+    model: str | Path | PlaceModel | None = None,
     *,
     store: Path | None = None,
     batch: int = 8,
@@ -42,25 +44,32 @@ def describe(
     dim: int | None = None,
     progress: bool = True,
 ) -> Descriptors:
-    """The descriptors of photos, in memory or, with `store`, in the `DescriptorCache` of that folder.
+    """The descriptors of photos: unit vectors, whose distance is small if the photos show the same place.
 
     With `store`, an interrupted run is resumed: photos described before are skipped unless their file has changed;
     photos that failed are tried again.
 
     Args:
-        model: the place model.
-        photos: files, or addresses of images in files.
-        store: the folder of the cache; default: in memory.
+        photos: files or addresses of images in files, contents of files, pixels or records of images (see
+            `read_image`); with `store` files only.
+        model: a model, a checkpoint or a packaged model's name; default: the packaged model for this machine, on its
+            GPU if there is one.
+        store: the folder of a `DescriptorCache` that keeps the descriptors; default: in memory.
         batch: images in one forward pass on a GPU.
         workers: processes that read photos; 0: this one.
         dim: keep the first `dim` coordinates; default: all.
         progress: show a progress bar, on a terminal.
 
     Raises:
-        ArgumentError: if the folder is of another model, dimension or list of photos.
+        ArgumentError: if the photos are not a list of images, or the folder is of another model, dimension or list of
+            photos.
     """
+    if isinstance(photos, str | bytes | Path | ImageRecord):
+        raise ArgumentError("expected a list of photos, found a single one: put it in a list")
+    if not isinstance(model, PlaceModel):
+        model = load_model(model or packaged_for(None), None)
     encoder = Encoder(model, dim=dim, keypoints=0, batch=batch)
-    kept = None if store is None else DescriptorCache.open(store, model.fingerprint(), encoder.dim, photos)
+    kept = None if store is None else DescriptorCache.open(store, model.fingerprint(), encoder.dim, _files(photos))
     vectors = np.zeros((len(photos), encoder.dim), dtype=np.float32) if kept is None else kept.vectors
     todo = np.arange(len(photos)) if kept is None else kept.todo()
     failures: dict[int, PhotoError] = {}
@@ -81,6 +90,14 @@ def describe(
     if kept is not None:
         kept.mark()
     return Descriptors(vectors, failures)
+
+
+def _files(photos: Sequence[Image | ImageRecord]) -> list[Path]:
+    """The files of photos; raises ArgumentError if one is not a file."""
+    files = [Path(photo) for photo in photos if isinstance(photo, str | Path)]
+    if len(files) < len(photos):
+        raise ArgumentError("descriptors are stored for files: give paths, or leave out store")
+    return files
 
 
 def describe_boxes(
@@ -110,7 +127,7 @@ def describe_boxes(
     return Descriptors(vectors, failures)
 
 
-def decode_box(path: Path, box: npt.NDArray[np.float64], margin: float, model: PlaceModel) -> Image:
+def decode_box(path: Path, box: npt.NDArray[np.float64], margin: float, model: PlaceModel) -> arrays.Image:
     """The part of a photo, resized for the model, within a box enlarged by `margin` pixels of that size."""
     original = np.ones(2)
 

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from typing import TypeVar
 
@@ -21,13 +21,7 @@ import torch
 from sareloc.arrays import Image, Vectors
 from sareloc.encode.gpu import IN_FLIGHT, GpuLauncher, group_by_size
 from sareloc.errors import PhotoError
-from sareloc.geometry.local_features import (
-    KEYPOINTS,
-    LocalFeatureExtractor,
-    LocalFeatures,
-    feature_size,
-    focal_px_of,
-)
+from sareloc.geometry.local_features import KEYPOINTS, LocalFeatureExtractor, LocalFeatures, feature_size
 from sareloc.models.fused import fold_norms, fuse_relus, with_stored_format
 from sareloc.models.place_model import PlaceModel, RuntimeModel
 from sareloc.photos import ReadImage, SizeRule
@@ -135,8 +129,7 @@ class Encoder:
 
     def _extract(self, image: ReadImage) -> LocalFeatures:
         assert self.extractor is not None
-        (found,) = self.extractor.extract([image.pixels[1]], self.keypoints)
-        return replace(found, focal_px=focal_px_of(image.focal_35mm, found.size))
+        return self.extractor.extract([image.pixels[1]], self.keypoints, focal_35mm=[image.focal_35mm])[0]
 
     def _encode_on_gpu(
         self, loaded: Iterable[tuple[T, ReadImage | PhotoError]]
@@ -147,11 +140,9 @@ class Encoder:
             fetch = self._launch([image.pixels[0] for _, image in group])
             features: Sequence[LocalFeatures | None] = [None] * len(group)
             if self.extractor is not None:
-                found = self.extractor.extract([image.pixels[1] for _, image in group], self.keypoints)
-                features = [
-                    replace(one, focal_px=focal_px_of(image.focal_35mm, one.size))
-                    for one, (_, image) in zip(found, group, strict=True)
-                ]
+                details = [image.pixels[1] for _, image in group]
+                focal_35mm = [image.focal_35mm for _, image in group]
+                features = self.extractor.extract(details, self.keypoints, focal_35mm=focal_35mm)
             return lambda: [
                 (tag, Encoded(vector, one)) for (tag, _), vector, one in zip(group, fetch(), features, strict=True)
             ]

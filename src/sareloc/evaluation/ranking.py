@@ -131,7 +131,7 @@ def rank(
 
     check_photos(places)
     paths = photo_paths(places if areas is None else replace(places, queries=places.queries.take([])))
-    described = describe(model, paths, store=store, batch=batch, workers=workers, dim=dim, progress=progress)
+    described = describe(paths, model, store=store, batch=batch, workers=workers, dim=dim, progress=progress)
     row_of = {path: row for row, path in enumerate(paths)}
     database = _take(described, [row_of[places.database.path(row)] for row in range(len(places.database))])
     if areas is None:
@@ -208,7 +208,7 @@ def rank_by_map(
     asked = [places.queries.path(row) for row in range(len(places.queries))]
     dim = place_map.manifest.dim
     describer = map_model(model, place_map)
-    queries = describe(describer, asked, batch=batch, workers=workers, dim=dim, progress=progress)
+    queries = describe(asked, describer, batch=batch, workers=workers, dim=dim, progress=progress)
     matches = place_map.search(queries.vectors, min(depth, len(places.database)))
     rankings, distances = _rows(matches, places, place_map), np.asarray(matches.distances, dtype=np.float64)
     rankings[list(queries.failures)], distances[list(queries.failures)] = -1, np.inf

@@ -83,5 +83,6 @@ def extract_packed(
     loaded = read_images(paths, (feature_size,), workers=workers)
     for row, image in tqdm(loaded, title, len(paths), unit="photo", disable=None if progress else True):
         if not isinstance(image, PhotoError):
-            packed[row] = pack_features(extractor.extract(image.pixels, keypoints)[0])
+            (found,) = extractor.extract(image.pixels, keypoints, focal_35mm=[image.focal_35mm])
+            packed[row] = pack_features(found)
     return packed

@@ -115,11 +115,19 @@ class LocalFeatureExtractor:
         self._network = load_network(runtime or str(self.device))
 
     @torch.inference_mode()
-    def extract(self, images: Sequence[Image], keypoints: int = KEYPOINTS) -> list[LocalFeatures]:
+    def extract(
+        self, images: Sequence[Image], keypoints: int = KEYPOINTS, *, focal_35mm: Sequence[float | None] = ()
+    ) -> list[LocalFeatures]:
         """The `keypoints` best local features of each image (height, width, 3), in order; fewer where it has fewer.
 
         Images must be of `feature_size`. Those of one size are computed together on a GPU.
+
+        Args:
+            images: RGB, uint8.
+            keypoints: of each image.
+            focal_35mm: 35 mm equivalent focal length in mm of each image; default: unknown.
         """
+        focal = focal_35mm or [None] * len(images)
         found: list[LocalFeatures | None] = [None] * len(images)
         by_shape: dict[tuple[int, ...], list[int]] = {}
         for row, image in enumerate(images):
@@ -132,5 +140,10 @@ class LocalFeatureExtractor:
                 scale = np.array([width / grey.shape[3], height / grey.shape[2]], dtype=np.float32)
                 for row, (xy, unit) in zip(part, select_keypoints(self._network(grey), keypoints), strict=True):
                     steps = torch.round(unit * STEPS_PER_UNIT).clamp(-127, 127).to(torch.int8).contiguous()
-                    found[row] = LocalFeatures(xy.float().cpu().numpy() * scale, steps.cpu().numpy(), (width, height))
+                    found[row] = LocalFeatures(
+                        xy.float().cpu().numpy() * scale,
+                        steps.cpu().numpy(),
+                        (width, height),
+                        focal_px_of(focal[row], (width, height)),
+                    )
         return [one for one in found if one is not None]

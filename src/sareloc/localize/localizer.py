@@ -41,6 +41,7 @@ from sareloc.maps.whitening import map_model
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Precision
 from sareloc.photos import Image, ImageRecord, ReadImage, ViewOptions
+from sareloc.photos.decoding import TRUNCATED
 from sareloc.photos.views import panorama_places
 
 Query = Image | ImageRecord | ReadImage
@@ -138,6 +139,9 @@ class Localizer:
         self._given = calibration
         self.calibration = calibration or map_calibration(place_map, self.search)
         """The parameters of confidence and radius."""
+
+    def __repr__(self) -> str:
+        return f"<Localizer: {self.place_map!r}, search {self.search.name}>"
 
     def recalibrated(self) -> Localizer:
         """This localizer with the calibration that its map has now; one given as an argument is kept."""
@@ -299,6 +303,8 @@ class Localizer:
             query = photo if isinstance(photo, ReadImage) else next(loaded)[1]
             if isinstance(query, ReadImage) and query.note:
                 log.warning(query.note)
+            if isinstance(query, ReadImage) and query.truncated:
+                log.warning(f"{query.name}: {TRUNCATED}")
             if isinstance(query, ReadImage) and query.is_untagged_sphere:
                 spheres.append(query.name)
             yield query

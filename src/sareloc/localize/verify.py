@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Lock
 
 import numpy as np
@@ -27,7 +27,6 @@ from sareloc.geometry import (
     count_inliers,
     estimate_camera_pose,
     feature_size,
-    focal_px_of,
     inlier_pairs,
     turn_deg,
     verify,
@@ -150,8 +149,8 @@ class Verifier:
                 image = read_image(path, (feature_size,))
             except PhotoError:
                 return None
-            (found,) = self.extractor.extract(image.pixels)
-            self._cache[file] = replace(found, focal_px=focal_px_of(image.focal_35mm, found.size))
+            (found,) = self.extractor.extract(image.pixels, focal_35mm=[image.focal_35mm])
+            self._cache[file] = found
             self._cached_bytes += _bytes(found)
         self._cache.move_to_end(file)
         found = self._cache[file]

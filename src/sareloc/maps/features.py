@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -169,7 +169,7 @@ def add_missing_features(
     progress: bool = True,
 ) -> FeaturesReport:
     """As `add_local_features`, of a map that is open for writing."""
-    from sareloc.geometry.local_features import LocalFeatureExtractor, feature_size, focal_px_of, pack_features
+    from sareloc.geometry.local_features import LocalFeatureExtractor, feature_size, pack_features
 
     start, ids = time.monotonic(), store.ids_without_features()
     already, added, unreadable = store.count() - len(ids), 0, list[PhotoError]()
@@ -198,8 +198,7 @@ def add_missing_features(
                 elif read.sha256 != photo.sha256:
                     unreadable.append(PhotoError(read.name, CHANGED))
                 else:
-                    (found,) = extractor.extract([read.pixels[0]], keypoints)
-                    found = replace(found, focal_px=focal_px_of(read.focal_35mm, found.size))
+                    (found,) = extractor.extract(read.pixels, keypoints, focal_35mm=[read.focal_35mm])
                     ready.append((photo_id, pack_features(found)))
                 if len(ready) >= batch:
                     added += write()

@@ -74,6 +74,9 @@ class PlaceMap:
     def __len__(self) -> int:
         raise NotImplementedError
 
+    def __repr__(self) -> str:
+        return f"<PlaceMap {self.path}: {len(self):,} photos, model {self.manifest.model}>"
+
     def search(self, descriptors: npt.ArrayLike, k: int = 10, near: Area | None = None) -> Matches:
         """The k photos nearest to each query (Q, dim); `near`: only photos in this area."""
         raise NotImplementedError

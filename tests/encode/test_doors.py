@@ -1,0 +1,141 @@
+"""One image, every way into the package: the same descriptor and the same local features, to the last bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from PIL import ExifTags, Image
+from tests.maps.small_town import HERE, tiny_model
+from tests.serve.running import running
+
+from sareloc.cluster.worker import PacketEncoder, Work, packets_of, read_done
+from sareloc.datasets.places import PhotoSet, Places
+from sareloc.encode import describe
+from sareloc.evaluation import rank
+from sareloc.evaluation.verification import extract_packed
+from sareloc.geo import Positions
+from sareloc.geometry import KEYPOINTS, LocalFeatureExtractor, pack_features
+from sareloc.localize import Localizer
+from sareloc.maps import MapManifest, PlaceMap, build_map, open_map_file
+from sareloc.models import PlaceModel, make_model, save_checkpoint
+from sareloc.photos import Geotag, ImageRecord, ViewOptions, exif_bytes, read_image
+from sareloc.serve import Serving, make_app
+
+FOCAL_35MM = 26.0
+Stored = tuple[bytes, bytes | None]
+"""A descriptor in float32, and packed local features; None: this door gives none."""
+
+
+def lite_model() -> PlaceModel:
+    rng = torch.Generator().manual_seed(0)
+    return make_model("efficientnet-lite0", "netvlad", clusters=4, size=(96, 128), rng=rng, name="lite")
+
+
+MODELS: dict[str, Callable[[], PlaceModel]] = {"alexnet": tiny_model, "efficientnet-lite0": lite_model}
+
+
+@pytest.fixture(scope="module")
+def photo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A PNG: its pixels are the same whoever decodes it, at any size."""
+    path = tmp_path_factory.mktemp("doors") / "photo.png"
+    pixels = np.random.default_rng(3).integers(0, 256, (30, 40, 3), dtype=np.uint8)
+    exif = Image.Exif()
+    exif.load(exif_bytes(Geotag(HERE)))
+    exif.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.FocalLengthIn35mmFilm] = round(FOCAL_35MM)
+    Image.fromarray(pixels).resize((320, 240), Image.Resampling.BICUBIC).save(path, exif=exif)
+    return path
+
+
+def held(path: Path, photo_id: int = 1) -> Stored:
+    """What a map stores of a photo."""
+    with open_map_file(path) as file:
+        (features,) = file.features(np.array([photo_id])).values()
+        ((_, vectors),) = file.descriptors(np.array([photo_id]))
+    return vectors[0].tobytes(), features
+
+
+def build(model: PlaceModel, given: Path | list[ImageRecord], folder: Path) -> Stored:
+    report = build_map(model, given, folder / "town.gpkg", storage="float32", progress=False)
+    assert (report.added, report.features) == (1, 1)
+    return held(folder / "town.gpkg")
+
+
+def by_bytes(model: PlaceModel, photo: Path, folder: Path) -> Stored:
+    return build(model, [ImageRecord("front/1", photo.read_bytes(), HERE)], folder)
+
+
+def by_pixels(model: PlaceModel, photo: Path, folder: Path) -> Stored:
+    with Image.open(photo) as image:
+        return build(model, [ImageRecord("front/1", np.asarray(image), HERE, focal_35mm=FOCAL_35MM)], folder)
+
+
+def by_upload(model: PlaceModel, photo: Path, folder: Path) -> Stored:
+    other = np.random.default_rng(5).integers(0, 256, (240, 320, 3), dtype=np.uint8)
+    build(model, [ImageRecord("first", other, HERE)], folder)
+    app = make_app(folder / "town.gpkg", model, serving=Serving(token="secret-of-this-test"))
+    with running(app) as url, httpx.Client(base_url=url, timeout=300) as client:
+        answer = client.post(
+            "/photos",
+            files={"photos": ("up.png", photo.read_bytes())},
+            headers={"Authorization": "Bearer secret-of-this-test"},
+        )
+    (added,) = answer.raise_for_status().json()["photos"]
+    return held(folder / "town.gpkg", added["id"])
+
+
+def by_cluster(model: PlaceModel, photo: Path, folder: Path) -> Stored:
+    save_checkpoint(model, folder / "model.safetensors")
+    manifest = MapManifest(model.name, model.fingerprint(), model.dim, "float32")
+    work = Work(str(folder / "town.gpkg"), False, manifest, KEYPOINTS, ViewOptions(), 8, 0)
+    (packet,) = packets_of([ImageRecord(str(photo), photo)], 8)
+    done = read_done(PacketEncoder((folder / "model.safetensors").read_bytes(), work)({"packet": packet}))
+    ((_, (_, descriptor, features)),) = done.images
+    return descriptor.tobytes(), features
+
+
+def by_query(model: PlaceModel, photo: Path, folder: Path) -> Stored:
+    build(model, photo.parent, folder)
+    localizer = Localizer(model, PlaceMap(folder / "town.gpkg"))
+    ((encoded,),) = localizer.encode([read_image(photo, localizer.encoder.sizes, cut=ViewOptions())])
+    assert encoded.features is not None
+    return encoded.descriptor.tobytes(), pack_features(encoded.features)
+
+
+def by_describe(model: PlaceModel, photo: Path, folder: Path) -> Stored:
+    return describe([photo], model).vectors[0].tobytes(), None
+
+
+def by_evaluation(model: PlaceModel, photo: Path, folder: Path) -> Stored:
+    """As `evaluate` does: descriptors in the folder of `store`, local features for `verify`."""
+    photos = PhotoSet(photo.parent, (photo.name,), Positions.from_wgs84([HERE]))
+    rank(model, Places("doors", "all", photos, photos), store=folder / "store", progress=False)
+    (packed,) = extract_packed(LocalFeatureExtractor("cpu"), [photo], KEYPOINTS, 0, "features", False)
+    return np.load(folder / "store" / "vectors.npy")[0].tobytes(), packed
+
+
+DOORS = [by_bytes, by_pixels, by_upload, by_cluster, by_query, by_describe, by_evaluation]
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def first(
+    request: pytest.FixtureRequest, photo: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[PlaceModel, Stored]:
+    """A model, and what `map build` of the file stores."""
+    model = MODELS[request.param]()
+    return model, build(model, photo.parent, tmp_path_factory.mktemp("map"))
+
+
+@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
+def test_every_door_gives_the_same_bits(
+    door: Callable[[PlaceModel, Path, Path], Stored], first: tuple[PlaceModel, Stored], photo: Path, tmp_path: Path
+) -> None:
+    model, (descriptor, features) = first
+    found_descriptor, found_features = door(model, photo, tmp_path)
+    assert found_descriptor == descriptor
+    assert found_features in (features, None)
+    assert door is by_describe or found_features is not None
