@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
-OPTIONAL := cluster export figures milvus serve
+OPTIONAL := cluster export figures milvus runtimes serve
 
 .PHONY: demo test test-core test-all test-matrix check format docs clean chromium
 

@@ -30,6 +30,7 @@ PART = (
     "models",
     "describe",
     "export",
+    "runtimes",
     "geometry",
     "evaluation",
     "localize",

@@ -14,14 +14,15 @@ LAYERS = [
     ["photos", "losses"],
     ["loading", "datasets", "models"],
     ["export"],
+    ["runtimes"],
     ["geometry"],
-    ["describe", "index"],
+    ["encode", "index"],
     ["maps"],
     ["localize"],
     ["evaluation"],
-    ["training", "city"],
+    ["training"],
     ["figures"],
-    ["milvus", "cluster", "serve"],
+    ["milvus", "cluster", "serve", "city"],
     ["cli"],
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
