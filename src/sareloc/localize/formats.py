@@ -92,22 +92,27 @@ def gpx(answers: Iterable[Answer], *, track: bool = False) -> str:
     document = files.GPX()
     document.creator = "sareloc"
     document.nsmap["sareloc"] = EXTENSIONS
-    points = document.waypoints
     if track:
         document.tracks.append(files.GPXTrack())
-        document.tracks[0].segments.append(files.GPXTrackSegment())
-        points = document.tracks[0].segments[0].points
-    for answer, (latitude, longitude) in _found(answers):
-        point = (files.GPXTrackPoint if track else files.GPXWaypoint)(latitude, longitude)
-        point.time = None if answer.time is None else _moment(answer.time)
-        point.name = NOT_XML.sub("\ufffd", answer.name)
-        point.description = _reliability(answer.fix)
-        for name, value in _measures(answer.fix).items():
-            extension = ElementTree.Element(f"{{{EXTENSIONS}}}{name}")
-            extension.text = f"{value:g}"
-            point.extensions.append(extension)
-        points.append(point)
+        document.tracks[0].segments.append(files.GPXTrackSegment(_gpx_points(files.GPXTrackPoint, answers)))
+    else:
+        document.waypoints = _gpx_points(files.GPXWaypoint, answers)
     return f"{document.to_xml('1.1')}\n"
+
+
+def _gpx_points(kind: type[Any], answers: Iterable[Answer]) -> list[Any]:
+    """Waypoints or track points, by their class in gpxpy."""
+    points = []
+    for answer, latlon in _found(answers):
+        extensions = []
+        for name, value in _measures(answer.fix).items():
+            extensions.append(ElementTree.Element(f"{{{EXTENSIONS}}}{name}"))
+            extensions[-1].text = f"{value:g}"
+        point = kind(*latlon, time=None if answer.time is None else _moment(answer.time))
+        point.name, point.description = NOT_XML.sub("\ufffd", answer.name), _reliability(answer.fix)
+        point.extensions = extensions
+        points.append(point)
+    return points
 
 
 def kml(answers: Iterable[Answer], *, track: bool = False) -> str:

@@ -322,7 +322,7 @@ def start_model(
     model = make_model(backbone, aggregation, size=size)
     load_backbone_weights(model.backbone, weights)
     rng = np.random.default_rng(seed)
-    photos = [database.path(row) for database in databases for row in range(len(database))]
+    photos = [path for database in databases for path in database.paths()]
     chosen = [photos[i] for i in rng.permutation(len(photos))[:INIT_PHOTOS]]
     init_netvlad(model, _readable(chosen, model.preprocess, workers), rng)
     return model

@@ -170,8 +170,7 @@ class RunFolder:
         writer.writerow(("dataset", "split", "role", "file"))
         for places in parts:
             for role, photos in (("database", places.database), ("query", places.queries)):
-                rows = range(len(photos))
-                writer.writerows((places.name, places.split, role, photos.path(row)) for row in rows)
+                writer.writerows((places.name, places.split, role, path) for path in photos.paths())
         replace_text(self.path / "split.csv", table.getvalue())
 
     def log(self, record: EpochRecord) -> None:
