@@ -2,9 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
-OPTIONAL := cluster export figures milvus serve
+OPTIONAL := cluster export figures milvus runtimes serve
 
-.PHONY: demo test test-core test-all test-matrix check format docs clean chromium
+.PHONY: demo test test-core test-city test-all test-matrix check format docs clean chromium
 
 # One environment, filled in steps; each step leaves a file .venv/ready-*. A step that was interrupted leaves none and is
 # repeated by the next make.
@@ -39,9 +39,12 @@ chromium:
 test: .venv/ready-dev chromium ## the default tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
 
+test-city: .venv/ready-dev ## the default tests that draw the synthetic city, alone
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "city and not slow and not gpu"
+
 # Extras are not installed for it: the folders of what needs them are left out, single tests are skipped, saying so.
-test-core: .venv/ready-core ## the default tests of the core, without extras
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not gpu" $(patsubst %,--ignore=tests/%,$(OPTIONAL))
+test-core: .venv/ready-core ## the default tests of the core, without extras and without the drawn city
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not gpu and not city" $(patsubst %,--ignore=tests/%,$(OPTIONAL))
 
 test-all: .venv/ready-dev $(if $(filter Linux-x86_64,$(MACHINE)),.venv/ready-milvus) chromium ## also the slow, gpu and data-hungry ones
 	$(BIN)/python -m pytest --hypothesis-profile=new

@@ -30,6 +30,7 @@ PART = (
     "models",
     "encode",
     "export",
+    "runtimes",
     "geometry",
     "evaluation",
     "localize",

@@ -17,7 +17,7 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -30,9 +30,11 @@ from sareloc.datasets import PhotoSet, Places
 from sareloc.geo import Positions
 from sareloc.losses import make_loss
 from sareloc.models import PlaceModel, make_model, number_format
-from sareloc.training import Neighbourhoods, TensorInputs, TrainingConfig, find_neighbourhoods
-from sareloc.training.distributed import Network, ProcessGroup, local_device
-from sareloc.training.learners import TupleLearner, make_optimizer
+from sareloc.training import Neighbourhoods, TensorInputs, TrainingConfig, TrainingSet, find_neighbourhoods
+from sareloc.training.distributed import Network, ProcessGroup, data_parallel, local_device
+from sareloc.training.loop import train_epoch, train_step
+from sareloc.training.optimizer import make_optimizer
+from sareloc.training.tasks import TupleTask
 
 
 def make_places(database: int, queries: int) -> Places:
@@ -84,7 +86,7 @@ class OtherWay:
         described: Tensor = self.pool(self.model.backbone(floats))
         return described
 
-    def epoch(self) -> Iterator[None]:
+    def epoch(self) -> None:
         with torch.no_grad():
             cache = torch.cat([self.describe(rows) for rows in torch.arange(len(self.pixels)).split(24)])
         tuples = []
@@ -99,7 +101,6 @@ class OtherWay:
             tuples.append(torch.cat([torch.tensor([self.database + q, int(positive)]), hardest]))
         for start in range(0, len(tuples), self.config.tuples_per_step):
             self.step(tuples[start : start + self.config.tuples_per_step])
-            yield
 
     def step(self, tuples: list[Tensor]) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -122,17 +123,18 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def drain(steps: Iterator[object]) -> None:
-    for _ in steps:
-        pass
+def step_seconds(task: TupleTask, optimizer: torch.optim.Optimizer) -> float:
+    """The fastest of three rounds of training on the same block of mined tuples, per step."""
+    steps = task.make_steps(task.rows, seed=0)
+    rows = [part.rows for step in steps for part in step.parts]
 
+    def train_all() -> None:
+        batches = task.inputs.batches(rows, task.network.device)
+        for step in steps:
+            train_step(step, batches, task.network, optimizer, task.config, task.group, torch.Generator())
 
-def step_seconds(learner: TupleLearner, optimizer: torch.optim.Optimizer) -> float:
-    """The fastest of three rounds of learning the same block of mined tuples, per step."""
-    tuples = learner._mine(learner.near.trainable, seed=0)
-    steps = -(-len(tuples) // learner.config.tuples_per_step)
-    rng = torch.Generator()
-    return min(seconds(lambda: drain(learner._train(tuples, optimizer, rng))) for _ in range(3)) / steps
+    task.network.train()
+    return min(seconds(train_all) for _ in range(3)) / len(steps)
 
 
 def peak_gib(args: argparse.Namespace, train_from: str, tuples_at_once: int) -> float:
@@ -143,11 +145,11 @@ def peak_gib(args: argparse.Namespace, train_from: str, tuples_at_once: int) -> 
     model = make_model(size=(args.height, args.width), train_from=train_from).to(local_device())
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     network = Network(model, "pixels", number_format(local_device()))
-    learner = TupleLearner(network, find_neighbourhoods(places), TensorInputs(pixels), 60, config, ProcessGroup())
+    task = TupleTask(network, [TrainingSet(places, TensorInputs(pixels))], config, ProcessGroup())
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated() - sum(p.nbytes for p in model.parameters())
-    drain(learner.epoch(0, make_optimizer(learner, config)))
+    train_epoch(0, task, network, make_optimizer(network, config), config, ProcessGroup())
     return (torch.cuda.max_memory_reserved() - before) / 2**30
 
 
@@ -176,13 +178,13 @@ def main() -> None:
         if stage == "features":
             frozen_inputs(model, pixels[:64], dtype, batch=32)
             once = seconds(lambda: held.update(features=frozen_inputs(model, pixels, dtype, batch=32)))
-        learner = TupleLearner(
-            Network(model, held[stage].stage, dtype), near, held[stage], args.database, config, ProcessGroup()
-        )
-        optimizer = make_optimizer(learner, config)
-        drain(learner.epoch(0, optimizer))  # warm: kernels chosen, graphs compiled
-        epoch = seconds(lambda: drain(learner.epoch(1, optimizer)))
-        step = step_seconds(learner, optimizer)
+        network, group = Network(model, held[stage].stage, dtype), ProcessGroup()
+        task = TupleTask(network, [TrainingSet(places, held[stage])], config, group)
+        data_parallel(network, group, compiled=config.compile)
+        optimizer = make_optimizer(network, config)
+        train_epoch(0, task, network, optimizer, config, group)  # warm: kernels chosen, graphs compiled
+        epoch = seconds(lambda: train_epoch(1, task, network, optimizer, config, group))
+        step = step_seconds(task, optimizer)
         return {"once_s": once, "epoch_s": epoch, "epoch_images_s": learned / epoch, "step_images_s": 48 / step}
 
     found: dict[str, object] = {"kept features": ours("features"), "from pixels": ours("pixels")}
@@ -191,7 +193,7 @@ def main() -> None:
     rows = [torch.arange(12) for _ in range(4)]
     other.step(rows)
     step = min(seconds(lambda: other.step(rows)) for _ in range(3))
-    epoch = seconds(lambda: drain(other.epoch()))
+    epoch = seconds(other.epoch)
     found["other projects"] = {"epoch_s": epoch, "epoch_images_s": learned / epoch, "step_images_s": 48 / step}
     print(f"{learned} photos learned an epoch, {shape[0]} described, {args.height}x{args.width}")
     for name in ("kept features", "from pixels", "other projects"):

@@ -43,7 +43,6 @@ from sareloc.models import (
     number_format,
     save_checkpoint,
 )
-from sareloc.models.preprocess import cudnn_benchmark
 from sareloc.training import TensorInputs, TrainingConfig, TrainingSet, train
 from sareloc.training.distributed import local_device
 
@@ -160,8 +159,8 @@ def run(args: argparse.Namespace, sets: PixelSets, text: str) -> None:
     opened = open_datasets(sets, datasets, model, features=not training.augmented)
     validation_sets = open_datasets(sets, validation, model, features=not training.augmented)
     ready = time.perf_counter() - began
-    with cudnn_benchmark():  # all images are of one size
-        result = train(model, opened, training, validation=validation_sets, progress=False)
+    torch.backends.cudnn.benchmark = True  # all images are of one size
+    result = train(model, opened, training, validation=validation_sets, progress=False)
     seconds = time.perf_counter() - began
     save_checkpoint(model, args.out / f"{name}.safetensors", storage=args.storage, training=given | {"towns": datasets})
     record = {

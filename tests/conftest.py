@@ -65,7 +65,7 @@ def _one_seed() -> None:
 @pytest.fixture
 def openvino() -> Any:
     """OpenVINO; tests that need it skip where it is absent or refused."""
-    from sareloc.export.openvino import isa_limit
+    from sareloc.runtimes.openvino import isa_limit
 
     if isa_limit() is not None:
         pytest.skip(f"OpenVINO does not run with instructions limited to {isa_limit()}")

@@ -14,6 +14,7 @@ DEMO = Path(__file__).resolve().parents[1] / "examples" / "demo.py"
 
 
 @pytest.mark.slow
+@pytest.mark.city
 def test_the_demo_finds_places_and_writes_a_page(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, DEMO, tmp_path], capture_output=True, text=True, check=True)
     assert "of the fixes are within 25 m" in done.stdout

@@ -14,6 +14,8 @@ from PIL import Image
 from sareloc.city import city_places, draw_pixels, geotags
 from sareloc.maps import PlaceMap
 
+pytestmark = pytest.mark.city  # the frames are drawn
+
 ROOT = Path(__file__).resolve().parents[1]
 START_S = 1_700_000_000
 

@@ -14,14 +14,15 @@ LAYERS = [
     ["photos", "losses"],
     ["loading", "datasets", "models"],
     ["export"],
+    ["runtimes"],
     ["geometry"],
     ["encode", "index"],
     ["maps"],
     ["localize"],
     ["evaluation"],
-    ["training", "city"],
+    ["training"],
     ["figures"],
-    ["milvus", "cluster", "serve"],
+    ["milvus", "cluster", "serve", "city"],
     ["cli"],
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
@@ -41,6 +42,19 @@ def imported_packages(path: Path) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {n.name.split(".")[1] for n in node.names if n.name.startswith("sareloc.")}
     return found
+
+
+def test_tests_that_import_the_drawn_city_are_in_its_group() -> None:
+    """So that `make test-core`, which leaves the group out, does not need the city."""
+    tests = Path(__file__).parent
+    outside = [path for path in tests.rglob("*.py") if tests / "city" not in path.parents]
+    importing = [path for path in outside if any(_imports_city(node) for node in ast.parse(path.read_text()).body)]
+    assert importing
+    assert not [str(path) for path in importing if "pytest.mark.city" not in path.read_text()]
+
+
+def _imports_city(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[:2] == ["sareloc", "city"]
 
 
 def test_every_module_imports_only_its_own_package_and_lower_layers() -> None:

@@ -157,24 +157,6 @@ def test_a_wall_seen_squarely_is_not_hidden_behind_itself(make_poses):
             assert (counts == 1).all()
 
 
-def test_the_two_nearest_come_out_of_any_order():
-    depths = torch.tensor([9.0, 4.0, 7.0, 2.0, 30.0])
-    numbers = torch.zeros(1, 5, 11)
-    numbers[0, :, 0] = 1 / depths  # each fills the image: a and b are a half everywhere
-    numbers[0, :, 3] = numbers[0, :, 6] = 0.5 / depths
-    grid = make_grid(16, 16, torch.device("cpu"))
-    tiles = grid.column.shape[1]
-    for order in ([0, 1, 2, 3, 4], [3, 1, 2, 0, 4], [4, 2, 0, 1, 3]):
-        lists = torch.tensor(order).expand(1, tiles, 5)
-        first, second = two_nearest(numbers, lists, torch.full((1, tiles), 5), grid, dense=False)
-        assert (first == 3).all()
-        assert (second == 1).all()
-        first, second = two_nearest(numbers, lists, torch.full((1, tiles), 2), grid, dense=False)
-        near, far = sorted(order[:2], key=lambda k: depths[k])
-        assert (first == near).all()
-        assert (second == far).all()
-
-
 def test_culling_loses_nothing(town, noon):
     """The tiles' short lists name the piece that a search over all pieces finds."""
     views = make_views(town)

@@ -15,7 +15,6 @@ from sareloc.city import (
     Size,
     city_places,
     draw,
-    draw_panoramas,
     draw_places,
     gpano_xmp,
     make_scene,
@@ -142,17 +141,14 @@ def test_the_edges_of_the_faces_are_invisible(on_a_street):
     assert apart[:, seams].mean() < 1.3 * apart.mean() + 0.5
 
 
-def test_all_panoramas_in_memory(tiny):
+def test_a_panorama_is_level_where_its_views_are(tiny, noon):
     city = city_places(3, tiny, "test")
-    everything = draw_panoramas(city, 32)
-    assert everything.shape == (3, 3, 32, 64)
-    assert torch.equal(draw_panoramas(city, 32, rows=[2, 0]), everything[[2, 0]])
     poses = panorama_poses(city.views)
     assert np.array_equal(poses.eye, city.views.database.eye[::2])
     assert np.array_equal(poses.yaw, city.views.database.yaw[::2])
     assert not poses.pitch.any()
-    with pytest.raises(ArgumentError, match="at least 32 pixels high"):
-        draw_panoramas(city, 16)
+    with pytest.raises(ArgumentError, match="32 pixels"):
+        draw_spheres(make_scene(city.town, [noon]), poses, 16)
 
 
 def test_the_resolution_is_that_of_the_views():

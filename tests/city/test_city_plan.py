@@ -92,14 +92,6 @@ def test_the_tables_name_the_street_of_every_metre():
         assert crossing[0] == streets.cross_x[inside, near]
 
 
-@pytest.mark.parametrize(
-    ("size", "database", "queries"), [("small", 150, 50), ("medium", 3000, 1000), ("large", 10008, 7000)]
-)
-def test_counts_of_the_sizes(size, database, queries):
-    s = SIZES[size]
-    assert (s.panoramas * s.yaws * len(s.pitches_deg), s.queries) == (database, queries)
-
-
 def test_a_small_town_has_its_views(town):
     views = make_views(town)
     assert (len(views.database), len(views.queries)) == (150, 50)
@@ -139,7 +131,7 @@ def test_kerbs_leave_the_junctions_free(town):
 
 
 def test_an_unknown_size_names_the_known_ones():
-    with pytest.raises(ArgumentError, match="known are large, medium, small"):
+    with pytest.raises(ArgumentError, match=r"huge.*small"):
         make_town(0, "huge")
-    with pytest.raises(ArgumentError, match="known are test, train, val"):
+    with pytest.raises(ArgumentError, match=r"dev.*val"):
         city_places(0, "small", "dev")

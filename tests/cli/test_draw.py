@@ -11,6 +11,8 @@ from sareloc.cli.data import draw, drive
 from sareloc.errors import ArgumentError
 from sareloc.photos import find_photos
 
+pytestmark = pytest.mark.city
+
 
 @pytest.fixture
 def _tiny(monkeypatch):

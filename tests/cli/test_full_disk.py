@@ -68,7 +68,10 @@ def fail(words: list[str | Path], capsys: pytest.CaptureFixture[str]) -> list[st
     return [line for line in told.err.splitlines() if line.startswith("sareloc: ")]
 
 
-@pytest.mark.parametrize("command", commands(Path(), Path()))
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(name, marks=pytest.mark.city if name == "data draw" else ()) for name in commands(Path(), Path())],
+)
 def test_a_full_disk_is_one_sentence_and_leaves_no_half_file(
     command: str, town: Path, small_disk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

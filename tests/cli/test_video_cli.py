@@ -15,7 +15,6 @@ from cyclopts import App
 from tests.localize.street import PLACES, SPACING_M, build_street, position, street_model, view
 from tests.photos.video_files import write_video
 
-from sareloc.city import draw_drive, draw_places, make_drive
 from sareloc.cli.localize import localize_command
 from sareloc.cli.map import build
 from sareloc.errors import ArgumentError
@@ -168,7 +167,10 @@ def test_options_of_the_clock_that_do_not_fit(town: Path, words: tuple[str, ...]
 
 
 @pytest.mark.slow
+@pytest.mark.city
 def test_the_clock_offset_of_a_drawn_drive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from sareloc.city import draw_drive, draw_places, make_drive
+
     draw_places(tmp_path / "town", 0, "small", splits=("test",))
     draw_drive(make_drive(seconds=40.0, fps=2.0, weather="overcast"), tmp_path / "drive", frame_size=(180, 320))
     quick = ("--workers", "0", "--device", "cpu")

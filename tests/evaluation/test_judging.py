@@ -198,7 +198,7 @@ def test_the_interval_repeats_with_its_seed() -> None:
         (np.zeros((2, 3), dtype=np.int64), "each of the 3 queries"),
         (np.zeros((3, 3)), "whole numbers"),
         (np.array([[0, 1], [4, 4], [0, 1]]), "query 1 lists a database row twice"),
-        (np.array([[0, 1], [4, 3], [0, 6]]), r"query 2 has a row outside the database \(6 photos\)"),
+        (np.array([[0, 1], [4, 3], [0, 6]]), "query 2 .* outside"),
     ],
 )
 def test_rankings_that_cannot_be_judged(rankings: np.ndarray, message: str) -> None:

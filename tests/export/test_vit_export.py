@@ -10,15 +10,15 @@ import onnxruntime
 import pytest
 import torch
 from tests.export.test_onnx_export import pixels, run, whitened
-from tests.export.test_runtimes import needs_vnni
 from tests.models.transformers import TINY, tiny_transformers  # noqa: F401
+from tests.runtimes.test_runtimes import needs_vnni
 
 from sareloc.cli import app
 from sareloc.errors import ArgumentError
 from sareloc.export import INPUT, export_onnx
 from sareloc.export.onnx import features_onnx
-from sareloc.export.openvino import activation_ranges
 from sareloc.models import PlaceModel, make_model, run_on, save_checkpoint
+from sareloc.runtimes.openvino import activation_ranges
 
 pytestmark = pytest.mark.usefixtures("tiny_transformers")
 SALAD = {"clusters": 8, "cluster_dim": 4, "token_dim": 8, "hidden": 16}

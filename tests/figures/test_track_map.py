@@ -45,4 +45,4 @@ def test_track_photos_and_headings_are_drawn_and_far_photos_are_not() -> None:
 def test_a_track_alone() -> None:
     figure = draw_track(report([], []))
     assert png_bytes(figure).startswith(b"\x89PNG")
-    assert figure.axes[0].get_title(loc="left") == "1970-01-01 00:00:00 to 1970-01-01 00:00:10 UTC"
+    assert "00:00:10 UTC" in figure.axes[0].get_title(loc="left")

@@ -16,7 +16,7 @@ from sareloc.maps import PlaceMap, build_map
 from sareloc.models import off_the_shelf
 from sareloc.photos import find_photos, read_geotag
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.city]
 PHOTO = (240, 320)
 
 

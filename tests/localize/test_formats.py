@@ -16,7 +16,6 @@ import pytest
 from sareloc.localize import Fix, Match
 from sareloc.localize.formats import (
     EXTENSIONS,
-    GPX,
     KML,
     Answer,
     csv_table,
@@ -124,7 +123,7 @@ def children(element: ElementTree.Element, space: str) -> list[str]:
 
 def test_elements_are_in_the_order_of_the_schemas() -> None:
     point = ElementTree.fromstring(gpx(WALK))[1]
-    assert children(point, GPX) == ["time", "name", "desc", "extensions"]
+    assert children(point, "http://www.topografix.com/GPX/1/1") == ["time", "name", "desc", "extensions"]
     (document,) = ElementTree.fromstring(kml(WALK))
     order = ["name", "description", "Camera", "TimeStamp", "ExtendedData", "Point"]
     assert children(document[1], KML) == order

@@ -224,6 +224,7 @@ def test_workers_decode_frames_as_this_process_does(drive: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.city
 def test_frames_of_a_drawn_drive_are_where_they_were_taken(tmp_path: Path) -> None:
     """The camera's clock is 3.2 s fast, the track is 1.5 m off: with the offset the frames are near the truth."""
     import csv

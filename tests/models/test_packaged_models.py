@@ -10,7 +10,6 @@ import pytest
 import torch
 from PIL import Image
 
-from sareloc.city import city_places, draw_pixels, geotags
 from sareloc.cli import app
 from sareloc.errors import WeightsError
 from sareloc.geo import distance_m
@@ -71,6 +70,8 @@ def test_its_card_says_what_it_was_made_from(name: str, capsys: pytest.CaptureFi
 def town(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of a drawn town: query.jpg, near.jpg (the same view at another time), and three of other streets."""
     folder = tmp_path_factory.mktemp("town")
+    from sareloc.city import city_places, draw_pixels, geotags
+
     city = city_places(0, "small", "test")
     tags, database = geotags(city), len(city.places.database)
     latlon, headings = np.array([tag.latlon for tag in tags]), np.array([tag.heading_deg for tag in tags])
@@ -85,6 +86,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.city
 def test_the_first_commands_on_a_fresh_machine(town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     city, photos = tmp_path / "city.gpkg", sorted(town.glob("other*.jpg"))
     assert run("map", "build", *photos, "--out", city, "--workers", "0") == 0

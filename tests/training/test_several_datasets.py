@@ -24,8 +24,8 @@ from sareloc.training import (
 )
 from sareloc.training.data import FileInputs, JoinedInputs, join_inputs
 from sareloc.training.distributed import Network, ProcessGroup
-from sareloc.training.learners import make_learner
 from sareloc.training.mining import join_neighbourhoods
+from sareloc.training.tasks import TupleTask
 
 CONFIG = TrainingConfig(epochs=2, pool=30, refresh_every=20, train_from="conv2", dim=0, precision="float32")
 
@@ -85,17 +85,17 @@ def test_a_dataset_without_queries_gives_negatives_alone() -> None:
     silent = TrainingSet(
         replace(silent.places, queries=silent.places.queries.take([])), TensorInputs(silent.inputs.tensor[:count])
     )
-    learner = make_learner(
+    task = TupleTask(
         Network(tiny_model(), "pixels", torch.float32),
         [tiny_dataset(0), silent],
         replace(CONFIG, pool=1000),
         ProcessGroup(),
     )
-    tuples = learner._mine(learner.near.trainable, seed=0)
+    tuples = task.mine(task.rows, seed=0)
     own = len(tiny_dataset(0).places.database)
     assert (tuples.positives < own).all()
     assert (tuples.negatives >= own).any()
-    assert len(learner.near.positives) == len(tiny_dataset(0).places.queries)
+    assert len(task.near.positives) == len(tiny_dataset(0).places.queries)
     with pytest.raises(DatasetError, match="no queries"):
         train(tiny_model(), silent, CONFIG, progress=False)
     with pytest.raises(DatasetError, match="validation set has no queries"):

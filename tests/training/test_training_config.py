@@ -10,7 +10,7 @@ import pytest
 from sareloc.errors import ArgumentError
 from sareloc.training import RECIPES, TrainingConfig, recipe
 from sareloc.training.config import LOSSES, option_docs
-from sareloc.training.learners import learning_rate, warmup
+from sareloc.training.optimizer import learning_rate, warmup
 
 
 @pytest.mark.parametrize(

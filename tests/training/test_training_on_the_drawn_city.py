@@ -13,6 +13,7 @@ from sareloc.training import TensorInputs, TrainingSet, recall_of_descriptors, r
 from sareloc.training.distributed import Network, ProcessGroup, compute_descriptors
 
 SIZE = (96, 128)
+pytestmark = pytest.mark.city
 
 
 @pytest.fixture(scope="module")

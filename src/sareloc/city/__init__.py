@@ -9,7 +9,6 @@ with a GPX track, `draw` renders views.
 from sareloc.city.dataset import (
     CityPlaces,
     city_places,
-    draw_panoramas,
     draw_pixels,
     draw_places,
     geotags,
@@ -39,7 +38,6 @@ __all__ = [
     "draw",
     "draw_drive",
     "draw_frames",
-    "draw_panoramas",
     "draw_pixels",
     "draw_places",
     "draw_scene",

@@ -96,43 +96,29 @@ def draw_in_turn(
     city: CityPlaces, rows: Ints, height: int, width: int, device: torch.device | str
 ) -> Iterator[tuple[Ints, Tensor]]:
     """Render the poses `rows` in batches, ordered by moment: pairs of indices into `rows` and images."""
-    if not len(rows):
-        return
-    scene, poses = scene_of(city.town, city.poses.take(rows), city.views.moments, device)
-    order = np.argsort(poses.moment, kind="stable")
-    for start in range(0, len(order), DRAWN_AT_ONCE):
-        where = order[start : start + DRAWN_AT_ONCE]
-        yield where, draw_scene(scene, poses.take(where), height, width)
-
-
-def draw_panoramas(
-    city: CityPlaces, height: int, device: torch.device | str = "cpu", rows: npt.ArrayLike | None = None
-) -> Tensor:
-    """Render 360° photos (N, 3, height, 2 * height) uint8 on `device`: of all panoramas of the database, or of these.
-
-    The middle column looks along the heading of the panorama's first view, see `sareloc.city.panoramas`; the moments
-    are those of the database, without vignette and camera noise.
-    """
-    count = len(panorama_poses(city.views))
-    chosen = np.arange(count) if rows is None else np.asarray(rows, dtype=np.int64).reshape(-1)
-    images = torch.empty(len(chosen), 3, height, 2 * height, dtype=torch.uint8, device=usable(device))
-    for where, drawn in draw_panoramas_in_turn(city, chosen, height, device):
-        images[torch.from_numpy(where).to(images.device)] = drawn
-    return images
+    if len(rows):
+        scene, poses = scene_of(city.town, city.poses.take(rows), city.views.moments, device)
+        for where in _by_moment(poses, DRAWN_AT_ONCE):
+            yield where, draw_scene(scene, poses.take(where), height, width)
 
 
 def draw_panoramas_in_turn(
     city: CityPlaces, rows: Ints, height: int, device: torch.device | str
 ) -> Iterator[tuple[Ints, Tensor]]:
-    """Render the panoramas `rows` in batches, ordered by moment: pairs of indices into `rows` and images."""
-    if not len(rows):
-        return
-    moments = [without_camera_noise(moment) for moment in city.views.moments]
-    scene, poses = scene_of(city.town, panorama_poses(city.views).take(rows), moments, device)
+    """Render the panoramas `rows` in batches, ordered by moment: pairs of indices into `rows` and 360° photos.
+
+    Without vignette and camera noise; for the middle column see `sareloc.city.panoramas`.
+    """
+    if len(rows):
+        moments = [without_camera_noise(moment) for moment in city.views.moments]
+        scene, poses = scene_of(city.town, panorama_poses(city.views).take(rows), moments, device)
+        for where in _by_moment(poses, PANORAMAS_AT_ONCE):
+            yield where, draw_spheres(scene, poses.take(where), height)
+
+
+def _by_moment(poses: Poses, at_once: int) -> Iterator[Ints]:
     order = np.argsort(poses.moment, kind="stable")
-    for start in range(0, len(order), PANORAMAS_AT_ONCE):
-        where = order[start : start + PANORAMAS_AT_ONCE]
-        yield where, draw_spheres(scene, poses.take(where), height)
+    return (order[start : start + at_once] for start in range(0, len(order), at_once))
 
 
 def draw_places(

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 import torch
@@ -219,13 +218,17 @@ def _write_video(
 
 def gpx_of(drive: Drive) -> bytes:
     """The track of a drive as GPX 1.1, one point per second."""
-    root = ElementTree.Element("gpx", version="1.1", creator="sareloc", xmlns="http://www.topografix.com/GPX/1/1")
-    segment = ElementTree.SubElement(ElementTree.SubElement(root, "trk"), "trkseg")
-    for (latitude, longitude), time in zip(drive.track_latlon, drive.track_times, strict=True):
-        point = ElementTree.SubElement(segment, "trkpt", lat=f"{latitude:.8f}", lon=f"{longitude:.8f}")
-        ElementTree.SubElement(point, "time").text = f"{datetime.fromtimestamp(time, UTC):%Y-%m-%dT%H:%M:%SZ}"
-    ElementTree.indent(root)
-    return b'<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root) + b"\n"
+    from gpxpy import gpx as files
+
+    points = [
+        files.GPXTrackPoint(round(latitude, 8), round(longitude, 8), time=datetime.fromtimestamp(round(time), UTC))
+        for (latitude, longitude), time in zip(drive.track_latlon.tolist(), drive.track_times.tolist(), strict=True)
+    ]
+    document = files.GPX()
+    document.creator = "sareloc"
+    document.tracks.append(files.GPXTrack())
+    document.tracks[0].segments.append(files.GPXTrackSegment(points))
+    return f"{document.to_xml('1.1')}\n".encode()
 
 
 def truth_of(drive: Drive) -> bytes:

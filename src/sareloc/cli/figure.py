@@ -227,7 +227,7 @@ def embedding(
     photos = places.queries if role == "queries" else places.database
     if len(photos) > most:
         photos = photos.take(np.sort(np.random.default_rng(seed).choice(len(photos), most, replace=False)))
-    paths = [photos.path(row) for row in range(len(photos))]
+    paths = photos.paths()
     described = describe(paths, model, store=source.store, workers=source.workers)
     rows = [row for row in range(len(photos)) if row not in described.failures]
     photos, points = photos.take(rows), project_tsne(described.vectors[rows], seed=seed)
@@ -354,6 +354,6 @@ def localize_queries(
     places: Places, model: PlaceModel, place_map: Path, *, verify: int | None = None, workers: int = 0
 ) -> list[Fix | PhotoError]:
     """The fixes of a dataset's queries in a map, without a confidence threshold."""
-    paths = [places.queries.path(row) for row in range(len(places.queries))]
+    paths = places.queries.paths()
     localizer = open_localizer(place_map, model, Search(verify=verify), min_confidence=0, workers=workers)
     return localizer.localize_many(paths)

@@ -88,6 +88,10 @@ class PhotoSet:
         """The file of photo `row`."""
         return self.folder / self.files[row]
 
+    def paths(self) -> list[Path]:
+        """The files of all photos."""
+        return [self.folder / file for file in self.files]
+
     def take(self, rows: npt.ArrayLike) -> PhotoSet:
         """The photos of these rows, in this order."""
         index = np.asarray(rows, dtype=np.int64).reshape(-1)
@@ -263,5 +267,4 @@ def _part(places: Places, split: str, rows: Bools) -> Places:
 
 def photo_paths(places: Places) -> list[Path]:
     """The distinct files of the dataset, the database's first; they need not exist."""
-    paths = (photos.path(row) for photos in (places.database, places.queries) for row in range(len(photos)))
-    return list(dict.fromkeys(paths))
+    return list(dict.fromkeys(places.database.paths() + places.queries.paths()))

@@ -82,7 +82,7 @@ class FixReport:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object, as `sareloc evaluate --fixes --json` prints it."""
-        return {key: plain_json(value) for key, value in asdict(self).items()}
+        return dict(plain_json(asdict(self)))
 
 
 def judge_fixes(

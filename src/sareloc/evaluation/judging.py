@@ -74,7 +74,7 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object, as `sareloc evaluate --json` prints it."""
-        return {key: plain_json(value) for key, value in asdict(self).items()}
+        return dict(plain_json(asdict(self)))
 
 
 def plain_json(value: Any) -> Any:

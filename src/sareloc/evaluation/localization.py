@@ -71,7 +71,7 @@ def evaluate_fixes(
         else:
             truth = _degrees_in_map(places)
         localizer = Localizer(model, place_map, Search(verify=verify), min_confidence=0, batch=batch, workers=workers)
-        fixes = _localize(localizer, _paths(places.queries), "queries", progress)
+        fixes = _localize(localizer, places.queries.paths(), "queries", progress)
         others = _localize(localizer, strangers, "strangers", progress)
     headings = _headings_deg(places.queries)
     judged = judge_fixes(fixes, truth, headings, others, min_confidence=min_confidence, seed=seed)
@@ -138,7 +138,7 @@ def _map_of_database(
     headings = [None if np.isnan(heading) else float(heading) for heading in _headings_deg(photos)]
     tags = {
         path: Geotag((float(latitude), float(longitude)), heading)
-        for path, (latitude, longitude), heading in zip(_paths(photos), latlon, headings, strict=True)
+        for path, (latitude, longitude), heading in zip(photos.paths(), latlon, headings, strict=True)
     }
     there = [path for path in tags if path.is_file()]
     names = hashlib.sha256(os.fsencode("\n".join(map(os.path.abspath, there)))).hexdigest()[:16]
@@ -172,7 +172,3 @@ def _headings_deg(photos: PhotoSet) -> Floats:
         if tag is not None and tag.heading_deg is not None:
             headings[row] = tag.heading_deg
     return headings
-
-
-def _paths(photos: PhotoSet) -> list[Path]:
-    return [photos.path(row) for row in range(len(photos))]

@@ -125,27 +125,36 @@ def rank(
     For the other arguments see `evaluate`. Raises DatasetError if photos are missing.
     """
     places = places if protocol is None else replace(places, protocol=protocol)
-    rule = look_up(PROTOCOLS, places.protocol, "protocol")
+    depth = look_up(PROTOCOLS, places.protocol, "protocol").depth(places, n)
     areas = places.boxes if boxes == "crop" else None
-    asked = [places.queries.path(row) for row in range(len(places.queries))]
+    asked = places.queries.paths()
 
     check_photos(places)
     paths = photo_paths(places if areas is None else replace(places, queries=places.queries.take([])))
     described = describe(paths, model, store=store, batch=batch, workers=workers, dim=dim, progress=progress)
     row_of = {path: row for row, path in enumerate(paths)}
-    database = _take(described, [row_of[places.database.path(row)] for row in range(len(places.database))])
+    database = _take(described, [row_of[path] for path in places.database.paths()])
     if areas is None:
         queries = _take(described, [row_of[path] for path in asked])
     else:
         queries = describe_boxes(model, asked, areas, dim=dim, progress=progress)
 
-    rankings, distances = search(
-        database.vectors,
-        queries.vectors,
-        min(rule.depth(places, n), len(places.database)),
-        absent=database.failures,
-        device=model.device,
-    )
+    k = min(depth, len(places.database))
+    found = search(database.vectors, queries.vectors, k, absent=database.failures, device=model.device)
+    return _ranked(model, places, *found, queries, boxes=boxes, left_out=database.failures)
+
+
+def _ranked(
+    model: PlaceModel,
+    places: Places,
+    rankings: Ints,
+    distances: Floats,
+    queries: Descriptors,
+    *,
+    boxes: Boxes,
+    left_out: Mapping[int, PhotoError],
+) -> Ranked:
+    """The rankings, without those of queries that could not be decoded; `left_out`: failures of the database."""
     rankings[list(queries.failures)], distances[list(queries.failures)] = -1, np.inf
     return Ranked(
         places,
@@ -153,9 +162,9 @@ def rank(
         distances,
         model=model.name,
         fingerprint=model.fingerprint(),
-        dim=database.vectors.shape[1],
+        dim=queries.vectors.shape[1],
         boxes=None if places.boxes is None else boxes,
-        failures={"database": reasons(database.failures), "queries": reasons(queries.failures)},
+        failures={"database": _reasons(left_out), "queries": _reasons(queries.failures)},
     )
 
 
@@ -177,7 +186,7 @@ def _take(described: Descriptors, rows: Sequence[int]) -> Descriptors:
     return Descriptors(vectors, failures)
 
 
-def reasons(failures: Mapping[int, PhotoError]) -> tuple[tuple[str, str], ...]:
+def _reasons(failures: Mapping[int, PhotoError]) -> tuple[tuple[str, str], ...]:
     """The photos that failed and why, in the order of their rows."""
     return tuple((failures[row].photo, failures[row].reason) for row in sorted(failures))
 
@@ -205,32 +214,22 @@ def rank_by_map(
     place_map.check_model(model)
     check_photos(places)
     depth = look_up(PROTOCOLS, places.protocol, "protocol").depth(places, n)
-    asked = [places.queries.path(row) for row in range(len(places.queries))]
-    dim = place_map.manifest.dim
-    describer = map_model(model, place_map)
-    queries = describe(asked, describer, batch=batch, workers=workers, dim=dim, progress=progress)
+    queries = describe(
+        places.queries.paths(), map_model(model, place_map), batch=batch, workers=workers, dim=place_map.manifest.dim,
+        progress=progress,
+    )  # fmt: skip
     matches = place_map.search(queries.vectors, min(depth, len(places.database)))
-    rankings, distances = _rows(matches, places, place_map), np.asarray(matches.distances, dtype=np.float64)
-    rankings[list(queries.failures)], distances[list(queries.failures)] = -1, np.inf
-    return Ranked(
-        places,
-        rankings,
-        distances,
-        model=model.name,
-        fingerprint=model.fingerprint(),
-        dim=dim,
-        boxes=None if places.boxes is None else "full",
-        failures={"database": (), "queries": reasons(queries.failures)},
-    )
+    distances = np.array(matches.distances, dtype=np.float64)
+    return _ranked(model, places, _rows(matches, places, place_map), distances, queries, boxes="full", left_out={})
 
 
 def _rows(matches: Matches, places: Places, place_map: PlaceMap) -> np.typing.NDArray[np.int64]:
     """(Q, K) database rows of matches."""
-    row_of = {_absolute(places.database.path(row)): row for row in range(len(places.database))}
+    row_of = {os.path.abspath(path): row for row, path in enumerate(places.database.paths())}
     found = np.empty(matches.ids.shape, dtype=np.int64)
     for query, files in enumerate(matches.files):
         for place, file in enumerate(files):
-            row = row_of.get(_absolute(place_map.photo_path(file)))
+            row = row_of.get(os.path.abspath(place_map.photo_path(file)))
             if row is None:
                 raise DatasetError(
                     f"map {place_map.path.name} holds {file}, which is not a database photo of {places.name} "
@@ -238,7 +237,3 @@ def _rows(matches: Matches, places: Places, place_map: PlaceMap) -> np.typing.ND
                 )
             found[query, place] = row
     return found
-
-
-def _absolute(path: Path) -> str:
-    return os.path.abspath(path)

@@ -58,8 +58,7 @@ def verify_rankings(
     spread = (distances[known, min(first, top.shape[1]) - 1] ** 2 - distances[known, 0] ** 2) if known.any() else [0.0]
     temperature = max(TEMPERATURE_SHARE * float(np.median(spread)), 1e-9)
     rankings, distances = rankings.copy(), distances.copy()
-    asked = [places.queries.path(row) for row in range(len(places.queries))]
-    queries = extract_packed(extractor, asked, KEYPOINTS, workers, "verify", progress)
+    queries = extract_packed(extractor, places.queries.paths(), KEYPOINTS, workers, "verify", progress)
     for row, packed in enumerate(queries):
         results = [int(one) for one in top[row] if one >= 0]
         if packed is None or not results:

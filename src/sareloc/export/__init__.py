@@ -1,4 +1,4 @@
-"""Export of models for runtimes other than torch: ONNX files, and OpenVINO for faster descriptors on a CPU."""
+"""Export of models as files for other programs: ONNX."""
 
 from sareloc.export.onnx import INPUT, OUTPUT, export_onnx
 

@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.utils import fuse_conv_bn_eval
 
-from sareloc.export.openvino import xfeat_on_openvino
 from sareloc.models.preprocess import RUNTIME_DEVICES
+from sareloc.runtimes.openvino import xfeat_on_openvino
 
 WEIGHTS = "xfeat.safetensors"
 CELL_PX = 8  # pixels of the network's input for one of its maps, each way

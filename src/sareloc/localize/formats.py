@@ -11,7 +11,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
@@ -31,7 +31,7 @@ class Answer(NamedTuple):
 
 CSV_COLUMNS = ("photo", "lat", "lon", "radius_m", "confidence", "match", "distance", "heading_deg", "time")
 GEOTAG_COLUMNS = ("file", "lat", "lon", "radius_m", "confidence", "heading_deg", "time")
-GPX, EXTENSIONS, KML = "http://www.topografix.com/GPX/1/1", "urn:sareloc:gpx:1", "http://www.opengis.net/kml/2.2"
+EXTENSIONS, KML = "urn:sareloc:gpx:1", "http://www.opengis.net/kml/2.2"
 DIGITS = 7  # of a degree: a centimetre
 EYE_M = 1.7  # height of the camera over the ground, for views in KML
 NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # characters that XML cannot have
@@ -58,8 +58,12 @@ def iso_time(time: float | None) -> str | None:
     """The time in ISO 8601, with milliseconds if it has a fraction; None if it is unknown."""
     if time is None:
         return None
-    moment = EPOCH + timedelta(milliseconds=round(time * 1000))
+    moment = _moment(time)
     return moment.isoformat(timespec="milliseconds" if moment.microsecond else "seconds").replace("+00:00", "Z")
+
+
+def _moment(time: float) -> datetime:
+    return EPOCH + timedelta(milliseconds=round(time * 1000))
 
 
 def geojson(answers: Iterable[Answer]) -> str:
@@ -83,23 +87,32 @@ def geotags_csv(answers: Iterable[Answer]) -> str:
 
 def gpx(answers: Iterable[Answer], *, track: bool = False) -> str:
     """A GPX 1.1 file with a waypoint for each photo that has a position; `track`: with one track of them instead."""
-    ElementTree.register_namespace("", GPX)
-    ElementTree.register_namespace("sareloc", EXTENSIONS)
-    root = ElementTree.Element(f"{{{GPX}}}gpx", version="1.1", creator="sareloc")
-    parent, kind = root, "wpt"
+    from gpxpy import gpx as files
+
+    document = files.GPX()
+    document.creator = "sareloc"
+    document.nsmap["sareloc"] = EXTENSIONS
     if track:
-        parent, kind = _add(_add(root, GPX, "trk"), GPX, "trkseg"), "trkpt"
-    for answer, (latitude, longitude) in _found(answers):
-        point = _add(parent, GPX, kind)
-        point.attrib |= {"lat": f"{latitude:.{DIGITS}f}", "lon": f"{longitude:.{DIGITS}f}"}
-        if answer.time is not None:
-            _add(point, GPX, "time", _iso(answer.time))
-        _add(point, GPX, "name", answer.name)
-        _add(point, GPX, "desc", _reliability(answer.fix))
-        extensions = _add(point, GPX, "extensions")
+        document.tracks.append(files.GPXTrack())
+        document.tracks[0].segments.append(files.GPXTrackSegment(_gpx_points(files.GPXTrackPoint, answers)))
+    else:
+        document.waypoints = _gpx_points(files.GPXWaypoint, answers)
+    return f"{document.to_xml('1.1')}\n"
+
+
+def _gpx_points(kind: type[Any], answers: Iterable[Answer]) -> list[Any]:
+    """Waypoints or track points, by their class in gpxpy."""
+    points = []
+    for answer, latlon in _found(answers):
+        extensions = []
         for name, value in _measures(answer.fix).items():
-            _add(extensions, EXTENSIONS, name, f"{value:g}")
-    return _xml(root)
+            extensions.append(ElementTree.Element(f"{{{EXTENSIONS}}}{name}"))
+            extensions[-1].text = f"{value:g}"
+        point = kind(*latlon, time=None if answer.time is None else _moment(answer.time))
+        point.name, point.description = NOT_XML.sub("\ufffd", answer.name), _reliability(answer.fix)
+        point.extensions = extensions
+        points.append(point)
+    return points
 
 
 def kml(answers: Iterable[Answer], *, track: bool = False) -> str:
@@ -109,30 +122,31 @@ def kml(answers: Iterable[Answer], *, track: bool = False) -> str:
     """
     ElementTree.register_namespace("", KML)
     root = ElementTree.Element(f"{{{KML}}}kml")
-    document, found = _add(root, KML, "Document"), list(_found(answers))
+    document, found = _add(root, "Document"), list(_found(answers))
     if track and len(found) > 1:
-        placemark = _add(document, KML, "Placemark")
-        _add(placemark, KML, "name", "track")
-        _add(_add(placemark, KML, "LineString"), KML, "coordinates", " ".join(_lonlat(latlon) for _, latlon in found))
+        placemark = _add(document, "Placemark")
+        _add(placemark, "name", "track")
+        _add(_add(placemark, "LineString"), "coordinates", " ".join(_lonlat(latlon) for _, latlon in found))
     for answer, latlon in found:
-        placemark = _add(document, KML, "Placemark")
-        _add(placemark, KML, "name", answer.name)
-        _add(placemark, KML, "description", _reliability(answer.fix))
+        placemark = _add(document, "Placemark")
+        _add(placemark, "name", answer.name)
+        _add(placemark, "description", _reliability(answer.fix))
         if answer.fix.heading_deg is not None:
-            camera = _add(placemark, KML, "Camera")
+            camera = _add(placemark, "Camera")
             looking = {"longitude": latlon[1], "latitude": latlon[0], "altitude": EYE_M}
             for name, value in (looking | {"heading": answer.fix.heading_deg, "tilt": 90}).items():
-                _add(camera, KML, name, str(round(value, DIGITS)))
-            _add(camera, KML, "altitudeMode", "relativeToGround")
+                _add(camera, name, str(round(value, DIGITS)))
+            _add(camera, "altitudeMode", "relativeToGround")
         if answer.time is not None:
-            _add(_add(placemark, KML, "TimeStamp"), KML, "when", _iso(answer.time))
-        data = _add(placemark, KML, "ExtendedData")
+            _add(_add(placemark, "TimeStamp"), "when", _iso(answer.time))
+        data = _add(placemark, "ExtendedData")
         for name, value in _measures(answer.fix).items():
-            entry = _add(data, KML, "Data")
+            entry = _add(data, "Data")
             entry.set("name", name)
-            _add(entry, KML, "value", f"{value:g}")
-        _add(_add(placemark, KML, "Point"), KML, "coordinates", _lonlat(latlon))
-    return _xml(root)
+            _add(entry, "value", f"{value:g}")
+        _add(_add(placemark, "Point"), "coordinates", _lonlat(latlon))
+    ElementTree.indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
 
 
 POINT_FORMATS: Mapping[str, Callable[[Sequence[Answer]], str]] = {
@@ -198,15 +212,10 @@ def _lonlat(latlon: LatLon) -> str:
     return f"{latlon[1]:.{DIGITS}f},{latlon[0]:.{DIGITS}f}"
 
 
-def _add(parent: ElementTree.Element, space: str, name: str, text: str | None = None) -> ElementTree.Element:
-    child = ElementTree.SubElement(parent, f"{{{space}}}{name}")
+def _add(parent: ElementTree.Element, name: str, text: str | None = None) -> ElementTree.Element:
+    child = ElementTree.SubElement(parent, f"{{{KML}}}{name}")
     child.text = None if text is None else NOT_XML.sub("\ufffd", text)
     return child
-
-
-def _xml(root: ElementTree.Element) -> str:
-    ElementTree.indent(root)
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
 
 
 def _feature(answer: Answer) -> dict[str, Any]:

@@ -53,9 +53,12 @@ def fold_norms(model: PlaceModel) -> PlaceModel:
     for conv, norm in convolutions_before(backbone, nn.BatchNorm2d):
         backbone.set_submodule(names[conv], fuse_conv_bn_eval(conv, norm))
         backbone.set_submodule(names[norm], nn.Identity())
-    return PlaceModel(
-        model.preprocess, backbone, model.aggregation, model.whitening, model.name, model.precision
-    ).eval()
+    return _with_backbone(model, backbone)
+
+
+def _with_backbone(model: PlaceModel, backbone: Backbone) -> PlaceModel:
+    shared = (model.aggregation, model.whitening, model.name, model.precision)
+    return PlaceModel(model.preprocess, backbone, *shared).eval()
 
 
 def with_stored_format(model: PlaceModel) -> PlaceModel:
@@ -176,8 +179,4 @@ def fuse_relus(model: PlaceModel) -> PlaceModel:
         conv.weight = nn.Parameter(_pad_channels(conv.weight, spare), requires_grad=False)
         conv.__class__ = ConvRelu  # same weights and options, other forward
         backbone.set_submodule(names[relu], nn.Identity())
-    if not pairs:
-        return model
-    return PlaceModel(
-        model.preprocess, backbone, model.aggregation, model.whitening, model.name, model.precision
-    ).eval()
+    return _with_backbone(model, backbone) if pairs else model

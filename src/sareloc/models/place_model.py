@@ -22,8 +22,8 @@ from sareloc.models.whitening import Whitening
 
 MAX_DIM = 1 << 24
 RUNTIMES = {
-    "openvino": "sareloc.export.openvino:on_openvino",
-    "openvino-int8": "sareloc.export.openvino:on_openvino_int8",
+    "openvino": "sareloc.runtimes.openvino:on_openvino",
+    "openvino-int8": "sareloc.runtimes.openvino:on_openvino_int8",
 }
 """Runtimes that describe faster than torch on a CPU, with the function that makes a `RuntimeModel` of a model."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
@@ -88,17 +87,6 @@ def autocast(device: torch.device | str, dtype: torch.dtype) -> torch.autocast:
     """Convolve in `dtype` inside this context; float32: no change."""
     mixed = dtype != torch.float32
     return torch.autocast(torch.device(device).type, dtype=dtype if mixed else None, enabled=mixed)
-
-
-@contextmanager
-def cudnn_benchmark(wanted: bool = True) -> Iterator[None]:
-    """Let cuDNN benchmark its kernels on every new image size and keep the fastest: useful if sizes are few."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = before or wanted
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
 
 
 Image = npt.NDArray[np.uint8] | Pillow.Image

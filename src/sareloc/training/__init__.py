@@ -2,7 +2,7 @@
 
     run = train(load_model("fast"), load_dataset("my-dataset/", split="train"), recipe("sare-joint", epochs=5))
 
-`loop` has the training loop, `learners` an epoch of it, `mining` the tuples, `data` the training inputs.
+`loop` has the training loop and its step, `tasks` what a step is made of, `mining` the tuples, `data` the inputs.
 """
 
 from sareloc.training.config import RECIPES, TrainingConfig, config_text, read_config, recipe

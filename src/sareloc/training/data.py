@@ -93,7 +93,7 @@ def _open(
     device: torch.device,
     progress: bool,
 ) -> TrainingSet:
-    paths = [photos.path(row) for photos in (places.database, places.queries) for row in range(len(photos))]
+    paths = places.database.paths() + places.queries.paths()
     opened = open_inputs(
         model, paths, size=training_size(model, config), keep=keep, workers=config.workers, dtype=dtype, device=device,
         batch=config.batch, progress=progress,

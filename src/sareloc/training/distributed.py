@@ -40,6 +40,13 @@ class ProcessGroup:
         each = -(-count // self.world_size)
         return slice(min(count, self.rank * each), min(count, (self.rank + 1) * each))
 
+    def split(self, count: int, at_once: int) -> list[tuple[slice, float]]:
+        """This rank's part of `count` items in slices of at most `at_once`, each with weight 1. A rank without items
+        takes the first one with weight 0, because every rank must take part in the exchange of gradients."""
+        own = self.share(count)
+        starts = range(own.start, own.stop, at_once)
+        return [(slice(start, min(start + at_once, own.stop)), 1.0) for start in starts] or [(slice(0, 1), 0.0)]
+
     def gather(self, part: Tensor, count: int) -> Tensor:
         """All `count` rows on every rank, from each rank's share of them."""
         if self.world_size == 1:

@@ -21,7 +21,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd import backward
 from tqdm import tqdm
 
 from sareloc.datasets.places import PhotoSet, Places
@@ -33,24 +34,23 @@ from sareloc.models.netvlad_init import INIT_PHOTOS
 from sareloc.models.preprocess import Image, number_format
 from sareloc.models.published import load_backbone_weights
 from sareloc.training.config import TrainingConfig
-from sareloc.training.data import TrainingSet, open_datasets
-from sareloc.training.distributed import Network, join_process_group, local_device
-from sareloc.training.learners import Learner, learning_rate, make_learner, make_optimizer, warmup
-from sareloc.training.run_folder import (
-    EpochRecord,
-    RunFolder,
-    RunState,
-    best_epoch,
-    optimizer_tensors,
-    restore_optimizer,
+from sareloc.training.data import TrainingSet, augment, open_datasets
+from sareloc.training.distributed import (
+    Network,
+    ProcessGroup,
+    data_parallel,
+    gradient_sync,
+    join_process_group,
+    local_device,
 )
-from sareloc.training.validation import (
+from sareloc.training.optimizer import learning_rate, make_optimizer, optimizer_tensors, restore_optimizer, warmup
+from sareloc.training.run_folder import EpochRecord, RunFolder, RunState, best_epoch, load_weights
+from sareloc.training.tasks import Step, Task, count_steps, make_task
+from sareloc.training.validation import mean_recall
+from sareloc.training.whitening import (
     cut_whitening,
-    differing_tensors,
     final_whitening,
     kept_whitening,
-    load_weights,
-    mean_recall,
     trainable_whitening,
     whitening_dim,
     with_whitening,
@@ -91,31 +91,6 @@ class Run:
         return f"{gained} on validation; best epoch {self.best.epoch}"
 
 
-def start_model(
-    databases: Sequence[PhotoSet],
-    *,
-    backbone: str,
-    aggregation: str,
-    weights: Path | None,
-    size: tuple[int, int],
-    seed: int,
-    workers: int = 0,
-) -> PlaceModel:
-    """A new model: published weights of the backbone, and NetVLAD's centres by k-means over photos of the databases."""
-    if weights is None:
-        raise ArgumentError(
-            f"a new {backbone} model starts from published weights: give them with --weights (.pth or .safetensors of "
-            "torchvision or DINOv2), or start from a checkpoint with --model"
-        )
-    model = make_model(backbone, aggregation, size=size)
-    load_backbone_weights(model.backbone, weights)
-    rng = np.random.default_rng(seed)
-    photos = [database.path(row) for database in databases for row in range(len(database))]
-    chosen = [photos[i] for i in rng.permutation(len(photos))[:INIT_PHOTOS]]
-    init_netvlad(model, _readable(chosen, model.preprocess, workers), rng)
-    return model
-
-
 def train(
     model: PlaceModel,
     places: Places | TrainingSet | Sequence[Places | TrainingSet],
@@ -145,13 +120,7 @@ def train(
         folder.prepare(resume=resume)
         state = folder.open(asdict(config))
         if state:
-            begun = folder.open_start()
-            if others := differing_tensors(model, begun):
-                raise ArgumentError(
-                    f"{folder.path} holds a run of another model than the given one: {', '.join(others[:3])} and "
-                    f"{len(others)} tensors in all differ; resume it with --model {folder.start}"
-                )
-            load_weights(model, begun)
+            folder.restore_start(model)
 
     model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     dim = whitening_dim(model.whitening, config)
@@ -172,8 +141,9 @@ def train(
     if config.whitening != "after":
         model.whitening = trainable_whitening(network, datasets, kept, dim, config, group)
     epoch_whitening = model.whitening or kept
-    learner = make_learner(network, datasets, config, group)
-    optimizer = make_optimizer(learner, config)
+    task = make_task(network, datasets, config, group)
+    parallel = data_parallel(task.network, group, compiled=config.compile)
+    optimizer = make_optimizer(task.network, config)
 
     def validate(record: EpochRecord, whitening: Whitening | None) -> EpochRecord:
         if not validation_sets:
@@ -182,10 +152,10 @@ def train(
             return record.with_recall(mean_recall(model, validation_sets, config, dtype, group))
 
     start = state.start if state else validate(EpochRecord.of_start(), start_whitening or epoch_whitening)
-    history, best_weights = _restore(state, model, learner, optimizer)
+    history, best_weights = _restore(state, model, task, optimizer)
     while not _is_over(history, config):
         if history:
-            record = _train_epoch(history[-1].epoch, learner, optimizer, config, progress=progress)
+            record = train_epoch(history[-1].epoch, task, parallel, optimizer, config, group, progress=progress)
             record = validate(record, epoch_whitening)
         else:
             record = validate(start, epoch_whitening) if start_whitening is not kept else start
@@ -200,7 +170,7 @@ def train(
         if folder and group.is_main:
             tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
             tensors |= {f"best.{name}": tensor for name, tensor in best_weights.items()}
-            tensors |= learner.tensors() | optimizer_tensors(optimizer)
+            tensors |= task.tensors() | optimizer_tensors(optimizer)
             folder.save(RunState(tensors, history, start), asdict(config))
             if config.tensorboard:
                 folder.log(record)
@@ -220,32 +190,59 @@ def train(
     return Run(model, history, start, best)
 
 
-def _train_epoch(
-    epoch: int, learner: Learner, optimizer: torch.optim.Optimizer, config: TrainingConfig, *, progress: bool
-) -> EpochRecord:
+def train_epoch(
+    epoch: int, task: Task, network: nn.Module, optimizer: torch.optim.Optimizer, config: TrainingConfig,
+    group: ProcessGroup, *, progress: bool = False,
+) -> EpochRecord:  # fmt: skip
+    """Train `network`, the task's network or its data-parallel form, for one epoch (from 0)."""
     lr = learning_rate(config, epoch)
-    before = sum(learner.steps(earlier) for earlier in range(epoch))
-
-    def set_rate(step: int) -> None:
-        for parameters in optimizer.param_groups:
-            parameters["lr"] = lr * warmup(config, before + step)
-
-    set_rate(0)
-    began = time.perf_counter()
+    earlier = sum(count_steps(task, before) for before in range(epoch))
+    order = np.random.default_rng((config.seed, epoch)).permutation(task.rows)
+    every = task.block_size(epoch)
+    device = next(network.parameters()).device
     losses: list[Tensor] = []
     tuples = images = 0
-    bar = tqdm(total=learner.steps(epoch), desc=f"epoch {epoch + 1}", unit="step", disable=not progress)
-    for step in learner.epoch(epoch, optimizer):
-        losses.append(step.loss)
-        set_rate(len(losses))
-        tuples, images = tuples + step.tuples, images + step.images
-        bar.update()
-        if len(losses) % LOG_EVERY == 0:
-            rate = images / (time.perf_counter() - began)
-            bar.set_postfix_str(f"loss {_finite_mean(losses[-LOG_EVERY:], epoch):.4f}, {rate:.0f} images/s")
+    began = time.perf_counter()
+    bar = tqdm(total=count_steps(task, epoch), desc=f"epoch {epoch + 1}", unit="step", disable=not progress)
+    for number, start in enumerate(range(0, len(order), every)):
+        seed = draw_seed(config.seed, epoch, number)
+        steps = task.make_steps(order[start : start + every], seed)  # mines
+        rng = torch.Generator().manual_seed(seed + group.rank)
+        batches = task.inputs.batches([part.rows for step in steps for part in step.parts], device)
+        network.train()
+        for step in steps:
+            for parameters in optimizer.param_groups:
+                parameters["lr"] = lr * warmup(config, earlier + len(losses))
+            losses.append(train_step(step, batches, network, optimizer, config, group, rng))
+            tuples, images = tuples + step.tuples, images + step.images
+            bar.update()
+            if len(losses) % LOG_EVERY == 0:
+                rate = images / (time.perf_counter() - began)
+                bar.set_postfix_str(f"loss {_finite_mean(losses[-LOG_EVERY:], epoch):.4f}, {rate:.0f} images/s")
     bar.close()
-    mean = _finite_mean(losses, epoch)
-    return EpochRecord(epoch + 1, mean, lr, tuples, images, time.perf_counter() - began)
+    return EpochRecord(epoch + 1, _finite_mean(losses, epoch), lr, tuples, images, time.perf_counter() - began)
+
+
+def train_step(
+    step: Step, batches: Iterator[Tensor], network: nn.Module, optimizer: torch.optim.Optimizer,
+    config: TrainingConfig, group: ProcessGroup, rng: torch.Generator,
+) -> Tensor:  # fmt: skip
+    """One optimizer step; its loss over all ranks, a scalar on the device.
+
+    The gradients of the step's parts add up, so that the result does not depend on how many photos fit into memory.
+    """
+    total = torch.zeros((), device=next(network.parameters()).device)
+    optimizer.zero_grad(set_to_none=True)
+    for part in step.parts:
+        images = next(batches)
+        if config.augmented:
+            images = augment(images, rng, crop=config.crop, light=config.light, tuple_sizes=part.tuple_sizes)
+        with gradient_sync(network, last=part is step.parts[-1]):
+            loss = part.weight * part.losses(network(images)).sum() / step.divisor
+            backward(loss * group.world_size)  # gradients are averaged over ranks; this makes it a sum
+        total += loss.detach()
+    optimizer.step()
+    return group.sum(total)
 
 
 def _finite_mean(losses: list[Tensor], epoch: int) -> float:
@@ -269,13 +266,13 @@ def _is_over(history: tuple[EpochRecord, ...], config: TrainingConfig) -> bool:
 
 
 def _restore(
-    state: RunState | None, model: PlaceModel, learner: Learner, optimizer: torch.optim.Optimizer
+    state: RunState | None, model: PlaceModel, task: Task, optimizer: torch.optim.Optimizer
 ) -> tuple[tuple[EpochRecord, ...], Mapping[str, Tensor]]:
-    """Restore model, learner and optimizer; the history and the best weights so far."""
+    """Restore model, task and optimizer; the history and the best weights so far."""
     if state is None:
         return (), {}
     model.load_state_dict(state.part("model"))
-    learner.restore(state.tensors)
+    task.restore(state.tensors)
     restore_optimizer(optimizer, state.tensors)
     return state.history, state.part("best")
 
@@ -296,6 +293,39 @@ def _check(datasets: Sequence[TrainingSet], validation_sets: Sequence[TrainingSe
             raise DatasetError(
                 f"{validation_set.places.name}: the validation set has no queries: add queries, or leave the set out"
             )
+
+
+def draw_seed(*numbers: int) -> int:
+    """One seed from several numbers, the same in every process."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint32)[0])
+
+
+# ---------------------------------------------------------------- a new model
+
+
+def start_model(
+    databases: Sequence[PhotoSet],
+    *,
+    backbone: str,
+    aggregation: str,
+    weights: Path | None,
+    size: tuple[int, int],
+    seed: int,
+    workers: int = 0,
+) -> PlaceModel:
+    """A new model: published weights of the backbone, and NetVLAD's centres by k-means over photos of the databases."""
+    if weights is None:
+        raise ArgumentError(
+            f"a new {backbone} model starts from published weights: give them with --weights (.pth or .safetensors of "
+            "torchvision or DINOv2), or start from a checkpoint with --model"
+        )
+    model = make_model(backbone, aggregation, size=size)
+    load_backbone_weights(model.backbone, weights)
+    rng = np.random.default_rng(seed)
+    photos = [path for database in databases for path in database.paths()]
+    chosen = [photos[i] for i in rng.permutation(len(photos))[:INIT_PHOTOS]]
+    init_netvlad(model, _readable(chosen, model.preprocess, workers), rng)
+    return model
 
 
 def _readable(photos: Sequence[Path], preprocess: Preprocess, workers: int) -> Iterator[Image]:

@@ -71,8 +71,8 @@ def find_neighbourhoods(
 
 
 def _without_itself(places: Places, positives: list[Ints]) -> list[Ints]:
-    row_of = {places.database.path(row): row for row in range(len(places.database))}
-    own = [row_of.get(places.queries.path(query)) for query in range(len(places.queries))]
+    row_of = {path: row for row, path in enumerate(places.database.paths())}
+    own = map(row_of.get, places.queries.paths())
     return [rows if row is None else rows[rows != row] for rows, row in zip(positives, own, strict=True)]
 
 

@@ -24,7 +24,6 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -32,6 +31,7 @@ from torch import Tensor
 from sareloc.datasets.places import Places
 from sareloc.errors import ArgumentError, WeightsError, need
 from sareloc.files import replacing
+from sareloc.models import PlaceModel, Whitening
 from sareloc.training.config import TrainingConfig, config_text
 
 STATE_VERSION = 2
@@ -136,9 +136,15 @@ class RunFolder:
         """The state to resume from, if any; raises ArgumentError if the run was started with another config."""
         return _open_state(self._state, config) if self._state.exists() else None
 
-    def open_start(self) -> dict[str, Tensor]:
-        """The weights of the initial model."""
-        return _read_tensors(self.start)[0]
+    def restore_start(self, model: PlaceModel) -> None:
+        """Load the weights that the run started from; raises ArgumentError if they are of another network."""
+        begun, _ = _read_tensors(self.start)
+        if others := differing_tensors(model, begun):
+            raise ArgumentError(
+                f"{self.path} holds a run of another model than the given one: {', '.join(others[:3])} and "
+                f"{len(others)} tensors in all differ; resume it with --model {self.start}"
+            )
+        load_weights(model, begun)
 
     def save(self, state: RunState, config: dict[str, Any]) -> None:
         """Write the history, then the state."""
@@ -164,8 +170,7 @@ class RunFolder:
         writer.writerow(("dataset", "split", "role", "file"))
         for places in parts:
             for role, photos in (("database", places.database), ("query", places.queries)):
-                rows = range(len(photos))
-                writer.writerows((places.name, places.split, role, photos.path(row)) for row in rows)
+                writer.writerows((places.name, places.split, role, path) for path in photos.paths())
         replace_text(self.path / "split.csv", table.getvalue())
 
     def log(self, record: EpochRecord) -> None:
@@ -210,22 +215,16 @@ def replace_text(path: Path, text: str) -> None:
         beside.write_text(text, encoding="utf-8")
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimizer's state (momenta and the like) as tensors, by parameter number."""
-    state = optimizer.state_dict()["state"]
-    return {
-        f"optimizer.{number}.{name}": torch.as_tensor(value)
-        for number, slots in state.items()
-        for name, value in slots.items()
-        if value is not None
-    }
+def differing_tensors(model: PlaceModel, weights: Mapping[str, Tensor]) -> list[str]:
+    """Names of tensors, without those of whitenings, that only the model or only the weights have, or in two shapes."""
+    own = model.state_dict()
+    shapes = [{n: t.shape for n, t in part.items() if not n.startswith("whitening.")} for part in (own, weights)]
+    return sorted({name for name, _ in shapes[0].items() ^ shapes[1].items()})
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Set the state that `optimizer_tensors` returned."""
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        if key.startswith("optimizer."):
-            _, number, name = key.split(".", 2)
-            state.setdefault(int(number), {})[name] = value
-    optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
+def load_weights(model: PlaceModel, weights: Mapping[str, Tensor]) -> None:
+    """Load these weights into the model, with the whitening among them, or without one."""
+    mean, projection = weights.get("whitening.mean"), weights.get("whitening.projection")
+    whitening = None if mean is None or projection is None else Whitening(mean.clone(), projection.clone())
+    model.whitening = whitening if whitening is None else whitening.to(model.device)
+    model.load_state_dict(dict(weights))

@@ -19,7 +19,7 @@ from sareloc.models import off_the_shelf
 from sareloc.photos import decode, find_photos, read_geotag
 from sareloc.serve import make_app
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.city]
 RIGHT_M = 25.0
 
 

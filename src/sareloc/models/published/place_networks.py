@@ -22,7 +22,13 @@ from sareloc.models.backbones import VITS, Backbone, make_backbone
 from sareloc.models.backbones.dinov2 import PATCH_PX
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Preprocess
-from sareloc.models.published.torch_netvlad import find_resnet, numbered_resnet, refuse_unknown
+from sareloc.models.published.torch_netvlad import (
+    find_resnet,
+    numbered_features,
+    numbered_resnet,
+    refuse_unknown,
+    under,
+)
 from sareloc.models.published.weights_files import check_fit, float_tensor, load_strictly, read_tensor
 
 Tensors = Mapping[str, Tensor]
@@ -44,11 +50,11 @@ def load_cosplace(tensors: Tensors, path: str | Path) -> PlaceModel:
     refuse_unknown(tensors, ("backbone.", "aggregation."), (), path)
     if float_tensor(tensors, "backbone.0.weight", path, dims=4).shape[-1] == 3:
         base = _empty_backbone("vgg16")
-        layers = {f"features.{name}": tensor for name, tensor in _under(tensors, "backbone.").items()}
+        layers = numbered_features(tensors, "backbone.")
     else:
         layers = numbered_resnet(tensors, "backbone.")
         base = _resnet_of(layers, path)
-    head = {COSPLACE_HEAD.get(name, name): tensor for name, tensor in _under(tensors, "aggregation.").items()}
+    head = {COSPLACE_HEAD.get(name, name): tensor for name, tensor in under(tensors, "aggregation.").items()}
     rows = len(float_tensor(tensors, "aggregation.3.weight", path, dims=2))
     return _assemble("cosplace", base, layers, "cosplace", {"out_dim": rows}, head, Preprocess(resize=LONGEST_PX), path)
 
@@ -60,7 +66,7 @@ def load_mixvpr(tensors: Tensors, path: str | Path) -> PlaceModel:
     A file has the number of locations of the feature map, but not its sides: the map is square.
     """
     refuse_unknown(tensors, ("backbone.model.", "aggregator."), (), path)
-    layers, head = _under(tensors, "backbone.model."), _under(tensors, "aggregator.")
+    layers, head = under(tensors, "backbone.model."), under(tensors, "aggregator.")
     base = _resnet_of(layers, path)
     rows, locations = float_tensor(head, "row_proj.weight", path, dims=2).shape
     side = math.isqrt(locations)
@@ -86,8 +92,8 @@ def load_boq(tensors: Tensors, path: str | Path) -> PlaceModel:
     Head: `aggregator.proj_c`, `norm_input`, `boqs.N.*` with the names of torch's attention modules, `fc`. Attention has
     one head for 64 channels.
     """
-    head = _under(tensors, "aggregator.")
-    layers = _under(tensors, "backbone.dino.")
+    head = under(tensors, "aggregator.")
+    layers = under(tensors, "backbone.dino.")
     refuse_unknown(tensors, ("backbone.dino." if layers else "backbone.net.", "aggregator."), (), path)
     if layers:
         base = _transformer_of(layers, path, cut="last block")
@@ -108,17 +114,17 @@ def load_boq(tensors: Tensors, path: str | Path) -> PlaceModel:
 def load_salad(tensors: Tensors, path: str | Path) -> PlaceModel:
     """SALAD on DINOv2: `backbone.model.*` with the authors' names of DINOv2, `aggregator.*`."""
     refuse_unknown(tensors, ("backbone.model.", "aggregator."), (), path)
-    layers, head = _under(tensors, "backbone.model."), _under(tensors, "aggregator.")
+    layers, head = under(tensors, "backbone.model."), under(tensors, "aggregator.")
     base = _transformer_of(layers, path)
     return _assemble("salad", base, layers, "salad", _salad_options(head, path), head, TRANSFORMER_PIXELS, path)
 
 
 def load_megaloc(tensors: Tensors, path: str | Path) -> PlaceModel:
     """MegaLoc: `backbone.model.*` (megaloc.torch) or `backbone.*` (safetensors), `aggregator.agg.*`, `.linear.*`."""
-    backbone = "backbone.model." if _under(tensors, "backbone.model.") else "backbone."
+    backbone = "backbone.model." if under(tensors, "backbone.model.") else "backbone."
     refuse_unknown(tensors, (backbone, "aggregator.agg.", "aggregator.linear."), (), path)
-    layers = _under(tensors, backbone)
-    salad, linear = _under(tensors, "aggregator.agg."), _under(tensors, "aggregator.linear.")
+    layers = under(tensors, backbone)
+    salad, linear = under(tensors, "aggregator.agg."), under(tensors, "aggregator.linear.")
     rows = len(float_tensor(tensors, "aggregator.linear.weight", path, dims=2))
     options = {**_salad_options(salad, path), "out_dim": rows}
     head = salad | {f"linear.{name}": tensor for name, tensor in linear.items()}
@@ -171,10 +177,6 @@ def _empty_backbone(name: str, cut: str | None = None) -> Backbone:
     """A backbone on the device "meta", to which tensors are assigned: random weights of a transformer take seconds."""
     with torch.device("meta"):
         return make_backbone(name, cut=cut)
-
-
-def _under(tensors: Tensors, prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _count(tensors: Tensors, pattern: str) -> int:

@@ -51,7 +51,7 @@ def load_openibl(tensors: Mapping[str, Tensor], path: str | Path, pca: str | Pat
         if whitening is not None:
             raise WeightsError(f"{path} has a whitening of its own (pca_layer): leave the file of PCA parameters out")
         whitening = _whitening_of_h5(existing_file(pca))
-    convolutions = _renamed(tensors, "base_model.base.")
+    convolutions = numbered_features(tensors, "base_model.base.")
     vlad = _vlad(tensors, "net_vlad.", path)
     preprocess = Preprocess(mean=MATCONVNET_MEAN, std=(1.0, 1.0, 1.0), scale=255.0)
     return assemble_model(
@@ -71,7 +71,7 @@ def load_pytorch_netvlad(tensors: Mapping[str, Tensor], path: str | Path) -> Pla
     backbone = "alexnet" if first.shape[-1] == 11 else "vgg16"
     whitening = _whitening_of_layer(tensors, "WPCA.0.", path, dims=4)
     project = "pytorch" if whitening is None else "patch-netvlad"
-    convolutions, vlad = _renamed(tensors, "encoder."), _vlad(tensors, "pool.", path)
+    convolutions, vlad = numbered_features(tensors, "encoder."), _vlad(tensors, "pool.", path)
     return assemble_model(
         f"{backbone}-netvlad-{project}", Preprocess(), backbone, convolutions, vlad, whitening, path, norm="clamped"
     )
@@ -94,7 +94,7 @@ def load_deep_vg_benchmark(tensors: Mapping[str, Tensor], path: str | Path) -> P
     refuse_unknown(tensors, ("backbone.",), (*_vlad_names(prefix), *whitened), path)
     kernel, cut = float_tensor(tensors, "backbone.0.weight", path, dims=4).shape[-1], None
     if kernel in (3, 11):
-        backbone, convolutions = "vgg16" if kernel == 3 else "alexnet", _renamed(tensors, "backbone.")
+        backbone, convolutions = "vgg16" if kernel == 3 else "alexnet", numbered_features(tensors, "backbone.")
     else:
         convolutions = numbered_resnet(tensors, "backbone.")
         backbone, cut = find_resnet(convolutions, path)
@@ -134,15 +134,20 @@ def find_resnet(layers: Mapping[str, Tensor], path: str | Path) -> tuple[str, st
 def numbered_resnet(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors of a ResNet whose modules are numbered in order, under torchvision's names; others keep theirs."""
     renamed = {}
-    for name, tensor in tensors.items():
-        if name.startswith(prefix):
-            number, _, rest = name.removeprefix(prefix).partition(".")
-            renamed[f"{RESNET_MODULES[number]}.{rest}" if number in RESNET_MODULES else name] = tensor
+    for name, tensor in under(tensors, prefix).items():
+        number, _, rest = name.partition(".")
+        renamed[f"{RESNET_MODULES[number]}.{rest}" if number in RESNET_MODULES else f"{prefix}{name}"] = tensor
     return renamed
 
 
-def _renamed(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {f"features.{k.removeprefix(prefix)}": v for k, v in tensors.items() if k.startswith(prefix)}
+def numbered_features(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors of a VGG16 or AlexNet whose modules are numbered in order, under torchvision's names."""
+    return {f"features.{name}": tensor for name, tensor in under(tensors, prefix).items()}
+
+
+def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors with this prefix, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _vlad_names(prefix: str) -> tuple[str, ...]:

@@ -15,7 +15,6 @@ from torch import nn
 
 from sareloc.cli import app
 from sareloc.errors import ArgumentError
-from sareloc.export.openvino import has_fast_int8
 from sareloc.geometry.xfeat import Network, load_network
 from sareloc.localize import Localizer
 from sareloc.maps import PlaceMap, add_local_features, build_map
@@ -30,6 +29,7 @@ from sareloc.models import (
     run_on,
     save_checkpoint,
 )
+from sareloc.runtimes.openvino import has_fast_int8
 
 needs_vnni = pytest.mark.skipif(not has_fast_int8(), reason="this processor does not multiply 8-bit integers")
 LIMITS = {
@@ -118,7 +118,7 @@ def test_an_unknown_runtime_lists_the_known_ones() -> None:
 
 
 def test_a_processor_without_fast_integers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sareloc.export.openvino.has_fast_int8", lambda: False)
+    monkeypatch.setattr("sareloc.runtimes.openvino.has_fast_int8", lambda: False)
     with pytest.raises(ArgumentError, match="VNNI"):
         run_on(make_model("alexnet", "gem"), "openvino-int8")
 

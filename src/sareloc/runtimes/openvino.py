@@ -35,7 +35,7 @@ HEADROOM = 1.5  # photos hold stronger activations than the drawn images do
 
 
 def on_openvino(model: PlaceModel) -> RuntimeModel:
-    """The backbone compiled by OpenVINO for as many threads as torch uses (extra `openvino`).
+    """A model whose backbone is compiled by OpenVINO for as many threads as torch uses (extra `openvino`).
 
     Aggregation and whitening stay in torch, in float32. A transformer is compiled for each image size when an image
     of it comes; the last `SIZES` are kept.

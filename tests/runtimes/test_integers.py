@@ -10,14 +10,14 @@ import onnxruntime
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.export.test_runtimes import blobs, make, needs_vnni
+from tests.runtimes.test_runtimes import blobs, make, needs_vnni
 from torch import nn
 
 from sareloc.export import INPUT
 from sareloc.export.graph import Graph, add_layer
 from sareloc.export.onnx import features_onnx
-from sareloc.export.openvino import activation_ranges, dead_leaves_images
 from sareloc.models.fused import fold_norms
+from sareloc.runtimes.openvino import activation_ranges, dead_leaves_images
 
 
 def run(model: bytes, **inputs: np.ndarray) -> np.ndarray:
