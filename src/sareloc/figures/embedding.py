@@ -34,10 +34,16 @@ THUMBNAIL = 0.075  # of the page's shorter side
 def project_tsne(
     descriptors: npt.ArrayLike, *, seed: int = 0, perplexity: float = PERPLEXITY, threads: int = 1
 ) -> Floats:
-    """t-SNE coordinates (N, 2) of descriptors (N, D), scaled to 0..1, deterministic for a seed.
+    """t-SNE coordinates (N, 2) of descriptors, scaled to 0..1, deterministic for a seed.
 
-    The perplexity, about the number of neighbours that count, is at most (N - 1) / 3. Raises ArgumentError if N is
-    below `MIN_PHOTOS`.
+    Args:
+        descriptors: (N, D).
+        seed: of t-SNE.
+        perplexity: about the number of neighbours that count; at most (N - 1) / 3.
+        threads: of the computation.
+
+    Raises:
+        ArgumentError: if N is below `MIN_PHOTOS`.
     """
     rows = require_finite(descriptors, "descriptors")
     if rows.ndim != 2 or len(rows) < MIN_PHOTOS:

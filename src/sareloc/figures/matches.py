@@ -187,10 +187,16 @@ def _within(true: Floats, found: Floats, radius_m: float) -> Bools:
 def draw_matches(
     matches: QueryMatches, queries: Sequence[int], *, top: int = 4, heatmaps: Mapping[int, Image] | None = None
 ) -> Figure:
-    """A sheet with one row for each query (given by row number): the query, its heat map, its `top` first matches.
+    """A sheet with one row for each query: the query, its heat map, its first matches.
 
     Right matches have a solid green border and a tick, wrong ones a dashed red border and a cross, with the distance
-    in metres from the query where positions are known. `heatmaps`: images of `query_heatmap`, by query.
+    in metres from the query where positions are known.
+
+    Args:
+        matches: of a dataset, see `find_query_matches`.
+        queries: row numbers.
+        top: number of matches of each query.
+        heatmaps: images of `query_heatmap`, by query; default: none.
     """
     if not len(queries):
         raise ArgumentError("nothing to draw: no queries were chosen")

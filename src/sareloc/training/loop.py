@@ -101,14 +101,24 @@ def train(
     resume: bool = False,
     progress: bool = True,
 ) -> Run:
-    """Train `model` on `places` and keep the epoch with the best recall@5 on `validation` (without it: the last).
+    """Train a model and keep the epoch with the best recall@5 on the validation sets (without them: the last).
 
-    With several datasets, negatives of a tuple come from all of them, also from those without queries; recall is the
-    mean over the validation sets. The model is changed in place: at the end it has the weights of the best epoch, or
-    its own if no epoch is better. Its whitening is fitted to database photos (`config.dim`, `config.whitening`); with
-    too few of them a model that has a whitening keeps it. `out`: run folder, written after every epoch; `resume`:
-    continue the run in it, to the same numbers as an uninterrupted run. Under `torchrun` the processes share the work,
-    and the result is that of one process.
+    The model is changed in place: at the end it has the weights of the best epoch, or its own if no epoch is better.
+    Its whitening is fitted to database photos; with too few of them a model that has a whitening keeps it. Under
+    `torchrun` the processes share the work, and the result is that of one process.
+
+    Args:
+        model: the initial model.
+        places: one dataset or several; negatives of a tuple come from all of them, also from those without queries.
+        config: default: `TrainingConfig()`.
+        validation: one dataset or several; recall is the mean over them.
+        out: run folder, written after every epoch; default: none.
+        resume: continue the run in `out`, to the same numbers as an uninterrupted run.
+        progress: show progress bars and one line per epoch.
+
+    Raises:
+        ArgumentError: if `out` holds a run and `resume` is False, or a run of another model or config.
+        DatasetError: if no tuple can be mined.
     """
     config = config or TrainingConfig()
     device = local_device()
@@ -194,7 +204,17 @@ def train_epoch(
     epoch: int, task: Task, network: nn.Module, optimizer: torch.optim.Optimizer, config: TrainingConfig,
     group: ProcessGroup, *, progress: bool = False,
 ) -> EpochRecord:  # fmt: skip
-    """Train `network`, the task's network or its data-parallel form, for one epoch (from 0)."""
+    """Train for one epoch: mine block by block, then step by step.
+
+    Args:
+        epoch: from 0.
+        task: what the steps are made of.
+        network: the task's network, or its data-parallel form.
+        optimizer: of the network's trained parameters.
+        config: schedule of the learning rate, augmentation and seed.
+        group: this process among those that share the work.
+        progress: show a progress bar.
+    """
     lr = learning_rate(config, epoch)
     earlier = sum(count_steps(task, before) for before in range(epoch))
     order = np.random.default_rng((config.seed, epoch)).permutation(task.rows)
@@ -313,7 +333,17 @@ def start_model(
     seed: int,
     workers: int = 0,
 ) -> PlaceModel:
-    """A new model: published weights of the backbone, and NetVLAD's centres by k-means over photos of the databases."""
+    """A new model: published weights of the backbone, and NetVLAD's centres by k-means over photos of the databases.
+
+    Args:
+        databases: photos to choose from for NetVLAD's centres.
+        backbone: one of `BACKBONES`.
+        aggregation: one of `AGGREGATIONS`.
+        weights: published file of the backbone; None raises ArgumentError, which says what to give.
+        size: height and width of images.
+        seed: of the choice of photos and of k-means.
+        workers: processes that decode photos.
+    """
     if weights is None:
         raise ArgumentError(
             f"a new {backbone} model starts from published weights: give them with --weights (.pth or .safetensors of "
