@@ -55,6 +55,11 @@ def n_pair(query: Tensor, positive: Tensor, negatives: Tensor) -> Tensor:
     """The positive's dot product with the query should exceed the negatives' (Sohn 2016, eq. 3).
 
     `log(1 + sum_n exp(q.n - q.p))`; on unit vectors this is Gaussian SARE-Joint with squared distances halved.
+
+    Args:
+        query: (B, D).
+        positive: (B, D).
+        negatives: (B, N, D).
     """
     query, positive, negatives = as_tuples(query, positive, negatives)
     gaps = (query[:, None] * (negatives - positive[:, None])).sum(dim=-1)  # (B, N)
@@ -105,6 +110,11 @@ def ratio(query: Tensor, positive: Tensor, negatives: Tensor) -> Tensor:
     """The positive's share of a softmax over the two distances should be 0 (Hoffer 2015, the squared-error form).
 
     `sum_n 2 s_n^2` with `s_n = exp(d_p) / (exp(d_p) + exp(d_n))`.
+
+    Args:
+        query: (B, D).
+        positive: (B, D).
+        negatives: (B, N, D).
     """
     query, positive, negatives = as_tuples(query, positive, negatives)
     to_positive = distances(query, positive)[:, None]  # (B, 1)

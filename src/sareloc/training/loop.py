@@ -47,14 +47,7 @@ from sareloc.training.optimizer import learning_rate, make_optimizer, optimizer_
 from sareloc.training.run_folder import EpochRecord, RunFolder, RunState, best_epoch, load_weights
 from sareloc.training.tasks import Step, Task, count_steps, make_task
 from sareloc.training.validation import mean_recall
-from sareloc.training.whitening import (
-    cut_whitening,
-    final_whitening,
-    kept_whitening,
-    trainable_whitening,
-    whitening_dim,
-    with_whitening,
-)
+from sareloc.training.whitening import WhiteningFit, cut_whitening, whitening_dim, with_whitening
 
 LOG_EVERY = 20  # steps between two readings of the loss: each reading waits for the GPU
 
@@ -147,9 +140,10 @@ def train(
     validation_sets = open_datasets(model, _as_list(validation), config, dtype, device, progress=progress)
     _check(datasets, validation_sets)
     network = Network(model, datasets[0].inputs.stage, dtype)
-    kept = kept_whitening(start_whitening, datasets, dim, config, group)
+    fit = WhiteningFit(network, datasets, dim, config, group)
+    kept = fit.kept(start_whitening)
     if config.whitening != "after":
-        model.whitening = trainable_whitening(network, datasets, kept, dim, config, group)
+        model.whitening = fit.trainable(kept)
     epoch_whitening = model.whitening or kept
     task = make_task(network, datasets, config, group)
     parallel = data_parallel(task.network, group, compiled=config.compile)
@@ -188,7 +182,7 @@ def train(
     model.load_state_dict(best_weights)
     model.eval()
     best = best_epoch(history)
-    model.whitening = final_whitening(network, datasets, kept, dim, config, group)
+    model.whitening = fit.final(kept)
     if dim and not kept and config.whitening != "learned":  # fitted now: validate the best epoch with it
         best = validate(best, model.whitening)
     if start_whitening and (not best.epoch or best.recall_5 <= start.recall_5):
