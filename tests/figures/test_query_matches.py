@@ -11,8 +11,8 @@ from PIL import Image
 
 from sareloc.datasets import PhotoSet, Places
 from sareloc.errors import ArgumentError
-from sareloc.evaluation import evaluate
-from sareloc.figures import QueryMatches, find_query_matches
+from sareloc.evaluation import evaluate, rank
+from sareloc.figures import QueryMatches, query_matches
 from sareloc.geo import Positions
 from sareloc.models import PlaceModel
 
@@ -37,7 +37,7 @@ def textured(tmp_path: Path) -> Places:
 
 def test_answers_are_those_that_evaluate_judges(little_model: PlaceModel, textured: Places, tmp_path: Path) -> None:
     store = tmp_path / "store"
-    matches = find_query_matches(little_model, textured, depth=4, store=store, progress=False)
+    matches = query_matches(rank(little_model, textured, n=4, store=store, progress=False), 4)
     report = evaluate(little_model, textured, store=store, progress=False)
     assert matches.rankings.shape == matches.right.shape == (3, 4)
     assert 100 * matches.first_right.mean() == report.recall[1] == pytest.approx(200 / 3)
@@ -48,7 +48,7 @@ def test_answers_are_those_that_evaluate_judges(little_model: PlaceModel, textur
 
 def test_the_protocols_own_rule_is_applied(little_model: PlaceModel, textured: Places) -> None:
     grouped = replace(textured, protocol="panorama", panoramas=np.array([0, 0, 0, 0, 1, 1, 1, 1]))
-    matches = find_query_matches(little_model, grouped, depth=2, progress=False)
+    matches = query_matches(rank(little_model, grouped, n=2, progress=False), 2)
     assert {tuple(sorted(row // 4)) for row in matches.rankings[:2]} == {(0, 1)}
 
 

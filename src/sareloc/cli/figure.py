@@ -13,7 +13,7 @@ from sareloc.cli import Device, Precision
 from sareloc.datasets import Places, load_dataset
 from sareloc.encode import describe, occlusion_map
 from sareloc.errors import ArgumentError, PhotoError
-from sareloc.evaluation import Report
+from sareloc.evaluation import Report, rank
 from sareloc.figures import (
     PrecisionRecallCurve,
     QueryMatches,
@@ -29,13 +29,13 @@ from sareloc.figures import (
     draw_recall,
     draw_training,
     errors_geojson,
-    find_query_matches,
     load_thumbnail,
     place_labels,
     predicted_by_fixes,
     project_tsne,
     query_heatmap,
     query_inliers,
+    query_matches,
     read_history,
     read_report,
     save_figure,
@@ -198,7 +198,7 @@ class Source:
 
     def query_matches(self, model: PlaceModel) -> QueryMatches:
         """The top matches of the dataset's queries."""
-        return find_query_matches(model, self.load_places(), store=self.store, workers=self.workers)
+        return query_matches(rank(model, self.load_places(), store=self.store, workers=self.workers))
 
 
 def embedding(

@@ -82,13 +82,21 @@ DATASETS: Mapping[str, NamedSet] = {
 
 
 def load_dataset(name_or_folder: str | Path, root: str | Path | None = None, split: str = "test") -> Places:
-    """Load one split of a published dataset (a key of DATASETS, with its folder as `root`), a folder or a CSV file.
+    """Load one split of a published dataset, a folder or a CSV file.
 
-    The format of a folder is detected (see FORMATS); a folder with the name of a published dataset is given as a Path
-    or as "./pitts30k". Published datasets whose ground truth lists the photos load without the photos. For a CSV file,
-    `root` is the folder that file names are relative to; default: the folder of the CSV file. A dataset without splits
-    has the split "all", which is returned for every `split`. Raises ArgumentError for an unknown name or split,
-    DatasetError if files are missing or malformed.
+    The format of a folder is detected (see FORMATS). Published datasets whose ground truth lists the photos load
+    without the photos. A dataset without splits has the split "all", which is returned for every `split`.
+
+    Args:
+        name_or_folder: a key of DATASETS, a folder or a CSV file; a folder with the name of a published dataset is
+            given as a Path or as "./pitts30k".
+        root: of a published dataset its folder; of a CSV file the folder that file names are relative to, default:
+            that of the file.
+        split: train, val or test, or another name of the dataset's.
+
+    Raises:
+        ArgumentError: for an unknown name or split.
+        DatasetError: if files are missing or malformed.
     """
     if isinstance(name_or_folder, str) and name_or_folder in DATASETS:
         return _load_named(name_or_folder, root, split)

@@ -84,9 +84,17 @@ def load_table(
 ) -> Places:
     """One split of a CSV file, in the file's order; the module docstring lists its columns.
 
-    `columns` maps columns to names in the file ({"split": "split_3_N", "place_id": "building_id"}); None: ignore the
-    column. A file without a split column has one split, "all", which is returned for every `split`. `protocol`:
-    overrides how results are judged ("place-id" for photos that also have positions). Raises DatasetError for bad rows.
+    A file without a split column has one split, "all", which is returned for every `split`.
+
+    Args:
+        table: the CSV file.
+        split: name in the split column.
+        photo_folder: the folder that file names are relative to; default: that of the CSV file.
+        columns: names in the file by column ({"split": "split_3_N", "place_id": "building_id"}); None: ignore it.
+        protocol: overrides how results are judged ("place-id" for photos that also have positions).
+
+    Raises:
+        DatasetError: for bad rows.
     """
     path = Path(table)
     file = open_csv(path)

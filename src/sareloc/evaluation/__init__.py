@@ -53,12 +53,21 @@ def evaluate(
 ) -> Report:
     """Describe the database and the queries of a dataset, search exactly, and judge the rankings.
 
-    place_map: search this map of the database photos instead, by its own index (see `rank_by_map`). protocol: one of
-    `PROTOCOLS`; default: that of the dataset. ns: the N of recall@N. dim: keep the first `dim` coordinates of the
-    descriptors; default: all. boxes: crop the queries of Oxford and Paris to their boxes, enlarged by half the
-    receptive field ("crop"), or use full photos ("full"). store: folder of a descriptor cache, to resume an interrupted
-    run; default: none. verify: order so many first results of each query by local features (see
-    `verify_rankings`). seed: of the bootstrap. batch, workers, progress: see `sareloc.encode.describe`.
+    Args:
+        model: the model.
+        places: the dataset.
+        place_map: search this map of the database photos instead, by its own index (see `rank_by_map`).
+        protocol: one of `PROTOCOLS`; default: that of the dataset.
+        ns: the N of recall@N.
+        dim: keep the first `dim` coordinates of the descriptors; default: all.
+        boxes: crop the queries of Oxford and Paris to their boxes, enlarged by half the receptive field ("crop"), or
+            use full photos ("full").
+        verify: order so many first results of each query by local features (see `verify_rankings`).
+        batch: images at a time.
+        workers: processes that decode photos.
+        store: folder of a descriptor cache, to resume an interrupted run; default: none.
+        seed: of the bootstrap.
+        progress: show a progress bar.
     """
     if place_map is not None:
         if dim is not None or store is not None:

@@ -94,13 +94,22 @@ def judge_fixes(
     min_confidence: float = MIN_CONFIDENCE,
     seed: int = 0,
 ) -> FixReport:
-    """Judge the fixes of Q queries taken at `latlon` (Q, 2) degrees, and those of `strangers`, out-of-map photos.
+    """Judge the fixes of Q queries, and those of out-of-map photos.
 
     The fixes are to come from a `Localizer` with `min_confidence=0`: then each has its position, radius and heading,
-    whatever its confidence, and `min_confidence` is applied here. A fix without a position is judged by its guess, but
-    has no heading; one without matches is missed and never answered. headings (Q,): true ones in degrees clockwise from
-    north, NaN for unknown; default: all unknown. seed: of the bootstrap. Raises ArgumentError if the numbers of fixes,
-    positions and headings differ.
+    whatever its confidence. A fix without a position is judged by its guess, but has no heading; one without matches
+    is missed and never answered.
+
+    Args:
+        fixes: one for each query.
+        latlon: (Q, 2) the true positions in degrees.
+        headings: (Q,) the true headings in degrees clockwise from north, NaN for unknown; default: all unknown.
+        strangers: fixes of out-of-map photos.
+        min_confidence: the least confidence of an answer.
+        seed: of the bootstrap.
+
+    Raises:
+        ArgumentError: if the numbers of fixes, positions and headings differ.
     """
     truth = np.asarray(latlon, dtype=np.float64).reshape(-1, 2)
     directions = np.full(len(fixes), np.nan) if headings is None else np.asarray(headings, dtype=np.float64)

@@ -151,10 +151,17 @@ def evaluate_rankings(
 ) -> Report:
     """Judge rankings, of this or of any other system.
 
-    rankings (Q, K): database rows, best first, -1 for no result; to judge the first N, a protocol may need more than N
-    (`PROTOCOLS[name].depth`). distances (Q, K): for the precision-recall curve; default: unknown, no curve. protocol:
-    default: that of the dataset. ns: the N of recall@N. seed: of the bootstrap. Raises ArgumentError if a ranking has
-    an unknown row or one twice.
+    Args:
+        places: the dataset.
+        rankings: (Q, K) database rows, best first, -1 for no result; to judge the first N, a protocol may need more
+            than N (`PROTOCOLS[name].depth`).
+        distances: (Q, K), for the precision-recall curve; default: unknown, no curve.
+        protocol: default: that of the dataset.
+        ns: the N of recall@N.
+        seed: of the bootstrap.
+
+    Raises:
+        ArgumentError: if a ranking has an unknown row or one twice.
     """
     places = places if protocol is None else replace(places, protocol=protocol)
     rule = look_up(PROTOCOLS, places.protocol, "protocol")

@@ -48,13 +48,26 @@ def evaluate_fixes(
 ) -> FixReport:
     """Build a map of the database, localize the queries and out-of-map photos, and judge the fixes.
 
-    place_map: localize in this map instead, which may show more than the database. strangers: photos of places that
-    the map does not show. min_confidence: of an answer; the fixes are made without a threshold, which is applied in
-    judging (see `judge_fixes`). verify: the top N matches; default: 20 if the map holds local features, as one that is
-    built here does. dim: keep the first `dim` dimensions of the descriptors; default: all. store: folder to keep the
-    map in, so that an interrupted run resumes; default: none. seed: of the bootstrap. batch, workers, progress: see
-    `build_map`. True headings are those of the dataset, else of the photos' geotags. Queries are full photos, also if
-    the dataset has boxes. Raises DatasetError if positions are unknown.
+    True headings are those of the dataset, else of the photos' geotags. Queries are full photos, also if the dataset
+    has boxes.
+
+    Args:
+        model: the model.
+        places: the dataset.
+        place_map: localize in this map instead, which may show more than the database.
+        strangers: photos of places that the map does not show.
+        min_confidence: of an answer; the fixes are made without a threshold, which is applied in judging (see
+            `judge_fixes`).
+        verify: the top N matches; default: 20 if the map holds local features, as one that is built here does.
+        dim: keep the first `dim` dimensions of the descriptors; default: all.
+        batch: images at a time.
+        workers: processes that decode photos.
+        store: folder to keep the map in, so that an interrupted run resumes; default: none.
+        seed: of the bootstrap.
+        progress: show a progress bar.
+
+    Raises:
+        DatasetError: if positions are unknown.
     """
     if place_map is not None and (dim is not None or store is not None):
         raise ArgumentError("a map has its own dimensions and descriptors: leave dim and store out")

@@ -35,11 +35,19 @@ def search(
     absent: Collection[int] = (),
     device: torch.device | str = "cpu",
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    """The k nearest database rows of each query, exactly, and their distances: (Q, k) and (Q, k), nearest first.
+    """The k nearest database rows of each query, exactly, and their distances.
 
-    database (N, dim), queries (Q, dim): unit descriptors. Equal products are ordered by row number. Rows in `absent`
-    are never found. Past the last row: -1 and inf. The database is read once, in parts, so that it may be a memory
-    map larger than the memory.
+    The database is read once, in parts, so that it may be a memory map larger than the memory.
+
+    Args:
+        database: (N, dim) unit descriptors.
+        queries: (Q, dim) unit descriptors.
+        k: number of results of each query.
+        absent: database rows that are never found.
+        device: where products are computed.
+
+    Returns:
+        Rows (Q, k) and distances (Q, k), nearest first; equal products in order of row. Past the last row: -1, inf.
     """
     asked = torch.split(torch.from_numpy(queries).to(device), QUERIES_AT_ONCE)
     missing = torch.as_tensor(sorted(absent), dtype=torch.int64, device=device)
@@ -122,7 +130,20 @@ def rank(
 ) -> Ranked:
     """Describe database and queries and search exactly, as deep as the protocol needs to judge the first n.
 
-    For the other arguments see `evaluate`. Raises DatasetError if photos are missing.
+    Args:
+        model: the model.
+        places: the dataset.
+        protocol: default: that of the dataset.
+        n: the largest N of recall@N.
+        dim: keep the first `dim` coordinates of the descriptors; default: all.
+        boxes: crop queries to their boxes, or use full photos; see `evaluate`.
+        batch: images at a time.
+        workers: processes that decode photos.
+        store: folder of a descriptor cache; default: none.
+        progress: show a progress bar.
+
+    Raises:
+        DatasetError: if photos are missing.
     """
     places = places if protocol is None else replace(places, protocol=protocol)
     depth = look_up(PROTOCOLS, places.protocol, "protocol").depth(places, n)
@@ -204,9 +225,20 @@ def rank_by_map(
 ) -> Ranked:
     """As `rank`, with the database of a map: its descriptors, precision and index.
 
-    The map must be built from the dataset's database photos, in a file or on a server: raises DatasetError if it has
-    another photo, because nothing says whether that is right. Database photos that the map lacks are never found.
-    Queries are full photos, also if the dataset has boxes.
+    Database photos that the map lacks are never found. Queries are full photos, also if the dataset has boxes.
+
+    Args:
+        model: the model that the map was built with.
+        places: the dataset.
+        place_map: built from the dataset's database photos, in a file or on a server.
+        protocol: default: that of the dataset.
+        n: the largest N of recall@N.
+        batch: images at a time.
+        workers: processes that decode photos.
+        progress: show a progress bar.
+
+    Raises:
+        DatasetError: if the map has a photo that is not in the database: nothing says whether it is right.
     """
     places = places if protocol is None else replace(places, protocol=protocol)
     if not len(place_map):

@@ -40,11 +40,20 @@ def verify_rankings(
     workers: int = 0,
     progress: bool = True,
 ) -> tuple[Ints, Floats]:
-    """Rankings (Q, K) and distances (Q, K) with the `first` results of each query ordered by `match_scores`.
+    """Rankings and distances with the first results of each query ordered by `match_scores`.
 
-    Local features are computed from the photos of the queries and of the results; as many as `keypoints` of a photo of
-    the database, packed as in a map. A photo that cannot be decoded has no evidence; a query that cannot be keeps its
-    order. Equal scores keep their order.
+    Local features are computed from the photos of the queries and of the results, packed as in a map. A photo that
+    cannot be decoded has no evidence; a query that cannot be keeps its order. Equal scores keep their order.
+
+    Args:
+        places: the dataset.
+        rankings: (Q, K) database rows, best first; -1: no result.
+        distances: (Q, K) between descriptors.
+        first: number of results of each query that are ordered.
+        keypoints: of a photo of the database, at most.
+        device: where local features are computed; default: the CPU.
+        workers: processes that decode photos.
+        progress: show progress bars.
     """
     on_it = str(device).startswith("cuda") or device in RUNTIME_DEVICES
     extractor = LocalFeatureExtractor(device if on_it else "cpu")

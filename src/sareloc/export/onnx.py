@@ -39,13 +39,20 @@ XFEAT_CHANNELS = [64, 65, 1]  # of its descriptors, logits of keypoints, reliabi
 def export_onnx(model: PlaceModel, path: str | Path, *, dim: int | None = None) -> None:
     """Write a model, with the normalisation of pixels, as one ONNX file (extra `onnx`).
 
-    Input `images`: uint8 (batch, 3, height, width), RGB, upright, from 64 px each way; the caller resizes images as the
-    metadata fields `resize` and `interpolation` say, antialiased. A transformer's file takes images of one size, the
-    model's (height, width). Output `descriptors`: float32 (batch, dim), unit rows. `dim`: the number of leading
-    coordinates to keep, as in `encode`; default: all. Metadata of the file: `model`, `fingerprint`, `dim`, `resize`
-    (see `Preprocess`: [height, width], a longest side, or null), `interpolation`, `least_side_px`, `spec` (the model's
-    spec as JSON) and `made_by`. Raises ArgumentError if the model cannot be reduced to `dim`, has a layer without an
-    ONNX operator, is a transformer without a (height, width), or exceeds the 2 GB of a protobuf message.
+    Input `images`: uint8 (batch, 3, height, width), RGB, upright, from 64 px each way; the caller resizes images as
+    the metadata fields `resize` and `interpolation` say, antialiased. A transformer's file takes images of one size,
+    the model's (height, width). Output `descriptors`: float32 (batch, dim), unit rows. Metadata of the file: `model`,
+    `fingerprint`, `dim`, `resize` (see `Preprocess`: [height, width], a longest side, or null), `interpolation`,
+    `least_side_px`, `spec` (the model's spec as JSON) and `made_by`.
+
+    Args:
+        model: the model.
+        path: of the file.
+        dim: the number of leading coordinates to keep, as in `encode`; default: all.
+
+    Raises:
+        ArgumentError: if the model cannot be reduced to `dim`, has a layer without an ONNX operator, is a transformer
+            without a (height, width), or exceeds the 2 GB of a protobuf message.
     """
     onnx = need("onnx", "onnx")
     wanted = model.dim if dim is None else dim

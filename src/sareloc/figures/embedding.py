@@ -34,10 +34,16 @@ THUMBNAIL = 0.075  # of the page's shorter side
 def project_tsne(
     descriptors: npt.ArrayLike, *, seed: int = 0, perplexity: float = PERPLEXITY, threads: int = 1
 ) -> Floats:
-    """t-SNE coordinates (N, 2) of descriptors (N, D), scaled to 0..1, deterministic for a seed.
+    """t-SNE coordinates (N, 2) of descriptors, scaled to 0..1, deterministic for a seed.
 
-    The perplexity, about the number of neighbours that count, is at most (N - 1) / 3. Raises ArgumentError if N is
-    below `MIN_PHOTOS`.
+    Args:
+        descriptors: (N, D).
+        seed: of t-SNE.
+        perplexity: about the number of neighbours that count; at most (N - 1) / 3.
+        threads: of the computation.
+
+    Raises:
+        ArgumentError: if N is below `MIN_PHOTOS`.
     """
     rows = require_finite(descriptors, "descriptors")
     if rows.ndim != 2 or len(rows) < MIN_PHOTOS:
@@ -57,9 +63,16 @@ def project_tsne(
 def place_labels(photos: PhotoSet, radius_m: float = 25.0, turn_deg: float = 45.0) -> Ints:
     """A place label (N,), from 0, for each photo: photos with equal labels show one place.
 
-    Labels follow the first place id where the dataset has ids. Otherwise photos are grouped greedily by position: each
-    photo without a label starts a place, and photos without a label within `radius_m` join it if their headings differ
-    by at most `turn_deg` (or are unknown). Raises ArgumentError if there are neither ids nor positions.
+    Labels follow the first place id where the dataset has ids. Otherwise photos are grouped greedily by position:
+    each photo without a label starts a place, and others without a label join it.
+
+    Args:
+        photos: with place ids or positions.
+        radius_m: photos within this distance join a place,
+        turn_deg: if their headings differ by at most this, or are unknown.
+
+    Raises:
+        ArgumentError: if there are neither ids nor positions.
     """
     if photos.place_ids is not None:
         numbers: dict[int, int] = {}
@@ -114,8 +127,11 @@ def draw_embedding(
 ) -> Figure:
     """Thumbnails at their points with the colour and number of their place; dots where a thumbnail would overlap.
 
-    `points` (N, 2) from `project_tsne`, `places` (N,) from `place_labels`; `size`: a thumbnail's side as a fraction of
-    the figure.
+    Args:
+        points: (N, 2) from `project_tsne`.
+        places: (N,) from `place_labels`.
+        images: a thumbnail of each photo; None: a dot.
+        size: a thumbnail's side as a fraction of the figure.
     """
     where, numbers = require_finite(points, "points"), np.asarray(places, dtype=np.int64)
     if not len(where) == len(numbers) == len(images):
@@ -155,10 +171,18 @@ def write_embedding_page(
     *,
     title: str = "Embedding of photos (t-SNE)",
 ) -> Path:
-    """Write a page of `points` (N, 2) from `project_tsne`, `places` (N,) from `place_labels`, thumbnails and names.
+    """Write a page of photos at their points.
 
     Wheel, pinch, buttons or + and - zoom; dragging or the arrow keys pan; hovering over a photo shows its name and
     highlights all photos of its place.
+
+    Args:
+        path: of the page.
+        points: (N, 2) from `project_tsne`.
+        places: (N,) from `place_labels`.
+        images: a thumbnail of each photo.
+        names: of the photos.
+        title: of the page.
     """
     where, numbers = require_finite(points, "points"), np.asarray(places, dtype=np.int64)
     if not len(where) == len(numbers) == len(images) == len(names):

@@ -16,7 +16,7 @@ from sareloc.arrays import Bools, Floats, Image, Ints
 from sareloc.datasets.places import PhotoSet, Places, find_positives
 from sareloc.encode import occlusion_map
 from sareloc.errors import ArgumentError, PhotoError, need
-from sareloc.evaluation import Ranked, apply_protocol, rank
+from sareloc.evaluation import Ranked, apply_protocol
 from sareloc.evaluation.metrics import right_results
 from sareloc.figures.curves import PrecisionRecallCurve
 from sareloc.figures.heatmap import overlay_heatmap
@@ -100,26 +100,8 @@ class QueryMatches:
         return rows[0]
 
 
-def find_query_matches(
-    model: PlaceModel,
-    places: Places,
-    *,
-    depth: int = 5,
-    store: Path | None = None,
-    batch: int = 8,
-    workers: int = 0,
-    progress: bool = True,
-) -> QueryMatches:
-    """Describe a dataset, search exactly (see `rank`), and keep the top `depth` matches of each query.
-
-    `store`: the folder of the descriptor cache, as for `evaluate`.
-    """
-    ranked = rank(model, places, n=depth, store=store, batch=batch, workers=workers, progress=progress)
-    return query_matches(ranked, depth)
-
-
 def query_matches(ranked: Ranked, depth: int = 5) -> QueryMatches:
-    """The top `depth` matches of each query (at most the n of the ranking), judged by the dataset's protocol."""
+    """The top `depth` matches of each query of a ranking (at most its n), judged by the dataset's protocol."""
     rankings, distances = apply_protocol(ranked.places, ranked.rankings, ranked.distances)
     return judge_rankings(ranked.places, rankings[:, :depth], distances[:, :depth])
 
@@ -139,10 +121,16 @@ def predicted_by_fixes(
     min_confidence: float = 0.0,
     database: Positions | None = None,
 ) -> PredictedPositions:
-    """The positions of fixes, one for each query; right: within `hit_radius_m` of the query's true position.
+    """The positions of fixes; left out are fixes without a position and photos that could not be decoded.
 
-    Fixes without a position, with a confidence below `min_confidence`, and photos that could not be decoded are left
-    out. Localize with `min_confidence=0`: a rejected fix has no position.
+    Localize with `min_confidence=0`: a rejected fix has no position.
+
+    Args:
+        fixes: one for each query.
+        queries: with their true positions.
+        hit_radius_m: a fix within this distance of the true position is right.
+        min_confidence: fixes below it are left out.
+        database: positions of the database photos, to be drawn too.
     """
     true, found, confidence = _compare(fixes, queries)
     rows = np.flatnonzero(confidence >= min_confidence)  # False for NaN
@@ -187,10 +175,16 @@ def _within(true: Floats, found: Floats, radius_m: float) -> Bools:
 def draw_matches(
     matches: QueryMatches, queries: Sequence[int], *, top: int = 4, heatmaps: Mapping[int, Image] | None = None
 ) -> Figure:
-    """A sheet with one row for each query (given by row number): the query, its heat map, its `top` first matches.
+    """A sheet with one row for each query: the query, its heat map, its first matches.
 
     Right matches have a solid green border and a tick, wrong ones a dashed red border and a cross, with the distance
-    in metres from the query where positions are known. `heatmaps`: images of `query_heatmap`, by query.
+    in metres from the query where positions are known.
+
+    Args:
+        matches: of a dataset, see `query_matches`.
+        queries: row numbers.
+        top: number of matches of each query.
+        heatmaps: images of `query_heatmap`, by query; default: none.
     """
     if not len(queries):
         raise ArgumentError("nothing to draw: no queries were chosen")

@@ -68,14 +68,29 @@ def write_report(
     command: str | None = None,
     progress: bool = True,
 ) -> Path:
-    """Write one self-contained HTML page (no network, no script) with a section for each argument; returns its path.
+    """Write one self-contained HTML page (no network, no script) with a section for each argument.
 
-    reports: by name; the headline shows the first. histories: epochs of training runs, by name. matches: the failures
-    (queries whose first match is wrong, smallest descriptor distance first, at most `failures`; with `model` a heat map
-    of each) and, unless `predicted` is given, the map of errors. inliers: of queries and their first matches among
-    `matches`, see `query_inliers`. predicted: predicted positions for that map, such as of fixes. confidence_curves:
-    precision and recall over confidence, with the operating point `at`. command: for the provenance section; default:
-    the command line of this process. Raises ArgumentError if there is nothing to report.
+    Args:
+        out: path of the page.
+        reports: by name; the headline shows the first.
+        histories: epochs of training runs, by name.
+        matches: for the failures (queries whose first match is wrong, smallest descriptor distance first) and, unless
+            `predicted` is given, the map of errors.
+        inliers: of queries and their first matches among `matches`, see `query_inliers`.
+        predicted: predicted positions for the map of errors, such as of fixes.
+        confidence_curves: precision and recall over confidence, by name.
+        at: the operating point of these curves.
+        model: for a heat map of each failure; default: none.
+        failures: number of failures shown.
+        title: of the page.
+        command: for the provenance section; default: the command line of this process.
+        progress: show a progress bar.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        ArgumentError: if there is nothing to report.
     """
     reports, histories = reports or {}, histories or {}
     if not (reports or histories or confidence_curves or matches or predicted):

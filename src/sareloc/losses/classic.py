@@ -19,6 +19,12 @@ def triplet(query: Tensor, positive: Tensor, negatives: Tensor, *, margin: float
     """Every negative should be farther than the positive by a margin, in squared distance (NetVLAD's loss).
 
     `sum_n max(0, m + d_p^2 - d_n^2)`, the paper's eq. 1. Negatives beyond the margin have no gradient.
+
+    Args:
+        query: (B, D).
+        positive: (B, D).
+        negatives: (B, N, D).
+        margin: m, of squared distances.
     """
     margin = _checked_margin(margin)
     query, positive, negatives = as_tuples(query, positive, negatives)
@@ -28,9 +34,15 @@ def triplet(query: Tensor, positive: Tensor, negatives: Tensor, *, margin: float
 
 
 def contrastive(query: Tensor, positive: Tensor, negatives: Tensor, *, margin: float = 0.7) -> Tensor:
-    """The positive should be at distance 0, every negative at least at the margin (a distance, not squared).
+    """The positive should be at distance 0, every negative at least at the margin.
 
     `d_p^2 / 2 + sum_n max(0, tau - d_n)^2 / 2`, the paper's eq. 2. Negatives beyond the margin have no gradient.
+
+    Args:
+        query: (B, D).
+        positive: (B, D).
+        negatives: (B, N, D).
+        margin: tau, a distance, not squared.
     """
     margin = _checked_margin(margin)
     query, positive, negatives = as_tuples(query, positive, negatives)
@@ -43,6 +55,11 @@ def n_pair(query: Tensor, positive: Tensor, negatives: Tensor) -> Tensor:
     """The positive's dot product with the query should exceed the negatives' (Sohn 2016, eq. 3).
 
     `log(1 + sum_n exp(q.n - q.p))`; on unit vectors this is Gaussian SARE-Joint with squared distances halved.
+
+    Args:
+        query: (B, D).
+        positive: (B, D).
+        negatives: (B, N, D).
     """
     query, positive, negatives = as_tuples(query, positive, negatives)
     gaps = (query[:, None] * (negatives - positive[:, None])).sum(dim=-1)  # (B, N)
@@ -52,7 +69,13 @@ def n_pair(query: Tensor, positive: Tensor, negatives: Tensor) -> Tensor:
 def angular(query: Tensor, positive: Tensor, negatives: Tensor, *, angle_deg: float = 45.0) -> Tensor:
     """The angle at the negative between query and positive should be small (Wang 2017, eq. 8).
 
-    `log(1 + sum_n exp(f_n))` with `f_n = 4 tan^2(angle) (q + p).n - 2 (1 + tan^2(angle)) q.p`; the angle in degrees.
+    `log(1 + sum_n exp(f_n))` with `f_n = 4 tan^2(angle) (q + p).n - 2 (1 + tan^2(angle)) q.p`.
+
+    Args:
+        query: (B, D).
+        positive: (B, D).
+        negatives: (B, N, D).
+        angle_deg: in degrees, above 0 and below 90.
     """
     if not (_is_number(angle_deg) and 0 < angle_deg < 90):
         raise ArgumentError(f"angle_deg must be between 0 and 90 degrees (the paper's is 45), found {angle_deg!r}")
@@ -66,8 +89,14 @@ def angular(query: Tensor, positive: Tensor, negatives: Tensor, *, angle_deg: fl
 def lifted(query: Tensor, positive: Tensor, negatives: Tensor, *, margin: float = 1.0) -> Tensor:
     """Negatives should be beyond a margin from query and positive (lifted structure, Oh Song 2016, eq. 4, smooth).
 
-    `max(0, J)^2 / 2` with `J = log(sum_n exp(m - d(q,n)) + sum_n exp(m - d(p,n))) + d(q,p)`. The paper states no m;
-    the authors' code has 1, and the first sum alone. Tuples with J < 0 have no gradient.
+    `max(0, J)^2 / 2` with `J = log(sum_n exp(m - d(q,n)) + sum_n exp(m - d(p,n))) + d(q,p)`. Tuples with J < 0 have
+    no gradient.
+
+    Args:
+        query: (B, D).
+        positive: (B, D).
+        negatives: (B, N, D).
+        margin: m; the paper states none; the authors' code has 1, and the first sum alone.
     """
     margin = _checked_margin(margin)
     query, positive, negatives = as_tuples(query, positive, negatives)
@@ -81,6 +110,11 @@ def ratio(query: Tensor, positive: Tensor, negatives: Tensor) -> Tensor:
     """The positive's share of a softmax over the two distances should be 0 (Hoffer 2015, the squared-error form).
 
     `sum_n 2 s_n^2` with `s_n = exp(d_p) / (exp(d_p) + exp(d_n))`.
+
+    Args:
+        query: (B, D).
+        positive: (B, D).
+        negatives: (B, N, D).
     """
     query, positive, negatives = as_tuples(query, positive, negatives)
     to_positive = distances(query, positive)[:, None]  # (B, 1)

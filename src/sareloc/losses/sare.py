@@ -34,8 +34,18 @@ def sare_ind(
 ) -> Tensor:
     """SARE-Ind: each negative competes with the positive separately.
 
-    Tuples (B, D), (B, D), (B, N, D) -> (B,): `sum_n -log c_n` with `c_n = k(d_p) / (k(d_p) + k(d_n))` (the paper's
-    eq. 3 and 4, summed over the tuple's negatives), which is `sum_n log(1 + exp(a_n - a_p))`.
+    `sum_n -log c_n` with `c_n = k(d_p) / (k(d_p) + k(d_n))` (the paper's eq. 3 and 4, summed over the tuple's
+    negatives), which is `sum_n log(1 + exp(a_n - a_p))`.
+
+    Args:
+        query: (B, D).
+        positive: (B, D).
+        negatives: (B, N, D).
+        kernel: of `LOG_AFFINITY`: gaussian, cauchy or exponential.
+        width: of the kernel; 1 is the paper's.
+
+    Returns:
+        (B,), one value per tuple.
     """
     return softplus(_affinity_differences(query, positive, negatives, kernel, width)).sum(dim=-1)
 
@@ -45,8 +55,18 @@ def sare_joint(
 ) -> Tensor:
     """SARE-Joint: all negatives compete with the positive at once.
 
-    Tuples (B, D), (B, D), (B, N, D) -> (B,): `-log c` with `c = k(d_p) / (k(d_p) + sum_n k(d_n))` (the paper's
-    section 6 and appendix A), which is `log(1 + sum_n exp(a_n - a_p))`.
+    `-log c` with `c = k(d_p) / (k(d_p) + sum_n k(d_n))` (the paper's section 6 and appendix A), which is
+    `log(1 + sum_n exp(a_n - a_p))`.
+
+    Args:
+        query: (B, D).
+        positive: (B, D).
+        negatives: (B, N, D).
+        kernel: of `LOG_AFFINITY`: gaussian, cauchy or exponential.
+        width: of the kernel; 1 is the paper's.
+
+    Returns:
+        (B,), one value per tuple.
     """
     return log1p_sum_exp(_affinity_differences(query, positive, negatives, kernel, width))
 

@@ -117,10 +117,13 @@ def save_checkpoint(
     storage: Storage = "float32",
     training: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a model to a path: a single file if it ends in .safetensors, else a folder.
+    """Write a model to a path; an existing checkpoint is replaced when the new one is complete.
 
-    storage: "float32" is lossless, "float16" halves the file, "int8" quarters it (see `pack_weights`). training: a
-    training record, any JSON object. An existing checkpoint is replaced when the new one is complete.
+    Args:
+        model: the model.
+        path: a single file if it ends in .safetensors, else a folder.
+        storage: "float32" is lossless, "float16" halves the file, "int8" quarters it (see `pack_weights`).
+        training: a training record, any JSON object; default: none.
     """
     path = Path(path)
     packed = pack_weights(model.state_dict(), storage)
@@ -254,17 +257,20 @@ def _check_tensors(path: Path, opened: Any, wanted: Mapping[str, Tensor]) -> Non
 def load_model(
     name_or_path: str | Path, device: torch.device | str | None = "cpu", precision: Precision = "auto"
 ) -> PlaceModel:
-    """A packaged model by its name ("default", "fast"), or a model by the path of its checkpoint or published file.
+    """A packaged model by its name, or a model by the path of its checkpoint or published file.
 
-    A published file is recognized by its content (see `load_published`); `sareloc model convert` makes a checkpoint of
-    it, which opens faster.
+    A published file is recognized by its content (see `load_published`); `sareloc model convert` makes a checkpoint
+    of it, which opens faster.
 
-    device: "cpu", "cuda", "cuda:N", "mps", or one of `RUNTIMES`, which describe faster on a CPU: "openvino",
-    "openvino-int8" (see `run_on`); None: the GPU if there is one, else the CPU. Raises ArgumentError if it is unknown
-    or not available on this machine.
+    Args:
+        name_or_path: "default", "fast", or a path.
+        device: "cpu", "cuda", "cuda:N", "mps", or one of `RUNTIMES`, which describe faster on a CPU: "openvino",
+            "openvino-int8" (see `run_on`); None: the GPU if there is one, else the CPU.
+        precision: the number format in which the model computes descriptors: "float32", "bfloat16", or "auto" (see
+            `number_format`).
 
-    precision: the number format in which the model computes descriptors: "float32", "bfloat16", or "auto" (see
-    `number_format`).
+    Raises:
+        ArgumentError: if the device is unknown or not available on this machine.
     """
     runtime = str(device) if str(device) in RUNTIMES else None
     found = find_device("cpu" if runtime else device)

@@ -35,8 +35,13 @@ def init_netvlad(
 ) -> None:
     """Set the centres and the soft assignment of the model's NetVLAD (or CRN) from images.
 
-    `images`: about `INIT_PHOTOS` random database photos; an iterator is enough. Does nothing, and reads no image, if
-    the aggregation has no centres.
+    Does nothing, and reads no image, if the aggregation has no centres.
+
+    Args:
+        model: changed in place.
+        images: about `INIT_PHOTOS` random database photos; an iterator is enough.
+        rng: of the choice of locations and of k-means.
+        locations: random locations of each image.
     """
     if isinstance(model.aggregation, NetVLAD):
         init_netvlad_layer(model.aggregation, sample_locations(model, images, rng, locations=locations), rng)
@@ -108,8 +113,12 @@ def off_the_shelf(
 ) -> PlaceModel:
     """EfficientNet-lite0 with ImageNet weights, NetVLAD and whitening fitted on these images (extra `lite`).
 
-    `images`: a few hundred database photos; for an evaluation, of another city than the evaluated one. `dim`: of
-    the descriptor, at most one less than there are images.
+    Args:
+        images: a few hundred database photos; for an evaluation, of another city than the evaluated one.
+        rng: of NetVLAD's initialization.
+        clusters: of NetVLAD.
+        dim: of the descriptor, at most one less than there are images.
+        size: see `Preprocess`.
     """
     model = make_model("efficientnet-lite0", clusters=clusters, size=size, name="lite0-netvlad-imagenet")
     load_backbone_weights(model.backbone, imagenet_weights())

@@ -280,10 +280,16 @@ def make_model(
 ) -> PlaceModel:
     """A model with random weights, in evaluation mode; default: the paper's VGG16 + NetVLAD.
 
-    `size`: (height, width), a longest side, or None for the photos' own size (see `Preprocess`). `cut`, `train_from`:
-    see `make_backbone`. `options`: the aggregation's, such as `clusters=64`; default of mixvpr's `height` and `width`:
-    those of the feature map at `size`, which must be square. `rng`: the source of random weights; default: torch's
-    generator.
+    Args:
+        backbone: one of `BACKBONES`.
+        aggregation: one of `AGGREGATIONS`.
+        size: (height, width), a longest side, or None for the photos' own size (see `Preprocess`).
+        cut: see `make_backbone`.
+        train_from: see `make_backbone`.
+        name: of the model; default: made of its parts.
+        rng: the source of random weights; default: torch's generator.
+        options: the aggregation's, such as `clusters=64`; default of mixvpr's `height` and `width`: those of the
+            feature map at `size`, which must be square.
     """
     base = make_backbone(backbone, cut=cut, train_from=train_from, rng=rng)
     pixels = Preprocess(base.pixel_mean, base.pixel_std, resize=size)

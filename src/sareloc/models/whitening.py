@@ -58,14 +58,23 @@ def fit_whitening(
     weights: Tensor | None = None,
     at_most: bool = False,
 ) -> Whitening:
-    """The whitening of these descriptors (n, D) to `dim` dimensions; deterministic.
+    """The whitening of these descriptors to `dim` dimensions; deterministic.
 
-    With U, lambda the eigenvectors and eigenvalues of the covariance (divided by n - 1, double precision), the rows of
-    the projection are `u_i / (lambda_i + 1e-9)^(power / 2)`: power 1 is full whitening, power 0 is PCA.
-    `weights` (n,), positive: weights of the descriptors in mean and covariance, up to a common factor; default: equal.
-    If D > n the eigenvectors come from the n x n Gram matrix instead of the D x D covariance, with the same result. The
-    sign of an eigenvector is arbitrary: its largest entry is made positive. Raises ArgumentError if the descriptors
-    span fewer than `dim` directions: n of them span at most n - 1. `at_most`: keep as many as they span instead.
+    With U, lambda the eigenvectors and eigenvalues of the covariance (divided by n - 1, double precision), the rows
+    of the projection are `u_i / (lambda_i + 1e-9)^(power / 2)`. If D > n the eigenvectors come from the n x n Gram
+    matrix instead of the D x D covariance, with the same result. The sign of an eigenvector is arbitrary: its largest
+    entry is made positive.
+
+    Args:
+        descriptors: (n, D).
+        dim: dimensions after whitening.
+        power: 1 is full whitening, 0 is PCA.
+        weights: (n,) positive weights of the descriptors in mean and covariance, up to a common factor; default:
+            equal.
+        at_most: keep as many dimensions as the descriptors span, if that is fewer.
+
+    Raises:
+        ArgumentError: if the descriptors span fewer than `dim` directions: n of them span at most n - 1.
     """
     x = torch.as_tensor(descriptors)
     if x.ndim != 2 or not x.is_floating_point():

@@ -380,9 +380,16 @@ def augment(
 ) -> Tensor:
     """Crop, rotate and relight each image with these strengths, and mirror half of the tuples.
 
-    `images` uint8 (B, 3, H, W) -> floats in [0, 1] of the same shape. `generator`: a CPU generator. `tuple_sizes`:
-    number of consecutive images of each tuple, with sum B; the images of a tuple are mirrored together, because a
-    mirrored street is another place. Default: none is mirrored.
+    Args:
+        images: uint8 (B, 3, H, W).
+        generator: a CPU generator.
+        crop: strength of crops and rotations, 0 to 1.
+        light: strength of changes of light, 0 to 1.
+        tuple_sizes: number of consecutive images of each tuple, with sum B; the images of a tuple are mirrored
+            together, because a mirrored street is another place. Default: none is mirrored.
+
+    Returns:
+        Floats in [0, 1] of the shape of `images`.
     """
     draws = torch.rand(len(images), 13, generator=generator)
     noise = torch.Generator(images.device).manual_seed(int(torch.randint(2**62, (), generator=generator)))

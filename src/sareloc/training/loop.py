@@ -47,14 +47,7 @@ from sareloc.training.optimizer import learning_rate, make_optimizer, optimizer_
 from sareloc.training.run_folder import EpochRecord, RunFolder, RunState, best_epoch, load_weights
 from sareloc.training.tasks import Step, Task, count_steps, make_task
 from sareloc.training.validation import mean_recall
-from sareloc.training.whitening import (
-    cut_whitening,
-    final_whitening,
-    kept_whitening,
-    trainable_whitening,
-    whitening_dim,
-    with_whitening,
-)
+from sareloc.training.whitening import WhiteningFit, cut_whitening, whitening_dim, with_whitening
 
 LOG_EVERY = 20  # steps between two readings of the loss: each reading waits for the GPU
 
@@ -101,14 +94,24 @@ def train(
     resume: bool = False,
     progress: bool = True,
 ) -> Run:
-    """Train `model` on `places` and keep the epoch with the best recall@5 on `validation` (without it: the last).
+    """Train a model and keep the epoch with the best recall@5 on the validation sets (without them: the last).
 
-    With several datasets, negatives of a tuple come from all of them, also from those without queries; recall is the
-    mean over the validation sets. The model is changed in place: at the end it has the weights of the best epoch, or
-    its own if no epoch is better. Its whitening is fitted to database photos (`config.dim`, `config.whitening`); with
-    too few of them a model that has a whitening keeps it. `out`: run folder, written after every epoch; `resume`:
-    continue the run in it, to the same numbers as an uninterrupted run. Under `torchrun` the processes share the work,
-    and the result is that of one process.
+    The model is changed in place: at the end it has the weights of the best epoch, or its own if no epoch is better.
+    Its whitening is fitted to database photos; with too few of them a model that has a whitening keeps it. Under
+    `torchrun` the processes share the work, and the result is that of one process.
+
+    Args:
+        model: the initial model.
+        places: one dataset or several; negatives of a tuple come from all of them, also from those without queries.
+        config: default: `TrainingConfig()`.
+        validation: one dataset or several; recall is the mean over them.
+        out: run folder, written after every epoch; default: none.
+        resume: continue the run in `out`, to the same numbers as an uninterrupted run.
+        progress: show progress bars and one line per epoch.
+
+    Raises:
+        ArgumentError: if `out` holds a run and `resume` is False, or a run of another model or config.
+        DatasetError: if no tuple can be mined.
     """
     config = config or TrainingConfig()
     device = local_device()
@@ -137,9 +140,10 @@ def train(
     validation_sets = open_datasets(model, _as_list(validation), config, dtype, device, progress=progress)
     _check(datasets, validation_sets)
     network = Network(model, datasets[0].inputs.stage, dtype)
-    kept = kept_whitening(start_whitening, datasets, dim, config, group)
+    fit = WhiteningFit(network, datasets, dim, config, group)
+    kept = fit.kept(start_whitening)
     if config.whitening != "after":
-        model.whitening = trainable_whitening(network, datasets, kept, dim, config, group)
+        model.whitening = fit.trainable(kept)
     epoch_whitening = model.whitening or kept
     task = make_task(network, datasets, config, group)
     parallel = data_parallel(task.network, group, compiled=config.compile)
@@ -178,7 +182,7 @@ def train(
     model.load_state_dict(best_weights)
     model.eval()
     best = best_epoch(history)
-    model.whitening = final_whitening(network, datasets, kept, dim, config, group)
+    model.whitening = fit.final(kept)
     if dim and not kept and config.whitening != "learned":  # fitted now: validate the best epoch with it
         best = validate(best, model.whitening)
     if start_whitening and (not best.epoch or best.recall_5 <= start.recall_5):
@@ -194,7 +198,17 @@ def train_epoch(
     epoch: int, task: Task, network: nn.Module, optimizer: torch.optim.Optimizer, config: TrainingConfig,
     group: ProcessGroup, *, progress: bool = False,
 ) -> EpochRecord:  # fmt: skip
-    """Train `network`, the task's network or its data-parallel form, for one epoch (from 0)."""
+    """Train for one epoch: mine block by block, then step by step.
+
+    Args:
+        epoch: from 0.
+        task: what the steps are made of.
+        network: the task's network, or its data-parallel form.
+        optimizer: of the network's trained parameters.
+        config: schedule of the learning rate, augmentation and seed.
+        group: this process among those that share the work.
+        progress: show a progress bar.
+    """
     lr = learning_rate(config, epoch)
     earlier = sum(count_steps(task, before) for before in range(epoch))
     order = np.random.default_rng((config.seed, epoch)).permutation(task.rows)
@@ -313,7 +327,17 @@ def start_model(
     seed: int,
     workers: int = 0,
 ) -> PlaceModel:
-    """A new model: published weights of the backbone, and NetVLAD's centres by k-means over photos of the databases."""
+    """A new model: published weights of the backbone, and NetVLAD's centres by k-means over photos of the databases.
+
+    Args:
+        databases: photos to choose from for NetVLAD's centres.
+        backbone: one of `BACKBONES`.
+        aggregation: one of `AGGREGATIONS`.
+        weights: published file of the backbone; None raises ArgumentError, which says what to give.
+        size: height and width of images.
+        seed: of the choice of photos and of k-means.
+        workers: processes that decode photos.
+    """
     if weights is None:
         raise ArgumentError(
             f"a new {backbone} model starts from published weights: give them with --weights (.pth or .safetensors of "

@@ -47,10 +47,15 @@ def find_neighbourhoods(
 ) -> Neighbourhoods:
     """Potential positives and near photos of every query, by the protocol of the dataset.
 
-    By position: positives at `positive_min_m` < d <= `positive_radius_m` (the lower bound excludes views of the query's
-    own panorama), negatives at d > `negative_radius_m`. With the protocol "time" (TokyoTM), if both photos have a time
-    stamp, a positive has another one than the query. With the protocol "place-id" a positive shares a place with the
-    query and a negative shares none; a photo that is both query and database photo is not its own positive.
+    With the protocol "time" (TokyoTM), if both photos have a time stamp, a positive has another one than the query.
+    With the protocol "place-id" a positive shares a place with the query and a negative shares none; a photo that is
+    both query and database photo is not its own positive.
+
+    Args:
+        places: the dataset.
+        positive_min_m: positives are farther than this, which excludes views of the query's own panorama.
+        positive_radius_m: positives are within this distance.
+        negative_radius_m: negatives are farther than this.
     """
     if places.protocol == "place-id":
         same_place = find_positives(places)
@@ -149,13 +154,23 @@ def mine(
 ) -> tuple[Tuples, Ints]:
     """Mine one tuple for each of these queries: matrix products and a top-k for many at a time, no loop over queries.
 
-    `queries` (T,): rows of trainable queries. `query_descriptors` (T, D) and `database_descriptors` (N, D): unit
-    vectors of the last refresh, on one device in any precision. Negatives come from `pool` random database photos that
-    are not near the query and from its R hardest of the last epoch (`memory`, (Q, R)); the nearest `negatives` are
-    taken. With `margin` (NetVLAD's triplet) only those with d_n^2 < d_p^2 + margin are taken, possibly none. A query's
-    pool depends on `seed` and the query alone, so it is the same on every device and for any number of processes. For a
-    large database only the pool is compared, so the cost does not grow with the database. Returns the tuples and the
-    new memory.
+    Negatives come from a pool of random database photos that are not near the query, and from its R hardest of the
+    last epoch. A query's pool depends on `seed` and the query alone, so it is the same on every device and for any
+    number of processes. For a large database only the pool is compared, so the cost does not grow with the database.
+
+    Args:
+        queries: (T,) rows of trainable queries.
+        query_descriptors: (T, D) unit vectors of the last refresh, in any precision.
+        database_descriptors: (N, D), on the same device.
+        neighbourhoods: of all queries.
+        memory: (Q, R) the hardest negatives of the last epoch; -1: none.
+        pool: number of random database photos.
+        negatives: number of negatives of a tuple, the nearest.
+        seed: of the pools.
+        margin: take only negatives with d_n^2 < d_p^2 + margin, possibly none (NetVLAD's triplet); default: all.
+
+    Returns:
+        The tuples, and the new memory.
     """
     if len(queries) != len(query_descriptors):
         raise ArgumentError(f"{len(queries)} queries, but {len(query_descriptors)} query descriptors")

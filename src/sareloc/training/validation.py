@@ -37,7 +37,10 @@ def mean_recall(
 def recall_of_descriptors(places: Places, descriptors: Tensor, ns: tuple[int, ...] = (1, 5, 10)) -> dict[int, float]:
     """Recall@N (shares of all queries) by the dataset's protocol.
 
-    `descriptors` (N, D): unit vectors of the database rows, then of the query rows, on any device in any precision.
+    Args:
+        places: the dataset.
+        descriptors: (N, D) unit vectors of the database rows, then of the query rows, on any device in any precision.
+        ns: the N of recall@N.
     """
     count = len(places.database)
     depth = min(count, PROTOCOLS[places.protocol].depth(places, max(ns)))

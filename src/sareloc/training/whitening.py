@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -41,70 +42,66 @@ def cut_whitening(whitening: Whitening | None, dim: int) -> Whitening | None:
     return Whitening(whitening.mean, whitening.projection.detach()[:dim].clone())
 
 
-def kept_whitening(
-    start: Whitening | None, datasets: Sequence[TrainingSet], dim: int, config: TrainingConfig, group: ProcessGroup
-) -> Whitening | None:
-    """The initial model's whitening if the database photos are too few to fit one of `dim` dimensions, else None."""
-    if start is None or len(choose_photos(datasets, config)) >= PHOTOS_PER_DIM * dim:
-        return None
-    if group.is_main:
-        tqdm.write(
-            f"too few database photos to fit a whitening of {dim} dimensions ({PHOTOS_PER_DIM} photos a dimension are "
-            f"needed): the initial model's, of {start.dim}, is kept"
-        )
-    return start
+@dataclass(frozen=True, eq=False)
+class WhiteningFit:
+    """Fits whitenings of `dim` dimensions to database photos of the datasets, `config.whitening_photos` at most."""
 
+    network: Network
+    datasets: Sequence[TrainingSet]
+    dim: int
+    config: TrainingConfig
+    group: ProcessGroup
 
-def trainable_whitening(
-    network: Network,
-    datasets: Sequence[TrainingSet],
-    kept: Whitening | None,
-    dim: int,
-    config: TrainingConfig,
-    group: ProcessGroup,
-) -> Whitening:
-    """The whitening that is trained with the other layers: `kept`, or one fitted to the initial model's descriptors."""
-    if kept:
-        raw = describe_database(network, datasets, choose_photos(datasets, config), config, group)
-        whitening = scale_to(kept, raw).to(network.device)
-    else:
-        whitening = fit_to_datasets(network, datasets, dim, config, group)
-    whitening.projection.requires_grad_(True)
-    return whitening
+    def kept(self, start: Whitening | None) -> Whitening | None:
+        """The initial model's whitening if the database photos are too few to fit one, else None."""
+        if start is None or len(self.rows()) >= PHOTOS_PER_DIM * self.dim:
+            return None
+        if self.group.is_main:
+            tqdm.write(
+                f"too few database photos to fit a whitening of {self.dim} dimensions ({PHOTOS_PER_DIM} photos a "
+                f"dimension are needed): the initial model's, of {start.dim}, is kept"
+            )
+        return start
 
+    def trainable(self, kept: Whitening | None) -> Whitening:
+        """The whitening that is trained with the other layers: `kept`, or one fitted to the initial descriptors."""
+        whitening = scale_to(kept, self.descriptors()).to(self.network.device) if kept else self.fit()
+        whitening.projection.requires_grad_(True)
+        return whitening
 
-def final_whitening(
-    network: Network,
-    datasets: Sequence[TrainingSet],
-    kept: Whitening | None,
-    dim: int,
-    config: TrainingConfig,
-    group: ProcessGroup,
-) -> Whitening | None:
-    """The whitening of the trained model: the trained one with its dimensions in order of variance, `kept`, or one
-    fitted to the trained model's descriptors; None if `dim` is 0."""
-    if config.whitening == "learned" or (config.whitening == "refitted" and kept):
-        assert network.model.whitening is not None
-        raw = describe_database(network, datasets, choose_photos(datasets, config), config, group)
-        return sort_by_variance(network.model.whitening, raw)
-    return kept or (fit_to_datasets(network, datasets, dim, config, group) if dim else None)
+    def final(self, kept: Whitening | None) -> Whitening | None:
+        """The whitening of the trained model: the trained one with its dimensions in order of variance, `kept`, or one
+        fitted to the trained model's descriptors; None if `dim` is 0."""
+        if self.config.whitening == "learned" or (self.config.whitening == "refitted" and kept):
+            assert self.network.model.whitening is not None
+            return sort_by_variance(self.network.model.whitening, self.descriptors())
+        return kept or (self.fit() if self.dim else None)
 
+    def fit(self) -> Whitening:
+        """A whitening to `dim` dimensions, or as many as the photos allow.
 
-def fit_to_datasets(
-    network: Network, datasets: Sequence[TrainingSet], dim: int, config: TrainingConfig, group: ProcessGroup
-) -> Whitening:
-    """Fit a whitening to random database photos: to `dim` dimensions, or as many as these photos allow.
+        Every dataset has the same total weight; otherwise the directions that vary in a large dataset would replace
+        those that separate the places of a small one.
+        """
+        raw = self.descriptors()
+        allowed = min(self.dim, len(raw) - 1, raw.shape[1])
+        if allowed < self.dim and self.group.is_main:
+            tqdm.write(f"{len(raw)} database photos allow {allowed} dimensions after whitening, not {self.dim}")
+        weights = equal_weights(self.datasets, self.rows())
+        fitted = fit_whitening(raw, allowed, power=self.config.whitening_power, weights=weights)
+        return scale_to(fitted, raw).to(self.network.device)
 
-    Every dataset has the same total weight; otherwise the directions that vary in a large dataset would replace those
-    that separate the places of a small one.
-    """
-    rows = choose_photos(datasets, config)
-    raw = describe_database(network, datasets, rows, config, group)
-    allowed = min(dim, len(raw) - 1, raw.shape[1])
-    if allowed < dim and group.is_main:
-        tqdm.write(f"{len(raw)} database photos allow {allowed} dimensions after whitening, not {dim}")
-    fitted = fit_whitening(raw, allowed, power=config.whitening_power, weights=equal_weights(datasets, rows))
-    return scale_to(fitted, raw).to(network.device)
+    def rows(self) -> Ints:
+        """Rows of random database photos of all datasets, in order."""
+        database = sum(len(dataset.places.database) for dataset in self.datasets)
+        count = min(database, self.config.whitening_photos)
+        return np.sort(np.random.default_rng(self.config.seed).choice(database, count, replace=False))
+
+    def descriptors(self) -> Tensor:
+        """(n, D) descriptors of these photos, before whitening, by the network as it is now."""
+        inputs, _ = join_inputs(self.datasets)
+        with with_whitening(self.network.model, None):
+            return compute_descriptors(self.network, inputs, self.config.batch, self.group, rows=self.rows()).float()
 
 
 def scale_to(whitening: Whitening, raw: Tensor) -> Whitening:
@@ -127,24 +124,8 @@ def with_whitening(model: PlaceModel, whitening: Whitening | None) -> Iterator[N
         model.whitening = own
 
 
-def choose_photos(datasets: Sequence[TrainingSet], config: TrainingConfig) -> Ints:
-    """Rows of `config.whitening_photos` random database photos of all datasets (at most all of them), in order."""
-    database = sum(len(dataset.places.database) for dataset in datasets)
-    count = min(database, config.whitening_photos)
-    return np.sort(np.random.default_rng(config.seed).choice(database, count, replace=False))
-
-
 def equal_weights(datasets: Sequence[TrainingSet], rows: Ints) -> Tensor:
     """Weights (n,) of these database rows of all datasets: those of each dataset sum to 1."""
     ends = np.cumsum([len(dataset.places.database) for dataset in datasets])
     dataset = np.searchsorted(ends, rows, side="right")
     return torch.from_numpy(1 / np.bincount(dataset, minlength=len(datasets))[dataset])
-
-
-def describe_database(
-    network: Network, datasets: Sequence[TrainingSet], rows: Ints, config: TrainingConfig, group: ProcessGroup
-) -> Tensor:
-    """(n, D) descriptors, before whitening, of these database rows of all datasets."""
-    inputs, _ = join_inputs(datasets)
-    with with_whitening(network.model, None):
-        return compute_descriptors(network, inputs, config.batch, group, rows=rows).float()

@@ -53,10 +53,17 @@ def make_aggregation(
     *,
     rng: torch.Generator | None = None,
 ) -> Aggregation:
-    """The aggregation of this name for feature maps with `channels` channels, with random weights drawn from `rng`.
+    """The aggregation of this name, with random weights.
 
-    Options are the arguments of its class, such as `clusters` (netvlad, crn, vlad, salad) or `out_dim` (cosplace,
-    megaloc). Raises ArgumentError, which lists the known ones, if one is unknown.
+    Args:
+        name: one of `AGGREGATIONS`.
+        channels: of the feature maps.
+        options: arguments of its class, such as `clusters` (netvlad, crn, vlad, salad) or `out_dim` (cosplace,
+            megaloc).
+        rng: the source of random weights; default: torch's generator.
+
+    Raises:
+        ArgumentError: if the name or an option is unknown; it lists the known ones.
     """
     kind = look_up(AGGREGATIONS, name, "aggregation")
     known = [k for k in inspect.signature(kind).parameters if k not in ("channels", "rng")]

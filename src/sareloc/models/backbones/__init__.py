@@ -67,14 +67,16 @@ def make_backbone(
 ) -> Backbone:
     """A backbone with random weights, in evaluation mode; load published ones with `load_backbone_weights`.
 
-    name: one of `BACKBONES`. `vgg16` is the paper's: cut at conv5_3 before its ReLU, trained from conv5_1 up.
-    train_from: the lowest part that is trained, "nothing" for none; default: conv5_1 (vgg16), conv5 (alexnet),
-        layer3 (ResNets), block8 (efficientnet-lite0), the fourth last block (DINOv2); the last part if the cut is
-        below it.
-    cut: the layer whose output is the feature map. vgg16: conv5_3. alexnet: conv5. ResNets: layer3 (default, stride
-        16), layer4 (stride 32). efficientnet-lite0: block10 (default, 112 channels, stride 16), block15 (320, stride
-        32), head (1280, stride 32). DINOv2 (stride 14): norm (default), or "blockN" or "blockN-value" (see `DINOv2`).
-    rng: the source of random weights; default: torch's generator.
+    Args:
+        name: one of `BACKBONES`. `vgg16` is the paper's: cut at conv5_3 before its ReLU, trained from conv5_1 up.
+        train_from: the lowest part that is trained, "nothing" for none; default: conv5_1 (vgg16), conv5 (alexnet),
+            layer3 (ResNets), block8 (efficientnet-lite0), the fourth last block (DINOv2); the last part if the cut is
+            below it.
+        cut: the layer whose output is the feature map. vgg16: conv5_3. alexnet: conv5. ResNets: layer3 (default,
+            stride 16), layer4 (stride 32). efficientnet-lite0: block10 (default, 112 channels, stride 16), block15
+            (320, stride 32), head (1280, stride 32). DINOv2 (stride 14): norm (default), or "blockN" or
+            "blockN-value" (see `DINOv2`).
+        rng: the source of random weights; default: torch's generator.
     """
     architecture = look_up(BACKBONES, name, "backbone")
     cut = look_up({c: c for c in architecture.cuts}, cut or architecture.cuts[0], f"cut of {name}")

@@ -77,10 +77,15 @@ def load_published(
 ) -> PlaceModel:
     """A published place recognition network as a model in evaluation mode, with the descriptors of the original.
 
-    kind: "matconvnet" (NetVLAD's own release, .mat) or one of `PUBLISHED`; default: recognized by the names of tensors.
-    "cosplace" is for EigenPlaces too. pca: OpenIBL's separate file of PCA parameters (.h5), if the weights have no
-    whitening of their own. centres: AnyLoc's VLAD centres (c_centers.pt) for the weights of DINOv2 at `path`.
-    Raises WeightsError if the file is of no known family, damaged, or has other tensors than its family.
+    Args:
+        path: the file of weights.
+        kind: "matconvnet" (NetVLAD's own release, .mat) or one of `PUBLISHED`; "cosplace" is for EigenPlaces too.
+            Default: recognized by the names of tensors.
+        pca: OpenIBL's separate file of PCA parameters (.h5), if the weights have no whitening of their own.
+        centres: AnyLoc's VLAD centres (c_centers.pt) for the weights of DINOv2 at `path`.
+
+    Raises:
+        WeightsError: if the file is of no known family, damaged, or has other tensors than its family.
     """
     known = {"matconvnet": None, **PUBLISHED}
     if kind is not None:
