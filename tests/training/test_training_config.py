@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from sareloc.errors import ArgumentError
+from sareloc.losses import LOSSES
 from sareloc.training import RECIPES, TrainingConfig, recipe
-from sareloc.training.config import LOSSES, option_docs
+from sareloc.training.config import option_docs
 from sareloc.training.learners import learning_rate, warmup
 
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from sareloc.cli import Device, Precision, print_notes
-from sareloc.datasets import load_dataset
-from sareloc.datasets.places import Protocol
+from sareloc.cli import print_notes
+from sareloc.cli.options import MIN_CONFIDENCE, Device, Json, Precision
 from sareloc.errors import ArgumentError
-from sareloc.evaluation import FixReport, Report, evaluate, evaluate_fixes
-from sareloc.localize import MIN_CONFIDENCE
-from sareloc.maps import PlaceMap, load_map_model
-from sareloc.models.checkpoint import load_model, packaged_for
-from sareloc.photos.collect import list_photos
+
+if TYPE_CHECKING:
+    from sareloc.evaluation import FixReport, Report
 
 
 def evaluate_command(
@@ -26,7 +23,7 @@ def evaluate_command(
     model: str | None = None,
     root: Path | None = None,
     split: str = "test",
-    protocol: Protocol | None = None,
+    protocol: Literal["radius", "panorama", "time", "place-id", "average-precision"] | None = None,
     dim: int | None = None,
     boxes: Literal["crop", "full"] = "crop",
     store: Path | None = None,
@@ -39,7 +36,7 @@ def evaluate_command(
     workers: int = 2,
     device: Device = None,
     precision: Precision = "auto",
-    as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
+    as_json: Json = False,
 ) -> None:
     """Describe the database and the queries of a dataset, search exactly, and judge by the dataset's protocol.
 
@@ -86,6 +83,12 @@ def evaluate_command(
     as_json
         Print one JSON object instead of a table.
     """
+    from sareloc.datasets import load_dataset
+    from sareloc.evaluation import evaluate, evaluate_fixes
+    from sareloc.maps import PlaceMap, load_map_model
+    from sareloc.models.checkpoint import load_model, packaged_for
+    from sareloc.photos.collect import list_photos
+
     if fixes and protocol is not None:
         raise ArgumentError(
             "fixes are judged by their distance from the truth, not by a protocol: leave --protocol out"

@@ -11,23 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from sareloc.cli import Device, Precision
-from sareloc.cli.track import Track
+from sareloc.cli.options import NO_TRACK, Device, Flag, Json, Precision, Track
 from sareloc.errors import ArgumentError
-from sareloc.maps import (
-    Box,
-    MapInfo,
-    add_local_features,
-    compact_map,
-    find_gone,
-    map_backend,
-    map_info,
-    open_store,
-    remove_photos,
-    verify_map,
-)
-from sareloc.photos import ViewOptions
-from sareloc.photos.finding import is_url
+
+if TYPE_CHECKING:
+    from sareloc.maps import MapInfo
+    from sareloc.photos import ViewOptions
 
 if TYPE_CHECKING:
     from sareloc.maps import BuildReport
@@ -39,7 +28,6 @@ NOTES = 100  # bad rows of a table are all listed, so that they can be corrected
 GONE = "photos no longer exist; they stay in the map until map sync"
 Map = Annotated[str, Parameter(name="map")]
 """The argument MAP of every command: a file, or a server address such as milvus://host:19530/city."""
-Json = Annotated[bool, Parameter(name="--json", negative=())]
 CUTTING = "360° photos"
 
 
@@ -58,6 +46,8 @@ class CutOptions:
 
     def options(self) -> ViewOptions:
         """The options for the library."""
+        from sareloc.photos import ViewOptions
+
         chosen = {"yaw_deg": self.view_yaw, "pitch_deg": self.view_pitch, "fov_deg": self.view_fov}
         given = {name: value for name, value in chosen.items() if value is not None}
         return ViewOptions(**given, untagged=self.panorama)  # type: ignore[arg-type]
@@ -69,7 +59,7 @@ def build(
     out: str,
     model: str | None = None,
     geotags: Path | None = None,
-    track: Track = None,
+    track: Track = NO_TRACK,
     dim: int | None = None,
     storage: Literal["float16", "float32", "int8"] = "float16",
     keypoints: int | None = None,
@@ -117,9 +107,11 @@ def build(
     as_json
         Print the result as one JSON object.
     """
+    from sareloc.photos.finding import is_url
+
     options: dict[str, Any] = {
         "geotags": geotags,
-        "track": track,
+        "track": track.options(),
         "dim": dim,
         "storage": storage,
         "keypoints": keypoints,
@@ -148,7 +140,7 @@ def add(
     *,
     model: str | None = None,
     geotags: Path | None = None,
-    track: Track = None,
+    track: Track = NO_TRACK,
     views: Annotated[CutOptions | None, Parameter(name="*")] = None,
     batch: int = 8,
     workers: int = 2,
@@ -179,7 +171,7 @@ def add(
     as_json
         Print the result as one JSON object.
     """
-    from sareloc.maps import load_map_model
+    from sareloc.maps import load_map_model, open_store
     from sareloc.maps.build import add_photos
 
     with open_store(map_path) as store:
@@ -189,7 +181,7 @@ def add(
         photos,
         map_path,
         geotags=geotags,
-        track=track,
+        track=track.options(),
         views=None if views is None else views.options(),
         batch=batch,
         workers=workers,
@@ -202,9 +194,9 @@ def sync(
     photos: Annotated[list[Path], Parameter(negative=())],
     *,
     geotags: Path | None = None,
-    track: Track = None,
-    dry_run: Annotated[bool, Parameter(negative=())] = False,
-    allow_empty: Annotated[bool, Parameter(negative=())] = False,
+    track: Track = NO_TRACK,
+    dry_run: Flag = False,
+    allow_empty: Flag = False,
     model: str | None = None,
     batch: int = 8,
     workers: int = 2,
@@ -247,7 +239,7 @@ def sync(
         photos,
         map_path,
         geotags=geotags,
-        track=track,
+        track=track.options(),
         batch=batch,
         workers=workers,
         device=device,
@@ -284,6 +276,8 @@ def upgrade(
     as_json
         Print the result as one JSON object.
     """
+    from sareloc.maps import add_local_features
+
     report = add_local_features(map_path, keypoints=keypoints, device=device, workers=workers)
     unreadable = [str(error) for error in report.unreadable]
     if as_json:
@@ -315,6 +309,8 @@ def remove(
     box
         South, west, north and east in degrees.
     """
+    from sareloc.maps import Box, remove_photos
+
     if not files and box is None:
         raise ArgumentError("nothing to remove: give file names, or --box SOUTH WEST NORTH EAST")
     removed = remove_photos(map_path, files=files or (), area=None if box is None else Box(*box))
@@ -335,6 +331,8 @@ def info(map_path: Map, *, as_json: Json = False) -> None:
     as_json
         Print the result as one JSON object.
     """
+    from sareloc.maps import map_info
+
     found = map_info(map_path)
     print(json.dumps(asdict(found)) if as_json else table(found))
 
@@ -349,6 +347,8 @@ def verify(map_path: Map) -> int:
     map_path
         The map: a file, or a server address such as milvus://host:19530/city.
     """
+    from sareloc.maps import find_gone, verify_map
+
     problems = verify_map(map_path)
     print("\n".join(_listed(problems)) if problems else f"{map_path}: no problems found")
     if not problems:
@@ -364,6 +364,8 @@ def compact(map_path: Map) -> None:
     map_path
         The map: a file, or a server address such as milvus://host:19530/city.
     """
+    from sareloc.maps import compact_map
+
     before, after = compact_map(map_path)
     print(f"{map_path}: {before / 1e6:,.1f} MB before, {after / 1e6:,.1f} MB after")
 
@@ -439,7 +441,7 @@ def _told_features(found: MapInfo) -> str:
 
 def _model_for(out: str, model: str | None, device: str | None, precision: Precision) -> PlaceModel:
     """The model to build a map with; default: that of the map if it exists, else one that suits the device."""
-    from sareloc.maps import load_map_model
+    from sareloc.maps import load_map_model, map_backend, open_store
     from sareloc.models.checkpoint import load_model, packaged_for
 
     if model is None and map_backend(out).exists(out):

@@ -13,11 +13,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from sareloc.cli import Device, Precision
+from sareloc.cli.options import DEFAULT_SEARCH, Device, Precision, SearchFlags
 from sareloc.errors import ArgumentError, need
-from sareloc.localize import Search
-from sareloc.serve import Limits, Serving, make_app
-from sareloc.serve.config import LOOPBACK, bracketed
+from sareloc.serve.config import Limits, Serving
 
 EVERYWHERE = ("0.0.0.0", "::")
 
@@ -30,7 +28,7 @@ def serve_command(
     port: int = 8000,
     serving: Annotated[Serving | None, Parameter(name="*")] = None,
     limits: Annotated[Limits | None, Parameter(name="*")] = None,
-    search: Annotated[Search | None, Parameter(name="*")] = None,
+    search: SearchFlags = DEFAULT_SEARCH,
     min_confidence: float = 0.5,
     batch: int = 8,
     device: Device = None,
@@ -58,6 +56,9 @@ def serve_command(
     access_log
         Log every request, including the positions in its parameters.
     """
+    from sareloc.serve import Limits, Serving, make_app
+    from sareloc.serve.config import LOOPBACK, bracketed
+
     for module in ("fastapi", "uvicorn", "python_multipart", "prometheus_client"):
         need(module, "serve")
     from sareloc.serve.server import bind, make_server
@@ -83,7 +84,7 @@ def serve_command(
         app = make_app(
             place_map,
             model,
-            search,
+            search.search(),
             serving=serving,
             limits=limits,
             min_confidence=min_confidence,

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sareloc.errors import need
-from sareloc.localize import MIN_CONFIDENCE, Localizer, Search
-from sareloc.models import PlaceModel, Precision
 from sareloc.serve.config import Limits, Serving
 
 if TYPE_CHECKING:
     import torch
     from fastapi import FastAPI
 
+    from sareloc.localize import Localizer, Search
+    from sareloc.models import PlaceModel, Precision
 
 __all__ = ["Limits", "Serving", "make_app"]
 
@@ -25,7 +25,7 @@ def make_app(
     *,
     serving: Serving | None = None,
     limits: Limits | None = None,
-    min_confidence: float = MIN_CONFIDENCE,
+    min_confidence: float = 0.5,
     device: torch.device | str | None = None,
     precision: Precision = "auto",
     batch: int = 8,
@@ -37,6 +37,7 @@ def make_app(
     """
     for module in ("fastapi", "python_multipart", "prometheus_client"):
         need(module, "serve")
+    from sareloc.localize import Localizer
     from sareloc.serve.app import build_app
     from sareloc.serve.live_map import LiveMap, open_live_map
 

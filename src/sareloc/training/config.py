@@ -21,8 +21,6 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from sareloc.errors import ArgumentError, look_up
-from sareloc.losses import LOSSES, loss_options
-from sareloc.models.preprocess import MIN_SIDE_PX, Precision
 
 GEO_CLASSIFICATION = "geo-classification"
 LOSS_OPTIONS = {"kernel": "kernel", "kernel_width": "width", "margin": "margin"}
@@ -104,7 +102,7 @@ class TrainingConfig:
     keep: Literal["auto", "features", "pixels", "nothing"] = "auto"
     """What is kept in memory: features of the frozen layers, decoded pixels, or nothing (photos are decoded when they
     are needed). auto: the first of these that fits."""
-    precision: Precision = "auto"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Number format of the convolutions; auto: that of the environment variable SARELOC_PRECISION if it is set, else
     bfloat16 where the device is fast in it."""
     compile: bool = False
@@ -159,6 +157,8 @@ class TrainingConfig:
         known = _options_of(self.loss)
         for name in LOSS_OPTIONS:
             if getattr(self, name) is not None and name not in known:
+                from sareloc.losses import LOSSES
+
                 having = ", ".join(loss for loss in LOSSES if name in _options_of(loss))
                 raise ArgumentError(f"the loss {self.loss} has no {name}: the losses that have one are {having}")
 
@@ -186,9 +186,9 @@ class TrainingConfig:
 
 LEAST = {
     "negatives": 1, "tuples_per_step": 1, "tuples_at_once": 1, "pool": 1, "refresh_every": 1, "halve_every": 1,
-    "batch": 1, "height": MIN_SIDE_PX, "width": MIN_SIDE_PX, "whitening_photos": 2,
+    "batch": 1, "height": 64, "width": 64, "whitening_photos": 2,
 }  # fmt: skip
-"""Smallest values of options for which 0 has no meaning; no number may be negative."""
+"""Smallest values of options for which 0 has no meaning, `MIN_SIDE_PX` of images; no number may be negative."""
 
 RECIPES: dict[str, dict[str, Any]] = {
     "sare-ind": {"loss": "sare-ind"},
@@ -331,5 +331,7 @@ def _wrapped(text: str) -> list[str]:
 
 def _options_of(loss: str) -> set[str]:
     """Which of LOSS_OPTIONS this loss has."""
+    from sareloc.losses import loss_options  # here, as it imports torch, which the help of sareloc train does not need
+
     own: Mapping[str, Any] = {} if loss == GEO_CLASSIFICATION else loss_options(loss)
     return {option for option, name in LOSS_OPTIONS.items() if name in own}
