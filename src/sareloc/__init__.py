@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sareloc.localize import open_localizer as open_localizer
     from sareloc.losses import SARE as SARE
     from sareloc.losses import make_loss as make_loss
+    from sareloc.maps import MapConfig as MapConfig
     from sareloc.maps import PlaceMap as PlaceMap
     from sareloc.maps.build import build_map as build_map
     from sareloc.models import PlaceModel as PlaceModel
@@ -35,6 +36,7 @@ __version__ = "0.1.0"
 _HOME = {
     "Fix": "sareloc.localize",
     "Localizer": "sareloc.localize",
+    "MapConfig": "sareloc.maps",
     "PlaceMap": "sareloc.maps",
     "PlaceModel": "sareloc.models",
     "Places": "sareloc.datasets.places",

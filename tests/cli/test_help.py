@@ -68,3 +68,18 @@ def test_the_options_of_commands_are_those_of_the_library() -> None:
     for light, record in ((SearchOptions, localize.Search), (TrackFlags, photos.TrackOptions)):
         assert {one.name: one.default for one in fields(light)} == {one.name: one.default for one in fields(record)}
     assert MIN_CONFIDENCE == localize.MIN_CONFIDENCE
+
+
+@pytest.mark.parametrize("command", ["map build", "map add", "map sync", "serve"])
+def test_help_fits_a_screen(command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    app([*command.split(), "--help"], result_action="return_value")
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 40
+
+
+def test_options_that_help_does_not_show_are_taken() -> None:
+    """Those of `MapConfig` are in the file of --config, and were options before."""
+    taken = {name for one in app["map"]["build"].assemble_argument_collection() for name in one.names}
+    assert {"--dim", "--storage", "--batch", "--precision", "--view-yaw", "--panorama", "--timezone"} <= taken

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from sareloc.config_files import option_docs
 from sareloc.errors import ArgumentError
 from sareloc.losses import LOSSES
 from sareloc.training import RECIPES, TrainingConfig, recipe
-from sareloc.training.config import option_docs
 from sareloc.training.learners import learning_rate, warmup
 
 
@@ -62,7 +62,7 @@ def test_a_config_is_checked_without_running_the_loss(monkeypatch: pytest.Monkey
 
 
 def test_every_option_is_documented() -> None:
-    docs = option_docs()
+    docs = option_docs(TrainingConfig)
     assert all(docs[name].endswith(".") for name in TrainingConfig.__dataclass_fields__)
 
 

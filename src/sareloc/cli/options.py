@@ -21,7 +21,7 @@ Json = Annotated[bool, Parameter(name="--json", negative=())]
 MIN_CONFIDENCE = 0.5
 """`sareloc.localize.MIN_CONFIDENCE`."""
 DEVICE_HELP = (
-    "Device of the model: cpu, cuda, cuda:N (GPU number N, from 0), mps (Apple), or a faster CPU runtime: openvino, "
+    "Device of the model: cpu, cuda, cuda:N (N from 0), mps (Apple), or a faster CPU runtime, openvino or "
     "openvino-int8 (extra openvino). Default: cuda if there is a GPU, else cpu."
 )
 Device = Annotated[str | None, Parameter(name="--device", help=DEVICE_HELP)]

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from sareloc.cli import print_notes
+from sareloc.config_files import toml_line
 from sareloc.errors import ArgumentError
 from sareloc.files import replacing
-from sareloc.training.config import LOSS_OPTIONS, TrainingConfig, toml_line
+from sareloc.training.config import LOSS_OPTIONS, TrainingConfig
 
 if TYPE_CHECKING:
     from sareloc.datasets import Places
