@@ -211,7 +211,7 @@ def test_frames_that_cannot_be_compared_are_an_error(
 
 def test_the_command_prints_the_report(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [town / "town", "--model", town / "model.safetensors", "--fixes", "--verify", "0", "--min-confidence", "0"]
-    run(*words, "--strangers", town / "strangers", "--json")
+    run(*words, "--out-of-map", town / "strangers", "--json")
     told = json.loads(capsys.readouterr().out)
     assert (told["queries"], told["strangers"], told["verify"]) == (PLACES, PLACES, 0)
     assert (told["correct"], told["answered"], told["strangers_rejected"]) == (100, 100, 0)
@@ -219,7 +219,7 @@ def test_the_command_prints_the_report(town: Path, capsys: pytest.CaptureFixture
     lines = {line[:22].strip(): line[22:] for line in capsys.readouterr().out.splitlines()}
     assert f"{2 * PLACES} photos in the map, {PLACES} queries, {PLACES} out-of-map photos" in lines["dataset"]
     assert lines["correct"].split()[:2] == ["100.00", "%"]
-    assert lines["strangers rejected"].split()[:2] == ["0.00", "%"]
+    assert lines["out-of-map rejected"].split()[:2] == ["0.00", "%"]
     assert "heading error" not in lines
     run(*words)
     alone = capsys.readouterr().out
@@ -230,7 +230,7 @@ def test_the_command_prints_the_report(town: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--strangers", "."], "--fixes"),
+        (["--out-of-map", "."], "--fixes"),
         (["--fixes", "--protocol", "radius"], "--protocol"),
         (["--fixes", "--map", "town.gpkg", "--dim", "8"], "leave dim and store out"),
     ],
@@ -248,4 +248,4 @@ def test_options_that_contradict_each_other_are_told(
 
 def test_a_folder_of_strangers_without_photos_is_told(town: Path, tmp_path: Path) -> None:
     with pytest.raises(PhotoError, match="holds no photos"):
-        run(town / "town", "--model", town / "model.safetensors", "--fixes", "--strangers", tmp_path)
+        run(town / "town", "--model", town / "model.safetensors", "--fixes", "--out-of-map", tmp_path)

@@ -261,7 +261,7 @@ def drive(
     split
         The split whose town is driven through.
     number
-        Another number is another route and another day in the same town.
+        Number of the route: other routes are on other days in the same town.
     seconds
         Length of the video.
     fps

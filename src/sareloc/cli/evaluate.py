@@ -30,7 +30,8 @@ def evaluate_command(
     verify: int | None = None,
     place_map: Annotated[Path | None, Parameter(name="--map", metavar="MAP")] = None,
     fixes: Annotated[bool, Parameter(negative=())] = False,
-    strangers: Annotated[list[Path] | None, Parameter(consume_multiple=True)] = None,
+    out_of_map: Annotated[list[Path] | None, Parameter(consume_multiple=True)] = None,
+    strangers: Annotated[list[Path] | None, Parameter(consume_multiple=True, show=False)] = None,
     min_confidence: float = MIN_CONFIDENCE,
     batch: int = 8,
     workers: int = 2,
@@ -71,7 +72,7 @@ def evaluate_command(
         --fixes it may hold other photos too.
     fixes
         Print a localization report instead of recall.
-    strangers
+    out_of_map
         With --fixes: out-of-map photos, or folders of them with their subfolders. None of them should be answered;
         their positions are not needed.
     min_confidence
@@ -93,7 +94,8 @@ def evaluate_command(
         raise ArgumentError(
             "fixes are judged by their distance from the truth, not by a protocol: leave --protocol out"
         )
-    if strangers and not fixes:
+    out_of_map = [*(out_of_map or ()), *(strangers or ())]  # --strangers: its name until version 0.1
+    if out_of_map and not fixes:
         raise ArgumentError("out-of-map photos are a part of the localization report: add --fixes")
     places = load_dataset(dataset, root, split)
     print_notes(places.notes)
@@ -104,7 +106,7 @@ def evaluate_command(
         loaded = load_map_model(searched.manifest, searched.path.name, model, device, precision)
     if fixes:
         judged = evaluate_fixes(
-            loaded, places, place_map=searched, strangers=list_photos(strangers) if strangers else (),
+            loaded, places, place_map=searched, strangers=list_photos(out_of_map) if out_of_map else (),
             min_confidence=min_confidence, verify=verify, dim=dim, store=store, batch=batch, workers=workers,
         )  # fmt: skip
         print(json.dumps(judged.to_json()) if as_json else fix_table(judged))
@@ -155,7 +157,7 @@ def fix_table(report: FixReport) -> str:
         ("error", report.median_error_m, "{:6.1f} m, median of the answers", None),
         ("90 % error", report.error_90_m, "{:6.1f} m at most for 90 % of the answers", None),
         ("heading error", report.median_heading_error_deg, f"{{:6.1f}} degrees, median of {report.headings}", None),
-        ("strangers rejected", report.strangers_rejected, "{:6.2f} % of the out-of-map photos", None),
+        ("out-of-map rejected", report.strangers_rejected, "{:6.2f} % of the out-of-map photos", None),
         ("ECE", report.calibration_error, "{:6.3f}, expected calibration error of all confidences", None),
     )
     lines = [
@@ -170,12 +172,8 @@ def fix_table(report: FixReport) -> str:
 
 
 def _failures(failures: Mapping[str, tuple[tuple[str, str], ...]]) -> list[tuple[str, str]]:
-    outcomes = {"database": "left out", "queries": "missed", "strangers": "left out"}
-    return [
-        (f"{role}: {outcomes[role]}", f"{photo}: {reason}")
-        for role, photos in failures.items()
-        for photo, reason in photos
-    ]
+    outcomes = {"database": "database: left out", "queries": "queries: missed", "strangers": "out-of-map: left out"}
+    return [(outcomes[role], f"{photo}: {reason}") for role, photos in failures.items() for photo, reason in photos]
 
 
 def _table(lines: Sequence[tuple[str, str]]) -> str:

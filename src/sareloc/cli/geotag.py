@@ -88,7 +88,7 @@ def geotag_command(
         Names of XMP sidecars: appended (photo.png.xmp: digiKam, darktable, Immich) or replaced (photo.xmp:
         Lightroom, which reads them beside raw files).
     min_confidence
-        Minimum confidence of the positions that are written; the best guess of each other photo is printed.
+        Minimum confidence of the positions that are written; those of the other photos are printed.
     retag
         Localize photos that already have a position, too.
     replace
@@ -103,7 +103,7 @@ def geotag_command(
         Number of processes that decode photos.
     """
     from sareloc.localize import open_localizer, read_photo_times
-    from sareloc.localize.formats import guess_sentence
+    from sareloc.localize.formats import low_confidence_sentence
     from sareloc.photos import ViewOptions, read_geotag
 
     targets = dict(copies(photos, out))
@@ -140,14 +140,14 @@ def geotag_command(
         written = _write_each([(photo, outputs[photo], fix) for photo, fix in sure], replace)
     else:
         written = _write_table([(photo, times[photo], fix) for photo, fix in sure], out, sidecar)
-    unsure = [guess_sentence(str(photo), fix) for photo, fix in found if not fix.found]
+    unsure = [low_confidence_sentence(str(photo), fix) for photo, fix in found if not fix.found]
     failed = len(sure) - written
     print(
         f"{written:,} of {len(asked):,} photos geotagged in {out}, {len(unsure):,} below confidence {min_confidence:g}"
         + (f", {failed:,} could not be written" if failed else "")
     )
     if unsure:
-        print("the best guess of each photo below the confidence, not written:", *unsure, sep="\n  ")
+        print("low-confidence positions, not written:", *unsure, sep="\n  ")
     return 0 if written and not failed else 1
 
 

@@ -92,7 +92,7 @@ def localize_command(
         position together; the heading is that of its middle.
     as_json
         Print one JSON object a line: photo, latlon, radius_m, confidence, heading_deg, matches; without a position also
-        reason, guess and guess_radius_m.
+        reason, and as guess and guess_radius_m the low-confidence position.
     as_geojson
         Print one GeoJSON FeatureCollection.
     as_csv

@@ -134,8 +134,10 @@ def lines(value: Any, indent: str = "") -> Iterator[str]:
             yield f"{indent}{name}:"
             yield from lines(item, indent + STEP)
         else:
-            lead = f"{indent}{name} " if name == "-" else f"{indent}{name}: "
-            yield from textwrap.wrap(_flat(item), WIDTH, initial_indent=lead, subsequent_indent=indent + STEP) or [lead]
+            start = f"{indent}{name} " if name == "-" else f"{indent}{name}: "
+            yield from textwrap.wrap(_flat(item), WIDTH, initial_indent=start, subsequent_indent=indent + STEP) or [
+                start
+            ]
 
 
 def _parts(item: Any) -> list[Any]:

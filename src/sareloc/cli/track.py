@@ -68,7 +68,7 @@ def track_command(
         from sareloc.figures import draw_track, save_figure
 
         save_figure(draw_track(report), figure)
-    print(json.dumps(_told(report, out if written else None)) if as_json else _table(report, tables.notes, out))
+    print(json.dumps(_to_json(report, out if written else None)) if as_json else _table(report, tables.notes, out))
     return 0 if written else 1
 
 
@@ -88,7 +88,7 @@ def _table(report: TrackReport, notes: Sequence[str], out: Path) -> str:
     return "\n".join(lines)
 
 
-def _told(report: TrackReport, out: Path | None) -> dict[str, Any]:
+def _to_json(report: TrackReport, out: Path | None) -> dict[str, Any]:
     return {
         "table": None if out is None else str(out),
         "clock_offset_s": report.clock_offset_s,
