@@ -70,6 +70,17 @@ def test_the_options_of_commands_are_those_of_the_library() -> None:
     assert MIN_CONFIDENCE == localize.MIN_CONFIDENCE
 
 
+@pytest.mark.parametrize("group", ["", "map", "data", "model", "figure"])
+def test_the_list_of_commands_says_what_each_does(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    within = app[group] if group else app
+    app([*group.split(), "--help"], result_action="return_value")
+    printed = folded(capsys.readouterr().out)
+    for name in within:
+        if not name.startswith("-"):
+            first = inspect.getdoc(within[name].default_command) if within[name].default_command else within[name].help
+            assert f"{name} {folded((first or '').split(chr(10) * 2)[0])[:20]}" in printed
+
+
 @pytest.mark.parametrize("command", ["map build", "map add", "map sync", "serve"])
 def test_help_fits_a_screen(command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")

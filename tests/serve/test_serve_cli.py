@@ -21,9 +21,10 @@ from tests.serve.running import DEADLINE_S
 import sareloc.serve.server
 from sareloc.cli.serve import is_loopback, serve_command
 from sareloc.errors import ArgumentError, MapError
+from sareloc.localize import Search
 from sareloc.maps import copy_map
 from sareloc.models import save_checkpoint
-from sareloc.serve import ServeConfig
+from sareloc.serve import Limits, ServeConfig, Serving, make_app
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +133,21 @@ def test_options_come_from_the_command_line_then_the_file_then_the_defaults(
         file.write_text(text)
         with pytest.raises(ArgumentError, match=reason):
             run(street_folder / "street.gpkg", "--model", checkpoint, "--config", file)
+
+
+def test_arguments_of_version_0_1_are_merged_into_the_config_with_a_warning(street_folder: Path) -> None:
+    with pytest.warns(DeprecationWarning, match="ServeConfig"):
+        app = make_app(
+            street_folder / "street.gpkg",
+            street_model(),
+            serving=Serving(token="t"),
+            limits=Limits(queue=99),
+            search=Search(verify=0),
+            batch=2,
+        )
+    assert app.state.service.serving == ServeConfig(token="t", queue=99, verify=0, batch=2)
+    with pytest.raises(TypeError, match="limit"):
+        make_app(street_folder / "street.gpkg", street_model(), limit=Limits())
 
 
 def test_binding_wider_without_a_token_warns(

@@ -10,6 +10,7 @@ import pytest
 from sareloc.config_files import option_docs
 from sareloc.errors import ArgumentError
 from sareloc.losses import LOSSES
+from sareloc.models.preprocess import MIN_SIDE_PX
 from sareloc.training import RECIPES, TrainingConfig, recipe
 from sareloc.training.learners import learning_rate, warmup
 
@@ -92,3 +93,9 @@ def test_learning_rate_halves_and_the_refresh_interval_doubles() -> None:
     assert [config.refresh_every << config.halvings(e) for e in (0, 5, 10)] == [1000, 2000, 4000]
     cosine = TrainingConfig(schedule="cosine", epochs=10)
     assert learning_rate(cosine, 5) == pytest.approx(0.0005)
+
+
+def test_the_least_size_is_that_of_the_models() -> None:
+    TrainingConfig(height=MIN_SIDE_PX, width=MIN_SIDE_PX)
+    with pytest.raises(ArgumentError, match="height"):
+        TrainingConfig(height=MIN_SIDE_PX - 1, width=MIN_SIDE_PX)

@@ -1,4 +1,4 @@
-"""The command line: a table of commands, each loaded when it is called.
+"""The command line: a table of commands.
 
 A command parses its arguments, calls one function of the library and prints; its docstring is its help. The modules of
 commands import numpy, torch and the library inside of functions only, so that help is printed at once.
@@ -9,12 +9,13 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NoReturn, TextIO
 
 from cyclopts import App, Parameter
 
 from sareloc import __version__
+from sareloc.cli import calibrate, data, evaluate, figure, geotag, localize, map, model, report, serve, track, train
 from sareloc.errors import explain
 
 app = App(
@@ -25,53 +26,53 @@ app = App(
 )
 
 maps = App(name="map", help="Build, update, check and calibrate maps of geotagged photos.")
-maps.command("sareloc.cli.map:build", name="build")
-maps.command("sareloc.cli.map:add", name="add")
-maps.command("sareloc.cli.map:sync", name="sync")
-maps.command("sareloc.cli.map:upgrade", name="upgrade")
-maps.command("sareloc.cli.map:remove", name="remove")
-maps.command("sareloc.cli.map:info", name="info")
-maps.command("sareloc.cli.map:verify", name="verify")
-maps.command("sareloc.cli.map:compact", name="compact")
-maps.command("sareloc.cli.map:copy", name="copy")
-maps.command("sareloc.cli.calibrate:calibrate_command", name="calibrate")
+maps.command(map.build, name="build")
+maps.command(map.add, name="add")
+maps.command(map.sync, name="sync")
+maps.command(map.upgrade, name="upgrade")
+maps.command(map.remove, name="remove")
+maps.command(map.info, name="info")
+maps.command(map.verify, name="verify")
+maps.command(map.compact, name="compact")
+maps.command(map.copy, name="copy")
+maps.command(calibrate.calibrate_command, name="calibrate")
 app.command(maps)
-app.command("sareloc.cli.localize:localize_command", name="localize")
-app.command("sareloc.cli.serve:serve_command", name="serve")
-app.command("sareloc.cli.geotag:geotag_command", name="geotag")
+app.command(localize.localize_command, name="localize")
+app.command(serve.serve_command, name="serve")
+app.command(geotag.geotag_command, name="geotag")
 
 datasets = App(
     name="data",
     help="Check a dataset, geotag photos by a track, draw a synthetic city, or cut a 360° photo into views.",
 )
-datasets.command("sareloc.cli.data:check", name="check")
-datasets.command("sareloc.cli.track:track_command", name="track")
-datasets.command("sareloc.cli.data:draw", name="draw")
-datasets.command("sareloc.cli.data:views", name="views")
-datasets.command("sareloc.cli.data:drive", name="draw-drive")
+datasets.command(data.check, name="check")
+datasets.command(track.track_command, name="track")
+datasets.command(data.draw, name="draw")
+datasets.command(data.views, name="views")
+datasets.command(data.drive, name="draw-drive")
 app.command(datasets)
 models = App(name="model", help="List the packaged models, describe a model, or convert a published one.")
-models.command("sareloc.cli.model:list_models", name="list")
-models.command("sareloc.cli.model:model_info", name="info")
-models.command("sareloc.cli.model:convert", name="convert")
+models.command(model.list_models, name="list")
+models.command(model.model_info, name="info")
+models.command(model.convert, name="convert")
 app.command(models)
-app.command("sareloc.cli.train:train_command", name="train")
-app.command("sareloc.cli.evaluate:evaluate_command", name="evaluate")
-app.command("sareloc.cli.model:export_command", name="export")
+app.command(train.train_command, name="train")
+app.command(evaluate.evaluate_command, name="evaluate")
+app.command(model.export_command, name="export")
 
 figures = App(name="figure", help="Draw the paper's figures, and figures of models and datasets, as PNG, SVG or PDF.")
-figures.command("sareloc.cli.figure:gradients", name="gradients")
-figures.command("sareloc.cli.figure:gradient_decay", name="gradient-decay")
-figures.command("sareloc.cli.figure:recall", name="recall")
-figures.command("sareloc.cli.figure:precision_recall", name="precision-recall")
-figures.command("sareloc.cli.figure:confidence", name="confidence")
-figures.command("sareloc.cli.figure:heatmap", name="heatmap")
-figures.command("sareloc.cli.figure:embedding", name="embedding")
-figures.command("sareloc.cli.figure:matches", name="matches")
-figures.command("sareloc.cli.figure:map_figure", name="map")
-figures.command("sareloc.cli.figure:training", name="training")
+figures.command(figure.gradients, name="gradients")
+figures.command(figure.gradient_decay, name="gradient-decay")
+figures.command(figure.recall, name="recall")
+figures.command(figure.precision_recall, name="precision-recall")
+figures.command(figure.confidence, name="confidence")
+figures.command(figure.heatmap, name="heatmap")
+figures.command(figure.embedding, name="embedding")
+figures.command(figure.matches, name="matches")
+figures.command(figure.map_figure, name="map")
+figures.command(figure.training, name="training")
 app.command(figures)
-app.command("sareloc.cli.report:report_command", name="report")
+app.command(report.report_command, name="report")
 
 
 def limit_spinning() -> None:
@@ -109,12 +110,6 @@ def main(words: Sequence[str] | None = None) -> None:
         if (sentence := explain(error)) is None:
             raise
         _end(sentence, 1)
-
-
-def print_notes(notes: Iterable[str]) -> None:
-    """Print notes on the input to standard error."""
-    for note in notes:
-        print(f"sareloc: {note}", file=sys.stderr)
 
 
 def _end(sentence: str, status: int) -> NoReturn:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from sareloc.cli import print_notes
 from sareloc.cli.options import DEFAULT_SEARCH, Device, Json, Precision, SearchFlags
+from sareloc.cli.printing import print_notes
 
 if TYPE_CHECKING:
     from sareloc.localize.calibrate import CalibrationReport

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from sareloc.cli import print_notes
 from sareloc.cli.options import MIN_CONFIDENCE, Device, Json, Precision
+from sareloc.cli.printing import print_notes
 from sareloc.errors import ArgumentError
 
 if TYPE_CHECKING:

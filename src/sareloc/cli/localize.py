@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from sareloc.cli import print_notes
-from sareloc.cli.fixes import localize_files, report_unreadable
 from sareloc.cli.options import DEFAULT_SEARCH, Device, Flag, Precision, SearchFlags
+from sareloc.cli.printing import localize_files, print_notes, report_unreadable
 from sareloc.errors import ArgumentError, PhotoError
 
 if TYPE_CHECKING:

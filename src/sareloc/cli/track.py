@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from sareloc.cli import print_notes
 from sareloc.cli.options import NO_TRACK, Flag, Json, Track
+from sareloc.cli.printing import print_notes
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.files import replacing
 

@@ -101,7 +101,7 @@ class Fix:
 
     Of positions with a confidence of 0.5 or more; photos of places that the map does not show are not counted."""
     confidence: float
-    """The probability that the position, or the low-confidence position where none is given, is within 25 m of the truth."""
+    """The probability that the position, or `guess` where none is given, is within 25 m of the truth."""
     matches: tuple[Match, ...]
     """The most probable first: by distance, or by distance and inliers if they were verified."""
     reason: str | None = None

@@ -1,4 +1,4 @@
-"""What `sareloc localize` and `sareloc geotag` share: fixes with a progress bar, errors and notes on standard error."""
+"""What several commands print: notes, and fixes with a progress bar and errors on standard error."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ from sareloc.errors import PhotoError
 if TYPE_CHECKING:
     from sareloc.geo import Area
     from sareloc.localize import Fix, Localizer
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """Print notes on the input to standard error."""
+    for note in notes:
+        print(f"sareloc: {note}", file=sys.stderr)
 
 
 def localize_files(
