@@ -56,6 +56,7 @@ from tests.maps.small_town import geotag_of, tiny_model, write_town
 from sareloc.errors import SarelocError
 from sareloc.index import sharded as approximate
 from sareloc.maps import (
+    MapConfig,
     MapManifest,
     PlaceMap,
     build_map,
@@ -234,8 +235,8 @@ def killed_builds(folder: Path, kills: int, seed: int) -> Iterator[tuple[str, st
     write_town(photos, enough_photos(kills))
     for number, row in enumerate(kill_builds(photos, out, kills, seed)):
         yield f"kill {number}", "lost rows" if row["held"] < row["acknowledged"] else "nothing lost"
-    build_map(tiny_model(), photos, out, batch=4, progress=False)
-    build_map(tiny_model(), photos, folder / "straight" / "town.gpkg", batch=4, progress=False)
+    build_map(photos, out, tiny_model(), config=MapConfig(batch=4, progress=False))
+    build_map(photos, folder / "straight" / "town.gpkg", tiny_model(), config=MapConfig(batch=4, progress=False))
     same = rows_of(out).keys() == rows_of(folder / "straight" / "town.gpkg").keys() and not verify_map(out)
     yield "completed", "nothing lost" if same else "lost rows"
 

@@ -10,8 +10,7 @@ Source (read with `ast`, nothing is imported):
 
 - lines: of all .py files; functions: methods and nested functions too, `def` line to last line.
 - importer: a module with an import statement for another, anywhere in its code. `from package import name` counts for
-  the submodule `name` if there is one, else for the package. A command that the command line loads by a string
-  ("sareloc.cli.map:build") has no importer.
+  the submodule `name` if there is one, else for the package.
 - twice: file names (except `__init__`) in more than one package; public classes and functions at module level that more
   than one module defines.
 

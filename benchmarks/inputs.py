@@ -36,7 +36,7 @@ from sareloc.evaluation.metrics import percent_interval
 from sareloc.geo import distance_m
 from sareloc.loading import read_images
 from sareloc.localize import Fix, Localizer, walk_clock_offset
-from sareloc.maps import PlaceMap, build_map
+from sareloc.maps import MapConfig, PlaceMap, build_map
 from sareloc.models import PlaceModel, load_model
 from sareloc.photos import (
     Address,
@@ -95,9 +95,11 @@ def draw_video(args: argparse.Namespace, number: int, weather: str) -> tuple[Pat
     return folder, drive
 
 
-def map_of(args: argparse.Namespace, model: PlaceModel, photos: Path, name: str, **options: Any) -> PlaceMap:
+def map_of(
+    args: argparse.Namespace, model: PlaceModel, photos: Path, name: str, track: Any = None, **options: Any
+) -> PlaceMap:
     path = args.work / f"{name}.gpkg"
-    report = build_map(model, photos, path, workers=args.workers, **options)
+    report = build_map(photos, path, model, track=track, config=MapConfig(workers=args.workers, **options))
     print(f"{name}: {report.added} added, {report.already} already, {report.seconds:.0f} s", flush=True)
     return PlaceMap(path)
 

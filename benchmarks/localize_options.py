@@ -123,7 +123,7 @@ def main() -> None:
     draw_places(args.work, args.seed, args.town, splits=("test",), photo_size=args.photo, progress=True)
     model = make_model(args, args.work)
     path = args.work / f"town-{model.fingerprint()}.gpkg"
-    build_map(model, args.work / "images" / "test" / "database", path)
+    build_map(args.work / "images" / "test" / "database", path, model)
     photos = find_photos(args.work / "images" / "test" / "queries")
     photos = [photos[i] for i in np.random.default_rng(0).permutation(len(photos))[: args.queries]]
     truth = np.array([tag.latlon for tag in map(read_geotag, photos) if tag is not None])

@@ -34,7 +34,7 @@ from benchmarks.drawn_descriptors import WHITE, Walk, draw
 from benchmarks.measuring import about, memory_mb
 from PIL import Image
 
-from sareloc.maps import Circle, MapManifest, MapPhoto, PlaceMap, build_map, create_map_file, open_map_file
+from sareloc.maps import Circle, MapConfig, MapManifest, MapPhoto, PlaceMap, build_map, create_map_file, open_map_file
 from sareloc.maps.maintain import index_cache
 from sareloc.models import make_model
 from sareloc.photos import Geotag, exif_bytes
@@ -126,8 +126,8 @@ def build(folder: Path, photos: int = 500) -> dict[str, Any]:
         exif = exif_bytes(Geotag((48.0 + number * 1e-4, 2.0)))
         Image.fromarray(pixels).save(folder / f"{number:05d}.jpg", exif=exif)
     model = make_model("alexnet", "avg", size=(64, 64), rng=torch.Generator().manual_seed(0))
-    report = build_map(model, folder, folder / "city.gpkg", batch=32, workers=2, progress=False)
-    again = build_map(model, folder, folder / "city.gpkg", batch=32, workers=2, progress=False)
+    report = build_map(folder, folder / "city.gpkg", model, config=MapConfig(batch=32, workers=2, progress=False))
+    again = build_map(folder, folder / "city.gpkg", model, config=MapConfig(batch=32, workers=2, progress=False))
     assert (report.added, again.already) == (photos, photos)
     return {
         "photos": photos,

@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from sareloc.maps import build_map
+from sareloc.maps import MapConfig, build_map
 from sareloc.models import make_model, save_checkpoint
 from sareloc.photos import Geotag, exif_bytes
 
@@ -58,7 +58,7 @@ def make_town(folder: Path, photos: int) -> list[bytes]:
     for number in range(photos):
         tag = exif_bytes(Geotag((48.0 + number * 1e-3, 2.0)))
         photo(number, 0).save(folder / "photos" / f"{number:04d}.jpg", quality=90, exif=tag)
-    build_map(model, folder / "photos", folder / "town.gpkg", progress=False)
+    build_map(folder / "photos", folder / "town.gpkg", model, config=MapConfig(progress=False))
     save_checkpoint(model, folder / "model.safetensors")
     asked = []
     for number in range(64):

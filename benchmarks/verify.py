@@ -37,7 +37,7 @@ from sareloc.evaluation.metrics import percent_interval
 from sareloc.geo import wgs84_from_ecef, wgs84_from_enu
 from sareloc.geometry import pack_features, unpack_features
 from sareloc.localize import Fix, Localizer, Search
-from sareloc.maps import PlaceMap, build_map
+from sareloc.maps import MapConfig, PlaceMap, build_map
 from sareloc.maps.store import open_store
 from sareloc.models import PlaceModel, load_model
 from sareloc.photos import ReadImage, read_geotag
@@ -94,7 +94,7 @@ def build(model: PlaceModel, places: Places, path: Path, workers: int) -> PlaceM
             for photo, latlon, heading in zip(photos, latlon_of(places.database), headings, strict=True)
         )
     start = time.monotonic()
-    report = build_map(model, photos, path, geotags=table, workers=workers, progress=False)
+    report = build_map(photos, path, model, geotags=table, config=MapConfig(workers=workers, progress=False))
     print(f"{path.name}: {report.added} photos in {time.monotonic() - start:.0f} s", flush=True)
     return PlaceMap(path)
 

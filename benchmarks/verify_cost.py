@@ -58,7 +58,7 @@ from sareloc.geometry import (
 from sareloc.geometry.local_features import KEYPOINT_BYTES
 from sareloc.localize import Localizer, Search
 from sareloc.localize.verify import VERIFIED, Verified, find_pose
-from sareloc.maps import MapManifest, PlaceMap, add_local_features, build_map, create_map_file, open_map_file
+from sareloc.maps import MapConfig, MapManifest, PlaceMap, add_local_features, build_map, create_map_file, open_map_file
 from sareloc.models import load_model
 from sareloc.photos import decode, read_image
 
@@ -263,7 +263,7 @@ def measure_query(args: argparse.Namespace) -> dict[str, Any]:
         town = load_dataset(city, split="test")
         model, path = load_model("fast", device="cpu"), Path(folder) / "city.gpkg"
         photos = [town.database.path(row) for row in range(len(town.database))]
-        build_map(model, photos, path, keypoints=0, progress=False)
+        build_map(photos, path, model, config=MapConfig(keypoints=0, progress=False))
         before = path.stat().st_size
         added = add_local_features(path, keypoints=KEYPOINTS, device="cpu", progress=False)
         place_map = PlaceMap(path)
@@ -342,7 +342,12 @@ def measure_batches(args: argparse.Namespace) -> dict[str, Any]:
         city, path = Path(folder) / "city", Path(folder) / "city.gpkg"
         draw_places(city, 0, "small", splits=("test",), photo_size=PHOTO, device=device)
         model, town = load_model("fast", device=device), load_dataset(city, split="test")
-        build_map(model, [town.database.path(row) for row in range(len(town.database))], path, progress=False)
+        build_map(
+            [town.database.path(row) for row in range(len(town.database))],
+            path,
+            model,
+            config=MapConfig(progress=False),
+        )
         place_map = PlaceMap(path)
         plain, verified = (Localizer(model, place_map, Search(verify=verify)) for verify in (0, VERIFIED))
         photos = [town.queries.path(row) for row in range(min(args.batch, len(town.queries)))]

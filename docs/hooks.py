@@ -12,7 +12,7 @@ import re
 from types import ModuleType
 from typing import Any
 
-COMMANDS, OPTIONS, ROOT = "[commands]", "[training options]", "[names of sareloc]"
+COMMANDS, ROOT = "[commands]", "[names of sareloc]"
 WORD = re.compile(r"<code>(-?-?[^<\s-][^<\s]{0,23}|--[^<]{1,22})</code>")
 """Short inline code, such as an option with its value."""
 PUBLIC = re.compile(r"^\[public names of ([\w.]+)\]$", re.MULTILINE)
@@ -31,8 +31,8 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     """Fill in a reference page; other pages stay as they are."""
     if COMMANDS in markdown:
         markdown = markdown.replace(COMMANDS, commands())
-    if OPTIONS in markdown:
-        markdown = markdown.replace(OPTIONS, training_options())
+    for stage, text in option_files().items():
+        markdown = markdown.replace(f"[{stage} options]", f"```toml\n{text}```")
     if ROOT in markdown:
         markdown = markdown.replace(ROOT, root_names())
     return PUBLIC.sub(lambda found: entries(importlib.import_module(found[1])), markdown)
@@ -52,11 +52,13 @@ def commands() -> str:
     return first + rest
 
 
-def training_options() -> str:
-    """Every option of training with its default and meaning, as TOML."""
+def option_files() -> dict[str, str]:
+    """Every option of each stage with its default and meaning, as TOML."""
+    from sareloc.maps.config import map_config_text
+    from sareloc.serve.config import serve_config_text
     from sareloc.training.config import TrainingConfig, config_text
 
-    return f"```toml\n{config_text(TrainingConfig())}```"
+    return {"training": config_text(TrainingConfig()), "map": map_config_text(), "service": serve_config_text()}
 
 
 def root_names() -> str:

@@ -43,7 +43,7 @@ def main(folder: Path) -> None:
 
     path = folder / "town.gpkg"
     path.unlink(missing_ok=True)  # a map works only with the model it was built with
-    built = build_map(model, folder / "images" / "test" / "database", path)
+    built = build_map(folder / "images" / "test" / "database", path, model)
     say(f"mapped {built.added} photos into {path}")
 
     photos = find_photos(folder / "images" / "test" / "queries")

@@ -139,7 +139,7 @@ def fixes_of(
 ) -> tuple[dict[str, figures.PrecisionRecallCurve], figures.PredictedPositions]:
     """Confidence curves of the fixes in the model's map, without and with verification, and the last predictions."""
     path = work / f"{model.fingerprint()}.gpkg"
-    build_map(model, work / "city" / "images" / town.split / "database", path)
+    build_map(work / "city" / "images" / town.split / "database", path, model)
     queries = [town.queries.path(row) for row in range(len(town.queries))]
     curves = {}
     for called, search in ((name, Search(verify=0)), (f"{name}, verified", Search(verify=VERIFY)))[:searches]:

@@ -18,6 +18,7 @@ import numpy as np
 from sareloc import build_map, load_model, open_localizer
 from sareloc.city import CityPlaces, city_places, draw_pixels, geotags
 from sareloc.localize import Fix
+from sareloc.maps import MapConfig
 from sareloc.photos import ImageRecord
 
 SIZE = (240, 320)
@@ -30,7 +31,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=10)
     args = parser.parse_args()
     town, model = city_places(seed=0), load_model("fast")
-    report = build_map(model, mapping_run(town, args.frames), args.out, progress=False)
+    report = build_map(mapping_run(town, args.frames), args.out, model, config=MapConfig(progress=False))
     print(f"{args.out}: {report.added} frames in {report.seconds:.1f} s")
 
     localizer = open_localizer(args.out, model)

@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--fixes", required=True, help="topic of the positions (sensor_msgs/NavSatFix)")
     parser.add_argument("--every", type=int, default=1, help="use every n-th image")
     args = parser.parse_args()
-    report = build_map(load_model("fast"), read_bag(args.bag, args.images, args.fixes, every=args.every), args.out)
+    report = build_map(read_bag(args.bag, args.images, args.fixes, every=args.every), args.out, load_model("fast"))
     print(f"{args.out}: {report.added} images added, {len(report.untagged)} without a position")
 
 

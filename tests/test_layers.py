@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src" / "sareloc"
 # Bottom to top; a module may import from its own package and from the layers before it.
 LAYERS = [
     ["errors", "arrays"],
-    ["files"],
+    ["files", "config_files"],
     ["geo"],
     ["photos", "losses"],
     ["loading", "datasets", "models"],

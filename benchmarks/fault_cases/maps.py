@@ -24,7 +24,7 @@ from sareloc.errors import MapError
 from sareloc.geo import distance_m
 from sareloc.loading import read_images
 from sareloc.localize import Fix, Localizer, Search
-from sareloc.maps import PlaceMap, add_local_features, build_map, map_info, open_store, verify_map, writer
+from sareloc.maps import MapConfig, PlaceMap, add_local_features, build_map, map_info, open_store, verify_map, writer
 from sareloc.models import save_checkpoint
 
 Work = Callable[[], str]
@@ -40,7 +40,9 @@ USES: dict[str, Callable[[Path], object]] = {
     "info": map_info,
     "verify": verify_map,
     "upgrade": lambda path: add_local_features(path, progress=False),
-    "build": lambda path: build_map(tiny_model(), path.parent / "photos", path, keypoints=0, progress=False),
+    "build": lambda path: build_map(
+        path.parent / "photos", path, tiny_model(), config=MapConfig(keypoints=0, progress=False)
+    ),
 }
 
 
@@ -118,7 +120,9 @@ WORLD_WIDE: dict[str, Callable[[Path], str]] = {
 def small_map(folder: Path, count: int = 6, keypoints: int = 30) -> Path:
     """FOLDER/town.gpkg of the photos in FOLDER/photos."""
     write_town(folder / "photos", count)
-    build_map(tiny_model(), folder / "photos", folder / "town.gpkg", keypoints=keypoints, progress=False)
+    build_map(
+        folder / "photos", folder / "town.gpkg", tiny_model(), config=MapConfig(keypoints=keypoints, progress=False)
+    )
     return folder / "town.gpkg"
 
 
@@ -147,7 +151,7 @@ def swap(path: Path) -> None:
 def take_from_another_map(path: Path) -> None:
     folder = path.parent / "other"
     write_photo(folder / "photos" / "0000.jpg", 77)
-    build_map(tiny_model(), folder / "photos", folder / "town.gpkg", keypoints=30, progress=False)
+    build_map(folder / "photos", folder / "town.gpkg", tiny_model(), config=MapConfig(keypoints=30, progress=False))
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("ATTACH ? AS other", (str(folder / "town.gpkg"),))
         connection.execute("INSERT OR REPLACE INTO main.local_features SELECT * FROM other.local_features")
@@ -236,9 +240,11 @@ def changing(renamed: bool, folder: Path) -> str:
         put(own)
 
     setattr(writer, "read_images", swapped)  # noqa: B010
-    first = build_map(tiny_model(), folder / "photos", folder / "town.gpkg", keypoints=0, progress=False)
+    first = build_map(
+        folder / "photos", folder / "town.gpkg", tiny_model(), config=MapConfig(keypoints=0, progress=False)
+    )
     setattr(writer, "read_images", read)  # noqa: B010
-    build_map(tiny_model(), folder / "photos", folder / "town.gpkg", keypoints=0, progress=False)
+    build_map(folder / "photos", folder / "town.gpkg", tiny_model(), config=MapConfig(keypoints=0, progress=False))
     found = PlaceMap(folder / "town.gpkg")
     rows = [photo_id for photo_id, file in zip(found.ids, found.files, strict=True) if file.endswith("0002.jpg")]
     same = len(rows) == 1 and np.allclose(found.descriptors(rows)[0], wanted, atol=1e-3)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from sareloc.localize import open_localizer as open_localizer
     from sareloc.losses import SARE as SARE
     from sareloc.losses import make_loss as make_loss
+    from sareloc.maps import MapConfig as MapConfig
     from sareloc.maps import PlaceMap as PlaceMap
     from sareloc.maps.build import build_map as build_map
     from sareloc.models import PlaceModel as PlaceModel
@@ -49,6 +50,7 @@ _HOME = {
     "Fix": "sareloc.localize",
     "ImageRecord": "sareloc.photos",
     "Localizer": "sareloc.localize",
+    "MapConfig": "sareloc.maps",
     "MapError": "sareloc.errors",
     "MissingExtraError": "sareloc.errors",
     "PanoramaError": "sareloc.errors",

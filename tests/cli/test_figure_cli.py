@@ -16,7 +16,7 @@ from tests.figures.little_town import make_report
 from sareloc.cli import figure
 from sareloc.cli import figure as figure_dataset
 from sareloc.errors import ArgumentError
-from sareloc.maps import build_map
+from sareloc.maps import MapConfig, build_map
 from sareloc.models import load_model, make_model, save_checkpoint
 from sareloc.training import EpochRecord, RunFolder, RunState
 
@@ -144,7 +144,12 @@ def test_map_with_geojson_beside_it(town: Path, tmp_path: Path) -> None:
 def city(town: Path) -> Path:
     """A map of the town."""
     model = load_model(town.parent / "little")
-    build_map(model, town / "images" / "test" / "database", town.parent / "city.gpkg", keypoints=0, progress=False)
+    build_map(
+        town / "images" / "test" / "database",
+        town.parent / "city.gpkg",
+        model,
+        config=MapConfig(keypoints=0, progress=False),
+    )
     return town.parent / "city.gpkg"
 
 

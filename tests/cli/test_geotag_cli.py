@@ -272,7 +272,7 @@ def test_photos_below_the_confidence_are_listed_with_their_best_guess(
     for words in ((), ("--sidecar", "csv")):
         run(town, photos, "--out", tmp_path / "out", *words)
         told = capsys.readouterr().out.splitlines()
-        (heading,) = (row for row, line in enumerate(told) if "best guess" in line)
+        (heading,) = (row for row, line in enumerate(told) if "low-confidence" in line)
         listed = dict(line.strip().split(": ", 1) for line in told[heading + 1 :])
         guess = listed[str(photos / "elsewhere.jpg")]
         latitude, longitude, radius, sure = map(

@@ -14,7 +14,7 @@ from tests.figures.little_town import make_report
 
 from sareloc.cli.report import report_command
 from sareloc.errors import ArgumentError
-from sareloc.maps import build_map
+from sareloc.maps import MapConfig, build_map
 from sareloc.models import load_model, make_model, save_checkpoint
 from sareloc.training import EpochRecord, RunFolder, RunState
 
@@ -78,11 +78,10 @@ def mapped(run_folder: Path, tmp_path: Path) -> list[str | Path]:
             name = f"@{500000 + 100 * place:.2f}@4477000.00@17@T@40.44@-80.0@{role}{place}@@0@@@@20150101@@.png"
             Image.fromarray(blocks.astype(np.uint8)).save(photos / role / name)
     build_map(
-        load_model(run_folder / "model.safetensors"),
         photos / "database",
         tmp_path / "city.gpkg",
-        keypoints=0,
-        progress=False,
+        load_model(run_folder / "model.safetensors"),
+        config=MapConfig(keypoints=0, progress=False),
     )
     return [run_folder, "--dataset", tmp_path / "town", "--workers", "0", "--map", tmp_path / "city.gpkg"]
 

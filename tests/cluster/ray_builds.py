@@ -25,7 +25,7 @@ from sareloc.cluster.build import build_map_on_cluster, checkpoint_of
 from sareloc.cluster.ray import run_packets
 from sareloc.cluster.worker import Work, list_records, packets_of
 from sareloc.errors import SarelocError
-from sareloc.maps import MapFile, MapManifest
+from sareloc.maps import MapConfig, MapFile, MapManifest
 from sareloc.models import PlaceModel, make_model
 from sareloc.photos import ViewOptions
 
@@ -114,8 +114,8 @@ def main(photos: str, out: str, temp: str, lose: str) -> None:
         return count
 
     MapFile.add = add_and_lose  # type: ignore[method-assign]
-    options = {"packet": 3, "batch": 2, "keypoints": 0, "progress": False}
-    report = build_map_on_cluster(busy_model(), photos, out, cluster="ray://local", **options)
+    config = MapConfig(packet=3, batch=2, keypoints=0, progress=False)
+    report = build_map_on_cluster(photos, out, busy_model(), cluster="ray://local", config=config)
     ray.shutdown()
     if machines is not None:
         machines.shutdown()

@@ -22,7 +22,7 @@ from sareloc.cluster import build as cluster_building
 from sareloc.cluster.build import build_map_on_cluster
 from sareloc.cluster.worker import Done, PacketEncoder, Work, list_records, packets_of, read_done, read_packet
 from sareloc.errors import ArgumentError, MapError, PhotoError
-from sareloc.maps import MapPhoto, build_map, open_store, place_map
+from sareloc.maps import MapConfig, MapPhoto, build_map, open_store, place_map
 from sareloc.maps.writer import MapWriter
 from sareloc.models import PlaceModel, Precision
 from sareloc.photos import ViewOptions, make_utm_name
@@ -70,13 +70,15 @@ def assert_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
         np.testing.assert_allclose(vector, other[file][1], atol=2e-3)  # half precision
 
 
-def build(model: PlaceModel, photos: Any, out: str | Path, **knobs: Any) -> Any:
+def build(model: PlaceModel, photos: Any, out: str | Path, geotags: Any = None, track: Any = None, **knobs: Any) -> Any:
     return build_map_on_cluster(
-        model,
         photos,
         out,
+        model,
         cluster="ray://local",
-        **{"packet": 3, "batch": 2, "keypoints": 0, "progress": False} | knobs,
+        geotags=geotags,
+        track=track,
+        config=MapConfig(**{"packet": 3, "batch": 2, "keypoints": 0, "progress": False} | knobs),
     )
 
 
@@ -98,7 +100,7 @@ def write_trouble(folder: Path) -> None:
 
 def test_the_map_of_many_workers_is_that_of_one_process(model: PlaceModel, tmp_path: Path, packets: list[str]) -> None:
     write_trouble(tmp_path / "photos")
-    one = build_map(model, tmp_path / "photos", tmp_path / "one.gpkg", keypoints=0, progress=False)
+    one = build_map(tmp_path / "photos", tmp_path / "one.gpkg", model, config=MapConfig(keypoints=0, progress=False))
     many = build(model, tmp_path / "photos", tmp_path / "many.gpkg", keypoints=20)
     assert len(packets) == 5
     assert (many.features, one.features) == (10, 0)
@@ -125,7 +127,7 @@ def test_again_only_what_is_new_or_changed_goes_to_workers(
     report = build(model, tmp_path / "photos", out)
     assert (report.added, report.updated, report.already, len(packets)) == (1, 2, 4, 1)
     after = records(out)
-    build_map(model, tmp_path / "photos", tmp_path / "fresh.gpkg", keypoints=0, progress=False)
+    build_map(tmp_path / "photos", tmp_path / "fresh.gpkg", model, config=MapConfig(keypoints=0, progress=False))
     assert_equal(after, records(tmp_path / "fresh.gpkg"))
     assert before["photos/0001.jpg"][0].sha256 not in {photo.sha256 for photo, _ in after.values()}
     assert after["photos/moved.jpg"][0].sha256 == before["photos/0005.jpg"][0].sha256
@@ -146,7 +148,7 @@ def test_workers_write_to_a_server_themselves(
     monkeypatch.setattr(cluster_building, "_take", counted)
     address = tmp_path / "served.gpkg"
     write_trouble(tmp_path / "photos")
-    one = build_map(model, tmp_path / "photos", tmp_path / "one.gpkg", keypoints=0, progress=False)
+    one = build_map(tmp_path / "photos", tmp_path / "one.gpkg", model, config=MapConfig(keypoints=0, progress=False))
     many = build(model, tmp_path / "photos", address)
     assert set(returned) == {0}
     assert many.untagged == one.untagged
@@ -175,7 +177,9 @@ def test_photos_come_from_object_storage(model: PlaceModel, tmp_path: Path, pack
     memory = fsspec.filesystem("memory")
     memory.put(str(tmp_path / "photos"), "/bucket/photos", recursive=True)
     try:
-        one = build_map(model, tmp_path / "photos", tmp_path / "one.gpkg", keypoints=0, progress=False)
+        one = build_map(
+            tmp_path / "photos", tmp_path / "one.gpkg", model, config=MapConfig(keypoints=0, progress=False)
+        )
         many = build(model, "memory://bucket/photos", tmp_path / "many.gpkg")
         again = build(model, "memory://bucket/photos", tmp_path / "many.gpkg")
         assert list_records("memory://bucket/photos", None)[0][0].stamp is not None
@@ -207,7 +211,9 @@ def test_360_photos_are_cut_in_folders_and_in_object_storage(
     sphere = np.random.default_rng(0).integers(0, 256, (256, 512, 3), dtype=np.uint8)
     save_panorama(tmp_path / "photos" / "pano.jpg", sphere, geotag_of(3), gpano_xmp(heading=20))
     views = ViewOptions((0.0, 90.0, 180.0), fov_deg=90.0)
-    build_map(model, tmp_path / "photos", tmp_path / "one.gpkg", keypoints=0, views=views, progress=False)
+    build_map(
+        tmp_path / "photos", tmp_path / "one.gpkg", model, config=MapConfig(keypoints=0, views=views, progress=False)
+    )
     one = records(tmp_path / "one.gpkg")
     assert len(one) == 4
     assert build(model, tmp_path / "photos", tmp_path / "many.gpkg", views=views).added == 4
@@ -263,7 +269,7 @@ def test_corrected_positions_and_conflicts_are_those_of_one_process(
         assert (Path(conflict.photo).name, Path(conflict.kept).name) == ("copy.jpg", "a.jpg")
     assert (report.added, report.updated, report.already, report.duplicates) == (0, 1, 1, 1)
     assert [[Path(one.name).name for one in read_packet(packet)] for packet in packets][-1] == ["copy.jpg"]
-    build_map(model, folder, tmp_path / "fresh.gpkg", keypoints=0, progress=False)
+    build_map(folder, tmp_path / "fresh.gpkg", model, config=MapConfig(keypoints=0, progress=False))
     assert_equal(records(out), records(tmp_path / "fresh.gpkg"))
     (folder / "b.jpg").unlink()
     assert build(model, folder, out).gone == ("photos/b.jpg",)
@@ -281,15 +287,17 @@ def test_workers_project_by_the_maps_own_whitening(model: PlaceModel, tmp_path: 
     write_town(tmp_path / "photos", 9)
     options: dict[str, Any] = {"dim": 5, "storage": "float32", "keypoints": 0, "progress": False}
     alone, joint = tmp_path / "alone.gpkg", tmp_path / "joint.gpkg"
-    build_map(model, tmp_path / "photos", alone, **options)
-    report = build_map_on_cluster(model, tmp_path / "photos", joint, cluster="ray://local", packet=4, **options)
+    build_map(tmp_path / "photos", alone, model, config=MapConfig(**options))
+    report = build_map_on_cluster(
+        tmp_path / "photos", joint, model, cluster="ray://local", config=MapConfig(packet=4, **options)
+    )
     assert (report.added, report.notes) == (9, ())
     one, other = records(alone), records(joint)
     for name, (_, vector) in one.items():
         np.testing.assert_allclose(other[name][1], vector, atol=1e-4)
     write_photo(tmp_path / "photos" / "late.jpg", 77)
-    build_map(model, tmp_path / "photos", alone, **options)
-    build_map_on_cluster(model, tmp_path / "photos", joint, cluster="ray://local", **options)
+    build_map(tmp_path / "photos", alone, model, config=MapConfig(**options))
+    build_map_on_cluster(tmp_path / "photos", joint, model, cluster="ray://local", config=MapConfig(**options))
     np.testing.assert_allclose(records(joint)["photos/late.jpg"][1], records(alone)["photos/late.jpg"][1], atol=1e-4)
 
 

@@ -24,7 +24,7 @@ from tests.milvus.relay import Relay
 
 from sareloc.cluster.ray import check_address, joined
 from sareloc.errors import ArgumentError, MissingExtraError
-from sareloc.maps import build_map
+from sareloc.maps import MapConfig, build_map
 from sareloc.models import save_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,7 +87,9 @@ def test_what_a_lost_worker_had_is_done_by_others(
 ) -> None:
     write_trouble(tmp_path / "photos")
     write_town(tmp_path / "photos" / "more", 60)
-    one = build_map(busy_model(), tmp_path / "photos", tmp_path / "one.gpkg", keypoints=0, progress=False)
+    one = build_map(
+        tmp_path / "photos", tmp_path / "one.gpkg", busy_model(), config=MapConfig(keypoints=0, progress=False)
+    )
     many = build_and_lose(lose, tmp_path, temp, environment)
     assert len(many["lost"]) == 1
     host = socket.gethostname()
@@ -118,7 +120,7 @@ def test_a_cluster_is_started_here_for_one_command_and_ends_with_it(
         sareloc(*build, "--cluster", "ray://local", environment=environment | {"RAY_TMPDIR": temp}).stdout
     )
     assert (told["added"], told["duplicates"]) == (10, 2)
-    build_map(tiny_model(), tmp_path / "photos", tmp_path / "one.gpkg", keypoints=0, progress=False)
+    build_map(tmp_path / "photos", tmp_path / "one.gpkg", tiny_model(), config=MapConfig(keypoints=0, progress=False))
     assert_equal(records(tmp_path / "one.gpkg"), records(tmp_path / "many.gpkg"))
 
 
@@ -180,7 +182,9 @@ def test_a_cluster_elsewhere_reads_an_archive_and_its_workers_write_to_milvus(
     save_checkpoint(tiny_model(), tmp_path / "model.safetensors")
     url = f"zip://photos::file://{tmp_path}/town.zip"
     knobs = ("--model", tmp_path / "model.safetensors", "--workers", 1, "--cluster", head, "--json")
-    one = build_map(tiny_model(), tmp_path / "photos", tmp_path / "one.gpkg", keypoints=0, progress=False)
+    one = build_map(
+        tmp_path / "photos", tmp_path / "one.gpkg", tiny_model(), config=MapConfig(keypoints=0, progress=False)
+    )
     for out in (tmp_path / "many.gpkg", milvus):
         told = json.loads(sareloc("map", "build", url, "--out", out, *knobs, environment=environment).stdout)
         assert told["added"] + told["already"] + told["duplicates"] == one.added + one.duplicates

@@ -73,7 +73,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {  # in this order: each finds the map as
         "evaluate",
         "meta.csv",
         "--fixes",
-        "--strangers",
+        "--out-of-map",
         "more",
         "--min-confidence",
         "0",

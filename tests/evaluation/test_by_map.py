@@ -13,7 +13,7 @@ from sareloc.cli import app
 from sareloc.datasets import load_dataset
 from sareloc.errors import ArgumentError, DatasetError, MapError
 from sareloc.evaluation import rank, rank_by_map
-from sareloc.maps import PlaceMap, build_map, copy_map
+from sareloc.maps import MapConfig, PlaceMap, build_map, copy_map
 from sareloc.models import PACKAGED, PlaceModel, save_checkpoint
 
 
@@ -31,7 +31,12 @@ def town(tmp_path_factory: pytest.TempPathFactory, model: PlaceModel) -> Path:
             photo = folder / "database" / f"p{place:02d}-{shift}.jpg"
             write_view(photo, view(place, shift), position(place, 2.0 * shift))
         write_view(folder / "queries" / f"q{place:02d}.jpg", view(place, 7), position(place, 3.0))
-    build_map(model, folder / "database", folder / "town.gpkg", storage="float32", keypoints=0, progress=False)
+    build_map(
+        folder / "database",
+        folder / "town.gpkg",
+        model,
+        config=MapConfig(storage="float32", keypoints=0, progress=False),
+    )
     return folder
 
 
@@ -51,7 +56,7 @@ def test_the_same_photos_are_found(model: PlaceModel, town: Path, tmp_path: Path
 
 def test_a_map_with_its_own_whitening_finds_the_same_photos(model: PlaceModel, town: Path, tmp_path: Path) -> None:
     out, places = tmp_path / "town.gpkg", load_dataset(town)
-    build_map(model, town / "database", out, dim=16, keypoints=0, progress=False)
+    build_map(town / "database", out, model, config=MapConfig(dim=16, keypoints=0, progress=False))
     exact = rank(model, places, progress=False)
     by_map = rank_by_map(model, places, PlaceMap(out), progress=False)
     assert by_map.dim == 16 < exact.dim
@@ -61,7 +66,7 @@ def test_a_map_with_its_own_whitening_finds_the_same_photos(model: PlaceModel, t
 
 def test_a_map_of_other_photos_is_refused(model: PlaceModel, town: Path, tmp_path: Path) -> None:
     write_view(tmp_path / "photos" / "elsewhere.jpg", view(1, 1), position(1, 0.0))
-    build_map(model, tmp_path / "photos", tmp_path / "other.gpkg", keypoints=0, progress=False)
+    build_map(tmp_path / "photos", tmp_path / "other.gpkg", model, config=MapConfig(keypoints=0, progress=False))
     places = load_dataset(town)
     with pytest.raises(DatasetError, match=r"elsewhere\.jpg"):
         rank_by_map(model, places, PlaceMap(tmp_path / "other.gpkg"), progress=False)

@@ -20,7 +20,7 @@ from sareloc.errors import ArgumentError, DatasetError, PhotoError
 from sareloc.evaluation import FixReport, evaluate_fixes, judge_fixes
 from sareloc.geo import Positions
 from sareloc.localize import Calibration, Localizer, Search
-from sareloc.maps import PlaceMap, build_map, map_info, open_store
+from sareloc.maps import MapConfig, PlaceMap, build_map, map_info, open_store
 from sareloc.models import PlaceModel, save_checkpoint
 from sareloc.photos import Geotag, exif_bytes
 
@@ -92,7 +92,7 @@ def paths(photos: PhotoSet) -> Sequence[Path]:
 
 def test_the_report_is_that_of_fixes_in_a_map_of_the_database(model: PlaceModel, town: Path, tmp_path: Path) -> None:
     places, strangers = load_dataset(town / "town"), strangers_of(town)
-    build_map(model, town / "town" / "database", tmp_path / "town.gpkg", keypoints=0, progress=False)
+    build_map(town / "town" / "database", tmp_path / "town.gpkg", model, config=MapConfig(keypoints=0, progress=False))
     localizer = Localizer(model, PlaceMap(tmp_path / "town.gpkg"), Search(verify=0), min_confidence=0)
     fixes, others = localizer.localize_many(paths(places.queries)), localizer.localize_many(strangers)
     truth = [position(place, 3.0) for place in range(PLACES)]
@@ -116,7 +116,7 @@ def test_the_report_is_that_of_fixes_in_a_map_of_the_database(model: PlaceModel,
 def test_a_map_that_is_given_is_searched(model: PlaceModel, town: Path, tmp_path: Path) -> None:
     """One that shows two places only: the others cannot be correct."""
     shown = [town / "town" / "database" / f"p{place}-0.jpg" for place in (2, 5)]
-    build_map(model, shown, tmp_path / "two.gpkg", keypoints=0, progress=False)
+    build_map(shown, tmp_path / "two.gpkg", model, config=MapConfig(keypoints=0, progress=False))
     report = evaluated(model, load_dataset(town / "town"), place_map=PlaceMap(tmp_path / "two.gpkg"))
     assert (report.database, report.correct, report.verify) == (2, 100 * 2 / PLACES, 0)
 
@@ -200,7 +200,7 @@ def test_photos_without_positions_are_an_error(model: PlaceModel, town: Path, ro
 def test_frames_that_cannot_be_compared_are_an_error(
     model: PlaceModel, town: Path, walls: Places, tmp_path: Path
 ) -> None:
-    build_map(model, town / "town" / "database", tmp_path / "town.gpkg", keypoints=0, progress=False)
+    build_map(town / "town" / "database", tmp_path / "town.gpkg", model, config=MapConfig(keypoints=0, progress=False))
     with pytest.raises(DatasetError, match="local metres"):
         evaluated(model, walls, place_map=PlaceMap(tmp_path / "town.gpkg"))
     places = load_dataset(town / "town")
@@ -211,7 +211,7 @@ def test_frames_that_cannot_be_compared_are_an_error(
 
 def test_the_command_prints_the_report(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [town / "town", "--model", town / "model.safetensors", "--fixes", "--verify", "0", "--min-confidence", "0"]
-    run(*words, "--strangers", town / "strangers", "--json")
+    run(*words, "--out-of-map", town / "strangers", "--json")
     told = json.loads(capsys.readouterr().out)
     assert (told["queries"], told["strangers"], told["verify"]) == (PLACES, PLACES, 0)
     assert (told["correct"], told["answered"], told["strangers_rejected"]) == (100, 100, 0)
@@ -219,7 +219,7 @@ def test_the_command_prints_the_report(town: Path, capsys: pytest.CaptureFixture
     lines = {line[:22].strip(): line[22:] for line in capsys.readouterr().out.splitlines()}
     assert f"{2 * PLACES} photos in the map, {PLACES} queries, {PLACES} out-of-map photos" in lines["dataset"]
     assert lines["correct"].split()[:2] == ["100.00", "%"]
-    assert lines["strangers rejected"].split()[:2] == ["0.00", "%"]
+    assert lines["out-of-map rejected"].split()[:2] == ["0.00", "%"]
     assert "heading error" not in lines
     run(*words)
     alone = capsys.readouterr().out
@@ -230,7 +230,7 @@ def test_the_command_prints_the_report(town: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--strangers", "."], "--fixes"),
+        (["--out-of-map", "."], "--fixes"),
         (["--fixes", "--protocol", "radius"], "--protocol"),
         (["--fixes", "--map", "town.gpkg", "--dim", "8"], "leave dim and store out"),
     ],
@@ -239,11 +239,13 @@ def test_options_that_contradict_each_other_are_told(
     words: list[str], said: str, model: PlaceModel, town: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    build_map(model, town / "town" / "database" / "p0-0.jpg", "town.gpkg", keypoints=0, progress=False)
+    build_map(
+        town / "town" / "database" / "p0-0.jpg", "town.gpkg", model, config=MapConfig(keypoints=0, progress=False)
+    )
     with pytest.raises(ArgumentError, match=said):
         run(town / "town", "--model", town / "model.safetensors", *words)
 
 
 def test_a_folder_of_strangers_without_photos_is_told(town: Path, tmp_path: Path) -> None:
     with pytest.raises(PhotoError, match="holds no photos"):
-        run(town / "town", "--model", town / "model.safetensors", "--fixes", "--strangers", tmp_path)
+        run(town / "town", "--model", town / "model.safetensors", "--fixes", "--out-of-map", tmp_path)

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from sareloc.geo import wgs84_from_enu
-from sareloc.maps import PlaceMap, build_map
+from sareloc.maps import MapConfig, PlaceMap, build_map
 from sareloc.models import PlaceModel, make_model
 from sareloc.photos import Geotag, exif_bytes
 
@@ -69,5 +69,5 @@ def write_queries(folder: Path, *, tagged: bool = False, town: int = 0) -> list[
 def build_street(folder: Path) -> PlaceMap:
     """FOLDER/street.gpkg of the photos in FOLDER/photos."""
     write_street(folder / "photos")
-    build_map(street_model(), folder / "photos", folder / "street.gpkg", keypoints=0, progress=False)
+    build_map(folder / "photos", folder / "street.gpkg", street_model(), config=MapConfig(keypoints=0, progress=False))
     return PlaceMap(folder / "street.gpkg")

@@ -12,7 +12,7 @@ from sareloc.errors import PhotoError
 from sareloc.geo import distance_m
 from sareloc.localize import Calibration, Fix, Localizer, Search
 from sareloc.localize.calibrate import calibrate
-from sareloc.maps import PlaceMap, build_map
+from sareloc.maps import MapConfig, PlaceMap, build_map
 from sareloc.models import off_the_shelf
 from sareloc.photos import find_photos, read_geotag
 
@@ -32,7 +32,12 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> tuple[Localizer, list[Path
     folder = tmp_path_factory.mktemp("drawn")
     draw_places(folder, 0, "small", splits=("test",), photo_size=PHOTO)
     model = off_the_shelf(drawn("train", slice(0, 150)), np.random.default_rng(0), dim=128, size=PHOTO)
-    build_map(model, folder / "images" / "test" / "database", folder / "town.gpkg", keypoints=0, progress=False)
+    build_map(
+        folder / "images" / "test" / "database",
+        folder / "town.gpkg",
+        model,
+        config=MapConfig(keypoints=0, progress=False),
+    )
     queries = find_photos(folder / "images" / "test" / "queries")
     truth = np.array([tag.latlon for tag in map(read_geotag, queries) if tag is not None])
     return Localizer(model, PlaceMap(folder / "town.gpkg"), Search(verify=20)), queries, truth

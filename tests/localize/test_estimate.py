@@ -43,7 +43,7 @@ def test_scattered_matches_are_not_in_this_map() -> None:
     fix = estimate(LOST)
     assert (fix.latlon, fix.radius_m, fix.found) == (None, None, False)
     assert 0 < fix.confidence < 0.1
-    assert fix.reason.startswith("not in this map: the best guess has confidence 0.0")
+    assert fix.reason.startswith("not in this map: the best position has confidence 0.0")
     assert len(fix.matches) == 5
 
 

@@ -29,7 +29,7 @@ from sareloc.localize.formats import (
 from sareloc.photos import read_geotag_table
 
 FOUND = Fix((48.85841234567, -2.2945), 12.34, 0.91234, (Match(7, "a,b.jpg", (48.85, -2.29), 0.98765),))
-LOST = Fix(None, None, 0.12, (), "not in this map: the best guess has confidence 0.12, below 0.50")
+LOST = Fix(None, None, 0.12, (), "not in this map: the best position has confidence 0.12, below 0.50")
 NOON = 1717156800.0  # 2024-05-31T12:00:00Z
 ANSWERS = [Answer('q "1".jpg', None, FOUND), Answer("<q2>.jpg", NOON, LOST)]
 TURNED = replace(FOUND, latlon=(48.8585, -2.2946), heading_deg=278.12)

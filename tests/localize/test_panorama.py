@@ -20,7 +20,7 @@ from sareloc.localize.calibrate import calibrate
 from sareloc.localize.estimate import Candidates, Pose
 from sareloc.localize.panorama import combine_poses, combine_views, joint_chances
 from sareloc.localize.walk import Belief
-from sareloc.maps import PlaceMap, build_map
+from sareloc.maps import MapConfig, PlaceMap, build_map
 from sareloc.photos import Geotag, Panorama, PhotoSource, ReadImage, ViewOptions, cut_view, panorama_pixels, read_image
 
 PLACES, HEADING_DEG, WIDTH = 4, 350.0, 512
@@ -39,7 +39,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Localizer:
     for place in range(PLACES):
         xmp = gpano_xmp(heading=HEADING_DEG if place < 3 else None)
         save_panorama(folder / f"{place}.jpg", sphere(place), Geotag(position(place)), xmp)
-    build_map(street_model(), folder, folder / "town.gpkg", keypoints=256, progress=False)
+    build_map(folder, folder / "town.gpkg", street_model(), config=MapConfig(keypoints=256, progress=False))
     return Localizer(street_model(), PlaceMap(folder / "town.gpkg"), Search(verify=8), min_confidence=0)
 
 

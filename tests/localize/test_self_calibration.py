@@ -34,7 +34,7 @@ from sareloc.localize.calibration import (
 )
 from sareloc.localize.estimate import PRIOR, TEMPERATURE
 from sareloc.localize.walk import chance_of_place
-from sareloc.maps import Matches, PlaceMap, build_map
+from sareloc.maps import MapConfig, Matches, PlaceMap, build_map
 from sareloc.models import PACKAGED, open_checkpoint
 
 
@@ -221,7 +221,7 @@ def test_enough_matches_are_asked_for(street: PlaceMap) -> None:
 
 def test_a_map_of_one_photo_and_one_of_a_single_place_say_nothing(tmp_path: Path) -> None:
     write_view(tmp_path / "photos" / "a.jpg", view(0, 0), position(0))
-    build_map(street_model(), tmp_path / "photos", tmp_path / "one.gpkg", keypoints=0, progress=False)
+    build_map(tmp_path / "photos", tmp_path / "one.gpkg", street_model(), config=MapConfig(keypoints=0, progress=False))
     assert calibrate_by_map(PlaceMap(tmp_path / "one.gpkg"), 20) == Calibration()
 
 
@@ -242,7 +242,7 @@ def test_real_answers_are_within_the_radius_and_a_calibration_does_not_lose_them
         lines = [f"{Path(row['file']).name},{row['lat']},{row['lon']}" for row in here]
         (folder / "geotags.csv").write_text("\n".join(["file,lat,lon", *lines]))
     model = open_checkpoint(PACKAGED["fast"])
-    build_map(model, folders["db"], tmp_path / "city.gpkg", keypoints=0, progress=False)
+    build_map(folders["db"], tmp_path / "city.gpkg", model, config=MapConfig(keypoints=0, progress=False))
     queries = [row for row in rows if row["role"] == "query"]
     report = calibrate(
         Localizer(model, PlaceMap(tmp_path / "city.gpkg")),

@@ -15,7 +15,7 @@ from sareloc.localize import Calibration, Fix, Localizer, Match, estimate, estim
 from sareloc.localize.calibration import Outcome, expected_calibration_error, fit_calibration
 from sareloc.localize.estimate import fuse
 from sareloc.localize.walk import JUMP, SWITCH, TRUST, UNSEEN, Belief, support
-from sareloc.maps import PlaceMap, build_map
+from sareloc.maps import MapConfig, PlaceMap, build_map
 from sareloc.models import PACKAGED, open_checkpoint
 
 CHANCE = 0.03
@@ -321,7 +321,7 @@ def test_a_real_drive_that_leaves_the_map_is_doubted(shared_data: Path, tmp_path
     lines = [f"{name}.jpg,{rows[name]['lat']},{rows[name]['lon']}" for name in mapped]
     (tmp_path / "photos" / "geotags.csv").write_text("\n".join(["file,lat,lon", *lines]))
     model = open_checkpoint(PACKAGED["fast"])
-    build_map(model, tmp_path / "photos", tmp_path / "city.gpkg", keypoints=0, progress=False)
+    build_map(tmp_path / "photos", tmp_path / "city.gpkg", model, config=MapConfig(keypoints=0, progress=False))
     localizer = Localizer(model, PlaceMap(tmp_path / "city.gpkg"))
     fixes = localizer.localize_walk([images / f"{name}.jpg" for name in DRIVE], 25.4)
     truth = [(float(rows[name]["lat"]), float(rows[name]["lon"])) for name in DRIVE]

@@ -11,7 +11,7 @@ from tests.localize.street import position, street_model
 from tests.photos.panorama_files import gpano_xmp, save_panorama
 
 from sareloc.geo import wgs84_from_enu
-from sareloc.maps import PlaceMap, build_map
+from sareloc.maps import MapConfig, PlaceMap, build_map
 from sareloc.photos import Geotag, exif_bytes
 
 PLACES, HEADING_DEG = 12, 350.0
@@ -32,7 +32,9 @@ def write_town(folder: Path, keypoints: int) -> PlaceMap:
             path = folder / "photos" / f"{place:02d}_{i}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(wall(place, 8 * i)).save(path, quality=95, exif=exif_bytes(tag))
-    build_map(street_model(), folder / "photos", folder / "town.gpkg", keypoints=keypoints, progress=False)
+    build_map(
+        folder / "photos", folder / "town.gpkg", street_model(), config=MapConfig(keypoints=keypoints, progress=False)
+    )
     return PlaceMap(folder / "town.gpkg")
 
 
@@ -63,7 +65,7 @@ def write_world(folder: Path) -> Path:
     for place in (4, 5):
         tag = Geotag(world_position(place))
         save_panorama(folder / "photos" / f"{place:02d}.jpg", sphere(place), tag, gpano_xmp(heading=HEADING_DEG))
-    build_map(street_model(), folder / "photos", folder / "world.gpkg", keypoints=200, progress=False)
+    build_map(folder / "photos", folder / "world.gpkg", street_model(), config=MapConfig(keypoints=200, progress=False))
     Image.fromarray(wall(3, 20)).save(folder / "wall.jpg", quality=95)
     save_panorama(folder / "sphere.jpg", np.roll(sphere(5), -128, axis=1))
     return folder / "world.gpkg"

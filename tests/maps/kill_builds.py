@@ -66,7 +66,7 @@ def build_and_acknowledge(model: PlaceModel, photos: Path, out: Path, tokens: in
         return count
 
     MapFile.add = acknowledged  # type: ignore[method-assign]
-    build_map(model, photos, out, batch=BATCH, progress=False)
+    build_map(photos, out, model, batch=BATCH, progress=False)
 
 
 def build_and_kill(model: PlaceModel, photos: Path, out: Path, rng: random.Random, from_outside: bool) -> int:

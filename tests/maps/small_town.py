@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,8 +15,13 @@ from sareloc.photos import Geotag, exif_bytes
 
 HERE = (48.8584, 2.2945)
 
-build_map = partial(maps.build_map, keypoints=0)
-"""Without local features, which take longer than all else in these tests."""
+
+def build_map(
+    photos: Any, out: str | Path, model: Any = None, *, geotags: Any = None, track: Any = None, **options: Any
+) -> maps.BuildReport:
+    """A map without local features, which take longer than all else in these tests; options: of `MapConfig`."""
+    config = maps.MapConfig(**{"keypoints": 0} | options)
+    return maps.build_map(photos, out, model, geotags=geotags, track=track, config=config)
 
 
 def tiny_model(seed: int = 1) -> PlaceModel:

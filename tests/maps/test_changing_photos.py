@@ -15,7 +15,7 @@ from tests.maps.small_town import build_map, geotag_of, tiny_model, write_photo,
 from tests.photos.panorama_files import draw_panorama, gpano_xmp, save_panorama
 
 from sareloc import maps
-from sareloc.maps import PlaceMap, add_local_features, features, verify_map, writer
+from sareloc.maps import MapConfig, PlaceMap, add_local_features, features, verify_map, writer
 from sareloc.photos import Panorama, ViewOptions, record_of
 
 Write = Callable[[Path, bytes], object]
@@ -68,15 +68,15 @@ def test_a_photo_that_is_another_when_it_is_described_is_left_out(
     path = write_town(photos, 4)[2]
     with path.open("ab") as file:
         file.write(bytes(300))
-    build_map(model, photos, tmp_path / "right.gpkg", progress=False)
+    build_map(photos, tmp_path / "right.gpkg", model, progress=False)
     wanted = PlaceMap(tmp_path / "right.gpkg")
     with monkeypatch.context() as patch:
         swapped = replaced_meanwhile(writer.read_images, path, other_photo(path, tmp_path), write)
         patch.setattr(writer, "read_images", swapped)
-        report = build_map(model, photos, tmp_path / "town.gpkg", workers=workers, progress=False)
+        report = build_map(photos, tmp_path / "town.gpkg", model, workers=workers, progress=False)
     assert report.added == 3
     assert [(Path(error.photo).name, error.reason[:11]) for error in report.unreadable] == [("0002.jpg", "was changed")]
-    assert build_map(model, photos, tmp_path / "town.gpkg", progress=False).added == 1
+    assert build_map(photos, tmp_path / "town.gpkg", model, progress=False).added == 1
     found = PlaceMap(tmp_path / "town.gpkg")
     rows = {Path(file).name: found.descriptors([i])[0] for i, file in zip(found.ids, found.files, strict=True)}
     for photo_id, file in zip(wanted.ids, wanted.files, strict=True):
@@ -94,9 +94,9 @@ def test_views_of_a_360_photo_that_is_another_when_they_are_described_are_left_o
     swapped = replaced_meanwhile(writer.read_images, path, content.ljust(size, b"\0"), overwrite)
     with monkeypatch.context() as patch:
         patch.setattr(writer, "read_images", swapped)
-        report = build_map(tiny_model(), path.parent, tmp_path / "town.gpkg", progress=False)
+        report = build_map(path.parent, tmp_path / "town.gpkg", tiny_model(), progress=False)
     assert (report.added, len(report.unreadable)) == (0, 1)
-    assert build_map(tiny_model(), path.parent, tmp_path / "town.gpkg", progress=False).added == 12
+    assert build_map(path.parent, tmp_path / "town.gpkg", tiny_model(), progress=False).added == 12
 
 
 def test_features_of_a_photo_that_is_another_meanwhile_are_left_out(
@@ -106,8 +106,8 @@ def test_features_of_a_photo_that_is_another_meanwhile_are_left_out(
     path = write_town(photos, 3)[1]
     with path.open("ab") as file:
         file.write(bytes(300))
-    maps.build_map(tiny_model(), photos, tmp_path / "right.gpkg", keypoints=30, progress=False)
-    build_map(tiny_model(), photos, town, progress=False)
+    maps.build_map(photos, tmp_path / "right.gpkg", tiny_model(), config=MapConfig(keypoints=30, progress=False))
+    build_map(photos, town, tiny_model(), progress=False)
     with monkeypatch.context() as patch:
         swapped = replaced_meanwhile(features.read_images, path, other_photo(path, tmp_path), overwrite)
         patch.setattr(features, "read_images", swapped)

@@ -30,6 +30,7 @@ from sareloc.geometry.local_features import KEYPOINT_BYTES
 from sareloc.geometry.xfeat import weights_fingerprint
 from sareloc.localize import Localizer, Search
 from sareloc.maps import (
+    MapConfig,
     MapFile,
     PlaceMap,
     add_local_features,
@@ -63,7 +64,9 @@ def built(model: PlaceModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with six photos and their map, with local features."""
     folder = tmp_path_factory.mktemp("built")
     write_town(folder / "photos", 6)
-    report = build_map(model, folder / "photos", folder / "town.gpkg", keypoints=KEYPOINTS, progress=False)
+    report = build_map(
+        folder / "photos", folder / "town.gpkg", model, config=MapConfig(keypoints=KEYPOINTS, progress=False)
+    )
     assert (report.added, report.features, report.notes) == (6, 6, ())
     return folder
 
@@ -128,7 +131,7 @@ def test_the_focal_length_in_exif_is_kept(model: PlaceModel, tmp_path: Path) -> 
     pixels = np.random.default_rng(0).integers(0, 256, (120, 160, 3), dtype=np.uint8)
     exif = exif_bytes(geotag_of(0), focal_35mm=50)
     Image.fromarray(pixels).save(tmp_path / "a.jpg", exif=exif)
-    build_map(model, tmp_path / "a.jpg", tmp_path / "town.gpkg", keypoints=5, progress=False)
+    build_map(tmp_path / "a.jpg", tmp_path / "town.gpkg", model, config=MapConfig(keypoints=5, progress=False))
     place_map = PlaceMap(tmp_path / "town.gpkg")
     (features,) = place_map.local_features(place_map.ids).values()
     assert features.focal_px == pytest.approx(50 * 400 / np.hypot(36, 24), rel=1e-3)  # a diagonal of 400 px
@@ -138,18 +141,18 @@ def test_the_focal_length_in_exif_is_kept(model: PlaceModel, tmp_path: Path) -> 
 def test_without_keypoints_a_map_has_none_and_gets_none(model: PlaceModel, tmp_path: Path) -> None:
     write_town(tmp_path / "photos", 2)
     path = tmp_path / "town.gpkg"
-    report = build_map(model, tmp_path / "photos", path, keypoints=0, progress=False)
+    report = build_map(tmp_path / "photos", path, model, config=MapConfig(keypoints=0, progress=False))
     assert (report.added, report.features) == (2, 0)
     extra = write_photo(tmp_path / "photos" / "extra.jpg", 7)
-    assert add_photos(model, extra, path, progress=False).features == 0
-    assert sync_map(model, tmp_path / "photos", path, progress=False).features == 0
+    assert add_photos(extra, path, model, config=MapConfig(progress=False)).features == 0
+    assert sync_map(tmp_path / "photos", path, model, config=MapConfig(progress=False)).features == 0
     assert map_info(path).local_features is None
     assert PlaceMap(path).local_features([1, 2, 3]) == {}
     with open_store(path) as store:
         assert store.notes() == {}
     for keypoints in (-1, 4097):
         with pytest.raises(ArgumentError, match=f"keypoints must be 0 to 4096, found {keypoints}"):
-            build_map(model, tmp_path / "photos", path, keypoints=keypoints, progress=False)
+            build_map(tmp_path / "photos", path, model, config=MapConfig(keypoints=keypoints, progress=False))
     with pytest.raises(ArgumentError, match="keypoints must be 1 to 4096"):
         add_local_features(path, keypoints=0, progress=False)
 
@@ -157,13 +160,13 @@ def test_without_keypoints_a_map_has_none_and_gets_none(model: PlaceModel, tmp_p
 def test_adding_and_syncing_follow_the_map(model: PlaceModel, town: Path) -> None:
     photos, before = town.parent / "photos", blobs(town)
     write_photo(photos / "new.jpg", 50)
-    assert add_photos(model, photos, town, progress=False).features == 1
+    assert add_photos(photos, town, model, config=MapConfig(progress=False)).features == 1
     assert len(blobs(town)["new.jpg"]) == BYTES
     write_photo(photos / "0001.jpg", 51)  # other content: a new row
     (photos / "0002.jpg").rename(photos / "moved.jpg")
     (photos / "0003.jpg").unlink()
-    planned = sync_map(model, photos, town, dry_run=True, progress=False)
-    report = sync_map(model, photos, town, progress=False)
+    planned = sync_map(photos, town, model, dry_run=True, config=MapConfig(progress=False))
+    report = sync_map(photos, town, model, config=MapConfig(progress=False))
     assert (planned.features, report.features, report.updated, len(report.removed)) == (0, 1, 2, 1)
     after = blobs(town)
     assert after.keys() == {"0000.jpg", "0001.jpg", "moved.jpg", "0004.jpg", "0005.jpg", "new.jpg"}
@@ -178,9 +181,9 @@ def test_a_map_continues_with_its_own_keypoints(model: PlaceModel, town: Path) -
     photos = town.parent / "photos"
     write_photo(photos / "new.jpg", 50)
     with pytest.raises(MapError, match=r"of 40 keypoints a photo, requested: 512.*--keypoints 40"):
-        build_map(model, photos, town, keypoints=512, progress=False)
+        build_map(photos, town, model, config=MapConfig(keypoints=512, progress=False))
     assert len(PlaceMap(town)) == 6  # told before anything was described
-    assert build_map(model, photos, town, progress=False).features == 1
+    assert build_map(photos, town, model, config=MapConfig(progress=False)).features == 1
     assert len(blobs(town)["new.jpg"]) == BYTES
     with pytest.raises(MapError, match="requested: 50"):
         add_local_features(town, keypoints=50, progress=False)
@@ -205,9 +208,9 @@ def test_a_photo_is_written_with_its_features_or_not_at_all(
     with monkeypatch.context() as patched:
         patched.setattr(file_module, "_insert_features", stop_at_the_second)
         with pytest.raises(KeyboardInterrupt):
-            build_map(model, tmp_path / "photos", path, keypoints=KEYPOINTS, batch=1, progress=False)
+            build_map(tmp_path / "photos", path, model, config=MapConfig(keypoints=KEYPOINTS, batch=1, progress=False))
     assert (len(PlaceMap(path)), len(blobs(path))) == (1, 1)
-    report = build_map(model, tmp_path / "photos", path, keypoints=KEYPOINTS, batch=1, progress=False)
+    report = build_map(tmp_path / "photos", path, model, config=MapConfig(keypoints=KEYPOINTS, batch=1, progress=False))
     assert (report.added, report.already, report.features) == (2, 1, 2)
 
 
@@ -275,7 +278,7 @@ def test_photos_that_cannot_be_read_are_listed_and_the_others_done(model: PlaceM
     assert sorted(reasons) == ["0000.jpg", "0001.jpg", "0003.jpg"]
     for name, reason in (("0000.jpg", "no such file"), ("0001.jpg", "has changed since"), ("0003.jpg", "is a URL")):
         assert reason in reasons[name]
-    built = add_photos(model, photos / "0005.jpg", town, progress=False)
+    built = add_photos(photos / "0005.jpg", town, model, config=MapConfig(progress=False))
     assert built.features == 0
     assert any("3 photos of the map have no local features, such as" in note for note in built.notes)
 
@@ -358,7 +361,9 @@ def test_an_upgrade_that_fails_leaves_the_old_map(tmp_path: Path) -> None:
 
 def test_a_copy_has_the_same_features_under_other_ids(model: PlaceModel, town: Path) -> None:
     other = town.with_name("copy.gpkg")
-    build_map(model, town.parent / "photos" / "0003.jpg", other, keypoints=0, progress=False)  # it has id 1 there
+    build_map(
+        town.parent / "photos" / "0003.jpg", other, model, config=MapConfig(keypoints=0, progress=False)
+    )  # it has id 1 there
     report = copy_map(town, other, progress=False)
     assert (report.copied, report.features, report.notes) == (5, 6, ())
     assert blobs(other) == blobs(town)
@@ -458,7 +463,9 @@ def test_rotated_features_are_found_never_used_and_computed_again(town: Path) ->
 def test_features_of_another_map_are_found(town: Path, model: PlaceModel, tmp_path: Path) -> None:
     """Of a photo with the same id and the same file name."""
     write_photo(tmp_path / "photos" / "0000.jpg", 77)
-    build_map(model, tmp_path / "photos", tmp_path / "other.gpkg", keypoints=KEYPOINTS, progress=False)
+    build_map(
+        tmp_path / "photos", tmp_path / "other.gpkg", model, config=MapConfig(keypoints=KEYPOINTS, progress=False)
+    )
     change(town, "DELETE FROM local_features WHERE fid = 1")
     with closing(sqlite3.connect(town)) as connection:
         connection.execute("ATTACH ? AS other", (str(tmp_path / "other.gpkg"),))
@@ -496,8 +503,8 @@ def test_features_of_another_extractor_are_refused(town: Path, model: PlaceModel
         lambda: place_map.local_features([1]),
         lambda: Localizer(model, place_map),
         lambda: add_local_features(town, progress=False),
-        lambda: add_photos(model, photos, town, progress=False),
-        lambda: sync_map(model, photos, town, progress=False),
+        lambda: add_photos(photos, town, model, config=MapConfig(progress=False)),
+        lambda: sync_map(photos, town, model, config=MapConfig(progress=False)),
     ):
         with pytest.raises(MapError, match=said):
             use()
@@ -553,8 +560,8 @@ def test_a_malformed_note_is_an_error(model: PlaceModel, town: Path, text: str) 
     for use in (
         map_info,
         add_local_features,
-        lambda path: add_photos(model, path.parent / "photos", path, progress=False),
-        lambda path: sync_map(model, path.parent / "photos", path, progress=False),
+        lambda path: add_photos(path.parent / "photos", path, model, config=MapConfig(progress=False)),
+        lambda path: sync_map(path.parent / "photos", path, model, config=MapConfig(progress=False)),
     ):
         with pytest.raises(MapError, match="its note 'local features'"):
             use(town)

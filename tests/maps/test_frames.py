@@ -44,7 +44,7 @@ def stream(count: int) -> Iterator[PhotoSource]:
 
 def test_a_stream_becomes_a_map_and_its_frames_are_found(model: PlaceModel, tmp_path: Path) -> None:
     path = tmp_path / "robot.gpkg"
-    report = build_map(model, stream(70), path)
+    report = build_map(stream(70), path, model)
     assert (report.added, report.gone, report.unreadable) == (70, (), ())
     place_map = PlaceMap(path)
     assert place_map.files[3] == "frame://front/000003"
@@ -64,8 +64,8 @@ def test_files_frames_queries_and_training_images_are_resized_by_the_models_inte
     small = [np.asarray(Image.fromarray(image).resize((64, 64), Image.Resampling.BICUBIC)) for image in rough]
     Image.fromarray(rough[0]).save(tmp_path / "file.png", exif=exif_bytes(geotag_of(0)))
     path = tmp_path / "town.gpkg"
-    build_map(bicubic, [tmp_path / "file.png"], path, storage="float32")
-    build_map(bicubic, [PhotoSource("frame", rough[1], geotag_of(1).latlon)], path, storage="float32")
+    build_map([tmp_path / "file.png"], path, bicubic, storage="float32")
+    build_map([PhotoSource("frame", rough[1], geotag_of(1).latlon)], path, bicubic, storage="float32")
     with open_store(path) as store:
         ((_, vectors),) = store.records()
     np.testing.assert_allclose(vectors, bicubic.encode(small).numpy(), atol=1e-5)
@@ -85,19 +85,19 @@ def test_files_frames_queries_and_training_images_are_resized_by_the_models_inte
 
 def test_a_stream_again_changes_nothing_and_a_moved_frame_is_updated(model: PlaceModel, tmp_path: Path) -> None:
     path = tmp_path / "robot.gpkg"
-    build_map(model, stream(5), path)
-    assert build_map(model, stream(5), path).already == 5
+    build_map(stream(5), path, model)
+    assert build_map(stream(5), path, model).already == 5
     moved = [replace(one, position=geotag_of(9).latlon) if i == 2 else one for i, one in enumerate(stream(5))]
-    report = build_map(model, moved, path)
+    report = build_map(moved, path, model)
     assert (report.updated, report.already, report.added) == (1, 4, 0)
     np.testing.assert_allclose(PlaceMap(path).latlon[2], geotag_of(9).latlon, atol=1e-7)
 
 
 def test_an_image_that_repeats_under_another_name_is_a_duplicate(model: PlaceModel, tmp_path: Path) -> None:
     path = tmp_path / "robot.gpkg"
-    build_map(model, stream(3), path)
+    build_map(stream(3), path, model)
     standing = [replace(one, name=f"later/{i}") for i, one in enumerate(stream(3))]
-    report = build_map(model, standing, path)
+    report = build_map(standing, path, model)
     assert (report.duplicates, report.added, report.updated) == (3, 0, 0)
     assert PlaceMap(path).files[0] == "frame://front/000000"
 
@@ -105,11 +105,11 @@ def test_an_image_that_repeats_under_another_name_is_a_duplicate(model: PlaceMod
 def test_an_interrupted_stream_leaves_whole_photos_and_goes_on(model: PlaceModel, tmp_path: Path) -> None:
     path = tmp_path / "robot.gpkg"
     with pytest.raises(RuntimeError, match="power"):
-        maps.build_map(model, _breaking(40), path)
+        maps.build_map(_breaking(40), path, model)
     with open_store(path) as store:
         assert store.count() == 32
         assert len(store.ids_without_features()) == 0
-    report = maps.build_map(model, stream(40), path)
+    report = maps.build_map(stream(40), path, model)
     assert (report.added, report.already, report.features) == (8, 32, 8)
     with open_store(path) as store:
         assert len(store.ids_without_features()) == 0
@@ -127,7 +127,6 @@ def test_files_bytes_and_pixels_may_be_mixed(model: PlaceModel, tmp_path: Path) 
     Image.fromarray(pixels(2)).save(content, "PNG", exif=exif_bytes(geotag_of(2), focal_35mm=28.0))
     tag = geotag_of(7)
     report = build_map(
-        model,
         [
             PhotoSource("one", file, tag.latlon),
             PhotoSource("two", content.getvalue(), tag.latlon),
@@ -135,6 +134,7 @@ def test_files_bytes_and_pixels_may_be_mixed(model: PlaceModel, tmp_path: Path) 
             PhotoSource("nowhere", pixels(4)),
         ],
         tmp_path / "city.gpkg",
+        model,
     )
     assert (report.added, report.untagged) == (3, ("nowhere",))
     assert set(PlaceMap(tmp_path / "city.gpkg").files) == {"a.jpg", "frame://two", "frame://front/000003"}
@@ -155,7 +155,7 @@ def test_files_bytes_and_pixels_may_be_mixed(model: PlaceModel, tmp_path: Path) 
 def test_a_bad_frame_is_listed_and_the_others_are_used(
     model: PlaceModel, tmp_path: Path, wrong: dict[str, object], word: str
 ) -> None:
-    report = build_map(model, [frame(0), replace(frame(1), **wrong)], tmp_path / "city.gpkg")  # type: ignore[arg-type]
+    report = build_map([frame(0), replace(frame(1), **wrong)], tmp_path / "city.gpkg", model)  # type: ignore[arg-type]
     assert report.added == 1
     (error,) = report.unreadable
     assert error.photo == "front/000001"
@@ -163,7 +163,7 @@ def test_a_bad_frame_is_listed_and_the_others_are_used(
 
 
 def test_a_localizer_refuses_a_bad_frame(model: PlaceModel, tmp_path: Path) -> None:
-    build_map(model, stream(3), tmp_path / "city.gpkg")
+    build_map(stream(3), tmp_path / "city.gpkg", model)
     localizer = Localizer(model, PlaceMap(tmp_path / "city.gpkg"), Search(verify=0))
     with pytest.raises(PhotoError, match="RGB"):
         localizer.localize(PhotoSource("grey", np.zeros((4, 4), np.uint8)))

@@ -30,9 +30,9 @@ def test_a_map_built_by_processes_killed_many_times_equals_one_built_straight(tm
     assert len(log) == KILLS
     assert all(row["held"] >= row["acknowledged"] for row in log), log
     assert 0 < log[-1]["held"] < count  # some were killed at work, and some work is left
-    rest = build_map(tiny_model(), tmp_path / "photos", out, batch=4)
+    rest = build_map(tmp_path / "photos", out, tiny_model(), batch=4)
     assert rest.added == count - log[-1]["held"]  # and no more: nothing is done twice
-    build_map(tiny_model(), tmp_path / "photos", tmp_path / "straight" / "town.gpkg", batch=4)
+    build_map(tmp_path / "photos", tmp_path / "straight" / "town.gpkg", tiny_model(), batch=4)
     assert contents(out) == contents(tmp_path / "straight" / "town.gpkg")
     left = [file.name for file in out.parent.iterdir() if not file.name.startswith(".")]
     assert left == ["town.gpkg"]

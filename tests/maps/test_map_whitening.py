@@ -49,7 +49,7 @@ def photos(tmp_path: Path) -> list[Path]:
 
 @pytest.fixture
 def town(model: PlaceModel, photos: list[Path], tmp_path: Path) -> Path:
-    report = build_map(model, tmp_path / "photos", tmp_path / "town.gpkg", dim=DIM, storage="float32", batch=4)
+    report = build_map(tmp_path / "photos", tmp_path / "town.gpkg", model, dim=DIM, storage="float32", batch=4)
     assert (report.added, report.notes) == (PHOTOS, ())
     return tmp_path / "town.gpkg"
 
@@ -122,11 +122,11 @@ def test_a_build_that_was_stopped_continues_with_the_stored_whitening(
     with monkeypatch.context() as patch:
         patch.setattr(MapFile, "add", stopping)
         with pytest.raises(KeyboardInterrupt):
-            build_map(model, tmp_path / "photos", again, **options)
+            build_map(tmp_path / "photos", again, model, **options)
     assert len(stored_descriptors(again)) == 4
     with monkeypatch.context() as patch:
         patch.setattr(whitening, "fit_whitening", _never)
-        report = build_map(model, tmp_path / "photos", again, **options)
+        report = build_map(tmp_path / "photos", again, model, **options)
     assert (report.added, report.already) == (8, 4)
     one, other = stored_descriptors(town), stored_descriptors(again)
     for name in one:
@@ -146,9 +146,9 @@ def test_a_build_that_was_stopped_before_the_whitening_was_written_fits_it(
     with monkeypatch.context() as patch:
         patch.setattr(MapFile, "write_whitening", stop)
         with pytest.raises(KeyboardInterrupt):
-            build_map(model, tmp_path / "photos", tmp_path / "town.gpkg", dim=DIM)
+            build_map(tmp_path / "photos", tmp_path / "town.gpkg", model, dim=DIM)
     assert not stored_descriptors(tmp_path / "town.gpkg")
-    assert build_map(model, tmp_path / "photos", tmp_path / "town.gpkg", dim=DIM).added == PHOTOS
+    assert build_map(tmp_path / "photos", tmp_path / "town.gpkg", model, dim=DIM).added == PHOTOS
 
 
 @pytest.mark.parametrize("way", ["build", "add", "sync"])
@@ -158,11 +158,11 @@ def test_photos_that_come_later_are_projected_by_the_same_whitening(
     before = stored_descriptors(town)
     late = write_photo(tmp_path / "photos" / "late.jpg", 77)
     if way == "build":
-        assert build_map(model, tmp_path / "photos", town, dim=DIM, storage="float32").added == 1
+        assert build_map(tmp_path / "photos", town, model, dim=DIM, storage="float32").added == 1
     elif way == "add":
-        assert add_photos(model, [late], town).added == 1
+        assert add_photos([late], town, model).added == 1
     else:
-        assert sync_map(model, tmp_path / "photos", town).added == 1
+        assert sync_map(tmp_path / "photos", town, model).added == 1
     after = stored_descriptors(town)
     np.testing.assert_allclose(after["late.jpg"], project(town, described(model, [late]))[0], atol=2e-4)
     assert all((after[name] == vector).all() for name, vector in before.items())
@@ -186,7 +186,7 @@ def test_copying_and_compacting_keep_the_whitening(
 def test_a_map_with_another_whitening_is_not_copied_into(model: PlaceModel, town: Path, tmp_path: Path) -> None:
     write_town(tmp_path / "others", 9)
     other = tmp_path / "other.gpkg"
-    build_map(model, tmp_path / "others", other, dim=DIM, storage="float32")
+    build_map(tmp_path / "others", other, model, dim=DIM, storage="float32")
     with pytest.raises(MapError, match="another way"):
         copy_map(town, other)
 
@@ -196,7 +196,7 @@ def test_fewer_photos_than_dimensions_are_said_and_keep_all_distances(
 ) -> None:
     monkeypatch.setattr(whitening, "POWER", 0.0)
     options: dict[str, Any] = {"dim": 64, "storage": "float32"}
-    report = build_map(model, tmp_path / "photos", tmp_path / "town.gpkg", **options)
+    report = build_map(tmp_path / "photos", tmp_path / "town.gpkg", model, **options)
     assert [("12 photos" in note, "span 11 dimensions" in note) for note in report.notes] == [(True, True)]
     held = stored_descriptors(tmp_path / "town.gpkg")
     centred = described(model, photos).astype(np.float64)
@@ -205,13 +205,13 @@ def test_fewer_photos_than_dimensions_are_said_and_keep_all_distances(
     found = np.array([held[path.name] for path in photos])
     assert not found[:, 11:].any()
     np.testing.assert_allclose(found @ found.T, centred @ centred.T, atol=5e-3)
-    assert build_map(model, tmp_path / "photos", tmp_path / "town.gpkg", **options).already == PHOTOS
+    assert build_map(tmp_path / "photos", tmp_path / "town.gpkg", model, **options).already == PHOTOS
 
 
 def test_equal_photos_cannot_be_whitened_and_leave_no_map(model: PlaceModel, tmp_path: Path) -> None:
     write_photo(tmp_path / "photos" / "one.jpg", 1)
     with pytest.raises(ArgumentError, match="no whitening"):
-        build_map(model, tmp_path / "photos", tmp_path / "town.gpkg", dim=DIM)
+        build_map(tmp_path / "photos", tmp_path / "town.gpkg", model, dim=DIM)
     assert not (tmp_path / "town.gpkg").exists()
 
 
@@ -221,8 +221,8 @@ def test_a_stream_is_not_known_in_advance_but_may_be_added_to_a_whitened_map(
     late = write_photo(tmp_path / "late.jpg", 77)
     source = PhotoSource("late", decode(late), geotag_of(77).latlon)
     with pytest.raises(ArgumentError, match="in advance"):
-        build_map(model, iter([source]), tmp_path / "new.gpkg", dim=DIM)
-    assert build_map(model, iter([source]), town, dim=DIM, storage="float32").added == 1
+        build_map(iter([source]), tmp_path / "new.gpkg", model, dim=DIM)
+    assert build_map(iter([source]), town, model, dim=DIM, storage="float32").added == 1
     with open_map_file(town) as file:
         held = {p.file: v for part, vectors in file.records() for p, v in zip(part, vectors, strict=True)}
     (name,) = [name for name in held if "late" in name]
@@ -234,7 +234,7 @@ def test_dimensions_of_a_model_with_a_whitening_are_its_first_ones(
 ) -> None:
     fitted = fit_whitening(described(model, photos), 10)
     own = with_whitening(model, fitted)
-    report = build_map(own, tmp_path / "photos", tmp_path / "town.gpkg", dim=DIM, storage="float32")
+    report = build_map(tmp_path / "photos", tmp_path / "town.gpkg", own, dim=DIM, storage="float32")
     assert (report.added, report.notes) == (PHOTOS, ())
     held, first = stored_descriptors(tmp_path / "town.gpkg"), described(own, photos)[:, :DIM]
     first /= np.linalg.norm(first, axis=1, keepdims=True)
@@ -320,7 +320,7 @@ def test_a_whitening_that_is_lost_is_an_error(model: PlaceModel, town: Path, tmp
         Localizer(model, PlaceMap(town))
     write_photo(tmp_path / "photos" / "late.jpg", 77)
     with pytest.raises(MapError, match="holds none"):
-        add_photos(model, tmp_path / "photos", town)
+        add_photos(tmp_path / "photos", town, model)
 
 
 def test_a_whitening_is_written_once(town: Path) -> None:

@@ -14,7 +14,17 @@ from tests.photos.panorama_files import draw_panorama, gpano_xmp, save_panorama
 from sareloc.datasets import check_places, load_dataset
 from sareloc.errors import MapError, PhotoError
 from sareloc.localize import Localizer
-from sareloc.maps import MapPhoto, PlaceMap, add_photos, copy_map, map_info, open_store, sync_map, verify_map
+from sareloc.maps import (
+    MapConfig,
+    MapPhoto,
+    PlaceMap,
+    add_photos,
+    copy_map,
+    map_info,
+    open_store,
+    sync_map,
+    verify_map,
+)
 from sareloc.maps.view_options import NOTE, read_view_options
 from sareloc.models import PlaceModel
 from sareloc.photos import Address, Geotag, Panorama, PhotoSource, ViewOptions, decode, parse_address, read_image
@@ -47,7 +57,7 @@ def held(path: str | Path) -> dict[str, MapPhoto]:
 
 def test_a_360_photo_is_stored_as_twelve_views(folder: Path, model: PlaceModel, tmp_path: Path) -> None:
     path = tmp_path / "town.gpkg"
-    report = build_map(model, folder, path, progress=False)
+    report = build_map(folder, path, model, progress=False)
     assert (report.added, report.panoramas) == (14, 1)
     (note,) = report.notes
     assert "wide.jpg is 2:1 as a 360° photo, without GPano tags" in note
@@ -66,13 +76,13 @@ def test_a_360_photo_is_stored_as_twelve_views(folder: Path, model: PlaceModel, 
     info = map_info(path)
     assert (info.photos, info.views, info.panoramas, info.gone) == (14, 12, 1, ())
     assert verify_map(path) == []
-    again = build_map(model, folder, path, progress=False)
+    again = build_map(folder, path, model, progress=False)
     assert (again.added, again.already, again.updated, again.panoramas) == (0, 14, 0, 1)
 
 
 def test_the_descriptors_are_those_of_the_views(folder: Path, model: PlaceModel, tmp_path: Path) -> None:
     path = tmp_path / "town.gpkg"
-    build_map(model, folder / "pano.jpg", path, progress=False, workers=2)
+    build_map(folder / "pano.jpg", path, model, progress=False, workers=2)
     with open_store(path) as store:
         ((photos, vectors),) = store.records()
         for photo, vector in zip(photos, vectors, strict=True):
@@ -85,9 +95,9 @@ def test_views_and_ordinary_photos_share_the_maps_own_whitening(
 ) -> None:
     path = tmp_path / "town.gpkg"
     options: dict[str, Any] = {"dim": 5, "storage": "float32", "progress": False}
-    assert build_map(model, folder, path, **options).added == 14
+    assert build_map(folder, path, model, **options).added == 14
     late = save_panorama(folder / "late.jpg", np.roll(draw_panorama(FULL), 40, axis=0), HERE, gpano_xmp())
-    assert add_photos(model, [late], path, progress=False).added == 12
+    assert add_photos([late], path, model, config=MapConfig(progress=False)).added == 12
     with open_store(path) as store:
         stored = store.whitening()
         assert stored is not None
@@ -99,20 +109,20 @@ def test_views_and_ordinary_photos_share_the_maps_own_whitening(
         assert store.count() == 26
     assert verify_map(path) == []
     late.unlink()
-    assert len(sync_map(model, folder, path, progress=False).removed) == 12
+    assert len(sync_map(folder, path, model, config=MapConfig(progress=False)).removed) == 12
 
 
 def test_options_are_noted_and_used_by_add_and_sync(folder: Path, model: PlaceModel, tmp_path: Path) -> None:
     path, options = tmp_path / "town.gpkg", ViewOptions((0.0, 180.0), (0.0, 20.0), 90.0, untagged=True)
     (folder / "wide.jpg").rename(tmp_path / "wide.jpg")
-    assert build_map(model, folder, path, views=options, progress=False).added == 5
-    add_photos(model, tmp_path / "wide.jpg", path, progress=False)
+    assert build_map(folder, path, model, views=options, progress=False).added == 5
+    add_photos(tmp_path / "wide.jpg", path, model, config=MapConfig(progress=False))
     assert len(held(path)) == 9
     save_panorama(folder / "third.jpg", draw_panorama(FULL)[:, ::-1], HERE)
-    done = sync_map(model, folder, path, progress=False)
+    done = sync_map(folder, path, model, config=MapConfig(progress=False))
     assert (done.added, done.already, done.removed, done.panoramas) == (4, 5, (), 2)
     with pytest.raises(MapError, match=r"other views of 360° photos \(yaw 0, 180; pitch 0, 20; field of view 90"):
-        build_map(model, folder, path, views=ViewOptions(), progress=False)
+        build_map(folder, path, model, views=ViewOptions(), progress=False)
     assert copy_map(path, tmp_path / "copy.gpkg").photos == 13
     with open_store(tmp_path / "copy.gpkg") as store:
         assert read_view_options(store) == options
@@ -120,26 +130,26 @@ def test_options_are_noted_and_used_by_add_and_sync(folder: Path, model: PlaceMo
 
 def test_sync_follows_moved_changed_and_deleted_files(folder: Path, model: PlaceModel, tmp_path: Path) -> None:
     path = tmp_path / "town.gpkg"
-    build_map(model, folder, path, progress=False)
+    build_map(folder, path, model, progress=False)
     before = held(path)
     (folder / "pano.jpg").rename(folder / "moved.jpg")
-    moved = sync_map(None, folder, path, progress=False)
+    moved = sync_map(folder, path, None, config=MapConfig(progress=False))
     assert (moved.added, moved.updated, moved.already, moved.removed) == (0, 12, 2, ())
     assert {photo.sha256 for photo in held(path).values()} == {photo.sha256 for photo in before.values()}
 
     save_panorama(folder / "moved.jpg", draw_panorama(FULL)[:, 128:384], HERE, gpano_xmp(**HALF))  # now half a sphere
-    planned = sync_map(model, folder, path, dry_run=True, progress=False)
-    cut = sync_map(model, folder, path, progress=False)
+    planned = sync_map(folder, path, model, dry_run=True, config=MapConfig(progress=False))
+    cut = sync_map(folder, path, model, config=MapConfig(progress=False))
     for report in (planned, cut):
         assert (report.added, report.updated, len(report.removed)) == (0, 5, 7)
     assert len(held(path)) == 7
 
     save_panorama(folder / "wide.jpg", draw_panorama(FULL)[::-1], HERE)  # tags are put on a photo that had none
-    tagged = sync_map(model, folder, path, progress=False)
+    tagged = sync_map(folder, path, model, config=MapConfig(progress=False))
     assert (tagged.added, [Path(name).name for name in tagged.removed]) == (12, ["wide.jpg"])
 
     (folder / "moved.jpg").unlink()
-    gone = sync_map(model, folder, path, progress=False)
+    gone = sync_map(folder, path, model, config=MapConfig(progress=False))
     assert (gone.added, len(gone.removed)) == (0, 5)
     assert {name.partition("#")[0] for name in held(path)} == {"photo.jpg", "wide.jpg"}
 
@@ -148,9 +158,9 @@ def test_a_360_photo_that_cannot_be_read_any_more_keeps_its_views(
     folder: Path, model: PlaceModel, tmp_path: Path
 ) -> None:
     path = tmp_path / "town.gpkg"
-    build_map(model, folder, path, progress=False)
+    build_map(folder, path, model, progress=False)
     (folder / "pano.jpg").write_bytes(b"damaged")
-    report = sync_map(model, folder, path, progress=False)
+    report = sync_map(folder, path, model, config=MapConfig(progress=False))
     assert report.removed == ()
     assert [Path(error.photo).name for error in report.unreadable] == ["pano.jpg"]
     assert len(held(path)) == 14
@@ -164,7 +174,7 @@ def test_each_file_is_named_once(model: PlaceModel, tmp_path: Path) -> None:
     cylinder = save_panorama(photos / "cylinder.jpg", draw_panorama(FULL), HERE, gpano_xmp(projection="cylindrical"))
     content = save_panorama(photos / "cut.jpg", draw_panorama(FULL), HERE).read_bytes()
     (photos / "cut.jpg").write_bytes(content[: len(content) // 2])
-    report = build_map(model, photos, tmp_path / "town.gpkg", progress=False)
+    report = build_map(photos, tmp_path / "town.gpkg", model, progress=False)
     assert [Path(photo).name for photo in report.untagged] == ["nowhere.jpg"]
     assert [Path(error.photo).name for error in report.unreadable] == ["cut.jpg"]
     assert report.notes == (
@@ -176,14 +186,14 @@ def test_each_file_is_named_once(model: PlaceModel, tmp_path: Path) -> None:
 
 def test_headings_come_from_a_table_too(folder: Path, model: PlaceModel, tmp_path: Path) -> None:
     (folder / "geotags.csv").write_text("file,lat,lon,heading\npano.jpg,50,10,100\n")
-    build_map(model, folder, tmp_path / "town.gpkg", progress=False)
+    build_map(folder, tmp_path / "town.gpkg", model, progress=False)
     by_table = {name: photo.geotag for name, photo in held(tmp_path / "town.gpkg").items() if name.startswith("pano")}
     for name, geotag in by_table.items():
         view = parse_address(name).view
         assert view is not None
         assert geotag == Geotag((50.0, 10.0), (100 + view.yaw_deg) % 360)
     (folder / "geotags.csv").write_text("file,lat,lon\npano.jpg,50,10.5\n")
-    report = sync_map(None, folder, tmp_path / "town.gpkg", progress=False)
+    report = sync_map(folder, tmp_path / "town.gpkg", None, config=MapConfig(progress=False))
     assert report.updated == 12
     now = held(tmp_path / "town.gpkg")["pano.jpg#yaw=30&pitch=0&fov=60&size=96x72"].geotag
     assert now == Geotag((50.0, 10.5), 50.0)  # the heading of the GPano tags
@@ -191,12 +201,12 @@ def test_headings_come_from_a_table_too(folder: Path, model: PlaceModel, tmp_pat
 
 def test_a_malformed_note_is_damage(folder: Path, model: PlaceModel, tmp_path: Path) -> None:
     path = tmp_path / "town.gpkg"
-    build_map(model, folder, path, progress=False)
+    build_map(folder, path, model, progress=False)
     for text in ("nonsense", "[]", json.dumps({"yaw_deg": [], "pitch_deg": [0], "fov_deg": 60})):
         with open_store(path, write=True) as store:
             store.write_note(NOTE, text)
         with pytest.raises(MapError, match="is damaged: its note 'panorama views'"):
-            add_photos(model, folder, path, progress=False)
+            add_photos(folder, path, model, config=MapConfig(progress=False))
 
 
 def test_many_photos_of_2_to_1_give_one_note(model: PlaceModel, tmp_path: Path) -> None:
@@ -205,11 +215,11 @@ def test_many_photos_of_2_to_1_give_one_note(model: PlaceModel, tmp_path: Path) 
         save_panorama(tmp_path / f"{n}.jpg", rng.integers(0, 256, (256, 512, 3), np.uint8), xmp=b"") for n in range(3)
     ]
     records = [PhotoSource(str(file), file, HERE.latlon) for file in files]
-    report = build_map(model, records, tmp_path / "ordinary.gpkg", progress=False)
+    report = build_map(records, tmp_path / "ordinary.gpkg", model, progress=False)
     assert (report.added, report.panoramas) == (3, 0)
     (note,) = report.notes
     assert note.startswith(f"3 photos, such as {files[0]}, are 2:1")
-    cut = build_map(model, records, tmp_path / "cut.gpkg", views=ViewOptions(untagged=True), progress=False)
+    cut = build_map(records, tmp_path / "cut.gpkg", model, views=ViewOptions(untagged=True), progress=False)
     assert (cut.added, cut.panoramas, cut.notes) == (36, 3, ())
 
 
@@ -223,9 +233,9 @@ def test_a_360_photo_of_a_stream_is_stored_as_its_views(kind: str, model: PlaceM
     source = PhotoSource("ladybug/1", image, HERE.latlon, heading, 1.7e9)
     ordinary = PhotoSource("front/1", sphere[:200, :250], HERE.latlon)
     path = tmp_path / "town.gpkg"
-    report = build_map(model, iter([source, ordinary]), path, views=views, progress=False)
+    report = build_map(iter([source, ordinary]), path, model, views=views, progress=False)
     assert (report.added, report.panoramas, report.notes) == (3, 1, ())
-    again = build_map(model, iter([source, ordinary]), path, progress=False)
+    again = build_map(iter([source, ordinary]), path, model, progress=False)
     assert (again.added, again.already) == (0, 3)  # the views are those of the map
     photos = held(path)
     start = "pano.jpg" if kind == "file" else "1"
@@ -254,7 +264,7 @@ def test_what_is_not_cut_of_a_stream_is_noted(model: PlaceModel, tmp_path: Path)
     sphere = draw_panorama(FULL)
     odd = save_panorama(tmp_path / "odd.jpg", sphere, xmp=gpano_xmp(projection="cylindrical")).read_bytes()
     sources = [PhotoSource("plain", sphere, HERE.latlon), PhotoSource("odd", odd, HERE.latlon)]
-    report = build_map(model, sources, tmp_path / "town.gpkg", progress=False)
+    report = build_map(sources, tmp_path / "town.gpkg", model, progress=False)
     assert (report.added, report.panoramas) == (2, 0)
     assert "odd: its GPano tags cannot be used: the projection is 'cylindrical'" in report.notes[0]
     assert "plain" in report.notes[1]

@@ -114,7 +114,7 @@ def test_the_file_is_let_go_and_refresh_takes_in_what_came(town: PlaceMap) -> No
 def test_refresh_of_another_map_is_refused(town: PlaceMap) -> None:
     town.path.unlink()
     make_map(town.path, 3)
-    with pytest.raises(MapError, match="another map"):
+    with pytest.raises(MapError, match="was replaced"):
         town.refresh()
 
 

@@ -14,7 +14,7 @@ from tests.photos.video_files import number_in, write_video
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.geo import distance_m, wgs84_from_enu
 from sareloc.loading import read_images
-from sareloc.maps import BuildReport, open_store, sync_map
+from sareloc.maps import BuildReport, MapConfig, open_store, sync_map
 from sareloc.photos import Address, Geotag, TrackOptions, decode, image_size, parse_address, read_time
 from sareloc.photos.geotags import EPOCH
 from sareloc.photos.video_geotags import frames_on_track
@@ -61,7 +61,7 @@ def in_map(path: Path) -> dict[str, Geotag]:
 
 
 def build(video: Path | list[Path], out: Path, **options: object) -> BuildReport:
-    return build_map(tiny_model(), video, out, progress=False, **options)  # type: ignore[arg-type]
+    return build_map(video, out, tiny_model(), progress=False, **options)  # type: ignore[arg-type]
 
 
 def test_a_frame_every_so_many_metres_with_its_position_heading_and_time(drive: Path) -> None:
@@ -183,7 +183,7 @@ def test_sync_keeps_frames_of_videos_that_exist(drive: Path) -> None:
     assert len(in_map(out)) == 6
 
     def sync(what: Path, **options: object) -> tuple[int, int, int]:
-        report = sync_map(tiny_model(), what, out, progress=False, **options)  # type: ignore[arg-type]
+        report = sync_map(what, out, tiny_model(), config=MapConfig(progress=False), **options)  # type: ignore[arg-type]
         return report.added, report.already, len(report.removed)
 
     assert sync(drive.parent) == (0, 1, 0)  # without the track: neither added nor removed

@@ -17,7 +17,7 @@ from tests.milvus.relay import Relay
 from sareloc.arrays import Vectors
 from sareloc.cli import main
 from sareloc.errors import ArgumentError, MapError, MissingExtraError
-from sareloc.maps import BuildReport, MapPhoto, PlaceMap, build_map, open_store
+from sareloc.maps import BuildReport, MapConfig, MapPhoto, PlaceMap, build_map, open_store
 from sareloc.milvus import connection as milvus_connection
 from sareloc.milvus.connection import Connection, read_milvus_address
 from sareloc.milvus.store import MilvusStore
@@ -139,7 +139,7 @@ def test_a_short_absence_is_waited_for(
 
     monkeypatch.setattr(milvus_connection, "sleep", wait)
     cut_before(2, relay.cut, monkeypatch)
-    report = build_map(model, tmp_path, address, batch=2, keypoints=0, progress=False)
+    report = build_map(tmp_path, address, model, config=MapConfig(batch=2, keypoints=0, progress=False))
     assert (report.added, len(names(address))) == (6, 6)
     assert len(waits) >= 4
     assert waits[:4] == [0.1, 0.2, 0.4, 0.8]  # ever less often
@@ -148,7 +148,7 @@ def test_a_short_absence_is_waited_for(
 def test_a_search_waits_too(model: PlaceModel, relay: Relay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     photo = write_photo(tmp_path / "a.jpg", 1)
     address = f"milvus://127.0.0.1:{relay.port}/searched"
-    build_map(model, photo, address, keypoints=0, progress=False)
+    build_map(photo, address, model, config=MapConfig(keypoints=0, progress=False))
     city = PlaceMap(address)
     query = city.descriptors(city.sample(1, None)[0])  # type: ignore[arg-type]
     relay.cut()
@@ -159,15 +159,15 @@ def test_a_search_waits_too(model: PlaceModel, relay: Relay, tmp_path: Path, mon
 def test_another_models_collection_is_refused(model: PlaceModel, lite: Path, tmp_path: Path) -> None:
     write_town(tmp_path, 2)
     address = f"milvus-lite:{lite}/models"
-    build_map(model, tmp_path, address, keypoints=0, progress=False)
+    build_map(tmp_path, address, model, config=MapConfig(keypoints=0, progress=False))
     other = tiny_model(seed=2)
     said = f"built by model {model.fingerprint()} .* this is model {other.fingerprint()}"
     with pytest.raises(MapError, match=said):
-        build_map(other, tmp_path, address, keypoints=0, progress=False)
+        build_map(tmp_path, address, other, config=MapConfig(keypoints=0, progress=False))
     with pytest.raises(MapError, match=said):
         PlaceMap(address).check_model(other)
     with pytest.raises(MapError, match="float16, not 64"):
-        build_map(model, tmp_path, address, dim=64, keypoints=0, progress=False)
+        build_map(tmp_path, address, model, config=MapConfig(dim=64, keypoints=0, progress=False))
     with pytest.raises(ArgumentError, match="rows of 256 numbers"):
         PlaceMap(address).search([[1.0] * 64], 1)
     assert len(PlaceMap(address)) == 2
@@ -179,7 +179,7 @@ def test_a_collection_of_somebody_elses_is_left_alone(model: PlaceModel, lite: P
     connection = Connection(read_milvus_address(address))
     connection.ask("create_collection", collection_name="theirs", dimension=8)
     with pytest.raises(MapError, match="not a map"):
-        build_map(model, tmp_path, address, keypoints=0, progress=False)
+        build_map(tmp_path, address, model, config=MapConfig(keypoints=0, progress=False))
     with pytest.raises(MapError, match="not a map"):
         PlaceMap(address)
     assert connection.ask("query", collection_name="theirs", filter="", output_fields=["count(*)"])[0]["count(*)"] == 0
@@ -190,17 +190,21 @@ def test_what_is_not_there_is_told(lite: Path, model: PlaceModel, tmp_path: Path
         PlaceMap(f"milvus-lite:{lite}/absent")
     write_town(tmp_path, 1)
     with pytest.raises(ArgumentError, match="unknown Milvus index 'FAST': known are FLAT, HNSW"):
-        build_map(model, tmp_path, f"milvus-lite:{lite}/absent?index=fast", keypoints=0, progress=False)
+        build_map(
+            tmp_path, f"milvus-lite:{lite}/absent?index=fast", model, config=MapConfig(keypoints=0, progress=False)
+        )
 
 
 def test_an_index_is_chosen_once(lite: Path, model: PlaceModel, tmp_path: Path) -> None:
     write_town(tmp_path, 1)
     address = f"milvus-lite:{lite}/indexed"
-    build_map(model, tmp_path, f"{address}?index=HNSW", keypoints=0, progress=False)
+    build_map(tmp_path, f"{address}?index=HNSW", model, config=MapConfig(keypoints=0, progress=False))
     assert PlaceMap(address).index_info().kind == "Milvus HNSW"
-    assert build_map(model, tmp_path, f"{address}?index=hnsw", keypoints=0, progress=False).already == 1
+    assert (
+        build_map(tmp_path, f"{address}?index=hnsw", model, config=MapConfig(keypoints=0, progress=False)).already == 1
+    )
     with pytest.raises(MapError, match=r"index HNSW.* FLAT"):
-        build_map(model, tmp_path, f"{address}?index=FLAT", keypoints=0, progress=False)
+        build_map(tmp_path, f"{address}?index=FLAT", model, config=MapConfig(keypoints=0, progress=False))
 
 
 class Killed(BaseException):
@@ -235,10 +239,10 @@ def test_a_writer_killed_while_creating_the_map(
     address = f"milvus-lite:{lite}/killed_{then}"
     create_index.append(kill)
     with pytest.raises(Killed):
-        build_map(model, tmp_path, f"{address}?index=HNSW", keypoints=0, progress=False)
+        build_map(tmp_path, f"{address}?index=HNSW", model, config=MapConfig(keypoints=0, progress=False))
     if then == "read":
         assert len(PlaceMap(address)) == 0
-    assert build_map(model, tmp_path, address, keypoints=0, progress=False).added == 2
+    assert build_map(tmp_path, address, model, config=MapConfig(keypoints=0, progress=False)).added == 2
     city = PlaceMap(address)
     assert city.index_info().kind == "Milvus HNSW"
     assert city.search(city.descriptors(city.sample(2, None)[0]), 1).ids.shape == (2, 1)  # type: ignore[arg-type]
@@ -256,7 +260,7 @@ def test_an_index_that_is_refused_is_an_error(
     write_town(tmp_path, 1)
     create_index.append(refuse)
     with pytest.raises(MapError, match=r"refused .*: no indexes today"):
-        build_map(model, tmp_path, f"milvus-lite:{lite}/refused", keypoints=0, progress=False)
+        build_map(tmp_path, f"milvus-lite:{lite}/refused", model, config=MapConfig(keypoints=0, progress=False))
 
 
 def test_two_writers_at_once(
@@ -270,7 +274,9 @@ def test_two_writers_at_once(
     created, second_done = threading.Event(), threading.Event()
 
     def build(own: str) -> BuildReport:
-        return build_map(model, [tmp_path / own, tmp_path / "both"], address, batch=2, keypoints=0, progress=False)
+        return build_map(
+            [tmp_path / own, tmp_path / "both"], address, model, config=MapConfig(batch=2, keypoints=0, progress=False)
+        )
 
     def wait_for_second() -> None:
         created.set()

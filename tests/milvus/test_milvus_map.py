@@ -21,6 +21,7 @@ from sareloc.maps import (
     Area,
     Box,
     Circle,
+    MapConfig,
     PlaceMap,
     add_photos,
     build_map,
@@ -130,20 +131,22 @@ def names(address: str) -> dict[str, bytes]:
 def test_build_again_add_move_change_remove(lite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, address = tiny_model(), f"{lite}/town"
     paths = write_town(tmp_path / "old", 6)
-    assert build_map(model, tmp_path / "old", address, batch=4, keypoints=0, progress=False).added == 6
+    assert (
+        build_map(tmp_path / "old", address, model, config=MapConfig(batch=4, keypoints=0, progress=False)).added == 6
+    )
     before = names(address)
     assert before.keys() == {str(path) for path in paths}
     with monkeypatch.context() as patched:
         patched.setattr("sareloc.maps.writer.examine", None)  # unchanged files are not even read
-        assert build_map(model, tmp_path / "old", address, keypoints=0, progress=False).already == 6
+        assert build_map(tmp_path / "old", address, model, config=MapConfig(keypoints=0, progress=False)).already == 6
     shutil.copy(paths[0], tmp_path / "old" / "twin.jpg")
     extra = write_photo(tmp_path / "more" / "x.jpg", 30)
-    report = add_photos(model, [extra, tmp_path / "old"], address, progress=False)
+    report = add_photos([extra, tmp_path / "old"], address, model, config=MapConfig(progress=False))
     assert (report.added, report.already, report.duplicates) == (1, 6, 1)
     (tmp_path / "old" / "twin.jpg").unlink()
     (tmp_path / "old").rename(tmp_path / "new")
     write_photo(tmp_path / "new" / "0005.jpg", 1234)
-    report = build_map(model, tmp_path / "new", address, keypoints=0, progress=False)
+    report = build_map(tmp_path / "new", address, model, config=MapConfig(keypoints=0, progress=False))
     assert (report.added, report.updated, report.already) == (1, 5, 0)
     after = names(address)
     assert {Path(name).name for name in after} == {f"000{n}.jpg" for n in range(6)} | {"x.jpg"}
@@ -160,12 +163,12 @@ def test_build_again_add_move_change_remove(lite: str, tmp_path: Path, monkeypat
 def test_renumbered_photos_keep_their_descriptors(lite: str, tmp_path: Path) -> None:
     model, address = tiny_model(), f"{lite}/renumbered"
     paths = write_town(tmp_path, 4)
-    build_map(model, tmp_path, address, keypoints=0, progress=False)
+    build_map(tmp_path, address, model, config=MapConfig(keypoints=0, progress=False))
     before = names(address)
     paths[3].unlink()
     for number in (2, 1, 0):  # every photo gets the next number
         paths[number].rename(paths[number + 1])
-    build_map(model, tmp_path, address, keypoints=0, progress=False)
+    build_map(tmp_path, address, model, config=MapConfig(keypoints=0, progress=False))
     assert names(address) == {str(paths[n + 1]): before[str(paths[n])] for n in range(3)}
 
 
@@ -220,7 +223,7 @@ def _whole(store, photo_id):  # type: ignore[no-untyped-def]
 def street(tmp_path_factory: pytest.TempPathFactory, lite: str) -> tuple[PlaceMap, PlaceMap, list[Path]]:
     folder = tmp_path_factory.mktemp("street")
     write_street(folder / "photos")
-    build_map(street_model(), folder / "photos", f"{lite}/street", keypoints=0, progress=False)
+    build_map(folder / "photos", f"{lite}/street", street_model(), config=MapConfig(keypoints=0, progress=False))
     copy_map(f"{lite}/street", folder / "street.gpkg", progress=False)
     return PlaceMap(folder / "street.gpkg"), PlaceMap(f"{lite}/street"), write_queries(folder / "queries")
 
@@ -272,8 +275,8 @@ def test_a_whitening_of_the_map_is_refused_before_anything_is_created(lite: str,
     write_town(tmp_path / "photos", 8)
     model, path = tiny_model(), tmp_path / "town.gpkg"
     with pytest.raises(MapError, match=r"no whitening.*server stores none"):
-        build_map(model, tmp_path / "photos", f"{lite}/reduced", dim=5, keypoints=0, progress=False)
-    build_map(model, tmp_path / "photos", path, dim=5, keypoints=0, progress=False)
+        build_map(tmp_path / "photos", f"{lite}/reduced", model, config=MapConfig(dim=5, keypoints=0, progress=False))
+    build_map(tmp_path / "photos", path, model, config=MapConfig(dim=5, keypoints=0, progress=False))
     with pytest.raises(MapError, match=r"own whitening.*server stores none"):
         copy_map(path, f"{lite}/reduced", progress=False)
     with pytest.raises(MapError, match="reduced"):

@@ -27,6 +27,7 @@ from sareloc.errors import MapError
 from sareloc.index import Index
 from sareloc.maps import (
     Circle,
+    MapConfig,
     MapFile,
     MapStore,
     PlaceMap,
@@ -193,9 +194,16 @@ def test_a_build_survives_the_servers_restart(
 
     monkeypatch.setattr(MilvusStore, "add", killed_after_ten)
     monkeypatch.setattr("sareloc.milvus.connection.PATIENCE_S", 180.0)
-    report = build_map(tiny_model(), tmp_path / "photos", f"{address}/restarted", batch=2, keypoints=0, progress=False)
+    report = build_map(
+        tmp_path / "photos",
+        f"{address}/restarted",
+        tiny_model(),
+        config=MapConfig(batch=2, keypoints=0, progress=False),
+    )
     assert (report.added, acknowledged[0]) == (20, 20)
-    build_map(tiny_model(), tmp_path / "photos", tmp_path / "straight.gpkg", keypoints=0, progress=False)
+    build_map(
+        tmp_path / "photos", tmp_path / "straight.gpkg", tiny_model(), config=MapConfig(keypoints=0, progress=False)
+    )
     with open_store(f"{address}/restarted") as store, open_store(tmp_path / "straight.gpkg") as straight:
         assert isinstance(straight, MapFile)
         held, expected = ({p.sha256 for photos, _ in one.records() for p in photos} for one in (store, straight))

@@ -17,7 +17,7 @@ from sareloc.cli import app
 from sareloc.errors import ArgumentError
 from sareloc.geometry.xfeat import Network, load_network
 from sareloc.localize import Localizer
-from sareloc.maps import PlaceMap, add_local_features, build_map
+from sareloc.maps import MapConfig, PlaceMap, add_local_features, build_map
 from sareloc.models import (
     RUNTIMES,
     PlaceModel,
@@ -153,7 +153,7 @@ def test_local_features_are_extracted_where_the_model_runs(
     Image.fromarray(blobs(1, 80, 96)[0].permute(1, 2, 0).numpy()).save(tmp_path / "0.png")
     (tmp_path / "geotags.csv").write_text("file,lat,lon\n0.png,48.0,2.35")
     fast = run_on(alexnet, "openvino")
-    build_map(fast, tmp_path, tmp_path / "city.gpkg", progress=False)
+    build_map(tmp_path, tmp_path / "city.gpkg", fast, config=MapConfig(progress=False))
     Localizer(fast, PlaceMap(tmp_path / "city.gpkg"))
     assert used == ["openvino", "openvino"]
     assert add_local_features(tmp_path / "city.gpkg", device="openvino", progress=False).already == 1

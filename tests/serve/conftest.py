@@ -13,7 +13,7 @@ from tests.localize.town import wall, write_town
 from tests.serve.running import street_client
 
 from sareloc.localize import Search
-from sareloc.serve import Serving
+from sareloc.serve import ServeConfig
 
 TOKEN = "a-token-of-the-tests"
 ALLOWED = {"Authorization": f"Bearer {TOKEN}"}
@@ -38,7 +38,7 @@ def own_folder(street_folder: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def client(street_folder: Path) -> Iterator[httpx.Client]:
     """Of a service that nothing is written to."""
-    with street_client(street_folder / "street.gpkg", serving=Serving(name="Street")) as connected:
+    with street_client(street_folder / "street.gpkg", config=ServeConfig(name="Street")) as connected:
         yield connected
 
 
@@ -61,5 +61,5 @@ def town_client(town_folder: Path) -> Iterator[httpx.Client]:
 @pytest.fixture
 def own_client(own_folder: Path) -> Iterator[httpx.Client]:
     """Of a service over `own_folder` that lets photos be added with the token."""
-    with street_client(own_folder / "street.gpkg", serving=Serving(token=TOKEN)) as connected:
+    with street_client(own_folder / "street.gpkg", config=ServeConfig(token=TOKEN)) as connected:
         yield connected

@@ -14,7 +14,7 @@ from tests.localize.street import street_model
 
 from sareloc.localize import Fix, Localizer
 from sareloc.maps import PlaceMap
-from sareloc.serve import Limits, Serving, make_app
+from sareloc.serve import Limits, ServeConfig, make_app
 from sareloc.serve.server import bind, make_server
 
 DEADLINE_S = 300.0  # ends a test that hangs; no test waits for it to pass
@@ -38,12 +38,10 @@ def running(app: FastAPI, limits: Limits | None = None) -> Iterator[str]:
 
 
 @contextmanager
-def street_client(
-    path: Path, *, serving: Serving | None = None, limits: Limits | None = None, **options: Any
-) -> Iterator[httpx.Client]:
+def street_client(path: Path, *, config: ServeConfig | None = None, **options: Any) -> Iterator[httpx.Client]:
     """A client of the service of a street's map."""
-    app = make_app(path, street_model(), serving=serving, limits=limits, **options)
-    with running(app, limits) as address, httpx.Client(base_url=address, timeout=DEADLINE_S) as client:
+    app = make_app(path, street_model(), config=config, **options)
+    with running(app, config) as address, httpx.Client(base_url=address, timeout=DEADLINE_S) as client:
         yield client
 
 

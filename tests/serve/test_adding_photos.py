@@ -17,9 +17,9 @@ from tests.serve.conftest import ALLOWED, TOKEN
 from tests.serve.running import DEADLINE_S, running, street_client
 
 from sareloc.geo import distance_m
-from sareloc.maps import PlaceMap, add_photos, build_map, verify_map
+from sareloc.maps import MapConfig, PlaceMap, add_photos, build_map, verify_map
 from sareloc.models import fit_whitening
-from sareloc.serve import Serving, make_app
+from sareloc.serve import ServeConfig, make_app
 
 
 def new_photo(folder: Path, place: int, *, tagged: bool = True) -> bytes:
@@ -45,9 +45,9 @@ def test_a_photo_that_was_added_is_found_by_the_next_question(own_client: httpx.
 
 def test_a_photo_that_was_added_has_local_features_if_the_others_have_them(own_folder: Path) -> None:
     path = own_folder / "few.gpkg"
-    build_map(street_model(), own_folder / "photos" / "00_0.jpg", path, keypoints=60, progress=False)
+    build_map(own_folder / "photos" / "00_0.jpg", path, street_model(), config=MapConfig(keypoints=60, progress=False))
     photo = new_photo(own_folder, 40)
-    with running(make_app(path, street_model(), serving=Serving(token=TOKEN))) as url:
+    with running(make_app(path, street_model(), config=ServeConfig(token=TOKEN))) as url:
         answer = httpx.post(f"{url}/photos", files={"photos": ("a.jpg", photo)}, headers=ALLOWED, timeout=DEADLINE_S)
         new = answer.json()["photos"][0]["id"]
         first = httpx.post(f"{url}/localize", content=photo, timeout=DEADLINE_S).json()["matches"][0]
@@ -58,9 +58,9 @@ def test_a_photo_that_was_added_has_local_features_if_the_others_have_them(own_f
 
 def test_a_photo_that_was_added_is_projected_by_the_maps_own_whitening(own_folder: Path) -> None:
     path = own_folder / "reduced.gpkg"
-    build_map(street_model(), own_folder / "photos", path, dim=20, keypoints=0, progress=False)
+    build_map(own_folder / "photos", path, street_model(), config=MapConfig(dim=20, keypoints=0, progress=False))
     photo = new_photo(own_folder, 40)
-    with running(make_app(path, street_model(), serving=Serving(token=TOKEN))) as url:
+    with running(make_app(path, street_model(), config=ServeConfig(token=TOKEN))) as url:
         answer = httpx.post(f"{url}/photos", files={"photos": ("a.jpg", photo)}, headers=ALLOWED, timeout=DEADLINE_S)
         first = httpx.post(f"{url}/localize", content=photo, timeout=DEADLINE_S).json()["matches"][0]
     assert first["id"] == answer.json()["photos"][0]["id"]
@@ -196,7 +196,7 @@ def test_two_other_processes_read_while_one_adds(own_folder: Path) -> None:
     ]  # fmt: skip
     try:
         assert [reader.stdout.readline() for reader in readers] == ["ready\n"] * 2
-        with street_client(own_folder / "street.gpkg", serving=Serving(token=TOKEN)) as client:
+        with street_client(own_folder / "street.gpkg", config=ServeConfig(token=TOKEN)) as client:
             for number in range(extra):
                 files = {"photos": new_photo(own_folder, 40 + number)}
                 assert client.post("/photos", files=files, headers=ALLOWED).status_code == 201
@@ -229,7 +229,7 @@ def test_many_clients_add_at_once(own_client: httpx.Client, own_folder: Path) ->
 def test_what_the_command_line_adds_is_found_too(own_client: httpx.Client, own_folder: Path) -> None:
     photo = new_photo(own_folder, 40)
     own_client.post("/localize", content=photo)
-    add_photos(street_model(), own_folder / "new", own_folder / "street.gpkg", progress=False)
+    add_photos(own_folder / "new", own_folder / "street.gpkg", street_model(), config=MapConfig(progress=False))
     assert own_client.post("/localize", content=photo).json()["matches"][0]["id"] > 90
     assert own_client.get("/map").json()["total"] == 91
 
@@ -238,8 +238,8 @@ def test_a_map_of_fewer_dimensions_takes_photos(own_folder: Path) -> None:
     model = copy.deepcopy(street_model())
     model.whitening = fit_whitening(model.encode([view(place, 5) for place in range(40)]), 16)
     map_path = own_folder / "short.gpkg"
-    build_map(model, own_folder / "photos", map_path, dim=8, keypoints=0, progress=False)
-    with running(make_app(map_path, model, serving=Serving(token=TOKEN))) as address:
+    build_map(own_folder / "photos", map_path, model, config=MapConfig(dim=8, keypoints=0, progress=False))
+    with running(make_app(map_path, model, config=ServeConfig(token=TOKEN))) as address:
         photo = new_photo(own_folder, 40)
         added = httpx.post(f"{address}/photos", files={"photos": photo}, headers=ALLOWED, timeout=DEADLINE_S)
         assert added.status_code == 201

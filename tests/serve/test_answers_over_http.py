@@ -19,7 +19,7 @@ from sareloc.errors import MissingExtraError
 from sareloc.geo import distance_m
 from sareloc.localize import Calibration, Localizer, Search
 from sareloc.maps import MapManifest, PlaceMap, create_map_file, open_map_file
-from sareloc.serve import Serving, make_app
+from sareloc.serve import ServeConfig, make_app
 
 
 def query(folder: Path, place: int) -> bytes:
@@ -190,7 +190,7 @@ def test_without_the_extra_the_pip_line_is_named(street_folder: Path, monkeypatc
 def test_an_empty_map_is_served_and_answers_that_it_is(tmp_path: Path, street_folder: Path) -> None:
     model = street_model()
     create_map_file(tmp_path / "empty.gpkg", MapManifest(model.name, model.fingerprint(), model.dim))
-    with street_client(tmp_path / "empty.gpkg", serving=Serving(token="t")) as client:
+    with street_client(tmp_path / "empty.gpkg", config=ServeConfig(token="t")) as client:
         assert client.get("/health").json()["photos"] == 0
         told = client.get("/map").json()
         assert (told["total"], told["features"]) == (0, [])

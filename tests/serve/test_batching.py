@@ -16,7 +16,7 @@ from tests.serve.running import DEADLINE_S, HeldLocalizer, running, same_place
 
 import sareloc.serve.service
 from sareloc.localize import Localizer
-from sareloc.serve import Limits, make_app
+from sareloc.serve import Limits, ServeConfig, make_app
 from sareloc.serve.guard import Problem
 from sareloc.serve.server import bind, make_server
 from sareloc.serve.service import BatchQueue
@@ -148,9 +148,9 @@ def test_questions_about_several_areas_get_their_own(street_folder: Path) -> Non
 
 
 def test_beyond_the_bound_is_a_clean_503(street_folder: Path) -> None:
-    held, limits = HeldLocalizer(street_folder / "street.gpkg"), Limits(queue=4, max_files=3)
+    held, limits = HeldLocalizer(street_folder / "street.gpkg"), ServeConfig(queue=4, max_files=3)
     photo = (street_folder / "queries" / "q05.jpg").read_bytes()
-    with running(make_app(held, limits=limits)) as address, ThreadPoolExecutor(4) as clients:
+    with running(make_app(held, config=limits)) as address, ThreadPoolExecutor(4) as clients:
 
         def ask(count: int) -> httpx.Response:
             files = [("photos", photo)] * count
@@ -206,7 +206,7 @@ def test_health_and_map_answer_while_all_threads_are_busy(street_folder: Path, m
         return read(*arguments, **options)
 
     photo = (street_folder / "queries" / "q05.jpg").read_bytes()
-    with running(make_app(held, limits=Limits(decoders=2))) as address, ThreadPoolExecutor(5) as clients:
+    with running(make_app(held, config=ServeConfig(decoders=2))) as address, ThreadPoolExecutor(5) as clients:
 
         def ask() -> int:
             return httpx.post(f"{address}/localize", content=photo, timeout=DEADLINE_S).status_code

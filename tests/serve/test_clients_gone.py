@@ -17,7 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 from tests.localize.street import street_model
 from tests.serve.running import DEADLINE_S, HeldLocalizer, running
 
-from sareloc.serve import Limits, Serving, make_app
+from sareloc.serve import Limits, ServeConfig, Serving, make_app
 from sareloc.serve.guard import Guard
 from sareloc.serve.service import Registry
 
@@ -73,7 +73,7 @@ def test_requests_of_clients_that_went_are_not_computed(street_folder: Path) -> 
 
 
 def test_photos_of_clients_that_went_are_not_decoded(street_folder: Path) -> None:
-    app = make_app(street_folder / "street.gpkg", street_model(), limits=Limits(decoders=1))
+    app = make_app(street_folder / "street.gpkg", street_model(), config=ServeConfig(decoders=1))
     service, gate, decoded = app.state.service, threading.Event(), list[str]()
 
     async def main() -> None:

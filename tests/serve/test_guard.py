@@ -17,18 +17,18 @@ from tests.serve.running import DEADLINE_S, HeldLocalizer, running, street_clien
 from sareloc.errors import ArgumentError
 from sareloc.maps import PlaceMap
 from sareloc.models import make_model
-from sareloc.serve import Limits, Serving, guard, make_app
+from sareloc.serve import Limits, ServeConfig, Serving, guard, make_app
 from sareloc.serve.live_map import LiveMap
 from sareloc.serve.service import Service
 
-SMALL = Limits(max_bytes=200_000, held_bytes=300_000)
-HASTY = Limits(request_s=0.5)
+SMALL = ServeConfig(max_bytes=200_000, held_bytes=300_000)
+HASTY = ServeConfig(request_s=0.5)
 
 
 @pytest.fixture(scope="module")
 def strict(street_folder: Path) -> Iterator[httpx.Client]:
     """Of a service that takes little."""
-    with street_client(street_folder / "street.gpkg", limits=SMALL) as client:
+    with street_client(street_folder / "street.gpkg", config=SMALL) as client:
         yield client
 
 
@@ -37,7 +37,7 @@ def hasty(street_folder: Path) -> Iterator[httpx.Client]:
     """Of a service that does not wait."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(guard, "LINGER_S", 0.1)
-        with street_client(street_folder / "street.gpkg", limits=HASTY) as client:
+        with street_client(street_folder / "street.gpkg", config=HASTY) as client:
             yield client
 
 
@@ -193,7 +193,7 @@ def test_all_uploads_together_are_bounded(strict: httpx.Client) -> None:
 
 def test_an_answer_that_takes_too_long_is_a_503(street_folder: Path) -> None:
     held = HeldLocalizer(street_folder / "street.gpkg")
-    with running(make_app(held, limits=HASTY), HASTY) as address:
+    with running(make_app(held, config=HASTY), HASTY) as address:
         photo = (street_folder / "queries" / "q05.jpg").read_bytes()
         late = httpx.post(f"{address}/localize", content=photo, timeout=DEADLINE_S)
         assert late.status_code == 503
@@ -244,7 +244,7 @@ def test_every_answer_keeps_browsers_safe(client: httpx.Client, path: str) -> No
     ],
 )
 def test_the_tiles_that_were_asked_for_are_allowed(street_folder: Path, tiles: str, origin: str) -> None:
-    with street_client(street_folder / "street.gpkg", serving=Serving(tiles=tiles, attribution="Example")) as client:
+    with street_client(street_folder / "street.gpkg", config=ServeConfig(tiles=tiles, attribution="Example")) as client:
         answer = client.get("/settings")
         assert (answer.json()["tiles"], answer.json()["attribution"]) == (tiles, "Example")
         assert f"img-src 'self' data: blob: {origin};" in answer.headers["content-security-policy"]
@@ -252,8 +252,8 @@ def test_the_tiles_that_were_asked_for_are_allowed(street_folder: Path, tiles: s
 
 def test_a_service_answers_only_to_the_names_it_was_told(street_folder: Path) -> None:
     """Else a web page whose name is made to point to this machine could read the map."""
-    serving = Serving(allow_host=("Places.example.org", "192.0.2.7", "2001:db8::1"))
-    with street_client(street_folder / "street.gpkg", serving=serving) as client:
+    serving = ServeConfig(allow_host=("Places.example.org", "192.0.2.7", "2001:db8::1"))
+    with street_client(street_folder / "street.gpkg", config=serving) as client:
         good = ["localhost", "LOCALHOST:8000", "127.0.0.1:80", "[::1]", "[::1]:8000"]
         good += ["places.example.org", "PLACES.example.org:443", "192.0.2.7:8000", "[2001:db8::1]:8000"]
         bad = ["evil.example.org", "localhost.evil.org:80", "places.example.org.evil.org", "192.0.2.8", "::1", ""]
@@ -267,7 +267,7 @@ def test_a_service_answers_only_to_the_names_it_was_told(street_folder: Path) ->
 def test_the_names_are_loopback_unless_told(client: httpx.Client, street_folder: Path) -> None:
     hosts = ("localhost", "127.0.0.1", "[::1]", "192.0.2.7", "evil.example.org")
     assert [client.get("/health", headers={"Host": host}).status_code for host in hosts] == [200] * 3 + [421] * 2
-    with street_client(street_folder / "street.gpkg", serving=Serving(allow_host=("*",))) as unchecked:
+    with street_client(street_folder / "street.gpkg", config=ServeConfig(allow_host=("*",))) as unchecked:
         assert [unchecked.get("/health", headers={"Host": host}).status_code for host in hosts] == [200] * 5
 
 

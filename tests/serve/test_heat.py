@@ -12,7 +12,7 @@ from PIL import Image
 from tests.localize.street import view
 from tests.serve.running import street_client
 
-from sareloc.serve import Serving
+from sareloc.serve import ServeConfig
 from sareloc.serve.service import heatmap_png, heatmap_size
 
 
@@ -52,7 +52,7 @@ def test_the_model_sees_a_small_copy(height: int, width: int) -> None:
 
 
 def test_heat_maps_can_be_off(street_folder: Path) -> None:
-    with street_client(street_folder / "street.gpkg", serving=Serving(heatmap=False)) as client:
+    with street_client(street_folder / "street.gpkg", config=ServeConfig(heatmap=False)) as client:
         assert client.get("/settings").json()["heatmap"] is False
         answer = client.post("/heatmap", content=(street_folder / "queries" / "q05.jpg").read_bytes())
         assert answer.status_code == 404

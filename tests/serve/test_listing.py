@@ -11,7 +11,7 @@ from tests.localize.street import street_model, view, write_view
 
 from sareloc.errors import MapError
 from sareloc.localize import Localizer
-from sareloc.maps import Box, FileMap, PlaceMap, add_photos, open_map_file
+from sareloc.maps import Box, FileMap, MapConfig, PlaceMap, add_photos, open_map_file
 from sareloc.maps.listing import FileListing, FileWatch, PhotoTable
 from sareloc.photos import Geotag, read_image
 from sareloc.serve.live_map import LiveMap, Query
@@ -54,7 +54,7 @@ def test_headings_and_times_are_told(own_folder: Path) -> None:
     tag = Geotag((48.0, 2.0), 123.0, 1.7e9)
     (own_folder / "new").mkdir()
     Image.fromarray(view(40, 0)).save(own_folder / "new" / "a.jpg", exif=exif_bytes(tag))
-    add_photos(street_model(), own_folder / "new", own_folder / "street.gpkg", progress=False)
+    add_photos(own_folder / "new", own_folder / "street.gpkg", street_model(), config=MapConfig(progress=False))
     told = map_geojson(FileListing(own_folder / "street.gpkg").photos(Box(47.9, 1.9, 48.1, 2.1), 10), str)
     assert told["features"][0]["properties"] == {
         "photo": "new/a.jpg", "heading_deg": 123.0, "time": "2023-11-14T22:13:20.000Z",
@@ -111,7 +111,7 @@ def test_nothing_is_read_again_while_nothing_changes(own_folder: Path, monkeypat
     assert reads == []
     assert shown.current() is listed
     write_view(own_folder / "new" / "a.jpg", view(40, 0), (48.0, 2.0))
-    add_photos(street_model(), own_folder / "new", map_path, progress=False)
+    add_photos(own_folder / "new", map_path, street_model(), config=MapConfig(progress=False))
     live.localize([question])
     assert reads == [1]
     assert len(shown.current().ids) == 91

@@ -20,7 +20,7 @@ from tests.serve.running import DEADLINE_S, running
 from sareloc.errors import MapError
 from sareloc.localize import Localizer
 from sareloc.maps import PlaceMap
-from sareloc.serve import Serving, make_app
+from sareloc.serve import ServeConfig, make_app
 from sareloc.serve.service import BatchQueue
 
 XMP = b"""<?xml version="1.0" encoding="nonsense"?>
@@ -79,7 +79,7 @@ def test_a_photo_that_fails_in_decoding_does_not_lose_the_others(own_folder: Pat
     bad = jpeg(view(5, 99), xmp=XMP)
     good = (own_folder / "queries" / "q05.jpg").read_bytes()
     new = write_view(own_folder / "new.jpg", view(40, 0, town=9), position(40)).read_bytes()
-    with running(make_app(own_folder / "street.gpkg", street_model(), serving=Serving(token=TOKEN))) as address:
+    with running(make_app(own_folder / "street.gpkg", street_model(), config=ServeConfig(token=TOKEN))) as address:
         files = [("photos", ("bad.jpg", bad)), ("photos", ("good.jpg", good))]
         found = httpx.post(f"{address}/localize", files=files, timeout=DEADLINE_S)
         files = [("photos", ("bad.jpg", bad)), ("photos", ("new.jpg", new))]

@@ -20,7 +20,7 @@ from tests.localize.street import street_model, view
 from tests.serve.conftest import ALLOWED, TOKEN
 from tests.serve.running import running
 
-from sareloc.serve import Serving, make_app
+from sareloc.serve import ServeConfig, make_app
 
 EXAMPLES = 10
 ROUTES = {
@@ -67,7 +67,7 @@ def schema(street_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         content = io.BytesIO()
         Image.fromarray(view(3, 99)).save(content, form)
         schemathesis.openapi.media_type(kind, st.just(content.getvalue()) | st.binary())
-    app = make_app(folder / "street.gpkg", street_model(), serving=Serving(token=TOKEN))
+    app = make_app(folder / "street.gpkg", street_model(), config=ServeConfig(token=TOKEN))
     with running(app) as address:
         yield schemathesis.openapi.from_url(f"{address}/openapi.json")
 

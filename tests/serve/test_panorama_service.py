@@ -18,9 +18,9 @@ from tests.serve.running import street_client
 
 from sareloc.geo import distance_m
 from sareloc.localize import Search
-from sareloc.maps import PlaceMap, add_photos, build_map, verify_map
+from sareloc.maps import MapConfig, PlaceMap, add_photos, build_map, verify_map
 from sareloc.photos import Geotag, ViewOptions, decode
-from sareloc.serve import Serving
+from sareloc.serve import ServeConfig
 
 HEADING_DEG, TURNED_DEG, WIDTH = 100.0, 90.0, 512
 
@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for place, sphere in enumerate(spheres):
         tag = Geotag(position(place))
         save_panorama(folder / "photos" / f"{place}.jpg", sphere, tag, gpano_xmp(heading=HEADING_DEG))
-    build_map(street_model(), folder / "photos", folder / "town.gpkg", keypoints=256, progress=False)
+    build_map(folder / "photos", folder / "town.gpkg", street_model(), config=MapConfig(keypoints=256, progress=False))
     save_panorama(folder / "query.jpg", np.roll(spheres[1], -round(WIDTH * TURNED_DEG / 360), axis=1))
     return folder
 
@@ -88,7 +88,7 @@ def sphere_jpeg(path: Path, seed: int, tag: Geotag, *, tagged: bool = True) -> b
 
 def test_a_360_photo_is_added_as_its_views_and_found_by_the_next_query(own_folder: Path) -> None:
     photo = sphere_jpeg(own_folder / "new.jpg", 7, Geotag(position(5)))
-    with street_client(own_folder / "town.gpkg", search=Search(verify=4), serving=Serving(token=TOKEN)) as client:
+    with street_client(own_folder / "town.gpkg", config=ServeConfig(token=TOKEN, verify=4)) as client:
         answer = client.post("/photos", files={"photos": ("pano.jpg", photo)}, headers=ALLOWED)
         added = answer.json()["photos"][0]
         again = client.post("/photos", files={"photos": ("again.jpg", photo)}, headers=ALLOWED).json()["photos"][0]
@@ -109,15 +109,17 @@ def test_a_360_photo_is_added_as_its_views_and_found_by_the_next_query(own_folde
 
 def test_a_view_that_was_added_has_the_direction_that_map_add_gives_it(own_folder: Path) -> None:
     photo = sphere_jpeg(own_folder / "new.jpg", 7, Geotag(position(5)))
-    with street_client(own_folder / "town.gpkg", serving=Serving(token=TOKEN)) as client:
+    with street_client(own_folder / "town.gpkg", config=ServeConfig(token=TOKEN)) as client:
         client.post("/photos", files={"photos": photo}, headers=ALLOWED)
-    report = add_photos(street_model(), own_folder / "town-photos", own_folder / "town.gpkg", progress=False)
+    report = add_photos(
+        own_folder / "town-photos", own_folder / "town.gpkg", street_model(), config=MapConfig(progress=False)
+    )
     assert (report.added, report.updated, report.already) == (0, 0, 12)
 
 
 def test_the_file_of_a_360_photo_is_deleted_with_its_last_view(own_folder: Path) -> None:
     photo = sphere_jpeg(own_folder / "new.jpg", 7, Geotag(position(5)))
-    with street_client(own_folder / "town.gpkg", serving=Serving(token=TOKEN)) as client:
+    with street_client(own_folder / "town.gpkg", config=ServeConfig(token=TOKEN)) as client:
         *some, last = client.post("/photos", files={"photos": photo}, headers=ALLOWED).json()["photos"][0]["ids"]
         for photo_id in some:
             assert client.delete(f"/photos/{photo_id}", headers=ALLOWED).status_code == 204
@@ -129,14 +131,16 @@ def test_the_file_of_a_360_photo_is_deleted_with_its_last_view(own_folder: Path)
 def test_a_map_built_with_panorama_also_cuts_uploads_without_tags(own_folder: Path) -> None:
     plain = sphere_jpeg(own_folder / "plain.jpg", 8, Geotag(position(6), heading_deg=HEADING_DEG), tagged=False)
     views = ViewOptions((0, 180), untagged=True)
-    build_map(street_model(), own_folder / "plain.jpg", own_folder / "two.gpkg", views=views, progress=False)
+    build_map(
+        own_folder / "plain.jpg", own_folder / "two.gpkg", street_model(), config=MapConfig(views=views, progress=False)
+    )
     other = sphere_jpeg(own_folder / "other.jpg", 9, Geotag(position(7), heading_deg=HEADING_DEG), tagged=False)
-    serving = Serving(token=TOKEN)
-    with street_client(own_folder / "two.gpkg", serving=serving) as client:
+    serving = ServeConfig(token=TOKEN)
+    with street_client(own_folder / "two.gpkg", config=serving) as client:
         assert len(client.post("/photos", files={"photos": other}, headers=ALLOWED).json()["photos"][0]["ids"]) == 2
         headings = [f["properties"]["heading_deg"] for f in client.get("/map").json()["features"]]
     assert headings == pytest.approx([HEADING_DEG, HEADING_DEG + 180] * 2)
-    with street_client(own_folder / "town.gpkg", serving=serving) as client:
+    with street_client(own_folder / "town.gpkg", config=serving) as client:
         told = client.post("/photos", files={"photos": plain}, headers=ALLOWED).json()["photos"][0]
     assert "ids" not in told  # 2:1 without tags: an ordinary photo
     assert PlaceMap(own_folder / "town.gpkg").files[-1].endswith(".jpg")

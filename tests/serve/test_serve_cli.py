@@ -21,9 +21,10 @@ from tests.serve.running import DEADLINE_S
 import sareloc.serve.server
 from sareloc.cli.serve import is_loopback, serve_command
 from sareloc.errors import ArgumentError, MapError
+from sareloc.localize import Search
 from sareloc.maps import copy_map
 from sareloc.models import save_checkpoint
-from sareloc.serve import Limits, Serving
+from sareloc.serve import Limits, ServeConfig, Serving, make_app
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +81,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     """What the command would have served with."""
     given: dict[str, object] = {}
 
-    def make_server(app: object, limits: Limits, ready: object, *, access_log: bool) -> None:
-        given.update(app=app, limits=limits, access_log=access_log)
+    def make_server(app: object, config: ServeConfig, ready: object, *, access_log: bool) -> None:
+        given.update(app=app, config=config, access_log=access_log)
         raise StartedError
 
     monkeypatch.setattr(sareloc.serve.server, "make_server", make_server)
@@ -109,10 +110,44 @@ def test_options_reach_the_service(street_folder: Path, checkpoint: Path, starte
     ]
     with pytest.raises(StartedError):
         run(street_folder / "street.gpkg", "--model", checkpoint, *words)
-    assert started["limits"] == Limits(queue=99)
+    config = ServeConfig(token="t", allow_host=("a.org", "b.org"), heatmap=False, queue=99, access_log=True)
+    assert started["config"] == started["app"].state.service.serving == config
     assert started["access_log"] is True
-    shown = started["app"].state.service.serving
-    assert shown == Serving(token="t", allow_host=("a.org", "b.org"), heatmap=False)
+
+
+def test_options_come_from_the_command_line_then_the_file_then_the_defaults(
+    street_folder: Path, checkpoint: Path, started: dict[str, object], tmp_path: Path
+) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text(f'queue = 99\nmax_files = 3\nverify = 0\nphotos = ["{tmp_path}"]\nallow_host = ["a.org"]')
+    with pytest.raises(StartedError):
+        run(street_folder / "street.gpkg", "--model", checkpoint, "--config", file, "--max-files", "4")
+    assert started["config"] == ServeConfig(
+        queue=99, max_files=4, verify=0, photos=(tmp_path,), allow_host=("a.org",), token=None
+    )
+    for text, reason in (
+        ("quue = 1", "did you mean 'queue'"),
+        ('queue = "1"', "whole number"),
+        ("queue = 0", "than 0"),
+    ):
+        file.write_text(text)
+        with pytest.raises(ArgumentError, match=reason):
+            run(street_folder / "street.gpkg", "--model", checkpoint, "--config", file)
+
+
+def test_arguments_of_version_0_1_are_merged_into_the_config_with_a_warning(street_folder: Path) -> None:
+    with pytest.warns(DeprecationWarning, match="ServeConfig"):
+        app = make_app(
+            street_folder / "street.gpkg",
+            street_model(),
+            serving=Serving(token="t"),
+            limits=Limits(queue=99),
+            search=Search(verify=0),
+            batch=2,
+        )
+    assert app.state.service.serving == ServeConfig(token="t", queue=99, verify=0, batch=2)
+    with pytest.raises(TypeError, match="limit"):
+        make_app(street_folder / "street.gpkg", street_model(), limit=Limits())
 
 
 def test_binding_wider_without_a_token_warns(

@@ -14,7 +14,7 @@ from tests.serve.running import DEADLINE_S, running
 from sareloc.localize import Search
 from sareloc.maps import copy_map
 from sareloc.models import save_checkpoint
-from sareloc.serve import Serving, make_app
+from sareloc.serve import ServeConfig, make_app
 from sareloc.serve.uploads import public_name
 
 
@@ -56,7 +56,7 @@ def test_no_route_shows_a_path_without_the_token(town_folder: Path, tmp_path: Pa
         tmp_path / "town.gpkg",
         tmp_path / "model.safetensors",
         Search(verify=4),
-        serving=Serving(token=TOKEN, photos=(town_folder / "photos",)),
+        config=ServeConfig(token=TOKEN, photos=(town_folder / "photos",)),
         min_confidence=0,
     )
     with running(app) as address, httpx.Client(base_url=address, timeout=DEADLINE_S) as client:

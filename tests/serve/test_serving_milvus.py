@@ -13,7 +13,7 @@ from tests.serve.running import DEADLINE_S, running, street_client
 
 from sareloc.errors import ArgumentError
 from sareloc.maps import Box, PlaceMap, copy_map, open_store
-from sareloc.serve import Serving, make_app
+from sareloc.serve import ServeConfig, make_app
 
 pytest.importorskip("milvus_lite")
 
@@ -27,7 +27,7 @@ def address(street_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> st
 
 @pytest.fixture(scope="module")
 def milvus(address: str, street_folder: Path) -> Iterator[httpx.Client]:
-    app = make_app(address, street_model(), serving=Serving(photos=(street_folder,)))
+    app = make_app(address, street_model(), config=ServeConfig(photos=(street_folder,)))
     with running(app) as url, httpx.Client(base_url=url, timeout=DEADLINE_S) as connected:
         yield connected
 
@@ -100,4 +100,4 @@ def test_what_is_removed_elsewhere_is_no_longer_found(street_folder: Path, tmp_p
 
 def test_photos_are_not_added_over_http(address: str) -> None:
     with pytest.raises(ArgumentError, match="map add"):
-        make_app(address, street_model(), serving=Serving(token="a-token"))
+        make_app(address, street_model(), config=ServeConfig(token="a-token"))

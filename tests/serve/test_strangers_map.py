@@ -13,7 +13,7 @@ from tests.serve.running import street_client
 
 from sareloc.errors import ArgumentError
 from sareloc.maps import PlaceMap, copy_map
-from sareloc.serve import Serving, make_app
+from sareloc.serve import ServeConfig, make_app
 from sareloc.serve.thumbnails import allowed_path, hidden_photos
 
 
@@ -81,7 +81,7 @@ def test_only_photos_under_the_maps_folder_are_shown(own_folder: Path, secrets: 
 def test_folders_that_the_operator_adds_are_shown(own_folder: Path, secrets: Path) -> None:
     names = hostile_names(own_folder, secrets)
     rename(own_folder / "street.gpkg", names)
-    with street_client(own_folder / "street.gpkg", serving=Serving(photos=(secrets,))) as client:
+    with street_client(own_folder / "street.gpkg", config=ServeConfig(photos=(secrets,))) as client:
         shown = [i for i, (status, _, _) in zip(names, answers(client, list(names)), strict=True) if status == 200]
     assert shown == [1, 2, 3, 4, 5]
 
@@ -94,7 +94,7 @@ def test_a_map_reached_by_a_link_shows_its_photos(own_folder: Path, tmp_path: Pa
 
 def test_a_folder_that_is_none_is_told(own_folder: Path) -> None:
     with pytest.raises(ArgumentError, match="--photos"):
-        make_app(own_folder / "street.gpkg", street_model(), serving=Serving(photos=(own_folder / "absent",)))
+        make_app(own_folder / "street.gpkg", street_model(), config=ServeConfig(photos=(own_folder / "absent",)))
 
 
 def test_photos_that_cannot_be_shown_are_counted_with_the_folder_to_add(own_folder: Path, tmp_path: Path) -> None:

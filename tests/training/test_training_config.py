@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from sareloc.config_files import option_docs
 from sareloc.errors import ArgumentError
+from sareloc.losses import LOSSES
+from sareloc.models.preprocess import MIN_SIDE_PX
 from sareloc.training import RECIPES, TrainingConfig, recipe
-from sareloc.training.config import LOSSES, option_docs
 from sareloc.training.optimizer import learning_rate, warmup
 
 
@@ -61,7 +63,7 @@ def test_a_config_is_checked_without_running_the_loss(monkeypatch: pytest.Monkey
 
 
 def test_every_option_is_documented() -> None:
-    docs = option_docs()
+    docs = option_docs(TrainingConfig)
     assert all(docs[name].endswith(".") for name in TrainingConfig.__dataclass_fields__)
 
 
@@ -103,3 +105,9 @@ def test_learning_rate_halves_and_the_refresh_interval_doubles() -> None:
     assert [config.refresh_every << config.halvings(e) for e in (0, 5, 10)] == [1000, 2000, 4000]
     cosine = TrainingConfig(schedule="cosine", epochs=10)
     assert learning_rate(cosine, 5) == pytest.approx(0.0005)
+
+
+def test_the_least_size_is_that_of_the_models() -> None:
+    TrainingConfig(height=MIN_SIDE_PX, width=MIN_SIDE_PX)
+    with pytest.raises(ArgumentError, match="height"):
+        TrainingConfig(height=MIN_SIDE_PX - 1, width=MIN_SIDE_PX)

@@ -6,15 +6,15 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from sareloc.cli import Device, Precision, print_notes
-from sareloc.localize import Search, open_localizer
-from sareloc.localize.calibrate import CalibrationReport, calibrate
-from sareloc.photos import read_geotag
-from sareloc.photos.collect import list_photos, read_tables
+from sareloc.cli.options import DEFAULT_SEARCH, Device, Json, Precision, SearchFlags
+from sareloc.cli.printing import print_notes
+
+if TYPE_CHECKING:
+    from sareloc.localize.calibrate import CalibrationReport
 
 LISTED = 5
 
@@ -25,12 +25,12 @@ def calibrate_command(
     *,
     geotags: Path | None = None,
     model: str | None = None,
-    search: Annotated[Search | None, Parameter(name="*")] = None,
+    search: SearchFlags = DEFAULT_SEARCH,
     batch: int = 8,
     workers: int = 2,
     device: Device = None,
     precision: Precision = "auto",
-    as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
+    as_json: Json = False,
 ) -> None:
     """Fit the confidence and the radius of a map's fixes on photos with positions; store them if they are better.
 
@@ -57,13 +57,18 @@ def calibrate_command(
     as_json
         Print one JSON object.
     """
+    from sareloc.localize import open_localizer
+    from sareloc.localize.calibrate import calibrate
+    from sareloc.photos import read_geotag
+    from sareloc.photos.collect import list_photos, read_tables
+
     listed = list_photos(photos)
     table = read_tables(photos, geotags, listed)
     tags = {photo: table.tags.get(os.path.abspath(photo)) or read_geotag(photo) for photo in listed}
     print_notes(table.notes)
     tagged = {photo: tag.latlon for photo, tag in tags.items() if tag is not None}
     localizer = open_localizer(
-        place_map, model, search, device=device, precision=precision, batch=batch, workers=workers
+        place_map, model, search.search(), device=device, precision=precision, batch=batch, workers=workers
     )
     report = calibrate(localizer, list(tagged), list(tagged.values()))
     untagged = [str(photo) for photo, tag in tags.items() if tag is None]

@@ -5,21 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from sareloc.city import draw_drive, draw_places, make_drive
-from sareloc.datasets import DATASETS, Check, Places, check_places, load_dataset
+from sareloc.cli.options import Flag, Json
 from sareloc.errors import ArgumentError
-from sareloc.figures import draw_dataset, save_figure
-from sareloc.models.preprocess import TORCH_DEVICES, find_device
-from sareloc.photos import SOURCES, ViewOptions, write_views
-from sareloc.photos.finding import TABLE
+
+if TYPE_CHECKING:
+    from sareloc.datasets import Check, Places
 
 LISTED = 5
-PRIORITY = (TABLE, *(name for name, _ in SOURCES))
-"""The sources of positions, the first that has one is used."""
 DRAWING_HELP = "Device for rendering: cpu, cuda, cuda:N (GPU number N, from 0), mps. Default: cuda if there is a GPU."
 
 
@@ -29,9 +25,9 @@ def check(
     root: Path | None = None,
     split: str = "test",
     figure: Path | None = None,
-    decode: Annotated[bool, Parameter(negative=())] = False,
-    sources: Annotated[bool, Parameter(negative=())] = False,
-    as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
+    decode: Flag = False,
+    sources: Flag = False,
+    as_json: Json = False,
 ) -> int:
     """Check a dataset: photos, extent, sources of positions, queries with a positive, missing and unreadable files.
 
@@ -57,6 +53,9 @@ def check(
     as_json
         Print one JSON object instead of a table.
     """
+    from sareloc.datasets import check_places, load_dataset
+    from sareloc.figures import draw_dataset, save_figure
+
     places = load_dataset(dataset, root, split)
     if figure is not None:
         save_figure(draw_dataset(places), figure)
@@ -92,7 +91,7 @@ def check_table(found: Check, by_photo: Mapping[str, str] | None = None, *, deco
             lines.append(("", f"latitude {e.south:.5f} to {e.north:.5f}, longitude {e.west:.5f} to {e.east:.5f}"))
     if found.position_sources:
         lines.append(("positions", _sources(found)))
-        lines.append(("", f"of each photo the first of: {', '.join(PRIORITY)}"))
+        lines.append(("", f"of each photo the first of: {', '.join(_priority())}"))
         lines += [("", f"{file}: {source}") for file, source in (by_photo or {}).items()]
     how = "decoded" if decoded else "opened (--decode also decodes the pixels)"
     lines.append(("files", f"{found.photos - len(found.missing) - len(found.unreadable):,} of {found.photos:,} {how}"))
@@ -114,10 +113,20 @@ def _queries(found: Check) -> str:
 def _sources(found: Check) -> str:
     """Such as "412 EXIF, 31 Takeout JSON, 7 none"."""
     counts = {**found.position_sources, "none": len(found.left_out)}
-    return ", ".join(f"{counts[name]:,} {name}" for name in [*PRIORITY, "none"] if counts.get(name))
+    return ", ".join(f"{counts[name]:,} {name}" for name in [*_priority(), "none"] if counts.get(name))
+
+
+def _priority() -> tuple[str, ...]:
+    """The sources of positions; the first that has one is used."""
+    from sareloc.photos import SOURCES
+    from sareloc.photos.finding import TABLE
+
+    return (TABLE, *(name for name, _ in SOURCES))
 
 
 def _published(found: Check) -> list[str]:
+    from sareloc.datasets import DATASETS
+
     counts = DATASETS[found.name].splits.get(found.split) if found.name in DATASETS else None
     if counts is None or counts == (found.database, found.queries):
         return []
@@ -138,7 +147,7 @@ def draw(
     size: Literal["small", "medium", "large"] = "small",
     split: Literal["train", "val", "test", "all"] = "all",
     photo: str | None = None,
-    panoramas: Annotated[bool, Parameter(negative=())] = False,
+    panoramas: Flag = False,
     device: Annotated[str | None, Parameter(help=DRAWING_HELP)] = None,
 ) -> None:
     """Render a synthetic city as a dataset, with the exact position of every photo in its file name and EXIF.
@@ -160,6 +169,9 @@ def draw(
     panoramas
         Write the database as 360° photos (equirectangular, with GPano tags) instead of the views cut from them.
     """
+    from sareloc.city import draw_places
+    from sareloc.models.preprocess import TORCH_DEVICES, find_device
+
     splits = ("train", "val", "test") if split == "all" else (split,)
     where = find_device(device, TORCH_DEVICES)
     written = draw_places(
@@ -172,11 +184,11 @@ def views(
     panorama_photo: Annotated[Path, Parameter(name="PANO")],
     out: Path,
     *,
-    yaw: Annotated[tuple[float, ...], Parameter(consume_multiple=True)] = ViewOptions.yaw_deg,
-    pitch: Annotated[tuple[float, ...], Parameter(consume_multiple=True)] = ViewOptions.pitch_deg,
-    fov: float = ViewOptions.fov_deg,
+    yaw: Annotated[tuple[float, ...] | None, Parameter(consume_multiple=True)] = None,
+    pitch: Annotated[tuple[float, ...], Parameter(consume_multiple=True)] = (0.0,),
+    fov: float = 60.0,
     size: str = "640x480",
-    panorama: Annotated[bool, Parameter(negative=())] = False,
+    panorama: Flag = False,
 ) -> None:
     """Cut a 360° photo into perspective views and write them as JPEGs with position, heading and focal length.
 
@@ -187,7 +199,7 @@ def views(
     out
         The folder in which the views are written: PANO_yaw000_pitch+00.jpg, ...
     yaw
-        Directions of the views in degrees from the middle of the panorama, to the right.
+        Directions of the views in degrees from the middle of the panorama, to the right. Default: twelve, 0 30 60 ...
     pitch
         Angles above the horizon in degrees; all yaws are cut at each.
     fov
@@ -197,8 +209,10 @@ def views(
     panorama
         Treat a photo without GPano tags as a full sphere; it must be 2:1.
     """
+    from sareloc.photos import ViewOptions, write_views
+
     width, height = _view_size(size)
-    options = ViewOptions(yaw, pitch, fov, width, height)
+    options = ViewOptions(yaw or ViewOptions.yaw_deg, pitch, fov, width, height)
     written, left_out = write_views(panorama_photo, out, options, assume=panorama)
     print(f"{len(written):,} views written to {out}")
     if left_out:
@@ -247,7 +261,7 @@ def drive(
     split
         The split whose town is driven through.
     number
-        Another number is another route and another day in the same town.
+        Number of the route: other routes are on other days in the same town.
     seconds
         Length of the video.
     fps
@@ -261,6 +275,9 @@ def drive(
     gps_noise_m
         Standard deviation in metres of the track's error to the east and to the north.
     """
+    from sareloc.city import draw_drive, make_drive
+    from sareloc.models.preprocess import TORCH_DEVICES, find_device
+
     where = find_device(device, TORCH_DEVICES)
     found = make_drive(
         seed, size, split, number=number, seconds=seconds, fps=fps, weather=weather, clock_offset_s=clock_offset_s,

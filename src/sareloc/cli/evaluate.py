@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from sareloc.cli import Device, Precision, print_notes
-from sareloc.datasets import load_dataset
-from sareloc.datasets.places import Protocol
+from sareloc.cli.options import MIN_CONFIDENCE, Device, Json, Precision
+from sareloc.cli.printing import print_notes
 from sareloc.errors import ArgumentError
-from sareloc.evaluation import FixReport, Report, evaluate, evaluate_fixes
-from sareloc.localize import MIN_CONFIDENCE
-from sareloc.maps import PlaceMap, load_map_model
-from sareloc.models.checkpoint import load_model, packaged_for
-from sareloc.photos.collect import list_photos
+
+if TYPE_CHECKING:
+    from sareloc.evaluation import FixReport, Report
 
 
 def evaluate_command(
@@ -26,20 +23,21 @@ def evaluate_command(
     model: str | None = None,
     root: Path | None = None,
     split: str = "test",
-    protocol: Protocol | None = None,
+    protocol: Literal["radius", "panorama", "time", "place-id", "average-precision"] | None = None,
     dim: int | None = None,
     boxes: Literal["crop", "full"] = "crop",
     store: Path | None = None,
     verify: int | None = None,
     place_map: Annotated[Path | None, Parameter(name="--map", metavar="MAP")] = None,
     fixes: Annotated[bool, Parameter(negative=())] = False,
-    strangers: Annotated[list[Path] | None, Parameter(consume_multiple=True)] = None,
+    out_of_map: Annotated[list[Path] | None, Parameter(consume_multiple=True)] = None,
+    strangers: Annotated[list[Path] | None, Parameter(consume_multiple=True, show=False)] = None,
     min_confidence: float = MIN_CONFIDENCE,
     batch: int = 8,
     workers: int = 2,
     device: Device = None,
     precision: Precision = "auto",
-    as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
+    as_json: Json = False,
 ) -> None:
     """Describe the database and the queries of a dataset, search exactly, and judge by the dataset's protocol.
 
@@ -74,7 +72,7 @@ def evaluate_command(
         --fixes it may hold other photos too.
     fixes
         Print a localization report instead of recall.
-    strangers
+    out_of_map
         With --fixes: out-of-map photos, or folders of them with their subfolders. None of them should be answered;
         their positions are not needed.
     min_confidence
@@ -86,11 +84,18 @@ def evaluate_command(
     as_json
         Print one JSON object instead of a table.
     """
+    from sareloc.datasets import load_dataset
+    from sareloc.evaluation import evaluate, evaluate_fixes
+    from sareloc.maps import PlaceMap, load_map_model
+    from sareloc.models.checkpoint import load_model, packaged_for
+    from sareloc.photos.collect import list_photos
+
     if fixes and protocol is not None:
         raise ArgumentError(
             "fixes are judged by their distance from the truth, not by a protocol: leave --protocol out"
         )
-    if strangers and not fixes:
+    out_of_map = [*(out_of_map or ()), *(strangers or ())]  # --strangers: its name until version 0.1
+    if out_of_map and not fixes:
         raise ArgumentError("out-of-map photos are a part of the localization report: add --fixes")
     places = load_dataset(dataset, root, split)
     print_notes(places.notes)
@@ -101,7 +106,7 @@ def evaluate_command(
         loaded = load_map_model(searched.manifest, searched.path.name, model, device, precision)
     if fixes:
         judged = evaluate_fixes(
-            loaded, places, place_map=searched, strangers=list_photos(strangers) if strangers else (),
+            loaded, places, place_map=searched, strangers=list_photos(out_of_map) if out_of_map else (),
             min_confidence=min_confidence, verify=verify, dim=dim, store=store, batch=batch, workers=workers,
         )  # fmt: skip
         print(json.dumps(judged.to_json()) if as_json else fix_table(judged))
@@ -152,7 +157,7 @@ def fix_table(report: FixReport) -> str:
         ("error", report.median_error_m, "{:6.1f} m, median of the answers", None),
         ("90 % error", report.error_90_m, "{:6.1f} m at most for 90 % of the answers", None),
         ("heading error", report.median_heading_error_deg, f"{{:6.1f}} degrees, median of {report.headings}", None),
-        ("strangers rejected", report.strangers_rejected, "{:6.2f} % of the out-of-map photos", None),
+        ("out-of-map rejected", report.strangers_rejected, "{:6.2f} % of the out-of-map photos", None),
         ("ECE", report.calibration_error, "{:6.3f}, expected calibration error of all confidences", None),
     )
     lines = [
@@ -167,12 +172,8 @@ def fix_table(report: FixReport) -> str:
 
 
 def _failures(failures: Mapping[str, tuple[tuple[str, str], ...]]) -> list[tuple[str, str]]:
-    outcomes = {"database": "left out", "queries": "missed", "strangers": "left out"}
-    return [
-        (f"{role}: {outcomes[role]}", f"{photo}: {reason}")
-        for role, photos in failures.items()
-        for photo, reason in photos
-    ]
+    outcomes = {"database": "database: left out", "queries": "queries: missed", "strangers": "out-of-map: left out"}
+    return [(outcomes[role], f"{photo}: {reason}") for role, photos in failures.items() for photo, reason in photos]
 
 
 def _table(lines: Sequence[tuple[str, str]]) -> str:

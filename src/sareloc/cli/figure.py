@@ -4,48 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import numpy as np
 from cyclopts import Parameter
 
-from sareloc.cli import Device, Precision
-from sareloc.datasets import Places, load_dataset
-from sareloc.encode import describe, occlusion_map
+from sareloc.cli.options import MIN_CONFIDENCE, Device, Precision
 from sareloc.errors import ArgumentError, PhotoError
-from sareloc.evaluation import Report, rank
-from sareloc.figures import (
-    PrecisionRecallCurve,
-    QueryMatches,
-    confidence_curve,
-    draw_embedding,
-    draw_gradient_decay,
-    draw_gradients,
-    draw_heatmaps,
-    draw_inliers,
-    draw_map,
-    draw_matches,
-    draw_precision_recall,
-    draw_recall,
-    draw_training,
-    errors_geojson,
-    load_thumbnail,
-    place_labels,
-    predicted_by_fixes,
-    project_tsne,
-    query_heatmap,
-    query_inliers,
-    query_matches,
-    read_history,
-    read_report,
-    save_figure,
-    write_embedding_page,
-    write_geojson,
-)
-from sareloc.localize import MIN_CONFIDENCE, Fix, Search, open_localizer
-from sareloc.models import PlaceModel
-from sareloc.models.checkpoint import load_model, packaged_for
-from sareloc.photos import decode, longest_side
+
+if TYPE_CHECKING:
+    from sareloc.datasets import Places
+    from sareloc.evaluation import Report
+    from sareloc.figures import QueryMatches
+    from sareloc.localize import Fix
+    from sareloc.models import PlaceModel
 
 
 def gradients(*, out: Path) -> None:
@@ -56,6 +27,8 @@ def gradients(*, out: Path) -> None:
     out
         The file to write: .png, .svg or .pdf.
     """
+    from sareloc.figures import draw_gradients, save_figure
+
     print(save_figure(draw_gradients(), out))
 
 
@@ -69,6 +42,8 @@ def gradient_decay(*, out: Path, d_p: float = 2**0.5) -> None:
     d_p
         Distance of the positive. Default: the square root of 2, as in the paper.
     """
+    from sareloc.figures import draw_gradient_decay, save_figure
+
     print(save_figure(draw_gradient_decay(d_p=d_p), out))
 
 
@@ -82,6 +57,8 @@ def recall(reports: list[Path], *, out: Path) -> None:
     out
         The file to write: .png, .svg or .pdf.
     """
+    from sareloc.figures import draw_recall, save_figure
+
     print(save_figure(draw_recall(named_reports(reports)), out))
 
 
@@ -97,6 +74,8 @@ def precision_recall(reports: list[Path], *, out: Path, at: float | None = None)
     at
         Mark the operating point at this distance threshold.
     """
+    from sareloc.figures import PrecisionRecallCurve, draw_precision_recall, save_figure
+
     curves = {name: PrecisionRecallCurve.of_report(report) for name, report in named_reports(reports).items()}
     print(save_figure(draw_precision_recall(curves, at), out))
 
@@ -111,6 +90,8 @@ def training(runs: list[Path], *, out: Path) -> None:
     out
         The file to write: .png, .svg or .pdf.
     """
+    from sareloc.figures import draw_training, read_history, save_figure
+
     print(save_figure(draw_training({_unique(run, runs): read_history(run) for run in runs}), out))
 
 
@@ -146,6 +127,11 @@ def heatmap(
     batch
         Number of occluded photos described at once.
     """
+    from sareloc.encode import occlusion_map
+    from sareloc.figures import draw_heatmaps, save_figure
+    from sareloc.models.checkpoint import load_model, packaged_for
+    from sareloc.photos import decode, longest_side
+
     small = decode(photo, size=longest_side(size))
     names = model or [packaged_for(device)]
     paths = [Path(name) for name in names]
@@ -158,6 +144,8 @@ def heatmap(
 
 def named_reports(files: list[Path]) -> dict[str, Report]:
     """Reports by file name."""
+    from sareloc.figures import read_report
+
     return {_unique(file, files): read_report(file) for file in files}
 
 
@@ -190,14 +178,21 @@ class Source:
 
     def load_places(self) -> Places:
         """The dataset."""
+        from sareloc.datasets import load_dataset
+
         return load_dataset(self.dataset, self.root, self.split)
 
     def load_model(self) -> PlaceModel:
         """The model, on its device."""
+        from sareloc.models.checkpoint import load_model, packaged_for
+
         return load_model(self.model or packaged_for(self.device), self.device, self.precision)
 
     def query_matches(self, model: PlaceModel) -> QueryMatches:
         """The top matches of the dataset's queries."""
+        from sareloc.evaluation import rank
+        from sareloc.figures import query_matches
+
         return query_matches(rank(model, self.load_places(), store=self.store, workers=self.workers))
 
 
@@ -222,6 +217,18 @@ def embedding(
     seed
         Random seed of the sample and of t-SNE.
     """
+    import numpy as np
+
+    from sareloc.encode import describe
+    from sareloc.figures import (
+        draw_embedding,
+        load_thumbnail,
+        place_labels,
+        project_tsne,
+        save_figure,
+        write_embedding_page,
+    )
+
     model = source.load_model()
     places = source.load_places()
     photos = places.queries if role == "queries" else places.database
@@ -270,6 +277,8 @@ def matches(
         Draw instead lines between matched local features of each query and its first match: those that agree on one
         two-view geometry, at most 100 lines, with their number.
     """
+    from sareloc.figures import draw_inliers, draw_matches, query_heatmap, query_inliers, save_figure
+
     model = source.load_model()
     found = source.query_matches(model)
     if worst is None and best is None and not query:
@@ -305,6 +314,8 @@ def map_figure(
     at
         With --map: leave out fixes below this confidence.
     """
+    from sareloc.figures import draw_map, errors_geojson, predicted_by_fixes, save_figure, write_geojson
+
     model = source.load_model()
     if place_map is None:
         predicted = source.query_matches(model).predicted_positions()
@@ -344,6 +355,8 @@ def confidence(
     at
         Mark the operating point at this confidence threshold.
     """
+    from sareloc.figures import confidence_curve, draw_precision_recall, save_figure
+
     places = source.load_places()
     fixes = localize_queries(places, source.load_model(), place_map, verify=verify, workers=source.workers)
     curve = confidence_curve(fixes, places.queries, hit_radius_m=places.hit_radius_m)
@@ -354,6 +367,8 @@ def localize_queries(
     places: Places, model: PlaceModel, place_map: Path, *, verify: int | None = None, workers: int = 0
 ) -> list[Fix | PhotoError]:
     """The fixes of a dataset's queries in a map, without a confidence threshold."""
+    from sareloc.localize import Search, open_localizer
+
     paths = places.queries.paths()
     localizer = open_localizer(place_map, model, Search(verify=verify), min_confidence=0, workers=workers)
     return localizer.localize_many(paths)

@@ -8,26 +8,22 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from sareloc.cli import Device, Precision
-from sareloc.cli.localize import localize_files, read_times, report_unreadable
+from sareloc.cli.options import DEFAULT_SEARCH, Device, Flag, Precision, SearchFlags
+from sareloc.cli.printing import localize_files, print_notes, report_unreadable
 from sareloc.errors import ArgumentError, PhotoError, explain
 from sareloc.files import replacing
-from sareloc.localize import Fix, Search, open_localizer
-from sareloc.localize.formats import POINT_FORMATS, Answer, geotags_csv, guess_sentence
-from sareloc.photos import Estimate, Geotag, ViewOptions, find_photos, read_geotag, write_geotag, write_sidecar
-from sareloc.photos.finding import NOT_UTF8, is_utf8
-from sareloc.photos.write_geotags import is_jpeg
-from sareloc.photos.xmp import SidecarNames, sidecar_path
 
-Flag = Annotated[bool, Parameter(negative=())]
+if TYPE_CHECKING:
+    from sareloc.localize import Fix
+    from sareloc.photos import Estimate, Geotag
+    from sareloc.photos.xmp import SidecarNames
+
 METHOD = "sareloc visual place recognition"
 Table = Literal["csv", "gpx", "geojson", "kml"]
-TABLES = {**POINT_FORMATS, "csv": geotags_csv}
-"""Writers of files of positions, geotags.csv, geotags.gpx, ..."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +46,13 @@ def geotag_command(
     place_map: Annotated[Path, Parameter(name="--map", metavar="MAP")],
     out: Path = Path("geotagged"),
     sidecar: Literal["xmp"] | Table | None = None,
-    xmp_names: SidecarNames = "appended",
+    xmp_names: Literal["appended", "replaced"] = "appended",
     min_confidence: float = 0.8,
     retag: Flag = False,
     replace: Flag = False,
     panorama: Flag = False,
     model: str | None = None,
-    search: Annotated[Search | None, Parameter(name="*")] = None,
+    search: SearchFlags = DEFAULT_SEARCH,
     batch: int = 8,
     workers: int = 2,
     device: Device = None,
@@ -91,7 +87,7 @@ def geotag_command(
         Names of XMP sidecars: appended (photo.png.xmp: digiKam, darktable, Immich) or replaced (photo.xmp:
         Lightroom, which reads them beside raw files).
     min_confidence
-        Minimum confidence of the positions that are written; the best guess of each other photo is printed.
+        Minimum confidence of the positions that are written; those of the other photos are printed.
     retag
         Localize photos that already have a position, too.
     replace
@@ -105,6 +101,10 @@ def geotag_command(
     workers
         Number of processes that decode photos.
     """
+    from sareloc.localize import open_localizer, read_photo_times
+    from sareloc.localize.formats import low_confidence_sentence
+    from sareloc.photos import ViewOptions, read_geotag
+
     targets = dict(copies(photos, out))
     if not targets:
         raise ArgumentError(f"no photos in {', '.join(map(str, photos))}" if photos else "no photos given")
@@ -118,11 +118,14 @@ def geotag_command(
         print(f"{len(outputs) - len(asked):,} photos already have a position (--retag localizes them too)")
     if not asked:
         return 1
-    times = {} if sidecar in (None, "xmp") else read_times(asked, photos)
+    times: dict[Path, float | None] = {}
+    if sidecar not in (None, "xmp"):
+        times, notes = read_photo_times(asked, photos)
+        print_notes(notes)
     localizer = open_localizer(
         place_map,
         model,
-        search,
+        search.search(),
         min_confidence=min_confidence,
         views=ViewOptions(untagged=panorama),
         device=device,
@@ -136,14 +139,14 @@ def geotag_command(
         written = _write_each([(photo, outputs[photo], fix) for photo, fix in sure], replace)
     else:
         written = _write_table([(photo, times[photo], fix) for photo, fix in sure], out, sidecar)
-    unsure = [guess_sentence(str(photo), fix) for photo, fix in found if not fix.found]
+    unsure = [low_confidence_sentence(str(photo), fix) for photo, fix in found if not fix.found]
     failed = len(sure) - written
     print(
         f"{written:,} of {len(asked):,} photos geotagged in {out}, {len(unsure):,} below confidence {min_confidence:g}"
         + (f", {failed:,} could not be written" if failed else "")
     )
     if unsure:
-        print("the best guess of each photo below the confidence, not written:", *unsure, sep="\n  ")
+        print("low-confidence positions, not written:", *unsure, sep="\n  ")
     return 0 if written and not failed else 1
 
 
@@ -153,6 +156,8 @@ def copies(given: Sequence[Path], out: Path) -> Iterator[tuple[Path, Path]]:
     Photos of a folder keep their subfolders. If several folders are given, the folder's own name is the first level
     below `out`, so that photos of equal names in two folders do not collide.
     """
+    from sareloc.photos import find_photos
+
     several = sum(one.is_dir() for one in given) > 1
     for one in given:
         if one.is_dir():
@@ -168,6 +173,9 @@ def plan(targets: dict[Path, Path], *, only_sidecars: bool = False, xmp_names: S
     The copy of a JPEG contains its position; any other photo needs a sidecar. Raises ArgumentError if a file would
     replace an original, or one that is written for another photo.
     """
+    from sareloc.photos.write_geotags import is_jpeg
+    from sareloc.photos.xmp import sidecar_path
+
     originals = {os.path.realpath(photo) for photo in targets}
     writers: dict[Path, Path] = {}
     plans: dict[Path, Outputs] = {}
@@ -192,6 +200,8 @@ def plan(targets: dict[Path, Path], *, only_sidecars: bool = False, xmp_names: S
 
 def geotag_of(fix: Fix) -> tuple[Geotag, Estimate]:
     """The geotag of a fix that has a position, and what marks it as an estimate."""
+    from sareloc.photos import Estimate, Geotag
+
     assert fix.latlon is not None
     assert fix.radius_m is not None
     return Geotag(fix.latlon), Estimate(fix.radius_m, f"{METHOD}, confidence {fix.confidence:.2f}")
@@ -202,6 +212,8 @@ def _write_each(answers: Iterable[tuple[Path, Outputs, Fix]], replace: bool) -> 
 
     A disk that is full or read-only ends the loop: no other file could be written either.
     """
+    from sareloc.photos import write_geotag, write_sidecar
+
     written = 0
     for photo, output, fix in answers:
         try:
@@ -221,11 +233,15 @@ def _write_each(answers: Iterable[tuple[Path, Outputs, Fix]], replace: bool) -> 
 
 
 def _write_table(sure: Iterable[tuple[Path, float | None, Fix]], out: Path, kind: Table) -> int:
+    from sareloc.localize.formats import POINT_FORMATS, Answer, geotags_csv
+    from sareloc.photos.finding import NOT_UTF8, is_utf8
+
     answers = [Answer(Path(os.path.relpath(photo, out)).as_posix(), time, fix) for photo, time, fix in sure]
     for photo in [answer.name for answer in answers if not is_utf8(answer.name)]:
         print(f"sareloc: {PhotoError(photo, NOT_UTF8)}", file=sys.stderr)
     answers = [answer for answer in answers if is_utf8(answer.name)]
+    tables = {**POINT_FORMATS, "csv": geotags_csv}
     if answers:
         with replacing(out / f"geotags.{kind}") as beside:
-            beside.write_text(TABLES[kind](answers), encoding="utf-8")
+            beside.write_text(tables[kind](answers), encoding="utf-8")
     return len(answers)

@@ -5,33 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from sareloc.cli import Device, Precision
-from sareloc.cli.track import Track
+from sareloc.cli.options import NO_TRACK, Device, Flag, Json, Precision, Track
 from sareloc.errors import ArgumentError
-from sareloc.maps import (
-    Box,
-    MapInfo,
-    add_local_features,
-    compact_map,
-    find_gone,
-    map_backend,
-    map_info,
-    open_store,
-    remove_photos,
-    verify_map,
-)
-from sareloc.photos import ViewOptions
-from sareloc.photos.finding import is_url
 
 if TYPE_CHECKING:
-    from sareloc.maps import BuildReport
-    from sareloc.models.place_model import PlaceModel
+    from sareloc.maps import BuildReport, MapConfig, MapInfo
 
 
 LISTED = 10
@@ -39,28 +23,54 @@ NOTES = 100  # bad rows of a table are all listed, so that they can be corrected
 GONE = "photos no longer exist; they stay in the map until map sync"
 Map = Annotated[str, Parameter(name="map")]
 """The argument MAP of every command: a file, or a server address such as milvus://host:19530/city."""
-Json = Annotated[bool, Parameter(name="--json", negative=())]
-CUTTING = "360° photos"
+
+
+@dataclass(frozen=True)
+class RareOptions:
+    """Options of `MapConfig` that help does not show: they are keys of the file of --config, or given here."""
+
+    dim: int | None = None
+    storage: Literal["float16", "float32", "int8"] | None = None
+    batch: int | None = None
+    precision: Precision | None = None
 
 
 @dataclass(frozen=True)
 class CutOptions:
-    """The options of how 360° photos are cut into views."""
+    """How 360° photos are cut into views: `ViewOptions`."""
 
-    panorama: Annotated[bool, Parameter(negative=(), group=CUTTING)] = False
-    """Also cut photos without GPano tags that are 2:1: they are full spheres. Photos with the tags always are cut."""
-    view_yaw: Annotated[tuple[float, ...] | None, Parameter(consume_multiple=True, group=CUTTING)] = None
-    """Directions of the views in degrees from the middle of the panorama, to the right. Default: twelve, 0 30 60 ..."""
-    view_pitch: Annotated[tuple[float, ...] | None, Parameter(consume_multiple=True, group=CUTTING)] = None
-    """Angles above the horizon in degrees; all yaws are cut at each. Default: 0."""
-    view_fov: Annotated[float | None, Parameter(group=CUTTING)] = None
-    """Horizontal field of view in degrees. Default: 60."""
+    panorama: Flag = False
+    view_yaw: Annotated[tuple[float, ...] | None, Parameter(consume_multiple=True)] = None
+    view_pitch: Annotated[tuple[float, ...] | None, Parameter(consume_multiple=True)] = None
+    view_fov: float | None = None
 
-    def options(self) -> ViewOptions:
-        """The options for the library."""
-        chosen = {"yaw_deg": self.view_yaw, "pitch_deg": self.view_pitch, "fov_deg": self.view_fov}
-        given = {name: value for name, value in chosen.items() if value is not None}
-        return ViewOptions(**given, untagged=self.panorama)  # type: ignore[arg-type]
+
+Rare = Annotated[RareOptions, Parameter(name="*", show=False)]
+Cut = Annotated[CutOptions, Parameter(name="*", show=False)]
+MapTrack = Annotated[Track, Parameter(show=False)]
+"""The options of tracks, of which help shows --track alone; all are in the help of sareloc data track."""
+Config = Annotated[Path | None, Parameter(name="--config")]
+NO_RARE, NO_CUT = RareOptions(), CutOptions()
+WORKERS = 2
+
+
+def read_options(
+    config: Path | None, rare: RareOptions, cut: CutOptions = NO_CUT, **given: int | str | None
+) -> MapConfig:
+    """The options of a map: those given on the command line, else those of the file, else the defaults."""
+    from sareloc.maps import MapConfig
+    from sareloc.maps.config import read_map_config
+    from sareloc.photos import ViewOptions
+
+    options = {"workers": WORKERS} | ({} if config is None else read_map_config(config))
+    options |= {name: value for name, value in (vars(rare) | given).items() if value is not None}
+    if cut != NO_CUT:
+        angles = {"yaw_deg": cut.view_yaw, "pitch_deg": cut.view_pitch, "fov_deg": cut.view_fov}
+        chosen: dict[str, Any] = {name: value for name, value in angles.items() if value is not None}
+        if cut.panorama:
+            chosen["untagged"] = True
+        options["views"] = replace(options.get("views") or ViewOptions(), **chosen)
+    return MapConfig(**options)
 
 
 def build(
@@ -69,16 +79,14 @@ def build(
     out: str,
     model: str | None = None,
     geotags: Path | None = None,
-    track: Track = None,
-    dim: int | None = None,
-    storage: Literal["float16", "float32", "int8"] = "float16",
+    track: MapTrack = NO_TRACK,
     keypoints: int | None = None,
-    views: Annotated[CutOptions | None, Parameter(name="*")] = None,
-    batch: int = 8,
-    workers: int = 2,
+    views: Cut = NO_CUT,
+    workers: int | None = None,
     cluster: str | None = None,
     device: Device = None,
-    precision: Precision = "auto",
+    config: Config = None,
+    rare: Rare = NO_RARE,
     as_json: Json = False,
 ) -> int:
     """Build a map of geotagged photos. If it is interrupted, repeat the command to continue.
@@ -88,58 +96,43 @@ def build(
     Parameters
     ----------
     photos
-        Folders of photos, with their subfolders, or single photos. With --cluster also URLs, such as
-        s3://bucket/photos.
+        Folders of photos, with their subfolders, or photos; with --cluster also URLs (s3://bucket/photos).
     out
-        The map: a GeoPackage file (.gpkg), which QGIS can open, or a server address such as milvus://host:19530/city.
+        A GeoPackage file (.gpkg), which QGIS can open, or an address such as milvus://host:19530/city.
     model
-        A packaged model (default, fast), a checkpoint, or a published file. Default: that of the map if it exists,
-        else fast, or default on a GPU.
+        A packaged model, a checkpoint, or a published file. Default: that of the map if it exists, else fast, or
+        default on a GPU.
     geotags
-        A CSV (file, lat, lon, heading, time), GeoJSON or Mapillary image descriptions with the photos' positions.
-        Default: geotags.csv or another table in the folder, else EXIF, XMP, Takeout JSON, file names. Bad rows are
-        listed; the others are used.
-    dim
-        Dimensions of the descriptors to keep: the first ones of a model with a PCA whitening; for other models, such
-        as SALAD, BoQ and MegaLoc, a whitening is fitted on up to 4,096 of the photos and stored in the map.
-        Default: all.
-    storage
-        Type of the stored descriptors.
+        Table of positions: CSV (file, lat, lon, heading, time), GeoJSON, Mapillary. Default: geotags.csv in the folder,
+        else EXIF, XMP, Takeout JSON, file names.
     keypoints
-        Keypoints of each photo whose local features are stored, up to 4096: matches are then verified without the
-        photos. 0: none. Default: 1024, or those of the map.
-    batch
-        Photos in one forward pass of the model and one transaction.
+        Keypoints of a photo's local features, up to 4096; 0: none. Default: 1024.
     workers
-        Processes that decode photos (with --cluster: for each of its workers); 0: no other process.
+        Processes that decode photos; 0: no other process. Default: 2.
     cluster
-        A Ray cluster that computes the descriptors: ray://host:10001, or ray://local to start one on this machine.
+        A Ray cluster that computes: ray://host:10001, ray://local.
+    config
+        TOML file of other options (dim, storage, batch, precision, views, ...).
     as_json
         Print the result as one JSON object.
     """
-    options: dict[str, Any] = {
-        "geotags": geotags,
-        "track": track,
-        "dim": dim,
-        "storage": storage,
-        "keypoints": keypoints,
-        "views": None if views is None else views.options(),
-        "batch": batch,
-        "workers": workers,
-    }
+    from sareloc.photos.finding import is_url
+
+    options = read_options(config, rare, views, keypoints=keypoints, workers=workers, device=device)
+    report: BuildReport
     if cluster is not None:
         from sareloc.cluster.build import build_map_on_cluster
 
-        return _tell(
-            build_map_on_cluster(_model_for(out, model, "cpu", precision), photos, out, cluster=cluster, **options),
-            out,
-            as_json,
+        report = build_map_on_cluster(
+            photos, out, model, cluster=cluster, geotags=geotags, track=track.options(), config=options
         )
-    from sareloc.maps.build import build_map
+    else:
+        from sareloc.maps import build_map
 
-    if remote := [photo for photo in photos if is_url(photo)]:
-        raise ArgumentError(f"{remote[0]} is a URL, not a folder: read URLs with --cluster ray://local")
-    return _tell(build_map(_model_for(out, model, device, precision), photos, out, **options), out, as_json)
+        if remote := [photo for photo in photos if is_url(photo)]:
+            raise ArgumentError(f"{remote[0]} is a URL, not a folder: read URLs with --cluster ray://local")
+        report = build_map(photos, out, model, geotags=geotags, track=track.options(), config=options)
+    return print_report(report, out, as_json)
 
 
 def add(
@@ -148,12 +141,12 @@ def add(
     *,
     model: str | None = None,
     geotags: Path | None = None,
-    track: Track = None,
-    views: Annotated[CutOptions | None, Parameter(name="*")] = None,
-    batch: int = 8,
-    workers: int = 2,
+    track: MapTrack = NO_TRACK,
+    views: Cut = NO_CUT,
+    workers: int | None = None,
     device: Device = None,
-    precision: Precision = "auto",
+    config: Config = None,
+    rare: Rare = NO_RARE,
     as_json: Json = False,
 ) -> int:
     """Add photos to a map. Photos that are in it are updated if their position, name or content has changed.
@@ -163,38 +156,26 @@ def add(
     Parameters
     ----------
     map_path
-        The map: a file, or a server address such as milvus://host:19530/city.
+        The map: a file, or an address such as milvus://host:19530/city.
     photos
-        Folders of photos, with their subfolders, or single photos.
+        Folders of photos, with their subfolders, or photos.
     model
         The checkpoint that the map was built with. Default: the packaged model that it was built with.
     geotags
-        A CSV (file, lat, lon, heading, time), GeoJSON or Mapillary image descriptions with the photos' positions.
-        Default: geotags.csv or another table in the folder, else EXIF, XMP, Takeout JSON, file names. Bad rows are
-        listed; the others are used.
-    batch
-        Photos in one forward pass of the model and one transaction.
+        Table of positions: CSV (file, lat, lon, heading, time), GeoJSON, Mapillary. Default: geotags.csv in the folder,
+        else EXIF, XMP, Takeout JSON, file names.
     workers
-        Processes that decode photos; 0: no other process.
+        Processes that decode photos; 0: no other process. Default: 2.
+    config
+        TOML file of other options (batch, precision, views, ...).
     as_json
         Print the result as one JSON object.
     """
-    from sareloc.maps import load_map_model
-    from sareloc.maps.build import add_photos
+    from sareloc.maps import add_photos
 
-    with open_store(map_path) as store:
-        its_model = load_map_model(store.manifest, Path(map_path).name, model, device, precision)
-    report = add_photos(
-        its_model,
-        photos,
-        map_path,
-        geotags=geotags,
-        track=track,
-        views=None if views is None else views.options(),
-        batch=batch,
-        workers=workers,
-    )
-    return _tell(report, map_path, as_json)
+    options = read_options(config, rare, views, workers=workers, device=device)
+    report = add_photos(photos, map_path, model, geotags=geotags, track=track.options(), config=options)
+    return print_report(report, map_path, as_json)
 
 
 def sync(
@@ -202,14 +183,14 @@ def sync(
     photos: Annotated[list[Path], Parameter(negative=())],
     *,
     geotags: Path | None = None,
-    track: Track = None,
-    dry_run: Annotated[bool, Parameter(negative=())] = False,
-    allow_empty: Annotated[bool, Parameter(negative=())] = False,
+    track: MapTrack = NO_TRACK,
+    dry_run: Flag = False,
+    allow_empty: Flag = False,
     model: str | None = None,
-    batch: int = 8,
-    workers: int = 2,
+    workers: int | None = None,
     device: Device = None,
-    precision: Precision = "auto",
+    config: Config = None,
+    rare: Rare = NO_RARE,
     as_json: Json = False,
 ) -> None:
     """Synchronize a map with folders of photos.
@@ -220,44 +201,40 @@ def sync(
     Parameters
     ----------
     map_path
-        The map: a file, or a server address such as milvus://host:19530/city.
+        The map: a file, or an address such as milvus://host:19530/city.
     photos
-        Folders of photos, with their subfolders, or single photos.
+        Folders of photos, with their subfolders, or photos.
     geotags
-        A CSV (file, lat, lon, heading, time), GeoJSON or Mapillary image descriptions with the photos' positions.
-        Default: geotags.csv or another table in the folder, else EXIF, XMP, Takeout JSON, file names. Bad rows are
-        listed; the others are used.
+        Table of positions: CSV (file, lat, lon, heading, time), GeoJSON, Mapillary. Default: geotags.csv in the folder,
+        else EXIF, XMP, Takeout JSON, file names.
     dry_run
         Only print what would be done.
     allow_empty
         Accept folders that do not exist or have no photos, and remove all photos of the map that were in them.
     model
         The checkpoint that the map was built with. Default: the packaged model that it was built with.
-    batch
-        Photos in one forward pass of the model and one transaction.
     workers
-        Processes that decode photos; 0: no other process.
+        Processes that decode photos; 0: no other process. Default: 2.
+    config
+        TOML file of other options (batch, precision, ...).
     as_json
         Print the result as one JSON object.
     """
-    from sareloc.maps.build import sync_map
+    from sareloc.maps import sync_map
 
     report = sync_map(
-        model,
         photos,
         map_path,
+        model,
         geotags=geotags,
-        track=track,
-        batch=batch,
-        workers=workers,
-        device=device,
-        precision=precision,
+        track=track.options(),
         allow_empty=allow_empty,
         dry_run=dry_run,
+        config=read_options(config, rare, workers=workers, device=device),
     )
     if dry_run and not as_json:
         print("dry run, nothing was written; without --dry-run the report would be:")
-    _tell(report, map_path, as_json, removed=report.removed)
+    print_report(report, map_path, as_json, removed=report.removed)
 
 
 def upgrade(
@@ -284,6 +261,8 @@ def upgrade(
     as_json
         Print the result as one JSON object.
     """
+    from sareloc.maps import add_local_features
+
     report = add_local_features(map_path, keypoints=keypoints, device=device, workers=workers)
     unreadable = [str(error) for error in report.unreadable]
     if as_json:
@@ -315,6 +294,8 @@ def remove(
     box
         South, west, north and east in degrees.
     """
+    from sareloc.maps import Box, remove_photos
+
     if not files and box is None:
         raise ArgumentError("nothing to remove: give file names, or --box SOUTH WEST NORTH EAST")
     removed = remove_photos(map_path, files=files or (), area=None if box is None else Box(*box))
@@ -335,6 +316,8 @@ def info(map_path: Map, *, as_json: Json = False) -> None:
     as_json
         Print the result as one JSON object.
     """
+    from sareloc.maps import map_info
+
     found = map_info(map_path)
     print(json.dumps(asdict(found)) if as_json else table(found))
 
@@ -349,6 +332,8 @@ def verify(map_path: Map) -> int:
     map_path
         The map: a file, or a server address such as milvus://host:19530/city.
     """
+    from sareloc.maps import find_gone, verify_map
+
     problems = verify_map(map_path)
     print("\n".join(_listed(problems)) if problems else f"{map_path}: no problems found")
     if not problems:
@@ -364,6 +349,8 @@ def compact(map_path: Map) -> None:
     map_path
         The map: a file, or a server address such as milvus://host:19530/city.
     """
+    from sareloc.maps import compact_map
+
     before, after = compact_map(map_path)
     print(f"{map_path}: {before / 1e6:,.1f} MB before, {after / 1e6:,.1f} MB after")
 
@@ -397,7 +384,7 @@ def table(found: MapInfo) -> str:
     before = found.whitened_from
     reduced = "" if before is None else f", whitened from {before:,} dimensions by the map's own whitening"
     lines = [
-        ("photos", f"{found.photos:,}{_told_views(found)}"),
+        ("photos", f"{found.photos:,}{_views_text(found)}"),
         ("model", f"{made.model} {made.fingerprint}"),
         (
             "descriptors",
@@ -409,7 +396,7 @@ def table(found: MapInfo) -> str:
     if found.file_bytes is not None:
         each = found.file_bytes / max(found.photos, 1)
         lines.insert(3, ("file", f"{found.file_bytes / 1e6:,.1f} MB, {each:,.0f} bytes a photo"))
-    lines.insert(3, ("features", _told_features(found)))
+    lines.insert(3, ("features", _features_text(found)))
     if found.extent is not None:
         e = found.extent
         lines.append(("latitude", f"{e.south:.5f} to {e.north:.5f}"))
@@ -424,11 +411,11 @@ def table(found: MapInfo) -> str:
     return "\n".join(f"{name:<12}{value}" for name, value in lines)
 
 
-def _told_views(found: MapInfo) -> str:
+def _views_text(found: MapInfo) -> str:
     return f", of which {found.views:,} are views of {found.panoramas:,} 360° photos" if found.views else ""
 
 
-def _told_features(found: MapInfo) -> str:
+def _features_text(found: MapInfo) -> str:
     stored = found.local_features
     if found.file_bytes is None:
         return "none, computed from the photos when matches are verified"
@@ -437,33 +424,22 @@ def _told_features(found: MapInfo) -> str:
     return f"{stored.keypoints} keypoints, {stored.photos:,} photos, {stored.bytes / 1e6:,.1f} MB"
 
 
-def _model_for(out: str, model: str | None, device: str | None, precision: Precision) -> PlaceModel:
-    """The model to build a map with; default: that of the map if it exists, else one that suits the device."""
-    from sareloc.maps import load_map_model
-    from sareloc.models.checkpoint import load_model, packaged_for
-
-    if model is None and map_backend(out).exists(out):
-        with open_store(out) as store:
-            return load_map_model(store.manifest, Path(out).name, None, device, precision)
-    return load_model(model or packaged_for(device), device, precision)
-
-
-def _tell(report: BuildReport, map_path: str, as_json: bool, removed: Sequence[str] = ()) -> int:
+def print_report(report: BuildReport, map_path: str, as_json: bool, removed: Sequence[str] = ()) -> int:
+    """Print what was done with the photos; the exit status: 1 if none of them is in the map."""
     unreadable = [str(error) for error in report.unreadable]
     used = report.added + report.updated + report.already + report.duplicates
     if as_json:
-        told: dict[str, Any] = asdict(report) | {"unreadable": unreadable, "map": map_path}
-        print(json.dumps(told))
+        print(json.dumps(asdict(report) | {"unreadable": unreadable, "map": map_path}))
     else:
         print(f"{map_path}: {_counts(report)}")
-        for said, photos in (
+        for heading, photos in (
             ("photos that no longer exist were removed", removed),
             ("duplicates have another position", list(map(str, report.conflicts))),
             ("photos have no position", report.untagged),
             ("photos cannot be read", unreadable),
             (GONE, report.gone),
         ):
-            _list(said, photos)
+            _list(heading, photos)
         _list_notes(report.notes)
         if report.untagged and not used:
             print("no photo has a position: give a table with --geotags (file, lat, lon) or a track with --track")
@@ -489,9 +465,9 @@ def _list_notes(notes: Sequence[str]) -> None:
         print("notes:", *(f"  {note}" for note in _listed(notes, NOTES)), sep="\n")
 
 
-def _list(said: str, photos: Sequence[str]) -> None:
+def _list(heading: str, photos: Sequence[str]) -> None:
     if photos:
-        print(f"{len(photos):,} {said}:", *(f"  {line}" for line in _listed(photos)), sep="\n")
+        print(f"{len(photos):,} {heading}:", *(f"  {line}" for line in _listed(photos)), sep="\n")
 
 
 def _listed(lines: Iterable[str], most: int = LISTED) -> list[str]:

@@ -7,26 +7,14 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from cyclopts import Parameter
+from sareloc.cli.options import Json
 
-from sareloc.export import INPUT, OUTPUT, export_onnx
-from sareloc.models.checkpoint import (
-    PACKAGED,
-    CheckpointManifest,
-    Storage,
-    find_checkpoint,
-    is_checkpoint,
-    load_model,
-    packaged_for,
-    read_checkpoint_manifest,
-    save_checkpoint,
-)
-from sareloc.models.preprocess import MIN_SIDE_PX, Preprocess
-from sareloc.models.published import load_published
+if TYPE_CHECKING:
+    from sareloc.models.checkpoint import CheckpointManifest
+    from sareloc.models.preprocess import Preprocess
 
-Json = Annotated[bool, Parameter(name="--json", negative=())]
 WIDTH = 100
 STEP = "  "
 
@@ -39,6 +27,8 @@ def list_models(*, as_json: Json = False) -> None:
     as_json
         Print one JSON object per line.
     """
+    from sareloc.models.checkpoint import PACKAGED, find_checkpoint, read_checkpoint_manifest
+
     for name in PACKAGED:
         path = find_checkpoint(name)
         manifest = read_checkpoint_manifest(path)
@@ -56,6 +46,8 @@ def model_info(model: str | None = None, *, as_json: Json = False) -> None:
     as_json
         Print one JSON object.
     """
+    from sareloc.models.checkpoint import find_checkpoint, packaged_for
+
     model = model or packaged_for(None)
     path = find_checkpoint(model)
     manifest = _manifest(path)
@@ -64,6 +56,8 @@ def model_info(model: str | None = None, *, as_json: Json = False) -> None:
 
 def _manifest(path: Path) -> CheckpointManifest:
     """The description of a checkpoint; of a published file, which has none, that of its model."""
+    from sareloc.models.checkpoint import CheckpointManifest, is_checkpoint, load_model, read_checkpoint_manifest
+
     if is_checkpoint(path):
         return read_checkpoint_manifest(path)
     published = load_model(path)
@@ -74,7 +68,7 @@ def convert(
     file: Path,
     out: Path,
     *,
-    storage: Storage = "float32",
+    storage: Literal["float32", "float16", "int8"] = "float32",
     pca: Path | None = None,
     centres: Path | None = None,
 ) -> None:
@@ -97,6 +91,9 @@ def convert(
     centres
         AnyLoc's VLAD centres (c_centers.pt), for a file of DINOv2.
     """
+    from sareloc.models.checkpoint import find_checkpoint, load_model, read_checkpoint_manifest, save_checkpoint
+    from sareloc.models.published import load_published
+
     beside = pca is not None or centres is not None
     model = load_published(file, pca=pca, centres=centres) if beside else load_model(find_checkpoint(file))
     save_checkpoint(model, out, storage=storage)
@@ -137,8 +134,10 @@ def lines(value: Any, indent: str = "") -> Iterator[str]:
             yield f"{indent}{name}:"
             yield from lines(item, indent + STEP)
         else:
-            lead = f"{indent}{name} " if name == "-" else f"{indent}{name}: "
-            yield from textwrap.wrap(_flat(item), WIDTH, initial_indent=lead, subsequent_indent=indent + STEP) or [lead]
+            start = f"{indent}{name} " if name == "-" else f"{indent}{name}: "
+            yield from textwrap.wrap(_flat(item), WIDTH, initial_indent=start, subsequent_indent=indent + STEP) or [
+                start
+            ]
 
 
 def _parts(item: Any) -> list[Any]:
@@ -185,6 +184,10 @@ def export_command(model: str | None = None, *, onnx: Path, dim: int | None = No
     dim
         Dimensions of the descriptors (the first ones of the whitening); default: all.
     """
+    from sareloc.export import INPUT, OUTPUT, export_onnx
+    from sareloc.models.checkpoint import load_model, packaged_for
+    from sareloc.models.preprocess import MIN_SIDE_PX
+
     loaded = load_model(model or packaged_for(None))
     export_onnx(loaded, onnx, dim=dim)
     print(

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from sareloc.cli import Device, Precision
 from sareloc.cli.figure import localize_queries, named_reports
-from sareloc.datasets import Places, load_dataset
+from sareloc.cli.options import MIN_CONFIDENCE, Device, Precision
 from sareloc.errors import ArgumentError, PhotoError
-from sareloc.evaluation import rank
-from sareloc.figures import (
-    PredictedPositions,
-    confidence_curve,
-    predicted_by_fixes,
-    query_inliers,
-    query_matches,
-    read_history,
-    write_report,
-)
-from sareloc.localize import MIN_CONFIDENCE, Fix
-from sareloc.models.checkpoint import load_model
+
+if TYPE_CHECKING:
+    from sareloc.datasets import Places
+    from sareloc.figures import PredictedPositions
+    from sareloc.localize import Fix
 
 FINISHED = "model.safetensors"
 """The file name of the model that `sareloc train` writes at the end of a run."""
@@ -75,6 +67,12 @@ def report_command(
     title
         Title of the page.
     """
+    from sareloc.datasets import load_dataset
+    from sareloc.evaluation import rank
+    from sareloc.figures import confidence_curve, query_inliers, query_matches, read_history, write_report
+    from sareloc.localize import Fix
+    from sareloc.models.checkpoint import load_model
+
     runs = [path for path in runs_or_reports if path.is_dir()]
     reports = named_reports([path for path in runs_or_reports if path not in runs])
     histories = {run.resolve().name: read_history(run) for run in runs}
@@ -111,6 +109,8 @@ def report_command(
 
 
 def _predicted(fixes: list[Fix | PhotoError], places: Places) -> PredictedPositions:
+    from sareloc.figures import predicted_by_fixes
+
     return predicted_by_fixes(
         fixes,
         places.queries,

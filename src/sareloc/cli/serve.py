@@ -7,19 +7,38 @@ import os
 import shlex
 import socket
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from sareloc.cli import Device, Precision
+from sareloc.cli.options import Device, Precision
 from sareloc.errors import ArgumentError, need
-from sareloc.localize import Search
-from sareloc.serve import Limits, Serving, make_app
-from sareloc.serve.config import LOOPBACK, bracketed
+from sareloc.serve.config import LOOPBACK, ServeConfig, bracketed, read_serve_config
 
 EVERYWHERE = ("0.0.0.0", "::")
+Shown = Parameter(show=True)
+
+
+@dataclass(frozen=True, init=False)
+class GivenOptions(ServeConfig):
+    """The options that the command line gave. All of `ServeConfig` are taken; help shows those declared here, the
+    others are keys of the file of --config."""
+
+    tiles: Annotated[str | None, Shown] = ServeConfig.tiles
+    """URL of base map tiles, such as https://tiles.example.org/{z}/{x}/{y}.png; default: no base map."""
+    photos: Annotated[tuple[Path, ...], Shown] = ServeConfig.photos
+    """Folder of photos that may be shown, in addition to the map file's; may be repeated."""
+    token: Annotated[str | None, Shown] = ServeConfig.token
+    """Clients with it can add and remove photos; better set in the environment: SARELOC_TOKEN."""
+    allow_host: Annotated[tuple[str, ...], Shown] = ServeConfig.allow_host
+    """Host name accepted in requests besides localhost; may be repeated; *: every name."""
+    min_confidence: Annotated[float, Shown] = ServeConfig.min_confidence
+    """Minimum confidence of a position; below it the answer is "not in this map"."""
+
+    def __init__(self, **given: Any) -> None:
+        object.__setattr__(self, "given", given)
 
 
 def serve_command(
@@ -28,18 +47,14 @@ def serve_command(
     model: str | None = None,
     host: str = "127.0.0.1",
     port: int = 8000,
-    serving: Annotated[Serving | None, Parameter(name="*")] = None,
-    limits: Annotated[Limits | None, Parameter(name="*")] = None,
-    search: Annotated[Search | None, Parameter(name="*")] = None,
-    min_confidence: float = 0.5,
-    batch: int = 8,
+    options: Annotated[GivenOptions, Parameter(name="*", show=False)] = GivenOptions(),  # noqa: B008
+    config_file: Annotated[Path | None, Parameter(name="--config")] = None,
     device: Device = None,
-    precision: Precision = "auto",
-    access_log: Annotated[bool, Parameter(negative=())] = False,
+    precision: Annotated[Precision, Parameter(show=False)] = "auto",
 ) -> None:
     """Localize photos over HTTP: an API for programs, and a page for people.
 
-    Ctrl-C or SIGTERM stops the service after the accepted requests are answered, or after --stop-s seconds.
+    Ctrl-C or SIGTERM stops the service after the accepted requests are answered, or after stop_s seconds.
 
     Parameters
     ----------
@@ -48,64 +63,52 @@ def serve_command(
     model
         Checkpoint that the map was built with; default: the packaged model that the map was built with.
     host
-        Address to listen on; default: localhost only. 0.0.0.0 listens on all addresses, and requires --allow-host.
+        Address to listen on; 0.0.0.0: all addresses, which requires --allow-host.
     port
         Port to listen on; 0: any free port.
-    min_confidence
-        Minimum confidence of a position; below it the answer is "not in this map".
-    batch
-        Maximum photos described at once.
-    access_log
-        Log every request, including the positions in its parameters.
+    config_file
+        TOML file of other options (limits on requests, batch, verify, ...).
     """
-    for module in ("fastapi", "uvicorn", "python_multipart", "prometheus_client"):
-        need(module, "serve")
+    from sareloc.serve import make_app
     from sareloc.serve.server import bind, make_server
 
-    serving, limits = serving or Serving(), limits or Limits()
-    if serving.token is None:
-        serving = replace(serving, token=os.environ.get("SARELOC_TOKEN"))
+    for module in ("fastapi", "uvicorn", "python_multipart", "prometheus_client"):
+        need(module, "serve")
+    given: dict[str, Any] = options.given  # type: ignore[attr-defined]
+    config = ServeConfig(**({} if config_file is None else read_serve_config(config_file)) | given)
+    if config.token is None:
+        config = replace(config, token=os.environ.get("SARELOC_TOKEN"))
     if is_loopback(host):
-        serving = replace(serving, allow_host=(*serving.allow_host, *({host} - {"::1", *LOOPBACK})))
-    elif not serving.allow_host:
+        config = replace(config, allow_host=(*config.allow_host, *({host} - {"::1", *LOOPBACK})))
+    elif not config.allow_host:
         name = socket.gethostname() if host in EVERYWHERE else host
         raise ArgumentError(
             f"--host {host} requires the host names that requests may use, so that web pages of other hosts cannot "
             f"read the map (DNS rebinding): add --allow-host {name} (may be repeated), or --allow-host '*' for all"
         )
-    elif serving.token is None:
+    elif config.token is None:
         print(
             f"sareloc: warning: everyone who can reach {host} can query this map and see its photos; without --token "
             "no client can add photos. Use a reverse proxy to restrict access",
             file=sys.stderr,
         )
     with bind(host, port) as listening:  # before the map is opened, which takes longer
-        app = make_app(
-            place_map,
-            model,
-            search,
-            serving=serving,
-            limits=limits,
-            min_confidence=min_confidence,
-            device=device,
-            precision=precision,
-            batch=batch,
-        )
+        app = make_app(place_map, model, config=config, device=device, precision=precision)
         hidden = app.state.service.hidden_photos()
         if hidden.count:
-            options = " ".join(f"--photos {shlex.quote(folder)}" for folder in hidden.folders)
+            folders = " ".join(f"--photos {shlex.quote(folder)}" for folder in hidden.folders)
             print(
                 f"sareloc: note: {hidden.count:,} photos of the map have no thumbnails, as they are not in the "
-                f"folders that may be serving: add {options} to show them",
+                f"folders that may be serving: add {folders} to show them",
                 file=sys.stderr,
             )
-        name = host if host not in EVERYWHERE else serving.allow_host[0].replace("*", "localhost")
+        name = host if host not in EVERYWHERE else config.allow_host[0].replace("*", "localhost")
         where = f"http://{bracketed(name)}:{listening.getsockname()[1]}/"
         make_server(
             app,
-            limits,
+            config,
             lambda: print(f"serving {place_map.name} at {where} (Ctrl-C stops)", flush=True),
-            access_log=access_log,
+            access_log=config.access_log,
         ).run(sockets=[listening])
 
 

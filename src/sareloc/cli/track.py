@@ -5,40 +5,28 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal  # noqa: F401  cyclopts evaluates the types of TrackOptions here
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from sareloc.cli import print_notes
+from sareloc.cli.options import NO_TRACK, Flag, Json, Track
+from sareloc.cli.printing import print_notes
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.files import replacing
-from sareloc.photos.collect import list_photos, read_tables
-from sareloc.photos.finding import NOT_UTF8, TABLES, is_utf8
-from sareloc.photos.track_geotags import TrackOptions, TrackReport, geotags_by_options, track_geotags_csv
 
-
-@dataclass(frozen=True)
-class GivenTrack(TrackOptions):
-    """Tracks as given on the command line, where an offset may begin with a minus sign."""
-
-    clock_offset: Annotated[float | str, Parameter(allow_leading_hyphen=True)] = 0.0
-    """What to add to the camera's clock: -3.2s if it was 3.2 s fast; also 1h2m3s or +00:01:30."""
-
-
-Track = Annotated[GivenTrack | None, Parameter(name="*", negative=(), consume_multiple=True)]
-"""The options `--track`, `--timezone`, `--clock-offset`, ... of every command that places photos on tracks."""
+if TYPE_CHECKING:
+    from sareloc.photos.track_geotags import TrackReport
 
 
 def track_command(
     photos: Annotated[list[Path], Parameter(negative=())],
     *,
     out: Path,
-    track: Track = None,
+    track: Annotated[Track, Parameter(show=True)] = NO_TRACK,
     figure: Path | None = None,
-    replace: Annotated[bool, Parameter(negative=())] = False,
-    as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
+    replace: Flag = False,
+    as_json: Json = False,
 ) -> int:
     """Write the positions of photos on a GPS track to a table, by their EXIF times; the photos are not changed.
 
@@ -59,15 +47,18 @@ def track_command(
     as_json
         Print the result as one JSON object.
     """
-    if track is None:
-        raise ArgumentError("no track was given: name a GPX file or an NMEA log (--track FILE)")
+    from sareloc.photos.collect import list_photos, read_tables
+    from sareloc.photos.finding import NOT_UTF8, is_utf8
+    from sareloc.photos.track_geotags import TrackOptions, geotags_by_options, track_geotags_csv
+
+    options = TrackOptions(**vars(track))
     if out.suffix.lower() != ".csv":
         raise ArgumentError(f"the table must end in .csv: found {out}")
     if out.exists() and not replace:
         raise ArgumentError(f"{out} exists: give another --out, or --replace")
     listed = list(dict.fromkeys(list_photos(photos)))
     tables = read_tables(_without_table(photos, out), None, listed)
-    report = geotags_by_options(listed, track, tables.tags)
+    report = geotags_by_options(listed, options, tables.tags)
     written = [one for one in report.placed if is_utf8(os.path.relpath(one.photo, out.parent))]
     print_notes(str(PhotoError(one.photo, NOT_UTF8)) for one in report.placed if one not in written)
     if written:
@@ -77,12 +68,14 @@ def track_command(
         from sareloc.figures import draw_track, save_figure
 
         save_figure(draw_track(report), figure)
-    print(json.dumps(_told(report, out if written else None)) if as_json else _table(report, tables.notes, out))
+    print(json.dumps(_to_json(report, out if written else None)) if as_json else _table(report, tables.notes, out))
     return 0 if written else 1
 
 
 def _without_table(photos: Sequence[Path], out: Path) -> list[Path]:
     """The folders whose tables give positions: not that of the table to be replaced."""
+    from sareloc.photos.finding import TABLES
+
     replaced = os.path.realpath(out.parent) if out.name in TABLES else None
     return [folder for folder in photos if os.path.realpath(folder) != replaced]
 
@@ -95,7 +88,7 @@ def _table(report: TrackReport, notes: Sequence[str], out: Path) -> str:
     return "\n".join(lines)
 
 
-def _told(report: TrackReport, out: Path | None) -> dict[str, Any]:
+def _to_json(report: TrackReport, out: Path | None) -> dict[str, Any]:
     return {
         "table": None if out is None else str(out),
         "clock_offset_s": report.clock_offset_s,

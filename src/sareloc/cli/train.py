@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from sareloc.cli import print_notes
-from sareloc.datasets import Places, load_dataset, split_places
+from sareloc.cli.printing import print_notes
+from sareloc.config_files import toml_line
 from sareloc.errors import ArgumentError
 from sareloc.files import replacing
-from sareloc.models.checkpoint import load_model
-from sareloc.training import RunFolder, TrainingConfig, config_text, read_config, recipe, start_model, train
-from sareloc.training.config import LOSS_OPTIONS, toml_line
-from sareloc.training.distributed import join_process_group, local_device
+from sareloc.training.config import LOSS_OPTIONS, TrainingConfig
+
+if TYPE_CHECKING:
+    from sareloc.datasets import Places
 
 Shown = Parameter(show=True)
 Start = Parameter(group="Initial model")
@@ -91,6 +91,10 @@ def train_command(
     weights
         Published weights of the new model's backbone, such as torchvision's VGG16 or DINOv2's.
     """
+    from sareloc.models.checkpoint import load_model
+    from sareloc.training import RunFolder, read_config, recipe, start_model, train
+    from sareloc.training.distributed import join_process_group, local_device
+
     given = ({} if config_file is None else read_config(config_file)) | options.checked()
     config = TrainingConfig(**given) if recipe_name is None else recipe(recipe_name, **given)
     if write_config is not None:
@@ -125,6 +129,8 @@ def train_command(
 
 
 def _write_config(path: Path, config: TrainingConfig) -> None:
+    from sareloc.training import config_text
+
     if path.exists():
         raise ArgumentError(f"{path} exists already: delete it, or give another name")
     with replacing(path) as beside:
@@ -134,6 +140,8 @@ def _write_config(path: Path, config: TrainingConfig) -> None:
 
 def _load_splits(name: str, root: Path | None) -> tuple[bool, Places, Places | None]:
     """Whether a dataset was split here, its train split, and its val split; without queries there is no val split."""
+    from sareloc.datasets import load_dataset, split_places
+
     places = load_dataset(name, root, "train")
     print_notes(places.notes)
     if places.split != "all":

@@ -8,21 +8,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from tqdm import tqdm
 
 from sareloc.cluster.ray import joined, run_packets
 from sareloc.cluster.worker import Done, Work, list_records, packets_of
-from sareloc.errors import ArgumentError
 from sareloc.maps import BuildReport, Entry, MapManifest
-from sareloc.maps.build import make_report
-from sareloc.maps.store import Storage, build_index, gone_photos
+from sareloc.maps.build import in_order, load_build_model, make_report
+from sareloc.maps.config import MapConfig, merge_options
+from sareloc.maps.store import build_index, gone_photos
 from sareloc.maps.whitening import map_model, prepare_whitening
 from sareloc.maps.writer import MapWriter, Tally, find_new
 from sareloc.models.checkpoint import save_checkpoint
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import choose_precision
-from sareloc.photos import ImageRecord, ViewOptions
+from sareloc.photos import ImageRecord
 from sareloc.photos.finding import is_url
 from sareloc.photos.track_geotags import TrackOptions
 
@@ -36,38 +37,50 @@ class ClusterReport(BuildReport):
 
 
 def build_map_on_cluster(
-    model: PlaceModel,
     photos: str | Path | Sequence[str | Path],
     out: str | Path,
+    model: PlaceModel | str | Path | None = None,
     *,
     cluster: str,
     geotags: str | Path | None = None,
     track: TrackOptions | None = None,
-    dim: int | None = None,
-    storage: Storage = "float16",
-    keypoints: int | None = None,
-    views: ViewOptions | None = None,
-    batch: int = 8,
-    workers: int = 0,
-    packet: int = 256,
-    progress: bool = True,
+    config: MapConfig | None = None,
+    **options: Any,
 ) -> ClusterReport:
     """Build a map as `build_map` does; the workers of a Ray cluster compute the descriptors.
 
-    `photos`: folders that all machines have under the same path, or URLs that fsspec reads (s3://bucket/photos).
-    `cluster`: ray://host:10001, ray://auto on a machine of the cluster, or ray://local. `packet`: photos that a worker
-    gets at a time, and that are processed again if the worker is lost. `workers`: decoding processes of each worker.
-    `track`: as for `build_map`, for photos in folders; raises ArgumentError with URLs.
-
     A map file is written by this process; to a map on a server the workers write themselves. Photos that were moved
     since they were added to a map file are encoded again.
+
+    Args:
+        photos: folders that all machines have under the same path, or URLs that fsspec reads (s3://bucket/photos).
+        out: the map.
+        model: as for `build_map`.
+        cluster: ray://host:10001, ray://auto on a machine of the cluster, or ray://local.
+        geotags: a table of positions.
+        track: as for `build_map`, for photos in folders.
+        config: as for `build_map`; `workers`: decoding processes of each worker, `packet`: photos that a worker gets at
+            a time.
+        options: deprecated: options of `config`.
+
+    Raises:
+        ArgumentError: if a track is given with URLs.
     """
-    if packet < 1:
-        raise ArgumentError(f"packet must be 1 or more, found {packet}")
+    photos, out, model = in_order(photos, out, model)
+    config = merge_options(config, options)
+    if not isinstance(model, PlaceModel):
+        model = load_build_model(out, model, replace(config, device="cpu"))
+    place_model = model
     start = time.monotonic()
-    manifest = MapManifest(model.name, model.fingerprint(), dim or model.dim, storage)
+    manifest = MapManifest(model.name, model.fingerprint(), config.dim or model.dim, config.storage)
     with MapWriter(
-        out, manifest, lambda: model, keypoints=keypoints, views=views, batch=batch, workers=workers
+        out,
+        manifest,
+        lambda: place_model,
+        keypoints=config.keypoints,
+        views=config.views,
+        batch=config.batch,
+        workers=config.workers,
     ) as writer:
         records, notes = list_records(photos, geotags, track)
         tally, packets = Tally(), Counter[str]()
@@ -81,17 +94,17 @@ def build_map_on_cluster(
             checkpoint = checkpoint_of(model if writer.store is None else map_model(model, writer.store))
             keypoints = writer.stored_keypoints(tally)
             precision = choose_precision(model.precision)
-            work = Work(str(out), False, manifest, keypoints, writer.views, batch, workers, precision)
+            work = Work(str(out), False, manifest, keypoints, writer.views, config.batch, config.workers, precision)
             # A file with new content may have the former content of another file: these photos are added by one
             # process, in order, when the workers have finished.
             fresh = [record for name, record in rest.items() if on_server and name not in entries]
             others = [record for name, record in rest.items() if not on_server or name in entries]
             with (
                 joined(cluster, len(checkpoint)) as ray,
-                tqdm(total=len(records), desc="map", unit="photo", disable=None if progress else True) as bar,
+                tqdm(total=len(records), desc="map", unit="photo", disable=None if config.progress else True) as bar,
             ):
                 for part, settings in ((fresh, replace(work, writes=True)), (others, work)):
-                    for done in run_packets(ray, packets_of(part, packet), checkpoint, settings) if part else ():
+                    for done in run_packets(ray, packets_of(part, config.packet), checkpoint, settings) if part else ():
                         packets[done.worker] += 1
                         _take(writer, done, entries, tally)
                         bar.update(tally.total - bar.n)

@@ -22,7 +22,7 @@ from sareloc.evaluation.ranking import check_photos
 from sareloc.geo import Positions, wgs84_from_enu
 from sareloc.localize import MIN_CONFIDENCE, Localizer, Search
 from sareloc.localize.estimate import check_confidence
-from sareloc.maps import PlaceMap, build_map
+from sareloc.maps import MapConfig, PlaceMap, build_map
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Geotag, read_geotag
 
@@ -157,9 +157,8 @@ def _map_of_database(
     names = hashlib.sha256(os.fsencode("\n".join(map(os.path.abspath, there)))).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     out = folder / f"{model.fingerprint()}-{dim or model.dim}-{names}.gpkg"
-    built = build_map(
-        model, there, out, geotags=tags, dim=dim, keypoints=keypoints, batch=batch, workers=workers, progress=progress
-    )
+    config = MapConfig(dim=dim, keypoints=keypoints, batch=batch, workers=workers, progress=progress)
+    built = build_map(there, out, model, geotags=tags, config=config)
     missing = [(str(path), "no such file") for path in tags if not path.is_file()]
     unreadable = [(error.photo, error.reason) for error in built.unreadable]
     conflicts = [(one.photo, f"has the content of {one.kept}, which is elsewhere") for one in built.conflicts]

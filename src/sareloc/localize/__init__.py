@@ -1,5 +1,14 @@
 """From photos to fixes: position, radius and confidence of each, by the photos of a map that show the same place."""
 
+from sareloc.localize.clock import (
+    VideoClock,
+    VideoFixes,
+    VideoWalk,
+    localize_video,
+    read_photo_times,
+    read_video_walk,
+    sort_by_time,
+)
 from sareloc.localize.estimate import MIN_CONFIDENCE, Calibration, Fix, Match, estimate
 from sareloc.localize.localizer import Localizer, Search, open_localizer
 from sareloc.localize.walk import estimate_walk, walk_clock_offset
@@ -11,8 +20,15 @@ __all__ = [
     "Localizer",
     "Match",
     "Search",
+    "VideoClock",
+    "VideoFixes",
+    "VideoWalk",
     "estimate",
     "estimate_walk",
+    "localize_video",
     "open_localizer",
+    "read_photo_times",
+    "read_video_walk",
+    "sort_by_time",
     "walk_clock_offset",
 ]

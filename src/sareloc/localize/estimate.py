@@ -101,7 +101,7 @@ class Fix:
 
     Of positions with a confidence of 0.5 or more; photos of places that the map does not show are not counted."""
     confidence: float
-    """The probability that the position, or the best guess where none is given, is within 25 m of the truth."""
+    """The probability that the position, or `guess` where none is given, is within 25 m of the truth."""
     matches: tuple[Match, ...]
     """The most probable first: by distance, or by distance and inliers if they were verified."""
     reason: str | None = None
@@ -109,7 +109,7 @@ class Fix:
     guess: LatLon | None = None
     """Without a position but with matches: the position that a lower `min_confidence` would have given."""
     guess_radius_m: float | None = None
-    """The radius of the guess."""
+    """The radius of `guess`."""
     heading_deg: float | None = None
     """The direction of the optical axis, clockwise from north, 0 to 360; None: unknown, or the matches disagree."""
 
@@ -122,9 +122,9 @@ class Fix:
         """A JSON object: photo, latlon, radius_m, confidence, heading_deg, matches; if latlon is null also reason, and
         guess and guess_radius_m if there are matches."""
         stated = asdict(self)
-        told: dict[str, Any] = {"photo": photo, **{name: stated[name] for name in JSON_ORDER}}
-        absent = {name for name in ("reason", "guess", "guess_radius_m") if told[name] is None}
-        return {name: value for name, value in told.items() if name not in absent}
+        answer: dict[str, Any] = {"photo": photo, **{name: stated[name] for name in JSON_ORDER}}
+        absent = {name for name in ("reason", "guess", "guess_radius_m") if answer[name] is None}
+        return {name: value for name, value in answer.items() if name not in absent}
 
 
 @dataclass(frozen=True)
@@ -191,13 +191,13 @@ class Calibration:
 def features(place: Place) -> Floats:
     """What the confidence depends on: (4,), or (9,) if the matches were verified.
 
-    1; the first distance; the lead over any other place; agreement. With d the smallest descriptor distance in the
-    place and d' the smallest elsewhere, the lead is `1 - d / d'` (the ratio test, 0 if both are equal, at least -1);
+    1; the first distance; the ratio margin over any other place; agreement. With d the smallest descriptor distance in
+    the place and d' the smallest elsewhere, the ratio margin is `1 - d / d'` (0 if both are equal, at least -1);
     agreement is the share of weight in the place. If verified also, each as a logarithm: the most inliers of a photo in
     the place, and of one elsewhere; the same of a homography; the number of photos in the place with 15 inliers.
     """
-    lead = 1 - place.nearest / place.other if place.other > 0 else 0.0 if place.nearest == 0 else -1.0
-    return np.array([1.0, place.nearest, max(lead, -1.0), place.share, *(place.support or ())])
+    margin = 1 - place.nearest / place.other if place.other > 0 else 0.0 if place.nearest == 0 else -1.0
+    return np.array([1.0, place.nearest, max(margin, -1.0), place.share, *(place.support or ())])
 
 
 def sigmoid(x: npt.ArrayLike) -> Floats:
@@ -243,7 +243,7 @@ def fix_at(
     min_confidence: float,
     pose: Pose | None = None,
 ) -> Fix:
-    """The fix at a place, or, below `min_confidence`, one without a position whose guess is that place.
+    """The fix at a place, or, below `min_confidence`, one without a position whose `guess` is that place.
 
     If a pose is within 25 m of the place, position, radius and heading are those of the pose.
     """
@@ -252,7 +252,7 @@ def fix_at(
     latlon = place.latlon if pose is None else pose.latlon
     radius_m = calibration.radius_m(place) if pose is None else pose.radius_m
     if confidence < min_confidence:
-        reason = f"not in this map: the best guess has confidence {confidence:.2f}, below {min_confidence:.2f}"
+        reason = f"not in this map: the best position has confidence {confidence:.2f}, below {min_confidence:.2f}"
         return Fix(None, None, confidence, tuple(matches), reason, latlon, radius_m)
     heading = agreed_heading(matches, place) if pose is None else pose.heading_deg
     return Fix(latlon, radius_m, confidence, tuple(matches), heading_deg=heading)
@@ -264,16 +264,16 @@ def agreed_heading(matches: Sequence[Match], place: Place) -> float | None:
     None if no match in the place has one, or if they disagree: the mean vector is shorter than 0.8.
     """
     here = ecef_from_wgs84(place.latlon)
-    told = [
+    headings = [
         (math.radians(match.heading_deg), match.inliers)
         for match in matches
         if match.heading_deg is not None
         and match.inliers
         and float(np.linalg.norm(ecef_from_wgs84(match.latlon) - here)) <= PLACE_M
     ]
-    if not told:
+    if not headings:
         return None
-    angles, weights = np.array(told).T
+    angles, weights = np.array(headings).T
     mean = weights @ np.exp(1j * angles) / weights.sum()
     return math.degrees(np.angle(mean)) % 360 if abs(mean) >= AGREEING else None
 

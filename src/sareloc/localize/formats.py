@@ -45,8 +45,8 @@ def sentence(photo: str, fix: Fix) -> str:
     return f"{photo}: {_place(fix.latlon, fix.radius_m, fix.confidence)}{best}"
 
 
-def guess_sentence(photo: str, fix: Fix) -> str:
-    """One line of text about a photo without a position: the best guess, or why there is none."""
+def low_confidence_sentence(photo: str, fix: Fix) -> str:
+    """One line of text about a photo without a position: its low-confidence position, or why there is none."""
     return f"{photo}: {fix.reason if fix.guess is None else _place(fix.guess, fix.guess_radius_m, fix.confidence)}"
 
 
@@ -219,7 +219,7 @@ def _add(parent: ElementTree.Element, name: str, text: str | None = None) -> Ele
 
 
 def _feature(answer: Answer) -> dict[str, Any]:
-    told = answer.fix.to_json(answer.name) | {"time": iso_time(answer.time)}
-    latlon = told.pop("latlon")
+    properties = answer.fix.to_json(answer.name) | {"time": iso_time(answer.time)}
+    latlon = properties.pop("latlon")
     geometry = None if latlon is None else {"type": "Point", "coordinates": [latlon[1], latlon[0]]}
-    return {"type": "Feature", "geometry": geometry, "properties": told}
+    return {"type": "Feature", "geometry": geometry, "properties": properties}

@@ -29,6 +29,7 @@ from sareloc.maps.store import (
 
 if TYPE_CHECKING:
     from sareloc.maps.build import BuildReport, SyncReport, add_photos, build_map, sync_map
+    from sareloc.maps.config import MapConfig
 
 __all__ = [
     "Area",
@@ -40,6 +41,7 @@ __all__ = [
     "FeaturesReport",
     "FileMap",
     "MapBackend",
+    "MapConfig",
     "MapFile",
     "MapInfo",
     "MapManifest",
@@ -68,7 +70,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Names of `sareloc.maps.build`, which is imported at the first use: it imports torch."""
+    """Names of `sareloc.maps.build` and `sareloc.maps.config`, imported at the first use: they import torch."""
     if name in ("BuildReport", "SyncReport", "add_photos", "build_map", "sync_map"):
         return getattr(import_module("sareloc.maps.build"), name)
+    if name == "MapConfig":
+        return import_module("sareloc.maps.config").MapConfig
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,31 +7,33 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from sareloc.errors import PhotoError
+from sareloc.maps.config import MapConfig, merge_options
 from sareloc.maps.features import add_missing_features, read_keypoints
 from sareloc.maps.store import (
     MapManifest,
     MapStore,
-    Storage,
     build_index,
     gone_photos,
     is_gone,
     load_map_model,
+    map_backend,
     open_store,
 )
 from sareloc.maps.view_options import read_view_options
 from sareloc.maps.writer import Conflict, MapWriter, Tally, check_same
+from sareloc.models.checkpoint import load_model, packaged_for
 from sareloc.models.place_model import PlaceModel
-from sareloc.models.preprocess import Precision
 from sareloc.photos import ImageRecord, ViewOptions, file_of, parse_address
 from sareloc.photos.addresses import without_fragment
 from sareloc.photos.collect import Collected, Geotags, PhotoPaths, collect_records, files_in, list_photos
@@ -80,19 +82,14 @@ class SyncReport(BuildReport):
 
 
 def build_map(
-    model: PlaceModel,
     photos: PhotoPaths | Iterable[ImageRecord],
     out: str | Path,
+    model: PlaceModel | str | Path | None = None,
     *,
     geotags: Geotags | None = None,
     track: TrackOptions | None = None,
-    dim: int | None = None,
-    storage: Storage = "float16",
-    keypoints: int | None = None,
-    views: ViewOptions | None = None,
-    batch: int = 8,
-    workers: int = 0,
-    progress: bool = True,
+    config: MapConfig | None = None,
+    **options: Any,
 ) -> BuildReport:
     """Build a map of photos, or continue one that was begun.
 
@@ -101,44 +98,77 @@ def build_map(
     behind the name (see `sareloc.photos.addresses`), videos as frames along the tracks (see `frames_on_track`).
 
     Args:
-        model: computes the descriptors.
         photos: a folder (with its subfolders), or folders and files; or records of images, also from a stream, of which
             a few are in memory at a time. A record's own geotag counts before all others.
         out: a file (.gpkg) or a server address (milvus://host:19530/city); the map is created when the first photos are
             written.
+        model: computes the descriptors: a model, a checkpoint or a packaged model's name; default: the packaged model
+            that the map was built with if it exists, else the one for this machine (see `packaged_for`).
         geotags: a table of positions, a file or the geotags by photo; default: geotags.csv or another table in the
             folder (see `find_geotagged`). Photos that are in none have the position of `read_geotag`.
         track: photos without any position get one from these tracks, at their times.
-        dim: dimensions of the descriptors; default: all. A model with a whitening keeps its first ones; for another
-            model the map gets a whitening of its own, fitted on a sample of the photos (see `sareloc.maps.whitening`).
-        storage: type of the numbers of a descriptor in a file.
-        keypoints: of the local features of each photo, which a server does not store; 0: no local features; default:
-            those of the map, 1024 if it has none.
-        views: how 360° photos, which have GPano tags, are cut into views; default: as before in this map, else twelve
-            around.
-        batch: photos in one transaction, and on a GPU in one forward pass.
-        workers: processes that read photos; 0: this one.
-        progress: show progress bars, on a terminal.
+        config: what few people change: dimensions, storage, keypoints, views of 360° photos, batch, workers.
+        options: deprecated: options of `config`.
 
     Raises:
         MapError: if the map was built by another model, has local features with another number of keypoints, or other
             views.
         PhotoError: if there are no photos.
     """
+    photos, out, model = in_order(photos, out, model)
+    config = merge_options(config, options)
+    loaded = model if isinstance(model, PlaceModel) else load_build_model(out, model, config)
+    return _build(loaded, photos, out, geotags, track, config)
+
+
+def in_order(first: Any, second: Any, third: Any) -> tuple[Any, Any, Any]:
+    """Photos, map and model, also of a call in the order model, photos, map, as until version 0.1."""
+    if not isinstance(first, PlaceModel) and (first is not None or third is None):
+        return first, second, third
+    warnings.warn(
+        "the arguments (model, photos, map) will end with the next version: use (photos, map, model)",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return second, third, first
+
+
+def load_build_model(out: str | Path, model: str | Path | None, config: MapConfig) -> PlaceModel:
+    """The model to build a map with; default: that of the map if it exists, else the packaged one for the device."""
+    if model is None and map_backend(out).exists(out):
+        with open_store(out) as store:
+            return load_map_model(store.manifest, store.name, None, config.device, config.precision)
+    return load_model(model or packaged_for(config.device), config.device, config.precision)
+
+
+def _build(
+    model: PlaceModel,
+    photos: PhotoPaths | Iterable[ImageRecord],
+    out: str | Path,
+    geotags: Geotags | None,
+    track: TrackOptions | None,
+    config: MapConfig,
+) -> BuildReport:
     start, given = time.monotonic(), None if _are_records(photos) else cast(PhotoPaths, photos)
     files = [] if given is None else list_photos(given, videos=True)
-    manifest = MapManifest(model.name, model.fingerprint(), dim or model.dim, storage)
+    manifest = MapManifest(model.name, model.fingerprint(), config.dim or model.dim, config.storage)
     with MapWriter(
-        out, manifest, lambda: model, keypoints=keypoints, views=views, batch=batch, workers=workers
+        out,
+        manifest,
+        lambda: model,
+        keypoints=config.keypoints,
+        views=config.views,
+        batch=config.batch,
+        workers=config.workers,
     ) as writer:
         if given is None:
             collected, records = Collected(()), cast(Iterable[ImageRecord], photos)
         else:
             collected = collect_records(given, files, geotags, track)
             records = collected.records
-        tally = writer.add(records, progress=progress)
+        tally = writer.add(records, progress=config.progress)
         tally.unreadable += collected.errors
-        notes = (*collected.notes, *_add_missing_features(writer, model.runs_on, tally, progress))
+        notes = (*collected.notes, *_add_missing_features(writer, model.runs_on, tally, config.progress))
         gone = [name for _, name in gone_photos(writer.store)] if writer.store and writer.backend.is_file else []
         report, exists = make_report(tally, tuple(gone), notes, start), writer.store is not None
     if exists:
@@ -170,70 +200,74 @@ def _add_missing_features(
 
 
 def add_photos(
-    model: PlaceModel,
     photos: PhotoPaths,
     path: str | Path,
+    model: PlaceModel | str | Path | None = None,
     *,
-    geotags: str | Path | None = None,
+    geotags: Geotags | None = None,
     track: TrackOptions | None = None,
-    views: ViewOptions | None = None,
-    batch: int = 8,
-    workers: int = 0,
-    progress: bool = True,
+    config: MapConfig | None = None,
+    **options: Any,
 ) -> BuildReport:
-    """Add photos to a map; see `build_map`. Local features are computed if the map was built with them.
+    """Add photos to a map; see `build_map`. Dimensions, storage and keypoints are those of the map.
 
-    Raises MapError if the map does not exist.
+    Args:
+        photos: a folder (with its subfolders), or folders and files.
+        path: the map, which exists.
+        model: the one that the map was built with, or its checkpoint; default: the packaged model that it was built
+            with.
+        geotags: as for `build_map`.
+        track: as for `build_map`.
+        config: batch, workers, views and the device of a model that is loaded here.
+        options: deprecated: options of `config`.
+
+    Raises:
+        MapError: if the map does not exist, or was built by another model.
     """
+    photos, path, model = in_order(photos, path, model)
+    config = merge_options(config, options)
     with open_store(path) as store:  # raises MapError if there is none
         manifest, keypoints = store.manifest, read_keypoints(store)
-    return build_map(
-        model,
-        photos,
-        path,
-        geotags=geotags,
-        track=track,
-        dim=manifest.dim,
-        storage=manifest.storage,
-        keypoints=keypoints or 0,
-        views=views,
-        batch=batch,
-        workers=workers,
-        progress=progress,
-    )
+        loaded = _load(model, store, config)
+    config = replace(config, dim=manifest.dim, storage=manifest.storage, keypoints=keypoints or 0)
+    return _build(loaded, photos, path, geotags, track, config)
 
 
 def sync_map(
-    model: PlaceModel | str | Path | None,
     photos: PhotoPaths,
     path: str | Path,
+    model: PlaceModel | str | Path | None = None,
     *,
-    geotags: str | Path | None = None,
+    geotags: Geotags | None = None,
     track: TrackOptions | None = None,
-    batch: int = 8,
-    workers: int = 0,
-    device: str | None = None,
-    precision: Precision = "auto",
     allow_empty: bool = False,
     dry_run: bool = False,
-    progress: bool = True,
+    config: MapConfig | None = None,
+    **options: Any,
 ) -> SyncReport:
     """Synchronize a map with folders of photos: add new photos, update changed ones, remove those that no longer exist.
 
     Photos of the map outside of these folders are not changed. 360° photos are cut as before in this map. Local
-    features are computed if the map was built with them. See `build_map` for the other arguments.
+    features are computed if the map was built with them.
 
     Args:
+        photos: a folder (with its subfolders), or folders and files.
+        path: the map, which exists.
         model: the one that the map was built with, or its checkpoint; default: the packaged model that the map was
-            built with. It is loaded, on `device` and in `precision` (see `load_model`), only if there are photos to
-            encode.
+            built with. It is loaded only if there are photos to encode.
+        geotags: as for `build_map`.
+        track: as for `build_map`.
         allow_empty: remove all photos of the map that were in a folder that does not exist or has no photos, as when
             its disk is not mounted.
         dry_run: only report what would be done; nothing is written.
+        config: batch, workers and the device of a model that is loaded here.
+        options: deprecated: options of `config`.
 
     Raises:
         PhotoError: if a folder does not exist or has no photos, unless `allow_empty`.
     """
+    photos, path, model = in_order(photos, path, model)
+    config = merge_options(config, options)
     start = time.monotonic()
     items = [Path(photos)] if isinstance(photos, str | Path) else [Path(item) for item in photos]
     files = [file for item in items for file in _files_in(item, allow_empty)]
@@ -241,21 +275,27 @@ def sync_map(
         if isinstance(model, PlaceModel):
             check_same(store, _manifest_with(store.manifest, model))
         collected = collect_records(photos, files, geotags, track)
-        load = cache(lambda: _load(model, store, device, precision))
+        load = cache(lambda: _load(model, store, config))
         keypoints = 0 if dry_run else read_keypoints(store) or 0
         writer = MapWriter(
-            path, store.manifest, load, keypoints=keypoints, batch=batch, workers=workers, dry_run=dry_run
+            path,
+            store.manifest,
+            load,
+            keypoints=keypoints,
+            batch=config.batch,
+            workers=config.workers,
+            dry_run=dry_run,
         )
         writer.store, writer.views = store, read_view_options(store) or ViewOptions()
-        tally, inside = writer.add(collected.records, progress=progress), _inside(store, items)
+        tally, inside = writer.add(collected.records, progress=config.progress), _inside(store, items)
         tally.unreadable += collected.errors
         gone = {i: name for i, name in gone_photos(store) if i not in writer.updated_ids}
         removed = {i: name for i, name in gone.items() if inside(name)}
         removed |= _outdated(store, writer.names)
         if removed and not dry_run:
             store.remove(np.array(list(removed), dtype=np.int64))
-        on = model.runs_on if isinstance(model, PlaceModel) else device
-        notes = (*collected.notes, *_add_missing_features(writer, on, tally, progress))
+        on = model.runs_on if isinstance(model, PlaceModel) else config.device
+        notes = (*collected.notes, *_add_missing_features(writer, on, tally, config.progress))
     if not dry_run:
         build_index(path)
     left = tuple(name for i, name in gone.items() if i not in removed)
@@ -302,12 +342,10 @@ def _whole(photo: str) -> str:
     return photo if parse_address(photo).view is None else without_fragment(photo)
 
 
-def _load(
-    model: PlaceModel | str | Path | None, store: MapStore, device: str | None, precision: Precision
-) -> PlaceModel:
+def _load(model: PlaceModel | str | Path | None, store: MapStore, config: MapConfig) -> PlaceModel:
     if isinstance(model, PlaceModel):
         return model
-    loaded = load_map_model(store.manifest, store.name, model, device, precision)
+    loaded = load_map_model(store.manifest, store.name, model, config.device, config.precision)
     check_same(store, _manifest_with(store.manifest, loaded))
     return loaded
 

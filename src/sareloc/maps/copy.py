@@ -113,8 +113,8 @@ def _equal(one: tuple[Vectors, Vectors] | None, other: tuple[Vectors, Vectors] |
 def _copy_features(a: MapStore, b: MapStore, progress: bool) -> tuple[int, tuple[str, ...]]:
     """Copy the local features that the other map lacks or has otherwise; returns of how many photos, and warnings."""
     if not a.holds_local_features:
-        told = f'a server has no local features: add them with "sareloc map upgrade {b.name}"'
-        return 0, (told,) if b.holds_local_features else ()
+        note = f'a server has no local features: add them with "sareloc map upgrade {b.name}"'
+        return 0, (note,) if b.holds_local_features else ()
     ids = np.concatenate([np.zeros(0, dtype=np.int64), *(part for part, _, _ in a.pages())])
     if not b.holds_local_features:
         return 0, (NOT_HELD,) if len(a.ids_without_features()) < len(ids) else ()

@@ -499,8 +499,8 @@ def _check_tables(path: Path, connection: sqlite3.Connection) -> None:
         _check_columns(path, connection, "gpkg_contents", set(COLUMNS["gpkg_contents"].split()))
         layers = {str(name) for (name,) in connection.execute("SELECT table_name FROM gpkg_contents LIMIT 1000")}
     if not {"photos", "descriptors", "manifest"} <= layers:
-        told = ", ".join(sorted(layers)[:20]) or "none"
-        raise MapError(f"{path} is a GeoPackage but not a map of sareloc: its layers are {told}")
+        found = ", ".join(sorted(layers)[:20]) or "none"
+        raise MapError(f"{path} is a GeoPackage but not a map of sareloc: its layers are {found}")
     for table, columns in COLUMNS.items():
         if table not in kinds:
             raise MapError(f"{path} is not a map of sareloc: it lacks the table {table}")

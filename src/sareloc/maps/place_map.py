@@ -116,7 +116,7 @@ class PlaceMap:
         raise NotImplementedError
 
     def refresh(self) -> None:
-        """Read what was added to the map and removed from it since. Raises MapError if it is another map now."""
+        """Read what was added to the map and removed from it since. Raises MapError if the file was replaced."""
         raise NotImplementedError
 
     @property
@@ -148,7 +148,7 @@ class FileMap(PlaceMap):
             dim = self.manifest.dim
             self._index: Index = ExactIndex(dim) if exact else ShardedIndex(dim)
             self._held: tuple[Ints, Ints] | None = None  # ids and checksums of the index's vectors
-            self._take_in(file)
+            self._load_rows(file)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -200,10 +200,10 @@ class FileMap(PlaceMap):
         """See `PlaceMap`."""
         with open_map_file(self.path) as file:
             if replace(file.manifest, format=self.manifest.format) != self.manifest:  # it may have been upgraded
-                raise MapError(f"{self.path} is another map than when it was opened: open it again")
-            self._take_in(file)
+                raise MapError(f"{self.path} was replaced since it was opened: open it again")
+            self._load_rows(file)
 
-    def _take_in(self, file: MapFile) -> None:
+    def _load_rows(self, file: MapFile) -> None:
         """Update the index to the file's descriptors; those whose id and checksum it has already are not read."""
         with file.snapshot():
             ids, latlon, files = file.photos()

@@ -26,7 +26,7 @@ def read_view_options(store: MapStore) -> ViewOptions | None:
 def _view_options(note: Any) -> ViewOptions:
     yaws, pitches = (tuple(float(angle) for angle in note.pop(name)) for name in ("yaw_deg", "pitch_deg"))
     if type(note["untagged"]) is not bool or type(note["width"]) is not int or type(note["height"]) is not int:
-        raise ValueError("a value has another type")
+        raise ValueError("a value has the wrong type")
     return ViewOptions(yaws, pitches, **note)
 
 

@@ -193,7 +193,7 @@ class MilvusMap(PlaceMap):
     def refresh(self) -> None:
         """See `PlaceMap`."""
         if manifest_of(self._collection.connection) != self.manifest:
-            raise MapError(f"{self._store.name} is another map than when it was opened: open it again")
+            raise MapError(f"{self._store.name} was replaced since it was opened: open it again")
         self._look_again()
 
     def __getattr__(self, name: str) -> NoReturn:

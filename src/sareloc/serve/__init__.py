@@ -3,45 +3,52 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sareloc.errors import need
-from sareloc.localize import MIN_CONFIDENCE, Localizer, Search
-from sareloc.models import PlaceModel, Precision
-from sareloc.serve.config import Limits, Serving
+from sareloc.serve.config import Limits, ServeConfig, Serving, merge_options
 
 if TYPE_CHECKING:
     import torch
     from fastapi import FastAPI
 
+    from sareloc.localize import Localizer
+    from sareloc.models import PlaceModel, Precision
 
-__all__ = ["Limits", "Serving", "make_app"]
+__all__ = ["Limits", "ServeConfig", "Serving", "make_app"]
 
 
 def make_app(
     place_map: Localizer | str | Path,
     model: str | Path | PlaceModel | None = None,
-    search: Search | None = None,
     *,
-    serving: Serving | None = None,
-    limits: Limits | None = None,
-    min_confidence: float = MIN_CONFIDENCE,
+    config: ServeConfig | None = None,
     device: torch.device | str | None = None,
     precision: Precision = "auto",
-    batch: int = 8,
+    **options: Any,
 ) -> FastAPI:
     """The service as an ASGI app, for uvicorn or another server.
 
-    place_map: the path or address of a map, which may be empty, or a localizer. model, search, min_confidence, device,
-    precision, batch: as in `open_localizer`; ignored for a localizer, which has its own.
+    Args:
+        place_map: the path or address of a map, which may be empty, or a localizer.
+        model: as in `open_localizer`; ignored for a localizer, which has its own, as the options of the search, the
+            batch and the minimum confidence.
+        config: what the service shows and to whom, limits on requests, and how it answers.
+        device: where a model that is loaded here runs; default: the GPU if there is one.
+        precision: its number format (see `load_model`).
+        options: deprecated: serving, limits, search, min_confidence and batch, which are options of `config`.
     """
     for module in ("fastapi", "python_multipart", "prometheus_client"):
         need(module, "serve")
+    from sareloc.localize import Localizer, Search
     from sareloc.serve.app import build_app
     from sareloc.serve.live_map import LiveMap, open_live_map
 
+    config = merge_options(config, options)
+    batch = config.batch
     if isinstance(place_map, Localizer):
         live, batch = LiveMap(place_map.model, place_map.place_map, place_map), place_map.encoder.batch
     else:
-        live = open_live_map(place_map, model, search, min_confidence, device, precision, batch)
-    return build_app(live, batch, serving or Serving(), limits or Limits())
+        search = Search(config.candidates, config.verify)
+        live = open_live_map(place_map, model, search, config.min_confidence, device, precision, batch)
+    return build_app(live, batch, config, config)

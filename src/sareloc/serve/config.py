@@ -1,11 +1,14 @@
-"""Options of the service: limits on requests, and what the service shows and to whom."""
+"""Options of the service: limits on requests, what the service shows and to whom, and both in one config."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+import warnings
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
+from sareloc.config_files import check_options, options_text, read_options
 from sareloc.errors import ArgumentError
 
 MIB = 2**20
@@ -43,7 +46,7 @@ class Limits:
     503, and the service ends within two further seconds."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
+        for field in fields(Limits):
             if not getattr(self, field.name) > 0:
                 raise ArgumentError(f"{field.name} must be greater than 0, found {getattr(self, field.name)}")
         if self.max_files > self.queue:
@@ -91,6 +94,71 @@ class Serving:
             raise ArgumentError(
                 f"--tiles must be a URL such as https://tiles.example.org/{{z}}/{{x}}/{{y}}.png: found {self.tiles!r}"
             )
+
+
+@dataclass(frozen=True)
+class ServeConfig(Serving, Limits):
+    """Every option of the service: what it shows and to whom, limits on requests, and how it answers.
+
+    Raises ArgumentError if a value has the wrong type, is out of range, or contradicts another one.
+    """
+
+    min_confidence: float = 0.5
+    """Minimum confidence of a position; below it the answer is "not in this map"."""
+    candidates: int = 20
+    """How many matches are fused into a fix."""
+    verify: int | None = None
+    """Verify the top N matches by local features and rank them by the evidence; 0: do not verify. Default: 20 if the
+    map holds local features, else 0."""
+    batch: int = 8
+    """Maximum photos described at once."""
+    access_log: bool = False
+    """Log every request, including the positions in its parameters."""
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        Serving.__post_init__(self)
+        Limits.__post_init__(self)
+        if self.batch < 1:
+            raise ArgumentError(f"batch must be 1 or more, found {self.batch}")
+
+
+def read_serve_config(path: Path) -> dict[str, Any]:
+    """The options that a TOML file sets, for `ServeConfig(**options)`.
+
+    Raises ArgumentError if the file is not TOML, if an option is unknown, or if a value has the wrong type.
+    """
+    return read_options(path, ServeConfig)
+
+
+def serve_config_text() -> str:
+    """A TOML file with every option, its documentation and its default."""
+    header = (
+        "Options of the service: sareloc serve MAP --config THIS_FILE",
+        'A line such as "#queue = 64" shows a default: remove the "#" to set the option.',
+        "The command line takes precedence over this file.",
+    )
+    return options_text(ServeConfig(), header)
+
+
+def merge_options(config: ServeConfig | None, options: dict[str, Any]) -> ServeConfig:
+    """The config with options that were given as arguments of `make_app`, as until version 0.1.
+
+    Raises TypeError for an argument that is not an option.
+    """
+    config = config or ServeConfig()
+    if not options:
+        return config
+    if unknown := options.keys() - {"serving", "limits", "search", "min_confidence", "batch"}:
+        raise TypeError(f"unexpected arguments: {', '.join(sorted(unknown))}")
+    warnings.warn(
+        f"{', '.join(options)} as arguments will end with the next version: use config=ServeConfig(...)",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    records = [vars(value) for name in ("serving", "limits", "search") if (value := options.get(name)) is not None]
+    plain = {name: options[name] for name in ("min_confidence", "batch") if name in options}
+    return replace(config, **{name: value for record in (*records, plain) for name, value in record.items()})
 
 
 def allowed_hosts(serving: Serving) -> frozenset[str] | None:

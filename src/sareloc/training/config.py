@@ -8,27 +8,15 @@ An option is documented once, below its field in `TrainingConfig`; its type, cho
 
 from __future__ import annotations
 
-import ast
-import difflib
-import functools
-import inspect
-import json
-import math
-import textwrap
-import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
+from sareloc.config_files import check_options, options_text, read_options
 from sareloc.errors import ArgumentError, look_up
-from sareloc.files import read_regular
-from sareloc.losses import LOSSES, loss_options
-from sareloc.models.preprocess import MIN_SIDE_PX, Precision
 
 GEO_CLASSIFICATION = "geo-classification"
-LARGEST_BYTES = 1_000_000
 LOSS_OPTIONS = {"kernel": "kernel", "kernel_width": "width", "margin": "margin"}
 """The options of `TrainingConfig` that only some losses have, each with its name as an option of the loss."""
 
@@ -109,7 +97,7 @@ class TrainingConfig:
     keep: Literal["auto", "features", "pixels", "nothing"] = "auto"
     """What is kept in memory: features of the frozen layers, decoded pixels, or nothing (photos are decoded when they
     are needed). auto: the first of these that fits."""
-    precision: Precision = "auto"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Number format of the convolutions; auto: that of the environment variable SARELOC_PRECISION if it is set, else
     bfloat16 where the device is fast in it."""
     compile: bool = False
@@ -136,8 +124,7 @@ class TrainingConfig:
     """Maximum number of database photos to fit the whitening to; every dataset has the same weight."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            _check_value(field.name, getattr(self, field.name))
+        check_options(self)
         for name, least in LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:
@@ -164,6 +151,8 @@ class TrainingConfig:
         known = _options_of(self.loss)
         for name in LOSS_OPTIONS:
             if getattr(self, name) is not None and name not in known:
+                from sareloc.losses import LOSSES
+
                 having = ", ".join(loss for loss in LOSSES if name in _options_of(loss))
                 raise ArgumentError(f"the loss {self.loss} has no {name}: the losses that have one are {having}")
 
@@ -191,9 +180,9 @@ class TrainingConfig:
 
 LEAST = {
     "negatives": 1, "tuples_per_step": 1, "tuples_at_once": 1, "pool": 1, "refresh_every": 1, "halve_every": 1,
-    "batch": 1, "height": MIN_SIDE_PX, "width": MIN_SIDE_PX, "whitening_photos": 2,
+    "batch": 1, "height": 64, "width": 64, "whitening_photos": 2,
 }  # fmt: skip
-"""Smallest values of options for which 0 has no meaning; no number may be negative."""
+"""Smallest values of options for which 0 has no meaning, `MIN_SIDE_PX` of images; no number may be negative."""
 
 RECIPES: dict[str, dict[str, Any]] = {
     "sare-ind": {"loss": "sare-ind"},
@@ -230,18 +219,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
     Raises ArgumentError if the file is not TOML, if an option is unknown, or if a value has the wrong type.
     """
-    try:
-        options = tomllib.loads(read_regular(path, LARGEST_BYTES).decode())
-    except (ValueError, RecursionError) as error:  # the former: TOMLDecodeError or UnicodeDecodeError
-        raise ArgumentError(f"{path} is not a TOML file: {error}") from error
-    for name, value in options.items():
-        if name not in _types():
-            raise ArgumentError(f"{path}: unknown option {name!r}{_nearest(name)}: known are {', '.join(_types())}")
-        try:
-            _check_value(name, value)
-        except ArgumentError as error:
-            raise ArgumentError(f"{path}: {error}") from None
-    return options
+    return read_options(path, TrainingConfig)
 
 
 def config_text(config: TrainingConfig, *, defaults: bool = False) -> str:
@@ -250,93 +228,18 @@ def config_text(config: TrainingConfig, *, defaults: bool = False) -> str:
     A value that equals the default is written as a comment (`#lr = 0.001`), so that a recipe can still change it;
     `defaults`: write these too.
     """
-    lines = [
-        "# Options of training: sareloc train DATASETS --config THIS_FILE --out RUN",
-        '# A line such as "#lr = 0.001" shows a default: remove the "#" to set the option.',
-        "# The command line takes precedence over this file, this file over --recipe.",
-    ]
-    docs = option_docs()
-    for field in fields(config):
-        value = getattr(config, field.name)
-        lines += ["", *_wrapped(docs[field.name]), *_wrapped(_choices(field.name))]
-        if value is None:
-            lines.append(f"#{field.name} =  # not set")
-        else:
-            commented = "" if defaults or value != field.default else "#"
-            lines.append(commented + toml_line(field.name, value))
-    return "\n".join(lines) + "\n"
-
-
-def toml_line(name: str, value: Any) -> str:
-    """`name = value` in TOML."""
-    return f"{name} = {json.dumps(value, ensure_ascii=False)}"
-
-
-@functools.cache
-def option_docs() -> dict[str, str]:
-    """The documentation of every option, one paragraph each: the docstring below its field."""
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(TrainingConfig))).body
-    assert isinstance(definition, ast.ClassDef)
-    docs = {}
-    for field, after in zip(definition.body, definition.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            assert isinstance(after, ast.Expr), field.target.id
-            assert isinstance(after.value, ast.Constant), field.target.id
-            docs[field.target.id] = " ".join(str(after.value.value).split())
-    return docs
-
-
-@functools.cache
-def _types() -> dict[str, tuple[Any, ...]]:
-    """For every option its alternatives: types, NoneType included, or the values of a Literal."""
-    hints = get_type_hints(TrainingConfig)
-    return {field.name: tuple(_alternatives(hints[field.name])) for field in fields(TrainingConfig)}
-
-
-def _alternatives(hint: Any) -> Iterable[Any]:
-    if get_origin(hint) is Literal or not get_args(hint):
-        return get_args(hint) or (hint,)
-    return (one for part in get_args(hint) for one in _alternatives(part))
-
-
-TYPE_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-
-
-def _check_value(name: str, value: Any) -> None:
-    """Raises ArgumentError if the option cannot have this value, whatever the others are."""
-    allowed = _types()[name]
-    choices = [one for one in allowed if isinstance(one, str)]
-    kinds = [float, int] if float in allowed else [one for one in allowed if isinstance(one, type)]
-    if (value is None and NoneType in allowed) or (choices and value in choices):
-        return
-    if choices:
-        raise ArgumentError(f"{name} must be one of {', '.join(choices)}; found {value!r}")
-    if type(value) not in kinds and not (isinstance(value, float) and float in kinds):
-        expected = next(TYPE_NAMES[one] for one in allowed if one in TYPE_NAMES)
-        raise ArgumentError(f"{name} must be {expected}, found {value!r}")
-    if isinstance(value, int | float):
-        if value < 0:
-            raise ArgumentError(f"{name} must not be negative, got {value}")
-        if not math.isfinite(value):
-            raise ArgumentError(f"{name} must be a finite number, got {value}")
-
-
-def _nearest(name: str) -> str:
-    near = difflib.get_close_matches(name.replace("-", "_"), _types(), 1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
-
-
-def _choices(name: str) -> str:
-    choices = [one for one in _types()[name] if isinstance(one, str)]
-    return f"One of: {', '.join(choices)}." if choices else ""
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, 118, initial_indent="# ", subsequent_indent="# ")
+    header = (
+        "Options of training: sareloc train DATASETS --config THIS_FILE --out RUN",
+        'A line such as "#lr = 0.001" shows a default: remove the "#" to set the option.',
+        "The command line takes precedence over this file, this file over --recipe.",
+    )
+    return options_text(config, header, defaults=defaults)
 
 
 def _options_of(loss: str) -> set[str]:
     """Which of LOSS_OPTIONS this loss has. Raises ArgumentError, which lists the known ones, if it is unknown."""
+    from sareloc.losses import LOSSES, loss_options  # here, as it imports torch, which the help needs not
+
     look_up({**LOSSES, GEO_CLASSIFICATION: None}, loss, "loss")
     own: Mapping[str, Any] = {} if loss == GEO_CLASSIFICATION else loss_options(loss)
     return {option for option, name in LOSS_OPTIONS.items() if name in own}

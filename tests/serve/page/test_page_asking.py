@@ -15,7 +15,7 @@ from tests.serve.page.visiting import Visit, choose, drop, given_files, shown_po
 from tests.serve.running import DEADLINE_S, HeldLocalizer, running
 
 from sareloc.geo import distance_m
-from sareloc.serve import Limits, make_app
+from sareloc.serve import ServeConfig, make_app
 
 MATCHES = 5
 MIDDLE_OF_THE_CIRCLE = """async () => {
@@ -290,8 +290,8 @@ def test_a_server_that_goes_away_among_several_photos_is_tried_again(visit: Visi
 
 
 def test_of_a_large_map_what_is_in_view_is_fetched(browser: Browser, street_folder: Path) -> None:
-    limits = Limits(max_features=20)
-    app = make_app(street_folder / "street.gpkg", street_model(), limits=limits)
+    limits = ServeConfig(max_features=20)
+    app = make_app(street_folder / "street.gpkg", street_model(), config=limits)
     with running(app, limits) as url, Visit(browser, url) as visit:
         shown = "async () => (await import('/assets/app.js')).mapView.photoLayer.photos.map((photo) => photo.id)"
         assert len(visit.page.evaluate(shown)) == 20

@@ -14,7 +14,7 @@ from tests.serve.running import running
 from sareloc.city import draw_places
 from sareloc.geo import distance_m
 from sareloc.localize import Fix, Localizer, Search
-from sareloc.maps import PlaceMap, build_map
+from sareloc.maps import MapConfig, PlaceMap, build_map
 from sareloc.models import off_the_shelf
 from sareloc.photos import decode, find_photos, read_geotag
 from sareloc.serve import make_app
@@ -32,7 +32,7 @@ def city(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Localizer, 
     photos = folder / "images" / "test"
     images = [decode(photo) for photo in find_photos(photos / "database")]
     model = off_the_shelf(images, np.random.default_rng(0), dim=128, size=(240, 320))
-    build_map(model, photos / "database", folder / "city.gpkg", keypoints=0, progress=False)
+    build_map(photos / "database", folder / "city.gpkg", model, config=MapConfig(keypoints=0, progress=False))
     localizer = Localizer(model, PlaceMap(folder / "city.gpkg"), Search(verify=20))
     with running(make_app(localizer)) as url:
         yield localizer, find_photos(photos / "queries"), url

@@ -11,7 +11,7 @@ from tests.serve.page.visiting import Visit, drop, verdict
 from tests.serve.running import running
 
 from sareloc.maps import copy_map
-from sareloc.serve import Serving, make_app
+from sareloc.serve import ServeConfig, make_app
 
 pytest.importorskip("milvus_lite")
 
@@ -20,7 +20,7 @@ pytest.importorskip("milvus_lite")
 def test_thumbnails_of_a_map_on_milvus_are_shown(browser: Browser, street_folder: Path, tmp_path: Path) -> None:
     there = f"milvus-lite:{tmp_path}/lite.db/street"
     copy_map(street_folder / "street.gpkg", there, progress=False)
-    app = make_app(there, street_model(), serving=Serving(photos=(street_folder,)))
+    app = make_app(there, street_model(), config=ServeConfig(photos=(street_folder,)))
     with running(app) as url, Visit(browser, url) as visit:
         drop(visit.page, street_folder / "queries" / "q07.jpg")
         verdict(visit.page)

@@ -14,8 +14,8 @@ from tests.localize.street import street_model
 from tests.serve.page.visiting import Visit, choose, verdict
 from tests.serve.running import DEADLINE_S, HeldLocalizer, running
 
-from sareloc.maps import Box, add_photos, copy_map, remove_photos
-from sareloc.serve import Limits, make_app
+from sareloc.maps import Box, MapConfig, add_photos, copy_map, remove_photos
+from sareloc.serve import ServeConfig, make_app
 
 
 def test_a_file_that_is_no_photo_is_told_in_the_servers_words(visit: Visit, tmp_path: Path) -> None:
@@ -50,10 +50,10 @@ def test_a_photo_that_the_browser_cannot_show_is_localized(page: Page, street_fo
 
 
 def test_a_photo_that_is_too_large_is_not_sent(browser: Browser, street_folder: Path, tmp_path: Path) -> None:
-    limits = Limits(max_bytes=2_000_000)
+    limits = ServeConfig(max_bytes=2_000_000)
     large = tmp_path / "large.jpg"
     large.write_bytes((street_folder / "queries" / "q07.jpg").read_bytes() + bytes(2_500_000))
-    app = make_app(street_folder / "street.gpkg", street_model(), limits=limits)
+    app = make_app(street_folder / "street.gpkg", street_model(), config=limits)
     with running(app, limits) as url, Visit(browser, url) as visit:
         asked: list[str] = []
         visit.page.on("request", lambda request: asked.append(request.url))
@@ -147,9 +147,9 @@ def test_a_slow_model_is_waited_for_and_can_be_cancelled(browser: Browser, stree
 
 def test_a_busy_server_is_asked_again(browser: Browser, street_folder: Path) -> None:
     held = HeldLocalizer(street_folder / "street.gpkg")
-    limits = Limits(queue=1, max_files=1)
+    limits = ServeConfig(queue=1, max_files=1)
     photo = street_folder / "queries" / "q07.jpg"
-    with running(make_app(held, limits=limits), limits) as url, Visit(browser, url) as visit:
+    with running(make_app(held, config=limits), limits) as url, Visit(browser, url) as visit:
         ask = partial(httpx.post, f"{url}/localize", content=photo.read_bytes(), timeout=DEADLINE_S)
         first = threading.Thread(target=ask)
         first.start()
@@ -194,7 +194,7 @@ def test_an_empty_map_says_what_to_do_and_notices_photos(browser: Browser, own_f
         expect(page.get_by_role("heading", name="This map has no photos yet")).to_be_visible()
         expect(page.get_by_role("button", name="Choose photos")).to_be_hidden()
         expect(page.locator("#about")).to_contain_text("0 photos")
-        add_photos(street_model(), own_folder / "photos", path, progress=False)
+        add_photos(own_folder / "photos", path, street_model(), config=MapConfig(progress=False))
         page.get_by_role("button", name="Look again").click()
         choose(page, own_folder / "queries" / "q07.jpg")
         assert verdict(page) != "Not in this map"

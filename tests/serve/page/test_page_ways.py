@@ -15,7 +15,7 @@ from tests.localize.street import street_model
 from tests.serve.page.visiting import PHONE, Visit, choose, shown_position, verdict
 from tests.serve.running import running
 
-from sareloc.serve import Serving, make_app
+from sareloc.serve import ServeConfig, make_app
 
 FOCUSED = "() => document.activeElement.getAttribute('aria-label') || document.activeElement.textContent.trim()"
 
@@ -159,9 +159,9 @@ def test_with_motion_the_answer_is_the_same(browser: Browser, client: httpx.Clie
 
 
 def test_tiles_come_from_where_the_server_says_and_are_credited(browser: Browser, street_folder: Path) -> None:
-    serving = Serving(tiles="https://tiles.example.org/{z}/{x}/{y}.png", attribution="© <b>Tile makers</b>")
+    serving = ServeConfig(tiles="https://tiles.example.org/{z}/{x}/{y}.png", attribution="© <b>Tile makers</b>")
     tile = (street_folder / "queries" / "q00.jpg").read_bytes()
-    with running(make_app(street_folder / "street.gpkg", street_model(), serving=serving)) as url:
+    with running(make_app(street_folder / "street.gpkg", street_model(), config=serving)) as url:
         visit = Visit(browser, url)
         visit.page.route(
             "https://tiles.example.org/**", lambda route: route.fulfill(body=tile, content_type="image/jpeg")

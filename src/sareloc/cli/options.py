@@ -1,0 +1,92 @@
+"""Options that several commands share. Plain types, so that help is printed without numpy and torch.
+
+`test_help.py` compares them with the records of the library that they become.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from sareloc.localize import Search
+    from sareloc.photos import TrackOptions
+
+Flag = Annotated[bool, Parameter(negative=())]
+"""An option without a value and without a --no- form."""
+Json = Annotated[bool, Parameter(name="--json", negative=())]
+MIN_CONFIDENCE = 0.5
+"""`sareloc.localize.MIN_CONFIDENCE`."""
+DEVICE_HELP = (
+    "Device of the model: cpu, cuda, cuda:N (N from 0), mps (Apple), or a faster CPU runtime, openvino or "
+    "openvino-int8 (extra openvino). Default: cuda if there is a GPU, else cpu."
+)
+Device = Annotated[str | None, Parameter(name="--device", help=DEVICE_HELP)]
+"""The `--device` option of every command that runs a model."""
+PRECISION_HELP = (
+    "Number format of the model: float32, bfloat16, or auto: that of the environment variable SARELOC_PRECISION if "
+    "it is set, else bfloat16 where the device is fast in it and float32 elsewhere."
+)
+Precision = Annotated[Literal["auto", "float32", "bfloat16"], Parameter(name="--precision", help=PRECISION_HELP)]
+"""The `--precision` option of every command that computes descriptors."""
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """The options of `sareloc.localize.Search`."""
+
+    candidates: int = 20
+    """How many matches are fused into a fix."""
+    verify: int | None = None
+    """Verify the top N matches by local features and rank them by the evidence; 0: do not verify. Default: 20 if the
+    map holds local features, else 0."""
+
+    def search(self) -> Search:
+        """The record of the library."""
+        from sareloc.localize import Search
+
+        return Search(self.candidates, self.verify)
+
+
+DEFAULT_SEARCH = SearchOptions()
+SearchFlags = Annotated[SearchOptions, Parameter(name="*")]
+"""The options `--candidates` and `--verify`."""
+
+
+@dataclass(frozen=True)
+class TrackFlags:
+    """The options of `sareloc.photos.TrackOptions`."""
+
+    track: Annotated[tuple[Path, ...], Parameter(show=True)] = ()
+    """GPX files (.gpx) or NMEA logs (.nmea, .log, .txt): photos without a position get that of the track at their EXIF
+    time."""
+    timezone: str | None = None
+    """Time zone of the camera's clock: an IANA name such as Europe/Zurich, or an offset such as +02:00. Default: the
+    photo's own (OffsetTimeOriginal), which takes precedence, else its GPS time, else UTC."""
+    clock_offset: Annotated[float | str, Parameter(allow_leading_hyphen=True)] = 0.0
+    """What to add to the camera's clock: -3.2s if it was 3.2 s fast; also 1h2m3s or +00:01:30."""
+    max_gap_s: float = 30.0
+    """Longest time in seconds between two points of the track; photos taken within a longer gap get no position."""
+    estimate_offset: bool = False
+    """Estimate the clock offset by the photos that have a position already. That of a video: see localize."""
+    track_heading: Literal["movement", "none"] = "movement"
+    """Heading of the photos: the direction of movement, right for a camera that faces forward, or none."""
+    every_m: float = 5.0
+    """Metres between two frames of a video that are used; none are used while the camera stands still."""
+    video_start: str | None = None
+    """When the first frame of a video was taken that has no clock, or a wrong one, such as 2024-05-31T12:00:00Z;
+    without a zone in that of --timezone, default UTC."""
+
+    def options(self) -> TrackOptions | None:
+        """The record of the library; None if no option was given. Raises ArgumentError for invalid options."""
+        from sareloc.photos import TrackOptions
+
+        return None if self == NO_TRACK else TrackOptions(**vars(self))
+
+
+NO_TRACK = TrackFlags()
+Track = Annotated[TrackFlags, Parameter(name="*", negative=(), consume_multiple=True)]
+"""The options `--track`, `--timezone`, `--clock-offset`, ... of a command that places photos on tracks."""

@@ -1,0 +1,95 @@
+"""The options of building a map and of adding photos to it, which few people change."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from sareloc.config_files import check_options, options_text, read_options
+from sareloc.errors import ArgumentError
+from sareloc.maps.features import check_keypoints
+from sareloc.maps.store import Storage
+from sareloc.models.preprocess import Precision
+from sareloc.photos import ViewOptions
+
+
+@dataclass(frozen=True)
+class MapConfig:
+    """How `build_map`, `add_photos`, `sync_map` and `build_map_on_cluster` compute and store a map.
+
+    Raises ArgumentError if a value has the wrong type or is out of range.
+    """
+
+    dim: int | None = None
+    """Dimensions of the descriptors; default: all. A model with a whitening keeps its first ones; for another model,
+    such as SALAD, BoQ and MegaLoc, a whitening is fitted on up to 4,096 of the photos and stored in the map."""
+    storage: Storage = "float16"
+    """Type of the numbers of a descriptor in a file."""
+    keypoints: int | None = None
+    """Keypoints of each photo whose local features are stored, up to 4096: matches are then verified without the
+    photos. 0: no local features; default: those of the map, 1024 if it has none. A server does not store them."""
+    views: ViewOptions | None = None
+    """How 360° photos, which have GPano tags, are cut into views; default: as before in this map, else twelve
+    around."""
+    batch: int = 8
+    """Photos in one transaction, and on a GPU in one forward pass."""
+    workers: int = 0
+    """Processes that read photos (of a cluster: for each of its workers); 0: this one."""
+    device: str | None = None
+    """Where a model that is loaded here runs: cpu, cuda, mps, openvino, ...; default: the GPU if there is one."""
+    precision: Precision = "auto"
+    """Number format of a model that is loaded here; auto: that of the environment variable SARELOC_PRECISION if it is
+    set, else bfloat16 where the device is fast in it and float32 elsewhere."""
+    packet: int = 256
+    """Photos that a worker of a cluster gets at a time, and that are processed again if the worker is lost."""
+    progress: bool = True
+    """Show progress bars, on a terminal."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.keypoints, int):
+            check_keypoints(self.keypoints)
+        check_options(self)
+        for name in ("dim", "batch", "packet"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ArgumentError(f"{name} must be 1 or more, found {getattr(self, name)}")
+
+
+def read_map_config(path: Path) -> dict[str, Any]:
+    """The options that a TOML file sets, for `MapConfig(**options)`; `views` is a table.
+
+    Raises ArgumentError if the file is not TOML, if an option is unknown, or if a value has the wrong type.
+    """
+    return read_options(path, MapConfig)
+
+
+def map_config_text() -> str:
+    """A TOML file with every option, its documentation and its default."""
+    header = (
+        "Options of maps: sareloc map build PHOTOS --out MAP --config THIS_FILE",
+        'A line such as "#batch = 8" shows a default: remove the "#" to set the option.',
+        "The command line takes precedence over this file.",
+    )
+    return options_text(MapConfig(), header)
+
+
+def merge_options(config: MapConfig | None, options: dict[str, Any]) -> MapConfig:
+    """The config with options that were given as keyword arguments, as until version 0.1.
+
+    Raises TypeError for an argument that is not an option.
+    """
+    config = config or MapConfig()
+    if not options:
+        return config
+    known = [field.name for field in fields(MapConfig)]
+    for name in options:
+        if name not in known:
+            raise TypeError(f"unexpected argument {name!r}: the options of MapConfig are {', '.join(known)}")
+    given = ", ".join(f"{name}=..." for name in options)
+    warnings.warn(
+        f"{given} as arguments will end with the next version: use config=MapConfig({given})",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return replace(config, **options)
