@@ -12,7 +12,6 @@ from tests.localize.street import build_street, view, write_queries, write_view
 from tests.localize.town import wall, write_town
 from tests.serve.running import street_client
 
-from sareloc.localize import Search
 from sareloc.serve import ServeConfig
 
 TOKEN = "a-token-of-the-tests"
@@ -54,7 +53,7 @@ def town_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def town_client(town_folder: Path) -> Iterator[httpx.Client]:
     """Of a service that verifies all matches."""
-    with street_client(town_folder / "town.gpkg", search=Search(verify=24), min_confidence=0) as connected:
+    with street_client(town_folder / "town.gpkg", config=ServeConfig(verify=24, min_confidence=0)) as connected:
         yield connected
 
 

@@ -11,8 +11,8 @@ import pytest
 from tests.localize.town import write_town
 from tests.serve.running import street_client
 
-from sareloc.localize import Search
 from sareloc.maps import PlaceMap
+from sareloc.serve import ServeConfig
 from sareloc.serve.schemas import InliersAnswer
 
 
@@ -101,5 +101,5 @@ def test_a_map_without_local_features_says_that_matches_are_not_verified(tmp_pat
         answer = client.post("/inliers?id=1", content=photo)
         assert answer.status_code == 404
         assert "not verified" in answer.json()["detail"]
-    with street_client(tmp_path / "town.gpkg", search=Search(verify=5)) as client:  # from the photos themselves
+    with street_client(tmp_path / "town.gpkg", config=ServeConfig(verify=5)) as client:  # from the photos themselves
         assert client.post(f"/inliers?id={id_of(tmp_path, '03_1.jpg')}", content=photo).json()["inliers"] > 30

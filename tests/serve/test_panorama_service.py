@@ -17,7 +17,6 @@ from tests.serve.conftest import ALLOWED, TOKEN
 from tests.serve.running import street_client
 
 from sareloc.geo import distance_m
-from sareloc.localize import Search
 from sareloc.maps import MapConfig, PlaceMap, add_photos, build_map, verify_map
 from sareloc.photos import Geotag, ViewOptions, decode
 from sareloc.serve import ServeConfig
@@ -40,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def client(folder: Path) -> Iterator[httpx.Client]:
-    with street_client(folder / "town.gpkg", search=Search(verify=4), min_confidence=0) as client:
+    with street_client(folder / "town.gpkg", config=ServeConfig(verify=4, min_confidence=0)) as client:
         yield client
 
 

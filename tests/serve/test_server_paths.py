@@ -11,7 +11,6 @@ from tests.localize.street import position, street_model, view, write_view
 from tests.serve.conftest import ALLOWED, TOKEN
 from tests.serve.running import DEADLINE_S, running
 
-from sareloc.localize import Search
 from sareloc.maps import copy_map
 from sareloc.models import save_checkpoint
 from sareloc.serve import ServeConfig, make_app
@@ -55,9 +54,7 @@ def test_no_route_shows_a_path_without_the_token(town_folder: Path, tmp_path: Pa
     app = make_app(
         tmp_path / "town.gpkg",
         tmp_path / "model.safetensors",
-        Search(verify=4),
-        config=ServeConfig(token=TOKEN, photos=(town_folder / "photos",)),
-        min_confidence=0,
+        config=ServeConfig(verify=4, min_confidence=0, token=TOKEN, photos=(town_folder / "photos",)),
     )
     with running(app) as address, httpx.Client(base_url=address, timeout=DEADLINE_S) as client:
         answers, public = ask_everything(client, tmp_path), names(client, tmp_path)

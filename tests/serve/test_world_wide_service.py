@@ -8,12 +8,12 @@ from tests.localize.town import world_position, write_world
 from tests.serve.running import street_client
 
 from sareloc.geo import distance_m
-from sareloc.localize import Search
+from sareloc.serve import ServeConfig
 
 
 def test_photos_and_spheres_on_both_sides_of_the_earth_are_answered(tmp_path: Path) -> None:
     world = write_world(tmp_path)
-    with street_client(world, search=Search(verify=40), min_confidence=0) as client:
+    with street_client(world, config=ServeConfig(verify=40, min_confidence=0)) as client:
         for name, place in (("wall.jpg", 3), ("sphere.jpg", 5)):
             answer = client.post("/localize", content=(tmp_path / name).read_bytes())
             assert answer.status_code == 200
