@@ -204,9 +204,16 @@ def trace_post(src: Path, map_path: str, photo: str) -> dict[str, Counts]:
     package = (src / "sareloc").resolve()
     trace = Trace(package)
     content = Path(photo).read_bytes()
-    with TestClient(make_app(map_path, "fast", device="cpu"), base_url="http://127.0.0.1") as client:
-        trace.run(lambda: client.post("/localize", content=content).raise_for_status())
-    return {"command": count_walk(trace.functions, package)}
+    crossed: list[Function] = []
+
+    def post() -> None:  # the service starts under the trace, too: a thread is traced from its start
+        with TestClient(make_app(map_path, "fast", device="cpu"), base_url="http://127.0.0.1") as client:
+            trace.functions.clear()
+            client.post("/localize", content=content).raise_for_status()
+            crossed.extend(trace.functions)
+
+    trace.run(post)
+    return {"command": count_walk(crossed, package)}
 
 
 def trace_one_more_photo(src: Path, map_path: str, photo: str) -> dict[str, Counts]:
