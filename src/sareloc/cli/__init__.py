@@ -7,6 +7,7 @@ commands import numpy, torch and the library inside of functions only, so that h
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -85,12 +86,23 @@ def limit_spinning() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
+class _Notes(logging.Handler):
+    """Prints warnings of the library as the notes of a command."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f"sareloc: {record.getMessage()}", file=sys.stderr)
+
+
+NOTES = _Notes(logging.WARNING)
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Run the command line; an expected error is one line on standard error and exit status 1.
 
     words: the arguments after the program's name; default: those of this process.
     """
     limit_spinning()
+    logging.getLogger("sareloc.localize").addHandler(NOTES)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # file names that are not UTF-8

@@ -44,12 +44,8 @@ def localize_files(
 
 
 def report_unreadable(found: Iterable[tuple[str, Fix | PhotoError]]) -> Iterator[tuple[str, Fix]]:
-    """The photos with a fix; errors of the others, and notes on truncated photos, are printed to standard error."""
-    from sareloc.photos.decoding import TRUNCATED, is_truncated
-
+    """The photos with a fix; errors of the others are printed to standard error."""
     for photo, fix in found:
-        if not isinstance(fix, PhotoError) and is_truncated(photo):
-            tqdm.write(f"sareloc: {photo}: {TRUNCATED}", file=sys.stderr)
         if isinstance(fix, PhotoError):
             tqdm.write(f"sareloc: {fix}", file=sys.stderr)
         else:
