@@ -9,7 +9,8 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src" / "sareloc"
 # Bottom to top; a module may import from its own package and from the layers before it.
 LAYERS = [
     ["errors", "arrays"],
-    ["files", "config_files"],
+    ["files"],
+    ["config_files"],
     ["geo"],
     ["photos", "losses"],
     ["loading", "datasets", "models"],

@@ -81,7 +81,7 @@ def test_version_is_that_of_the_package() -> None:
 
 def test_a_map_and_a_localizer_show_what_they_are(tmp_path: Path) -> None:
     write_town(tmp_path / "photos", 3)
-    build_map(tiny_model(), tmp_path / "photos", tmp_path / "town.gpkg", progress=False)
+    build_map(tmp_path / "photos", tmp_path / "town.gpkg", tiny_model(), progress=False)
     place_map = sareloc.PlaceMap(tmp_path / "town.gpkg")
     assert repr(place_map) == f"<PlaceMap {tmp_path / 'town.gpkg'}: 3 photos, model tiny>"
     assert repr(sareloc.Localizer(tiny_model(), place_map)) == f"<Localizer: {place_map!r}, search plain>"

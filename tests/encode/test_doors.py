@@ -21,10 +21,10 @@ from sareloc.evaluation.verification import extract_packed
 from sareloc.geo import Positions
 from sareloc.geometry import KEYPOINTS, LocalFeatureExtractor, pack_features
 from sareloc.localize import Localizer
-from sareloc.maps import MapManifest, PlaceMap, build_map, open_map_file
+from sareloc.maps import MapConfig, MapManifest, PlaceMap, build_map, open_map_file
 from sareloc.models import PlaceModel, make_model, save_checkpoint
 from sareloc.photos import Geotag, ImageRecord, ViewOptions, exif_bytes, read_image
-from sareloc.serve import Serving, make_app
+from sareloc.serve import ServeConfig, make_app
 
 FOCAL_35MM = 26.0
 Stored = tuple[bytes, bytes | None]
@@ -60,7 +60,7 @@ def held(path: Path, photo_id: int = 1) -> Stored:
 
 
 def build(model: PlaceModel, given: Path | list[ImageRecord], folder: Path) -> Stored:
-    report = build_map(model, given, folder / "town.gpkg", storage="float32", progress=False)
+    report = build_map(given, folder / "town.gpkg", model, config=MapConfig(storage="float32", progress=False))
     assert (report.added, report.features) == (1, 1)
     return held(folder / "town.gpkg")
 
@@ -77,7 +77,7 @@ def by_pixels(model: PlaceModel, photo: Path, folder: Path) -> Stored:
 def by_upload(model: PlaceModel, photo: Path, folder: Path) -> Stored:
     other = np.random.default_rng(5).integers(0, 256, (240, 320, 3), dtype=np.uint8)
     build(model, [ImageRecord("first", other, HERE)], folder)
-    app = make_app(folder / "town.gpkg", model, serving=Serving(token="secret-of-this-test"))
+    app = make_app(folder / "town.gpkg", model, config=ServeConfig(token="secret-of-this-test"))
     with running(app) as url, httpx.Client(base_url=url, timeout=300) as client:
         answer = client.post(
             "/photos",

@@ -277,7 +277,7 @@ def test_xmp_that_cannot_be_read_is_a_note_on_its_photo_and_the_others_are_added
     hostile = xmp.format(gpano_xmp().decode()).encode()
     bad = save_panorama(tmp_path / "town" / "bad.jpg", np.zeros((64, 128, 3), np.uint8), geotag_of(7), hostile)
     (tmp_path / "town" / "0001.xmp").write_bytes(hostile)
-    report = build_map(tiny_model(), tmp_path / "town", tmp_path / "town.gpkg", progress=False)
+    report = build_map(tmp_path / "town", tmp_path / "town.gpkg", tiny_model(), progress=False)
     assert (report.added, report.unreadable) == (3, ())
     assert [
         note.startswith(f"{bad}: its GPano tags cannot be used: the XMP is malformed") for note in report.notes
