@@ -15,7 +15,7 @@ from tests.maps.small_town import build_map, geotag_of, tiny_model, write_photo,
 from tests.photos.panorama_files import draw_panorama, gpano_xmp, save_panorama
 
 from sareloc import maps
-from sareloc.maps import MapConfig, PlaceMap, add_local_features, features, verify_map, writer
+from sareloc.maps import MapConfig, PlaceMap, add_local_features, examine, features, verify_map, writer
 from sareloc.photos import Panorama, ViewOptions, record_of
 
 Write = Callable[[Path, bytes], object]
@@ -122,14 +122,14 @@ def test_features_of_a_photo_that_is_another_meanwhile_are_left_out(
 def test_what_is_examined_of_a_photo_is_of_one_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would be stored with the position of one photo and the descriptor of another."""
     path = write_photo(tmp_path / "a.jpg", 1)
-    content, read = path.read_bytes(), writer.read_image
+    content, read = path.read_bytes(), examine.read_image
 
     def reading(*given: Any, **options: Any) -> Any:
         found = read(*given, **options)
         shutil.copy(write_photo(tmp_path / "b.jpg", 2), path)
         return found
 
-    monkeypatch.setattr(writer, "read_image", reading)
-    examined = writer.examine(record_of(path), "a.jpg", ViewOptions())
+    monkeypatch.setattr(examine, "read_image", reading)
+    examined = examine.examine(record_of(path), "a.jpg", ViewOptions())
     assert examined.photos[0].sha256 == hashlib.sha256(content).digest()
     np.testing.assert_allclose(examined.photos[0].geotag.latlon, geotag_of(1).latlon, atol=1e-7)

@@ -17,7 +17,7 @@ from tests.serve.conftest import ALLOWED, TOKEN
 from tests.serve.running import DEADLINE_S, running, street_client
 
 from sareloc.geo import distance_m
-from sareloc.maps import MapConfig, PlaceMap, add_photos, build_map, verify_map
+from sareloc.maps import MapConfig, PlaceMap, add_local_features, add_photos, build_map, verify_map
 from sareloc.models import fit_whitening
 from sareloc.serve import ServeConfig, make_app
 
@@ -54,6 +54,21 @@ def test_a_photo_that_was_added_has_local_features_if_the_others_have_them(own_f
     assert len(PlaceMap(path).local_features([new])[new]) > 10
     assert first["id"] == new
     assert first["inliers"] > 10
+
+
+def test_a_map_that_gets_local_features_gives_them_to_the_next_photo(own_folder: Path) -> None:
+    path = own_folder / "few.gpkg"
+    build_map(own_folder / "photos" / "00_0.jpg", path, street_model(), config=MapConfig(keypoints=0, progress=False))
+    ids = []
+    with running(make_app(path, street_model(), config=ServeConfig(token=TOKEN))) as url:
+        for place in (40, 41):
+            files = {"photos": ("a.jpg", new_photo(own_folder, place))}
+            answer = httpx.post(f"{url}/photos", files=files, headers=ALLOWED, timeout=DEADLINE_S)
+            ids.append(answer.json()["photos"][0]["id"])
+            if place == 40:
+                assert PlaceMap(path).local_features(ids) == {}
+                add_local_features(path, keypoints=60, device="cpu", progress=False)
+    assert sorted(PlaceMap(path).local_features(ids)) == ids
 
 
 def test_a_photo_that_was_added_is_projected_by_the_maps_own_whitening(own_folder: Path) -> None:

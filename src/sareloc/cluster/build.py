@@ -17,9 +17,10 @@ from sareloc.cluster.worker import Done, Work, list_records, packets_of
 from sareloc.maps import BuildReport, Entry, MapManifest
 from sareloc.maps.build import in_order, load_build_model, make_report
 from sareloc.maps.config import MapConfig, merge_options
+from sareloc.maps.examine import Tally, find_new
 from sareloc.maps.store import build_index, gone_photos
 from sareloc.maps.whitening import map_model, prepare_whitening
-from sareloc.maps.writer import MapWriter, Tally, find_new
+from sareloc.maps.writer import MapWriter
 from sareloc.models.checkpoint import save_checkpoint
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import choose_precision

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from sareloc import __version__
 from sareloc.cluster.worker import Done, PacketEncoder, Work, read_done, write_done
 from sareloc.errors import ArgumentError, SarelocError, need
-from sareloc.maps.writer import Tally
+from sareloc.maps.examine import Tally
 
 SCHEME = "ray://"
 HERE, RUNNING = "ray://local", "ray://auto"

@@ -24,7 +24,8 @@ from sareloc.arrays import Vectors
 from sareloc.encode import Encoder
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.maps import MapManifest, MapPhoto
-from sareloc.maps.writer import Conflict, MapWriter, Packed, Tally, encode_new, examine, pack, split_usable
+from sareloc.maps.examine import Conflict, Tally, examine, split_usable
+from sareloc.maps.writer import MapWriter, Packed, encode_new, pack
 from sareloc.models.checkpoint import load_model
 from sareloc.models.preprocess import Precision
 from sareloc.photos import Geotag, ImageRecord, ViewOptions, read_geotag_table

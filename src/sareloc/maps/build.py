@@ -19,6 +19,7 @@ import torch
 
 from sareloc.errors import PhotoError
 from sareloc.maps.config import MapConfig, merge_options
+from sareloc.maps.examine import Conflict, Tally
 from sareloc.maps.features import add_missing_features, read_keypoints
 from sareloc.maps.store import (
     MapManifest,
@@ -31,7 +32,7 @@ from sareloc.maps.store import (
     open_store,
 )
 from sareloc.maps.view_options import read_view_options
-from sareloc.maps.writer import Conflict, MapWriter, Tally, check_same
+from sareloc.maps.writer import MapWriter, check_same
 from sareloc.models.checkpoint import load_model, packaged_for
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import ImageRecord, ViewOptions, file_of, parse_address

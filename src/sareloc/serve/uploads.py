@@ -19,10 +19,11 @@ from starlette.datastructures import FormData, UploadFile
 from sareloc.errors import MapError, PhotoError, PositionError
 from sareloc.files import write_atomically
 from sareloc.maps import MapPhoto, open_map_file
+from sareloc.maps.examine import Tally, find_new, photos_of
 from sareloc.maps.features import read_keypoints
 from sareloc.maps.file import name_in_map
 from sareloc.maps.view_options import read_view_options
-from sareloc.maps.writer import MapWriter, Tally, find_new, pack, photos_of
+from sareloc.maps.writer import MapWriter, pack
 from sareloc.models import PlaceModel
 from sareloc.photos import Geotag, ImageRecord, ReadImage, SizeRule, ViewOptions, parse_address, read_image, stamp
 from sareloc.photos.geotags import geotag_from_exif
@@ -174,9 +175,10 @@ class Adder:
             return [tuple(ids[_digest(image)].photo_id for image in read.images) for _, read in additions]
 
     def _open_writer(self) -> MapWriter:
-        if self._writer is None:
-            with open_map_file(self.map_path) as file:
-                manifest, keypoints = file.manifest, read_keypoints(file) or 0
+        """The writer, with its encoder, of the last photos, unless the map was given local features since."""
+        with open_map_file(self.map_path) as file:
+            manifest, keypoints = file.manifest, read_keypoints(file) or 0
+        if self._writer is None or (self._writer.manifest, self._writer.keypoints) != (manifest, keypoints):
             self._writer = MapWriter(self.map_path, manifest, lambda: self.model, keypoints=keypoints, batch=self.batch)
         return self._writer
 

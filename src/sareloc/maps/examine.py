@@ -1,0 +1,269 @@
+"""Images before they are encoded: what a map stores of each, and which are new, moved, changed, known or duplicates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from sareloc.errors import PhotoError, PositionError
+from sareloc.geo import distance_m
+from sareloc.maps.store import Entry, MapPhoto, MapStore, entry_of, same_entry, same_geotag
+from sareloc.photos import (
+    Address,
+    Geotag,
+    ImageRecord,
+    ReadImage,
+    ViewOptions,
+    file_of,
+    is_url,
+    parse_address,
+    read_geotag,
+    read_image,
+    remote_stamp,
+    stamp,
+)
+from sareloc.photos.addresses import without_fragment
+from sareloc.photos.finding import FRAME, turned
+from sareloc.photos.sidecars import find_takeout_json
+from sareloc.photos.xmp import find_sidecar
+
+CONFLICT_M = 1.0
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Two files with the same content and different positions."""
+
+    photo: str
+    """The file whose position is not used."""
+    kept: str
+    """The file whose position is in the map."""
+    distance_m: float
+    """Between the two positions."""
+
+    def __str__(self) -> str:
+        return f"{self.photo} has the content of {self.kept} and a position {self.distance_m:,.0f} m away: not used"
+
+
+@dataclass
+class Tally:
+    """Counts of images by what was done with them; each is counted once. See `BuildReport`."""
+
+    added: int = 0
+    updated: int = 0
+    already: int = 0
+    duplicates: int = 0
+    conflicts: list[Conflict] = field(default_factory=list)
+    """Of some of the duplicates."""
+    untagged: list[str] = field(default_factory=list)
+    unreadable: list[PhotoError] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """Warnings about photos that were used."""
+    untagged_spheres: list[str] = field(default_factory=list)
+    """Photos that look like full spheres and have no GPano tags; they were used as ordinary photos."""
+    panoramas: int = 0
+    """360° photos; the other numbers count their views."""
+    features: int = 0
+    """Images whose local features were written."""
+
+    @property
+    def total(self) -> int:
+        """The number of images counted so far."""
+        return self.added + self.updated + self.already + self.duplicates + len(self.untagged) + len(self.unreadable)
+
+    def count_written(self, photos: Sequence[MapPhoto], written: int) -> None:
+        """Count new photos, of which `written` were written; the others had been added by another process."""
+        replacing = min(sum(photo.replaces is not None for photo in photos), written)
+        self.updated += replacing
+        self.added += written - replacing
+        self.already += len(photos) - written
+
+    def include(self, other: Tally) -> None:
+        """Add the counts and lists of another tally."""
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+
+@dataclass(frozen=True, eq=False)
+class Examined:
+    """What a map stores of the images of a record, before they are encoded."""
+
+    record: ImageRecord
+    photos: tuple[MapPhoto, ...] = ()
+    """One, or one for each view of a 360° photo; none without a position."""
+    read: ReadImage | None = None
+    """Without pixels."""
+    error: PhotoError | None = None
+
+
+New = tuple[ImageRecord, MapPhoto]
+"""An image and what a map stores of it: the record that it is read from, and its row."""
+
+
+def examine(record: ImageRecord, name: str, views: ViewOptions) -> Examined:
+    """What a map stores of the images of a record: one open of its file, no pixels.
+
+    Args:
+        record: an image; its own geotag counts before that in the file.
+        name: of the image in the map.
+        views: how a 360° photo is cut.
+    """
+    try:
+        found = stamp_of(record)
+        read = read_image(record, cut=views, digest=True)  # after the stamp: the next run notices a change in between
+        if found is None:
+            return Examined(record, error=PhotoError(record.name, "does not exist any more"))
+        return Examined(record, photos_of(record, read, name, found), read)
+    except PhotoError as error:
+        return Examined(record, error=error)
+    except PositionError as error:
+        return Examined(record, error=PhotoError(record.name, str(error)))
+
+
+def photos_of(record: ImageRecord, read: ReadImage, name: str, file_stamp: tuple[int, int]) -> tuple[MapPhoto, ...]:
+    """What a map stores of the images of a record; empty without a position.
+
+    Args:
+        record: an image.
+        read: what was read of it, with its digest.
+        name: in the map.
+        file_stamp: size in bytes and modification time in ns of its file.
+    """
+    photos = []
+    for image in read.images:
+        geotag = _geotag(record, read, image)
+        if geotag is None:
+            return ()
+        assert image.sha256 is not None
+        fragment = "" if image is read else Address(Path(), image.view).fragment
+        photos.append(MapPhoto(f"{name}{fragment}", geotag, image.width, image.height, image.sha256, *file_stamp))
+    return tuple(photos)
+
+
+def stamp_of(record: ImageRecord) -> tuple[int, int] | None:
+    """Size and time of a record's file; of another image its size, and 0."""
+    if record.stamp is not None or isinstance(record.image, str | Path):
+        return record.stamp or stamp(str(record.image))
+    return len(record.image) if isinstance(record.image, bytes) else int(np.asarray(record.image).nbytes), 0
+
+
+def _geotag(record: ImageRecord, read: ReadImage, image: ReadImage) -> Geotag | None:
+    """The geotag of an image of a record: the record's own, else that in its file; of a view, turned by its yaw."""
+    own = record.geotag
+    if own is not None:
+        return own if image is read else turned(own, image.view, read.panorama)
+    if isinstance(record.image, str | Path):
+        path = Path(record.image) if image is read else Address(Path(record.image), image.view).path
+        return read_geotag(path, image.metadata or read.metadata)
+    return None
+
+
+def find_new(
+    found: Sequence[New], store: MapStore | None, entries: dict[str, Entry], tally: Tally
+) -> tuple[list[New], list[Entry]]:
+    """The images whose content is not in the map, each content once, and the updates of those that are in the map.
+
+    The latter are counted, the former are not. An image in the map gets its present name,
+    stamp and geotag, unless its file still exists under the name in the map: then this one is a duplicate.
+
+    Args:
+        found: images with a position.
+        store: the map; None if it does not exist yet.
+        entries: the entries of the images' names in the map; changed in place.
+        tally: counts.
+    """
+    known = {} if store is None else store.known([photo.sha256 for _, photo in found])
+    new: dict[bytes, New] = {}
+    changed: list[Entry] = []
+    for record, photo in found:
+        where = shown_name(record, photo)
+        before = entries.get(photo.file)
+        photo = replace(photo, replaces=None if before is None else before.photo_id)
+        entry = known.get(photo.sha256)
+        if photo.sha256 in new:
+            kept, first = new[photo.sha256]
+            _count_duplicate(where, photo.geotag, shown_name(kept, first), first.geotag, tally)
+        elif store is None or entry is None:
+            new[photo.sha256] = record, photo
+        elif entry.file != photo.file and _is_there(store, entry):
+            _count_duplicate(where, photo.geotag, entry.file, entry.geotag, tally)
+        else:
+            now = entry_of(photo, entry.photo_id)
+            if not same_entry(entry, now):
+                changed.append(now)
+            if entry.file == now.file and same_geotag(entry.geotag, now.geotag):
+                tally.already += 1
+            else:
+                tally.updated += 1
+            for digest, other in list(known.items()):  # the photo that had this name is removed by the update
+                if other.photo_id == now.replaces != entry.photo_id and other.file == now.file:
+                    del known[digest]
+            known[photo.sha256] = entries[photo.file] = now
+    return list(new.values()), changed
+
+
+def split_usable(examined: Iterable[Examined], tally: Tally) -> Iterator[New]:
+    """The images that can be read and have a position; the others are listed in the tally."""
+    for one in examined:
+        if one.error is not None:
+            tally.unreadable.append(one.error)
+            continue
+        assert one.read is not None
+        if one.read.note:
+            tally.notes.append(one.read.note)
+        tally.panoramas += one.read.panorama is not None
+        if one.read.is_untagged_sphere:
+            tally.untagged_spheres.append(one.record.name)
+        if not one.photos:
+            tally.untagged += [shown_name(one.record, image) for image in one.read.images]
+        for photo in one.photos:
+            yield one.record, photo
+
+
+def shown_name(record: ImageRecord, image: MapPhoto | ReadImage) -> str:
+    """How a report calls an image: by its record, and its view."""
+    name = image.file if isinstance(image, MapPhoto) else image.name
+    return f"{without_fragment(record.name)}{parse_address(name).fragment}"
+
+
+def _count_duplicate(where: str, geotag: Geotag, kept: str, kept_geotag: Geotag, tally: Tally) -> None:
+    tally.duplicates += 1
+    metres = float(distance_m(geotag.latlon, kept_geotag.latlon))
+    if metres > CONFLICT_M:
+        tally.conflicts.append(Conflict(where, kept, metres))
+
+
+def _is_there(store: MapStore, entry: Entry) -> bool:
+    """Whether the photo of an entry still exists under its name; an image that is not a file always does."""
+    return entry.file.startswith(FRAME) or entry.stamp == _stamp_now(store, entry.file)
+
+
+def _stamp_now(store: MapStore, file: str) -> tuple[int, int] | None:
+    return remote_stamp(without_fragment(file)) if is_url(file) else stamp(store.photo_path(file))
+
+
+def geotag_updates(unchanged: Iterable[tuple[Entry, Geotag | None]], tally: Tally) -> list[Entry]:
+    """The updates of photos whose files have not changed but whose geotags have; all photos are counted.
+
+    Args:
+        unchanged: entries of the map, each with the photo's geotag in a table or sidecar, None if it is in neither.
+        tally: counts.
+    """
+    changed: list[Entry] = []
+    for entry, geotag in unchanged:
+        if geotag is None or same_geotag(geotag, entry.geotag):
+            tally.already += 1
+        else:
+            tally.updated += 1
+            changed.append(replace(entry, geotag=geotag))
+    return changed
+
+
+def geotag_from_sidecar(photo: Path) -> Geotag | None:
+    """The geotag of a photo with a sidecar, which may change while the photo does not; None without a sidecar."""
+    file = file_of(photo)
+    alone = find_sidecar(file) is None and find_takeout_json(file) is None
+    return None if alone else read_geotag(photo)
