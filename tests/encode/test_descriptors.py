@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,16 +45,16 @@ def one_by_one(model: PlaceModel, paths: list[Path]) -> np.ndarray:
     return np.concatenate([model.encode([Image.open(path).convert("RGB")]).numpy() for path in paths])
 
 
-def counting_encode(model: PlaceModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of the batches that the model describes from now on."""
+def counting_encode(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the batches that models describe from now on."""
     sizes: list[int] = []
-    encode = model.encode
+    encode = PlaceModel.encode
 
-    def counted(images: torch.Tensor, **knobs: object) -> torch.Tensor:
+    def counted(self: PlaceModel, images: torch.Tensor, **options: Any) -> torch.Tensor:
         sizes.append(len(images))
-        return encode(images, **knobs)
+        return encode(self, images, **options)
 
-    monkeypatch.setattr(model, "encode", counted)
+    monkeypatch.setattr(PlaceModel, "encode", counted)
     return sizes
 
 
@@ -109,7 +110,7 @@ def test_without_a_model_the_packaged_one_for_this_machine_is_used(tmp_path: Pat
 def test_a_store_is_filled_once(model: PlaceModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = write_photos(tmp_path, [(64, 64)] * 5)
     straight = describe(paths, model, batch=2).vectors
-    batches = counting_encode(model, monkeypatch)
+    batches = counting_encode(monkeypatch)
     first = describe(paths, model, batch=2, store=tmp_path / "store").vectors
     assert sum(batches) == 5
     again = describe(paths, model, batch=2, store=tmp_path / "store").vectors
@@ -121,13 +122,16 @@ def test_a_store_is_filled_once(model: PlaceModel, tmp_path: Path, monkeypatch: 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
+import torch
+from sareloc.models import PlaceModel
 from sareloc.models.checkpoint import load_model
 from sareloc.encode import cache, describe
 
 cache.MARK_EVERY_S = 0.0
 folder = Path(sys.argv[1])
 model = load_model(folder / "model")
-encode, calls = model.encode, []
+torch.set_num_threads(1)  # as many images are in work as there are threads
+encode, calls = PlaceModel.encode, []
 
 def dying(*args, **knobs):
     calls.append(1)
@@ -135,7 +139,7 @@ def dying(*args, **knobs):
         os.kill(os.getpid(), signal.SIGKILL)
     return encode(*args, **knobs)
 
-model.encode = dying
+PlaceModel.encode = dying
 describe(sorted(folder.glob("*.png")), model, batch=2, store=folder / "store")
 """
 
@@ -146,7 +150,7 @@ def test_after_kill_9_the_work_goes_on(model: PlaceModel, tmp_path: Path, monkey
     save_checkpoint(model, tmp_path / "model")
     killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, text=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    batches = counting_encode(model, monkeypatch)
+    batches = counting_encode(monkeypatch)
     resumed = describe(paths, model, batch=2, store=tmp_path / "store").vectors
     assert sum(batches) == 9 - 4
     np.testing.assert_allclose(resumed, straight, atol=ROUNDING)
@@ -173,7 +177,7 @@ def test_a_photo_that_changed_or_failed_is_described_again(
     changed = np.full((64, 64, 3), 200, dtype=np.uint8)
     Image.fromarray(changed).save(paths[1])
     os.utime(paths[1], ns=(0, 1))
-    batches = counting_encode(model, monkeypatch)
+    batches = counting_encode(monkeypatch)
     found = describe(paths, model, store=store)
     assert (sum(batches), found.failures) == (2, {})
     np.testing.assert_allclose(found.vectors, one_by_one(model, paths), atol=ROUNDING)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,13 +27,13 @@ def model() -> PlaceModel:
 def described(model: PlaceModel, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """How many images the model has described since the test began."""
     sizes: list[int] = []
-    encode = model.encode
+    encode = PlaceModel.encode
 
-    def counted(images: torch.Tensor, **knobs: object) -> torch.Tensor:
+    def counted(self: PlaceModel, images: torch.Tensor, **options: Any) -> torch.Tensor:
         sizes.append(len(images))
-        return encode(images, **knobs)
+        return encode(self, images, **options)
 
-    monkeypatch.setattr(model, "encode", counted)
+    monkeypatch.setattr(PlaceModel, "encode", counted)
     return lambda: sum(sizes)
 
 

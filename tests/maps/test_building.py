@@ -8,6 +8,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,15 +47,15 @@ def contents(path: Path) -> dict[str, tuple[bytes, bytes]]:
     return {name: (digest, descriptor) for name, digest, descriptor in rows}
 
 
-def count_described(model: PlaceModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def count_described(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
-    encode = model.encode
+    encode = PlaceModel.encode
 
-    def counted(images: torch.Tensor, **knobs: object) -> torch.Tensor:
+    def counted(self: PlaceModel, images: torch.Tensor, **options: Any) -> torch.Tensor:
         sizes.append(len(images))
-        return encode(images, **knobs)  # type: ignore[arg-type]
+        return encode(self, images, **options)
 
-    monkeypatch.setattr(model, "encode", counted)
+    monkeypatch.setattr(PlaceModel, "encode", counted)
     return sizes
 
 
@@ -80,7 +81,7 @@ def test_the_same_command_again_does_nothing(
     write_town(tmp_path / "photos", 6)
     build_map(tmp_path / "photos", tmp_path / "town.gpkg", model)
     before = contents(tmp_path / "town.gpkg")
-    sizes = count_described(model, monkeypatch)
+    sizes = count_described(monkeypatch)
     report = build_map(tmp_path / "photos", tmp_path / "town.gpkg", model)
     assert (report.added, report.already, sizes) == (0, 6, [])
     write_photo(tmp_path / "photos" / "later.jpg", 77)
@@ -190,7 +191,7 @@ def test_moved_and_renumbered_photos_are_known_by_their_content(
     before = contents(tmp_path / "town.gpkg")
     (tmp_path / "old").rename(tmp_path / "new")
     twin = shutil.copy(tmp_path / "new" / "0000.jpg", tmp_path / "new" / "twin.jpg")
-    sizes = count_described(model, monkeypatch)
+    sizes = count_described(monkeypatch)
     report = build_map(tmp_path / "new", tmp_path / "town.gpkg", model)
     assert (report.added, report.updated, report.already, report.duplicates) == (0, 4, 0, 1)
     assert contents(tmp_path / "town.gpkg") == {name.replace("old", "new"): value for name, value in before.items()}
@@ -344,7 +345,7 @@ def test_corrected_positions_are_updated_and_descriptors_kept(
         before = {
             photo.sha256: vector for photos, rows in store.records() for photo, vector in zip(photos, rows, strict=True)
         }
-    sizes = count_described(model, monkeypatch)
+    sizes = count_described(monkeypatch)
     table.write_text("file,lat,lon,heading\n0.jpg,10,20,90\n1.jpg,11.5,21,\n2.jpg,12,22,6\n")
     report = build_map(folder, out, model)
     assert (report.added, report.updated, report.already, sizes) == (0, 2, 1, [])
@@ -381,7 +382,7 @@ def test_a_corrected_sidecar_updates_a_photo_that_has_not_changed(
     sidecar.write_bytes(sidecar_with_geotag(photo, Geotag((10, 20))))
     build_map(photo.parent, tmp_path / "town.gpkg", model)
     sidecar.write_bytes(sidecar_with_geotag(photo, Geotag((11, 20), 45.0)))
-    sizes = count_described(model, monkeypatch)
+    sizes = count_described(monkeypatch)
     report = build_map(photo.parent, tmp_path / "town.gpkg", model)
     assert (report.added, report.updated, sizes) == (0, 1, [])
     assert geotags(tmp_path / "town.gpkg") == {"a.png": Geotag((11, 20), 45.0)}
@@ -441,7 +442,7 @@ def test_a_first_build_that_fails_leaves_no_map(
 
     with monkeypatch.context() as patched:
         if fault == "stopped":
-            patched.setattr(model, "encode", stop)
+            patched.setattr(PlaceModel, "encode", stop)
             with pytest.raises(KeyboardInterrupt):
                 build_map(photo.parent, out, model)
         else:
