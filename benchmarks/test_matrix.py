@@ -3,8 +3,9 @@
     python -m benchmarks.test_matrix [--only float32,bfloat16] [--processes 2]
 
 Each row is a run of pytest over `PART`: the folders and files in whose tests a network computes, less files of these
-folders in which none does, or no numbers are compared (`NO_NETWORK`), and less the tests marked slow or gpu. All rows but two-threads compute in one
-thread a process, as `make test` does. The exit status is 1 if a row is red; its output is printed above the table.
+folders in which none does, or no numbers are compared (`NO_NETWORK`), and less the tests marked slow or gpu. All rows
+but two-threads compute in one thread a process, as `make test` does. The exit status is 1 if a row is red; its output
+is printed above the table.
 """
 
 from __future__ import annotations
