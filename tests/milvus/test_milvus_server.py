@@ -184,11 +184,11 @@ def test_a_build_survives_the_servers_restart(
     write_town(tmp_path / "photos", 20)
     add, acknowledged = MilvusStore.add, [0]
 
-    def killed_after_ten(self: MilvusStore, photos: list, vectors: np.ndarray) -> int:  # type: ignore[type-arg]
+    def killed_after_ten(self: MilvusStore, photos: list, vectors: np.ndarray, features: list) -> int:  # type: ignore[type-arg]
         if acknowledged[0] == 10:
             server.kill()
             threading.Thread(target=server.start).start()
-        count = add(self, photos, vectors)
+        count = add(self, photos, vectors, features)
         acknowledged[0] += count
         return count
 

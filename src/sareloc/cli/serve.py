@@ -69,11 +69,11 @@ def serve_command(
     config_file
         TOML file of other options (limits on requests, batch, verify, ...).
     """
+    for module in ("fastapi", "uvicorn", "python_multipart", "prometheus_client"):
+        need(module, "serve")
     from sareloc.serve import make_app
     from sareloc.serve.server import bind, make_server
 
-    for module in ("fastapi", "uvicorn", "python_multipart", "prometheus_client"):
-        need(module, "serve")
     given: dict[str, Any] = options.given  # type: ignore[attr-defined]
     config = ServeConfig(**({} if config_file is None else read_serve_config(config_file)) | given)
     if config.token is None:

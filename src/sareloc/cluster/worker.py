@@ -23,7 +23,7 @@ import numpy as np
 from sareloc.arrays import Vectors
 from sareloc.encode import Encoder
 from sareloc.errors import ArgumentError, PhotoError
-from sareloc.maps import MapManifest, MapPhoto
+from sareloc.maps import MapManifest, MapPhoto, open_store
 from sareloc.maps.examine import Conflict, Tally, examine, split_usable
 from sareloc.maps.writer import MapWriter, Packed, encode_new, pack
 from sareloc.models.checkpoint import load_model
@@ -185,6 +185,8 @@ class PacketEncoder:
         """`checkpoint`: the content of a model's .safetensors file."""
         self._work = work
         self._name = f"{socket.gethostname()}:{os.getpid()}"
+        if work.writes:
+            open_store(work.address, write=True).__exit__()  # raises MapError if this machine does not have the map
         with TemporaryDirectory() as folder:
             file = Path(folder) / "model.safetensors"
             file.write_bytes(checkpoint)
