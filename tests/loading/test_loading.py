@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import subprocess
@@ -120,10 +121,12 @@ def test_the_interpolation_of_a_rule_reaches_the_workers(photos: list[Path], wor
 
 @linux
 def test_shared_memory_is_given_back(photos: list[Path]) -> None:
+    gc.collect()  # what earlier tests left may be closed at any time
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
         assert len(list(load_images(photos, half, workers=2))) == len(photos)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    gc.collect()
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
 @pytest.mark.parametrize("workers", [0, 2])
