@@ -14,9 +14,10 @@ from tqdm import tqdm
 
 from sareloc.cluster.ray import joined, run_packets
 from sareloc.cluster.worker import Done, Work, list_records, packets_of
+from sareloc.config_files import merge_options
 from sareloc.maps import BuildReport, Entry, MapManifest
 from sareloc.maps.build import in_order, load_build_model, make_report
-from sareloc.maps.config import MapConfig, merge_options
+from sareloc.maps.config import MapConfig
 from sareloc.maps.examine import Tally, find_new
 from sareloc.maps.store import build_index, gone_photos
 from sareloc.maps.whitening import map_model, prepare_whitening
@@ -68,7 +69,7 @@ def build_map_on_cluster(
         ArgumentError: if a track is given with URLs.
     """
     photos, out, model = in_order(photos, out, model)
-    config = merge_options(config, options)
+    config = merge_options(config or MapConfig(), options)
     if not isinstance(model, PlaceModel):
         model = load_build_model(out, model, replace(config, device="cpu"))
     place_model = model

@@ -17,8 +17,9 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from sareloc.config_files import merge_options
 from sareloc.errors import PhotoError
-from sareloc.maps.config import MapConfig, merge_options
+from sareloc.maps.config import MapConfig
 from sareloc.maps.examine import Conflict, Tally
 from sareloc.maps.features import add_missing_features, read_keypoints
 from sareloc.maps.store import (
@@ -117,7 +118,7 @@ def build_map(
         PhotoError: if there are no photos.
     """
     photos, out, model = in_order(photos, out, model)
-    config = merge_options(config, options)
+    config = merge_options(config or MapConfig(), options)
     loaded = model if isinstance(model, PlaceModel) else load_build_model(out, model, config)
     return _build(loaded, photos, out, geotags, track, config)
 
@@ -226,7 +227,7 @@ def add_photos(
         MapError: if the map does not exist, or was built by another model.
     """
     photos, path, model = in_order(photos, path, model)
-    config = merge_options(config, options)
+    config = merge_options(config or MapConfig(), options)
     with open_store(path) as store:  # raises MapError if there is none
         manifest, keypoints = store.manifest, read_keypoints(store)
         loaded = _load(model, store, config)
@@ -268,7 +269,7 @@ def sync_map(
         PhotoError: if a folder does not exist or has no photos, unless `allow_empty`.
     """
     photos, path, model = in_order(photos, path, model)
-    config = merge_options(config, options)
+    config = merge_options(config or MapConfig(), options)
     start = time.monotonic()
     items = [Path(photos)] if isinstance(photos, str | Path) else [Path(item) for item in photos]
     files = [file for item in items for file in _files_in(item, allow_empty)]
