@@ -46,7 +46,8 @@ from sareloc.maps import (
     verify_map,
 )
 from sareloc.maps import file as file_module
-from sareloc.maps.store import LARGEST_FEATURES, descriptor_checksum, features_checksum
+from sareloc.maps.packing import descriptor_checksum, features_checksum
+from sareloc.maps.records import LARGEST_FEATURES
 from sareloc.models import PlaceModel
 from sareloc.photos import decode, exif_bytes
 

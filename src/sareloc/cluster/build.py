@@ -90,7 +90,7 @@ def build_map_on_cluster(
         if rest:
             local = [record for record in records if not is_url(record.name)]
             tally.notes += prepare_whitening(writer, model, local)
-            on_server = writer.backend.has_remote_writers(out)
+            on_server = writer.store_class.has_remote_writers(out)
             if on_server:
                 writer.open()  # before the workers
             checkpoint = checkpoint_of(model if writer.store is None else map_model(model, writer.store))
@@ -110,7 +110,7 @@ def build_map_on_cluster(
                         packets[done.worker] += 1
                         _take(writer, done, entries, tally)
                         bar.update(tally.total - bar.n)
-        gone = [name for _, name in gone_photos(writer.store)] if writer.store and writer.backend.is_file else []
+        gone = [name for _, name in gone_photos(writer.store)] if writer.store and writer.store_class.is_file else []
         report, exists = make_report(tally, tuple(gone), notes, start), writer.store is not None
     if exists:
         build_index(out)

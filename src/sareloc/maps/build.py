@@ -22,16 +22,8 @@ from sareloc.errors import PhotoError
 from sareloc.maps.config import MapConfig
 from sareloc.maps.examine import Conflict, Tally
 from sareloc.maps.features import add_missing_features, read_keypoints
-from sareloc.maps.store import (
-    MapManifest,
-    MapStore,
-    build_index,
-    gone_photos,
-    is_gone,
-    load_map_model,
-    map_backend,
-    open_store,
-)
+from sareloc.maps.records import MapManifest
+from sareloc.maps.store import MapStore, build_index, gone_photos, is_gone, load_map_model, open_store, store_class
 from sareloc.maps.view_options import read_view_options
 from sareloc.maps.writer import MapWriter, check_same
 from sareloc.models.checkpoint import load_model, packaged_for
@@ -137,7 +129,7 @@ def in_order(first: Any, second: Any, third: Any) -> tuple[Any, Any, Any]:
 
 def load_build_model(out: str | Path, model: str | Path | None, config: MapConfig) -> PlaceModel:
     """The model to build a map with; default: that of the map if it exists, else the packaged one for the device."""
-    if model is None and map_backend(out).exists(out):
+    if model is None and store_class(out).exists(out):
         with open_store(out) as store:
             return load_map_model(store.manifest, store.name, None, config.device, config.precision)
     return load_model(model or packaged_for(config.device), config.device, config.precision)
@@ -171,7 +163,7 @@ def _build(
         tally = writer.add(records, progress=config.progress)
         tally.unreadable += collected.errors
         notes = (*collected.notes, *_add_missing_features(writer, model.runs_on, tally, config.progress))
-        gone = [name for _, name in gone_photos(writer.store)] if writer.store and writer.backend.is_file else []
+        gone = [name for _, name in gone_photos(writer.store)] if writer.store and writer.store_class.is_file else []
         report, exists = make_report(tally, tuple(gone), notes, start), writer.store is not None
     if exists:
         build_index(out)

@@ -18,7 +18,8 @@ from tqdm import tqdm
 from sareloc.arrays import Ints
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.loading import read_images
-from sareloc.maps.store import Address, MapPhoto, MapStore, open_store, read_note, shown
+from sareloc.maps.records import MapPhoto, shown
+from sareloc.maps.store import Address, MapStore, open_store, read_note
 from sareloc.photos import is_url
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ import numpy as np
 from sareloc.arrays import Ints, Vectors
 from sareloc.errors import PositionError
 from sareloc.maps import gpkg
-from sareloc.maps.store import LARGEST_DIM, Entry, MapPhoto, descriptor_checksum, photo_checksum, shown
+from sareloc.maps.packing import descriptor_checksum, photo_checksum
+from sareloc.maps.records import LARGEST_DIM, Entry, MapPhoto, shown
 from sareloc.photos import Geotag
 
 ENTRY = "fid, geom, file, time, heading_deg, size_bytes, modified_ns"

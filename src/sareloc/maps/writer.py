@@ -32,7 +32,8 @@ from sareloc.maps.examine import (
     stamp_of,
 )
 from sareloc.maps.features import NOT_HELD, check_keypoints, choose_keypoints
-from sareloc.maps.store import Entry, MapManifest, MapPhoto, MapStore, map_backend, open_or_create_store
+from sareloc.maps.records import Entry, MapManifest, MapPhoto
+from sareloc.maps.store import MapStore, open_or_create_store, store_class
 from sareloc.maps.view_options import check_view_options, untagged_note, write_view_options
 from sareloc.maps.whitening import map_model, prepare_whitening
 from sareloc.models.place_model import PlaceModel
@@ -128,7 +129,7 @@ class MapWriter:
         self.workers = workers
         self.dry_run = dry_run
         self.store: MapStore | None = None
-        self.backend = map_backend(address)
+        self.store_class = store_class(address)
         self.updated_ids: set[int] = set()
         """Ids of the photos whose name or geotag was updated, or would be."""
         self.names: set[str] = set()
@@ -140,7 +141,7 @@ class MapWriter:
         self._encoder: Encoder | None = None
 
     def __enter__(self) -> MapWriter:
-        if self.backend.exists(self.address):
+        if self.store_class.exists(self.address):
             self.open()
         return self
 
@@ -172,7 +173,7 @@ class MapWriter:
             return record.name
         if not isinstance(record.image, str | Path):
             return f"{FRAME}{record.name}"
-        return self.backend.photo_name(self.address, Path(record.image))
+        return self.store_class.photo_name(self.address, Path(record.image))
 
     def add(self, records: Iterable[ImageRecord], *, progress: bool = False) -> Tally:
         """Add images to the map, and update those that are in it.
@@ -284,8 +285,7 @@ class MapWriter:
 
     def stored_keypoints(self, tally: Tally) -> int:
         """Local features of each image that the map stores; 0: none, which is noted if they were asked for."""
-        holds = self.backend.is_file if self.store is None else self.store.holds_local_features
-        if holds or self.keypoints == 0:
+        if self.store_class.holds_local_features or self.keypoints == 0:
             return KEYPOINTS if self.keypoints is None else self.keypoints
         tally.notes.append(NOT_HELD)
         return 0

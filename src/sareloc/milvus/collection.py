@@ -274,8 +274,8 @@ class MilvusCollection:
         return np.array([rows[i]["vector"] for i in wanted], dtype=np.float32).reshape(-1, self.dim)
 
     def any_value(self, column: str, where: str) -> float | None:
-        """The value of a column in one row that meets the condition; None if there is none."""
-        rows = self._ask("query", filter=where, limit=1, output_fields=[column], consistency_level=self.consistency)
+        """The value of a column in one row that meets the condition; None if there is none. Read "Bounded"."""
+        rows = self._ask("query", filter=where, limit=1, output_fields=[column], consistency_level="Bounded")
         return float(rows[0][column]) if len(rows) else None
 
     def seal(self) -> None:
