@@ -33,14 +33,14 @@ from sareloc.maps import (
     PlaceMap,
     compact_map,
     create_map_file,
+    file_reader,
     open_map_file,
     open_or_create_store,
     verify_map,
 )
-from sareloc.maps import file_reader
 from sareloc.maps import schema as opening
-from sareloc.maps.packing import PACKINGS
 from sareloc.maps.records import entry_of
+from sareloc.maps.rows import PACKINGS
 
 DIM = 32
 TINY = MapManifest("tiny", "0123456789abcdef", DIM)

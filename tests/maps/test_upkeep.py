@@ -18,7 +18,7 @@ from sareloc.errors import MapError
 from sareloc.index import ShardedIndex
 from sareloc.index import sharded as approximate
 from sareloc.maps import Box, PlaceMap, compact_map, map_info, open_map_file, remove_photos, verify_map
-from sareloc.maps.packing import descriptor_checksum
+from sareloc.maps.rows import descriptor_checksum
 
 
 @pytest.fixture

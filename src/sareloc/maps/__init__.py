@@ -60,6 +60,8 @@ __all__ = [
     "verify_map",
 ]
 
+FileMap, MapBackend, map_backend = PlaceMap, MapStore, store_class  # their names until version 0.1
+
 
 def __getattr__(name: str) -> Any:
     """Names of `sareloc.maps.build` and `sareloc.maps.config`, imported at the first use: they import torch."""
@@ -67,8 +69,4 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module("sareloc.maps.build"), name)
     if name == "MapConfig":
         return import_module("sareloc.maps.config").MapConfig
-    if name == "FileMap":  # its name until version 0.1
-        return PlaceMap
-    if name == "map_backend":
-        return store_class
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

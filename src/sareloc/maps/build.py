@@ -22,8 +22,9 @@ from sareloc.errors import PhotoError
 from sareloc.maps.config import MapConfig
 from sareloc.maps.examine import Conflict, Tally
 from sareloc.maps.features import add_missing_features, read_keypoints
+from sareloc.maps.own_calibration import finish_map
 from sareloc.maps.records import MapManifest
-from sareloc.maps.store import MapStore, build_index, gone_photos, is_gone, load_map_model, open_store, store_class
+from sareloc.maps.store import Address, MapStore, gone_photos, is_gone, load_map_model, open_store, store_class
 from sareloc.maps.view_options import read_view_options
 from sareloc.maps.writer import MapWriter, check_same
 from sareloc.models.checkpoint import load_model, packaged_for
@@ -145,16 +146,7 @@ def _build(
 ) -> BuildReport:
     start, given = time.monotonic(), None if _are_records(photos) else cast(PhotoPaths, photos)
     files = [] if given is None else list_photos(given, videos=True)
-    manifest = MapManifest(model.name, model.fingerprint(), config.dim or model.dim, config.storage)
-    with MapWriter(
-        out,
-        manifest,
-        lambda: model,
-        keypoints=config.keypoints,
-        views=config.views,
-        batch=config.batch,
-        workers=config.workers,
-    ) as writer:
+    with open_writer(out, model, config) as writer:
         if given is None:
             collected, records = Collected(()), cast(Iterable[ImageRecord], photos)
         else:
@@ -163,11 +155,39 @@ def _build(
         tally = writer.add(records, progress=config.progress)
         tally.unreadable += collected.errors
         notes = (*collected.notes, *_add_missing_features(writer, model.runs_on, tally, config.progress))
-        gone = [name for _, name in gone_photos(writer.store)] if writer.store and writer.store_class.is_file else []
-        report, exists = make_report(tally, tuple(gone), notes, start), writer.store is not None
-    if exists:
-        build_index(out)
-    return report
+        return finish_build(writer, tally, notes, start)
+
+
+def open_writer(out: Address, model: PlaceModel, config: MapConfig) -> MapWriter:
+    """The writer of a map that is built with this model, for a `with`."""
+    manifest = MapManifest(model.name, model.fingerprint(), config.dim or model.dim, config.storage)
+    return MapWriter(
+        out,
+        manifest,
+        lambda: model,
+        keypoints=config.keypoints,
+        views=config.views,
+        batch=config.batch,
+        workers=config.workers,
+    )
+
+
+def finish_build(writer: MapWriter, tally: Tally, notes: tuple[str, ...], start: float) -> BuildReport:
+    """Close the writer, build the map's index and its own calibration, and report.
+
+    Args:
+        writer: of the map, which may have written nothing.
+        tally: of the photos.
+        notes: other warnings.
+        start: `time.monotonic` at the start.
+    """
+    gone: list[str] = []
+    if writer.store is not None:
+        if writer.store.is_file:
+            gone = [name for _, name in gone_photos(writer.store)]
+        writer.close()
+        finish_map(writer.address, changed=tally.added + tally.updated > 0)
+    return make_report(tally, tuple(gone), notes, start)
 
 
 def _are_records(photos: object) -> bool:
@@ -291,7 +311,7 @@ def sync_map(
         on = model.runs_on if isinstance(model, PlaceModel) else config.device
         notes = (*collected.notes, *_add_missing_features(writer, on, tally, config.progress))
     if not dry_run:
-        build_index(path)
+        finish_map(path, changed=bool(tally.added or tally.updated or removed))
     left = tuple(name for i, name in gone.items() if i not in removed)
     report = make_report(tally, left, notes, start)
     return SyncReport(**vars(report), removed=tuple(removed.values()), dry_run=dry_run)

@@ -16,13 +16,13 @@ from sareloc.arrays import Ints, Vectors
 from sareloc.errors import ArgumentError, MapError
 from sareloc.maps import gpkg
 from sareloc.maps.features import NOT_HELD, NOTE, read_features_note
-from sareloc.maps.packing import PACKINGS
+from sareloc.maps.own_calibration import finish_map
 from sareloc.maps.records import Entry, MapPhoto, Storage, entry_of, same_entry
+from sareloc.maps.rows import PACKINGS
 from sareloc.maps.store import (
     NO_WHITENING,
     Address,
     MapStore,
-    build_index,
     open_or_create_store,
     open_store,
     store_class,
@@ -78,7 +78,7 @@ def copy_map(source: Address, target: Address, *, progress: bool = True) -> Copy
         _verify(a, b, expected % MODULUS, progress)
         features, notes = _copy_features(a, b, progress)
         count = b.count()
-    build_index(target)
+    finish_map(target, changed=copied > 0)
     return CopyReport(count, copied, _short(expected % MODULUS), features, notes)
 
 

@@ -15,7 +15,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -24,10 +24,26 @@ from sareloc.errors import MapError
 from sareloc.geo import Area
 from sareloc.index.cache import IndexCache
 from sareloc.maps import gpkg, schema
-from sareloc.maps.packing import PACKINGS, descriptor_checksum, features_checksum, photo_checksum
 from sareloc.maps.records import LARGEST_DIM, LARGEST_FEATURES, Entry, MapManifest, MapPhoto, shown
-from sareloc.maps.rows import BAD_VALUE, ENTRY, MISMATCH, ROW, entries_of, geotag_of, ids_of, photo_of, whitening_of
+from sareloc.maps.rows import (
+    BAD_VALUE,
+    ENTRY,
+    MISMATCH,
+    PACKINGS,
+    ROW,
+    descriptor_checksum,
+    entries_of,
+    features_checksum,
+    geotag_of,
+    ids_of,
+    photo_checksum,
+    photo_of,
+    whitening_of,
+)
 from sareloc.maps.store import MapStore
+
+if TYPE_CHECKING:
+    from sareloc.geometry.local_features import LocalFeatures
 
 T = TypeVar("T")
 
@@ -54,18 +70,27 @@ class FeatureRow(NamedTuple):
         """Whether the photo has no local features."""
         return self.blob is None and self.checksum is None
 
-    def problem(self) -> str | None:
-        """What is wrong with the local features; None if nothing is."""
+    def check(self) -> bytes:
+        """The packed local features. Raises ValueError if they do not match their checksums."""
         if not isinstance(self.blob, bytes):
-            return f"are not bytes, or more than {LARGEST_FEATURES:,}"
+            raise ValueError(f"are not bytes, or more than {LARGEST_FEATURES:,}")
         if descriptor_checksum(self.blob) != self.checksum:
-            return "do not match their checksum"
+            raise ValueError("do not match their checksum")
         if not is_bound(self.photo_id, self.sha256, self.checksum, self.bound):
-            return "are those of another photo"
-        return None
+            raise ValueError("are those of another photo")
+        return self.blob
 
-    def damage(self, path: Path, wrong: str) -> MapError:
-        """The error of damaged local features, and what to do."""
+    def unpack(self) -> LocalFeatures:
+        """The local features. Raises ValueError if they are damaged."""
+        from sareloc.geometry.local_features import unpack_features
+
+        try:
+            return unpack_features(self.check())
+        except MapError as error:
+            raise ValueError(f"cannot be unpacked ({error})") from error
+
+    def damage(self, path: Path, wrong: ValueError) -> MapError:
+        """The error of a map with damaged local features, and what to do."""
         delete = f"sqlite3 {shlex.quote(str(path))} 'DELETE FROM {schema.FEATURES} WHERE fid = {self.photo_id}'"
         return MapError(
             f"map {path} is damaged: the local features of photo {self.photo_id} ({shown(self.file)}) {wrong}. "
@@ -266,14 +291,19 @@ class FileReader(MapStore):
         """See `MapStore`."""
         found: dict[int, bytes] = {}
         for row in self.feature_rows(ids):
-            if not row.is_empty:
-                if (wrong := row.problem()) is not None:
-                    raise row.damage(self.path, wrong)
-                found[row.photo_id] = row.blob
+            if row.is_empty:
+                continue
+            try:
+                found[row.photo_id] = row.check()
+            except ValueError as wrong:
+                raise row.damage(self.path, wrong) from wrong
         return found
 
     def feature_rows(self, ids: Ints) -> list[FeatureRow]:
-        """The headings and local features of these photos, by ascending id, by one statement; not checked yet."""
+        """The headings and local features of these photos, by ascending id; the latter are not checked yet.
+
+        One statement reads both. A photo without local features has a row that `is_empty`.
+        """
         # an expression over the column, so that only a part of long ones is read
         read = f"CASE WHEN length(features) <= {LARGEST_FEATURES} THEN features END, checksum"
         source = f"photos LEFT JOIN {schema.FEATURES} USING (fid)"

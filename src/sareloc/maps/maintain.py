@@ -9,10 +9,22 @@ from pathlib import Path
 
 import numpy as np
 
-from sareloc.errors import ArgumentError
-from sareloc.geo import Area
-from sareloc.maps.records import MapInfo
+from sareloc.errors import ArgumentError, MapError
+from sareloc.geo import Area, Box
+from sareloc.index.sharded import ShardedIndex, exact_below
+from sareloc.maps.features import read_features_note, read_keypoints
+from sareloc.maps.file_reader import PART, FileReader
+from sareloc.maps.own_calibration import finish_map
+from sareloc.maps.records import MapInfo, StoredFeatures, read_calibrations
+from sareloc.maps.rows import PACKINGS
+from sareloc.maps.schema import FEATURES
 from sareloc.maps.store import Address, gone_photos, open_store
+from sareloc.photos import parse_address
+
+HALF = 1e-3  # rounding to half precision changes a number of a unit vector by less
+SAMPLE = 1000
+FEATURES_PART = 256  # photos whose local features are read at a time: 9 MB
+UNIT = 1e-2  # tolerance of the length of a stored descriptor: 8-bit storage changes it by up to 0.005
 
 
 def map_info(address: Address) -> MapInfo:
@@ -49,6 +61,7 @@ def remove_photos(path: str | Path, *, files: Sequence[str] = (), area: Area | N
         for ids, _, names in store.pages(area):
             fits = [not files or any(_fits(name, pattern) for pattern in files) for name in names]
             removed += store.remove(ids[np.array(fits, dtype=bool)])
+    finish_map(path, changed=False)
     return removed
 
 
@@ -72,3 +85,141 @@ def compact_map(address: Address) -> tuple[int, int]:
 
 def _fits(file: str, pattern: str) -> bool:
     return fnmatch(file if "/" in pattern else file.rpartition("/")[2], pattern)
+
+
+def file_info(file: FileReader) -> MapInfo:
+    """`map_info` of a map file."""
+    ids, latlon, names = file.photos()
+    cut = [address.file for address in map(parse_address, names) if address.view is not None]
+    first, last = file.query("SELECT min(time), max(time) FROM photos WHERE typeof(time) = 'text'")[0]
+    return MapInfo(
+        manifest=file.manifest,
+        photos=len(ids),
+        extent=Box(*latlon.min(axis=0), *latlon.max(axis=0)) if len(ids) else None,
+        first=first,
+        last=last,
+        file_bytes=file.path.stat().st_size,
+        index=_index_state(file) + _unused_index(file.path),
+        calibrations=read_calibrations(file.notes()),
+        gone=tuple(name for _, name in gone_photos(file)),
+        local_features=_stored_features(file),
+        views=len(cut),
+        panoramas=len(set(cut)),
+        whitened_from=None if (whitening := file.whitening()) is None else len(whitening[0]),
+    )
+
+
+def _stored_features(file: FileReader) -> StoredFeatures | None:
+    note = read_features_note(file)
+    if note is None or file.manifest.format < 3:
+        return None
+    photos, size = file.query(f"SELECT count(*), coalesce(sum(length(features)), 0) FROM {FEATURES}")[0]
+    return StoredFeatures(note.keypoints, photos, int(size))
+
+
+def verify_file(file: FileReader) -> list[str]:
+    """`verify_map` of a map file. The checks depend on each other: the first one with a problem is the last one run."""
+    with file.snapshot():
+        for check in (_damage, _bad_values, _lost, _bad_whitening, _bad_descriptors, _bad_features, _bad_index):
+            try:
+                problems = check(file)
+            except MapError as error:
+                problems = [str(error)]
+            if problems:
+                return problems
+    return []
+
+
+def _index_state(file: FileReader) -> str:
+    parts = file.index_cache().rows()
+    with file.snapshot():
+        photos, checksums = file.photos()[0], file.checksums()
+    if not parts:
+        return (
+            "none needed" if len(photos) <= exact_below(file.manifest.dim) else "absent: built when the map is opened"
+        )
+    now = set(zip(photos.tolist(), checksums.tolist(), strict=True))
+    held = {row for ids, marks in parts for row in zip(ids.tolist(), marks.tolist(), strict=True) if row[1]}
+    came, went = len(now - held), len(held - now)
+    return f"{came} photos added and {went} removed since it was built" if came or went else "fresh"
+
+
+def _unused_index(path: Path) -> str:
+    """Earlier versions stored indexes in the folder of the map: they are neither read nor deleted."""
+    beside = path.with_name(f"{path.name}.index")
+    return f"; {beside} is no longer used: delete it" if beside.is_dir() else ""
+
+
+def _damage(file: FileReader) -> list[str]:
+    return [f"SQLite: {said}" for (said,) in file.query("PRAGMA integrity_check") if said != "ok"]
+
+
+def _lost(file: FileReader) -> list[str]:
+    pairs = [
+        ("photos", "descriptors", "photo {} has no descriptor"),
+        ("descriptors", "photos", "descriptor {} has no photo"),
+    ]
+    if file.manifest.format > 2:
+        pairs.append((FEATURES, "photos", "the local features of photo {} have no photo"))
+    return [
+        said.format(fid)
+        for one, other, said in pairs
+        for (fid,) in file.query(f"SELECT fid FROM {one} WHERE fid NOT IN (SELECT fid FROM {other})")
+    ]
+
+
+def _bad_values(file: FileReader) -> list[str]:
+    return [f"photo {photo_id}: {wrong}" for photo_id, wrong in file.bad_values()]
+
+
+def _bad_whitening(file: FileReader) -> list[str]:
+    """Read the map's own whitening: raises MapError if it is damaged."""
+    file.whitening()
+    return []
+
+
+def _bad_descriptors(file: FileReader) -> list[str]:
+    """Descriptors that do not match their checksums, or are not unit vectors."""
+    ids, _, files = file.photos()
+    unpack, dim, problems = PACKINGS[file.manifest.storage].unpack, file.manifest.dim, list[str]()
+    names = dict(zip(ids.tolist(), files, strict=True))
+    for start in range(0, len(ids), PART):
+        whole = list[tuple[int, bytes]]()
+        for fid, blob, checksum in file.blobs(ids[start : start + PART].tolist()):
+            if (wrong := file.bad_blob(blob, checksum)) is None:
+                whole.append((fid, blob))
+            else:
+                problems.append(f"the descriptor of photo {fid} ({names[fid]}) {wrong}")
+        vectors = unpack([blob for _, blob in whole], dim).astype(np.float64)
+        lengths = np.linalg.norm(vectors, axis=1)
+        for row in np.flatnonzero(~(np.abs(lengths - 1) <= UNIT)):
+            fid = whole[row][0]
+            problems.append(f"the descriptor of photo {fid} ({names[fid]}) has length {lengths[row]:.3f}, not 1")
+    return problems
+
+
+def _bad_features(file: FileReader) -> list[str]:
+    """Local features of another extractor or photo, that do not match their checksums, or that cannot be unpacked."""
+    if file.manifest.format < 3 or not file.query(f"SELECT 1 FROM {FEATURES} LIMIT 1"):
+        return []
+    read_keypoints(file)
+    ids, problems = file.photos()[0], list[str]()
+    for start in range(0, len(ids), FEATURES_PART):
+        for row in file.feature_rows(ids[start : start + FEATURES_PART]):
+            try:
+                if not row.is_empty:
+                    row.unpack()
+            except ValueError as wrong:
+                problems.append(f"the local features of photo {row.photo_id} ({row.file}) {wrong}")
+    return problems
+
+
+def _bad_index(file: FileReader) -> list[str]:
+    """Compare a sample of the index's vectors with the map's descriptors."""
+    cache, index = file.index_cache(), ShardedIndex(file.manifest.dim)
+    loaded = index.load(cache, file.photos()[0], file.checksums())
+    for ids, vectors in file.descriptors(loaded[:: max(1, len(loaded) // SAMPLE)]):
+        far = np.abs(index.fetch(ids) - vectors).max(axis=1) > HALF
+        if far.any():
+            return [f"the index has another descriptor of photo {ids[far][0]} than the map: delete {cache.folder}"]
+    return []

@@ -22,10 +22,8 @@ from sareloc.index import ExactIndex, Index, IndexInfo, ShardedIndex
 from sareloc.index.exact import find_rows
 from sareloc.index.sharded import exact_below
 from sareloc.maps.features import read_keypoints
-from sareloc.maps.file import MapFile
-from sareloc.maps.file_reader import FeatureRow
+from sareloc.maps.file import MapFile, SharedFile
 from sareloc.maps.records import ListedPhoto, ListedPhotos, MapManifest, Matches, PhotoTable
-from sareloc.maps.shared_file import SharedFile
 from sareloc.maps.store import Address, MapStore, map_class
 
 if TYPE_CHECKING:
@@ -143,9 +141,16 @@ class PlaceMap:
                 read_keypoints(file)  # raises MapError if they are of another extractor
                 self._features_checked = self._file.version
             rows = file.feature_rows(wanted)
+        features: dict[int, LocalFeatures] = {}
+        for row in rows:
+            try:
+                if not row.is_empty:
+                    features[row.photo_id] = row.unpack()
+            except ValueError as wrong:
+                raise row.damage(self.path, wrong) from wrong
         known = {row.photo_id: row.heading_deg for row in rows if row.heading_deg is not None}
-        headings = np.array([known.get(photo_id, np.nan) for photo_id in wanted.tolist()], dtype=np.float64)
-        return _unpacked(self.path, rows), headings
+        headings = [known.get(photo_id, np.nan) for photo_id in wanted.tolist()]
+        return features, np.array(headings, dtype=np.float64)
 
     def local_features(self, ids: npt.ArrayLike) -> dict[int, LocalFeatures]:
         """The local features of those of these photos (n,) that have them; see `features_and_headings`."""
@@ -276,22 +281,6 @@ class PlaceMap:
         if isinstance(self._index, ShardedIndex) and self._index.build_index():
             with suppress(OSError, RuntimeError):  # if the cache cannot be written, the next opening takes longer
                 self._index.save(file.index_cache(), ids, checksums, change_id)
-
-
-def _unpacked(path: Path, rows: Sequence[FeatureRow]) -> dict[int, LocalFeatures]:
-    """The local features of those of these rows that have them, by id. Raises MapError if they are damaged."""
-    from sareloc.geometry.local_features import unpack_features
-
-    found: dict[int, LocalFeatures] = {}
-    for row in rows:
-        if not row.is_empty:
-            if (wrong := row.problem()) is not None:
-                raise row.damage(path, wrong)
-            try:
-                found[row.photo_id] = unpack_features(row.blob)
-            except MapError as error:
-                raise row.damage(path, f"cannot be unpacked ({error})") from error
-    return found
 
 
 def _checked(path: Path, heading_deg: Any, time: Any) -> tuple[float | None, str | None]:

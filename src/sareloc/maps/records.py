@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from sareloc import __version__
 from sareloc.arrays import Floats, Ints, Vectors
-from sareloc.errors import MapError
 from sareloc.geo import Box
-from sareloc.maps.packing import PACKINGS
 from sareloc.photos import Geotag
 
 FORMAT = 4
@@ -25,7 +22,6 @@ LARGEST_FEATURES = 2**20
 """Bytes of a photo's packed local features: more are not read."""
 TIME_S = 1e-3  # a map file stores milliseconds
 LARGEST_DIM = 2**18
-LONGEST_TEXT = 1000
 CALIBRATION = "calibration "  # start of the name of a note; the search follows
 
 Storage = Literal["float16", "float32", "int8"]
@@ -238,38 +234,6 @@ def same_geotag(one: Geotag, other: Geotag) -> bool:
 def same_entry(one: Entry, other: Entry) -> bool:
     """Whether two entries are equal as stored in a map."""
     return (one.file, one.stamp) == (other.file, other.stamp) and same_geotag(one.geotag, other.geotag)
-
-
-def read_manifest(values: Mapping[str, Any], name: str) -> MapManifest:
-    """The manifest of the map `name`, from stored keys and values. Raises MapError if it is malformed or too new."""
-    texts = {key: value for key, value in values.items() if isinstance(value, str) and len(value) <= LONGEST_TEXT}
-    if not _is_number(texts.get("format", ""), FORMAT):
-        made_by = texts.get("made_by", "an unknown program")
-        raise MapError(
-            f"map {name} has format {shown(values.get('format'))} (made by {made_by}), this sareloc reads formats up "
-            f"to {FORMAT}: install a newer sareloc, or build the map again"
-        )
-    for key, (expected, is_valid) in _EXPECTED.items():
-        if not is_valid(texts.get(key, "")):
-            found = shown(values[key]) if key in values else "nothing"
-            raise MapError(
-                f"map {name} is damaged: its manifest has {found} as {key}, expected {expected}. Restore a backup, or "
-                "build it again"
-            )
-    known: dict[str, Any] = {field.name: texts[field.name] for field in fields(MapManifest)}
-    return MapManifest(**known | {"dim": int(texts["dim"]), "format": int(texts["format"])})
-
-
-def _is_number(text: str, largest: int) -> bool:
-    return re.fullmatch("[0-9]{1,9}", text) is not None and 1 <= int(text) <= largest
-
-
-_EXPECTED: dict[str, tuple[str, Callable[[str], object]]] = {
-    **dict.fromkeys(("model", "fingerprint", "made_by"), ("a short text", bool)),
-    "dim": (f"a number from 1 to {LARGEST_DIM}", lambda text: _is_number(text, LARGEST_DIM)),
-    "storage": (f"one of {', '.join(PACKINGS)}", PACKINGS.__contains__),
-    "map_id": ("32 hexadecimal digits", re.compile("[0-9a-f]{32}").fullmatch),  # it becomes the name of a folder
-}
 
 
 def shown(value: object) -> str:

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from sareloc.errors import MapError, look_up
 from sareloc.maps import gpkg
-from sareloc.maps.packing import PACKINGS, descriptor_checksum, features_checksum, photo_checksum
-from sareloc.maps.records import FORMAT, MapManifest, read_manifest, shown
+from sareloc.maps.records import FORMAT, MapManifest, shown
+from sareloc.maps.rows import PACKINGS, descriptor_checksum, features_checksum, photo_checksum, read_manifest
 
 WAIT_S = 30.0
 CHANGE_ID = "change_id"

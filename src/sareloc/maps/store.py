@@ -219,13 +219,6 @@ def open_or_create_store(address: Address, manifest: MapManifest) -> MapStore:
     return store_class(address).open_or_create(address, manifest)
 
 
-def build_index(address: Address) -> None:
-    """Build or complete the search index of a map after photos were added."""
-    with open_store(address) as store:
-        store.seal()
-    map_class(address)(address)
-
-
 def is_gone(path: str | Path) -> bool:
     """Whether the file at an address does not exist; False if that cannot be determined, such as without permission."""
     try:

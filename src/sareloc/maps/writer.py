@@ -146,8 +146,12 @@ class MapWriter:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the map."""
         if self.store is not None:
-            self.store.__exit__(*error)
+            self.store.close()
             self.store = None
 
     def open(self) -> MapStore:
@@ -160,7 +164,7 @@ class MapWriter:
                 if self.keypoints != 0 and self.store.holds_local_features:
                     self.keypoints = choose_keypoints(self.store, self.keypoints)
             except MapError:
-                self.store.__exit__()
+                self.store.close()
                 raise
         if self.write_views:
             write_view_options(self.store, self.views)

@@ -21,9 +21,10 @@ from sareloc.arrays import Floats, Ints, Vectors
 from sareloc.errors import MapError, look_up
 from sareloc.geo import Area, Box
 from sareloc.maps import Entry, MapInfo, MapManifest, MapPhoto, MapStore
-from sareloc.maps.file_checks import UNIT
 from sareloc.maps.gpkg import time_text
-from sareloc.maps.records import read_calibrations, read_manifest
+from sareloc.maps.maintain import UNIT
+from sareloc.maps.records import read_calibrations
+from sareloc.maps.rows import read_manifest
 from sareloc.maps.store import Address
 from sareloc.milvus.collection import DEFAULT, INDEXES, Column, Consistency, MilvusCollection, Row, create_collection
 from sareloc.milvus.connection import Connection, read_milvus_address
