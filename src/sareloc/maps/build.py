@@ -129,7 +129,14 @@ def in_order(first: Any, second: Any, third: Any) -> tuple[Any, Any, Any]:
 
 
 def load_build_model(out: str | Path, model: str | Path | None, config: MapConfig) -> PlaceModel:
-    """The model to build a map with; default: that of the map if it exists, else the packaged one for the device."""
+    """The model to build a map with.
+
+    Args:
+        out: the map.
+        model: a checkpoint or a packaged model's name; default: that of the map if it exists, else the packaged one for
+            the device.
+        config: device and precision.
+    """
     if model is None and store_class(out).exists(out):
         with open_store(out) as store:
             return load_map_model(store.manifest, store.name, None, config.device, config.precision)
@@ -159,7 +166,13 @@ def _build(
 
 
 def open_writer(out: Address, model: PlaceModel, config: MapConfig) -> MapWriter:
-    """The writer of a map that is built with this model, for a `with`."""
+    """The writer of a map, for a `with`.
+
+    Args:
+        out: the map, which need not exist.
+        model: computes the descriptors.
+        config: dimensions, storage, keypoints, views, batch and workers.
+    """
     manifest = MapManifest(model.name, model.fingerprint(), config.dim or model.dim, config.storage)
     return MapWriter(
         out,
@@ -333,7 +346,14 @@ def _outdated(store: MapStore, now: Collection[str]) -> dict[int, str]:
 
 
 def make_report(tally: Tally, gone: tuple[str, ...], notes: tuple[str, ...], start: float) -> BuildReport:
-    """The report of a tally; `notes`: other warnings; `start`: `time.monotonic` at the start."""
+    """The report of a tally.
+
+    Args:
+        tally: of the photos.
+        gone: photos of the map whose files no longer exist.
+        notes: other warnings.
+        start: `time.monotonic` at the start.
+    """
     errors = tally.unreadable
     return BuildReport(
         added=tally.added,

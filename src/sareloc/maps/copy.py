@@ -57,8 +57,15 @@ def copy_map(source: Address, target: Address, *, progress: bool = True) -> Copy
     exist.
 
     Then both are read again and their counts and checksums compared. The photo files are not copied: names in the
-    target refer to the same files. A server stores no local features. Raises MapError if the target has another model,
-    another number of keypoints or other photos.
+    target refer to the same files. A server stores no local features.
+
+    Args:
+        source: the map that is copied.
+        target: the map that is copied to.
+        progress: show progress bars, on a terminal.
+
+    Raises:
+        MapError: if the target has another model, another number of keypoints or other photos.
     """
     if str(source) == str(target):
         raise ArgumentError(f"{source} cannot be copied to itself: use another name")

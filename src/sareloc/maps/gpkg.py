@@ -65,7 +65,14 @@ def is_geopackage(connection: sqlite3.Connection) -> bool:
 
 
 def make_point_layer(connection: sqlite3.Connection, name: str, columns: str, description: str) -> None:
-    """Create a layer of WGS84 points: a table with `fid` (never reused), `geom` and these columns."""
+    """Create a layer of WGS84 points: a table with `fid` (never reused), `geom` and more columns.
+
+    Args:
+        connection: to a GeoPackage.
+        name: of the table.
+        columns: the others, in SQL.
+        description: for readers of the file.
+    """
     connection.execute(f"CREATE TABLE {name} (fid INTEGER PRIMARY KEY AUTOINCREMENT, geom POINT NOT NULL, {columns})")
     connection.execute(
         "INSERT INTO gpkg_contents (table_name, data_type, identifier, description, srs_id) VALUES (?, ?, ?, ?, ?)",
@@ -75,7 +82,14 @@ def make_point_layer(connection: sqlite3.Connection, name: str, columns: str, de
 
 
 def make_attributes(connection: sqlite3.Connection, name: str, columns: str, description: str) -> None:
-    """Create a table without geometry; the standard requires an INTEGER PRIMARY KEY as its first column."""
+    """Create a table without geometry.
+
+    Args:
+        connection: to a GeoPackage.
+        name: of the table.
+        columns: in SQL; the standard requires an INTEGER PRIMARY KEY as the first.
+        description: for readers of the file.
+    """
     connection.execute(f"CREATE TABLE {name} ({columns})")
     connection.execute(
         "INSERT INTO gpkg_contents (table_name, data_type, identifier, description) VALUES (?, 'attributes', ?, ?)",
@@ -86,8 +100,13 @@ def make_attributes(connection: sqlite3.Connection, name: str, columns: str, des
 def note_change(connection: sqlite3.Connection, name: str, added: Floats, removed: Floats) -> None:
     """Update the time of change and the extent of a point layer in `gpkg_contents`.
 
-    `added`, `removed` (N, 2): latitudes and longitudes; a moved point is in both. The layer is read only if a removed
-    point was on the border of the extent.
+    The layer is read only if a removed point was on the border of the extent.
+
+    Args:
+        connection: to a GeoPackage.
+        name: of the layer.
+        added: latitudes and longitudes (N, 2) of new points; a moved point is in both.
+        removed: those of removed ones.
     """
     corner = ("min_y", "min_x", "max_y", "max_x")
     numbers = " AND ".join(f"typeof({column}) IN ('real', 'integer')" for column in corner)

@@ -113,7 +113,13 @@ class PlaceMap:
         return self._searched
 
     def search(self, descriptors: npt.ArrayLike, k: int = 10, near: Area | None = None) -> Matches:
-        """The k photos nearest to each query (Q, dim); `near`: only photos in this area."""
+        """The photos nearest to each query.
+
+        Args:
+            descriptors: of the queries (Q, dim).
+            k: how many photos.
+            near: only photos in this area.
+        """
         photos = self._searched
         among = None if near is None else photos.ids[near.rows(photos.latlon)]
         hits = self._index.search(np.asarray(descriptors, dtype=np.float32), k, among)

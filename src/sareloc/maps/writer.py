@@ -62,6 +62,12 @@ def encode_new(
 ) -> Iterator[tuple[New, Encoded | PhotoError, ReadImage | None]]:
     """Read and encode images; each record is read once, whatever the number of its views.
 
+    Args:
+        encoder: of the map.
+        new: records and the photos that they become.
+        views: how 360° photos are cut.
+        workers: processes that read images; 0: this one.
+
     Yields:
         Each image, what it was encoded to, or why it could not be read, and what was read.
     """
