@@ -35,7 +35,6 @@ from benchmarks.measuring import about, memory_mb
 from PIL import Image
 
 from sareloc.maps import Circle, MapConfig, MapManifest, MapPhoto, PlaceMap, build_map, create_map_file, open_map_file
-from sareloc.maps.maintain import index_cache
 from sareloc.models import make_model
 from sareloc.photos import Geotag, exif_bytes
 
@@ -76,7 +75,8 @@ def drawn_photo(number: int, latlon: npt.NDArray[np.float64]) -> MapPhoto:
 def first_open(folder: Path) -> dict[str, Any]:
     start = time.perf_counter()
     city = PlaceMap(folder / "city.gpkg")
-    cache = index_cache(city.manifest).folder
+    with open_map_file(city.path) as file:
+        cache = file.index_cache().folder
     parts = cache.iterdir() if cache.exists() else ()  # a small map needs no index
     return {
         "first_open_s": round(time.perf_counter() - start, 2),

@@ -19,8 +19,8 @@ from benchmarks.drawn_descriptors import draw
 from benchmarks.map import BATCH, CITY, HITS, QUERIES, SIZE_DEG, WALKS, drawn_photo, timed
 
 from sareloc.maps import Circle, MapManifest, PlaceMap, open_or_create_store
+from sareloc.milvus import MilvusStore
 from sareloc.milvus.collection import MilvusCollection
-from sareloc.milvus.store import MilvusStore
 
 
 def finish_index(collection: MilvusCollection) -> None:

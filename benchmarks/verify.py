@@ -37,8 +37,7 @@ from sareloc.evaluation.metrics import percent_interval
 from sareloc.geo import wgs84_from_ecef, wgs84_from_enu
 from sareloc.geometry import pack_features, unpack_features
 from sareloc.localize import Fix, Localizer, Search
-from sareloc.maps import MapConfig, PlaceMap, build_map
-from sareloc.maps.store import open_store
+from sareloc.maps import MapConfig, PlaceMap, build_map, open_store
 from sareloc.models import PlaceModel, load_model
 from sareloc.photos import ReadImage, read_geotag
 

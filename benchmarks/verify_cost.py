@@ -428,14 +428,13 @@ def read_random(path: Path) -> dict[str, Any]:
     """Read the features of 20 random photos again and again, as `PlaceMap.local_features` does."""
     from benchmarks.map import timed
 
-    with open_map_file(path) as file:
-        ids = file.photos()[0]
+    place_map = PlaceMap(path)
+    ids = place_map.ids
     rng = np.random.default_rng(1)
     chosen = [rng.choice(ids, VERIFIED, replace=False) for _ in range(READS)]
 
     def read(number: int) -> None:
-        with open_map_file(path) as file:
-            assert len(file.local_features(chosen[number])) == VERIFIED
+        assert len(place_map.features_and_headings(chosen[number])[0]) == VERIFIED
 
     read(0)
     before = memory_mb("RssAnon")

@@ -14,14 +14,17 @@ import json
 import math
 import textwrap
 import tomllib
-from collections.abc import Iterable
-from dataclasses import fields, is_dataclass
+import warnings
+from collections.abc import Collection, Iterable
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from sareloc.errors import ArgumentError
 from sareloc.files import read_regular
+
+Config = TypeVar("Config")
 
 LARGEST_BYTES = 1_000_000
 TYPE_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false", Path: "a path"}
@@ -91,6 +94,35 @@ def options_text(config: Any, header: Iterable[str], *, defaults: bool = False) 
             commented = "" if defaults or value != field.default else "#"
             lines.append(commented + toml_line(field.name, value))
     return "\n".join(lines) + "\n"
+
+
+def merge_options(config: Config, options: dict[str, Any], *, records: Collection[str] = ()) -> Config:
+    """The config with options that were given as keyword arguments of a function, as until version 0.1.
+
+    Args:
+        config: a config dataclass.
+        options: the keyword arguments.
+        records: names of arguments that are records of several options.
+
+    Raises:
+        TypeError: for an argument that is not an option.
+    """
+    if not options:
+        return config
+    config_type: type = type(config)
+    kind, known = config_type.__name__, [*records, *_types(config_type)]
+    for name in options:
+        if name not in known:
+            raise TypeError(f"unexpected argument {name!r}: the options of {kind} are {', '.join(known)}")
+    given = ", ".join(f"{name}=..." for name in options)
+    warnings.warn(
+        f"{given} as arguments will end with the next version: use config={kind}(...)", DeprecationWarning, stacklevel=3
+    )
+    parts = [vars(options[name]) for name in records if options.get(name) is not None]
+    plain = {name: value for name, value in options.items() if name not in records}
+    merged: Any = config
+    found: Config = replace(merged, **{name: value for part in (*parts, plain) for name, value in part.items()})
+    return found
 
 
 def toml_line(name: str, value: Any) -> str:

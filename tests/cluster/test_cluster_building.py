@@ -8,7 +8,6 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from sareloc.cluster import build as cluster_building
 from sareloc.cluster.build import build_map_on_cluster
 from sareloc.cluster.worker import Done, PacketEncoder, Work, list_records, packets_of, read_done, read_packet
 from sareloc.errors import ArgumentError, MapError, PhotoError
-from sareloc.maps import MapConfig, MapPhoto, build_map, open_store, place_map
+from sareloc.maps import MapConfig, MapFile, MapPhoto, build_map, open_store
 from sareloc.maps.writer import MapWriter
 from sareloc.models import PlaceModel, Precision
 from sareloc.photos import ViewOptions, make_utm_name
@@ -137,7 +136,7 @@ def test_workers_write_to_a_server_themselves(
     model: PlaceModel, tmp_path: Path, packets: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file in the place of a server. Files with other content than before come last, for one writer."""
-    monkeypatch.setattr(place_map, "FILES", replace(place_map.FILES, has_remote_writers=lambda _: True))
+    monkeypatch.setattr(MapFile, "has_remote_writers", lambda _: True)
     returned: list[int] = []
     take = cluster_building._take
 

@@ -183,7 +183,7 @@ def test_the_maps_own_calibration_is_kept_where_photos_give_none_better(street_f
     assert report.calibration == localizer.calibration
     assert report.before_origin == "map"
     assert min(report.before.right_kept, report.after.right_kept) > 0.8
-    assert PlaceMap(path).notes == {}
+    assert PlaceMap(path).notes == localizer.place_map.notes
 
 
 def test_too_few_photos_are_no_calibration(street: PlaceMap, tmp_path: Path) -> None:

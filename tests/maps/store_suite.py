@@ -12,7 +12,7 @@ from tests.maps.small_town import geotag_of
 from tests.maps.test_map_file import TINY, photo
 
 from sareloc.maps import Area, Box, Circle, Entry, MapStore
-from sareloc.maps.store import entry_of, same_geotag
+from sareloc.maps.records import entry_of, same_geotag
 from sareloc.photos import Geotag
 
 HALF = 1e-3

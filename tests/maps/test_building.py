@@ -479,14 +479,14 @@ import sys
 import numpy as np
 from sareloc.photos import Geotag
 from sareloc import maps
-from sareloc.maps import MapManifest, gpkg
+from sareloc.maps import MapManifest, schema
 from sareloc.maps import MapPhoto
-create = gpkg.create_map_file
+create = schema.create_map_file
 def create_at_once(path, manifest):
     print("ready", flush=True)  # there is no map, and this process is about to create one
     sys.stdin.readline()
     create(path, manifest)
-gpkg.create_map_file = create_at_once
+schema.create_map_file = create_at_once
 with maps.open_or_create_store(sys.argv[1], MapManifest("tiny", "0" * 16, 4)) as town:
     photo = MapPhoto(sys.argv[2], Geotag((1, 2)), 8, 8, sys.argv[2].encode(), 1, 1)
     print(town.add([photo], np.full((1, 4), 0.5, dtype=np.float32)), flush=True)

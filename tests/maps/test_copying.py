@@ -14,8 +14,8 @@ from sareloc.arrays import Vectors
 from sareloc.errors import ArgumentError, MapError
 from sareloc.maps import MapFile, MapPhoto, PlaceMap, copy_map, open_map_file, open_store
 from sareloc.maps.copy import checksum
-from sareloc.maps.store import Storage, entry_of
-from sareloc.milvus.store import MilvusStore
+from sareloc.maps.records import Storage, entry_of
+from sareloc.milvus import MilvusStore
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_there_and_back(lite: str, tmp_path: Path, storage: Storage) -> None:
         assert held(there)[digest] == (one, vector)
         assert held(back)[digest][0] == one
     made = PlaceMap(back)
-    assert made.notes == {"calibration plain": '{"photos": 5}'}
+    assert made.notes["calibration plain"] == '{"photos": 5}'
     assert (made.manifest.storage, made.manifest.fingerprint) == (storage, TINY.fingerprint)
     assert made.manifest.map_id != PlaceMap(path).manifest.map_id
     assert PlaceMap(path).search(unit_vectors(20)[3], 1).files[0][0] == "0003.jpg"
@@ -74,7 +74,7 @@ def test_the_same_copy_again_copies_nothing_and_follows_changes(lite: str, tmp_p
 def test_a_copy_that_was_stopped_goes_on(
     lite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to_file: bool
 ) -> None:
-    monkeypatch.setattr("sareloc.maps.file.PART", 7)
+    monkeypatch.setattr("sareloc.maps.file_reader.PART", 7)
     path = make_map(tmp_path / "town.gpkg", 30)
     target: str | Path = tmp_path / "copy.gpkg" if to_file else f"{lite}/stopped"
     keeper = MapFile if to_file else MilvusStore

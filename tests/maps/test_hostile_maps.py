@@ -18,7 +18,7 @@ from tests.maps.test_map_file import TINY, make_format_1, make_map, photo
 from sareloc import cli
 from sareloc.errors import MapError
 from sareloc.maps import PlaceMap, copy_map, gpkg, map_info, open_map_file, remove_photos, verify_map
-from sareloc.maps.store import descriptor_checksum
+from sareloc.maps.rows import descriptor_checksum
 
 ENDLESS = "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n) SELECT"
 NOT_UTF8 = "CAST(x'ee707a' AS TEXT)"

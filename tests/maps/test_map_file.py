@@ -33,12 +33,14 @@ from sareloc.maps import (
     PlaceMap,
     compact_map,
     create_map_file,
+    file_reader,
     open_map_file,
+    open_or_create_store,
     verify_map,
 )
-from sareloc.maps import file as map_file
-from sareloc.maps import gpkg as opening
-from sareloc.maps.store import PACKINGS, entry_of, open_or_create_store
+from sareloc.maps import schema as opening
+from sareloc.maps.records import entry_of
+from sareloc.maps.rows import PACKINGS
 
 DIM = 32
 TINY = MapManifest("tiny", "0123456789abcdef", DIM)
@@ -125,7 +127,7 @@ def test_packed_sizes_are_as_said_and_zeros_survive(storage: str) -> None:
 
 
 def test_more_rows_than_one_read_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(map_file, "PART", 7)
+    monkeypatch.setattr(file_reader, "PART", 7)
     with open_map_file(make_map(tmp_path / "town.gpkg", 30)) as file:
         ids = file.photos()[0]
         parts = list(file.descriptors(ids))

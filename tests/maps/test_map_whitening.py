@@ -28,7 +28,7 @@ from sareloc.maps import (
     whitening,
 )
 from sareloc.maps.file import MapFile
-from sareloc.maps.store import descriptor_checksum
+from sareloc.maps.rows import descriptor_checksum
 from sareloc.models import PlaceModel, fit_whitening
 from sareloc.models.place_model import RuntimeModel, with_whitening
 from sareloc.photos import PhotoSource, decode

@@ -20,7 +20,6 @@ from sareloc.geo import distance_m
 from sareloc.index import sharded as approximate
 from sareloc.maps import Box, Circle, PlaceMap, open_map_file
 from sareloc.maps import file as map_file
-from sareloc.maps.maintain import index_cache
 
 
 @pytest.fixture
@@ -120,7 +119,7 @@ def test_refresh_of_another_map_is_refused(town: PlaceMap) -> None:
 
 def index_folder(path: Path) -> Path:
     with open_map_file(path) as file:
-        return index_cache(file.manifest).folder
+        return file.index_cache().folder
 
 
 def index_files(path: Path) -> dict[str, bytes]:

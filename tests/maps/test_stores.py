@@ -10,7 +10,7 @@ from tests.maps.store_suite import StoreContract
 from tests.maps.test_map_file import TINY
 
 from sareloc.maps import MapStore, open_or_create_store
-from sareloc.milvus.store import MilvusStore
+from sareloc.milvus import MilvusStore
 
 
 class TestMapFile(StoreContract):

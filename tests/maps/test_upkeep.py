@@ -18,8 +18,7 @@ from sareloc.errors import MapError
 from sareloc.index import ShardedIndex
 from sareloc.index import sharded as approximate
 from sareloc.maps import Box, PlaceMap, compact_map, map_info, open_map_file, remove_photos, verify_map
-from sareloc.maps.maintain import index_cache
-from sareloc.maps.store import descriptor_checksum
+from sareloc.maps.rows import descriptor_checksum
 
 
 @pytest.fixture
@@ -52,7 +51,8 @@ def test_info_says_how_old_the_index_is(city: Path) -> None:
         file.add([photo(5000), photo(5001)], unit_vectors(2, seed=8))
         file.remove(np.array([1]))
     assert map_info(city).index == "2 photos added and 1 removed since it was built"
-    shutil.rmtree(index_cache(map_info(city).manifest).folder)
+    with open_map_file(city) as file:
+        shutil.rmtree(file.index_cache().folder)
     assert map_info(city).index == "absent: built when the map is opened"
     city.with_name("city.gpkg.index").mkdir()  # as earlier versions made it
     assert re.fullmatch("absent: .*; .*city.gpkg.index is no longer used: .*", map_info(city).index)
@@ -134,7 +134,7 @@ def test_one_flipped_bit_in_a_descriptor_is_found_and_named(tmp_path: Path) -> N
 def test_an_index_that_disagrees_with_the_map_is_found(city: Path, tmp_path: Path) -> None:
     """As a fault of ours could make it: the checksums are right, the vectors are not."""
     with open_map_file(city) as file:
-        cache, (ids, _, _), checksums = index_cache(file.manifest), file.photos(), file.checksums()
+        cache, (ids, _, _), checksums = file.index_cache(), file.photos(), file.checksums()
     index = ShardedIndex(DIM)
     index.upsert(ids, unit_vectors(1000, seed=9))
     index.build_index()

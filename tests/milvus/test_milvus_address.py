@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sareloc.errors import ArgumentError
-from sareloc.maps import map_backend
+from sareloc.maps import store_class
 from sareloc.milvus.connection import MilvusAddress, read_milvus_address
 
 
@@ -29,7 +29,7 @@ from sareloc.milvus.connection import MilvusAddress, read_milvus_address
     ],
 )
 def test_parts(given: str, where: str, uri: str, collection: str, index: str | None) -> None:
-    assert not map_backend(given).is_file
+    assert not store_class(given).is_file
     assert read_milvus_address(given) == MilvusAddress(where, uri, collection, index)
     assert read_milvus_address(Path(given)) == read_milvus_address(given)  # though pathlib joins slashes
     assert str(read_milvus_address(given)) == f"{where}/{collection}"
@@ -37,8 +37,8 @@ def test_parts(given: str, where: str, uri: str, collection: str, index: str | N
 
 @pytest.mark.parametrize("given", ["city.gpkg", "milvus.gpkg", "/data/milvus:x", "http://milvus/x", "x/milvus-lite:/y"])
 def test_files_are_no_addresses(given: str) -> None:
-    assert map_backend(given).is_file
-    assert map_backend(Path(given)).is_file
+    assert store_class(given).is_file
+    assert store_class(Path(given)).is_file
 
 
 @pytest.mark.parametrize(
@@ -58,6 +58,6 @@ def test_files_are_no_addresses(given: str) -> None:
     ],
 )
 def test_what_is_none_is_told(given: str, said: str) -> None:
-    assert not map_backend(given).is_file
+    assert not store_class(given).is_file
     with pytest.raises(ArgumentError, match=said):
         read_milvus_address(given)

@@ -18,9 +18,9 @@ from sareloc.arrays import Vectors
 from sareloc.cli import main
 from sareloc.errors import ArgumentError, MapError, MissingExtraError
 from sareloc.maps import BuildReport, MapConfig, MapPhoto, PlaceMap, build_map, open_store
+from sareloc.milvus import MilvusStore
 from sareloc.milvus import connection as milvus_connection
 from sareloc.milvus.connection import Connection, read_milvus_address
-from sareloc.milvus.store import MilvusStore
 from sareloc.models import PlaceModel, save_checkpoint
 
 DEADLINE_S = 300.0

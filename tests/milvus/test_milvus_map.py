@@ -255,7 +255,7 @@ def test_a_map_on_milvus_calibrates_itself_walks_and_is_calibrated(
     report = calibrate(poor, queries, truth)
     assert report.calibration.origin == "photos"
     milvus.refresh()
-    assert milvus.notes.keys() == {"calibration plain"}
+    assert milvus.notes.keys() == {"calibration plain", "own calibration"}
     assert Localizer(street_model(), milvus).calibration == report.calibration
     with pytest.raises(MapError, match="needs all of them"):
         _ = milvus.ids

@@ -38,9 +38,9 @@ from sareloc.maps import (
     open_store,
     verify_map,
 )
+from sareloc.milvus import MilvusStore
 from sareloc.milvus.collection import MilvusCollection
 from sareloc.milvus.connection import read_milvus_address
-from sareloc.milvus.store import MilvusStore
 from sareloc.models import save_checkpoint
 
 pytestmark = pytest.mark.slow

@@ -11,8 +11,8 @@ from tests.localize.street import street_model, view, write_view
 
 from sareloc.errors import MapError
 from sareloc.localize import Localizer
-from sareloc.maps import Box, FileMap, MapConfig, PlaceMap, add_photos, open_map_file
-from sareloc.maps.listing import FileListing, FileWatch, PhotoTable
+from sareloc.maps import Box, MapConfig, PlaceMap, add_photos, open_map_file
+from sareloc.maps.records import PhotoTable
 from sareloc.photos import Geotag, read_image
 from sareloc.serve.live_map import LiveMap, Query
 from sareloc.serve.map_routes import map_geojson
@@ -55,45 +55,48 @@ def test_headings_and_times_are_told(own_folder: Path) -> None:
     (own_folder / "new").mkdir()
     Image.fromarray(view(40, 0)).save(own_folder / "new" / "a.jpg", exif=exif_bytes(tag))
     add_photos(own_folder / "new", own_folder / "street.gpkg", street_model(), config=MapConfig(progress=False))
-    told = map_geojson(FileListing(own_folder / "street.gpkg").photos(Box(47.9, 1.9, 48.1, 2.1), 10), str)
+    told = map_geojson(PlaceMap(own_folder / "street.gpkg").list_photos(Box(47.9, 1.9, 48.1, 2.1), 10), str)
     assert told["features"][0]["properties"] == {
         "photo": "new/a.jpg", "heading_deg": 123.0, "time": "2023-11-14T22:13:20.000Z",
     }  # fmt: skip
     assert (told["inside"], told["total"]) == (1, 91)
 
 
-def test_a_watch_sees_every_change_and_nothing_else(own_folder: Path) -> None:
+def test_every_change_of_a_map_is_a_new_version_and_nothing_else_is(own_folder: Path) -> None:
     map_path = own_folder / "street.gpkg"
-    watch = FileWatch(map_path)
-    first = watch.version()
+    watched = PlaceMap(map_path)
+    first = watched.version()
     PlaceMap(map_path)  # reading is no change
-    assert watch.version() == first
+    assert watched.version() == first
     seen = {first}
     with open_map_file(map_path, write=True) as file:
         for number in range(20):  # faster than a time stamp's grain
             file.write_note("number", str(number))
-            assert watch.version() not in seen
-            seen.add(watch.version())
-    last = watch.version()
-    watch.close()
-    assert watch.version()[:2] == last[:2]  # opened again
+            assert watched.version() not in seen
+            seen.add(watched.version())
+    last = watched.version()
+    assert watched.version() == last
     shutil.copy(map_path, own_folder / "copy.gpkg")
     (own_folder / "copy.gpkg").replace(map_path)
-    assert watch.version() != last
+    assert watched.version() != last
     map_path.unlink()
     with pytest.raises(MapError, match="cannot be read: No such file"):
-        watch.version()
-    watch.close()
+        watched.version()
+    watched.close()
 
 
-def test_a_watch_does_not_keep_a_map_from_becoming_one_file(own_folder: Path) -> None:
+def test_a_map_that_is_closed_last_leaves_one_file(own_folder: Path) -> None:
     map_path = own_folder / "street.gpkg"
-    watch = FileWatch(map_path)
-    watch.version()
+    watched = PlaceMap(map_path)
     with open_map_file(map_path, write=True) as file:
         file.write_note("a", "b")
-        watch.version()
-    watch.close()
+        watched.version()
+    watched.close()
+    assert [file.name for file in own_folder.glob("street.gpkg*")] == ["street.gpkg"]
+    with open_map_file(map_path, write=True) as file:
+        file.write_note("a", "c")
+        watched.version()
+    del watched  # as if it was closed
     assert [file.name for file in own_folder.glob("street.gpkg*")] == ["street.gpkg"]
 
 
@@ -103,17 +106,15 @@ def test_nothing_is_read_again_while_nothing_changes(own_folder: Path, monkeypat
     live = LiveMap(street_model(), place_map, Localizer(street_model(), place_map))
     question = Query(read_image(view(5, 99), (street_model().preprocess.size,)), None, 3)
     first = live.localize([question])
-    shown = FileListing(map_path)
-    listed = shown.current()
+    listed = place_map.current_files()
     reads: list[int] = []
-    monkeypatch.setattr(FileMap, "refresh", lambda self: reads.append(1))
+    monkeypatch.setattr(PlaceMap, "refresh", lambda self: reads.append(1))
     assert live.localize([question]) == first
     assert reads == []
-    assert shown.current() is listed
+    assert place_map.current_files() is listed
     write_view(own_folder / "new" / "a.jpg", view(40, 0), (48.0, 2.0))
     add_photos(own_folder / "new", map_path, street_model(), config=MapConfig(progress=False))
     live.localize([question])
     assert reads == [1]
-    assert len(shown.current().ids) == 91
+    assert place_map.current_count() == 91
     live.close()
-    shown.close()

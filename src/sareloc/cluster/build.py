@@ -14,11 +14,11 @@ from tqdm import tqdm
 
 from sareloc.cluster.ray import joined, run_packets
 from sareloc.cluster.worker import Done, Work, list_records, packets_of
-from sareloc.maps import BuildReport, Entry, MapManifest
-from sareloc.maps.build import in_order, load_build_model, make_report
-from sareloc.maps.config import MapConfig, merge_options
+from sareloc.config_files import merge_options
+from sareloc.maps import BuildReport, Entry
+from sareloc.maps.build import finish_build, in_order, load_build_model, open_writer
+from sareloc.maps.config import MapConfig
 from sareloc.maps.examine import Tally, find_new
-from sareloc.maps.store import build_index, gone_photos
 from sareloc.maps.whitening import map_model, prepare_whitening
 from sareloc.maps.writer import MapWriter
 from sareloc.models.checkpoint import save_checkpoint
@@ -68,34 +68,26 @@ def build_map_on_cluster(
         ArgumentError: if a track is given with URLs.
     """
     photos, out, model = in_order(photos, out, model)
-    config = merge_options(config, options)
+    config = merge_options(config or MapConfig(), options)
     if not isinstance(model, PlaceModel):
         model = load_build_model(out, model, replace(config, device="cpu"))
-    place_model = model
     start = time.monotonic()
-    manifest = MapManifest(model.name, model.fingerprint(), config.dim or model.dim, config.storage)
-    with MapWriter(
-        out,
-        manifest,
-        lambda: place_model,
-        keypoints=config.keypoints,
-        views=config.views,
-        batch=config.batch,
-        workers=config.workers,
-    ) as writer:
+    with open_writer(out, model, config) as writer:
         records, notes = list_records(photos, geotags, track)
         tally, packets = Tally(), Counter[str]()
         rest, entries = writer.split_known(records, tally)
         if rest:
             local = [record for record in records if not is_url(record.name)]
             tally.notes += prepare_whitening(writer, model, local)
-            on_server = writer.backend.has_remote_writers(out)
+            on_server = writer.store_class.has_remote_writers(out)
             if on_server:
                 writer.open()  # before the workers
             checkpoint = checkpoint_of(model if writer.store is None else map_model(model, writer.store))
             keypoints = writer.stored_keypoints(tally)
             precision = choose_precision(model.precision)
-            work = Work(str(out), False, manifest, keypoints, writer.views, config.batch, config.workers, precision)
+            work = Work(
+                str(out), False, writer.manifest, keypoints, writer.views, config.batch, config.workers, precision
+            )
             # A file with new content may have the former content of another file: these photos are added by one
             # process, in order, when the workers have finished.
             fresh = [record for name, record in rest.items() if on_server and name not in entries]
@@ -109,10 +101,7 @@ def build_map_on_cluster(
                         packets[done.worker] += 1
                         _take(writer, done, entries, tally)
                         bar.update(tally.total - bar.n)
-        gone = [name for _, name in gone_photos(writer.store)] if writer.store and writer.backend.is_file else []
-        report, exists = make_report(tally, tuple(gone), notes, start), writer.store is not None
-    if exists:
-        build_index(out)
+        report = finish_build(writer, tally, notes, start)
     return ClusterReport(**vars(report), workers=dict(packets))
 
 

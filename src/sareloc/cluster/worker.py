@@ -186,7 +186,7 @@ class PacketEncoder:
         self._work = work
         self._name = f"{socket.gethostname()}:{os.getpid()}"
         if work.writes:
-            open_store(work.address, write=True).__exit__()  # raises MapError if this machine does not have the map
+            open_store(work.address, write=True).close()  # raises MapError if this machine does not have the map
         with TemporaryDirectory() as folder:
             file = Path(folder) / "model.safetensors"
             file.write_bytes(checkpoint)

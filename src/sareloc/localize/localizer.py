@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from sareloc.encode import Encoded, Encoder
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.geometry import KEYPOINTS, InlierPairs
 from sareloc.loading import read_images
-from sareloc.localize.calibration import calibrate_by_map
+from sareloc.localize.calibration import CANDIDATES, calibrate_by_map
 from sareloc.localize.estimate import (
     MIN_CONFIDENCE,
     Calibration,
@@ -36,6 +37,7 @@ from sareloc.localize.verify import VERIFIED, Verified, Verifier, find_pose
 from sareloc.localize.walk import chance_of_place, estimate_walk
 from sareloc.maps import Area, Circle, Matches, PlaceMap, load_map_model
 from sareloc.maps.features import NOTE as LOCAL_FEATURES
+from sareloc.maps.own_calibration import own_calibration
 from sareloc.maps.view_options import untagged_note
 from sareloc.maps.whitening import map_model
 from sareloc.models.place_model import PlaceModel
@@ -60,7 +62,7 @@ log = logging.getLogger("sareloc.localize")
 class Search:
     """How matches are searched. A calibration belongs to the search that it was fitted with."""
 
-    candidates: int = 20
+    candidates: int = CANDIDATES
     """How many matches are fused into a fix."""
     verify: int | None = None
     """Verify the top N matches by local features and rank them by the evidence; 0: do not verify. Default: 20 if the
@@ -85,10 +87,17 @@ class Search:
 
 
 def map_calibration(place_map: PlaceMap, search: Search) -> Calibration:
-    """The calibration stored in a map for this search, else one fitted to the map's own photos."""
+    """The calibration stored in a map for this search, else one fitted to the map's own photos.
+
+    The latter is stored too, for 20 candidates; where it is absent or outdated (see `own_calibration`), it is fitted.
+    """
     stored = place_map.notes.get(search.note)
     if stored is not None:
         return Calibration.from_json(stored)
+    own = own_calibration(place_map.notes, len(place_map)) if search.candidates == CANDIDATES else None
+    if own is not None:
+        with suppress(MapError):  # it can be fitted again
+            return Calibration.from_json(own)
     return calibrate_by_map(place_map, search.candidates)
 
 
@@ -98,8 +107,8 @@ class Localizer:
     A 360° photo is cut into views, whose matches give one fix together; its heading is that of the middle of the
     panorama. views: how it is cut; default: twelve views around, of photos with GPano tags.
 
-    search: how matches are searched. calibration: default: see `map_calibration`; fitting one searches the map for 256
-    of its photos. min_confidence: a fix of a lower confidence has no position. batch: photos described at once.
+    search: how matches are searched. calibration: default: see `map_calibration`. min_confidence: a fix of a lower
+    confidence has no position. batch: photos described at once.
     workers: processes that decode photos. Raises MapError if the map has no photos or was built with another model.
     """
 

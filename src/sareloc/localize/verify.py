@@ -118,29 +118,29 @@ class Verifier:
         A photo whose features are neither in the map nor can be computed from its file is not verified (NaN). If that
         is so for all, a warning is logged, once.
         """
-        held = self._features_of_photos(ids, files)
+        held, headings_deg = self._features_of_photos(ids, files)
         if len(ids) and not held:
             self._warn(files)
         photos = [held.get(photo_id) for photo_id in ids.tolist()]
         views = verify(query, photos, self.extractor.device)
-        return Verified(query, tuple(photos), tuple(views), count_inliers(views), self.place_map.headings_deg(ids))
+        return Verified(query, tuple(photos), tuple(views), count_inliers(views), headings_deg)
 
     def inlier_pairs(self, query: LocalFeatures, photo_id: int, file: str) -> InlierPairs | None:
         """The matched keypoints of a query and a photo of the map, by its id and file name, that agree.
 
         None if the photo's features are neither in the map nor can be computed from its file.
         """
-        other = self._features_of_photos(np.array([photo_id]), [file]).get(photo_id)
+        other = self._features_of_photos(np.array([photo_id]), [file])[0].get(photo_id)
         (view,) = verify(query, [other], self.extractor.device)
         return None if other is None or view is None else inlier_pairs(query, other, view)
 
-    def _features_of_photos(self, ids: Ints, files: Sequence[str]) -> dict[int, LocalFeatures]:
-        held = self.place_map.local_features(ids)
+    def _features_of_photos(self, ids: Ints, files: Sequence[str]) -> tuple[dict[int, LocalFeatures], Floats]:
+        held, headings_deg = self.place_map.features_and_headings(ids)
         missing = {int(i): file for i, file in zip(ids.tolist(), files, strict=True) if i not in held}
         if missing:
             with self._lock:
                 held |= {i: one for i, file in missing.items() if (one := self._from_file(file)) is not None}
-        return held
+        return held, headings_deg
 
     def _from_file(self, file: str) -> LocalFeatures | None:
         if file not in self._cache:

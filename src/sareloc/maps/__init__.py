@@ -1,8 +1,8 @@
 """Maps: geotagged photos with their descriptors, in a GeoPackage file or on a server, searched by descriptor.
 
 `build_map`, `add_photos`, `sync_map` and `add_local_features` write a map; `PlaceMap` opens one for searching;
-`map_info`, `verify_map`, `remove_photos`, `compact_map` and `copy_map` maintain it. `MapStore` is an open map for
-reading and writing, whatever stores it; the backend of an address is found by `map_backend`.
+`map_info`, `verify_map`, `remove_photos`, `compact_map` and `copy_map` maintain it. `MapStore` is the rows of an open
+map, for reading and writing; `map_class` and `store_class` find both classes by the address of a map.
 """
 
 from importlib import import_module
@@ -12,20 +12,11 @@ from sareloc.geo import Area, Box, Circle
 from sareloc.maps.copy import CopyReport, copy_map
 from sareloc.maps.features import FeaturesReport, add_local_features
 from sareloc.maps.file import MapFile, open_map_file
-from sareloc.maps.gpkg import create_map_file
-from sareloc.maps.maintain import MapInfo, compact_map, find_gone, map_info, remove_photos, verify_map
-from sareloc.maps.place_map import FileMap, Matches, PlaceMap
-from sareloc.maps.store import (
-    Entry,
-    MapBackend,
-    MapManifest,
-    MapPhoto,
-    MapStore,
-    load_map_model,
-    map_backend,
-    open_or_create_store,
-    open_store,
-)
+from sareloc.maps.maintain import compact_map, find_gone, map_info, remove_photos, verify_map
+from sareloc.maps.place_map import PlaceMap
+from sareloc.maps.records import Entry, ListedPhoto, ListedPhotos, MapInfo, MapManifest, MapPhoto, Matches
+from sareloc.maps.schema import create_map_file
+from sareloc.maps.store import MapStore, load_map_model, map_class, open_or_create_store, open_store, store_class
 
 if TYPE_CHECKING:
     from sareloc.maps.build import BuildReport, SyncReport, add_photos, build_map, sync_map
@@ -39,8 +30,8 @@ __all__ = [
     "CopyReport",
     "Entry",
     "FeaturesReport",
-    "FileMap",
-    "MapBackend",
+    "ListedPhoto",
+    "ListedPhotos",
     "MapConfig",
     "MapFile",
     "MapInfo",
@@ -58,15 +49,18 @@ __all__ = [
     "create_map_file",
     "find_gone",
     "load_map_model",
-    "map_backend",
+    "map_class",
     "map_info",
     "open_map_file",
     "open_or_create_store",
     "open_store",
     "remove_photos",
+    "store_class",
     "sync_map",
     "verify_map",
 ]
+
+FileMap, MapBackend, map_backend = PlaceMap, MapStore, store_class  # their names until version 0.1
 
 
 def __getattr__(name: str) -> Any:

@@ -17,20 +17,14 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from sareloc.config_files import merge_options
 from sareloc.errors import PhotoError
-from sareloc.maps.config import MapConfig, merge_options
+from sareloc.maps.config import MapConfig
 from sareloc.maps.examine import Conflict, Tally
 from sareloc.maps.features import add_missing_features, read_keypoints
-from sareloc.maps.store import (
-    MapManifest,
-    MapStore,
-    build_index,
-    gone_photos,
-    is_gone,
-    load_map_model,
-    map_backend,
-    open_store,
-)
+from sareloc.maps.own_calibration import finish_map
+from sareloc.maps.records import MapManifest
+from sareloc.maps.store import Address, MapStore, gone_photos, is_gone, load_map_model, open_store, store_class
 from sareloc.maps.view_options import read_view_options
 from sareloc.maps.writer import MapWriter, check_same
 from sareloc.models.checkpoint import load_model, packaged_for
@@ -117,7 +111,7 @@ def build_map(
         PhotoError: if there are no photos.
     """
     photos, out, model = in_order(photos, out, model)
-    config = merge_options(config, options)
+    config = merge_options(config or MapConfig(), options)
     loaded = model if isinstance(model, PlaceModel) else load_build_model(out, model, config)
     return _build(loaded, photos, out, geotags, track, config)
 
@@ -135,8 +129,15 @@ def in_order(first: Any, second: Any, third: Any) -> tuple[Any, Any, Any]:
 
 
 def load_build_model(out: str | Path, model: str | Path | None, config: MapConfig) -> PlaceModel:
-    """The model to build a map with; default: that of the map if it exists, else the packaged one for the device."""
-    if model is None and map_backend(out).exists(out):
+    """The model to build a map with.
+
+    Args:
+        out: the map.
+        model: a checkpoint or a packaged model's name; default: that of the map if it exists, else the packaged one for
+            the device.
+        config: device and precision.
+    """
+    if model is None and store_class(out).exists(out):
         with open_store(out) as store:
             return load_map_model(store.manifest, store.name, None, config.device, config.precision)
     return load_model(model or packaged_for(config.device), config.device, config.precision)
@@ -152,16 +153,7 @@ def _build(
 ) -> BuildReport:
     start, given = time.monotonic(), None if _are_records(photos) else cast(PhotoPaths, photos)
     files = [] if given is None else list_photos(given, videos=True)
-    manifest = MapManifest(model.name, model.fingerprint(), config.dim or model.dim, config.storage)
-    with MapWriter(
-        out,
-        manifest,
-        lambda: model,
-        keypoints=config.keypoints,
-        views=config.views,
-        batch=config.batch,
-        workers=config.workers,
-    ) as writer:
+    with open_writer(out, model, config) as writer:
         if given is None:
             collected, records = Collected(()), cast(Iterable[ImageRecord], photos)
         else:
@@ -170,11 +162,45 @@ def _build(
         tally = writer.add(records, progress=config.progress)
         tally.unreadable += collected.errors
         notes = (*collected.notes, *_add_missing_features(writer, model.runs_on, tally, config.progress))
-        gone = [name for _, name in gone_photos(writer.store)] if writer.store and writer.backend.is_file else []
-        report, exists = make_report(tally, tuple(gone), notes, start), writer.store is not None
-    if exists:
-        build_index(out)
-    return report
+        return finish_build(writer, tally, notes, start)
+
+
+def open_writer(out: Address, model: PlaceModel, config: MapConfig) -> MapWriter:
+    """The writer of a map, for a `with`.
+
+    Args:
+        out: the map, which need not exist.
+        model: computes the descriptors.
+        config: dimensions, storage, keypoints, views, batch and workers.
+    """
+    manifest = MapManifest(model.name, model.fingerprint(), config.dim or model.dim, config.storage)
+    return MapWriter(
+        out,
+        manifest,
+        lambda: model,
+        keypoints=config.keypoints,
+        views=config.views,
+        batch=config.batch,
+        workers=config.workers,
+    )
+
+
+def finish_build(writer: MapWriter, tally: Tally, notes: tuple[str, ...], start: float) -> BuildReport:
+    """Close the writer, build the map's index and its own calibration, and report.
+
+    Args:
+        writer: of the map, which may have written nothing.
+        tally: of the photos.
+        notes: other warnings.
+        start: `time.monotonic` at the start.
+    """
+    gone: list[str] = []
+    if writer.store is not None:
+        if writer.store.is_file:
+            gone = [name for _, name in gone_photos(writer.store)]
+        writer.close()
+        finish_map(writer.address, changed=tally.added + tally.updated > 0)
+    return make_report(tally, tuple(gone), notes, start)
 
 
 def _are_records(photos: object) -> bool:
@@ -226,7 +252,7 @@ def add_photos(
         MapError: if the map does not exist, or was built by another model.
     """
     photos, path, model = in_order(photos, path, model)
-    config = merge_options(config, options)
+    config = merge_options(config or MapConfig(), options)
     with open_store(path) as store:  # raises MapError if there is none
         manifest, keypoints = store.manifest, read_keypoints(store)
         loaded = _load(model, store, config)
@@ -268,7 +294,7 @@ def sync_map(
         PhotoError: if a folder does not exist or has no photos, unless `allow_empty`.
     """
     photos, path, model = in_order(photos, path, model)
-    config = merge_options(config, options)
+    config = merge_options(config or MapConfig(), options)
     start = time.monotonic()
     items = [Path(photos)] if isinstance(photos, str | Path) else [Path(item) for item in photos]
     files = [file for item in items for file in _files_in(item, allow_empty)]
@@ -298,7 +324,7 @@ def sync_map(
         on = model.runs_on if isinstance(model, PlaceModel) else config.device
         notes = (*collected.notes, *_add_missing_features(writer, on, tally, config.progress))
     if not dry_run:
-        build_index(path)
+        finish_map(path, changed=bool(tally.added or tally.updated or removed))
     left = tuple(name for i, name in gone.items() if i not in removed)
     report = make_report(tally, left, notes, start)
     return SyncReport(**vars(report), removed=tuple(removed.values()), dry_run=dry_run)
@@ -320,7 +346,14 @@ def _outdated(store: MapStore, now: Collection[str]) -> dict[int, str]:
 
 
 def make_report(tally: Tally, gone: tuple[str, ...], notes: tuple[str, ...], start: float) -> BuildReport:
-    """The report of a tally; `notes`: other warnings; `start`: `time.monotonic` at the start."""
+    """The report of a tally.
+
+    Args:
+        tally: of the photos.
+        gone: photos of the map whose files no longer exist.
+        notes: other warnings.
+        start: `time.monotonic` at the start.
+    """
     errors = tally.unreadable
     return BuildReport(
         added=tally.added,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sareloc.config_files import check_options, options_text, read_options
 from sareloc.errors import ArgumentError
 from sareloc.maps.features import check_keypoints
-from sareloc.maps.store import Storage
+from sareloc.maps.records import Storage
 from sareloc.models.preprocess import Precision
 from sareloc.photos import ViewOptions
 
@@ -72,24 +71,3 @@ def map_config_text() -> str:
         "The command line takes precedence over this file.",
     )
     return options_text(MapConfig(), header)
-
-
-def merge_options(config: MapConfig | None, options: dict[str, Any]) -> MapConfig:
-    """The config with options that were given as keyword arguments, as until version 0.1.
-
-    Raises TypeError for an argument that is not an option.
-    """
-    config = config or MapConfig()
-    if not options:
-        return config
-    known = [field.name for field in fields(MapConfig)]
-    for name in options:
-        if name not in known:
-            raise TypeError(f"unexpected argument {name!r}: the options of MapConfig are {', '.join(known)}")
-    given = ", ".join(f"{name}=..." for name in options)
-    warnings.warn(
-        f"{given} as arguments will end with the next version: use config=MapConfig({given})",
-        DeprecationWarning,
-        stacklevel=3,
-    )
-    return replace(config, **options)

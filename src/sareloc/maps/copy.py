@@ -16,21 +16,16 @@ from sareloc.arrays import Ints, Vectors
 from sareloc.errors import ArgumentError, MapError
 from sareloc.maps import gpkg
 from sareloc.maps.features import NOT_HELD, NOTE, read_features_note
+from sareloc.maps.own_calibration import finish_map
+from sareloc.maps.records import Entry, MapPhoto, Storage, entry_of, same_entry
+from sareloc.maps.rows import PACKINGS
 from sareloc.maps.store import (
     NO_WHITENING,
-    PACKINGS,
     Address,
-    Entry,
-    MapBackend,
-    MapPhoto,
     MapStore,
-    Storage,
-    build_index,
-    entry_of,
-    map_backend,
     open_or_create_store,
     open_store,
-    same_entry,
+    store_class,
 )
 from sareloc.photos.finding import is_url
 
@@ -62,12 +57,18 @@ def copy_map(source: Address, target: Address, *, progress: bool = True) -> Copy
     exist.
 
     Then both are read again and their counts and checksums compared. The photo files are not copied: names in the
-    target refer to the same files. A server stores no local features. Raises MapError if the target has another model,
-    another number of keypoints or other photos.
+    target refer to the same files. A server stores no local features.
+
+    Args:
+        source: the map that is copied.
+        target: the map that is copied to.
+        progress: show progress bars, on a terminal.
+
+    Raises:
+        MapError: if the target has another model, another number of keypoints or other photos.
     """
     if str(source) == str(target):
         raise ArgumentError(f"{source} cannot be copied to itself: use another name")
-    backend = map_backend(target)
     with open_store(source) as a, _open_target(a, target) as b:
         _check_same(a, b)
         _copy_whitening(a, b)
@@ -75,7 +76,7 @@ def copy_map(source: Address, target: Address, *, progress: bool = True) -> Copy
         with tqdm(total=total, desc="copy", unit="photo", disable=None if progress else True) as bar:
             for photos, vectors in a.records():
                 located = _locate(a, photos)
-                copied += _write(b, [_named(backend, target, photo) for photo in located], vectors)
+                copied += _write(b, [_named(b, target, photo) for photo in located], vectors)
                 expected += checksum(located, vectors, a.manifest.storage)
                 bar.update(len(photos))
         for name, text in a.notes().items():
@@ -84,13 +85,13 @@ def copy_map(source: Address, target: Address, *, progress: bool = True) -> Copy
         _verify(a, b, expected % MODULUS, progress)
         features, notes = _copy_features(a, b, progress)
         count = b.count()
-    build_index(target)
+    finish_map(target, changed=copied > 0)
     return CopyReport(count, copied, _short(expected % MODULUS), features, notes)
 
 
 def _open_target(a: MapStore, target: Address) -> MapStore:
     """The map that is copied to, created if it does not exist and can hold all that is needed."""
-    if a.whitening() is not None and not map_backend(target).is_file:
+    if a.whitening() is not None and not store_class(target).is_file:
         raise MapError(f"map {a.name} has its own whitening, and cannot be copied to {target}: {NO_WHITENING}")
     return open_or_create_store(target, replace(a.manifest, map_id=""))
 
@@ -167,9 +168,9 @@ def _locate(store: MapStore, photos: Sequence[MapPhoto]) -> list[MapPhoto]:
     ]
 
 
-def _named(backend: MapBackend, target: Address, photo: MapPhoto) -> MapPhoto:
+def _named(b: MapStore, target: Address, photo: MapPhoto) -> MapPhoto:
     """A photo from `_locate` with its name in the target map."""
-    return photo if is_url(photo.file) else replace(photo, file=backend.photo_name(target, Path(photo.file)))
+    return photo if is_url(photo.file) else replace(photo, file=b.photo_name(target, Path(photo.file)))
 
 
 def _check_same(a: MapStore, b: MapStore) -> None:

@@ -10,7 +10,8 @@ import numpy as np
 
 from sareloc.errors import PhotoError, PositionError
 from sareloc.geo import distance_m
-from sareloc.maps.store import Entry, MapPhoto, MapStore, entry_of, same_entry, same_geotag
+from sareloc.maps.records import Entry, MapPhoto, entry_of, same_entry, same_geotag
+from sareloc.maps.store import MapStore
 from sareloc.photos import (
     Address,
     Geotag,

@@ -18,7 +18,9 @@ from tqdm import tqdm
 from sareloc.arrays import Ints
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.loading import read_images
-from sareloc.maps.store import Address, MapPhoto, MapStore, open_store, read_note, shown
+from sareloc.maps.own_calibration import finish_map
+from sareloc.maps.records import MapPhoto, shown
+from sareloc.maps.store import Address, MapStore, open_store, read_note
 from sareloc.photos import is_url
 
 if TYPE_CHECKING:
@@ -60,17 +62,25 @@ def add_local_features(
 ) -> FeaturesReport:
     """Compute the local features of all photos of a map that have none, and store them in the map.
 
-    `keypoints`: of each photo, 1 to 4096; default: those of the map, 1024 if it has none. `device`: default: the GPU if
-    there is one. `batch`: photos in one transaction, and on a GPU in one forward pass. `workers`: processes that decode
-    photos; 0: this one. Raises MapError if the map has local features with another number of keypoints, or is on a
-    server.
+    Args:
+        path: the map.
+        keypoints: of each photo, 1 to 4096; default: those of the map, 1024 if it has none.
+        device: default: the GPU if there is one.
+        batch: photos in one transaction, and on a GPU in one forward pass.
+        workers: processes that decode photos; 0: this one.
+        progress: show a progress bar, on a terminal.
+
+    Raises:
+        MapError: if the map has local features with another number of keypoints, or is on a server.
     """
     on = _checked_device(device)
     with open_store(path, write=True) as store:
         if not store.holds_local_features:
             raise MapError(f"local features cannot be added to map {store.name}: {NOT_HELD}")
         chosen = choose_keypoints(store, keypoints)
-        return add_missing_features(store, chosen, device=on, batch=batch, workers=workers, progress=progress)
+        report = add_missing_features(store, chosen, device=on, batch=batch, workers=workers, progress=progress)
+    finish_map(path, changed=False)
+    return report
 
 
 @dataclass(frozen=True)

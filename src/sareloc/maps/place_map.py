@@ -1,11 +1,15 @@
-"""PlaceMap: photos with known positions, opened for searching by descriptor. `FileMap` is the one of a map file."""
+"""PlaceMap: photos with known positions, opened for searching by descriptor."""
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import dataclass, replace
+import json
+import math
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,113 +20,173 @@ from sareloc.errors import MapError
 from sareloc.geo import Area, Positions, within_radius
 from sareloc.index import ExactIndex, Index, IndexInfo, ShardedIndex
 from sareloc.index.exact import find_rows
-from sareloc.index.sharded import EXACT_NUMBERS, exact_below
-from sareloc.maps.file import MapFile, map_file_exists, name_in_map, open_map_file, open_or_create_map_file
-from sareloc.maps.listing import FileListing, FileWatch
-from sareloc.maps.maintain import compact_file, file_info, index_cache, verify_file
-from sareloc.maps.store import MapBackend, MapManifest, map_backend
+from sareloc.index.sharded import exact_below
+from sareloc.maps.features import read_keypoints
+from sareloc.maps.file import MapFile, SharedFile
+from sareloc.maps.records import ListedPhoto, ListedPhotos, MapManifest, Matches, PhotoTable
+from sareloc.maps.store import Address, MapStore, map_class
 
 if TYPE_CHECKING:
     from sareloc.geometry.local_features import LocalFeatures
     from sareloc.models.place_model import PlaceModel
 
-
-@dataclass(frozen=True, eq=False)
-class Matches:
-    """The photos of a map whose descriptors are nearest to those of Q queries, the nearest first.
-
-    K is the requested k, or the number of photos in the map (in the area) if that is smaller.
-    """
-
-    ids: Ints
-    """(Q, K) ids of photos in the map."""
-    distances: Vectors
-    """(Q, K) Euclidean distances of descriptors, 0 to 2."""
-    latlon: Floats
-    """(Q, K, 2) latitude, longitude in degrees, WGS84."""
-    files: tuple[tuple[str, ...], ...]
-    """Q x K file names."""
+DETAILS = "SELECT fid, heading_deg, time FROM photos WHERE fid IN (SELECT value FROM json_each(?))"
 
 
 class PlaceMap:
     """A map, opened for searching: the photos at that time, or at the last `refresh`. Safe from several threads.
 
-    `PlaceMap(address)` gives a `FileMap`, or the class of the server that the address names, as `pathlib.Path` gives
-    the class of the system. `exact`: compare each query with every photo, also if an index would be faster (files
-    only).
+    This class is that of map files: everything but the local features is in memory, and one connection to the file is
+    held, which follows changes (see `SharedFile`) and ends with the object or by `close`. `PlaceMap(address)` gives the
+    subclass of the server that the address names, as `pathlib.Path` gives the class of the system; it overrides all
+    that reads the file.
     """
 
+    store_class: ClassVar[type[MapStore]] = MapFile
+    """The class of the map's rows, for writing."""
     path: Path
     manifest: MapManifest
     """The model that the descriptors come from, their dimension and storage."""
     notes: dict[str, str]
     """Texts that are stored in the map, such as a calibration, by name."""
-    ids: Ints
-    """(N,) ascending. Like `latlon`, `files` and `positions` only of a map file: they raise MapError on a server."""
-    latlon: Floats
-    """(N, 2) degrees, WGS84."""
-    files: tuple[str, ...]
-    """N names of photos in the map; see `photo_path`."""
 
-    def __new__(cls, *given: Any, **options: Any) -> Self:
-        """An object of the class of the address, which is the first argument."""
-        return super().__new__(map_backend(given[0]).place_map if cls is PlaceMap else cls)  # type: ignore[return-value]
+    def __new__(cls, path: Address, *, exact: bool = False) -> Self:
+        """An object of the class of the address."""
+        return super().__new__(map_class(path) if cls is PlaceMap else cls)  # type: ignore[return-value]
 
-    def __init__(self, path: str | Path, *, exact: bool = False) -> None:
+    def __init__(self, path: Address, *, exact: bool = False) -> None:
+        """Open a map.
+
+        Args:
+            path: a file, or the address of a server.
+            exact: compare each query with every photo, also if an index would be faster (files only).
+        """
         self.path = Path(path)
+        self._file = SharedFile(self.path)
+        weakref.finalize(self, self._file.close)
+        self._features_checked = self._listed_version = 0  # versions of the file
+        with self._file.use() as file:
+            self.manifest = file.manifest
+            dim = self.manifest.dim
+            self._index: Index = ExactIndex(dim) if exact else ShardedIndex(dim)
+            self._held: tuple[Ints, Ints] | None = None  # ids and checksums of the index's vectors
+            self._load_rows(file)
 
     def __len__(self) -> int:
-        raise NotImplementedError
+        return len(self._searched.ids)
 
     def __repr__(self) -> str:
         return f"<PlaceMap {self.path}: {len(self):,} photos, model {self.manifest.model}>"
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection to the map; that to a file is opened again if it is needed."""
+        self._file.close()
+
+    @property
+    def ids(self) -> Ints:
+        """(N,) ascending. Like `latlon`, `files` and `positions` only of a map file: they raise MapError on a
+        server."""
+        return self._photos().ids
+
+    @property
+    def latlon(self) -> Floats:
+        """(N, 2) degrees, WGS84."""
+        return self._photos().latlon
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """N names of photos in the map; see `photo_path`."""
+        return self._photos().files
+
+    @property
+    def positions(self) -> Positions:
+        """The positions of all photos, for distances in metres."""
+        return Positions.from_wgs84(self.latlon)
+
+    def _photos(self) -> PhotoTable:
+        return self._searched
+
     def search(self, descriptors: npt.ArrayLike, k: int = 10, near: Area | None = None) -> Matches:
-        """The k photos nearest to each query (Q, dim); `near`: only photos in this area."""
-        raise NotImplementedError
+        """The photos nearest to each query.
+
+        Args:
+            descriptors: of the queries (Q, dim).
+            k: how many photos.
+            near: only photos in this area.
+        """
+        photos = self._searched
+        among = None if near is None else photos.ids[near.rows(photos.latlon)]
+        hits = self._index.search(np.asarray(descriptors, dtype=np.float32), k, among)
+        rows = np.searchsorted(photos.ids, hits.ids)
+        files = tuple(tuple(photos.files[row] for row in line) for line in rows)
+        return Matches(hits.ids, hits.distances, photos.latlon[rows], files)
 
     def descriptors(self, ids: npt.ArrayLike) -> Vectors:
         """The descriptors (n, dim) of these photos, at half precision or better."""
-        raise NotImplementedError
+        return self._index.fetch(np.asarray(ids, dtype=np.int64))
+
+    def features_and_headings(self, ids: npt.ArrayLike) -> tuple[dict[int, LocalFeatures], Floats]:
+        """What verification needs of these photos (n,), as they are in the map now, by one query of the file.
+
+        Returns:
+            The local features of those that have them, by id (a server stores none), and the headings (n,) in degrees,
+            clockwise from north; NaN if unknown.
+
+        Raises:
+            MapError: if local features are damaged, or of another extractor than this sareloc has.
+        """
+        wanted = np.asarray(ids, dtype=np.int64)
+        with self._reading() as file:
+            if self._features_checked != self._file.version:
+                read_keypoints(file)  # raises MapError if they are of another extractor
+                self._features_checked = self._file.version
+            rows = file.feature_rows(wanted)
+        features: dict[int, LocalFeatures] = {}
+        for row in rows:
+            try:
+                if not row.is_empty:
+                    features[row.photo_id] = row.unpack()
+            except ValueError as wrong:
+                raise row.damage(self.path, wrong) from wrong
+        known = {row.photo_id: row.heading_deg for row in rows if row.heading_deg is not None}
+        headings = [known.get(photo_id, np.nan) for photo_id in wanted.tolist()]
+        return features, np.array(headings, dtype=np.float64)
 
     def local_features(self, ids: npt.ArrayLike) -> dict[int, LocalFeatures]:
-        """The stored local features of those of these photos (n,) that have them, by id; a server stores none.
-
-        Raises MapError if they are damaged, or of another extractor than this sareloc has.
-        """
-        raise NotImplementedError
+        """The local features of those of these photos (n,) that have them; see `features_and_headings`."""
+        return self.features_and_headings(ids)[0]
 
     def headings_deg(self, ids: npt.ArrayLike) -> Floats:
-        """The headings (n,) in degrees, clockwise from north, of these photos (n,); NaN if unknown."""
-        raise NotImplementedError
+        """The headings (n,) of these photos (n,), NaN if unknown; see `features_and_headings`."""
+        return self.features_and_headings(ids)[1]
 
     def sample(self, count: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
         """The ids (n,) and positions (n, 2) in degrees of `count` random photos, or of all if there are fewer."""
-        raise NotImplementedError
+        rows = rng.permutation(len(self))[:count]
+        return self.ids[rows], self.latlon[rows]
 
     def count_around(self, points_m: Floats, radius_m: float) -> Ints:
         """The number of photos within the radius of each of these points (Q, 3) in earth-centred metres."""
-        raise NotImplementedError
+        within = within_radius(self.positions.metres, points_m, radius_m)
+        return np.array([len(rows) for rows in within], dtype=np.int64)
 
     def whitening(self) -> tuple[Vectors, Vectors] | None:
         """Mean (D,) and projection (dim, D) of the map's own whitening; None if it has none, as every map on a server.
 
         Raises MapError if it is damaged.
         """
-        return None
+        with self._reading() as file:
+            return file.whitening()
 
     def index_info(self) -> IndexInfo:
         """The index that searches this map."""
-        raise NotImplementedError
-
-    def refresh(self) -> None:
-        """Read what was added to the map and removed from it since. Raises MapError if the file was replaced."""
-        raise NotImplementedError
-
-    @property
-    def positions(self) -> Positions:
-        """The positions of all photos, for distances in metres."""
-        return Positions.from_wgs84(self.latlon)
+        return self._index.info()
 
     def photo_path(self, file: str) -> Path:
         """The path of a photo on this disk, from its name in the map."""
@@ -137,71 +201,62 @@ class PlaceMap:
                 f'({model.name}): rebuild it with "sareloc map build"'
             )
 
+    def version(self) -> int:
+        """A number that differs from an earlier one if the map may have changed in between, by any process."""
+        with self._reading():
+            return self._file.version
 
-class FileMap(PlaceMap):
-    """A map file: everything but the descriptors is in memory, and the file is closed: it may be changed or moved."""
+    def current_count(self) -> int:
+        """The number of photos that are in the map now."""
+        return len(self._current().ids)
 
-    def __init__(self, path: str | Path, *, exact: bool = False) -> None:
-        super().__init__(path)
-        with open_map_file(self.path) as file:
-            self.manifest = file.manifest
-            dim = self.manifest.dim
-            self._index: Index = ExactIndex(dim) if exact else ShardedIndex(dim)
-            self._held: tuple[Ints, Ints] | None = None  # ids and checksums of the index's vectors
-            self._load_rows(file)
+    def current_files(self) -> Sequence[str]:
+        """The names of all photos that are in the map now; of a map on a server, of a sample of them."""
+        return self._current().files
 
-    def __len__(self) -> int:
-        return len(self.ids)
+    def current_file(self, photo_id: int) -> str | None:
+        """The name of a photo that is in the map now; None if the map has no photo of this id."""
+        return self._current().file_of(photo_id)
 
-    def search(self, descriptors: npt.ArrayLike, k: int = 10, near: Area | None = None) -> Matches:
-        """See `PlaceMap`."""
-        among = None if near is None else self.ids[near.rows(self.latlon)]
-        hits = self._index.search(np.asarray(descriptors, dtype=np.float32), k, among)
-        rows = np.searchsorted(self.ids, hits.ids)
-        files = tuple(tuple(self.files[row] for row in line) for line in rows)
-        return Matches(hits.ids, hits.distances, self.latlon[rows], files)
+    def list_photos(self, area: Area | None, limit: int) -> ListedPhotos:
+        """The photos that are in the map now, in an area or anywhere; if they are more than `limit`, a sample.
 
-    def descriptors(self, ids: npt.ArrayLike) -> Vectors:
-        """See `PlaceMap`."""
-        return self._index.fetch(np.asarray(ids, dtype=np.int64))
+        The sample is every n-th photo in the order of ids.
+        """
+        table = self._current()
+        inside = np.arange(len(table.ids)) if area is None else area.rows(table.latlon)
+        chosen = inside if len(inside) <= limit else inside[np.arange(limit) * len(inside) // limit]
+        with self._reading() as file:
+            rows = file.query(DETAILS, (json.dumps(table.ids[chosen].tolist()),))
+        details = {photo_id: _checked(self.path, heading_deg, time) for photo_id, heading_deg, time in rows}
+        photos = [
+            ListedPhoto(photo_id, (lat, lon), table.files[row], *details[photo_id])
+            for row, photo_id, (lat, lon) in zip(
+                chosen.tolist(), table.ids[chosen].tolist(), table.latlon[chosen].tolist(), strict=True
+            )
+            if photo_id in details  # else it was removed after the table was read
+        ]
+        return ListedPhotos(photos, inside=len(inside), total=len(table.ids), extent=table.extent)
 
-    def local_features(self, ids: npt.ArrayLike) -> dict[int, LocalFeatures]:
-        """See `PlaceMap`: as they are in the file now."""
-        with open_map_file(self.path) as file:
-            return file.local_features(np.asarray(ids, dtype=np.int64))
-
-    def headings_deg(self, ids: npt.ArrayLike) -> Floats:
-        """See `PlaceMap`: as they are in the file now."""
-        wanted = np.asarray(ids, dtype=np.int64)
-        with open_map_file(self.path) as file:
-            known = file.headings_deg(wanted)
-        return np.array([known.get(photo_id, np.nan) for photo_id in wanted.tolist()], dtype=np.float64)
-
-    def sample(self, count: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
-        """See `PlaceMap`."""
-        rows = rng.permutation(len(self))[:count]
-        return self.ids[rows], self.latlon[rows]
-
-    def count_around(self, points_m: Floats, radius_m: float) -> Ints:
-        """See `PlaceMap`."""
-        within = within_radius(self.positions.metres, points_m, radius_m)
-        return np.array([len(rows) for rows in within], dtype=np.int64)
-
-    def whitening(self) -> tuple[Vectors, Vectors] | None:
-        """See `PlaceMap`: as it is in the file now."""
-        with open_map_file(self.path) as file:
-            return file.whitening()
-
-    def index_info(self) -> IndexInfo:
-        """See `PlaceMap`."""
-        return self._index.info()
+    def _current(self) -> PhotoTable:
+        """The photos that are in the map now: read again if the file has changed."""
+        with self._reading() as file:
+            if self._listed_version != self._file.version:
+                self._listed, self._listed_version = PhotoTable(*file.photos()), self._file.version
+            return self._listed
 
     def refresh(self) -> None:
-        """See `PlaceMap`."""
-        with open_map_file(self.path) as file:
+        """Read what was added to the map and removed from it since. Raises MapError if the file was replaced."""
+        with self._reading() as file:
+            self._load_rows(file)
+
+    @contextmanager
+    def _reading(self) -> Iterator[MapFile]:
+        """The file, for this thread alone. Raises MapError if another map has its name now."""
+        with self._file.use() as file:
             if replace(file.manifest, format=self.manifest.format) != self.manifest:  # it may have been upgraded
                 raise MapError(f"{self.path} was replaced since it was opened: open it again")
-            self._load_rows(file)
+            yield file
 
     def _load_rows(self, file: MapFile) -> None:
         """Update the index to the file's descriptors; those whose id and checksum it has already are not read."""
@@ -211,7 +266,7 @@ class FileMap(PlaceMap):
             if self._held is None:
                 loaded = ids[:0]
                 if isinstance(self._index, ShardedIndex) and len(ids) > exact_below(self.manifest.dim):
-                    loaded = self._index.load(index_cache(self.manifest), ids, checksums)
+                    loaded = self._index.load(file.index_cache(), ids, checksums)
                 kept = np.isin(ids, loaded, assume_unique=True)
             else:
                 kept = _same_rows(ids, checksums, *self._held)
@@ -226,11 +281,20 @@ class FileMap(PlaceMap):
             except BaseException:
                 self._index.delete(new)  # search the photos of before until a refresh succeeds
                 raise
-        self.ids, self.latlon, self.files, self.notes = ids, latlon, files, notes
+        self._searched, self.notes = PhotoTable(ids, latlon, files), notes
+        self._listed, self._listed_version = self._searched, self._file.version
         self._held = ids, checksums
         if isinstance(self._index, ShardedIndex) and self._index.build_index():
             with suppress(OSError, RuntimeError):  # if the cache cannot be written, the next opening takes longer
-                self._index.save(index_cache(self.manifest), ids, checksums, change_id)
+                self._index.save(file.index_cache(), ids, checksums, change_id)
+
+
+def _checked(path: Path, heading_deg: Any, time: Any) -> tuple[float | None, str | None]:
+    """Heading and time as read from a file of unknown origin. Raises MapError if a type is wrong."""
+    numbers = heading_deg is None or (isinstance(heading_deg, int | float) and math.isfinite(heading_deg))
+    if not numbers or not (time is None or isinstance(time, str)):
+        raise MapError(f"map {path} is damaged: a photo has heading {heading_deg!r:.80} and time {time!r:.80}")
+    return heading_deg, time
 
 
 def _same_rows(ids: Ints, checksums: Ints, held: Ints, held_checksums: Ints) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -238,26 +302,3 @@ def _same_rows(ids: Ints, checksums: Ints, held: Ints, held_checksums: Ints) -> 
     rows, found = find_rows(held, ids)
     found[found] = (held_checksums[rows[found]] == checksums[found]) & (checksums[found] != 0)
     return found
-
-
-def build_file_index(path: str | Path) -> None:
-    """Build the index of a map file and store it in the cache, as opening does."""
-    FileMap(path)
-
-
-FILES = MapBackend(
-    is_file=True,
-    exists=map_file_exists,
-    photo_name=name_in_map,
-    open_store=open_map_file,
-    open_or_create_store=open_or_create_map_file,
-    place_map=FileMap,
-    exact_numbers=EXACT_NUMBERS,
-    build_index=build_file_index,
-    has_remote_writers=lambda _: False,
-    info=file_info,
-    verify=verify_file,
-    compact=compact_file,
-    listing=FileListing,
-    watch=FileWatch,
-)

@@ -1,21 +1,27 @@
-"""Rows of a map file's tables of photos and of the whitening, as records and back.
+"""The stored form of a map's records: packed descriptors, checksums, rows of the tables, values of the manifest.
 
 Values are checked: a map may come from anywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import re
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from sareloc.arrays import Ints, Vectors
-from sareloc.errors import PositionError
+from sareloc.errors import MapError, PositionError
 from sareloc.maps import gpkg
-from sareloc.maps.store import LARGEST_DIM, Entry, MapPhoto, descriptor_checksum, photo_checksum, shown
+from sareloc.maps.records import FORMAT, LARGEST_DIM, Entry, MapManifest, MapPhoto, shown
 from sareloc.photos import Geotag
 
+LONGEST_TEXT = 1000
 ENTRY = "fid, geom, file, time, heading_deg, size_bytes, modified_ns"
 ROW = "fid, geom, file, time, heading_deg, width, height, sha256, size_bytes, modified_ns"
 INSERTED = ROW.removeprefix("fid, ") + ", descriptor_checksum, photo_checksum"
@@ -23,6 +29,108 @@ MISMATCH = "its position or file name does not match its checksum"
 HALF_MAX = 65_504.0  # the largest number of half precision
 BAD_VALUE = (ValueError, TypeError, OverflowError, PositionError)
 """What reading an invalid value raises."""
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Conversion of (N, dim) unit vectors to N strings of bytes, little-endian, and back."""
+
+    pack: Callable[[Vectors], list[bytes]]
+    unpack: Callable[[Sequence[bytes], int], Vectors]
+    size: Callable[[int], int]
+    """Dimension -> bytes of one vector."""
+
+
+def descriptor_checksum(blob: bytes) -> int:
+    """The first 8 bytes of the SHA-256 of a packed descriptor, as a signed integer, never 0, which means unknown.
+
+    Packed local features have the same checksum.
+    """
+    return int.from_bytes(hashlib.sha256(blob).digest()[:8], "little", signed=True) or 1
+
+
+def features_checksum(photo_id: int, sha256: bytes, checksum: int) -> int:
+    """Binds local features, by the checksum of their bytes, to a photo, by its id and content; never 0 (none).
+
+    The row of the photo stores it: local features under another id, or of another map, do not match it.
+    """
+    return descriptor_checksum(struct.pack("<qq", photo_id, checksum) + sha256)
+
+
+def photo_checksum(geom: bytes, file: str) -> int:
+    """The CRC-32 of a photo's position (as stored) and file name in a map file, never 0, which means unknown.
+
+    A trigger of the map sets it to 0 if another program, such as QGIS, changes these values.
+    """
+    return zlib.crc32(file.encode("utf-8", "surrogatepass"), zlib.crc32(geom)) or 1
+
+
+def _plain(dtype: str) -> Packing:
+    return Packing(
+        lambda vectors: [row.tobytes() for row in vectors.astype(dtype)],
+        lambda blobs, dim: np.frombuffer(b"".join(blobs), dtype=dtype).reshape(-1, dim).astype(np.float32),
+        lambda dim: np.dtype(dtype).itemsize * dim,
+    )
+
+
+def _int8_rows(dim: int) -> np.dtype[np.void]:
+    return np.dtype([("scale", "<f4"), ("steps", "i1", (dim,))])
+
+
+def _pack_int8(vectors: Vectors) -> list[bytes]:
+    rows = np.zeros(len(vectors), dtype=_int8_rows(vectors.shape[1]))
+    rows["scale"] = np.abs(vectors).max(axis=1) / 127
+    rows["steps"] = np.rint(vectors / np.maximum(rows["scale"], 1e-30)[:, None])
+    return [row.tobytes() for row in rows]
+
+
+def _unpack_int8(blobs: Sequence[bytes], dim: int) -> Vectors:
+    rows = np.frombuffer(b"".join(blobs), dtype=_int8_rows(dim))
+    with np.errstate(invalid="ignore", over="ignore"):  # a scale that is not finite gives such numbers
+        vectors = rows["scale"][:, None] * rows["steps"].astype(np.float32)
+        # rounding changed the length of unit vectors
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        unit: Vectors = (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+    return unit
+
+
+PACKINGS: dict[str, Packing] = {
+    "float16": _plain("<f2"),
+    "float32": _plain("<f4"),
+    "int8": Packing(_pack_int8, _unpack_int8, lambda dim: dim + 4),
+}
+
+
+def read_manifest(values: Mapping[str, Any], name: str) -> MapManifest:
+    """The manifest of the map `name`, from stored keys and values. Raises MapError if it is malformed or too new."""
+    texts = {key: value for key, value in values.items() if isinstance(value, str) and len(value) <= LONGEST_TEXT}
+    if not _is_number(texts.get("format", ""), FORMAT):
+        made_by = texts.get("made_by", "an unknown program")
+        raise MapError(
+            f"map {name} has format {shown(values.get('format'))} (made by {made_by}), this sareloc reads formats up "
+            f"to {FORMAT}: install a newer sareloc, or build the map again"
+        )
+    for key, (expected, is_valid) in _EXPECTED.items():
+        if not is_valid(texts.get(key, "")):
+            found = shown(values[key]) if key in values else "nothing"
+            raise MapError(
+                f"map {name} is damaged: its manifest has {found} as {key}, expected {expected}. Restore a backup, or "
+                "build it again"
+            )
+    known: dict[str, Any] = {field.name: texts[field.name] for field in fields(MapManifest)}
+    return MapManifest(**known | {"dim": int(texts["dim"]), "format": int(texts["format"])})
+
+
+def _is_number(text: str, largest: int) -> bool:
+    return re.fullmatch("[0-9]{1,9}", text) is not None and 1 <= int(text) <= largest
+
+
+_EXPECTED: dict[str, tuple[str, Callable[[str], object]]] = {
+    **dict.fromkeys(("model", "fingerprint", "made_by"), ("a short text", bool)),
+    "dim": (f"a number from 1 to {LARGEST_DIM}", lambda text: _is_number(text, LARGEST_DIM)),
+    "storage": (f"one of {', '.join(PACKINGS)}", PACKINGS.__contains__),
+    "map_id": ("32 hexadecimal digits", re.compile("[0-9a-f]{32}").fullmatch),  # it becomes the name of a folder
+}
 
 
 def row_of(photo: MapPhoto) -> tuple[Any, ...]:

@@ -1,37 +1,31 @@
-"""What a map stores, what an open map can do, and which backend opens the map at an address.
+"""MapStore, the rows of an open map for reading and writing; and the registry, which finds the classes of an address.
 
-A map is a file, or it is on a server. The core opens both through `map_backend` and knows no server by name: `BACKENDS`
-says which object to import for the scheme of an address.
+A map is a file, or it is on a server. The core opens both by their address and knows no server by name: `MAPS` says
+which class to import for a scheme.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import re
-import struct
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
-from sareloc import __version__
 from sareloc.arrays import Floats, Ints, Vectors
 from sareloc.errors import ArgumentError, MapError
 from sareloc.geo import Area
-from sareloc.photos import Geotag, file_of
+from sareloc.maps.records import Entry, MapInfo, MapManifest, MapPhoto, shown
+from sareloc.photos import file_of
 from sareloc.photos.finding import is_url
 
 if TYPE_CHECKING:
     import torch
 
-    from sareloc.maps.listing import MapListing, MapWatch
-    from sareloc.maps.maintain import MapInfo
     from sareloc.maps.place_map import PlaceMap
     from sareloc.models.place_model import PlaceModel
     from sareloc.models.preprocess import Precision
@@ -40,139 +34,133 @@ T = TypeVar("T")
 Address = str | Path
 """A file, or the address of a map on a server, such as milvus://host:19530/city."""
 
-FILES = "sareloc.maps.place_map:FILES"
-BACKENDS = {"milvus": "sareloc.milvus:BACKEND", "milvus-lite": "sareloc.milvus:BACKEND"}
-"""Scheme of an address -> "module:object" of its `MapBackend`, imported when the first such map is opened."""
-
-FORMAT = 4
-"""Of map files. Format 1 had no checksums and no change id, formats 1 and 2 no local features, format 3 local features
-without `features_checksum`; they are read, and upgraded when opened for writing."""
-LARGEST_FEATURES = 2**20
-"""Bytes of a photo's packed local features: more are not read."""
+FILES = "sareloc.maps.place_map:PlaceMap"
+MAPS = {"milvus": "sareloc.milvus:MilvusMap", "milvus-lite": "sareloc.milvus:MilvusMap"}
+"""Scheme of an address -> "module:class" of its `PlaceMap`, imported when the first such map is opened."""
 NO_WHITENING = "a server stores none. Build a map file (.gpkg), or fit the whitening into the model"
-TIME_S = 1e-3  # a map file stores milliseconds
-LARGEST_DIM = 2**18
-LONGEST_TEXT = 1000
-
-Storage = Literal["float16", "float32", "int8"]
 
 
-@dataclass(frozen=True)
-class MapManifest:
-    """The model that a map's descriptors come from, and how they are stored."""
+class MapStore(ABC):
+    """The rows of an open map, for reading and writing. Use it in a `with`, or `close` it.
 
-    model: str
-    fingerprint: str
-    dim: int
-    storage: Storage = "float16"
-    map_id: str = ""
-    """Random, drawn when the map is created; identifies the map in the cache of search indexes."""
-    made_by: str = f"sareloc {__version__}"
-    format: int = FORMAT
+    A write that returned is permanent, and every write may be repeated. The methods that are not abstract are those of
+    a store that holds neither local features nor a whitening.
+    """
 
+    is_file: ClassVar[bool] = False
+    """Whether a map is a file: photos are named relative to its folder, and their positions fit into memory."""
+    holds_local_features: ClassVar[bool] = False
+    """Whether local features can be stored. If not, no photo has any, and writing them has no effect."""
+    name: str
+    """The map's address, for messages."""
+    manifest: MapManifest
 
-@dataclass(frozen=True)
-class MapPhoto:
-    """A photo as a map stores it, without its descriptor."""
+    @classmethod
+    @abstractmethod
+    def exists(cls, address: Address) -> bool:
+        """Whether there is a map (or another file) at an address.
 
-    file: str
-    """Its address (see `sareloc.photos.addresses`): relative to the map's folder if it is inside, else absolute;
-    forward slashes."""
-    geotag: Geotag
-    width: int
-    """Pixels, as stored in the file."""
-    height: int
-    sha256: bytes
-    """Identifies its content, whatever its name (see `content_digest`)."""
-    size_bytes: int
-    modified_ns: int
-    """The file's modification time when it was read: a file with the same time and size is not read again."""
-    replaces: int | None = None
-    """The id of the photo that had this file name before."""
+        Raises ArgumentError if no map could be created there.
+        """
 
+    @classmethod
+    @abstractmethod
+    def photo_name(cls, address: Address, photo: Path) -> str:
+        """The name of a photo in the map at an address, which need not exist yet."""
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """What a map stores of a photo that may change while its content, and so its descriptor, stays the same."""
+    @classmethod
+    @abstractmethod
+    def open(cls, address: Address, write: bool = False) -> Self:
+        """The map at an address, to write to it if `write`. Raises MapError if there is none."""
 
-    photo_id: int
-    file: str
-    stamp: tuple[int, int]
-    """Size in bytes and modification time in ns of the file when it was read."""
-    geotag: Geotag
-    replaces: int | None = None
-    """For `MapStore.update`: the id of the photo that had this file name before."""
+    @classmethod
+    @abstractmethod
+    def open_or_create(cls, address: Address, manifest: MapManifest) -> Self:
+        """The map at an address, to write to it; an empty one is created if there is none, also by several processes
+        at once."""
 
+    @classmethod
+    def has_remote_writers(cls, address: Address) -> bool:
+        """Whether processes on other machines can write to the map."""
+        return False
 
-class MapStore(Protocol):
-    """An open map, for reading and writing. A write that returned is permanent, and every write may be repeated."""
+    def __enter__(self) -> Self:
+        return self
 
-    @property
-    def name(self) -> str:
-        """The map's address, for messages."""
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
-    @property
-    def manifest(self) -> MapManifest:
-        """See `MapManifest`."""
+    @abstractmethod
+    def close(self) -> None:
+        """Close the map."""
 
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *error: object) -> None: ...
-
+    @abstractmethod
     def add(
         self, photos: Sequence[MapPhoto], descriptors: Vectors, features: Sequence[bytes | None] | None = None
     ) -> int:
-        """Add photos with their descriptors (n, dim) and packed local features (n), all of them or none of them.
+        """Add photos, all of them or none of them; returns how many were not in the map yet.
 
-        Returns how many were not in the map yet.
+        Args:
+            photos: the photos (n).
+            descriptors: (n, dim).
+            features: packed local features (n); None: a photo has none.
         """
 
+    @abstractmethod
     def update(self, entries: Sequence[Entry]) -> None:
         """Write the file names, stamps and geotags of photos in the map, in order; unknown ids are ignored.
 
         A photo that an entry `replaces` is removed, unless its name was changed meanwhile.
         """
 
+    @abstractmethod
     def remove(self, ids: Ints) -> int:
         """Remove these photos and their descriptors; returns how many were in the map."""
 
+    @abstractmethod
     def count(self) -> int:
         """The number of photos."""
 
+    @abstractmethod
     def known(self, digests: Sequence[bytes]) -> dict[bytes, Entry]:
         """The entries of the photos in the map with these contents (SHA-256)."""
 
+    @abstractmethod
     def entries(self, files: Sequence[str]) -> dict[str, Entry]:
         """The entries of the photos in the map with these file names; others may be among them."""
 
+    @abstractmethod
     def pages(self, area: Area | None = None) -> Iterator[tuple[Ints, Floats, Sequence[str]]]:
         """The ids (n,), positions (n, 2) and file names of all photos, or of those in an area, page by page."""
 
+    @abstractmethod
     def records(self) -> Iterator[tuple[list[MapPhoto], Vectors]]:
         """All photos and their descriptors (n, dim), some thousand at a time."""
 
+    @abstractmethod
     def photos_of(self, ids: Ints) -> dict[int, MapPhoto]:
         """The photos with these ids, by id; unknown ids are left out."""
 
-    @property
-    def holds_local_features(self) -> bool:
-        """Whether local features can be stored. If not, no photo has any, and writing them has no effect."""
-
     def ids_without_features(self) -> Ints:
         """The ids (n,), ascending, of the photos whose local features are not stored, or are those of another photo."""
+        return np.concatenate([np.zeros(0, dtype=np.int64), *(ids for ids, _, _ in self.pages())])
 
     def write_features(self, ids: Ints, blobs: Sequence[bytes]) -> int:
         """Store the packed local features of these photos; returns how many. Unknown ids are ignored."""
+        return 0
 
     def features(self, ids: Ints) -> dict[int, bytes]:
         """The packed local features of those of these photos that have them, by id.
 
         Raises MapError if they do not match their checksum, or are those of another photo.
         """
+        return {}
 
+    @abstractmethod
     def notes(self) -> dict[str, str]:
         """Texts that are stored in the map, such as a calibration, by name."""
 
+    @abstractmethod
     def write_note(self, name: str, text: str) -> None:
         """Store a text under this name; an earlier one is replaced."""
 
@@ -181,54 +169,54 @@ class MapStore(Protocol):
 
         Raises MapError if it is damaged.
         """
+        return None
 
     def write_whitening(self, mean: Vectors, projection: Vectors) -> None:
         """Store the map's own whitening, unless it has one. Raises MapError if the map cannot hold one."""
+        raise MapError(f"map {self.name} cannot hold a whitening: {NO_WHITENING}")
 
+    @abstractmethod
     def photo_path(self, file: str) -> Path:
         """The path of a photo on this disk, from its name in the map."""
 
+    @abstractmethod
+    def info(self) -> MapInfo:
+        """See `map_info`."""
 
-@dataclass(frozen=True)
-class MapBackend:
-    """What opens maps of one kind of address."""
+    @abstractmethod
+    def verify(self) -> list[str]:
+        """See `verify_map`."""
 
-    is_file: bool
-    """Whether a map is a file: photos are named relative to its folder, and their positions fit into memory."""
-    exists: Callable[[Address], bool]
-    """Whether there is a map (or another file) at an address. Raises ArgumentError if no map could be created there."""
-    photo_name: Callable[[Address, Path], str]
-    """The name of a photo in the map at an address, which need not exist yet."""
-    open_store: Callable[[Address, bool], MapStore]
-    """The map at an address, to write to it if the second argument is true. Raises MapError if there is none."""
-    open_or_create_store: Callable[[Address, MapManifest], MapStore]
-    """The map at an address, to write to it; an empty one is created if there is none, also by several processes."""
-    place_map: type[PlaceMap]
-    """The class of maps that are opened for searching."""
-    exact_numbers: int
-    """Maps with at most this many numbers (photos x dim) are searched without an index."""
-    build_index: Callable[[Address], None]
-    """Build or complete the search index after photos were added, so that the next search need not."""
-    has_remote_writers: Callable[[Address], bool]
-    """Whether processes on other machines can write to the map."""
-    info: Callable[[Address], MapInfo]
-    """See `map_info`."""
-    verify: Callable[[Address], list[str]]
-    """See `verify_map`."""
-    compact: Callable[[Address], tuple[int, int]]
-    """See `compact_map`."""
-    listing: Callable[[Address], MapListing]
-    """The photos of the map, for a page that lists them."""
-    watch: Callable[[Address], MapWatch]
-    """Detects changes of the map."""
+    def compact(self) -> None:
+        """Give the space of removed photos back to the disk. Raises ArgumentError if the map is on a server."""
+        raise ArgumentError(f"map {self.name} is on a server, which reclaims the space of removed photos automatically")
+
+    @abstractmethod
+    def seal(self) -> None:
+        """Ask a server to index what was added last. A map file is indexed when it is opened for searching."""
 
 
-def map_backend(address: Address) -> MapBackend:
-    """The backend of a map address, by its scheme; of an address without a known scheme, that of files."""
+def map_class(address: Address) -> type[PlaceMap]:
+    """The class that opens the map at an address for searching, by the scheme; without a known one, that of files."""
     scheme, colon, _ = str(address).partition(":")
-    module, _, name = (BACKENDS.get(scheme, FILES) if colon else FILES).partition(":")
-    backend: MapBackend = getattr(import_module(module), name)
-    return backend
+    module, _, name = (MAPS.get(scheme, FILES) if colon else FILES).partition(":")
+    found: type[PlaceMap] = getattr(import_module(module), name)
+    return found
+
+
+def store_class(address: Address) -> type[MapStore]:
+    """The class of the rows of the map at an address."""
+    return map_class(address).store_class
+
+
+def open_store(address: Address, *, write: bool = False) -> MapStore:
+    """Open a map to read all of it, and to write to it. Raises MapError if there is none."""
+    return store_class(address).open(address, write)
+
+
+def open_or_create_store(address: Address, manifest: MapManifest) -> MapStore:
+    """Open a map to write to it; if there is none, create an empty one. Several processes may do so at once."""
+    return store_class(address).open_or_create(address, manifest)
 
 
 def is_gone(path: str | Path) -> bool:
@@ -253,25 +241,6 @@ def gone_photos(store: MapStore) -> Iterator[tuple[int, str]]:
                 yield photo_id, file
 
 
-def open_store(address: Address, *, write: bool = False) -> MapStore:
-    """Open a map to read all of it, and to write to it. Raises MapError if there is none."""
-    return map_backend(address).open_store(address, write)
-
-
-def build_index(address: Address) -> None:
-    """Build or complete the search index of a map after photos were added, if the map is large enough to have one."""
-    backend = map_backend(address)
-    with backend.open_store(address, False) as store:
-        numbers = store.count() * store.manifest.dim
-    if numbers > backend.exact_numbers:
-        backend.build_index(address)
-
-
-def open_or_create_store(address: Address, manifest: MapManifest) -> MapStore:
-    """Open a map to write to it; if there is none, create an empty one. Several processes may do so at once."""
-    return map_backend(address).open_or_create_store(address, manifest)
-
-
 def load_map_model(
     manifest: MapManifest,
     map_name: str,
@@ -281,9 +250,15 @@ def load_map_model(
 ) -> PlaceModel:
     """The model that a map was built with.
 
-    map_name: for errors. model: a checkpoint or the name of a packaged model; default: the packaged model with the
-    map's fingerprint. device: default: the GPU if there is one. precision: as for `load_model`. Raises MapError if no
-    packaged model has this fingerprint.
+    Args:
+        manifest: of the map.
+        map_name: for errors.
+        model: a checkpoint or the name of a packaged model; default: the packaged model with the map's fingerprint.
+        device: default: the GPU if there is one.
+        precision: as for `load_model`.
+
+    Raises:
+        MapError: if no packaged model has this fingerprint.
     """
     from sareloc.models.checkpoint import find_packaged, load_model
 
@@ -296,132 +271,16 @@ def load_map_model(
     return load_model(model, device, precision)
 
 
-@dataclass(frozen=True)
-class Packing:
-    """Conversion of (N, dim) unit vectors to N strings of bytes, little-endian, and back."""
-
-    pack: Callable[[Vectors], list[bytes]]
-    unpack: Callable[[Sequence[bytes], int], Vectors]
-    size: Callable[[int], int]
-    """Dimension -> bytes of one vector."""
-
-
-def descriptor_checksum(blob: bytes) -> int:
-    """The first 8 bytes of the SHA-256 of a packed descriptor, as a signed integer, never 0, which means unknown.
-
-    Packed local features have the same checksum.
-    """
-    return int.from_bytes(hashlib.sha256(blob).digest()[:8], "little", signed=True) or 1
-
-
-def features_checksum(photo_id: int, sha256: bytes, checksum: int) -> int:
-    """Binds local features, by the checksum of their bytes, to a photo, by its id and content; never 0 (none).
-
-    The row of the photo stores it: local features under another id, or of another map, do not match it.
-    """
-    return descriptor_checksum(struct.pack("<qq", photo_id, checksum) + sha256)
-
-
-def photo_checksum(geom: bytes, file: str) -> int:
-    """The CRC-32 of a photo's position (as stored) and file name in a map file, never 0, which means unknown.
-
-    A trigger of the map sets it to 0 if another program, such as QGIS, changes these values.
-    """
-    return zlib.crc32(file.encode("utf-8", "surrogatepass"), zlib.crc32(geom)) or 1
-
-
-def _plain(dtype: str) -> Packing:
-    return Packing(
-        lambda vectors: [row.tobytes() for row in vectors.astype(dtype)],
-        lambda blobs, dim: np.frombuffer(b"".join(blobs), dtype=dtype).reshape(-1, dim).astype(np.float32),
-        lambda dim: np.dtype(dtype).itemsize * dim,
-    )
-
-
-def _int8_rows(dim: int) -> np.dtype[np.void]:
-    return np.dtype([("scale", "<f4"), ("steps", "i1", (dim,))])
-
-
-def _pack_int8(vectors: Vectors) -> list[bytes]:
-    rows = np.zeros(len(vectors), dtype=_int8_rows(vectors.shape[1]))
-    rows["scale"] = np.abs(vectors).max(axis=1) / 127
-    rows["steps"] = np.rint(vectors / np.maximum(rows["scale"], 1e-30)[:, None])
-    return [row.tobytes() for row in rows]
-
-
-def _unpack_int8(blobs: Sequence[bytes], dim: int) -> Vectors:
-    rows = np.frombuffer(b"".join(blobs), dtype=_int8_rows(dim))
-    with np.errstate(invalid="ignore", over="ignore"):  # a scale that is not finite gives such numbers
-        vectors = rows["scale"][:, None] * rows["steps"].astype(np.float32)
-        # rounding changed the length of unit vectors
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        unit: Vectors = (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
-    return unit
-
-
-PACKINGS: dict[str, Packing] = {
-    "float16": _plain("<f2"),
-    "float32": _plain("<f4"),
-    "int8": Packing(_pack_int8, _unpack_int8, lambda dim: dim + 4),
-}
-
-
-def entry_of(photo: MapPhoto, photo_id: int) -> Entry:
-    """The entry of a photo whose content is in a map under `photo_id`."""
-    stamp = (photo.size_bytes, photo.modified_ns)
-    return Entry(photo_id, photo.file, stamp, photo.geotag, photo.replaces)
-
-
-def same_geotag(one: Geotag, other: Geotag) -> bool:
-    """Whether two geotags are equal as stored in a map: time to the millisecond."""
-    if (one.latlon, one.heading_deg) != (other.latlon, other.heading_deg):
-        return False
-    if one.time is None or other.time is None:
-        return one.time is other.time
-    return abs(one.time - other.time) <= TIME_S
-
-
-def same_entry(one: Entry, other: Entry) -> bool:
-    """Whether two entries are equal as stored in a map."""
-    return (one.file, one.stamp) == (other.file, other.stamp) and same_geotag(one.geotag, other.geotag)
-
-
-def read_manifest(values: Mapping[str, Any], name: str) -> MapManifest:
-    """The manifest of the map `name`, from stored keys and values. Raises MapError if it is malformed or too new."""
-    texts = {key: value for key, value in values.items() if isinstance(value, str) and len(value) <= LONGEST_TEXT}
-    if not _is_number(texts.get("format", ""), FORMAT):
-        made_by = texts.get("made_by", "an unknown program")
-        raise MapError(
-            f"map {name} has format {shown(values.get('format'))} (made by {made_by}), this sareloc reads formats up "
-            f"to {FORMAT}: install a newer sareloc, or build the map again"
-        )
-    for key, (expected, is_valid) in _EXPECTED.items():
-        if not is_valid(texts.get(key, "")):
-            found = shown(values[key]) if key in values else "nothing"
-            raise MapError(
-                f"map {name} is damaged: its manifest has {found} as {key}, expected {expected}. Restore a backup, or "
-                "build it again"
-            )
-    known: dict[str, Any] = {field.name: texts[field.name] for field in fields(MapManifest)}
-    return MapManifest(**known | {"dim": int(texts["dim"]), "format": int(texts["format"])})
-
-
-def _is_number(text: str, largest: int) -> bool:
-    return re.fullmatch("[0-9]{1,9}", text) is not None and 1 <= int(text) <= largest
-
-
-_EXPECTED: dict[str, tuple[str, Callable[[str], object]]] = {
-    **dict.fromkeys(("model", "fingerprint", "made_by"), ("a short text", bool)),
-    "dim": (f"a number from 1 to {LARGEST_DIM}", lambda text: _is_number(text, LARGEST_DIM)),
-    "storage": (f"one of {', '.join(PACKINGS)}", PACKINGS.__contains__),
-    "map_id": ("32 hexadecimal digits", re.compile("[0-9a-f]{32}").fullmatch),  # it becomes the name of a folder
-}
-
-
 def read_note(store: MapStore, name: str, parse: Callable[[Any], T]) -> T | None:
     """What `parse` makes of a map's note in JSON; None if there is no such note.
 
-    Raises MapError if the note is not JSON, or if `parse` raises: maps come from anywhere.
+    Args:
+        store: the map.
+        name: of the note.
+        parse: gets the decoded JSON.
+
+    Raises:
+        MapError: if the note is not JSON, or if `parse` raises: maps come from anywhere.
     """
     text = store.notes().get(name)
     if text is None:
@@ -432,9 +291,3 @@ def read_note(store: MapStore, name: str, parse: Callable[[Any], T]) -> T | None
         raise MapError(
             f"map {store.name} is damaged: its note {name!r} is {shown(text)}. Restore a backup, or build it again"
         ) from wrong
-
-
-def shown(value: object) -> str:
-    """A value of a map for an error message: unprintable text is quoted, long text is cut."""
-    text = value if isinstance(value, str) and value.isprintable() else repr(value)
-    return text if len(text) <= 100 else f"{text[:90]}... ({len(text)} characters)"

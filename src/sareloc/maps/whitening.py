@@ -82,7 +82,7 @@ def prepare_whitening(writer: MapWriter, model: PlaceModel, records: Sequence[Im
     reduce = (
         f"{model.name} has no whitening: to reduce its {model.dim} dimensions to {dim}, one is fitted on the photos"
     )
-    if not writer.backend.is_file:
+    if not writer.store_class.is_file:
         raise MapError(f"{reduce} and stored in the map. {NO_WHITENING}")
     if not records:
         raise ArgumentError(

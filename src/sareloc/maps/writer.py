@@ -32,7 +32,8 @@ from sareloc.maps.examine import (
     stamp_of,
 )
 from sareloc.maps.features import NOT_HELD, check_keypoints, choose_keypoints
-from sareloc.maps.store import Entry, MapManifest, MapPhoto, MapStore, map_backend, open_or_create_store
+from sareloc.maps.records import Entry, MapManifest, MapPhoto
+from sareloc.maps.store import MapStore, open_or_create_store, store_class
 from sareloc.maps.view_options import check_view_options, untagged_note, write_view_options
 from sareloc.maps.whitening import map_model, prepare_whitening
 from sareloc.models.place_model import PlaceModel
@@ -60,6 +61,12 @@ def encode_new(
     encoder: Encoder, new: Sequence[New], views: ViewOptions, workers: int
 ) -> Iterator[tuple[New, Encoded | PhotoError, ReadImage | None]]:
     """Read and encode images; each record is read once, whatever the number of its views.
+
+    Args:
+        encoder: of the map.
+        new: records and the photos that they become.
+        views: how 360° photos are cut.
+        workers: processes that read images; 0: this one.
 
     Yields:
         Each image, what it was encoded to, or why it could not be read, and what was read.
@@ -128,7 +135,7 @@ class MapWriter:
         self.workers = workers
         self.dry_run = dry_run
         self.store: MapStore | None = None
-        self.backend = map_backend(address)
+        self.store_class = store_class(address)
         self.updated_ids: set[int] = set()
         """Ids of the photos whose name or geotag was updated, or would be."""
         self.names: set[str] = set()
@@ -140,13 +147,17 @@ class MapWriter:
         self._encoder: Encoder | None = None
 
     def __enter__(self) -> MapWriter:
-        if self.backend.exists(self.address):
+        if self.store_class.exists(self.address):
             self.open()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the map."""
         if self.store is not None:
-            self.store.__exit__(*error)
+            self.store.close()
             self.store = None
 
     def open(self) -> MapStore:
@@ -159,7 +170,7 @@ class MapWriter:
                 if self.keypoints != 0 and self.store.holds_local_features:
                     self.keypoints = choose_keypoints(self.store, self.keypoints)
             except MapError:
-                self.store.__exit__()
+                self.store.close()
                 raise
         if self.write_views:
             write_view_options(self.store, self.views)
@@ -172,7 +183,7 @@ class MapWriter:
             return record.name
         if not isinstance(record.image, str | Path):
             return f"{FRAME}{record.name}"
-        return self.backend.photo_name(self.address, Path(record.image))
+        return self.store_class.photo_name(self.address, Path(record.image))
 
     def add(self, records: Iterable[ImageRecord], *, progress: bool = False) -> Tally:
         """Add images to the map, and update those that are in it.
@@ -284,8 +295,7 @@ class MapWriter:
 
     def stored_keypoints(self, tally: Tally) -> int:
         """Local features of each image that the map stores; 0: none, which is noted if they were asked for."""
-        holds = self.backend.is_file if self.store is None else self.store.holds_local_features
-        if holds or self.keypoints == 0:
+        if self.store_class.holds_local_features or self.keypoints == 0:
             return KEYPOINTS if self.keypoints is None else self.keypoints
         tally.notes.append(NOT_HELD)
         return 0

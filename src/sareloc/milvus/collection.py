@@ -67,8 +67,15 @@ def create_collection(
 ) -> None:
     """Create the connection's collection if there is none of its name; `complete_collection` must follow.
 
-    The name of the index is kept as a property, so that any client can complete the collection.
-    Raises MapError if the server refuses.
+    Args:
+        connection: to the server.
+        dim: of the vectors.
+        columns: data about each vector.
+        index: a key of `INDEXES`; kept as a property, so that any client can complete the collection.
+        properties: texts that are stored with the collection.
+
+    Raises:
+        MapError: if the server refuses.
     """
     look_up(INDEXES, index, "Milvus index")
     kind = connection.types
@@ -200,7 +207,14 @@ class MilvusCollection:
     def find(
         self, queries: Vectors, k: int, where: str = "", fields: Sequence[str] = ()
     ) -> tuple[Hits, dict[int, Row]]:
-        """The k nearest that meet the condition `where` (in Milvus's syntax), and these fields of them by id."""
+        """The nearest vectors of each query, and some fields of them by id.
+
+        Args:
+            queries: (Q, dim).
+            k: how many.
+            where: a condition that they meet, in Milvus's syntax; default: none.
+            fields: names of columns.
+        """
         asked, k = checked_vectors(queries, self.dim), checked_k(k)
         if k > MOST_ROWS:
             k = min(k, self.count(where))
@@ -274,8 +288,8 @@ class MilvusCollection:
         return np.array([rows[i]["vector"] for i in wanted], dtype=np.float32).reshape(-1, self.dim)
 
     def any_value(self, column: str, where: str) -> float | None:
-        """The value of a column in one row that meets the condition; None if there is none."""
-        rows = self._ask("query", filter=where, limit=1, output_fields=[column], consistency_level=self.consistency)
+        """The value of a column in one row that meets the condition; None if there is none. Read "Bounded"."""
+        rows = self._ask("query", filter=where, limit=1, output_fields=[column], consistency_level="Bounded")
         return float(rows[0][column]) if len(rows) else None
 
     def seal(self) -> None:

@@ -7,30 +7,29 @@ The id of a photo is the first 63 bits of the SHA-256 of its content, so that ev
 from __future__ import annotations
 
 import json
-import math
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
+from tqdm import tqdm
 
 from sareloc.arrays import Floats, Ints, Vectors
 from sareloc.errors import MapError, look_up
-from sareloc.geo import ROUNDING_M as ROUNDING_M
-from sareloc.geo import SMALLEST_RADIUS_M, Area, Box, Circle, ecef_from_wgs84, wgs84_from_ecef
-from sareloc.index import Hits, IndexInfo
-from sareloc.maps import Entry, MapManifest, MapPhoto, Matches, PlaceMap
-from sareloc.maps.store import NO_WHITENING, Address, read_manifest
+from sareloc.geo import Area, Box
+from sareloc.maps import Entry, MapInfo, MapManifest, MapPhoto, MapStore
+from sareloc.maps.gpkg import time_text
+from sareloc.maps.maintain import UNIT
+from sareloc.maps.records import read_calibrations
+from sareloc.maps.rows import read_manifest
+from sareloc.maps.store import Address
 from sareloc.milvus.collection import DEFAULT, INDEXES, Column, Consistency, MilvusCollection, Row, create_collection
 from sareloc.milvus.connection import Connection, read_milvus_address
 from sareloc.photos import Geotag
-
-if TYPE_CHECKING:
-    from sareloc.geometry.local_features import LocalFeatures
+from sareloc.photos.geotags import FIRST_S, LAST_S
 
 UNKNOWN = -1e18
 """The value of an unknown time or heading: old servers have no nullable fields."""
@@ -103,135 +102,76 @@ def text_list(values: Sequence[str]) -> str:
     return json.dumps(list(values), ensure_ascii=False)
 
 
-IDS = 2**63
-SPARE = 2  # a circle fills three quarters of its box
-
-
-class MilvusMap(PlaceMap):
-    """A map on Milvus, opened for searching; nothing of it is in memory.
-
-    Opening and refreshing wait for all earlier writes (consistency level Strong). Searches do not wait (Bounded): they
-    may miss what was added in the last seconds.
-    """
-
-    def __init__(self, path: str | Path, *, exact: bool = False) -> None:
-        super().__init__(path)
-        self._store = open_milvus_store(path, consistency="Bounded")
-        self._collection = self._store.collection
-        self.manifest = self._store.manifest
-        self._look_again()
-
-    def __len__(self) -> int:
-        return self._count
-
-    def search(self, descriptors: npt.ArrayLike, k: int = 10, near: Area | None = None) -> Matches:
-        """See `PlaceMap`."""
-        queries = np.asarray(descriptors, dtype=np.float32)
-        if isinstance(near, Circle):
-            hits, rows = self._find_in_circle(queries, k, near)
-        else:
-            hits, rows = self._collection.find(queries, k, "" if near is None else inside(near), PLACE)
-        found = [[rows[i] for i in line] for line in hits.ids.tolist()]
-        latlon = np.array([[(row["lat"], row["lon"]) for row in line] for line in found], dtype=np.float64)
-        files = tuple(tuple(row["file"] for row in line) for line in found)
-        return Matches(hits.ids, hits.distances, latlon.reshape(*hits.ids.shape, 2), files)
-
-    def _find_in_circle(self, queries: Vectors, k: int, circle: Circle) -> tuple[Hits, dict[int, Row]]:
-        """Search in the box around the circle, then select by exact distance; servers compute it in various ways."""
-        hits, rows = self._collection.find(queries, SPARE * k, inside(circle.bounds()), PLACE)
-        latlon = np.array([[row["lat"], row["lon"]] for row in rows.values()], dtype=np.float64).reshape(-1, 2)
-        held = np.array(list(rows), dtype=np.int64)[circle.rows(latlon)]
-        in_circle = np.isin(hits.ids, held)
-        enough = int(in_circle.sum(axis=1).min(initial=k))
-        if enough < k and hits.ids.shape[1] == SPARE * k:  # there may be more in the circle
-            ids = [ids for ids, _, _ in self._store.pages(circle)]
-            return self._collection.find_among(queries, k, np.concatenate([held, *ids]), PLACE)
-        first = np.argsort(~in_circle, axis=1, kind="stable")[:, : min(k, enough)]
-        taken = Hits(np.take_along_axis(hits.ids, first, 1), np.take_along_axis(hits.distances, first, 1))
-        return taken, rows
-
-    def descriptors(self, ids: npt.ArrayLike) -> Vectors:
-        """See `PlaceMap`."""
-        return self._collection.fetch(np.asarray(ids, dtype=np.int64))
-
-    def local_features(self, ids: npt.ArrayLike) -> dict[int, LocalFeatures]:
-        """See `PlaceMap`: none."""
-        return {}
-
-    def headings_deg(self, ids: npt.ArrayLike) -> Floats:
-        """See `PlaceMap`."""
-        wanted = np.asarray(ids, dtype=np.int64)
-        rows = self._collection.rows(np.unique(wanted), ["heading_deg"])
-        known = {i: row["heading_deg"] for i, row in rows.items() if row["heading_deg"] != UNKNOWN}
-        return np.array([known.get(i, np.nan) for i in wanted.tolist()], dtype=np.float64)
-
-    def sample(self, count: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
-        """See `PlaceMap`; always the same photos: those with the smallest ids, which are hashes."""
-        limit = IDS * SPARE * count // max(self._count, 1)
-        parts = list(self._collection.select(f"id < {min(limit, IDS - 1)}", PLACE))
-        rows = [row for part in parts for row in part][:count]
-        latlon = np.array([[row["lat"], row["lon"]] for row in rows], dtype=np.float64).reshape(-1, 2)
-        return np.array([row["id"] for row in rows], dtype=np.int64), latlon
-
-    def count_around(self, points_m: Floats, radius_m: float) -> Ints:
-        """See `PlaceMap`."""
-        ground_m = (
-            2 * SMALLEST_RADIUS_M * math.asin(min(1.0, radius_m / (2 * SMALLEST_RADIUS_M)))
-        )  # longer than a chord
-        counts = []
-        for point, latlon in zip(points_m, wgs84_from_ecef(points_m), strict=True):
-            box = Circle((float(latlon[0]), float(latlon[1])), ground_m).bounds()
-            around = [there for _, there, _ in self._store.pages(box)]
-            away = [np.linalg.norm(ecef_from_wgs84(there) - point, axis=1) for there in around if len(there)]
-            counts.append(sum(int((part <= radius_m + ROUNDING_M).sum()) for part in away))
-        return np.array(counts, dtype=np.int64)
-
-    def index_info(self) -> IndexInfo:
-        """See `PlaceMap`."""
-        return self._collection.info()
-
-    def refresh(self) -> None:
-        """See `PlaceMap`."""
-        if manifest_of(self._collection.connection) != self.manifest:
-            raise MapError(f"{self._store.name} was replaced since it was opened: open it again")
-        self._look_again()
-
-    def __getattr__(self, name: str) -> NoReturn:
-        """Raise MapError for what only a map file has in memory."""
-        if name in ("ids", "latlon", "files"):
-            raise MapError(
-                f"the photos of map {self.path.name} are on a server, not in memory, and this needs all of them: copy "
-                f'the map to a file with "sareloc map copy"'
-            )
-        raise AttributeError(f"{type(self).__name__} has no attribute {name}")
-
-    def _look_again(self) -> None:
-        self._count = self._store.count()
-        self.notes = self._store.notes()
-
-
 PROPERTY, NOTE = "sareloc.", "sareloc.note "
 FILES_AT_ONCE = 1024
 ROWS_AT_ONCE = 1024
+DEGREES, SECONDS = 1e-9, 1e-3  # how exactly extremes are found
 
 
-class MilvusStore:
-    """An open map, from `open_milvus_store`: the `MapStore` of one collection. Safe from several threads."""
+class MilvusStore(MapStore):
+    """The rows of a map on Milvus. Safe from several threads."""
 
-    def __init__(self, collection: MilvusCollection, manifest: MapManifest) -> None:
-        self.collection = collection
-        self.address = collection.connection.address
-        self.manifest = manifest
+    def __init__(self, connection: Connection, consistency: Consistency = "Strong") -> None:
+        """The map of a connection, whose collection exists. Raises MapError if it is not a map."""
+        self.address = connection.address
+        self.name = str(self.address)
+        self.manifest = manifest_of(connection)
+        self.collection = MilvusCollection(connection, COLUMNS, consistency=consistency)
+        if self.address.index not in (None, self.collection.index):
+            raise MapError(
+                f"map {self.name} has the index {self.collection.index}, the address says {self.address.index}: omit "
+                "that, or copy the map to a new collection with this index"
+            )
 
-    @property
-    def name(self) -> str:
+    @classmethod
+    def exists(cls, address: Address) -> bool:
+        """See `MapStore`.
+
+        Raises MapError if its server does not answer, ArgumentError if the address is malformed or names an unknown
+        index.
+        """
+        where = read_milvus_address(address)
+        if where.index is not None:
+            look_up(INDEXES, where.index, "Milvus index")
+        if where.local and not Path(where.uri).exists():
+            return False  # connecting would create the file
+        connection = Connection(where)
+        try:
+            return bool(connection.ask("has_collection", collection_name=where.collection))
+        finally:
+            connection.close()
+
+    @classmethod
+    def photo_name(cls, address: Address, photo: Path) -> str:
+        """See `MapStore`: its absolute path."""
+        return Path(os.path.abspath(photo)).as_posix()
+
+    @classmethod
+    def open(cls, address: Address, write: bool = False, *, consistency: Consistency = "Strong") -> Self:
+        """See `MapStore`. Raises MapError if the collection is not a map. Writers must read Strong."""
+        where = read_milvus_address(address)
+        connection = Connection(where)
+        if not connection.ask("has_collection", collection_name=where.collection):
+            raise MapError(f'map {where} does not exist: build one with "sareloc map build PHOTOS --out {where}"')
+        return cls(connection, consistency)
+
+    @classmethod
+    def open_or_create(cls, address: Address, manifest: MapManifest) -> Self:
+        """See `MapStore`: all processes get the map of the one that created the collection."""
+        where = read_milvus_address(address)
+        connection = Connection(where)
+        values = asdict(replace(manifest, map_id=uuid.uuid4().hex, format=1))  # later formats differ only in files
+        properties = {f"{PROPERTY}{key}": str(value) for key, value in values.items()}
+        create_collection(connection, manifest.dim, COLUMNS, where.index or DEFAULT, properties)
+        return cls(connection)
+
+    @classmethod
+    def has_remote_writers(cls, address: Address) -> bool:
+        """See `MapStore`: not to milvus-lite's file."""
+        return not read_milvus_address(address).local
+
+    def close(self) -> None:
         """See `MapStore`."""
-        return str(self.address)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
         self.collection.connection.close()
 
     def add(
@@ -299,23 +239,6 @@ class MilvusStore:
         """See `MapStore`."""
         return {i: photo_of(row) for i, row in self.collection.rows(np.unique(ids), ALL).items()}
 
-    @property
-    def holds_local_features(self) -> bool:
-        """See `MapStore`."""
-        return False
-
-    def ids_without_features(self) -> Ints:
-        """See `MapStore`: those of all photos."""
-        return np.concatenate([np.zeros(0, dtype=np.int64), *(ids for ids, _, _ in self.pages())])
-
-    def write_features(self, ids: Ints, blobs: Sequence[bytes]) -> int:
-        """See `MapStore`: none are stored."""
-        return 0
-
-    def features(self, ids: Ints) -> dict[int, bytes]:
-        """See `MapStore`: none."""
-        return {}
-
     def notes(self) -> dict[str, str]:
         """See `MapStore`."""
         return {
@@ -332,17 +255,60 @@ class MilvusStore:
             properties={f"{NOTE}{name}": text},
         )
 
-    def whitening(self) -> tuple[Vectors, Vectors] | None:
-        """See `MapStore`: none, a property of a collection is too small for one."""
-        return None
-
-    def write_whitening(self, mean: Vectors, projection: Vectors) -> None:
-        """See `MapStore`: raises MapError."""
-        raise MapError(f"map {self.name} cannot hold a whitening: {NO_WHITENING}")
-
     def photo_path(self, file: str) -> Path:
         """See `MapStore`."""
         return Path(file)
+
+    def info(self) -> MapInfo:
+        """See `MapStore`: found by queries, without reading all photos."""
+        times = self._extremes("time", FIRST_S, LAST_S, SECONDS)
+        first, last = (None, None) if times is None else map(time_text, times)
+        index = f"{self.collection.index}, kept by Milvus"
+        calibrations = read_calibrations(self.notes())
+        return MapInfo(self.manifest, self.count(), self.extent(), first, last, None, index, calibrations)
+
+    def extent(self) -> Box | None:
+        """The box that contains all photos; None without photos. Takes about 50 queries."""
+        latitudes = self._extremes("lat", -90.0, 90.0, DEGREES)
+        longitudes = self._extremes("lon", -180.0, 180.0, DEGREES)
+        if latitudes is None or longitudes is None:
+            return None
+        return Box(latitudes[0], longitudes[0], latitudes[1], longitudes[1])
+
+    def _extremes(self, column: str, low: float, high: float, tolerance: float) -> tuple[float, float] | None:
+        """The smallest and the largest value of a column in this range; None if there is none."""
+        one = self.collection.any_value(column, f"{column} >= {low!r} and {column} <= {high!r}")
+        if one is None:
+            return None
+        return self._nearest(column, low, one, tolerance), self._nearest(column, high, one, tolerance)
+
+    def _nearest(self, column: str, limit: float, best: float, tolerance: float) -> float:
+        """The value nearest to a limit of all values, by bisection."""
+        while abs(best - limit) > tolerance:
+            middle = (best + limit) / 2
+            low, high = sorted((middle, limit))
+            found = self.collection.any_value(column, f"{column} >= {low!r} and {column} <= {high!r}")
+            if found is None:
+                limit = middle
+            else:
+                best = found
+        return best
+
+    def verify(self) -> list[str]:
+        """See `MapStore`."""
+        problems, found = list[str](), 0
+        with tqdm(total=self.count(), unit="photo", disable=None, leave=False) as bar:
+            for page in self.collection.select(fields=["lat", "lon", "file", "sha256", "vector"]):
+                problems += _problems(page)
+                found += len(page)
+                bar.update(len(page))
+        if found != self.count():
+            problems.append(f"Milvus counts {self.count():,} photos and returns {found:,}: is another process writing?")
+        return problems
+
+    def seal(self) -> None:
+        """See `MapStore`."""
+        self.collection.seal()
 
     def _write(self, ids: Ints, photos: Sequence[MapPhoto], descriptors: Vectors) -> None:
         known = [row_of(photo) for photo in photos]
@@ -361,70 +327,16 @@ def _updated(photo: MapPhoto, entry: Entry) -> MapPhoto:
     return replace(photo, file=entry.file, geotag=entry.geotag, size_bytes=size_bytes, modified_ns=modified_ns)
 
 
-def milvus_map_exists(where: Address) -> bool:
-    """Whether there is a collection at this address.
-
-    Raises MapError if its server does not answer, ArgumentError if the address is malformed or names an unknown index.
-    """
-    address = read_milvus_address(where)
-    if address.index is not None:
-        look_up(INDEXES, address.index, "Milvus index")
-    if address.local and not Path(address.uri).exists():
-        return False  # connecting would create the file
-    connection = Connection(address)
-    try:
-        return bool(connection.ask("has_collection", collection_name=address.collection))
-    finally:
-        connection.close()
-
-
-def photo_path_name(where: Address, photo: Path) -> str:
-    """The name of a photo in a map on a server: its absolute path."""
-    return Path(os.path.abspath(photo)).as_posix()
-
-
-def open_milvus_store(where: Address, write: bool = True, *, consistency: Consistency = "Strong") -> MilvusStore:
-    """Open a map. Raises MapError if there is none, or if the collection is not a map. Writers must read Strong."""
-    address = read_milvus_address(where)
-    connection = Connection(address)
-    if not connection.ask("has_collection", collection_name=address.collection):
-        raise MapError(f'map {address} does not exist: build one with "sareloc map build PHOTOS --out {address}"')
-    return _store_of(connection, consistency)
-
-
-def open_or_create_milvus_store(where: Address, manifest: MapManifest) -> MilvusStore:
-    """Open a map to write to it; if there is none, create an empty one of this manifest.
-
-    Several processes may do so at once: all get the map of the one that created the collection.
-    """
-    address = read_milvus_address(where)
-    connection = Connection(address)
-    values = asdict(replace(manifest, map_id=uuid.uuid4().hex, format=1))  # later formats differ only in files
-    properties = {f"{PROPERTY}{key}": str(value) for key, value in values.items()}
-    create_collection(connection, manifest.dim, COLUMNS, address.index or DEFAULT, properties)
-    return _store_of(connection, "Strong")
-
-
-def build_milvus_index(where: Address) -> None:
-    """Ask the server to index what was added last."""
-    with open_milvus_store(where) as store:
-        store.collection.seal()
-
-
-def has_remote_writers(where: Address) -> bool:
-    """Whether processes on other machines can write to the map: not to milvus-lite's file."""
-    return not read_milvus_address(where).local
-
-
-def _store_of(connection: Connection, consistency: Consistency) -> MilvusStore:
-    manifest, collection = manifest_of(connection), MilvusCollection(connection, COLUMNS, consistency=consistency)
-    address = connection.address
-    if address.index not in (None, collection.index):
-        raise MapError(
-            f"map {address} has the index {collection.index}, the address says {address.index}: omit that, or copy "
-            "the map to a new collection with this index"
-        )
-    return MilvusStore(collection, manifest)
+def _problems(page: list[Row]) -> Iterator[str]:
+    lengths = np.linalg.norm(np.array([row["vector"] for row in page], dtype=np.float64), axis=1)
+    for row, length in zip(page, lengths, strict=True):
+        named = f"photo {row['id']} ({row['file']})"
+        if not (abs(row["lat"]) <= 90 and abs(row["lon"]) <= 180):
+            yield f"{named} has invalid coordinates: {row['lat']}, {row['lon']}"
+        if not abs(length - 1) <= UNIT:
+            yield f"the descriptor of {named} has length {length:.3f}, not 1"
+        if photo_id(bytes.fromhex(row["sha256"])) != row["id"]:
+            yield f"{named} has the content hash of another photo"
 
 
 def _properties(connection: Connection) -> dict[str, str]:

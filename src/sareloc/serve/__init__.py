@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sareloc.config_files import merge_options
 from sareloc.errors import need
-from sareloc.serve.config import Limits, ServeConfig, Serving, merge_options
+from sareloc.serve.config import Limits, ServeConfig, Serving
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +45,7 @@ def make_app(
     from sareloc.serve.app import build_app
     from sareloc.serve.live_map import LiveMap, open_live_map
 
-    config = merge_options(config, options)
+    config = merge_options(config or ServeConfig(), options, records=("serving", "limits", "search"))
     batch = config.batch
     if isinstance(place_map, Localizer):
         live, batch = LiveMap(place_map.model, place_map.place_map, place_map), place_map.encoder.batch

@@ -17,7 +17,6 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from sareloc import __version__
 from sareloc.errors import ArgumentError
-from sareloc.maps import map_backend
 from sareloc.serve.config import Limits, Serving
 from sareloc.serve.guard import Guard, Problem, add_problem_handlers
 from sareloc.serve.live_map import LiveMap
@@ -33,7 +32,7 @@ TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".webmanifest": "a
 
 def build_app(live: LiveMap, batch: int, serving: Serving, limits: Limits) -> FastAPI:
     """The app of an open map; see `make_app`. `batch`: maximum photos described at once."""
-    if serving.token is not None and not map_backend(live.place_map.path).is_file:
+    if serving.token is not None and not live.place_map.store_class.is_file:
         raise ArgumentError(
             'photos are added to a map on a server by "sareloc map add", not over HTTP: start the service without a '
             "token"
@@ -116,7 +115,7 @@ def about_routes(service: Service) -> APIRouter:
     )
     async def health() -> Response:
         """The number of photos in the map, its model and the version of sareloc; 503 if the map cannot be read."""
-        photos = await asyncio.to_thread(service.listing.count)
+        photos = await asyncio.to_thread(service.live.place_map.current_count)
         manifest = service.live.place_map.manifest
         return JSONResponse(
             {

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import warnings
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -139,26 +138,6 @@ def serve_config_text() -> str:
         "The command line takes precedence over this file.",
     )
     return options_text(ServeConfig(), header)
-
-
-def merge_options(config: ServeConfig | None, options: dict[str, Any]) -> ServeConfig:
-    """The config with options that were given as arguments of `make_app`, as until version 0.1.
-
-    Raises TypeError for an argument that is not an option.
-    """
-    config = config or ServeConfig()
-    if not options:
-        return config
-    if unknown := options.keys() - {"serving", "limits", "search", "min_confidence", "batch"}:
-        raise TypeError(f"unexpected arguments: {', '.join(sorted(unknown))}")
-    warnings.warn(
-        f"{', '.join(options)} as arguments will end with the next version: use config=ServeConfig(...)",
-        DeprecationWarning,
-        stacklevel=3,
-    )
-    records = [vars(value) for name in ("serving", "limits", "search") if (value := options.get(name)) is not None]
-    plain = {name: options[name] for name in ("min_confidence", "batch") if name in options}
-    return replace(config, **{name: value for record in (*records, plain) for name, value in record.items()})
 
 
 def allowed_hosts(serving: Serving) -> frozenset[str] | None:

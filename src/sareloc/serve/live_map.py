@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from sareloc.geometry import InlierPairs
-from sareloc.localize import Fix, Localizer, Search, open_localizer
-from sareloc.maps import Area, PlaceMap, load_map_model, map_backend, open_store
+from sareloc.localize import Fix, Localizer, Search
+from sareloc.maps import Area, PlaceMap, load_map_model
 from sareloc.models import PlaceModel, Precision
 from sareloc.photos import ReadImage
 
@@ -47,9 +47,8 @@ class LiveMap:
         self.place_map = place_map
         self._localizer = localizer
         self._options = options
-        self._watch = map_backend(place_map.path).watch(place_map.path)
         self._notes = place_map.notes
-        self._version: tuple[int, ...] | None = None
+        self._version: int | None = None
 
     @property
     def verifies(self) -> bool:
@@ -81,7 +80,7 @@ class LiveMap:
 
     def refresh(self) -> None:
         """Read what has changed in the map since the last call; a new calibration in the map replaces the old one."""
-        version = self._watch.version()
+        version = self.place_map.version()
         if version == self._version:
             return
         self.place_map.refresh()
@@ -94,8 +93,8 @@ class LiveMap:
         self._version = version
 
     def close(self) -> None:
-        """Close the map's file."""
-        self._watch.close()
+        """Close the map."""
+        self.place_map.close()
 
 
 def open_live_map(
@@ -108,16 +107,11 @@ def open_live_map(
     batch: int,
 ) -> LiveMap:
     """Open a map with its model, as `open_localizer` does; the map may be empty."""
-    with open_store(path) as store:
-        manifest = store.manifest
-        empty = not store.count()
-    if not empty:
-        localizer = open_localizer(
-            path, model, search, min_confidence=min_confidence, device=device, precision=precision, batch=batch
-        )
-        return LiveMap(localizer.model, localizer.place_map, localizer)
     place_map = PlaceMap(path)
     if not isinstance(model, PlaceModel):
-        model = load_map_model(manifest, place_map.path.name, model, device, precision)
+        model = load_map_model(place_map.manifest, place_map.path.name, model, device, precision)
+    options: dict[str, Any] = {"search": search, "min_confidence": min_confidence, "batch": batch}
+    if len(place_map):
+        return LiveMap(model, place_map, Localizer(model, place_map, **options))
     place_map.check_model(model)
-    return LiveMap(model, place_map, None, search=search, min_confidence=min_confidence, batch=batch)
+    return LiveMap(model, place_map, None, **options)

@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse, Response
 from fastapi.security import HTTPBearer
 
 from sareloc.errors import PhotoError
-from sareloc.maps.listing import ListedPhoto, ListedPhotos
+from sareloc.maps import ListedPhoto, ListedPhotos
 from sareloc.serve.guard import Problem, has_token, problem_response
 from sareloc.serve.localize_routes import BOX, LARGEST_ID, area, not_shown, photo_names
 from sareloc.serve.schemas import MapAnswer, PhotosAnswer, curl, form_body, problem_responses
@@ -53,7 +53,8 @@ def map_routes(service: Service) -> APIRouter:
     ) -> Response:
         """Photos of the map as GeoJSON, of one box or all; if they exceed the limit, an even sample."""
         near, names = area(box, None), photo_names(request, service)
-        return await asyncio.to_thread(lambda: GeoJSONResponse(map_geojson(service.listing.photos(near, limit), names)))
+        listed = service.live.place_map.list_photos
+        return await asyncio.to_thread(lambda: GeoJSONResponse(map_geojson(listed(near, limit), names)))
 
     @router.get(
         "/photos/{photo_id}/thumbnail",

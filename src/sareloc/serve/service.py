@@ -25,7 +25,7 @@ from sareloc.encode import occlusion_map
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.geometry import InlierPairs, feature_size
 from sareloc.localize import Fix
-from sareloc.maps import Area, map_backend
+from sareloc.maps import Area
 from sareloc.models.preprocess import MIN_SIDE_PX
 from sareloc.photos import Geotag, ImageRecord, ReadImage, Resizing, SizeRule, ViewOptions, decode, read_image
 from sareloc.serve.config import Limits, Serving
@@ -61,7 +61,6 @@ class Service:
             "sareloc_batch_photos", "Photos given to the model at once.", buckets=BATCH_SIZES, registry=self.registry
         )
         self.photo_folders = photo_folders(live.place_map.path, serving.photos)
-        self.listing = map_backend(live.place_map.path).listing(live.place_map.path)
         self.adder = Adder(live.model, live.place_map.path, batch)
         self.queries = BatchQueue[Query, Fix](
             live.localize, batch=batch, bound=limits.queue, name="localize", observe=self._batches.observe
@@ -89,11 +88,11 @@ class Service:
 
     def hidden_photos(self) -> HiddenPhotos:
         """Photos without thumbnails, as they are not in the folders that may be shown; on a server, of a sample."""
-        return hidden_photos(self.listing.files(), self.live.place_map.path.parent, self.photo_folders)
+        return hidden_photos(self.live.place_map.current_files(), self.live.place_map.path.parent, self.photo_folders)
 
     def shown_file(self, photo_id: int) -> tuple[str, Path]:
         """The name of a photo in the map and its real path. Raises FileNotFoundError if it may not be shown."""
-        file = self.listing.file_of(photo_id)
+        file = self.live.place_map.current_file(photo_id)
         path = None if file is None else allowed_path(self.live.place_map.photo_path(file), self.photo_folders)
         if file is None or path is None:
             raise FileNotFoundError
@@ -103,7 +102,6 @@ class Service:
     async def running(self) -> AsyncIterator[None]:
         """Run the threads and queues while inside; leave after all requests are answered."""
         async with AsyncExitStack() as stack:
-            stack.callback(self.listing.close)
             stack.callback(self.live.close)
             self._decoders = await stack.enter_async_context(thread_pool(self.limits.decoders, "sareloc-decode"))
             for queue in (self.queries, self.additions, self.heatmaps, self.pairs):

@@ -17,7 +17,7 @@ from pathlib import Path
 from PIL import Image
 
 from sareloc.errors import ArgumentError
-from sareloc.maps import map_backend
+from sareloc.maps import store_class
 from sareloc.photos import decode, file_of, longest_side, parse_address
 
 SUGGESTED = 3
@@ -28,7 +28,7 @@ def photo_folders(map_path: Path, added: Iterable[Path]) -> tuple[Path, ...]:
     for folder in added:
         if not folder.is_dir():
             raise ArgumentError(f"--photos {folder} is not a folder: give a folder with photos of the map")
-    own = (map_path.parent,) if map_backend(map_path).is_file else ()
+    own = (map_path.parent,) if store_class(map_path).is_file else ()
     return tuple(Path(os.path.realpath(folder)) for folder in (*own, *added))
 
 

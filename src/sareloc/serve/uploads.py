@@ -21,7 +21,6 @@ from sareloc.files import write_atomically
 from sareloc.maps import MapPhoto, open_map_file
 from sareloc.maps.examine import Tally, find_new, photos_of
 from sareloc.maps.features import read_keypoints
-from sareloc.maps.file import name_in_map
 from sareloc.maps.view_options import read_view_options
 from sareloc.maps.writer import MapWriter, pack
 from sareloc.models import PlaceModel
@@ -192,7 +191,7 @@ class Adder:
             if photo is None or not file.remove(np.array([photo_id])):
                 return False
             path = parse_address(self.map_path.parent / photo.file).file
-            if path.parent == photos_folder(self.map_path) and not file.has_images_of(name_in_map(file.path, path)):
+            if path.parent == photos_folder(self.map_path) and not file.has_images_of(file.photo_name(file.path, path)):
                 _remove_stored(path)
             return True
 

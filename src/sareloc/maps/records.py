@@ -1,0 +1,242 @@
+"""The records of a map: its manifest, its photos, what a search finds and what a page lists."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from sareloc import __version__
+from sareloc.arrays import Floats, Ints, Vectors
+from sareloc.geo import Box
+from sareloc.photos import Geotag
+
+FORMAT = 4
+"""Of map files. Format 1 had no checksums and no change id, formats 1 and 2 no local features, format 3 local features
+without `features_checksum`; they are read, and upgraded when opened for writing."""
+LARGEST_FEATURES = 2**20
+"""Bytes of a photo's packed local features: more are not read."""
+TIME_S = 1e-3  # a map file stores milliseconds
+LARGEST_DIM = 2**18
+CALIBRATION = "calibration "  # start of the name of a note; the search follows
+
+Storage = Literal["float16", "float32", "int8"]
+
+
+@dataclass(frozen=True)
+class MapManifest:
+    """The model that a map's descriptors come from, and how they are stored."""
+
+    model: str
+    fingerprint: str
+    dim: int
+    storage: Storage = "float16"
+    map_id: str = ""
+    """Random, drawn when the map is created; identifies the map in the cache of search indexes."""
+    made_by: str = f"sareloc {__version__}"
+    format: int = FORMAT
+
+
+@dataclass(frozen=True)
+class MapPhoto:
+    """A photo as a map stores it, without its descriptor."""
+
+    file: str
+    """Its address (see `sareloc.photos.addresses`): relative to the map's folder if it is inside, else absolute;
+    forward slashes."""
+    geotag: Geotag
+    width: int
+    """Pixels, as stored in the file."""
+    height: int
+    sha256: bytes
+    """Identifies its content, whatever its name (see `content_digest`)."""
+    size_bytes: int
+    modified_ns: int
+    """The file's modification time when it was read: a file with the same time and size is not read again."""
+    replaces: int | None = None
+    """The id of the photo that had this file name before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a map stores of a photo that may change while its content, and so its descriptor, stays the same."""
+
+    photo_id: int
+    file: str
+    stamp: tuple[int, int]
+    """Size in bytes and modification time in ns of the file when it was read."""
+    geotag: Geotag
+    replaces: int | None = None
+    """For `MapStore.update`: the id of the photo that had this file name before."""
+
+
+@dataclass(frozen=True, eq=False)
+class Matches:
+    """The photos of a map whose descriptors are nearest to those of Q queries, the nearest first.
+
+    K is the requested k, or the number of photos in the map (in the area) if that is smaller.
+    """
+
+    ids: Ints
+    """(Q, K) ids of photos in the map."""
+    distances: Vectors
+    """(Q, K) Euclidean distances of descriptors, 0 to 2."""
+    latlon: Floats
+    """(Q, K, 2) latitude, longitude in degrees, WGS84."""
+    files: tuple[tuple[str, ...], ...]
+    """Q x K file names."""
+
+
+@dataclass(frozen=True)
+class ListedPhoto:
+    """A photo of a map, without its descriptor."""
+
+    photo_id: int
+    latlon: tuple[float, float]
+    """Degrees, WGS84."""
+    file: str
+    """Its name in the map."""
+    heading_deg: float | None
+    time: str | None
+    """As 2024-05-31T12:00:00.000Z; None if it is unknown."""
+
+
+@dataclass(frozen=True)
+class ListedPhotos:
+    """Photos in an area of a map, or a sample of them."""
+
+    photos: list[ListedPhoto]
+    inside: int
+    """Photos in the area."""
+    total: int
+    """Photos in the map."""
+    extent: Box | None
+    """The smallest box that holds all photos of the map; None if it has none."""
+
+
+@dataclass(frozen=True, eq=False)
+class PhotoTable:
+    """All photos of a map at one time."""
+
+    ids: Ints
+    """(N,) ascending."""
+    latlon: Floats
+    """(N, 2) degrees, WGS84."""
+    files: tuple[str, ...]
+
+    def file_of(self, photo_id: int) -> str | None:
+        """The name of a photo in the map; None if the map has no photo of this id."""
+        row = int(np.searchsorted(self.ids, photo_id))
+        return self.files[row] if row < len(self.ids) and self.ids[row] == photo_id else None
+
+    @cached_property
+    def extent(self) -> Box | None:
+        """The smallest box that holds all photos, across the antimeridian if that is shorter; None without photos."""
+        if not len(self.ids):
+            return None
+        (south, _), (north, _) = self.latlon.min(axis=0), self.latlon.max(axis=0)
+        longitudes = np.unique(self.latlon[:, 1])
+        widest = int(np.argmax(np.diff(longitudes, append=longitudes[0] + 360)))  # the gap outside the box
+        west, east = longitudes[(widest + 1) % len(longitudes)], longitudes[widest]
+        return Box(float(south), float(west), float(north), float(east))
+
+
+@dataclass(frozen=True)
+class StoredCalibration:
+    """A calibration that is stored in a map."""
+
+    search: str
+    """The search that it is for, such as "plain" or "verify=20"."""
+    origin: str
+    """What it was fitted on: "photos" or "map"; "unreadable" if the stored text is not a calibration."""
+    photos: int
+    """The number of photos that it was fitted on."""
+
+
+@dataclass(frozen=True)
+class StoredFeatures:
+    """The local features that are stored in a map."""
+
+    keypoints: int
+    """The most that a photo has."""
+    photos: int
+    """The number of photos that have local features."""
+    bytes: int
+
+
+@dataclass(frozen=True)
+class MapInfo:
+    """The content of a map."""
+
+    manifest: MapManifest
+    photos: int
+    """Ordinary photos and views of 360° photos."""
+    extent: Box | None
+    """The box that contains all photos; None without photos."""
+    first: str | None
+    """The time of the oldest photo, as 2024-05-31T12:00:00.000Z; None if no time is known."""
+    last: str | None
+    file_bytes: int | None
+    """None if the map is on a server."""
+    index: str
+    """The state of the index: "none needed", "fresh", "absent", or the number of photos added and removed since it was
+    built; then the folder of an index of an earlier version, which is not used."""
+    calibrations: tuple[StoredCalibration, ...] = ()
+    """Sorted by search."""
+    gone: tuple[str, ...] | None = None
+    """Photos whose files no longer exist; None if the map is on a server, see `find_gone`."""
+    local_features: StoredFeatures | None = None
+    """None if the map was built without local features, or is on a server."""
+    views: int = 0
+    """Views of 360° photos among the photos; 0 if the map is on a server."""
+    panoramas: int = 0
+    """The 360° photos whose views they are."""
+    whitened_from: int | None = None
+    """Dimensions of the model's descriptors, which the map's own whitening reduces; None if it has none."""
+
+
+def read_calibrations(notes: Mapping[str, str]) -> tuple[StoredCalibration, ...]:
+    """The calibrations among the notes of a map."""
+    return tuple(
+        _read_calibration(name.removeprefix(CALIBRATION), text)
+        for name, text in sorted(notes.items())
+        if name.startswith(CALIBRATION)
+    )
+
+
+def _read_calibration(search: str, text: str) -> StoredCalibration:
+    try:
+        given = json.loads(text)
+        return StoredCalibration(search, str(given["origin"]), int(given["photos"]))
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return StoredCalibration(search, "unreadable", 0)
+
+
+def entry_of(photo: MapPhoto, photo_id: int) -> Entry:
+    """The entry of a photo whose content is in a map under `photo_id`."""
+    stamp = (photo.size_bytes, photo.modified_ns)
+    return Entry(photo_id, photo.file, stamp, photo.geotag, photo.replaces)
+
+
+def same_geotag(one: Geotag, other: Geotag) -> bool:
+    """Whether two geotags are equal as stored in a map: time to the millisecond."""
+    if (one.latlon, one.heading_deg) != (other.latlon, other.heading_deg):
+        return False
+    if one.time is None or other.time is None:
+        return one.time is other.time
+    return abs(one.time - other.time) <= TIME_S
+
+
+def same_entry(one: Entry, other: Entry) -> bool:
+    """Whether two entries are equal as stored in a map."""
+    return (one.file, one.stamp) == (other.file, other.stamp) and same_geotag(one.geotag, other.geotag)
+
+
+def shown(value: object) -> str:
+    """A value of a map for an error message: unprintable text is quoted, long text is cut."""
+    text = value if isinstance(value, str) and value.isprintable() else repr(value)
+    return text if len(text) <= 100 else f"{text[:90]}... ({len(text)} characters)"
