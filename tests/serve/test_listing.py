@@ -15,7 +15,7 @@ from sareloc.maps import Box, FileMap, MapConfig, PlaceMap, add_photos, open_map
 from sareloc.maps.listing import FileListing, FileWatch, PhotoTable
 from sareloc.photos import Geotag, read_image
 from sareloc.serve.live_map import LiveMap, Query
-from sareloc.serve.map_routes import map_geojson
+from sareloc.serve.routes import map_geojson
 
 
 def listing(*latlon: tuple[float, float]) -> PhotoTable:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from sareloc.cli.options import DEFAULT_SEARCH, Device, Json, Precision, SearchFlags
-from sareloc.cli.printing import print_notes
+from sareloc.cli.options import DEFAULT_SEARCH, Device, Json, Precision, SearchFlags, print_notes
 
 if TYPE_CHECKING:
     from sareloc.localize.calibrate import CalibrationReport

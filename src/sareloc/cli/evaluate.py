@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from sareloc.cli.options import MIN_CONFIDENCE, Device, Json, Precision
-from sareloc.cli.printing import print_notes
+from sareloc.cli.options import MIN_CONFIDENCE, Device, Json, Precision, print_notes
 from sareloc.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -106,7 +105,7 @@ def evaluate_command(
         loaded = load_map_model(searched.manifest, searched.path.name, model, device, precision)
     if fixes:
         judged = evaluate_fixes(
-            loaded, places, place_map=searched, strangers=list_photos(out_of_map) if out_of_map else (),
+            loaded, places, place_map=searched, out_of_map=list_photos(out_of_map) if out_of_map else (),
             min_confidence=min_confidence, verify=verify, dim=dim, store=store, batch=batch, workers=workers,
         )  # fmt: skip
         print(json.dumps(judged.to_json()) if as_json else fix_table(judged))

@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from sareloc.cli.options import DEFAULT_SEARCH, Device, Flag, Precision, SearchFlags
-from sareloc.cli.printing import localize_files, print_notes, report_unreadable
+from sareloc.cli.options import (
+    DEFAULT_SEARCH,
+    Device,
+    Flag,
+    Precision,
+    SearchFlags,
+    localize_files,
+    print_notes,
+    report_unreadable,
+)
 from sareloc.errors import ArgumentError, PhotoError, explain
 from sareloc.files import replacing
 

@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from sareloc.cli.options import DEFAULT_SEARCH, Device, Flag, Precision, SearchFlags
-from sareloc.cli.printing import localize_files, print_notes, report_unreadable
+from sareloc.cli.options import (
+    DEFAULT_SEARCH,
+    Device,
+    Flag,
+    Precision,
+    SearchFlags,
+    localize_files,
+    print_notes,
+    report_unreadable,
+)
 from sareloc.errors import ArgumentError, PhotoError
 
 if TYPE_CHECKING:
@@ -115,7 +123,7 @@ def localize_command(
     )
     from sareloc.localize.formats import POINT_FORMATS, TRACK_FORMATS, Answer, iso_time, sentence
     from sareloc.photos import ViewOptions, is_video, parse_offset, read_tracks
-    from sareloc.photos.video_geotags import ONE_START
+    from sareloc.photos.track_geotags import ONE_START
 
     flags = {"json": as_json, "geojson": as_geojson, "csv": as_csv, "gpx": as_gpx, "kml": as_kml}
     chosen = [name for name, given in flags.items() if given]

@@ -1,4 +1,6 @@
-"""Queries and their matches: the top results of each query, judged, and sheets that show them as photos."""
+"""Queries and their matches: the top results of each query, judged; sheets that show them as photos, with occlusion
+heat maps (`sareloc.encode.occlusion_map`) and with lines between the local features that agree on a two-view geometry.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,13 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
+import torch
 from PIL import Image as Pillow
+from PIL import ImageDraw
 
 from sareloc.arrays import Bools, Floats, Image, Ints
 from sareloc.datasets.places import PhotoSet, Places, find_positives
@@ -19,10 +24,10 @@ from sareloc.errors import ArgumentError, PhotoError, need
 from sareloc.evaluation import Ranked, apply_protocol
 from sareloc.evaluation.metrics import right_results
 from sareloc.figures.curves import PrecisionRecallCurve
-from sareloc.figures.heatmap import overlay_heatmap
 from sareloc.figures.map import PredictedPositions
 from sareloc.figures.style import FAINT, INK, RIGHT, WRONG, new_figure, show_image, styled
 from sareloc.geo import Positions, distance_m
+from sareloc.geometry import LONGEST_PX, InlierPairs, LocalFeatureExtractor, inlier_pairs, verify
 from sareloc.localize import Fix
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import decode, longest_side
@@ -30,6 +35,61 @@ from sareloc.photos import decode, longest_side
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+Heat = npt.NDArray[np.float32]
+
+SMOOTHING = 30  # sigma of the Gaussian filter: the shorter side divided by this
+
+
+def overlay_heatmap(image: Image, heat: Heat) -> Image:
+    """The photo in grey with the heat map as colour (H, W, 3); hotter pixels are also brighter.
+
+    The heat map is resized to the image, smoothed, and stretched to its minimum and maximum. Raises ArgumentError if it
+    is empty or has values that are not finite.
+    """
+    if not heat.size or not np.isfinite(heat).all():
+        raise ArgumentError(f"a heat map must be finite and not empty: found an array of shape {heat.shape}")
+    from scipy.ndimage import gaussian_filter
+
+    height, width = image.shape[:2]
+    smooth = np.asarray(Pillow.fromarray(heat.astype(np.float32)).resize((width, height), Pillow.Resampling.BILINEAR))
+    smooth = gaussian_filter(smooth, min(height, width) / SMOOTHING)
+    stretched = ((smooth - smooth.min()) / max(np.ptp(smooth), 1e-9))[..., None]
+    grey = (image @ np.array([0.299, 0.587, 0.114]))[..., None] / 255
+    return np.asarray((255 * _blend(grey, stretched)).clip(0, 255).round(), dtype=np.uint8)
+
+
+def _blend(grey: npt.NDArray[np.floating[Any]], heat: npt.NDArray[np.floating[Any]]) -> Floats:
+    """RGB colours (..., 3) of grey (..., 1) and heat (..., 1), all in 0..1."""
+    colours = need("matplotlib", "plot").colormaps["inferno"](0.25 + 0.7 * heat[..., 0])[..., :3]
+    share = 0.65 * heat
+    mixed: Floats = (1 - share) * grey * (0.7 + 0.3 * heat) + share * colours
+    return mixed
+
+
+@styled
+def draw_heatmaps(image: Image, heats: Mapping[str, Heat]) -> Figure:
+    """A photo and its heat maps, one for each model, keyed by the title."""
+    if not heats:
+        raise ArgumentError("nothing to draw: no heat maps were given")
+    height, width = image.shape[:2]
+    each = 3.2 * min(1.0, width / height)
+    figure = new_figure((each + 0.15) * (1 + len(heats)) + 0.7, each * height / width + 0.45)
+    panels = figure.subplots(1, 1 + len(heats))
+    show_image(panels[0], image)
+    panels[0].set_title("photo")
+    for axes, (name, heat) in zip(panels[1:], heats.items(), strict=True):
+        show_image(axes, overlay_heatmap(image, heat))
+        axes.set_title(name)
+    shades = np.linspace(0, 1, 256)[:, None]
+    colormap = need("matplotlib.colors", "plot").ListedColormap(_blend(np.full_like(shades, 0.5), shades))
+    scale = need("matplotlib.cm", "plot").ScalarMappable(cmap=colormap)
+    scale.set_clim(0, 1)
+    bar = figure.colorbar(scale, ax=panels[-1], shrink=0.85, aspect=16, pad=0.03, ticks=[0, 1])
+    bar.ax.set_yticklabels(["min", "max"])
+    bar.outline.set_visible(False)
+    return figure
+
 
 THUMBNAIL_PX, HEATMAP_PX = 320, 240
 TILE_INCHES = 1.9
@@ -260,3 +320,100 @@ def jpeg_uri(image: Image, quality: int = 80) -> str:
     content = io.BytesIO()
     Pillow.fromarray(image).save(content, "JPEG", quality=quality, optimize=True)
     return "data:image/jpeg;base64," + base64.b64encode(content.getvalue()).decode()
+
+
+HEIGHT_PX, GAP_PX, MOST_LINES = 360, 4, 100
+COLOURS = ("#56b4e9", "#f0e442", "#ff8c3b", "#34d1a0", "#f2a2cf", "#ffffff")
+"""Of the lines, light: photos are darker."""
+SMOOTH = 2  # drawn at this multiple of the size, then reduced
+DOT_PX, LINE_PX = 2.5, 1.2
+WIDTH_INCHES = 7.0
+
+
+def query_inliers(
+    matches: QueryMatches, queries: Sequence[int], *, device: torch.device | str | None = None
+) -> dict[int, InlierPairs]:
+    """The matched local features of queries (given by row number) and their first matches that agree, by query.
+
+    Left out: queries without a match, and photos that cannot be decoded. device: where local features are extracted;
+    default: the GPU if there is one.
+    """
+    extractor = LocalFeatureExtractor(device)
+    found = {}
+    for query in queries:
+        images = _photos(matches, query, LONGEST_PX)
+        if images is not None:
+            mine, theirs = extractor.extract(images)
+            (view,) = verify(mine, [theirs])
+            assert view is not None
+            found[query] = inlier_pairs(mine, theirs, view)
+    return found
+
+
+def _photos(matches: QueryMatches, query: int, pixels: int) -> tuple[Image, Image] | None:
+    """A query and its first match with their longer sides at most `pixels`; None without a match or if unreadable."""
+    row = int(matches.rankings[query, :1].max(initial=-1))
+    mine = load_thumbnail(matches.places.queries.path(query), pixels)
+    theirs = None if row < 0 else load_thumbnail(matches.places.database.path(row), pixels)
+    return None if mine is None or theirs is None else (mine, theirs)
+
+
+def overlay_inliers(query: Image, photo: Image, pairs: InlierPairs) -> Image:
+    """The query with the photo to its right (360, W, 3), and lines between the keypoints of at most 100 pairs.
+
+    Lines whose ends in the query are neighbours from top to bottom have different colours.
+    """
+    height = HEIGHT_PX * SMOOTH
+    left, right = (
+        Pillow.fromarray(one).resize((round(one.shape[1] * height / one.shape[0]), height), Pillow.Resampling.BILINEAR)
+        for one in (query, photo)
+    )
+    start = left.width + GAP_PX * SMOOTH
+    canvas = Pillow.new("RGB", (start + right.width, height), "white")
+    canvas.paste(left, (0, 0))
+    canvas.paste(right, (start, 0))
+    draw = ImageDraw.Draw(canvas)
+    for number, (x0, y0, x1, y1) in enumerate(_lines(pairs)):
+        ends = ((x0 * left.width, y0 * height), (start + x1 * right.width, y1 * height))
+        colour = COLOURS[number % len(COLOURS)]
+        draw.line(ends, colour, round(LINE_PX * SMOOTH))
+        for end in ends:
+            draw.circle(end, DOT_PX * SMOOTH, colour)
+    return np.asarray(canvas.resize((canvas.width // SMOOTH, HEIGHT_PX), Pillow.Resampling.LANCZOS))
+
+
+def _lines(pairs: InlierPairs) -> Floats:
+    """At most 100 pairs (n, 4): x and y in the query, then in the photo; from top to bottom of the query."""
+    shown = pairs.sample(MOST_LINES)
+    lines = np.concatenate([shown.query_xy, shown.photo_xy], axis=1)
+    return np.asarray(lines[np.argsort(lines[:, 1], kind="stable")])
+
+
+def inliers_label(matches: QueryMatches, query: int, pairs: InlierPairs) -> str:
+    """The label of a query beside its first match: `match_label`, and the number of inliers."""
+    kind = "planar inliers" if pairs.planar else "inliers"
+    return f"query {query} and match {match_label(matches, query, 0)}: {len(pairs)} {kind}"
+
+
+def paint_inliers(matches: QueryMatches, query: int, pairs: InlierPairs) -> Image:
+    """A query beside its first match with the lines of `overlay_inliers`; raises ArgumentError if one is unreadable."""
+    images = _photos(matches, query, 2 * LONGEST_PX)
+    if images is None:
+        raise ArgumentError(f"query {query} or its first match cannot be decoded: its inliers cannot be drawn")
+    return overlay_inliers(*images, pairs)
+
+
+@styled
+def draw_inliers(matches: QueryMatches, inliers: Mapping[int, InlierPairs]) -> Figure:
+    """Queries beside their first matches, with lines between the local features that agree; see `query_inliers`."""
+    if not inliers:
+        raise ArgumentError("nothing to draw: no query has a first match whose photo can be decoded")
+    painted = [paint_inliers(matches, query, pairs) for query, pairs in inliers.items()]
+    heights = [WIDTH_INCHES * image.shape[0] / image.shape[1] for image in painted]
+    figure = new_figure(WIDTH_INCHES, sum(heights) + 0.35 * len(painted))
+    panels = figure.subplots(len(painted), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, image, (query, pairs) in zip(panels, painted, inliers.items(), strict=True):
+        show_image(axes, image)
+        label = inliers_label(matches, query, pairs)
+        axes.set_title(label, fontsize=8.5, fontweight="normal", color=INK, loc="center", pad=6)
+    return figure

@@ -29,9 +29,18 @@ from sareloc.arrays import Image
 from sareloc.errors import ArgumentError
 from sareloc.evaluation import CurvePoint, Report
 from sareloc.figures.curves import PrecisionRecallCurve, draw_precision_recall, draw_recall, draw_training
-from sareloc.figures.inliers import MOST_LINES, inliers_label, paint_inliers
 from sareloc.figures.map import PredictedPositions, draw_map
-from sareloc.figures.matches import THUMBNAIL_PX, QueryMatches, jpeg_uri, load_thumbnail, match_label, query_heatmap
+from sareloc.figures.matches import (
+    MOST_LINES,
+    THUMBNAIL_PX,
+    QueryMatches,
+    inliers_label,
+    jpeg_uri,
+    load_thumbnail,
+    match_label,
+    paint_inliers,
+    query_heatmap,
+)
 from sareloc.figures.style import FAINT, INK, svg_bytes
 from sareloc.files import read_regular, write_atomically
 from sareloc.geometry import InlierPairs

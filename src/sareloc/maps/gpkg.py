@@ -32,7 +32,7 @@ from sareloc.maps.store import (
     photo_checksum,
     read_manifest,
 )
-from sareloc.photos.geotags import seconds_since_1970
+from sareloc.photos.record import seconds_since_1970
 
 WAIT_S = 30.0
 CHANGE_ID = "change_id"

@@ -18,7 +18,7 @@ from sareloc.maps.maintain import UNIT, read_calibrations
 from sareloc.maps.store import Address
 from sareloc.milvus.collection import MilvusCollection, Row
 from sareloc.milvus.store import ALL, inside, open_milvus_store, photo_id, photo_of
-from sareloc.photos.geotags import FIRST_S, LAST_S
+from sareloc.photos.record import FIRST_S, LAST_S
 
 DEGREES, SECONDS = 1e-9, 1e-3  # how exactly extremes are found
 EXTENT_S = 60.0

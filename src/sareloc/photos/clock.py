@@ -14,7 +14,7 @@ import numpy.typing as npt
 from sareloc.arrays import Floats
 from sareloc.errors import ArgumentError, PositionError
 from sareloc.geo import ecef_from_wgs84
-from sareloc.photos.geotags import seconds_since_1970
+from sareloc.photos.record import seconds_since_1970
 from sareloc.photos.tracks import MAX_GAP_S, Track, interpolate
 
 WIDEST_S = 14 * 3600.0  # local times are up to 14 hours from UTC

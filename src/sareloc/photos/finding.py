@@ -20,10 +20,10 @@ from typing import Any
 from sareloc.errors import DatasetError, PanoramaError, PhotoError, SarelocError, need
 from sareloc.files import NUL
 from sareloc.geo import Positions
-from sareloc.photos.addresses import View, parse_address
 from sareloc.photos.decoding import PhotoMetadata, read_metadata
-from sareloc.photos.geotags import Geotag, geotag_from_exif, parse_utm_name, time_from_exif
+from sareloc.photos.geotags import geotag_from_exif, parse_utm_name, time_from_exif
 from sareloc.photos.panoramas import Panorama, panorama_from
+from sareloc.photos.record import Geotag, View, parse_address
 from sareloc.photos.sidecars import read_takeout_geotag, read_takeout_time
 from sareloc.photos.tables import GeotagTable, counted, read_geotag_table
 from sareloc.photos.videos import frame_time

@@ -21,7 +21,7 @@ import numpy as np
 from sareloc.errors import ArgumentError, DatasetError, PositionError
 from sareloc.files import open_regular, read_regular
 from sareloc.geo import distance_m
-from sareloc.photos.geotags import Geotag, seconds_since_1970
+from sareloc.photos.record import Geotag, seconds_since_1970
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "file": (

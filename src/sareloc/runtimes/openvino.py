@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from sareloc.errors import ArgumentError, need
-from sareloc.export.graph import MIN_STEP, Ranges
+from sareloc.export.layers import MIN_STEP, Ranges
 from sareloc.export.onnx import INPUT, XFEAT_CHANNELS, features_onnx, xfeat_onnx
 from sareloc.models.fused import fold_norms, trace_layers
 from sareloc.models.place_model import PlaceModel, RuntimeModel

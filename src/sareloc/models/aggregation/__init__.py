@@ -14,12 +14,9 @@ from types import MappingProxyType
 import torch
 
 from sareloc.errors import ArgumentError, look_up
-from sareloc.models.aggregation.aggregation import Aggregation, Option
-from sareloc.models.aggregation.boq import BoQ
-from sareloc.models.aggregation.mixvpr import MixVPR
+from sareloc.models.aggregation.aggregation import Aggregation, Average, ClassToken, CosPlace, GeM, Maximum, Option
+from sareloc.models.aggregation.heads import SALAD, BoQ, MegaLoc, MixVPR
 from sareloc.models.aggregation.netvlad import CRN, NORM_EPS, VLAD, NetVLAD, Norm
-from sareloc.models.aggregation.pooling import Average, ClassToken, CosPlace, GeM, Maximum
-from sareloc.models.aggregation.salad import SALAD, MegaLoc
 
 __all__ = [
     "AGGREGATIONS",
