@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from sareloc.cli.options import NO_TRACK, Flag, Json, Track, print_notes
+from sareloc.cli.options import NO_TRACK, Flag, Json, Root, Split, Track, print_notes
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.files import replacing
 
@@ -25,8 +25,8 @@ DRAWING_HELP = "Device for rendering: cpu, cuda, cuda:N (GPU number N, from 0), 
 def check(
     dataset: str,
     *,
-    root: Path | None = None,
-    split: str = "test",
+    root: Root = None,
+    split: Split = "test",
     figure: Path | None = None,
     decode: Flag = False,
     sources: Flag = False,
@@ -42,10 +42,6 @@ def check(
     ----------
     dataset
         The name of a published dataset, a folder of photos, or a CSV file.
-    root
-        The folder of a published dataset, or the folder that file names in a CSV file are relative to.
-    split
-        The split of the dataset: train, val or test.
     figure
         Draw a map of database and queries to this file (.png, .svg or .pdf); of a folder without queries, by the
         sources of the positions.
@@ -53,8 +49,6 @@ def check(
         Decode every photo instead of reading its header; finds truncated files, takes longer.
     sources
         Also list the source of each photo's position.
-    as_json
-        Print one JSON object instead of a table.
     """
     from sareloc.datasets import check_places, load_dataset
     from sareloc.figures import draw_dataset, save_figure
@@ -326,8 +320,6 @@ def track(
         Draw the track and the photos on it to this file (.png, .svg or .pdf).
     replace
         Overwrite the table if it exists; positions that it gave to photos are determined again.
-    as_json
-        Print the result as one JSON object.
     """
     from sareloc.photos.collect import list_photos, read_tables
     from sareloc.photos.finding import NOT_UTF8, is_utf8

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from sareloc.cli.options import MIN_CONFIDENCE, Device, Json, Precision, print_notes
+from sareloc.cli.options import MIN_CONFIDENCE, Device, Json, Precision, Root, Split, Workers, print_notes
 from sareloc.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ def evaluate_command(
     dataset: str,
     *,
     model: str | None = None,
-    root: Path | None = None,
-    split: str = "test",
+    root: Root = None,
+    split: Split = "test",
     protocol: Literal["radius", "panorama", "time", "place-id", "average-precision"] | None = None,
     dim: int | None = None,
     boxes: Literal["crop", "full"] = "crop",
@@ -33,7 +33,7 @@ def evaluate_command(
     strangers: Annotated[list[Path] | None, Parameter(consume_multiple=True, show=False)] = None,
     min_confidence: float = MIN_CONFIDENCE,
     batch: int = 8,
-    workers: int = 2,
+    workers: Workers = 2,
     device: Device = None,
     precision: Precision = "auto",
     as_json: Json = False,
@@ -50,10 +50,6 @@ def evaluate_command(
     model
         A packaged model (default, fast), a checkpoint, or a published file. Default: with --map the packaged model that
         the map was built with, else fast, or default on a GPU.
-    root
-        Folder of the dataset's files.
-    split
-        Split of the dataset: train, val or test.
     protocol
         What counts as correct; default: the protocol of the dataset. radius counts every photo of a Tokyo 24/7
         panorama.
@@ -78,10 +74,6 @@ def evaluate_command(
         With --fixes: the least confidence of an answer.
     batch
         Maximum photos described at once.
-    workers
-        Number of processes that decode photos.
-    as_json
-        Print one JSON object instead of a table.
     """
     from sareloc.datasets import load_dataset
     from sareloc.evaluation import evaluate, evaluate_fixes

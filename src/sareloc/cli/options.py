@@ -22,9 +22,27 @@ if TYPE_CHECKING:
     from sareloc.localize import Fix, Localizer, Search
     from sareloc.photos import TrackOptions
 
-Flag = Annotated[bool, Parameter(negative=())]
+Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 """An option without a value and without a --no- form."""
-Json = Annotated[bool, Parameter(name="--json", negative=())]
+Json = Annotated[Flag, Parameter(name="--json", help="Print JSON instead of text.")]
+MAP = Parameter(name="map", help="The map: a file, or a server address such as milvus://host:19530/city.")
+"""The argument MAP of every command."""
+MapPath = Annotated[Path, MAP]
+Root = Annotated[
+    Path | None,
+    Parameter(
+        name="--root",
+        help="Folder of a published dataset, or the folder that file names in a CSV file are relative to.",
+    ),
+]
+Split = Annotated[str, Parameter(name="--split", help="Split of the dataset: train, val or test.")]
+Model = Annotated[
+    str | None,
+    Parameter(
+        help="A packaged model (default, fast), a checkpoint, or a published file. Default: fast, or default on a GPU.",
+    ),
+]
+Workers = Annotated[int, Parameter(name="--workers", help="Processes that decode photos; 0: no other process.")]
 MIN_CONFIDENCE = 0.5
 """`sareloc.localize.MIN_CONFIDENCE`."""
 DEVICE_HELP = (
@@ -64,10 +82,40 @@ SearchFlags = Annotated[SearchOptions, Parameter(name="*")]
 
 
 @dataclass(frozen=True)
+class LocalizerOptions:
+    """How a map is opened and queries are localized in it."""
+
+    model: str | None = None
+    """Checkpoint that the map was built with; default: the packaged model that the map was built with."""
+    search: SearchFlags = DEFAULT_SEARCH
+    batch: int = 8
+    """Maximum photos described at once."""
+    workers: Workers = 2
+    device: Device = None
+    precision: Precision = "auto"
+
+    def open(self, place_map: Path, *, min_confidence: float = MIN_CONFIDENCE, panorama: bool = False) -> Localizer:
+        """The localizer of a map; panorama: 2:1 photos without GPano tags are 360° photos."""
+        from sareloc.localize import open_localizer
+        from sareloc.photos import ViewOptions
+
+        return open_localizer(
+            place_map, self.model, self.search.search(), min_confidence=min_confidence,
+            views=ViewOptions(untagged=panorama), device=self.device, precision=self.precision, batch=self.batch,
+            workers=self.workers,
+        )  # fmt: skip
+
+
+DEFAULT_LOCALIZER = LocalizerOptions()
+Opened = Annotated[LocalizerOptions, Parameter(name="*")]
+"""The options `--model`, `--candidates`, `--verify`, `--batch`, `--workers`, `--device` and `--precision`."""
+
+
+@dataclass(frozen=True)
 class TrackFlags:
     """The options of `sareloc.photos.TrackOptions`."""
 
-    track: Annotated[tuple[Path, ...], Parameter(show=True)] = ()
+    track: Annotated[tuple[Path, ...], Parameter(show=True, show_default=False)] = ()
     """GPX files (.gpx) or NMEA logs (.nmea, .log, .txt): photos without a position get that of the track at their EXIF
     time."""
     timezone: str | None = None

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from sareloc.cli.options import Device, Precision
+from sareloc.cli.options import Device, MapPath, Precision
 from sareloc.errors import ArgumentError, need
 from sareloc.serve.config import LOOPBACK, ServeConfig, bracketed, read_serve_config
 
@@ -42,7 +42,7 @@ class GivenOptions(ServeConfig):
 
 
 def serve_command(
-    place_map: Annotated[Path, Parameter(name="map")],
+    place_map: MapPath,
     *,
     model: str | None = None,
     host: str = "127.0.0.1",
@@ -58,8 +58,6 @@ def serve_command(
 
     Parameters
     ----------
-    place_map
-        The map: a file, or an address such as milvus://HOST:PORT/NAME.
     model
         Checkpoint that the map was built with; default: the packaged model that the map was built with.
     host

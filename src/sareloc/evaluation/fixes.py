@@ -162,7 +162,7 @@ def judge_fixes(
 
 
 def fix_errors_m(fixes: Sequence[Located], latlon: npt.ArrayLike) -> Floats:
-    """Metres (Q,) from the position of each fix, of high or low confidence, to the truth (Q, 2) in degrees; inf without."""
+    """Metres (Q,) from the position of each fix, of any confidence, to the truth (Q, 2) in degrees; inf without one."""
     positions = [None if isinstance(fix, PhotoError) else fix.latlon or fix.guess for fix in fixes]
     known = {row: position for row, position in enumerate(positions) if position is not None}
     errors_m = np.full(len(fixes), np.inf)

@@ -211,8 +211,12 @@ def paper_losses() -> dict[str, TupleLoss]:
 def gradient_magnitudes(loss: TupleLoss, d_p: npt.ArrayLike, d_n: npt.ArrayLike) -> tuple[Floats, Floats]:
     """Gradient magnitudes |dL/dp| and |dL/dn| of a loss with one negative, by autograd.
 
-    `d_p` and `d_n` are the distances of positive and negative from the query, broadcast against each other; both
-    results have their common shape. The directions from the query to positive and negative are orthogonal.
+    The directions from the query to positive and negative are orthogonal.
+
+    Args:
+        loss: see `make_loss`.
+        d_p: distance of the positive from the query.
+        d_n: distance of the negative; broadcast against `d_p`, both results have the common shape.
     """
     to_positive, to_negative = np.broadcast_arrays(require_finite(d_p, "d_p"), require_finite(d_n, "d_n"))
     if min(to_positive.min(), to_negative.min()) < 0:

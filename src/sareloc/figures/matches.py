@@ -167,7 +167,13 @@ def query_matches(ranked: Ranked, depth: int = 5) -> QueryMatches:
 
 
 def judge_rankings(places: Places, rankings: Ints, distances: Floats) -> QueryMatches:
-    """Judge rankings (Q, K) to which the protocol's rule (see `apply_protocol`) has been applied."""
+    """Judge rankings to which the protocol's rule (see `apply_protocol`) has been applied.
+
+    Args:
+        places: the dataset.
+        rankings: (Q, K) database rows, best first; -1: no match.
+        distances: (Q, K) between descriptors.
+    """
     positives = find_positives(places)
     has_positive = np.array([len(rows) > 0 for rows in positives], dtype=np.bool_)
     return QueryMatches(places, rankings, distances, right_results(rankings, positives), has_positive)
@@ -206,7 +212,13 @@ def predicted_by_fixes(
 def confidence_curve(
     fixes: Sequence[Fix | PhotoError], queries: PhotoSet, *, hit_radius_m: float = 25.0
 ) -> PrecisionRecallCurve:
-    """Precision and recall over the confidence of fixes, one for each query; a fix without a position is no answer."""
+    """Precision and recall over the confidence of fixes; a fix without a position is no answer.
+
+    Args:
+        fixes: one for each query.
+        queries: with their true positions.
+        hit_radius_m: a fix within this distance of the true position is right.
+    """
     true, found, confidence = _compare(fixes, queries)
     answered = np.isfinite(confidence)
     right = np.zeros(len(queries), dtype=np.bool_)
@@ -266,7 +278,13 @@ def draw_matches(
 
 
 def match_label(matches: QueryMatches, query: int, place: int) -> str:
-    """The label of a match: its rank, ✓ or ✗, and its distance from the query where positions are known."""
+    """The label of a match: its rank, ✓ or ✗, and its distance from the query where positions are known.
+
+    Args:
+        matches: of a dataset.
+        query: row number.
+        place: rank of the match, from 0.
+    """
     sign = "✓" if matches.right[query, place] else "✗"
     database, queries = matches.places.database.positions, matches.places.queries.positions
     if database is None or queries is None or database.frame != queries.frame:
@@ -299,7 +317,14 @@ def _tile(axes: Axes, image: Image | None, label: str) -> None:
 
 
 def query_heatmap(model: PlaceModel, matches: QueryMatches, query: int, *, batch: int = 16) -> Image | None:
-    """The query photo with its occlusion heat map as an overlay; None if the photo cannot be decoded."""
+    """The query photo with its occlusion heat map as an overlay; None if the photo cannot be decoded.
+
+    Args:
+        model: whose descriptor is explained.
+        matches: of a dataset.
+        query: row number.
+        batch: occluded images at a time.
+    """
     path = matches.places.queries.path(query)
     shown, small = load_thumbnail(path, THUMBNAIL_PX), load_thumbnail(path, HEATMAP_PX)
     if shown is None or small is None:
@@ -333,10 +358,14 @@ WIDTH_INCHES = 7.0
 def query_inliers(
     matches: QueryMatches, queries: Sequence[int], *, device: torch.device | str | None = None
 ) -> dict[int, InlierPairs]:
-    """The matched local features of queries (given by row number) and their first matches that agree, by query.
+    """The matched local features of queries and their first matches that agree, by query.
 
-    Left out: queries without a match, and photos that cannot be decoded. device: where local features are extracted;
-    default: the GPU if there is one.
+    Left out: queries without a match, and photos that cannot be decoded.
+
+    Args:
+        matches: of a dataset.
+        queries: row numbers.
+        device: where local features are extracted; default: the GPU if there is one.
     """
     extractor = LocalFeatureExtractor(device)
     found = {}
@@ -362,6 +391,11 @@ def overlay_inliers(query: Image, photo: Image, pairs: InlierPairs) -> Image:
     """The query with the photo to its right (360, W, 3), and lines between the keypoints of at most 100 pairs.
 
     Lines whose ends in the query are neighbours from top to bottom have different colours.
+
+    Args:
+        query: (H, W, 3) uint8.
+        photo: (H, W, 3) uint8.
+        pairs: keypoints that agree.
     """
     height = HEIGHT_PX * SMOOTH
     left, right = (
@@ -390,7 +424,13 @@ def _lines(pairs: InlierPairs) -> Floats:
 
 
 def inliers_label(matches: QueryMatches, query: int, pairs: InlierPairs) -> str:
-    """The label of a query beside its first match: `match_label`, and the number of inliers."""
+    """The label of a query beside its first match: `match_label`, and the number of inliers.
+
+    Args:
+        matches: of a dataset.
+        query: row number.
+        pairs: keypoints that agree.
+    """
     kind = "planar inliers" if pairs.planar else "inliers"
     return f"query {query} and match {match_label(matches, query, 0)}: {len(pairs)} {kind}"
 

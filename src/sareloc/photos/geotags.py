@@ -249,7 +249,15 @@ def parse_utm_name(name: str) -> UtmName | None:
 def make_utm_name(
     geotag: Geotag, *, pano_id: str = "", tile: int | None = None, note: str = "", suffix: str = ".jpg"
 ) -> str:
-    """A file name with this geotag: UTM to the centimetre, degrees with five decimals, UTC to the second."""
+    """A file name with this geotag: UTM to the centimetre, degrees with five decimals, UTC to the second.
+
+    Args:
+        geotag: position, heading and time.
+        pano_id: name of the panorama.
+        tile: number of the view in its panorama.
+        note: any text without "@" and "/".
+        suffix: of the file.
+    """
     if "@" in pano_id + note + suffix or "/" in pano_id + note + suffix:
         raise ArgumentError(f"parts of a file name must not contain '@' or '/': {pano_id!r}, {note!r}, {suffix!r}")
     latitude, longitude = geotag.latlon

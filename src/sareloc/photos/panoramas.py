@@ -71,7 +71,13 @@ def looks_like_panorama(width: int, height: int) -> bool:
 
 
 def read_panorama(source: Source, *, assume: bool = False, name: str | None = None) -> Panorama | None:
-    """What a 360° photo shows, by its GPano tags; see `panorama_from`. Raises PhotoError if it cannot be read."""
+    """What a 360° photo shows, by its GPano tags; see `panorama_from`. Raises PhotoError if it cannot be read.
+
+    Args:
+        source: a file, its content, or a binary stream.
+        assume: a 2:1 photo without tags is a full sphere.
+        name: how errors call a photo without a path.
+    """
     label = name or label_of(source)
     return panorama_from(read_metadata(source, name=label), assume=assume, name=label)
 
@@ -249,7 +255,10 @@ def untagged_sphere(width: int, height: int, options: ViewOptions, heading_deg: 
 def views_of(panorama: Panorama, options: ViewOptions | None = None, *, enlarge: bool = False) -> tuple[View, ...]:
     """The views to cut, by pitch and yaw; none of which less than `LEAST_INSIDE` is inside a partial panorama.
 
-    enlarge: views keep their size even if the panorama has a lower resolution.
+    Args:
+        panorama: what the photo shows.
+        options: which views; default: twelve around, level.
+        enlarge: views keep their size even if the panorama has a lower resolution.
     """
     options = options or ViewOptions()
     half = math.tan(math.radians(options.fov_deg / 2))
@@ -298,9 +307,14 @@ def panorama_pixels(image: arrays.Image, panorama: Panorama) -> PanoramaPixels:
 def cut_view(pixels: PanoramaPixels, view: View, height: int, width: int) -> arrays.Image:
     """A perspective view (height, width, 3): what a camera at the panorama's position with this yaw and pitch sees.
 
-    The tilt of the panorama is removed, so that a view of pitch 0 is level. The target size may have other proportions
-    than the view, which is then stretched. Bilinear; panoramas of higher resolution must be reduced before (see
-    `matching_size`). Pixels outside a partial panorama are black.
+    The tilt of the panorama is removed, so that a view of pitch 0 is level. Bilinear; panoramas of higher resolution
+    must be reduced before (see `matching_size`). Pixels outside a partial panorama are black.
+
+    Args:
+        pixels: of the panorama (see `panorama_pixels`).
+        view: direction and field of view.
+        height: pixels of the result, which is stretched if its proportions differ from those of the view.
+        width: pixels of the result.
     """
     panorama, planes = pixels.panorama, pixels.planes
     across, down = _fractions(panorama, view, height, width)

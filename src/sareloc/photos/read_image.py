@@ -135,9 +135,16 @@ def decode(
     name: str | None = None,
     max_pixels: int = MAX_PIXELS,
 ) -> arrays.Image:
-    """The upright RGB image (H, W, 3) uint8, resized to `size(height, width)`; default: not resized.
+    """The upright RGB image (H, W, 3) uint8.
 
-    See `read_image` for what is accepted and raised, `read_photo` for the formats. `name`: how errors call it.
+    Args:
+        image: see `read_image`; formats: see `read_photo`.
+        size: size rule, called with height and width; default: not resized.
+        name: how errors call it; default: its path.
+        max_pixels: larger images are refused before they are decoded.
+
+    Raises:
+        PhotoError: see `read_image`.
     """
     return read_image(record_of(image, name), (size,), max_pixels=max_pixels).pixels[0]
 

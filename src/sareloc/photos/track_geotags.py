@@ -145,11 +145,21 @@ def geotags_from_track(
 ) -> TrackReport:
     """Geotags of photos by their EXIF times and a track; photos that have a position keep it.
 
-    The time is the camera's clock plus `clock_offset_s` (None: estimated, see `estimate_offset`), in the zone of the
-    photo (OffsetTimeOriginal), else in `timezone` (see `parse_timezone`), else the photo's GPS time, which needs no
-    offset, else read as UTC. `max_gap_s`: see `Track.at`. `heading`: whether the heading is the direction of movement;
-    else it is unknown. `own`: positions of photos by absolute path, such as those of a table; other photos have one of
-    their own if `read_geotag` finds it. Raises PositionError if the offset cannot be estimated or is ambiguous.
+    The time of a photo is the camera's clock in the photo's zone (OffsetTimeOriginal), else in `timezone`, else the
+    photo's GPS time, which needs no offset, else read as UTC.
+
+    Args:
+        photos: files.
+        track: positions over time.
+        clock_offset_s: seconds to add to the camera's clock; None: estimated, see `estimate_offset`.
+        timezone: of the camera's clock, see `parse_timezone`.
+        max_gap_s: see `Track.at`.
+        heading: the heading is the direction of movement; else it is unknown.
+        own: positions of photos by absolute path, such as those of a table; default: those that `read_geotag` finds.
+        progress: show a progress bar.
+
+    Raises:
+        PositionError: if the offset cannot be estimated or is ambiguous.
     """
     from tqdm import tqdm
 

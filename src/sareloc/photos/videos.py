@@ -165,7 +165,15 @@ def decode_frame(
     name: str | None = None,
     max_pixels: int = MAX_PIXELS,
 ) -> arrays.Image:
-    """The frame of `read_frame` at one size; default: not resized."""
+    """The frame of `read_frame` at one size.
+
+    Args:
+        path: the video.
+        time_s: seconds after the first frame.
+        size: size rule; default: not resized.
+        name: how errors call the frame; default: path#t=time.
+        max_pixels: larger videos are refused.
+    """
     return read_frame(path, time_s, (size,), name=name, max_pixels=max_pixels)[0][0]
 
 

@@ -52,11 +52,19 @@ def exif_bytes(geotag: Geotag | None, *, focal_35mm: float | None = None) -> byt
 
 
 def write_geotag(photo: str | Path, target: str | Path, geotag: Geotag, estimate: Estimate | None = None) -> None:
-    """Copy a JPEG to `target` (which may be the same file) with this geotag in its EXIF.
+    """Copy a JPEG with this geotag in its EXIF.
 
-    estimate: marks the position as an estimate, by GPSHPositioningError and GPSProcessingMethod. Pixels, other metadata
-    and GPS fields that the geotag does not set are unchanged. Raises PhotoError if the photo is not a JPEG or its EXIF
-    is damaged or full, OSError if the target cannot be written; the target is then unchanged.
+    Pixels, other metadata and GPS fields that the geotag does not set are unchanged.
+
+    Args:
+        photo: a JPEG.
+        target: path of the copy; may be the same file.
+        geotag: position, heading and time.
+        estimate: marks the position as an estimate, by GPSHPositioningError and GPSProcessingMethod.
+
+    Raises:
+        PhotoError: if the photo is not a JPEG or its EXIF is damaged or full.
+        OSError: if the target cannot be written; it is then unchanged.
     """
     try:
         with open_file(photo, str(photo)) as file:
@@ -85,8 +93,16 @@ def write_sidecar(
 ) -> None:
     """Write an XMP sidecar with this geotag and the other content of the photo's sidecar; the photo is unchanged.
 
-    copy: also copy the photo to this path; both files are written or none. Raises PhotoError if the photo's sidecar is
-    not valid XMP, OSError if a file cannot be written.
+    Args:
+        photo: the photo.
+        sidecar: path of the sidecar.
+        geotag: position, heading and time.
+        estimate: marks the position as an estimate.
+        copy: also copy the photo to this path; both files are written or none.
+
+    Raises:
+        PhotoError: if the photo's sidecar is not valid XMP.
+        OSError: if a file cannot be written.
     """
     content = sidecar_with_geotag(photo, geotag, estimate)
     with ExitStack() as files:
@@ -104,9 +120,19 @@ def write_views(
 ) -> tuple[tuple[Path, ...], tuple[View, ...]]:
     """Cut a 360° photo into views of exactly these options and write them as JPEGs, PHOTO_yaw030_pitch+00.jpg.
 
-    Their EXIF has the photo's position, the view's heading and its focal length. Returns the files, and the views left
-    out because they are not inside a partial panorama. assume: see `read_panorama`. Raises PhotoError if the photo is
-    not a 360° photo or shows none of the views.
+    Their EXIF has the photo's position, the view's heading and its focal length.
+
+    Args:
+        source: the 360° photo.
+        out: folder.
+        options: which views.
+        assume: see `read_panorama`.
+
+    Returns:
+        The files, and the views left out because they are not inside a partial panorama.
+
+    Raises:
+        PhotoError: if the photo is not a 360° photo or shows none of the views.
     """
     source = Path(source)
     content = read_bytes(source, str(source))
@@ -145,7 +171,16 @@ def is_jpeg(photo: str | Path) -> bool:
 
 
 def jpeg_with_geotag(jpeg: bytes, geotag: Geotag, estimate: Estimate | None = None) -> bytes:
-    """The bytes of a JPEG with this geotag in its EXIF segment, otherwise unchanged; raises ValueError if damaged."""
+    """The bytes of a JPEG with this geotag in its EXIF segment, otherwise unchanged.
+
+    Args:
+        jpeg: content of the file.
+        geotag: position, heading and time.
+        estimate: marks the position as an estimate.
+
+    Raises:
+        ValueError: if the JPEG or its EXIF is damaged.
+    """
     segments = _segments(jpeg)
     ours = [(at, end) for marker, at, end in segments if marker == APP1 and jpeg[at + 4 : end].startswith(EXIF)]
     old = b"".join(jpeg[at + 4 + len(EXIF) : end] for at, end in ours)

@@ -220,7 +220,13 @@ def _geotag(found: dict[str, str]) -> Geotag | None:
 def sidecar_with_geotag(photo: str | Path, geotag: Geotag, estimate: Estimate | None = None) -> bytes:
     """The bytes of an XMP sidecar with this geotag and the other content of the photo's existing sidecar.
 
-    estimate: marks the position as an estimate. Raises PhotoError if the existing sidecar is not valid XMP.
+    Args:
+        photo: the photo.
+        geotag: position, heading and time.
+        estimate: marks the position as an estimate.
+
+    Raises:
+        PhotoError: if the existing sidecar is not valid XMP.
     """
     existing = find_sidecar(photo)
     if existing is None:

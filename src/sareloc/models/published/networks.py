@@ -27,13 +27,12 @@ from sareloc.errors import ArgumentError, WeightsError, need
 from sareloc.models.aggregation import Option, make_aggregation
 from sareloc.models.backbones import VITS, Backbone, make_backbone
 from sareloc.models.backbones.dinov2 import PATCH_PX
+from sareloc.models.checkpoint import existing_file, listed
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Preprocess
 from sareloc.models.published.weights_files import (
-    NAMES_SHOWN,
     assemble_model,
     check_fit,
-    existing_file,
     float_tensor,
     is_finite,
     load_strictly,
@@ -128,10 +127,9 @@ def refuse_unknown(
     """
     unknown = [name for name in tensors if not name.startswith(prefixes) and name not in names]
     if unknown:
-        more = f" and {len(unknown) - NAMES_SHOWN} more" if len(unknown) > NAMES_SHOWN else ""
         raise WeightsError(
             f"{path} has unknown tensors beside {', '.join(f'{prefix}*' for prefix in prefixes)}: "
-            f"{', '.join(unknown[:NAMES_SHOWN])}{more}. It is another network, or one with further layers"
+            f"{listed(unknown)}. It is another network, or one with further layers"
         )
 
 
