@@ -41,7 +41,7 @@ def evaluate_command(
     """Describe the database and the queries of a dataset, search exactly, and judge by the dataset's protocol.
 
     With --fixes: build a map of the database, localize the queries in it, and judge their positions, radii, headings
-    and confidences instead. A fix is correct within 25 m, and answered if it has the least confidence.
+    and confidences instead. A fix is correct within 25 m, and answered if it has the minimum confidence.
 
     Parameters
     ----------
@@ -60,8 +60,8 @@ def evaluate_command(
     store
         Folder of a descriptor cache, with --fixes of the map, to resume an interrupted run; default: none.
     verify
-        Verify the top N results of each query by local features and order them by the evidence; 0: do not. Default: 0,
-        with --fixes 20 if the map holds local features.
+        Verify the top N results of each query geometrically, by local features, and re-rank them; 0: do not. Default:
+        0, with --fixes 20 if the map holds local features.
     place_map
         Search this map of the dataset's database photos (a file or an address) instead of describing them. With
         --fixes it may hold other photos too.
@@ -71,7 +71,7 @@ def evaluate_command(
         With --fixes: out-of-map photos, or folders of them with their subfolders. None of them should be answered;
         their positions are not needed.
     min_confidence
-        With --fixes: the least confidence of an answer.
+        With --fixes: the minimum confidence of an answer.
     batch
         Maximum photos described at once.
     """

@@ -40,7 +40,7 @@ def localize_command(
     as_gpx: Annotated[Flag, Parameter(name="--gpx")] = False,
     as_kml: Annotated[Flag, Parameter(name="--kml")] = False,
 ) -> int:
-    """Say where photos, or the frames of a video, were taken, by the photos of a map that show the same place.
+    """Localize photos, or the frames of a video, in a map: where each was taken, by photos of the same place.
 
     Each position has a confidence, the probability that it is within 25 m of the truth, and a radius: of 10 positions
     of photos in the map, 9 are within their radius of the truth. Photos that cannot be read are listed on standard

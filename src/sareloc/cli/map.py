@@ -257,7 +257,7 @@ def remove(
 
 
 def info(map_path: Map, *, as_json: Json = False) -> None:
-    """Show the content of a map: photos, extent, times, model, size, local features, calibrations, lost files."""
+    """Show the content of a map: photos, extent, times, model, size, local features, calibrations, missing files."""
     from sareloc.maps import map_info
 
     found = map_info(map_path)
@@ -336,7 +336,7 @@ def table(found: MapInfo) -> str:
         fitted = "cannot be read" if one.origin == "unreadable" else f"fitted on {one.photos:,} photos ({one.origin})"
         lines.append(("calibrated", f"search {one.search}, {fitted}"))
     if found.gone:
-        lines.append(("gone", f"{len(found.gone):,} photos no longer exist, such as {found.gone[0]}"))
+        lines.append(("missing", f"the files of {len(found.gone):,} photos no longer exist, such as {found.gone[0]}"))
     return "\n".join(f"{name:<12}{value}" for name, value in lines)
 
 

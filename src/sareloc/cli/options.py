@@ -64,10 +64,10 @@ class SearchOptions:
     """The options of `sareloc.localize.Search`."""
 
     candidates: int = 20
-    """How many matches are fused into a fix."""
+    """How many retrieved photos are combined into a position."""
     verify: int | None = None
-    """Verify the top N matches by local features and rank them by the evidence; 0: do not verify. Default: 20 if the
-    map holds local features, else 0."""
+    """Verify the top N retrieved photos geometrically, by local features, and re-rank them; 0: do not verify. Default:
+    20 if the map holds local features, else 0."""
 
     def search(self) -> Search:
         """The record of the library."""

@@ -97,7 +97,7 @@ def serve_command(
             folders = " ".join(f"--photos {shlex.quote(folder)}" for folder in hidden.folders)
             print(
                 f"sareloc: note: {hidden.count:,} photos of the map have no thumbnails, as they are not in the "
-                f"folders that may be serving: add {folders} to show them",
+                f"folders that may be shown: add {folders} to show them",
                 file=sys.stderr,
             )
         name = host if host not in EVERYWHERE else config.allow_host[0].replace("*", "localhost")

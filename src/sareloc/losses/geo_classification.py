@@ -42,7 +42,7 @@ def make_cells(metres: npt.ArrayLike, side_m: float = 25.0) -> GeoCells:
 
 
 def make_classifier(dim: int, cells: int, *, rng: torch.Generator) -> nn.Linear:
-    """A linear layer from descriptors (B, dim) to scores (B, cells), with random weights.
+    """A linear layer from descriptors (B, dim) to one score per cell (B, cells): weights 0.01 randn, bias 0.
 
     Args:
         dim: of the descriptors.

@@ -351,7 +351,7 @@ def run_on(model: PlaceModel, runtime: str) -> RuntimeModel:
 def with_whitening(model: PlaceModel, whitening: Whitening) -> PlaceModel:
     """A model of the same layers, with this whitening after them; raises ArgumentError if it has one already.
 
-    The layers are shared; the fingerprint is another.
+    The layers are shared; the fingerprint differs.
     """
     if model.whitening is not None:
         raise ArgumentError(f"{model.name} has a whitening, to {model.dim} dimensions: it cannot get another")

@@ -89,8 +89,8 @@ def read_tables(
 ) -> TableTags:
     """Geotags of `photos`: from this table; default: from the `TABLES` in each given folder.
 
-    `track`: photos that are in no table and have no position of their own get one from these tracks; what they told is
-    in the notes.
+    `track`: photos that are in no table and have no position of their own get one from these tracks; their report
+    is in the notes.
     """
     tables = _read_tables(given, table, photos)
     if track is None:

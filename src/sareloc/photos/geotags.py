@@ -99,8 +99,7 @@ def geotag_from_exif(exif: Image.Exif) -> Geotag | None:
     if latitude is None or longitude is None or latitude == longitude == 0:
         return None
     try:
-        time = time_from_exif(exif)
-        return Geotag((latitude, longitude), heading_from_exif(exif), None if time is None else time.seconds)
+        return Geotag((latitude, longitude), heading_from_exif(exif), seconds_from_exif(exif))
     except PositionError:
         return None
 
@@ -136,6 +135,12 @@ def time_from_exif(exif: Image.Exif, zone: tzinfo | None = None) -> PhotoTime | 
     if clock is None:
         return None
     return PhotoTime(clock, "photo" if own is not None else "given" if zone is not None else "unknown", clock)
+
+
+def seconds_from_exif(exif: Image.Exif) -> float | None:
+    """The time in an EXIF block as `Geotag.time`."""
+    time = time_from_exif(exif)
+    return None if time is None else time.seconds
 
 
 def _own_zone(camera: dict[int, Any]) -> tzinfo | None:

@@ -60,10 +60,6 @@ class Panorama:
         """The horizontal resolution at the horizon."""
         return self.width / self.width_deg
 
-    def heading_of(self, view: View) -> float | None:
-        """The compass direction of a view's optical axis, 0 <= heading < 360; None: unknown."""
-        return None if self.heading_deg is None else (self.heading_deg + view.yaw_deg) % 360
-
 
 def looks_like_panorama(width: int, height: int) -> bool:
     """Whether an image has the proportions of a full sphere, 2:1."""
@@ -171,7 +167,7 @@ def _panorama(tags: Mapping[str, str], width: int, height: int) -> Panorama:
 
 
 def _number(tags: Mapping[str, str], name: str, default: float) -> float:
-    """A number among the tags, at most `LARGEST`; raises ValueError with the tag's name if it is none."""
+    """A number among the tags, at most `LARGEST`; raises ValueError with the tag's name if it is not a number."""
     if name not in tags:
         return default
     try:

@@ -87,7 +87,7 @@ class PlacedPhoto:
 
 @dataclass(frozen=True, eq=False)
 class TrackReport:
-    """What a track told about photos: each photo is in `placed`, `own` or `untagged`."""
+    """How photos were placed on a track: each photo is in `placed`, `own` or `untagged`."""
 
     track: Track
     placed: tuple[PlacedPhoto, ...]
@@ -309,7 +309,7 @@ def frames_on_track(videos: Sequence[Path], options: TrackOptions) -> FramesRepo
     notes = list(track.notes)
     for path in tqdm(videos, desc="videos", unit="video", disable=None, leave=False):
         try:
-            found, told = _frames_of(path, track, options, alone=len(videos) == 1)
+            found, found_notes = _frames_of(path, track, options, alone=len(videos) == 1)
         except PhotoError as error:
             errors.append(error)
             continue
@@ -317,7 +317,7 @@ def frames_on_track(videos: Sequence[Path], options: TrackOptions) -> FramesRepo
             errors.append(PhotoError(path, str(error)))
             continue
         geotags |= found
-        notes += told
+        notes += found_notes
     return FramesReport(geotags, tuple(errors), tuple(notes))
 
 
@@ -356,6 +356,6 @@ def _frames_of(path: Path, track: Track, options: TrackOptions, *, alone: bool) 
         address: _geotag_at(at, row, start + times[row], moving)
         for row, address in enumerate(frame_addresses(path, times))
     }
-    told = [f"{path}: {len(tags):,} frames, {options.every_m:g} m apart, of a video from {recorded}"]
+    notes = [f"{path}: {len(tags):,} frames, {options.every_m:g} m apart, of a video from {recorded}"]
     truncated = missing_end(video, [end_s])
-    return tags, told if truncated is None else [*told, truncated]
+    return tags, notes if truncated is None else [*notes, truncated]

@@ -229,22 +229,22 @@ def _make_track(file: Path, rows: Iterable[tuple[float, float, float]], notes: S
     time, latitude, longitude = table.T
     valid = (np.abs(latitude) <= 90) & (np.abs(longitude) <= 180) & (time >= FIRST_S) & (time < LAST_S)
     valid &= (latitude != 0) | (longitude != 0)  # written without a fix
-    told = list(notes)
+    found_notes = list(notes)
     if not valid.all():
-        told.append(f"{file}: {(~valid).sum():,} points without a valid position or year were left out")
+        found_notes.append(f"{file}: {(~valid).sum():,} points without a valid position or year were left out")
     table = table[valid]
     if not len(table):
         return None
     backwards = int((np.diff(table[:, 0]) < 0).sum())
     if backwards:
-        told.append(f"{file}: {backwards:,} points are earlier than the one before: sorted by time")
+        found_notes.append(f"{file}: {backwards:,} points are earlier than the one before: sorted by time")
     times, firsts = np.unique(table[:, 0], return_index=True)  # of points with one time the first
     latlon = table[firsts, 1:]
     again = np.delete(table, firsts, axis=0)
     others = int((np.abs(again[:, 1:] - latlon[np.searchsorted(times, again[:, 0])]) > SAME_DEG).any(axis=1).sum())
     if others:
-        told.append(f"{file}: {others:,} points have the time of another point at another place: left out")
-    return Track(times, latlon, (file,), tuple(told))
+        found_notes.append(f"{file}: {others:,} points have the time of another point at another place: left out")
+    return Track(times, latlon, (file,), tuple(found_notes))
 
 
 def _read_gpx(file: Path, content: bytes) -> Track:

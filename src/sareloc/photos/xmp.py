@@ -44,7 +44,7 @@ class XmlError(ValueError):
 
 
 class XmlTarget(Protocol):
-    """What is told of a document in its order, as by `xml.etree.ElementTree.XMLParser`."""
+    """What receives the parts of a document in their order, as that of `xml.etree.ElementTree.XMLParser`."""
 
     def start(self, tag: str, attrs: dict[str, str], /) -> object:
         """An element begins."""
@@ -57,7 +57,7 @@ class XmlTarget(Protocol):
 
 
 def parse_xml(content: bytes, target: XmlTarget, *, most_elements: int, namespaces: bool = True) -> str | None:
-    """Tell `target` the elements of a document; returns its declared encoding, None: UTF-8 or by its byte-order mark.
+    """Pass the elements of a document to `target`; returns its encoding, None: UTF-8 or by its byte-order mark.
 
     namespaces: tags and attributes are called {namespace}name, else as they are written. The document is not kept in
     memory. Raises XmlError, also for an encoding that is not one of the common ones of text.
@@ -365,7 +365,7 @@ def _is_gpano(name: str) -> bool:
 
 
 def _parse(content: bytes, target: XmlTarget) -> None:
-    """Tell `target` the elements of an XMP document; raises ValueError if it is malformed."""
+    """Pass the elements of an XMP document to `target`; raises ValueError if it is malformed."""
     if len(content) > LARGEST_BYTES:
         raise ValueError(f"it has more than {LARGEST_BYTES:,} bytes")
     if RDF.encode() not in content.replace(b"\0", b""):  # also in UTF-16

@@ -129,7 +129,7 @@ def refuse_unknown(
     if unknown:
         raise WeightsError(
             f"{path} has unknown tensors beside {', '.join(f'{prefix}*' for prefix in prefixes)}: "
-            f"{listed(unknown)}. It is another network, or one with further layers"
+            f"{listed(unknown)}. It is a different network, or one with further layers"
         )
 
 
