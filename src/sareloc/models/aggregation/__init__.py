@@ -14,9 +14,21 @@ from types import MappingProxyType
 import torch
 
 from sareloc.errors import ArgumentError, look_up
-from sareloc.models.aggregation.aggregation import Aggregation, Average, ClassToken, CosPlace, GeM, Maximum, Option
+from sareloc.models.aggregation.aggregation import (
+    CRN,
+    NORM_EPS,
+    VLAD,
+    Aggregation,
+    Average,
+    ClassToken,
+    CosPlace,
+    GeM,
+    Maximum,
+    NetVLAD,
+    Norm,
+    Option,
+)
 from sareloc.models.aggregation.heads import SALAD, BoQ, MegaLoc, MixVPR
-from sareloc.models.aggregation.netvlad import CRN, NORM_EPS, VLAD, NetVLAD, Norm
 
 __all__ = [
     "AGGREGATIONS",

@@ -13,10 +13,11 @@ import torch
 from torch import nn
 
 from sareloc.errors import look_up
-from sareloc.models.backbones.backbone import NOTHING, Backbone
-from sareloc.models.backbones.convolutional import (
+from sareloc.models.backbones.backbone import (
     DEPTHS,
     LITE0_CUTS,
+    NOTHING,
+    Backbone,
     EfficientNetLite0,
     ResNet,
     SameConv,
