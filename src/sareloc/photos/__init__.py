@@ -37,7 +37,18 @@ from sareloc.photos.panoramas import (
     views_of,
 )
 from sareloc.photos.read_image import ReadImage, content_digest, decode, image_size, read_image, stamp
-from sareloc.photos.record import Address, Estimate, Geotag, Image, ImageRecord, View, file_of, parse_address, record_of
+from sareloc.photos.record import (
+    Address,
+    Estimate,
+    Geotag,
+    Image,
+    ImageRecord,
+    PhotoSource,
+    View,
+    file_of,
+    parse_address,
+    record_of,
+)
 from sareloc.photos.sidecars import find_takeout_json, read_takeout_geotag
 from sareloc.photos.tables import GeotagTable, parse_degrees, read_geotag_table
 from sareloc.photos.track_geotags import (
@@ -58,9 +69,6 @@ from sareloc.photos.xmp import (
     sidecar_path,
     sidecar_with_geotag,
 )
-
-PhotoSource = ImageRecord
-"""The name of `ImageRecord` before version 0.2."""
 
 __all__ = [
     "DIAGONAL_35MM",

@@ -196,6 +196,10 @@ class ImageRecord:
         return None if self.position is None else Geotag(self.position, self.heading_deg, self.time)
 
 
+PhotoSource = ImageRecord
+"""The name of `ImageRecord` before version 0.2."""
+
+
 def record_of(image: Image | ImageRecord, name: str | None = None) -> ImageRecord:
     """The record of an image of which nothing else is known; a record itself.
 
