@@ -48,7 +48,7 @@ from sareloc.photos import (
     read_time,
     read_track,
 )
-from sareloc.photos.video_geotags import frames_on_track
+from sareloc.photos.track_geotags import frames_on_track
 from sareloc.photos.videos import video_frames
 
 PARTS = ("maps", "drive", "speed")

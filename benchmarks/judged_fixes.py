@@ -14,10 +14,10 @@ HIT_M = 25.0
 DRAWS = 2000
 
 
-def judge(fixes: list[Fix], truth: np.ndarray, strangers: list[Fix]) -> dict[str, float | None]:
-    """Of fixes that were made with no lower limit to their confidence; strangers: of out-of-map photos."""
+def judge(fixes: list[Fix], truth: np.ndarray, out_of_map: list[Fix]) -> dict[str, float | None]:
+    """Of fixes that were made with no lower limit to their confidence; out_of_map: of out-of-map photos."""
     first = distance_m([fix.matches[0].latlon for fix in fixes], truth)
-    judged = judge_fixes(fixes, truth, strangers=strangers)
+    judged = judge_fixes(fixes, truth, out_of_map=out_of_map)
     kept = judged.correct_and_answered
     return {
         "recall@1": 100 * float((first <= HIT_M).mean()),

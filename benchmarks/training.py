@@ -33,8 +33,7 @@ from sareloc.models import PlaceModel, make_model, number_format
 from sareloc.training import Neighbourhoods, TensorInputs, TrainingConfig, TrainingSet, find_neighbourhoods
 from sareloc.training.distributed import Network, ProcessGroup, data_parallel, local_device
 from sareloc.training.loop import train_epoch, train_step
-from sareloc.training.optimizer import make_optimizer
-from sareloc.training.tasks import TupleTask
+from sareloc.training.tasks import TupleTask, make_optimizer
 
 
 def make_places(database: int, queries: int) -> Places:

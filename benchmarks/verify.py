@@ -136,7 +136,7 @@ def judge(
     headings = [np.nan if tag is None or tag.heading_deg is None else tag.heading_deg for tag in tags]
     judged = judge_fixes(fixes, truth, headings, [fix for part in strangers for fix in part], min_confidence=SURE)
     verified = first_right(fixes)
-    rejected = [judge_fixes([], [], strangers=part, min_confidence=SURE).strangers_rejected for part in strangers]
+    rejected = [judge_fixes([], [], out_of_map=part, min_confidence=SURE).strangers_rejected for part in strangers]
     return {
         "queries": len(queries),
         "recall@1": 100 * float(first_right(plain).mean()),

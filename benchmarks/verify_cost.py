@@ -5,7 +5,7 @@
     python -m benchmarks.verify_cost --parts growth                 # 6 GB of disk
 
 sweep: recall@1 of real sets by the number of keypoints of query and map photos (the best N of those extracted) and of
-candidates, ranked as `sareloc.evaluation.verification` ranks, and the CPU time to match and verify the candidates of a
+candidates, ranked as `sareloc.evaluation.ranking` ranks, and the CPU time to match and verify the candidates of a
 query, on one thread, without extraction and reading. time: what verification adds to a query of 640 x 480 in a drawn
 town, verified and unverified in turns, and each of its stages. growth: reading the features of 20 random photos from
 maps of random features; each map is read by a process of its own.
@@ -38,8 +38,7 @@ from sareloc.city import draw_places
 from sareloc.datasets import Places, load_dataset
 from sareloc.datasets.places import find_positives
 from sareloc.evaluation.metrics import percent_interval
-from sareloc.evaluation.ranking import rank
-from sareloc.evaluation.verification import TEMPERATURE_SHARE
+from sareloc.evaluation.ranking import TEMPERATURE_SHARE, rank
 from sareloc.figures.style import FAINT, INK, new_figure, save_figure, series_style, styled
 from sareloc.geometry import (
     KEYPOINTS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import runpy
 from functools import cache
 from pathlib import Path
 
@@ -174,3 +175,20 @@ def test_architecture_names_modules_that_exist() -> None:
         name for name in named if not ((ROOT / "src" / "sareloc" / name).exists() or (ROOT / name).exists())
     } == set()
     assert len(named) > 20
+
+
+def test_every_entry_of_the_reference_is_defined_in_its_module() -> None:
+    """mkdocstrings reads the source: a name that is only assigned in a package is not found, and ends the build."""
+    hooks = runpy.run_path(str(ROOT / "docs" / "hooks.py"))
+    pages = "".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
+    modules = hooks["PUBLIC"].findall(pages)
+    assert "sareloc.photos" in modules
+    paths = [path for module in modules for path in hooks["entries"](importlib.import_module(module)).split()[1::2]]
+    lost = []
+    for path in paths:
+        module, _, name = path.rpartition(".")
+        tree = ast.parse(Path(importlib.import_module(module).__file__ or "").read_text())
+        defined = {getattr(node, "name", None) for node in tree.body}
+        defined |= {one.id for node in tree.body for one in ast.walk(node) if isinstance(one, ast.Name)}
+        lost += [] if name in defined else [path]
+    assert not lost

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sareloc.city import SIZES, Size, city_places, draw_drive, draw_frames, make_drive, make_town
-from sareloc.city.route import (
+from sareloc.city.drive import (
     ACCELERATION,
     BRAKING,
     CORNER_SPEED,

@@ -22,9 +22,9 @@ from sareloc.city import (
     panorama_height,
     panorama_poses,
 )
+from sareloc.city.dataset import draw_spheres, sphere_rays
 from sareloc.city.furnish import make_sprite
 from sareloc.city.geometry import join, make_quad
-from sareloc.city.panoramas import draw_spheres, sphere_rays
 from sareloc.errors import ArgumentError
 from sareloc.geo import distance_m
 from sareloc.photos import find_photos, parse_utm_name, read_exif_geotag

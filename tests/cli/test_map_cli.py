@@ -300,7 +300,7 @@ def test_info_and_verify_name_calibrations_and_photos_that_are_gone(
     out = capsys.readouterr().out
     assert "search plain, fitted on 216 photos (photos)" in out
     assert "search verify=20, cannot be read" in out
-    assert "1 photos no longer exist, such as photos/0003.jpg" in out
+    assert "the files of 1 photos no longer exist, such as photos/0003.jpg" in out
     run("info", path, "--json")
     told = json.loads(capsys.readouterr().out)
     assert told["calibrations"][0] == {"search": "plain", "origin": "photos", "photos": 216}

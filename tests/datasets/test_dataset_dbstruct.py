@@ -7,7 +7,7 @@ import pytest
 from scipy.io import savemat
 
 from sareloc.datasets import DATASETS, find_positives, load_dataset, photo_paths
-from sareloc.datasets.dbstruct import STRUCT_SETS
+from sareloc.datasets.published import STRUCT_SETS
 from sareloc.errors import ArgumentError, DatasetError
 
 

@@ -17,7 +17,7 @@ from sareloc.cluster.worker import PacketEncoder, Work, packets_of, read_done
 from sareloc.datasets.places import PhotoSet, Places
 from sareloc.encode import describe
 from sareloc.evaluation import rank
-from sareloc.evaluation.verification import extract_packed
+from sareloc.evaluation.ranking import extract_packed
 from sareloc.geo import Positions
 from sareloc.geometry import KEYPOINTS, LocalFeatureExtractor, pack_features
 from sareloc.localize import Localizer

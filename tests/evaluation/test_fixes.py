@@ -32,17 +32,17 @@ def fix(
 
 QUERIES = (fix(3, 0.9, 10, 350), fix(40, 0.6, 30, 100), fix(20, 0.4, 10, guess=True), MISSING)
 HEADINGS = (10, 90, 0, 0)
-STRANGERS = (fix(5, 0.7), fix(5000, 0.2))
+OUT_OF_MAP = (fix(5, 0.7), fix(5000, 0.2))
 
 
 def judged(min_confidence: float = 0.5) -> FixReport:
-    return judge_fixes(QUERIES, [TRUTH] * 4, HEADINGS, STRANGERS, min_confidence=min_confidence)
+    return judge_fixes(QUERIES, [TRUTH] * 4, HEADINGS, OUT_OF_MAP, min_confidence=min_confidence)
 
 
-def test_four_queries_and_two_strangers_solved_on_paper() -> None:
+def test_four_queries_and_two_out_of_map_photos_solved_on_paper() -> None:
     report = judged()
     assert (report.queries, report.strangers, report.min_confidence) == (4, 2, 0.5)
-    assert report.correct == 50  # the first by its position, the third by its guess
+    assert report.correct == 50  # the first by its position, the third by its low-confidence position
     assert report.answered == 50  # the first two
     assert report.answers_correct == 50
     assert report.correct_and_answered == 25
@@ -90,12 +90,18 @@ def test_nothing_to_count_is_none() -> None:
 
 def test_a_fix_without_matches_is_missed_and_no_answer_at_any_threshold() -> None:
     nowhere = Fix(None, None, 0.0, ())
-    report = judge_fixes([nowhere], [TRUTH], strangers=[nowhere], min_confidence=0)
+    report = judge_fixes([nowhere], [TRUTH], out_of_map=[nowhere], min_confidence=0)
     assert (report.correct, report.answered, report.strangers_rejected) == (0, 0, 100)
 
 
-def test_a_stranger_that_cannot_be_decoded_is_not_counted_as_rejected() -> None:
-    report = judge_fixes([fix(1, 0.9)], [TRUTH], strangers=[fix(9, 0.9), MISSING])
+def test_the_former_name_of_out_of_map_photos_still_works_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match="out_of_map"):
+        report = judge_fixes(QUERIES, [TRUTH] * 4, HEADINGS, strangers=OUT_OF_MAP)
+    assert report == judged()
+
+
+def test_an_out_of_map_photo_that_cannot_be_decoded_is_not_counted_as_rejected() -> None:
+    report = judge_fixes([fix(1, 0.9)], [TRUTH], out_of_map=[fix(9, 0.9), MISSING])
     assert (report.strangers, report.strangers_rejected) == (1, 0)
     assert report.failures["strangers"] == (("lost.jpg", "no such file"),)
 
@@ -137,7 +143,7 @@ def test_shares_agree_with_counting_one_by_one(
 ) -> None:
     fixes = [*(fix(metres, sure, guess=guess) for metres, sure, guess in queries), *[MISSING] * missing]
     strangers = [fix(metres, sure, guess=guess) for metres, sure, guess in others]
-    report = judge_fixes(fixes, [TRUTH] * len(fixes), strangers=strangers, min_confidence=least)
+    report = judge_fixes(fixes, [TRUTH] * len(fixes), out_of_map=strangers, min_confidence=least)
     answered = [metres for metres, sure, _ in queries if sure >= least]
 
     def percent(count: int, of: int) -> float | None:

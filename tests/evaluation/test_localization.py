@@ -98,8 +98,8 @@ def test_the_report_is_that_of_fixes_in_a_map_of_the_database(model: PlaceModel,
     truth = [position(place, 3.0) for place in range(PLACES)]
     confidences = [one.confidence for one in (*fixes, *others) if not isinstance(one, PhotoError)]
     least = float(np.median(confidences))  # some are answered, some are not
-    expected = judge_fixes(fixes, truth, strangers=others, min_confidence=least).to_json()
-    report = evaluated(model, places, strangers=strangers, min_confidence=least, verify=0)
+    expected = judge_fixes(fixes, truth, out_of_map=others, min_confidence=least).to_json()
+    report = evaluated(model, places, out_of_map=strangers, min_confidence=least, verify=0)
     about = {"dataset": "town", "split": "all", "model": "street", "fingerprint": model.fingerprint()}
     about |= {"database": 2 * PLACES, "verify": 0}
     failures = {"database": [], "queries": [], "strangers": []}
@@ -173,7 +173,7 @@ def test_photos_that_cannot_be_used_are_listed(model: PlaceModel, town: Path, tm
     damaged = replace(
         places, database=replace(places.database, files=files), queries=replace(places.queries, files=queries)
     )
-    report = evaluated(model, damaged, strangers=[broken, *strangers_of(town)], verify=0)
+    report = evaluated(model, damaged, out_of_map=[broken, *strangers_of(town)], verify=0)
     assert [Path(photo).name for photo, _ in report.failures["database"]] == ["gone.jpg", "broken.jpg"]
     assert [Path(photo).name for photo, _ in report.failures["queries"]] == ["broken.jpg"]
     assert report.failures["strangers"][0][0] == str(broken)
@@ -246,6 +246,6 @@ def test_options_that_contradict_each_other_are_told(
         run(town / "town", "--model", town / "model.safetensors", *words)
 
 
-def test_a_folder_of_strangers_without_photos_is_told(town: Path, tmp_path: Path) -> None:
+def test_a_folder_of_out_of_map_photos_without_photos_is_an_error(town: Path, tmp_path: Path) -> None:
     with pytest.raises(PhotoError, match="holds no photos"):
         run(town / "town", "--model", town / "model.safetensors", "--fixes", "--out-of-map", tmp_path)

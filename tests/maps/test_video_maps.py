@@ -16,8 +16,8 @@ from sareloc.geo import distance_m, wgs84_from_enu
 from sareloc.loading import read_images
 from sareloc.maps import BuildReport, MapConfig, open_store, sync_map
 from sareloc.photos import Address, Geotag, TrackOptions, decode, image_size, parse_address, read_time
-from sareloc.photos.geotags import EPOCH
-from sareloc.photos.video_geotags import frames_on_track
+from sareloc.photos.record import EPOCH
+from sareloc.photos.track_geotags import frames_on_track
 from sareloc.photos.videos import video_frames
 
 pytest.importorskip("av")

@@ -32,7 +32,7 @@ from torch import Tensor
 from sareloc.errors import ArgumentError, WeightsError
 from sareloc.models import PlaceModel, Preprocess, load_published, open_checkpoint, save_checkpoint
 from sareloc.models.backbones import VITS
-from sareloc.models.published import PUBLISHED, place_networks
+from sareloc.models.published import PUBLISHED, networks
 
 pytestmark = pytest.mark.usefixtures("tiny_transformers")
 Shapes = dict[str, tuple[int, ...]]
@@ -320,7 +320,7 @@ def test_dinov2_alone_gives_its_class_token(kind: str, tmp_path: Path) -> None:
 
 
 def test_anyloc_computes_vlad_over_the_values_of_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place_networks.load_anyloc, "__defaults__", ("block1-value",))  # 31 of 40 in the original
+    monkeypatch.setattr(networks.load_anyloc, "__defaults__", ("block1-value",))  # 31 of 40 in the original
     state = random_tensors(dinov2_shapes(TINY["dinov2-tiny-gated"]))
     centres = torch.randn(3, 24)
     torch.save(state, tmp_path / "dinov2.pth")
@@ -434,12 +434,10 @@ def test_unknown_tensors_are_never_ignored(kind: str, extra: str) -> None:
 def test_what_is_above_the_cut_is_left_out_by_name(tmp_path: Path) -> None:
     state = random_tensors(dinov2_shapes(TINY["dinov2-tiny-gated"]))
     torch.save(torch.randn(3, 24), tmp_path / "c_centers.pt")
-    place_networks.load_anyloc(state, "file", tmp_path / "c_centers.pt", "block1-value")
+    networks.load_anyloc(state, "file", tmp_path / "c_centers.pt", "block1-value")
     for extra in ("blocks.1.adapter.weight", "blocks.2.adapter.weight", "norm.scale"):
         with pytest.raises(WeightsError, match=rf"unexpected: {re.escape(extra)}"):
-            place_networks.load_anyloc(
-                state | {extra: torch.zeros(24)}, "file", tmp_path / "c_centers.pt", "block1-value"
-            )
+            networks.load_anyloc(state | {extra: torch.zeros(24)}, "file", tmp_path / "c_centers.pt", "block1-value")
 
 
 def test_second_files_are_for_their_families(tmp_path: Path) -> None:

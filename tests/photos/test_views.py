@@ -27,7 +27,7 @@ from sareloc.photos import (
     views_of,
     write_views,
 )
-from sareloc.photos.views import matching_size, share_inside
+from sareloc.photos.panoramas import matching_size, share_inside
 
 FULL = Panorama(1024, 512)
 VIEWS = [

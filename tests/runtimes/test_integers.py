@@ -14,7 +14,7 @@ from tests.runtimes.test_runtimes import blobs, make, needs_vnni
 from torch import nn
 
 from sareloc.export import INPUT
-from sareloc.export.graph import Graph, add_layer
+from sareloc.export.layers import Graph, add_layer
 from sareloc.export.onnx import features_onnx
 from sareloc.models.fused import fold_norms
 from sareloc.runtimes.openvino import activation_ranges, dead_leaves_images

@@ -15,7 +15,7 @@ from sareloc.maps import Box, MapConfig, PlaceMap, add_photos, open_map_file
 from sareloc.maps.records import PhotoTable
 from sareloc.photos import Geotag, read_image
 from sareloc.serve.live_map import LiveMap, Query
-from sareloc.serve.map_routes import map_geojson
+from sareloc.serve.routes import map_geojson
 
 
 def listing(*latlon: tuple[float, float]) -> PhotoTable:

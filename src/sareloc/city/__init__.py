@@ -12,12 +12,14 @@ from sareloc.city.dataset import (
     draw_pixels,
     draw_places,
     geotags,
+    gpano_xmp,
+    panorama_height,
+    panorama_poses,
     photo_names,
 )
 from sareloc.city.drive import Drive, draw_drive, draw_frames, make_drive
 from sareloc.city.geometry import Poses, project
 from sareloc.city.moment import WEATHER, Moment, make_moment
-from sareloc.city.panoramas import gpano_xmp, panorama_height, panorama_poses
 from sareloc.city.render import draw, draw_scene
 from sareloc.city.scene import Scene, make_scene
 from sareloc.city.town import SIZES, SPLITS, Size, Town, Views, make_town, make_views, split_seed

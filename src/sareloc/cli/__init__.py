@@ -16,7 +16,7 @@ from typing import NoReturn, TextIO
 from cyclopts import App, Parameter
 
 from sareloc import __version__
-from sareloc.cli import calibrate, data, evaluate, figure, geotag, localize, map, model, report, serve, track, train
+from sareloc.cli import calibrate, data, evaluate, figure, geotag, localize, map, model, report, serve, train
 from sareloc.errors import explain
 
 app = App(
@@ -47,7 +47,7 @@ datasets = App(
     help="Check a dataset, geotag photos by a track, draw a synthetic city, or cut a 360° photo into views.",
 )
 datasets.command(data.check, name="check")
-datasets.command(track.track_command, name="track")
+datasets.command(data.track, name="track")
 datasets.command(data.draw, name="draw")
 datasets.command(data.views, name="views")
 datasets.command(data.drive, name="draw-drive")

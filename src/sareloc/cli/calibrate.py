@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from sareloc.cli.options import DEFAULT_SEARCH, Device, Json, Precision, SearchFlags
-from sareloc.cli.printing import print_notes
+from sareloc.cli.options import DEFAULT_LOCALIZER, Json, MapPath, Opened, print_notes
 
 if TYPE_CHECKING:
     from sareloc.localize.calibrate import CalibrationReport
@@ -20,16 +19,11 @@ LISTED = 5
 
 
 def calibrate_command(
-    place_map: Annotated[Path, Parameter(name="map")],
+    place_map: MapPath,
     photos: Annotated[list[Path], Parameter(negative=())],
     *,
     geotags: Path | None = None,
-    model: str | None = None,
-    search: SearchFlags = DEFAULT_SEARCH,
-    batch: int = 8,
-    workers: int = 2,
-    device: Device = None,
-    precision: Precision = "auto",
+    options: Opened = DEFAULT_LOCALIZER,
     as_json: Json = False,
 ) -> None:
     """Fit the confidence and the radius of a map's fixes on photos with positions; store them if they are better.
@@ -42,22 +36,11 @@ def calibrate_command(
 
     Parameters
     ----------
-    place_map
-        The map: a file, or an address such as milvus://HOST:PORT/NAME.
     photos
         Photos with known positions, or folders of photos with their subfolders.
     geotags
         CSV (file, lat, lon) or GeoJSON with the positions of the photos; default: EXIF, sidecars and file names.
-    model
-        Checkpoint that the map was built with; default: the packaged model that the map was built with.
-    batch
-        Maximum photos described at once.
-    workers
-        Number of processes that decode photos.
-    as_json
-        Print one JSON object.
     """
-    from sareloc.localize import open_localizer
     from sareloc.localize.calibrate import calibrate
     from sareloc.photos import read_geotag
     from sareloc.photos.collect import list_photos, read_tables
@@ -67,10 +50,7 @@ def calibrate_command(
     tags = {photo: table.tags.get(os.path.abspath(photo)) or read_geotag(photo) for photo in listed}
     print_notes(table.notes)
     tagged = {photo: tag.latlon for photo, tag in tags.items() if tag is not None}
-    localizer = open_localizer(
-        place_map, model, search.search(), device=device, precision=precision, batch=batch, workers=workers
-    )
-    report = calibrate(localizer, list(tagged), list(tagged.values()))
+    report = calibrate(options.open(place_map), list(tagged), list(tagged.values()))
     untagged = [str(photo) for photo, tag in tags.items() if tag is None]
     if as_json:
         unreadable = [str(error) for error in report.unreadable]

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from sareloc.cli.options import MIN_CONFIDENCE, Device, Json, Precision
-from sareloc.cli.printing import print_notes
+from sareloc.cli.options import MIN_CONFIDENCE, Device, Json, Precision, Root, Split, Workers, print_notes
 from sareloc.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -21,8 +20,8 @@ def evaluate_command(
     dataset: str,
     *,
     model: str | None = None,
-    root: Path | None = None,
-    split: str = "test",
+    root: Root = None,
+    split: Split = "test",
     protocol: Literal["radius", "panorama", "time", "place-id", "average-precision"] | None = None,
     dim: int | None = None,
     boxes: Literal["crop", "full"] = "crop",
@@ -34,7 +33,7 @@ def evaluate_command(
     strangers: Annotated[list[Path] | None, Parameter(consume_multiple=True, show=False)] = None,
     min_confidence: float = MIN_CONFIDENCE,
     batch: int = 8,
-    workers: int = 2,
+    workers: Workers = 2,
     device: Device = None,
     precision: Precision = "auto",
     as_json: Json = False,
@@ -42,7 +41,7 @@ def evaluate_command(
     """Describe the database and the queries of a dataset, search exactly, and judge by the dataset's protocol.
 
     With --fixes: build a map of the database, localize the queries in it, and judge their positions, radii, headings
-    and confidences instead. A fix is correct within 25 m, and answered if it has the least confidence.
+    and confidences instead. A fix is correct within 25 m, and answered if it has the minimum confidence.
 
     Parameters
     ----------
@@ -51,10 +50,6 @@ def evaluate_command(
     model
         A packaged model (default, fast), a checkpoint, or a published file. Default: with --map the packaged model that
         the map was built with, else fast, or default on a GPU.
-    root
-        Folder of the dataset's files.
-    split
-        Split of the dataset: train, val or test.
     protocol
         What counts as correct; default: the protocol of the dataset. radius counts every photo of a Tokyo 24/7
         panorama.
@@ -65,8 +60,8 @@ def evaluate_command(
     store
         Folder of a descriptor cache, with --fixes of the map, to resume an interrupted run; default: none.
     verify
-        Verify the top N results of each query by local features and order them by the evidence; 0: do not. Default: 0,
-        with --fixes 20 if the map holds local features.
+        Verify the top N results of each query geometrically, by local features, and re-rank them; 0: do not. Default:
+        0, with --fixes 20 if the map holds local features.
     place_map
         Search this map of the dataset's database photos (a file or an address) instead of describing them. With
         --fixes it may hold other photos too.
@@ -76,13 +71,9 @@ def evaluate_command(
         With --fixes: out-of-map photos, or folders of them with their subfolders. None of them should be answered;
         their positions are not needed.
     min_confidence
-        With --fixes: the least confidence of an answer.
+        With --fixes: the minimum confidence of an answer.
     batch
         Maximum photos described at once.
-    workers
-        Number of processes that decode photos.
-    as_json
-        Print one JSON object instead of a table.
     """
     from sareloc.datasets import load_dataset
     from sareloc.evaluation import evaluate, evaluate_fixes
@@ -106,7 +97,7 @@ def evaluate_command(
         loaded = load_map_model(searched.manifest, searched.path.name, model, device, precision)
     if fixes:
         judged = evaluate_fixes(
-            loaded, places, place_map=searched, strangers=list_photos(out_of_map) if out_of_map else (),
+            loaded, places, place_map=searched, out_of_map=list_photos(out_of_map) if out_of_map else (),
             min_confidence=min_confidence, verify=verify, dim=dim, store=store, batch=batch, workers=workers,
         )  # fmt: skip
         print(json.dumps(judged.to_json()) if as_json else fix_table(judged))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from sareloc.cli.options import MIN_CONFIDENCE, Device, Precision
+from sareloc.cli.options import MIN_CONFIDENCE, Device, Model, Precision, Root, Split, Workers
 from sareloc.errors import ArgumentError, PhotoError
 
 if TYPE_CHECKING:
@@ -19,26 +19,31 @@ if TYPE_CHECKING:
     from sareloc.models import PlaceModel
 
 
-def gradients(*, out: Path) -> None:
-    """Draw the gradient magnitudes of five losses over the distances of positive and negative (the paper's figure).
+Out = Annotated[Path, Parameter(name="--out", help="The file to write: .png, .svg or .pdf.")]
+Reports = Annotated[
+    list[Path], Parameter(help="Outputs of sareloc evaluate --json; the legend shows their file names.")
+]
+Verify = Annotated[
+    int | None,
+    Parameter(
+        name="--verify",
+        help="Verify the top N matches geometrically; default: 20 if the map holds local features, else 0.",
+    ),
+]
 
-    Parameters
-    ----------
-    out
-        The file to write: .png, .svg or .pdf.
-    """
+
+def gradients(*, out: Out) -> None:
+    """Draw the gradient magnitudes of five losses over the distances of positive and negative (the paper's figure)."""
     from sareloc.figures import draw_gradients, save_figure
 
     print(save_figure(draw_gradients(), out))
 
 
-def gradient_decay(*, out: Path, d_p: float = 2**0.5) -> None:
+def gradient_decay(*, out: Out, d_p: float = 2**0.5) -> None:
     """Draw the gradient magnitude of the negative over its distance, for five losses, with the positive fixed.
 
     Parameters
     ----------
-    out
-        The file to write: .png, .svg or .pdf.
     d_p
         Distance of the positive. Default: the square root of 2, as in the paper.
     """
@@ -47,30 +52,18 @@ def gradient_decay(*, out: Path, d_p: float = 2**0.5) -> None:
     print(save_figure(draw_gradient_decay(d_p=d_p), out))
 
 
-def recall(reports: list[Path], *, out: Path) -> None:
-    """Draw recall@N of several reports.
-
-    Parameters
-    ----------
-    reports
-        Outputs of sareloc evaluate --json; the legend shows their file names.
-    out
-        The file to write: .png, .svg or .pdf.
-    """
+def recall(reports: Reports, *, out: Out) -> None:
+    """Draw recall@N of several reports."""
     from sareloc.figures import draw_recall, save_figure
 
     print(save_figure(draw_recall(named_reports(reports)), out))
 
 
-def precision_recall(reports: list[Path], *, out: Path, at: float | None = None) -> None:
+def precision_recall(reports: Reports, *, out: Out, at: float | None = None) -> None:
     """Draw precision over recall of several reports, over a threshold on the descriptor distance of the first match.
 
     Parameters
     ----------
-    reports
-        Outputs of sareloc evaluate --json; the legend shows their file names.
-    out
-        The file to write: .png, .svg or .pdf.
     at
         Mark the operating point at this distance threshold.
     """
@@ -80,15 +73,13 @@ def precision_recall(reports: list[Path], *, out: Path, at: float | None = None)
     print(save_figure(draw_precision_recall(curves, at), out))
 
 
-def training(runs: list[Path], *, out: Path) -> None:
+def training(runs: list[Path], *, out: Out) -> None:
     """Draw the loss and validation recall of training runs.
 
     Parameters
     ----------
     runs
         Folders written by sareloc train; the legend shows their names.
-    out
-        The file to write: .png, .svg or .pdf.
     """
     from sareloc.figures import draw_training, read_history, save_figure
 
@@ -99,7 +90,7 @@ def heatmap(
     photo: Path,
     *,
     model: list[str] | None = None,
-    out: Path,
+    out: Out,
     size: int = 256,
     box: int | None = None,
     stride: int | None = None,
@@ -116,8 +107,6 @@ def heatmap(
     model
         A packaged model (default, fast), a checkpoint, or a published file; several can be given to compare them.
         Default: fast, or default on a GPU.
-    out
-        The file to write: .png, .svg or .pdf.
     size
         Longer side in pixels to which the photo is scaled; smaller is faster.
     box
@@ -163,16 +152,12 @@ class Source:
 
     dataset: str
     """The name of a published dataset, a folder of photos, or a CSV file."""
-    model: Annotated[str | None, Parameter(name="--model")] = None
-    """A packaged model (default, fast), a checkpoint, or a published file. Default: fast, or default on a GPU."""
-    root: Annotated[Path | None, Parameter(name="--root")] = None
-    """The folder of a published dataset, or the folder that file names in a CSV file are relative to."""
-    split: Annotated[str, Parameter(name="--split")] = "test"
-    """The split of the dataset: train, val or test."""
+    model: Annotated[Model, Parameter(name="--model")] = None
+    root: Root = None
+    split: Split = "test"
     store: Annotated[Path | None, Parameter(name="--store")] = None
     """Cache descriptors in this folder; evaluate and later figures reuse them."""
-    workers: Annotated[int, Parameter(name="--workers")] = 2
-    """Number of processes that decode photos."""
+    workers: Workers = 2
     device: Device = None
     precision: Precision = "auto"
 
@@ -249,7 +234,7 @@ def embedding(
 def matches(
     source: Annotated[Source, Parameter(name="*")],
     *,
-    out: Path,
+    out: Out,
     worst: int | None = None,
     best: int | None = None,
     query: list[str] | None = None,
@@ -262,8 +247,6 @@ def matches(
 
     Parameters
     ----------
-    out
-        The file to write: .png, .svg or .pdf.
     worst
         Number of queries whose first match is wrong, smallest descriptor distance first. Default: 4 if neither --best
         nor --query is given.
@@ -294,9 +277,9 @@ def matches(
 def map_figure(
     source: Annotated[Source, Parameter(name="*")],
     *,
-    out: Path,
+    out: Out,
     place_map: Annotated[Path | None, Parameter(name="--map")] = None,
-    verify: int | None = None,
+    verify: Verify = None,
     at: float = MIN_CONFIDENCE,
 ) -> None:
     """Draw true and predicted positions of queries on a map, with lines for the errors.
@@ -305,12 +288,8 @@ def map_figure(
 
     Parameters
     ----------
-    out
-        The file to write: .png, .svg or .pdf.
     place_map
         A map built with the model: predict positions by its fixes. Default: by the first match.
-    verify
-        Verify the top N matches by local features; default: 20 if the map holds local features, else 0.
     at
         With --map: leave out fixes below this confidence.
     """
@@ -337,21 +316,17 @@ def map_figure(
 def confidence(
     source: Annotated[Source, Parameter(name="*")],
     *,
-    out: Path,
+    out: Out,
     place_map: Annotated[Path, Parameter(name="--map")],
-    verify: int | None = None,
+    verify: Verify = None,
     at: float = MIN_CONFIDENCE,
 ) -> None:
     """Draw precision over recall of a map's fixes, over a threshold on their confidence, with the operating point.
 
     Parameters
     ----------
-    out
-        The file to write: .png, .svg or .pdf.
     place_map
         A map built with the model; its fixes of the dataset's queries are judged.
-    verify
-        Verify the top N matches by local features; default: 20 if the map holds local features, else 0.
     at
         Mark the operating point at this confidence threshold.
     """

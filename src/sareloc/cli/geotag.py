@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from sareloc.cli.options import DEFAULT_SEARCH, Device, Flag, Precision, SearchFlags
-from sareloc.cli.printing import localize_files, print_notes, report_unreadable
+from sareloc.cli.options import DEFAULT_LOCALIZER, Flag, Opened, localize_files, print_notes, report_unreadable
 from sareloc.errors import ArgumentError, PhotoError, explain
 from sareloc.files import replacing
 
@@ -51,12 +50,7 @@ def geotag_command(
     retag: Flag = False,
     replace: Flag = False,
     panorama: Flag = False,
-    model: str | None = None,
-    search: SearchFlags = DEFAULT_SEARCH,
-    batch: int = 8,
-    workers: int = 2,
-    device: Device = None,
-    precision: Precision = "auto",
+    options: Opened = DEFAULT_LOCALIZER,
 ) -> int:
     """Localize photos and write their positions into the EXIF of copies. The originals are not changed.
 
@@ -94,16 +88,10 @@ def geotag_command(
         Replace files of the same name in the output folder.
     panorama
         Treat photos without GPano tags that are 2:1 as 360° photos; the heading is that of their middle.
-    model
-        Checkpoint that the map was built with; default: the packaged model that the map was built with.
-    batch
-        Maximum photos described at once.
-    workers
-        Number of processes that decode photos.
     """
-    from sareloc.localize import open_localizer, read_photo_times
+    from sareloc.localize import read_photo_times
     from sareloc.localize.formats import low_confidence_sentence
-    from sareloc.photos import ViewOptions, read_geotag
+    from sareloc.photos import read_geotag
 
     targets = dict(copies(photos, out))
     if not targets:
@@ -122,17 +110,7 @@ def geotag_command(
     if sidecar not in (None, "xmp"):
         times, notes = read_photo_times(asked, photos)
         print_notes(notes)
-    localizer = open_localizer(
-        place_map,
-        model,
-        search.search(),
-        min_confidence=min_confidence,
-        views=ViewOptions(untagged=panorama),
-        device=device,
-        precision=precision,
-        batch=batch,
-        workers=workers,
-    )
+    localizer = options.open(place_map, min_confidence=min_confidence, panorama=panorama)
     found = [(Path(photo), fix) for photo, fix in report_unreadable(localize_files(localizer, asked))]
     sure = [(photo, fix) for photo, fix in found if fix.found]
     if sidecar is None or sidecar == "xmp":

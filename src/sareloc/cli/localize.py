@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from sareloc.cli.options import DEFAULT_SEARCH, Device, Flag, Precision, SearchFlags
-from sareloc.cli.printing import localize_files, print_notes, report_unreadable
+from sareloc.cli.options import DEFAULT_LOCALIZER, Flag, MapPath, Opened, localize_files, print_notes, report_unreadable
 from sareloc.errors import ArgumentError, PhotoError
 
 if TYPE_CHECKING:
@@ -20,10 +19,9 @@ if TYPE_CHECKING:
 
 
 def localize_command(
-    place_map: Annotated[Path, Parameter(name="map")],
+    place_map: MapPath,
     photos: Annotated[list[Path], Parameter(negative=())],
     *,
-    model: str | None = None,
     top: int = 5,
     min_confidence: float = 0.5,
     box: Annotated[tuple[float, float, float, float] | None, Parameter(negative=())] = None,
@@ -35,18 +33,14 @@ def localize_command(
     clock_offset: Annotated[float | str, Parameter(allow_leading_hyphen=True)] = 0.0,
     video_start: str | None = None,
     panorama: Flag = False,
-    search: SearchFlags = DEFAULT_SEARCH,
+    options: Opened = DEFAULT_LOCALIZER,
     as_json: Annotated[Flag, Parameter(name="--json")] = False,
     as_geojson: Annotated[Flag, Parameter(name="--geojson")] = False,
     as_csv: Annotated[Flag, Parameter(name="--csv")] = False,
     as_gpx: Annotated[Flag, Parameter(name="--gpx")] = False,
     as_kml: Annotated[Flag, Parameter(name="--kml")] = False,
-    batch: int = 8,
-    workers: int = 2,
-    device: Device = None,
-    precision: Precision = "auto",
 ) -> int:
-    """Say where photos, or the frames of a video, were taken, by the photos of a map that show the same place.
+    """Localize photos, or the frames of a video, in a map: where each was taken, by photos of the same place.
 
     Each position has a confidence, the probability that it is within 25 m of the truth, and a radius: of 10 positions
     of photos in the map, 9 are within their radius of the truth. Photos that cannot be read are listed on standard
@@ -54,12 +48,8 @@ def localize_command(
 
     Parameters
     ----------
-    place_map
-        The map: a file, or an address such as milvus://HOST:PORT/NAME.
     photos
         The queries: photos, folders of photos with their subfolders, or videos, each of which is one walk.
-    model
-        Checkpoint that the map was built with; default: the packaged model that the map was built with.
     top
         Number of matches to list for each photo.
     min_confidence
@@ -100,22 +90,17 @@ def localize_command(
         Print a GPX 1.1 file of the positions found: waypoints, or a track with --walk-step-m.
     as_kml
         Print a KML file of the positions found: placemarks, and a line through them with --walk-step-m.
-    batch
-        Maximum photos described at once.
-    workers
-        Number of processes that decode photos.
     """
     from sareloc.localize import (
         VideoClock,
         localize_video,
-        open_localizer,
         read_photo_times,
         read_video_walk,
         sort_by_time,
     )
     from sareloc.localize.formats import POINT_FORMATS, TRACK_FORMATS, Answer, iso_time, sentence
-    from sareloc.photos import ViewOptions, is_video, parse_offset, read_tracks
-    from sareloc.photos.video_geotags import ONE_START
+    from sareloc.photos import is_video, parse_offset, read_tracks
+    from sareloc.photos.track_geotags import ONE_START
 
     flags = {"json": as_json, "geojson": as_geojson, "csv": as_csv, "gpx": as_gpx, "kml": as_kml}
     chosen = [name for name, given in flags.items() if given]
@@ -153,17 +138,7 @@ def localize_command(
             print(f"sareloc: {error}", file=sys.stderr)
     if not stills and not walks:
         return 1
-    localizer = open_localizer(
-        place_map,
-        model,
-        search.search(),
-        min_confidence=min_confidence,
-        views=ViewOptions(untagged=panorama),
-        device=device,
-        precision=precision,
-        batch=batch,
-        workers=workers,
-    )
+    localizer = options.open(place_map, min_confidence=min_confidence, panorama=panorama)
     near = area(box, circle)
 
     def localized() -> Iterator[tuple[str, Fix | PhotoError]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from sareloc.cli.options import NO_TRACK, Device, Flag, Json, Precision, Track
+from sareloc.cli.options import MAP, NO_TRACK, Device, Flag, Json, Precision, Track, Workers
 from sareloc.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 LISTED = 10
 NOTES = 100  # bad rows of a table are all listed, so that they can be corrected together
 GONE = "photos no longer exist; they stay in the map until map sync"
-Map = Annotated[str, Parameter(name="map")]
-"""The argument MAP of every command: a file, or a server address such as milvus://host:19530/city."""
+Map = Annotated[str, MAP]
+Photos = Annotated[list[Path], Parameter(negative=(), help="Folders of photos, with their subfolders, or photos.")]
 
 
 @dataclass(frozen=True)
@@ -49,28 +49,49 @@ Rare = Annotated[RareOptions, Parameter(name="*", show=False)]
 Cut = Annotated[CutOptions, Parameter(name="*", show=False)]
 MapTrack = Annotated[Track, Parameter(show=False)]
 """The options of tracks, of which help shows --track alone; all are in the help of sareloc data track."""
-Config = Annotated[Path | None, Parameter(name="--config")]
 NO_RARE, NO_CUT = RareOptions(), CutOptions()
 WORKERS = 2
 
 
-def read_options(
-    config: Path | None, rare: RareOptions, cut: CutOptions = NO_CUT, **given: int | str | None
-) -> MapConfig:
-    """The options of a map: those given on the command line, else those of the file, else the defaults."""
-    from sareloc.maps import MapConfig
-    from sareloc.maps.config import read_map_config
-    from sareloc.photos import ViewOptions
+@dataclass(frozen=True)
+class PhotoOptions:
+    """Where the positions of photos come from, and how photos are encoded."""
 
-    options = {"workers": WORKERS} | ({} if config is None else read_map_config(config))
-    options |= {name: value for name, value in (vars(rare) | given).items() if value is not None}
-    if cut != NO_CUT:
-        angles = {"yaw_deg": cut.view_yaw, "pitch_deg": cut.view_pitch, "fov_deg": cut.view_fov}
-        chosen: dict[str, Any] = {name: value for name, value in angles.items() if value is not None}
-        if cut.panorama:
-            chosen["untagged"] = True
-        options["views"] = replace(options.get("views") or ViewOptions(), **chosen)
-    return MapConfig(**options)
+    geotags: Path | None = None
+    """Table of positions: CSV (file, lat, lon, heading, time), GeoJSON, Mapillary. Default: geotags.csv in the folder,
+    else EXIF, XMP, Takeout JSON, file names."""
+    track: MapTrack = NO_TRACK
+    workers: int | None = None
+    """Processes that decode photos; 0: no other process. Default: 2."""
+    device: Device = None
+    config: Annotated[Path | None, Parameter(name="--config")] = None
+    """TOML file of other options (dim, storage, batch, precision, views, ...)."""
+    rare: Rare = NO_RARE
+
+    def map_config(self, cut: CutOptions = NO_CUT, **given: int | None) -> MapConfig:
+        """The options of a map: those given on the command line, else those of the file, else the defaults."""
+        from sareloc.maps import MapConfig
+        from sareloc.maps.config import read_map_config
+        from sareloc.photos import ViewOptions
+
+        options = {"workers": WORKERS} | ({} if self.config is None else read_map_config(self.config))
+        chosen = vars(self.rare) | {"workers": self.workers, "device": self.device} | given
+        options |= {name: value for name, value in chosen.items() if value is not None}
+        if cut != NO_CUT:
+            angles = {"yaw_deg": cut.view_yaw, "pitch_deg": cut.view_pitch, "fov_deg": cut.view_fov}
+            views: dict[str, Any] = {name: value for name, value in angles.items() if value is not None}
+            if cut.panorama:
+                views["untagged"] = True
+            options["views"] = replace(options.get("views") or ViewOptions(), **views)
+        return MapConfig(**options)
+
+
+NO_OPTIONS = PhotoOptions()
+Options = Annotated[PhotoOptions, Parameter(name="*")]
+MapModel = Annotated[
+    str | None,
+    Parameter(help="The checkpoint that the map was built with. Default: the packaged model that it was built with."),
+]
 
 
 def build(
@@ -78,15 +99,10 @@ def build(
     *,
     out: str,
     model: str | None = None,
-    geotags: Path | None = None,
-    track: MapTrack = NO_TRACK,
     keypoints: int | None = None,
     views: Cut = NO_CUT,
-    workers: int | None = None,
     cluster: str | None = None,
-    device: Device = None,
-    config: Config = None,
-    rare: Rare = NO_RARE,
+    options: Options = NO_OPTIONS,
     as_json: Json = False,
 ) -> int:
     """Build a map of geotagged photos. If it is interrupted, repeat the command to continue.
@@ -102,95 +118,58 @@ def build(
     model
         A packaged model, a checkpoint, or a published file. Default: that of the map if it exists, else fast, or
         default on a GPU.
-    geotags
-        Table of positions: CSV (file, lat, lon, heading, time), GeoJSON, Mapillary. Default: geotags.csv in the folder,
-        else EXIF, XMP, Takeout JSON, file names.
     keypoints
         Keypoints of a photo's local features, up to 4096; 0: none. Default: 1024.
-    workers
-        Processes that decode photos; 0: no other process. Default: 2.
     cluster
         A Ray cluster that computes: ray://host:10001, ray://local.
-    config
-        TOML file of other options (dim, storage, batch, precision, views, ...).
-    as_json
-        Print the result as one JSON object.
     """
     from sareloc.photos.finding import is_url
 
-    options = read_options(config, rare, views, keypoints=keypoints, workers=workers, device=device)
+    config, track = options.map_config(views, keypoints=keypoints), options.track.options()
     report: BuildReport
     if cluster is not None:
         from sareloc.cluster.build import build_map_on_cluster
 
         report = build_map_on_cluster(
-            photos, out, model, cluster=cluster, geotags=geotags, track=track.options(), config=options
+            photos, out, model, cluster=cluster, geotags=options.geotags, track=track, config=config
         )
     else:
         from sareloc.maps import build_map
 
         if remote := [photo for photo in photos if is_url(photo)]:
             raise ArgumentError(f"{remote[0]} is a URL, not a folder: read URLs with --cluster ray://local")
-        report = build_map(photos, out, model, geotags=geotags, track=track.options(), config=options)
+        report = build_map(photos, out, model, geotags=options.geotags, track=track, config=config)
     return print_report(report, out, as_json)
 
 
 def add(
     map_path: Map,
-    photos: Annotated[list[Path], Parameter(negative=())],
+    photos: Photos,
     *,
-    model: str | None = None,
-    geotags: Path | None = None,
-    track: MapTrack = NO_TRACK,
+    model: MapModel = None,
     views: Cut = NO_CUT,
-    workers: int | None = None,
-    device: Device = None,
-    config: Config = None,
-    rare: Rare = NO_RARE,
+    options: Options = NO_OPTIONS,
     as_json: Json = False,
 ) -> int:
     """Add photos to a map. Photos that are in it are updated if their position, name or content has changed.
 
     The exit status is 1 if no photo has a position.
-
-    Parameters
-    ----------
-    map_path
-        The map: a file, or an address such as milvus://host:19530/city.
-    photos
-        Folders of photos, with their subfolders, or photos.
-    model
-        The checkpoint that the map was built with. Default: the packaged model that it was built with.
-    geotags
-        Table of positions: CSV (file, lat, lon, heading, time), GeoJSON, Mapillary. Default: geotags.csv in the folder,
-        else EXIF, XMP, Takeout JSON, file names.
-    workers
-        Processes that decode photos; 0: no other process. Default: 2.
-    config
-        TOML file of other options (batch, precision, views, ...).
-    as_json
-        Print the result as one JSON object.
     """
     from sareloc.maps import add_photos
 
-    options = read_options(config, rare, views, workers=workers, device=device)
-    report = add_photos(photos, map_path, model, geotags=geotags, track=track.options(), config=options)
+    config, track = options.map_config(views), options.track.options()
+    report = add_photos(photos, map_path, model, geotags=options.geotags, track=track, config=config)
     return print_report(report, map_path, as_json)
 
 
 def sync(
     map_path: Map,
-    photos: Annotated[list[Path], Parameter(negative=())],
+    photos: Photos,
     *,
-    geotags: Path | None = None,
-    track: MapTrack = NO_TRACK,
     dry_run: Flag = False,
     allow_empty: Flag = False,
-    model: str | None = None,
-    workers: int | None = None,
-    device: Device = None,
-    config: Config = None,
-    rare: Rare = NO_RARE,
+    model: MapModel = None,
+    options: Options = NO_OPTIONS,
     as_json: Json = False,
 ) -> None:
     """Synchronize a map with folders of photos.
@@ -200,38 +179,17 @@ def sync(
 
     Parameters
     ----------
-    map_path
-        The map: a file, or an address such as milvus://host:19530/city.
-    photos
-        Folders of photos, with their subfolders, or photos.
-    geotags
-        Table of positions: CSV (file, lat, lon, heading, time), GeoJSON, Mapillary. Default: geotags.csv in the folder,
-        else EXIF, XMP, Takeout JSON, file names.
     dry_run
         Only print what would be done.
     allow_empty
         Accept folders that do not exist or have no photos, and remove all photos of the map that were in them.
-    model
-        The checkpoint that the map was built with. Default: the packaged model that it was built with.
-    workers
-        Processes that decode photos; 0: no other process. Default: 2.
-    config
-        TOML file of other options (batch, precision, ...).
-    as_json
-        Print the result as one JSON object.
     """
     from sareloc.maps import sync_map
 
     report = sync_map(
-        photos,
-        map_path,
-        model,
-        geotags=geotags,
-        track=track.options(),
-        allow_empty=allow_empty,
-        dry_run=dry_run,
-        config=read_options(config, rare, workers=workers, device=device),
-    )
+        photos, map_path, model, geotags=options.geotags, track=options.track.options(), allow_empty=allow_empty,
+        dry_run=dry_run, config=options.map_config(),
+    )  # fmt: skip
     if dry_run and not as_json:
         print("dry run, nothing was written; without --dry-run the report would be:")
     print_report(report, map_path, as_json, removed=report.removed)
@@ -241,7 +199,7 @@ def upgrade(
     map_path: Map,
     *,
     keypoints: int | None = None,
-    workers: int = 2,
+    workers: Workers = 2,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
@@ -252,14 +210,8 @@ def upgrade(
 
     Parameters
     ----------
-    map_path
-        The map, a file.
     keypoints
         Keypoints of each photo, 1 to 4096. Default: those of the map, 1024 if it has none.
-    workers
-        Processes that decode photos; 0: no other process.
-    as_json
-        Print the result as one JSON object.
     """
     from sareloc.maps import add_local_features
 
@@ -287,8 +239,6 @@ def remove(
 
     Parameters
     ----------
-    map_path
-        The map: a file, or a server address such as milvus://host:19530/city.
     files
         File names in the map, or patterns such as "2019/*.jpg".
     box
@@ -307,15 +257,7 @@ def remove(
 
 
 def info(map_path: Map, *, as_json: Json = False) -> None:
-    """Show the content of a map: photos, extent, times, model, size, local features, calibrations, lost files.
-
-    Parameters
-    ----------
-    map_path
-        The map: a file, or a server address such as milvus://host:19530/city.
-    as_json
-        Print the result as one JSON object.
-    """
+    """Show the content of a map: photos, extent, times, model, size, local features, calibrations, missing files."""
     from sareloc.maps import map_info
 
     found = map_info(map_path)
@@ -326,11 +268,6 @@ def verify(map_path: Map) -> int:
     """Check a map's integrity: read all of it and list the problems. The exit status is 1 if there are any.
 
     Photos whose files no longer exist are listed too; they can still be retrieved and are not a problem of the map.
-
-    Parameters
-    ----------
-    map_path
-        The map: a file, or a server address such as milvus://host:19530/city.
     """
     from sareloc.maps import find_gone, verify_map
 
@@ -342,13 +279,7 @@ def verify(map_path: Map) -> int:
 
 
 def compact(map_path: Map) -> None:
-    """Free the disk space of removed photos.
-
-    Parameters
-    ----------
-    map_path
-        The map: a file, or a server address such as milvus://host:19530/city.
-    """
+    """Free the disk space of removed photos."""
     from sareloc.maps import compact_map
 
     before, after = compact_map(map_path)
@@ -364,8 +295,6 @@ def copy(source: str, target: str, *, as_json: Json = False) -> None:
         The map: a file or a server address.
     target
         The copy: a file, or a server address such as milvus://host:19530/city.
-    as_json
-        Print the result as one JSON object.
     """
     from sareloc.maps import copy_map
 
@@ -407,7 +336,7 @@ def table(found: MapInfo) -> str:
         fitted = "cannot be read" if one.origin == "unreadable" else f"fitted on {one.photos:,} photos ({one.origin})"
         lines.append(("calibrated", f"search {one.search}, {fitted}"))
     if found.gone:
-        lines.append(("gone", f"{len(found.gone):,} photos no longer exist, such as {found.gone[0]}"))
+        lines.append(("missing", f"the files of {len(found.gone):,} photos no longer exist, such as {found.gone[0]}"))
     return "\n".join(f"{name:<12}{value}" for name, value in lines)
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from sareloc.cli.options import Json
+from sareloc.cli.options import Json, Model
 
 if TYPE_CHECKING:
     from sareloc.models.checkpoint import CheckpointManifest
@@ -20,13 +20,7 @@ STEP = "  "
 
 
 def list_models(*, as_json: Json = False) -> None:
-    """List the packaged models, one a line: architecture, size and fingerprint.
-
-    Parameters
-    ----------
-    as_json
-        Print one JSON object per line.
-    """
+    """List the packaged models, one a line: architecture, size and fingerprint."""
     from sareloc.models.checkpoint import PACKAGED, find_checkpoint, read_checkpoint_manifest
 
     for name in PACKAGED:
@@ -35,17 +29,8 @@ def list_models(*, as_json: Json = False) -> None:
         print(_json(name, path, manifest) if as_json else f"{name:<10}{_shape(path, manifest)}")
 
 
-def model_info(model: str | None = None, *, as_json: Json = False) -> None:
-    """Print a model's architecture and training record: photos, options, results, limits, licences.
-
-    Parameters
-    ----------
-    model
-        A packaged model (default, fast), a checkpoint, or a published file. Default: fast, or default on a machine with
-        a GPU, as map build.
-    as_json
-        Print one JSON object.
-    """
+def model_info(model: Model = None, *, as_json: Json = False) -> None:
+    """Print a model's architecture and training record: photos, options, results, limits, licences."""
     from sareloc.models.checkpoint import find_checkpoint, packaged_for
 
     model = model or packaged_for(None)
@@ -168,7 +153,7 @@ def _bytes(path: Path) -> int:
     return sum(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path]))
 
 
-def export_command(model: str | None = None, *, onnx: Path, dim: int | None = None) -> None:
+def export_command(model: Model = None, *, onnx: Path, dim: int | None = None) -> None:
     """Write a model as one ONNX file: uint8 RGB images (batch, 3, height, width) in, unit descriptors out.
 
     Pixel normalisation is part of the graph; resizing is not: the size rule is printed, and stored in the file's
@@ -176,9 +161,6 @@ def export_command(model: str | None = None, *, onnx: Path, dim: int | None = No
 
     Parameters
     ----------
-    model
-        A packaged model (default, fast), a checkpoint, or a published file. Default: fast, or default on a machine with
-        a GPU, as map build.
     onnx
         The file to write.
     dim

@@ -1,23 +1,48 @@
-"""Options that several commands share. Plain types, so that help is printed without numpy and torch.
+"""Options that several commands share, and what several of them print.
 
-`test_help.py` compares them with the records of the library that they become.
+Options have plain types, so that help is printed without numpy and torch; `test_help.py` compares them with the records
+of the library that they become.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
+from tqdm import tqdm
+
+from sareloc.errors import PhotoError
 
 if TYPE_CHECKING:
-    from sareloc.localize import Search
+    from sareloc.geo import Area
+    from sareloc.localize import Fix, Localizer, Search
     from sareloc.photos import TrackOptions
 
-Flag = Annotated[bool, Parameter(negative=())]
+Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 """An option without a value and without a --no- form."""
-Json = Annotated[bool, Parameter(name="--json", negative=())]
+Json = Annotated[Flag, Parameter(name="--json", help="Print JSON instead of text.")]
+MAP = Parameter(name="map", help="The map: a file, or a server address such as milvus://host:19530/city.")
+"""The argument MAP of every command."""
+MapPath = Annotated[Path, MAP]
+Root = Annotated[
+    Path | None,
+    Parameter(
+        name="--root",
+        help="Folder of a published dataset, or the folder that file names in a CSV file are relative to.",
+    ),
+]
+Split = Annotated[str, Parameter(name="--split", help="Split of the dataset: train, val or test.")]
+Model = Annotated[
+    str | None,
+    Parameter(
+        help="A packaged model (default, fast), a checkpoint, or a published file. Default: fast, or default on a GPU.",
+    ),
+]
+Workers = Annotated[int, Parameter(name="--workers", help="Processes that decode photos; 0: no other process.")]
 MIN_CONFIDENCE = 0.5
 """`sareloc.localize.MIN_CONFIDENCE`."""
 DEVICE_HELP = (
@@ -39,10 +64,10 @@ class SearchOptions:
     """The options of `sareloc.localize.Search`."""
 
     candidates: int = 20
-    """How many matches are fused into a fix."""
+    """How many retrieved photos are combined into a position."""
     verify: int | None = None
-    """Verify the top N matches by local features and rank them by the evidence; 0: do not verify. Default: 20 if the
-    map holds local features, else 0."""
+    """Verify the top N retrieved photos geometrically, by local features, and re-rank them; 0: do not verify. Default:
+    20 if the map holds local features, else 0."""
 
     def search(self) -> Search:
         """The record of the library."""
@@ -57,10 +82,40 @@ SearchFlags = Annotated[SearchOptions, Parameter(name="*")]
 
 
 @dataclass(frozen=True)
+class LocalizerOptions:
+    """How a map is opened and queries are localized in it."""
+
+    model: str | None = None
+    """Checkpoint that the map was built with; default: the packaged model that the map was built with."""
+    search: SearchFlags = DEFAULT_SEARCH
+    batch: int = 8
+    """Maximum photos described at once."""
+    workers: Workers = 2
+    device: Device = None
+    precision: Precision = "auto"
+
+    def open(self, place_map: Path, *, min_confidence: float = MIN_CONFIDENCE, panorama: bool = False) -> Localizer:
+        """The localizer of a map; panorama: 2:1 photos without GPano tags are 360° photos."""
+        from sareloc.localize import open_localizer
+        from sareloc.photos import ViewOptions
+
+        return open_localizer(
+            place_map, self.model, self.search.search(), min_confidence=min_confidence,
+            views=ViewOptions(untagged=panorama), device=self.device, precision=self.precision, batch=self.batch,
+            workers=self.workers,
+        )  # fmt: skip
+
+
+DEFAULT_LOCALIZER = LocalizerOptions()
+Opened = Annotated[LocalizerOptions, Parameter(name="*")]
+"""The options `--model`, `--candidates`, `--verify`, `--batch`, `--workers`, `--device` and `--precision`."""
+
+
+@dataclass(frozen=True)
 class TrackFlags:
     """The options of `sareloc.photos.TrackOptions`."""
 
-    track: Annotated[tuple[Path, ...], Parameter(show=True)] = ()
+    track: Annotated[tuple[Path, ...], Parameter(show=True, show_default=False)] = ()
     """GPX files (.gpx) or NMEA logs (.nmea, .log, .txt): photos without a position get that of the track at their EXIF
     time."""
     timezone: str | None = None
@@ -90,3 +145,39 @@ class TrackFlags:
 NO_TRACK = TrackFlags()
 Track = Annotated[TrackFlags, Parameter(name="*", negative=(), consume_multiple=True)]
 """The options `--track`, `--timezone`, `--clock-offset`, ... of a command that places photos on tracks."""
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """Print notes on the input to standard error."""
+    for note in notes:
+        print(f"sareloc: {note}", file=sys.stderr)
+
+
+def localize_files(
+    localizer: Localizer,
+    files: Sequence[Path],
+    walk_step_m: float | None = None,
+    *,
+    near: Area | None = None,
+    top: int = 5,
+) -> Iterator[tuple[str, Fix | PhotoError]]:
+    """Each photo with its fix, as soon as it is known, with a progress bar on standard error.
+
+    walk_step_m: the photos are one walk (see `Localizer.localize_walk`).
+    """
+    fixes: Iterable[Fix | PhotoError]
+    if walk_step_m is None:
+        each = localizer.localize_each(files, near=near, top=top)
+        fixes = tqdm(each, total=len(files), desc="localize", unit="photo", disable=None)
+    else:
+        fixes = localizer.localize_walk(files, walk_step_m, near=near, top=top, progress=True)
+    yield from zip(map(str, files), fixes, strict=True)
+
+
+def report_unreadable(found: Iterable[tuple[str, Fix | PhotoError]]) -> Iterator[tuple[str, Fix]]:
+    """The photos with a fix; errors of the others are printed to standard error."""
+    for photo, fix in found:
+        if isinstance(fix, PhotoError):
+            tqdm.write(f"sareloc: {fix}", file=sys.stderr)
+        else:
+            yield photo, fix

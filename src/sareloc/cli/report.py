@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from sareloc.cli.figure import localize_queries, named_reports
-from sareloc.cli.options import MIN_CONFIDENCE, Device, Precision
+from sareloc.cli.options import MIN_CONFIDENCE, Device, Precision, Root, Split, Workers
 from sareloc.errors import ArgumentError, PhotoError
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ def report_command(
     *,
     out: Path,
     dataset: str | None = None,
-    root: Path | None = None,
-    split: str = "test",
+    root: Root = None,
+    split: Split = "test",
     model: str | None = None,
     place_map: Annotated[Path | None, Parameter(name="--map")] = None,
     failures: int = 6,
     inliers: int = 3,
     store: Path | None = None,
-    workers: int = 2,
+    workers: Workers = 2,
     device: Device = None,
     precision: Precision = "auto",
     title: str = "Place recognition report",
@@ -47,10 +47,6 @@ def report_command(
         The HTML file to write.
     dataset
         Also evaluate a model on this dataset, and show a map of its errors and its failures.
-    root
-        The folder of a published dataset, or the folder that file names in a CSV file are relative to.
-    split
-        The split of the dataset: train, val or test.
     model
         The model to evaluate. Default: the model of the first finished run.
     place_map
@@ -62,8 +58,6 @@ def report_command(
         smallest descriptor distance first.
     store
         Cache descriptors in this folder; an interrupted run resumes from it.
-    workers
-        Number of processes that decode photos.
     title
         Title of the page.
     """

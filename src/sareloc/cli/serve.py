@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from sareloc.cli.options import Device, Precision
+from sareloc.cli.options import Device, MapPath, Precision
 from sareloc.errors import ArgumentError, need
 from sareloc.serve.config import LOOPBACK, ServeConfig, bracketed, read_serve_config
 
@@ -42,7 +42,7 @@ class GivenOptions(ServeConfig):
 
 
 def serve_command(
-    place_map: Annotated[Path, Parameter(name="map")],
+    place_map: MapPath,
     *,
     model: str | None = None,
     host: str = "127.0.0.1",
@@ -58,8 +58,6 @@ def serve_command(
 
     Parameters
     ----------
-    place_map
-        The map: a file, or an address such as milvus://HOST:PORT/NAME.
     model
         Checkpoint that the map was built with; default: the packaged model that the map was built with.
     host
@@ -99,7 +97,7 @@ def serve_command(
             folders = " ".join(f"--photos {shlex.quote(folder)}" for folder in hidden.folders)
             print(
                 f"sareloc: note: {hidden.count:,} photos of the map have no thumbnails, as they are not in the "
-                f"folders that may be serving: add {folders} to show them",
+                f"folders that may be shown: add {folders} to show them",
                 file=sys.stderr,
             )
         name = host if host not in EVERYWHERE else config.allow_host[0].replace("*", "localhost")

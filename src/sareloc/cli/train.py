@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from sareloc.cli.printing import print_notes
+from sareloc.cli.options import print_notes
 from sareloc.config_files import toml_line
 from sareloc.errors import ArgumentError
 from sareloc.files import replacing

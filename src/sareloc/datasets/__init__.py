@@ -11,11 +11,12 @@ from functools import partial
 from pathlib import Path
 
 from sareloc.datasets.check import Check, Extent, check_places, find_extent
-from sareloc.datasets.dbstruct import STRUCT_SETS, load_dbstruct
 from sareloc.datasets.folders_and_tables import find_splits, load_photo_folder, load_split_folder, load_table
 from sareloc.datasets.places import IdLists, PhotoSet, Places, find_positives, photo_paths, split_places
+from sareloc.datasets.published import SF_LAYOUT, STRUCT_SETS, load_dbstruct, load_san_francisco
 from sareloc.datasets.retrieval import (
     HOLIDAYS_LAYOUT,
+    LANDMARKS_LAYOUT,
     OXFORD_LAYOUT,
     PARIS_LAYOUT,
     load_holidays,
@@ -23,9 +24,6 @@ from sareloc.datasets.retrieval import (
     load_oxford,
     load_paris,
 )
-from sareloc.datasets.retrieval import LAYOUT as LANDMARKS_LAYOUT
-from sareloc.datasets.san_francisco import LAYOUT as SAN_FRANCISCO_LAYOUT
-from sareloc.datasets.san_francisco import load_san_francisco
 from sareloc.errors import ArgumentError, DatasetError, look_up
 from sareloc.photos import find_photos
 from sareloc.photos.finding import TABLES
@@ -73,7 +71,7 @@ DATASETS: Mapping[str, NamedSet] = {
     "pitts250k": _struct_set("pitts250k", {"train": (91464, 7824), "val": (78648, 7608), "test": (83952, 8280)}),
     "tokyoTM": _struct_set("tokyoTM", {"train": (49104, 7277), "val": (49056, 7186)}),
     "tokyo247": _struct_set("tokyo247", {"test": (75984, 315)}),
-    "sf0": NamedSet(load_san_francisco, SAN_FRANCISCO_LAYOUT, {"test": (1062468, 803)}),
+    "sf0": NamedSet(load_san_francisco, SF_LAYOUT, {"test": (1062468, 803)}),
     "oxford5k": NamedSet(load_oxford, OXFORD_LAYOUT, {"test": (5063, 55)}),
     "paris6k": NamedSet(load_paris, PARIS_LAYOUT, {"test": (6412, 55)}),
     "holidays": NamedSet(load_holidays, HOLIDAYS_LAYOUT, {"test": (1491, 500)}),

@@ -68,9 +68,12 @@ class Check:
 
 
 def check_places(places: Places, *, decode: bool = False, progress: bool = False) -> Check:
-    """Check a dataset: reads the header of every photo, or decodes it with `decode`.
+    """Check a dataset; geotags of photos that differ from their positions in it are noted.
 
-    If positions are from geotags or a table, the other geotags of each photo are compared with them.
+    Args:
+        places: the dataset.
+        decode: decode every photo instead of reading its header.
+        progress: show progress bars.
     """
     paths = photo_paths(places)
     missing, unreadable = _faults(paths, _decode if decode else _read_header, progress)

@@ -153,7 +153,7 @@ def _holiday_number(photos: PhotoSet, row: int) -> int:
     return int(stem)
 
 
-LAYOUT = """\
+LANDMARKS_LAYOUT = """\
   ROOT/train.csv                 id, landmark_id           for the split train
   ROOT/index.csv                 id                        the database of the splits val and test
   ROOT/retrieval_solution.csv    id, images, Usage         queries and positives (or retrieval_solution_v2.1.csv):
@@ -222,7 +222,7 @@ def _load_retrieval(root: Path, split: str) -> Places:
 
 
 def _find(root: Path, names: tuple[str, ...]) -> Path:
-    return find_file(root, (*names, *(f"metadata/{name}" for name in names)), LAYOUT)
+    return find_file(root, (*names, *(f"metadata/{name}" for name in names)), LANDMARKS_LAYOUT)
 
 
 def _photos(root: Path, part: str, names: list[str]) -> PhotoSet:

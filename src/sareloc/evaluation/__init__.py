@@ -8,11 +8,9 @@ from pathlib import Path
 
 from sareloc.datasets.places import Places, Protocol
 from sareloc.errors import ArgumentError
-from sareloc.evaluation.fixes import FixReport, judge_fixes
+from sareloc.evaluation.fixes import FixReport, evaluate_fixes, judge_fixes
 from sareloc.evaluation.judging import NS, PROTOCOLS, CurvePoint, Report, Rule, apply_protocol, evaluate_rankings
-from sareloc.evaluation.localization import evaluate_fixes
-from sareloc.evaluation.ranking import Boxes, Ranked, rank, rank_by_map, search
-from sareloc.evaluation.verification import verify_rankings
+from sareloc.evaluation.ranking import Boxes, Ranked, rank, rank_by_map, search, verify_rankings
 from sareloc.maps import PlaceMap
 from sareloc.models.place_model import PlaceModel
 

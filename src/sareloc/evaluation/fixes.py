@@ -1,28 +1,41 @@
 """Judging fixes of photos whose positions are known, and of out-of-map photos, for which every fix is wrong.
 
-An answer is a fix whose confidence reaches the threshold. A fix is correct if its position, or its guess without one,
+An answer is a fix whose confidence reaches the threshold. A fix is correct if its position, of high or low confidence,
 is within 25 m of the truth: that is the event whose probability the confidence states.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from tqdm import tqdm
 
 from sareloc.arrays import Bools, Floats
-from sareloc.errors import ArgumentError, PhotoError
+from sareloc.datasets.places import PhotoSet, Places
+from sareloc.errors import ArgumentError, DatasetError, PhotoError
 from sareloc.evaluation.judging import plain_json
 from sareloc.evaluation.metrics import finite_or_none, percent_interval, quantiles
-from sareloc.geo import distance_m
-from sareloc.localize import MIN_CONFIDENCE, Fix
+from sareloc.evaluation.ranking import check_photos
+from sareloc.geo import Positions, distance_m, wgs84_from_enu
+from sareloc.localize import MIN_CONFIDENCE, Fix, Localizer, Search
 from sareloc.localize.calibration import ABSENT_SHARE, expected_calibration_error, sample_weights
 from sareloc.localize.estimate import PLACE_M, check_confidence
+from sareloc.maps import MapConfig, PlaceMap, build_map
+from sareloc.models.place_model import PlaceModel
+from sareloc.photos import Geotag, read_geotag
 
+T = TypeVar("T")
 Failures = Mapping[str, tuple[tuple[str, str], ...]]
 Located = Fix | PhotoError
 """The result of localizing a photo; PhotoError: it cannot be decoded."""
@@ -32,7 +45,7 @@ Located = Fix | PhotoError
 class FixReport:
     """How good the fixes of photos with known positions are. Shares are percentages; None if there is nothing to count.
 
-    Strangers are out-of-map photos: photos of places that the map does not show.
+    Out-of-map photos show places that the map does not show; in fields and JSON keys they are called "strangers".
     """
 
     dataset: str = ""
@@ -47,7 +60,7 @@ class FixReport:
     queries: int
     """Number of photos with a known position; one that cannot be decoded counts as missed and not answered."""
     correct: float | None
-    """Of the queries: position or guess within 25 m of the truth, whatever the confidence."""
+    """Of the queries: position within 25 m of the truth, whatever the confidence."""
     correct_interval: tuple[float, float] | None
     """95 % bootstrap interval over the queries."""
     min_confidence: float
@@ -73,10 +86,10 @@ class FixReport:
     strangers: int
     """Number of out-of-map photos; those that cannot be decoded are left out."""
     strangers_rejected: float | None
-    """Of the strangers: not answered."""
+    """Of the out-of-map photos: not answered."""
     calibration_error: float | None
-    """Expected calibration error, 0 to 1, over all fixes, answered or not; every fix of a stranger is wrong. If there
-    are strangers, they weigh 25 % together and the queries 75 %, as in fitting a calibration."""
+    """Expected calibration error, 0 to 1, over all fixes, answered or not; every fix of an out-of-map photo is
+    wrong. If there are any, they weigh 25 % together and the queries 75 %, as in fitting a calibration."""
     failures: Failures = field(default_factory=dict)
     """By "database", "queries" and "strangers": photos that were left out or missed, with reasons."""
 
@@ -89,24 +102,26 @@ def judge_fixes(
     fixes: Sequence[Located],
     latlon: npt.ArrayLike,
     headings: npt.ArrayLike | None = None,
-    strangers: Sequence[Located] = (),
+    out_of_map: Sequence[Located] = (),
     *,
     min_confidence: float = MIN_CONFIDENCE,
     seed: int = 0,
+    strangers: Sequence[Located] | None = None,
 ) -> FixReport:
     """Judge the fixes of Q queries, and those of out-of-map photos.
 
     The fixes are to come from a `Localizer` with `min_confidence=0`: then each has its position, radius and heading,
-    whatever its confidence. A fix without a position is judged by its guess, but has no heading; one without matches
-    is missed and never answered.
+    whatever its confidence. A fix below its confidence threshold is judged by its low-confidence position, but has no
+    heading; one without matches is missed and never answered.
 
     Args:
         fixes: one for each query.
         latlon: (Q, 2) the true positions in degrees.
         headings: (Q,) the true headings in degrees clockwise from north, NaN for unknown; default: all unknown.
-        strangers: fixes of out-of-map photos.
+        out_of_map: fixes of out-of-map photos.
         min_confidence: the least confidence of an answer.
         seed: of the bootstrap.
+        strangers: deprecated name of `out_of_map`.
 
     Raises:
         ArgumentError: if the numbers of fixes, positions and headings differ.
@@ -118,7 +133,8 @@ def judge_fixes(
             f"{len(fixes)} fixes need as many positions and headings: found {len(truth)} and {len(directions)}"
         )
     check_confidence(min_confidence)
-    others = [fix for fix in strangers if isinstance(fix, Fix)]
+    out_of_map = _renamed(out_of_map, strangers)
+    others = [fix for fix in out_of_map if isinstance(fix, Fix)]
     errors_m = fix_errors_m(fixes, truth)
     correct = np.asarray(errors_m <= PLACE_M)
     answered = np.array([_is_answer(fix, min_confidence) for fix in fixes], dtype=bool)
@@ -141,12 +157,12 @@ def judge_fixes(
         strangers=len(others),
         strangers_rejected=_percent(np.array([not _is_answer(fix, min_confidence) for fix in others], dtype=bool)),
         calibration_error=_calibration_error(fixes, correct, others),
-        failures={"queries": _reasons(fixes), "strangers": _reasons(strangers)},
+        failures={"queries": _reasons(fixes), "strangers": _reasons(out_of_map)},
     )
 
 
 def fix_errors_m(fixes: Sequence[Located], latlon: npt.ArrayLike) -> Floats:
-    """Metres (Q,) from the position of each fix, or its guess, to the truth (Q, 2) in degrees; inf without either."""
+    """Metres (Q,) from the position of each fix, of any confidence, to the truth (Q, 2) in degrees; inf without one."""
     positions = [None if isinstance(fix, PhotoError) else fix.latlon or fix.guess for fix in fixes]
     known = {row: position for row, position in enumerate(positions) if position is not None}
     errors_m = np.full(len(fixes), np.inf)
@@ -156,12 +172,12 @@ def fix_errors_m(fixes: Sequence[Located], latlon: npt.ArrayLike) -> Floats:
 
 
 def _is_answer(fix: Located, min_confidence: float) -> bool:
-    """Whether there is a position or a guess, of this confidence or more."""
+    """Whether there is a position of this confidence or more."""
     return isinstance(fix, Fix) and (fix.latlon or fix.guess) is not None and fix.confidence >= min_confidence
 
 
 def _radius_m(fix: Located) -> float:
-    """The radius of the position or of the guess; NaN, which contains nothing, without either."""
+    """The radius of the position, of high or low confidence; NaN, which contains nothing, without one."""
     radius_m = None if isinstance(fix, PhotoError) else fix.guess_radius_m if fix.latlon is None else fix.radius_m
     return math.nan if radius_m is None else radius_m
 
@@ -172,14 +188,14 @@ def _heading_errors(fixes: Sequence[Located], headings_deg: Floats) -> Floats:
     return np.asarray(np.abs((np.array(found, dtype=np.float64) - headings_deg + 180) % 360 - 180))
 
 
-def _calibration_error(fixes: Sequence[Located], correct: Bools, strangers: Sequence[Fix]) -> float | None:
+def _calibration_error(fixes: Sequence[Located], correct: Bools, out_of_map: Sequence[Fix]) -> float | None:
     """See `FixReport.calibration_error`; a query that cannot be decoded has no confidence and is left out."""
-    told = [(fix.confidence, right) for fix, right in zip(fixes, correct, strict=True) if isinstance(fix, Fix)]
-    told += [(fix.confidence, False) for fix in strangers]
-    if not told:
+    rows = [(fix.confidence, right) for fix, right in zip(fixes, correct, strict=True) if isinstance(fix, Fix)]
+    rows += [(fix.confidence, False) for fix in out_of_map]
+    if not rows:
         return None
-    absent = np.arange(len(told)) >= len(told) - len(strangers)
-    confidence, right = zip(*told, strict=True)
+    absent = np.arange(len(rows)) >= len(rows) - len(out_of_map)
+    confidence, right = zip(*rows, strict=True)
     return expected_calibration_error(confidence, right, counts=sample_weights(absent, ABSENT_SHARE))
 
 
@@ -189,3 +205,173 @@ def _reasons(located: Sequence[Located]) -> tuple[tuple[str, str], ...]:
 
 def _percent(chosen: Bools) -> float | None:
     return 100 * float(chosen.mean()) if len(chosen) else None
+
+
+ORIGIN = (0.0, 0.0)
+"""Latitude, longitude in degrees that the mean position of a database in local metres gets."""
+Reasons = tuple[tuple[str, str], ...]
+
+
+def evaluate_fixes(
+    model: PlaceModel,
+    places: Places,
+    *,
+    place_map: PlaceMap | None = None,
+    out_of_map: Sequence[str | Path] = (),
+    min_confidence: float = MIN_CONFIDENCE,
+    verify: int | None = None,
+    dim: int | None = None,
+    batch: int = 8,
+    workers: int = 0,
+    store: Path | None = None,
+    seed: int = 0,
+    progress: bool = True,
+    strangers: Sequence[str | Path] | None = None,
+) -> FixReport:
+    """Build a map of the database, localize the queries and out-of-map photos, and judge the fixes.
+
+    True headings are those of the dataset, else of the photos' geotags. Queries are full photos, also if the dataset
+    has boxes.
+
+    Args:
+        model: the model.
+        places: the dataset.
+        place_map: localize in this map instead, which may show more than the database.
+        out_of_map: photos of places that the map does not show.
+        min_confidence: of an answer; the fixes are made without a threshold, which is applied in judging (see
+            `judge_fixes`).
+        verify: the top N matches; default: 20 if the map holds local features, as one that is built here does.
+        dim: keep the first `dim` dimensions of the descriptors; default: all.
+        batch: images at a time.
+        workers: processes that decode photos.
+        store: folder to keep the map in, so that an interrupted run resumes; default: none.
+        seed: of the bootstrap.
+        progress: show a progress bar.
+        strangers: deprecated name of `out_of_map`.
+
+    Raises:
+        DatasetError: if positions are unknown.
+    """
+    if place_map is not None and (dim is not None or store is not None):
+        raise ArgumentError("a map has its own dimensions and descriptors: leave dim and store out")
+    check_confidence(min_confidence)
+    check_photos(places)
+    left_out: Reasons = ()
+    with TemporaryDirectory() if store is None else nullcontext(store) as folder:
+        if place_map is None:
+            database, truth = _degrees(places)
+            place_map, left_out = _map_of_database(
+                model, places.database, database, Path(folder), dim=dim, keypoints=0 if verify == 0 else None,
+                batch=batch, workers=workers, progress=progress,
+            )  # fmt: skip
+        else:
+            truth = _degrees_in_map(places)
+        localizer = Localizer(model, place_map, Search(verify=verify), min_confidence=0, batch=batch, workers=workers)
+        fixes = _localize(localizer, places.queries.paths(), "queries", progress)
+        others = _localize(localizer, _renamed(out_of_map, strangers), "out-of-map photos", progress)
+    headings = _headings_deg(places.queries)
+    judged = judge_fixes(fixes, truth, headings, others, min_confidence=min_confidence, seed=seed)
+    return replace(
+        judged,
+        dataset=places.name,
+        split=places.split,
+        model=model.name,
+        fingerprint=model.fingerprint(),
+        database=len(place_map),
+        verify=localizer.search.verify,
+        failures={"database": left_out, **judged.failures},
+    )
+
+
+def _renamed(out_of_map: Sequence[T], strangers: Sequence[T] | None) -> Sequence[T]:
+    """The out-of-map photos, also if they are given under the name until version 0.1."""
+    if strangers is None:
+        return out_of_map
+    warnings.warn("strangers= will end with the next version: use out_of_map=", DeprecationWarning, stacklevel=3)
+    return strangers
+
+
+def _degrees(places: Places) -> tuple[Floats, Floats]:
+    """Latitude, longitude of the database (N, 2) and of the queries (Q, 2); of local metres around `ORIGIN`."""
+    there, asked = _positions(places, "database"), _positions(places, "queries")
+    if "local" not in (there.frame, asked.frame):
+        return there.latlon(), asked.latlon()
+    if there.frame != asked.frame:
+        raise DatasetError(f"{places.name}: the positions of database and queries are in different frames")
+    centre = there.metres.mean(axis=0)
+    return wgs84_from_enu(there.metres - centre, ORIGIN), wgs84_from_enu(asked.metres - centre, ORIGIN)
+
+
+def _degrees_in_map(places: Places) -> Floats:
+    """Latitude, longitude of the queries (Q, 2), to be compared with those of a map."""
+    asked = _positions(places, "queries")
+    if asked.frame == "local":
+        raise DatasetError(
+            f"the positions of {places.name} are local metres, which cannot be compared with those of a map: leave the "
+            "map out, so that one is built of the database, or give lat and lon"
+        )
+    return asked.latlon()
+
+
+def _positions(places: Places, role: Literal["database", "queries"]) -> Positions:
+    photos = places.database if role == "database" else places.queries
+    if photos.positions is None:
+        raise DatasetError(
+            f"{places.name} has no positions of its {role} (protocol {places.protocol}), and fixes are judged by "
+            "position: give lat and lon, or x_m and y_m, or evaluate recall alone"
+        )
+    return photos.positions
+
+
+def _map_of_database(
+    model: PlaceModel,
+    photos: PhotoSet,
+    latlon: Floats,
+    folder: Path,
+    *,
+    dim: int | None,
+    keypoints: int | None,
+    batch: int,
+    workers: int,
+    progress: bool,
+) -> tuple[PlaceMap, Reasons]:
+    """A map in the folder of photos taken at `latlon` (N, 2), and the photos that it lacks; one begun is continued.
+
+    Its name depends on the model, the dimension and the photos: a folder may hold the maps of several datasets.
+    """
+    headings = [None if np.isnan(heading) else float(heading) for heading in _headings_deg(photos)]
+    tags = {
+        path: Geotag((float(latitude), float(longitude)), heading)
+        for path, (latitude, longitude), heading in zip(photos.paths(), latlon, headings, strict=True)
+    }
+    there = [path for path in tags if path.is_file()]
+    names = hashlib.sha256(os.fsencode("\n".join(map(os.path.abspath, there)))).hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    out = folder / f"{model.fingerprint()}-{dim or model.dim}-{names}.gpkg"
+    config = MapConfig(dim=dim, keypoints=keypoints, batch=batch, workers=workers, progress=progress)
+    built = build_map(there, out, model, geotags=tags, config=config)
+    missing = [(str(path), "no such file") for path in tags if not path.is_file()]
+    unreadable = [(error.photo, error.reason) for error in built.unreadable]
+    conflicts = [(one.photo, f"has the content of {one.kept}, which is elsewhere") for one in built.conflicts]
+    if not out.is_file():
+        raise DatasetError(
+            f"none of the {len(there)} database photos can be used, such as {unreadable[0][0]}: {unreadable[0][1]}"
+        )
+    return PlaceMap(out), (*missing, *unreadable, *conflicts)
+
+
+def _localize(localizer: Localizer, photos: Sequence[str | Path], title: str, progress: bool) -> list[Located]:
+    if not len(photos):
+        return []
+    fixes = localizer.localize_each(photos)
+    return list(tqdm(fixes, total=len(photos), desc=title, unit="photo", disable=None if progress else True))
+
+
+def _headings_deg(photos: PhotoSet) -> Floats:
+    """Headings (N,) in degrees: those of the dataset, else of the photos' own geotags; NaN: unknown."""
+    headings = np.full(len(photos), np.nan) if photos.headings_deg is None else photos.headings_deg % 360
+    for row in np.flatnonzero(np.isnan(headings)):
+        tag = read_geotag(photos.path(int(row)))
+        if tag is not None and tag.heading_deg is not None:
+            headings[row] = tag.heading_deg
+    return headings

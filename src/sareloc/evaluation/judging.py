@@ -198,7 +198,13 @@ def evaluate_rankings(
 
 
 def apply_protocol(places: Places, rankings: Ints, distances: Floats) -> tuple[Ints, Floats]:
-    """Rankings (Q, K) and distances (Q, K) without the results that the protocol removes; later ones move up."""
+    """Rankings and distances without the results that the protocol removes; later ones move up.
+
+    Args:
+        places: the dataset.
+        rankings: (Q, K) database rows, best first; -1: no result.
+        distances: (Q, K).
+    """
     rule = look_up(PROTOCOLS, places.protocol, "protocol")
     if rule.keep is None:
         return rankings, distances

@@ -18,9 +18,8 @@ from torch import fx
 
 from sareloc import __version__
 from sareloc.errors import ArgumentError, need
-from sareloc.export.graph import FLOAT, Graph, Ranges, add_layer
+from sareloc.export.layers import FLOAT, Graph, Ranges, add_layer, add_vit, split_grid
 from sareloc.export.pools import add_aggregation, add_whitening
-from sareloc.export.vit import add_vit, split_grid
 from sareloc.files import replacing
 from sareloc.models.backbones import Backbone, DINOv2
 from sareloc.models.backbones.dinov2 import patches

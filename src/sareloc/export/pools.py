@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sareloc.errors import ArgumentError
-from sareloc.export.graph import FLOAT, Graph, add_layer, attend, unit
+from sareloc.export.layers import FLOAT, Graph, add_layer, attend, unit
 from sareloc.models.aggregation import (
     CRN,
     NORM_EPS,
@@ -26,7 +26,7 @@ from sareloc.models.aggregation import (
     MixVPR,
     NetVLAD,
 )
-from sareloc.models.aggregation.salad import ROUNDS
+from sareloc.models.aggregation.heads import ROUNDS
 from sareloc.models.whitening import Whitening
 
 
@@ -126,7 +126,7 @@ def _salad(graph: Graph, layer: SALAD, features: str, token: str) -> str:
 
 
 def _assign(graph: Graph, scores: str, layer: SALAD) -> str:
-    """`sareloc.models.aggregation.salad.assign`, its rounds written one after the other."""
+    """`sareloc.models.aggregation.heads.assign`, its rounds written one after the other."""
     one_row = graph.add("ReduceMax", scores, graph.ints(1), keepdims=1)
     dustbin = graph.add(
         "Expand", graph.floats(layer.dust_bin.reshape(1, 1, 1), "dust_bin"), graph.add("Shape", one_row)

@@ -6,21 +6,33 @@ Functions named `draw_...` return a matplotlib Figure (extra `plot`), which `sav
 
 from __future__ import annotations
 
-from sareloc.figures.curves import PrecisionRecallCurve, draw_precision_recall, draw_recall, draw_training
+from sareloc.figures.curves import (
+    PrecisionRecallCurve,
+    draw_gradient_decay,
+    draw_gradients,
+    draw_precision_recall,
+    draw_recall,
+    draw_training,
+    gradient_magnitudes,
+    paper_losses,
+)
 from sareloc.figures.embedding import draw_embedding, place_labels, project_tsne, write_embedding_page
-from sareloc.figures.gradients import draw_gradient_decay, draw_gradients, gradient_magnitudes, paper_losses
-from sareloc.figures.heatmap import draw_heatmaps, overlay_heatmap
-from sareloc.figures.inliers import draw_inliers, inliers_label, overlay_inliers, query_inliers
 from sareloc.figures.map import PredictedPositions, draw_dataset, draw_map, draw_track, errors_geojson, write_geojson
 from sareloc.figures.matches import (
     QueryMatches,
     confidence_curve,
+    draw_heatmaps,
+    draw_inliers,
     draw_matches,
+    inliers_label,
     judge_rankings,
     load_thumbnail,
     match_label,
+    overlay_heatmap,
+    overlay_inliers,
     predicted_by_fixes,
     query_heatmap,
+    query_inliers,
     query_matches,
 )
 from sareloc.figures.report import read_history, read_report, write_report

@@ -1,4 +1,6 @@
-"""Queries and their matches: the top results of each query, judged, and sheets that show them as photos."""
+"""Queries and their matches: the top results of each query, judged; sheets that show them as photos, with occlusion
+heat maps (`sareloc.encode.occlusion_map`) and with lines between the local features that agree on a two-view geometry.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,13 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
+import torch
 from PIL import Image as Pillow
+from PIL import ImageDraw
 
 from sareloc.arrays import Bools, Floats, Image, Ints
 from sareloc.datasets.places import PhotoSet, Places, find_positives
@@ -19,10 +24,10 @@ from sareloc.errors import ArgumentError, PhotoError, need
 from sareloc.evaluation import Ranked, apply_protocol
 from sareloc.evaluation.metrics import right_results
 from sareloc.figures.curves import PrecisionRecallCurve
-from sareloc.figures.heatmap import overlay_heatmap
 from sareloc.figures.map import PredictedPositions
 from sareloc.figures.style import FAINT, INK, RIGHT, WRONG, new_figure, show_image, styled
 from sareloc.geo import Positions, distance_m
+from sareloc.geometry import LONGEST_PX, InlierPairs, LocalFeatureExtractor, inlier_pairs, verify
 from sareloc.localize import Fix
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import decode, longest_side
@@ -30,6 +35,61 @@ from sareloc.photos import decode, longest_side
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+Heat = npt.NDArray[np.float32]
+
+SMOOTHING = 30  # sigma of the Gaussian filter: the shorter side divided by this
+
+
+def overlay_heatmap(image: Image, heat: Heat) -> Image:
+    """The photo in grey with the heat map as colour (H, W, 3); hotter pixels are also brighter.
+
+    The heat map is resized to the image, smoothed, and stretched to its minimum and maximum. Raises ArgumentError if it
+    is empty or has values that are not finite.
+    """
+    if not heat.size or not np.isfinite(heat).all():
+        raise ArgumentError(f"a heat map must be finite and not empty: found an array of shape {heat.shape}")
+    from scipy.ndimage import gaussian_filter
+
+    height, width = image.shape[:2]
+    smooth = np.asarray(Pillow.fromarray(heat.astype(np.float32)).resize((width, height), Pillow.Resampling.BILINEAR))
+    smooth = gaussian_filter(smooth, min(height, width) / SMOOTHING)
+    stretched = ((smooth - smooth.min()) / max(np.ptp(smooth), 1e-9))[..., None]
+    grey = (image @ np.array([0.299, 0.587, 0.114]))[..., None] / 255
+    return np.asarray((255 * _blend(grey, stretched)).clip(0, 255).round(), dtype=np.uint8)
+
+
+def _blend(grey: npt.NDArray[np.floating[Any]], heat: npt.NDArray[np.floating[Any]]) -> Floats:
+    """RGB colours (..., 3) of grey (..., 1) and heat (..., 1), all in 0..1."""
+    colours = need("matplotlib", "plot").colormaps["inferno"](0.25 + 0.7 * heat[..., 0])[..., :3]
+    share = 0.65 * heat
+    mixed: Floats = (1 - share) * grey * (0.7 + 0.3 * heat) + share * colours
+    return mixed
+
+
+@styled
+def draw_heatmaps(image: Image, heats: Mapping[str, Heat]) -> Figure:
+    """A photo and its heat maps, one for each model, keyed by the title."""
+    if not heats:
+        raise ArgumentError("nothing to draw: no heat maps were given")
+    height, width = image.shape[:2]
+    each = 3.2 * min(1.0, width / height)
+    figure = new_figure((each + 0.15) * (1 + len(heats)) + 0.7, each * height / width + 0.45)
+    panels = figure.subplots(1, 1 + len(heats))
+    show_image(panels[0], image)
+    panels[0].set_title("photo")
+    for axes, (name, heat) in zip(panels[1:], heats.items(), strict=True):
+        show_image(axes, overlay_heatmap(image, heat))
+        axes.set_title(name)
+    shades = np.linspace(0, 1, 256)[:, None]
+    colormap = need("matplotlib.colors", "plot").ListedColormap(_blend(np.full_like(shades, 0.5), shades))
+    scale = need("matplotlib.cm", "plot").ScalarMappable(cmap=colormap)
+    scale.set_clim(0, 1)
+    bar = figure.colorbar(scale, ax=panels[-1], shrink=0.85, aspect=16, pad=0.03, ticks=[0, 1])
+    bar.ax.set_yticklabels(["min", "max"])
+    bar.outline.set_visible(False)
+    return figure
+
 
 THUMBNAIL_PX, HEATMAP_PX = 320, 240
 TILE_INCHES = 1.9
@@ -107,7 +167,13 @@ def query_matches(ranked: Ranked, depth: int = 5) -> QueryMatches:
 
 
 def judge_rankings(places: Places, rankings: Ints, distances: Floats) -> QueryMatches:
-    """Judge rankings (Q, K) to which the protocol's rule (see `apply_protocol`) has been applied."""
+    """Judge rankings to which the protocol's rule (see `apply_protocol`) has been applied.
+
+    Args:
+        places: the dataset.
+        rankings: (Q, K) database rows, best first; -1: no match.
+        distances: (Q, K) between descriptors.
+    """
     positives = find_positives(places)
     has_positive = np.array([len(rows) > 0 for rows in positives], dtype=np.bool_)
     return QueryMatches(places, rankings, distances, right_results(rankings, positives), has_positive)
@@ -146,7 +212,13 @@ def predicted_by_fixes(
 def confidence_curve(
     fixes: Sequence[Fix | PhotoError], queries: PhotoSet, *, hit_radius_m: float = 25.0
 ) -> PrecisionRecallCurve:
-    """Precision and recall over the confidence of fixes, one for each query; a fix without a position is no answer."""
+    """Precision and recall over the confidence of fixes; a fix without a position is no answer.
+
+    Args:
+        fixes: one for each query.
+        queries: with their true positions.
+        hit_radius_m: a fix within this distance of the true position is right.
+    """
     true, found, confidence = _compare(fixes, queries)
     answered = np.isfinite(confidence)
     right = np.zeros(len(queries), dtype=np.bool_)
@@ -206,7 +278,13 @@ def draw_matches(
 
 
 def match_label(matches: QueryMatches, query: int, place: int) -> str:
-    """The label of a match: its rank, ✓ or ✗, and its distance from the query where positions are known."""
+    """The label of a match: its rank, ✓ or ✗, and its distance from the query where positions are known.
+
+    Args:
+        matches: of a dataset.
+        query: row number.
+        place: rank of the match, from 0.
+    """
     sign = "✓" if matches.right[query, place] else "✗"
     database, queries = matches.places.database.positions, matches.places.queries.positions
     if database is None or queries is None or database.frame != queries.frame:
@@ -239,7 +317,14 @@ def _tile(axes: Axes, image: Image | None, label: str) -> None:
 
 
 def query_heatmap(model: PlaceModel, matches: QueryMatches, query: int, *, batch: int = 16) -> Image | None:
-    """The query photo with its occlusion heat map as an overlay; None if the photo cannot be decoded."""
+    """The query photo with its occlusion heat map as an overlay; None if the photo cannot be decoded.
+
+    Args:
+        model: whose descriptor is explained.
+        matches: of a dataset.
+        query: row number.
+        batch: occluded images at a time.
+    """
     path = matches.places.queries.path(query)
     shown, small = load_thumbnail(path, THUMBNAIL_PX), load_thumbnail(path, HEATMAP_PX)
     if shown is None or small is None:
@@ -260,3 +345,115 @@ def jpeg_uri(image: Image, quality: int = 80) -> str:
     content = io.BytesIO()
     Pillow.fromarray(image).save(content, "JPEG", quality=quality, optimize=True)
     return "data:image/jpeg;base64," + base64.b64encode(content.getvalue()).decode()
+
+
+HEIGHT_PX, GAP_PX, MOST_LINES = 360, 4, 100
+COLOURS = ("#56b4e9", "#f0e442", "#ff8c3b", "#34d1a0", "#f2a2cf", "#ffffff")
+"""Of the lines, light: photos are darker."""
+SMOOTH = 2  # drawn at this multiple of the size, then reduced
+DOT_PX, LINE_PX = 2.5, 1.2
+WIDTH_INCHES = 7.0
+
+
+def query_inliers(
+    matches: QueryMatches, queries: Sequence[int], *, device: torch.device | str | None = None
+) -> dict[int, InlierPairs]:
+    """The matched local features of queries and their first matches that agree, by query.
+
+    Left out: queries without a match, and photos that cannot be decoded.
+
+    Args:
+        matches: of a dataset.
+        queries: row numbers.
+        device: where local features are extracted; default: the GPU if there is one.
+    """
+    extractor = LocalFeatureExtractor(device)
+    found = {}
+    for query in queries:
+        images = _photos(matches, query, LONGEST_PX)
+        if images is not None:
+            mine, theirs = extractor.extract(images)
+            (view,) = verify(mine, [theirs])
+            assert view is not None
+            found[query] = inlier_pairs(mine, theirs, view)
+    return found
+
+
+def _photos(matches: QueryMatches, query: int, pixels: int) -> tuple[Image, Image] | None:
+    """A query and its first match with their longer sides at most `pixels`; None without a match or if unreadable."""
+    row = int(matches.rankings[query, :1].max(initial=-1))
+    mine = load_thumbnail(matches.places.queries.path(query), pixels)
+    theirs = None if row < 0 else load_thumbnail(matches.places.database.path(row), pixels)
+    return None if mine is None or theirs is None else (mine, theirs)
+
+
+def overlay_inliers(query: Image, photo: Image, pairs: InlierPairs) -> Image:
+    """The query with the photo to its right (360, W, 3), and lines between the keypoints of at most 100 pairs.
+
+    Lines whose ends in the query are neighbours from top to bottom have different colours.
+
+    Args:
+        query: (H, W, 3) uint8.
+        photo: (H, W, 3) uint8.
+        pairs: keypoints that agree.
+    """
+    height = HEIGHT_PX * SMOOTH
+    left, right = (
+        Pillow.fromarray(one).resize((round(one.shape[1] * height / one.shape[0]), height), Pillow.Resampling.BILINEAR)
+        for one in (query, photo)
+    )
+    start = left.width + GAP_PX * SMOOTH
+    canvas = Pillow.new("RGB", (start + right.width, height), "white")
+    canvas.paste(left, (0, 0))
+    canvas.paste(right, (start, 0))
+    draw = ImageDraw.Draw(canvas)
+    for number, (x0, y0, x1, y1) in enumerate(_lines(pairs)):
+        ends = ((x0 * left.width, y0 * height), (start + x1 * right.width, y1 * height))
+        colour = COLOURS[number % len(COLOURS)]
+        draw.line(ends, colour, round(LINE_PX * SMOOTH))
+        for end in ends:
+            draw.circle(end, DOT_PX * SMOOTH, colour)
+    return np.asarray(canvas.resize((canvas.width // SMOOTH, HEIGHT_PX), Pillow.Resampling.LANCZOS))
+
+
+def _lines(pairs: InlierPairs) -> Floats:
+    """At most 100 pairs (n, 4): x and y in the query, then in the photo; from top to bottom of the query."""
+    shown = pairs.sample(MOST_LINES)
+    lines = np.concatenate([shown.query_xy, shown.photo_xy], axis=1)
+    return np.asarray(lines[np.argsort(lines[:, 1], kind="stable")])
+
+
+def inliers_label(matches: QueryMatches, query: int, pairs: InlierPairs) -> str:
+    """The label of a query beside its first match: `match_label`, and the number of inliers.
+
+    Args:
+        matches: of a dataset.
+        query: row number.
+        pairs: keypoints that agree.
+    """
+    kind = "planar inliers" if pairs.planar else "inliers"
+    return f"query {query} and match {match_label(matches, query, 0)}: {len(pairs)} {kind}"
+
+
+def paint_inliers(matches: QueryMatches, query: int, pairs: InlierPairs) -> Image:
+    """A query beside its first match with the lines of `overlay_inliers`; raises ArgumentError if one is unreadable."""
+    images = _photos(matches, query, 2 * LONGEST_PX)
+    if images is None:
+        raise ArgumentError(f"query {query} or its first match cannot be decoded: its inliers cannot be drawn")
+    return overlay_inliers(*images, pairs)
+
+
+@styled
+def draw_inliers(matches: QueryMatches, inliers: Mapping[int, InlierPairs]) -> Figure:
+    """Queries beside their first matches, with lines between the local features that agree; see `query_inliers`."""
+    if not inliers:
+        raise ArgumentError("nothing to draw: no query has a first match whose photo can be decoded")
+    painted = [paint_inliers(matches, query, pairs) for query, pairs in inliers.items()]
+    heights = [WIDTH_INCHES * image.shape[0] / image.shape[1] for image in painted]
+    figure = new_figure(WIDTH_INCHES, sum(heights) + 0.35 * len(painted))
+    panels = figure.subplots(len(painted), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, image, (query, pairs) in zip(panels, painted, inliers.items(), strict=True):
+        show_image(axes, image)
+        label = inliers_label(matches, query, pairs)
+        axes.set_title(label, fontsize=8.5, fontweight="normal", color=INK, loc="center", pad=6)
+    return figure

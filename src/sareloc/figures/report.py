@@ -18,6 +18,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +30,18 @@ from sareloc.arrays import Image
 from sareloc.errors import ArgumentError
 from sareloc.evaluation import CurvePoint, Report
 from sareloc.figures.curves import PrecisionRecallCurve, draw_precision_recall, draw_recall, draw_training
-from sareloc.figures.inliers import MOST_LINES, inliers_label, paint_inliers
 from sareloc.figures.map import PredictedPositions, draw_map
-from sareloc.figures.matches import THUMBNAIL_PX, QueryMatches, jpeg_uri, load_thumbnail, match_label, query_heatmap
+from sareloc.figures.matches import (
+    MOST_LINES,
+    THUMBNAIL_PX,
+    QueryMatches,
+    inliers_label,
+    jpeg_uri,
+    load_thumbnail,
+    match_label,
+    paint_inliers,
+    query_heatmap,
+)
 from sareloc.figures.style import FAINT, INK, svg_bytes
 from sareloc.files import read_regular, write_atomically
 from sareloc.geometry import InlierPairs
@@ -222,11 +232,12 @@ def _format(value: float | None, unit: str, digits: int = 1) -> str:
 
 def page(title: str, sections: Sequence[str]) -> str:
     """A complete HTML page of sections."""
+    style = (files("sareloc.figures") / "report.css").read_text(encoding="utf-8")
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{NO_NETWORK}">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{html.escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
+        f"<title>{html.escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
         f"<h1>{html.escape(title)}</h1>\n" + "\n".join(sections) + "\n</main>\n</body>\n</html>\n"
     )
 
@@ -362,43 +373,3 @@ def _reject_constant(constant: str) -> float:
 
 def _by_number(given: Mapping[str, float | None], kind: type) -> dict[Any, float | None]:
     return {kind(key): value for key, value in given.items()}
-
-
-STYLE = """
-:root { color-scheme: light dark; --page: #fff; --ink: #1f2328; --quiet: #59636e; --faint: #d0d7de; --panel: #f6f8fa;
-  --right: #009e73; --wrong: #d55e00; }
-@media (prefers-color-scheme: dark) { :root { --page: #14171a; --ink: #e6edf3; --quiet: #9aa4ae; --faint: #3a424b;
-  --panel: #1d2228; --right: #2fbf94; --wrong: #f0803c; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--page); color: var(--ink);
-  font: 16px/1.5 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; }
-main { max-width: 72rem; margin: 0 auto; padding: 1.5rem 1rem 4rem; }
-h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .3rem; }
-h2 { font-size: 1.2rem; margin: 2.5rem 0 .8rem; padding-top: .6rem; border-top: 1px solid var(--faint); }
-p { margin: .4rem 0; max-width: 60rem; }
-.numbers { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1.2rem 0; }
-.numbers div { flex: 1 1 9rem; background: var(--panel); border-radius: .6rem; padding: .8rem 1rem; }
-.numbers b { display: block; font-size: 1.8rem; line-height: 1.2; font-variant-numeric: tabular-nums; }
-.numbers span { color: var(--quiet); font-size: .9rem; }
-.wide { overflow-x: auto; margin-bottom: 1.2rem; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; min-width: 100%; }
-th, td { padding: .4rem .6rem; text-align: right; border-bottom: 1px solid var(--faint); white-space: nowrap; }
-th:first-child { text-align: left; } thead th { color: var(--quiet); font-weight: 600; font-size: .9rem;
-  white-space: normal; vertical-align: bottom; }
-.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1rem; }
-figure { margin: 0; overflow-x: auto; }
-figure svg { width: 100%; height: auto; display: block; margin: 0 auto; }
-figcaption { color: var(--quiet); font-size: .85rem; text-align: center; padding-top: .3rem; }
-.query { background: var(--panel); border-radius: .6rem; padding: .8rem; margin: 0 0 1rem; }
-.query h3 { font-size: .85rem; font-weight: 600; margin: 0 0 .6rem; overflow-wrap: anywhere; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(9rem, 1fr)); gap: .8rem; align-items: start; }
-.tiles img { width: 100%; height: auto; display: block; border: 4px solid transparent; border-radius: 3px; }
-.tiles .right img { border: 4px solid var(--right); } .tiles .wrong img { border: 4px dashed var(--wrong); }
-.lines img { width: 100%; max-width: 60rem; height: auto; display: block; margin: 0 auto; border-radius: 3px; }
-.tiles .none { aspect-ratio: 4 / 3; display: grid; place-items: center; border: 1px solid var(--faint);
-  color: var(--quiet); }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .3rem 1rem; margin: 0; }
-dt { color: var(--quiet); } dd { margin: 0; overflow-wrap: anywhere; }
-@media (max-width: 34rem) { .numbers div { flex-basis: 40%; } .tiles { grid-template-columns: 1fr 1fr; }
-  dl { grid-template-columns: 1fr; } dd { margin-bottom: .5rem; } }
-"""

@@ -16,9 +16,9 @@ from pathlib import Path
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.loading.worker import Loaded, Request, Worker
 from sareloc.photos.decoding import SizeRule
+from sareloc.photos.panoramas import ViewOptions
 from sareloc.photos.read_image import read_image
 from sareloc.photos.record import Image, ImageRecord, record_of
-from sareloc.photos.views import ViewOptions
 
 __all__ = ["AHEAD", "Loaded", "read_images"]
 

@@ -37,12 +37,10 @@ import numpy.typing as npt
 
 from sareloc import arrays
 from sareloc.errors import ArgumentError, PhotoError, SarelocError
-from sareloc.photos.addresses import View
 from sareloc.photos.decoding import Resizing, SizeRule, interpolation_of, target_size
-from sareloc.photos.panoramas import Panorama
+from sareloc.photos.panoramas import Panorama, ViewOptions
 from sareloc.photos.read_image import ReadImage, read_image
-from sareloc.photos.record import ImageRecord
-from sareloc.photos.views import ViewOptions
+from sareloc.photos.record import ImageRecord, View
 
 DEPTH = 3  # requests in flight for each worker, one of them being read; as many shared buffers
 READY, SIZE, IMAGE, ERROR = range(4)

@@ -24,8 +24,8 @@ from sareloc.localize.walk import walk_clock_offset
 from sareloc.photos import ClockOffset, Track, parse_offset, read_time, read_video, video_frames
 from sareloc.photos.clock import parse_moment
 from sareloc.photos.collect import read_tables
+from sareloc.photos.track_geotags import NO_CLOCK
 from sareloc.photos.tracks import utc
-from sareloc.photos.video_geotags import NO_CLOCK
 from sareloc.photos.videos import Video, missing_end
 
 SPEED_MPS = 40.0

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 from sareloc.localize.estimate import Fix, LatLon
-from sareloc.photos.geotags import EPOCH
+from sareloc.photos.record import EPOCH
 
 
 class Answer(NamedTuple):

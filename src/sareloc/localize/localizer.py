@@ -44,7 +44,7 @@ from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Precision
 from sareloc.photos import Image, ImageRecord, ReadImage, ViewOptions
 from sareloc.photos.decoding import TRUNCATED
-from sareloc.photos.views import panorama_places
+from sareloc.photos.panoramas import panorama_places
 
 Query = Image | ImageRecord | ReadImage
 """An image (a path, the bytes of a file, pixels), the record of one, or one that was read already."""

@@ -42,7 +42,13 @@ def make_cells(metres: npt.ArrayLike, side_m: float = 25.0) -> GeoCells:
 
 
 def make_classifier(dim: int, cells: int, *, rng: torch.Generator) -> nn.Linear:
-    """A linear layer from descriptors (B, dim) to one score per cell (B, cells): weights 0.01 randn, bias 0."""
+    """A linear layer from descriptors (B, dim) to one score per cell (B, cells): weights 0.01 randn, bias 0.
+
+    Args:
+        dim: of the descriptors.
+        cells: number of cells.
+        rng: the source of random weights.
+    """
     if dim < 1 or cells < 1:
         raise ArgumentError(f"a classifier needs at least 1 dimension and 1 cell, found dim={dim}, cells={cells}")
     # without storage first: the initialization of nn.Linear would draw from the global generator

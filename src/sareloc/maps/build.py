@@ -30,8 +30,8 @@ from sareloc.maps.writer import MapWriter, check_same
 from sareloc.models.checkpoint import load_model, packaged_for
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import ImageRecord, ViewOptions, file_of, parse_address
-from sareloc.photos.addresses import without_fragment
 from sareloc.photos.collect import Collected, Geotags, PhotoPaths, collect_records, files_in, list_photos
+from sareloc.photos.record import without_fragment
 from sareloc.photos.track_geotags import TrackOptions
 
 
@@ -90,7 +90,7 @@ def build_map(
 
     Photos without a position are skipped and listed. Photos in the map whose position, heading or time has changed are
     updated and keep their descriptors. 360° photos are stored as their views, each as its file with the direction
-    behind the name (see `sareloc.photos.addresses`), videos as frames along the tracks (see `frames_on_track`).
+    behind the name (see `sareloc.photos.record`), videos as frames along the tracks (see `frames_on_track`).
 
     Args:
         photos: a folder (with its subfolders), or folders and files; or records of images, also from a stream, of which

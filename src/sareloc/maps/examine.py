@@ -26,8 +26,8 @@ from sareloc.photos import (
     remote_stamp,
     stamp,
 )
-from sareloc.photos.addresses import without_fragment
 from sareloc.photos.finding import FRAME, turned
+from sareloc.photos.record import without_fragment
 from sareloc.photos.sidecars import find_takeout_json
 from sareloc.photos.xmp import find_sidecar
 

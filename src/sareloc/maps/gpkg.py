@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from sareloc.arrays import Floats
-from sareloc.photos.geotags import seconds_since_1970
+from sareloc.photos.record import seconds_since_1970
 
 APPLICATION_ID = int.from_bytes(b"GPKG", "big")
 USER_VERSION = 10300

@@ -46,7 +46,7 @@ class MapPhoto:
     """A photo as a map stores it, without its descriptor."""
 
     file: str
-    """Its address (see `sareloc.photos.addresses`): relative to the map's folder if it is inside, else absolute;
+    """Its address (see `sareloc.photos.record`): relative to the map's folder if it is inside, else absolute;
     forward slashes."""
     geotag: Geotag
     width: int

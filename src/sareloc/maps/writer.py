@@ -38,9 +38,9 @@ from sareloc.maps.view_options import check_view_options, untagged_note, write_v
 from sareloc.maps.whitening import map_model, prepare_whitening
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Geotag, ImageRecord, ReadImage, ViewOptions, parse_address
-from sareloc.photos.addresses import without_fragment
 from sareloc.photos.decoding import TRUNCATED
 from sareloc.photos.finding import FRAME, NOT_UTF8, is_url, is_utf8
+from sareloc.photos.record import without_fragment
 
 AT_ONCE = 2048
 """Files that are examined before they are encoded; a resumed run must divide them in the same way."""

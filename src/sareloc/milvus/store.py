@@ -29,7 +29,7 @@ from sareloc.maps.store import Address
 from sareloc.milvus.collection import DEFAULT, INDEXES, Column, Consistency, MilvusCollection, Row, create_collection
 from sareloc.milvus.connection import Connection, read_milvus_address
 from sareloc.photos import Geotag
-from sareloc.photos.geotags import FIRST_S, LAST_S
+from sareloc.photos.record import FIRST_S, LAST_S
 
 UNKNOWN = -1e18
 """The value of an unknown time or heading: old servers have no nullable fields."""

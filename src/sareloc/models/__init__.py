@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from sareloc.models.aggregation import AGGREGATIONS, CRN, SALAD, Aggregation, GeM, NetVLAD, make_aggregation
 from sareloc.models.backbones import BACKBONES, Backbone, DINOv2, init_weights, make_backbone
 from sareloc.models.checkpoint import (
@@ -15,7 +18,6 @@ from sareloc.models.checkpoint import (
     read_checkpoint_manifest,
     save_checkpoint,
 )
-from sareloc.models.netvlad_init import init_netvlad, off_the_shelf
 from sareloc.models.place_model import (
     RUNTIMES,
     ModelSpec,
@@ -26,8 +28,11 @@ from sareloc.models.place_model import (
     run_on,
 )
 from sareloc.models.preprocess import Image, Precision, Preprocess, Resize, number_format
-from sareloc.models.published import load_backbone_weights, load_published
 from sareloc.models.whitening import Whitening, fit_whitening
+
+if TYPE_CHECKING:
+    from sareloc.models.netvlad_init import init_netvlad, off_the_shelf
+    from sareloc.models.published import load_backbone_weights, load_published
 
 __all__ = [
     "AGGREGATIONS",
@@ -70,3 +75,17 @@ __all__ = [
     "run_on",
     "save_checkpoint",
 ]
+
+_LATER = {
+    "init_netvlad": "netvlad_init",
+    "off_the_shelf": "netvlad_init",
+    "load_backbone_weights": "published",
+    "load_published": "published",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Readers of published files and NetVLAD's initialization are imported at their first use: queries need neither."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)

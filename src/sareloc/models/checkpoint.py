@@ -13,12 +13,14 @@ import math
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -34,8 +36,6 @@ from sareloc.models.place_model import (
     run_on,
 )
 from sareloc.models.preprocess import RUNTIME_DEVICES, Precision, find_device, number_format
-from sareloc.models.published import load_published
-from sareloc.models.published.weights_files import existing_file, listed, open_safetensors
 
 Storage = Literal["float32", "float16", "int8"]
 ROW_SCALE = "#row-scale"  # marks the scales of an int8 tensor; no parameter's name has a "#"
@@ -92,6 +92,8 @@ SINGLE_FILE, OLD = ".safetensors", ".old"
 STORED_FLOATS, STORED_COUNTS = ("F64", "F32", "F16", "BF16", "I8"), ("I64",)  # safetensors' names of types
 NUMBERS_AT_A_TIME = 1 << 20  # of a tensor while its fingerprint is computed
 MAX_JSON = 1 << 22  # bytes
+MAX_HEADER = 1 << 22  # bytes of a safetensors file's header; one tensor takes about 100
+NAMES_SHOWN = 6
 MAX_QUOTED = 300  # characters
 PICKLES = (".pth", ".pt", ".tar", ".ckpt", ".pkl", ".pickle", ".bin")
 
@@ -281,7 +283,11 @@ def load_model(
 
 
 def _open(path: Path) -> PlaceModel:
-    return open_checkpoint(path) if is_checkpoint(path) else load_published(path)
+    if is_checkpoint(path):
+        return open_checkpoint(path)
+    from sareloc.models.published import load_published
+
+    return load_published(path)
 
 
 def is_checkpoint(path: str | Path) -> bool:
@@ -400,3 +406,36 @@ def _refuse_unsafe(file: Path) -> None:
             f"{file} is a pickle, which can execute code when it is loaded, and is refused: "
             f"read published weights with load_published or load_backbone_weights"
         )
+
+
+def existing_file(path: str | Path) -> Path:
+    """The path. Raises WeightsError if there is no file, or if it is a folder, a pipe or a device; opens nothing."""
+    if not (path := Path(path)).exists():
+        raise WeightsError(f"there is no weights file {path}")
+    if not path.is_file():
+        raise WeightsError(f"{path} is {'a folder' if path.is_dir() else 'a pipe, a socket or a device'}, not a file")
+    return path
+
+
+@contextmanager
+def open_safetensors(path: Path, what: str = "a safetensors file") -> Iterator[Any]:
+    """A safetensors file, opened by `safe_open`. Raises WeightsError if it is damaged, or if its header is too long."""
+    with path.open("rb") as file:
+        header = int.from_bytes(file.read(8), "little")
+    if MAX_HEADER < header < path.stat().st_size:
+        raise WeightsError(
+            f"{path}: the header of the safetensors file has {header / 1e6:,.1f} MB, expected at most "
+            f"{MAX_HEADER / 1e6:,.1f}"
+        )
+    try:
+        with safe_open(path, framework="pt") as opened:
+            yield opened
+    except SafetensorError as wrong:
+        raise WeightsError(f"{path} is not {what}, or damaged ({wrong}): get it again") from wrong
+
+
+def listed(names: Iterable[str]) -> str:
+    """The first names, and how many more there are."""
+    names = [name[:MAX_QUOTED] for name in names]
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    return ", ".join(names[:NAMES_SHOWN]) + more

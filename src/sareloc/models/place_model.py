@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from importlib import import_module
 from typing import Any
@@ -201,16 +201,26 @@ class PlaceModel(nn.Module):
     ) -> Tensor:
         """Descriptors (N, dim) of N images: float32 unit rows on the CPU, in the images' order, without gradients.
 
-        `images`: a sequence of uint8 arrays (H, W, 3) or PIL images of any sizes from 64 px up, resized to the model's
-        size, or a uint8 tensor (N, 3, H, W), not resized. At most `batch` images are processed at a time; images of
-        equal size share a batch. `precision`: the number format of the backbone, see `number_format`; default: the
-        model's own.
+        Args:
+            images: uint8 arrays (H, W, 3) or PIL images of any sizes from 64 px up, resized to the model's size, or a
+                uint8 tensor (N, 3, H, W), not resized.
+            dim: keep the first `dim` coordinates of a whitened descriptor; default: all.
+            batch: most images at a time; those of equal size share a batch.
+            precision: number format of the backbone, see `number_format`; default: the model's own.
         """
-        found = torch.empty(len(images), self.dim if dim is None else dim)
-        with evaluating(self, precision):
+        with self._encoding(dim, precision):
+            found = torch.empty(len(images), self.dim if dim is None else dim)
             for rows, pixels in self.preprocess.batches(images, batch):
-                found[rows] = self(pixels.to(self.device), dim).float().cpu()
+                found[rows] = self._describe(pixels, dim)
         return found
+
+    def _encoding(self, dim: int | None, precision: Precision | None) -> AbstractContextManager[None]:
+        """The context of `encode`."""
+        return evaluating(self, precision)
+
+    def _describe(self, pixels: Tensor, dim: int | None) -> Tensor:
+        """Descriptors on the CPU of uint8 images (B, 3, H, W)."""
+        return self(pixels.to(self.device), dim).float().cpu()  # type: ignore[no-any-return]
 
     def spec(self) -> ModelSpec:
         """Everything except the weights."""
@@ -341,7 +351,7 @@ def run_on(model: PlaceModel, runtime: str) -> RuntimeModel:
 def with_whitening(model: PlaceModel, whitening: Whitening) -> PlaceModel:
     """A model of the same layers, with this whitening after them; raises ArgumentError if it has one already.
 
-    The layers are shared; the fingerprint is another.
+    The layers are shared; the fingerprint differs.
     """
     if model.whitening is not None:
         raise ArgumentError(f"{model.name} has a whitening, to {model.dim} dimensions: it cannot get another")
@@ -372,18 +382,8 @@ class RuntimeModel(PlaceModel):
         """The name of one of `RUNTIMES`."""
         return self.runtime
 
-    def encode(
-        self,
-        images: Tensor | Sequence[Image],
-        *,
-        dim: int | None = None,
-        batch: int = 8,
-        precision: Precision | None = None,
-    ) -> Tensor:
-        """Descriptors (N, dim) of N images, as `PlaceModel.encode` returns them.
-
-        Raises ArgumentError if a `precision` is given: the runtime has compiled one.
-        """
+    def _encoding(self, dim: int | None, precision: Precision | None) -> AbstractContextManager[None]:
+        """Raises ArgumentError if a `precision` is given: the runtime has compiled one."""
         if precision is not None:
             raise ArgumentError(
                 f"{self.runtime} was compiled in one precision, found precision={precision!r} for a call: give it when "
@@ -391,10 +391,9 @@ class RuntimeModel(PlaceModel):
             )
         if dim is not None and not (dim == self.dim or (self.whitening is not None and 1 <= dim <= self.dim)):
             raise ArgumentError(f"{self.name} has {self.dim} dimensions, which cannot be reduced to {dim}")
-        found = torch.empty(len(images), self.dim if dim is None else dim)
-        with torch.no_grad():
-            for rows, pixels in self.preprocess.batches(images, batch):
-                # the first coordinates of a whitened descriptor, scaled to unit length, are the smaller whitening
-                descriptors = self.compute(pixels)
-                found[rows] = descriptors if dim is None else F.normalize(descriptors[:, :dim], dim=1)
-        return found
+        return torch.no_grad()
+
+    def _describe(self, pixels: Tensor, dim: int | None) -> Tensor:
+        # the first coordinates of a whitened descriptor, scaled to unit length, are the smaller whitening
+        descriptors = self.compute(pixels)
+        return descriptors if dim is None else F.normalize(descriptors[:, :dim], dim=1)

@@ -1,6 +1,5 @@
 """Photo files: find them, read and write their geotags, decode them to upright RGB images."""
 
-from sareloc.photos.addresses import Address, View, file_of, parse_address
 from sareloc.photos.clock import ClockOffset, estimate_offset, parse_offset, parse_timezone
 from sareloc.photos.decoding import MAX_PIXELS, Interpolation, Resizing, SizeRule, is_truncated, longest_side, resized
 from sareloc.photos.finding import (
@@ -19,8 +18,6 @@ from sareloc.photos.finding import (
 )
 from sareloc.photos.geotags import (
     DIAGONAL_35MM,
-    Estimate,
-    Geotag,
     PhotoTime,
     UtmName,
     geotag_from_exif,
@@ -30,17 +27,41 @@ from sareloc.photos.geotags import (
     read_exif_time,
     read_focal_35mm,
 )
-from sareloc.photos.panoramas import Panorama, looks_like_panorama, read_panorama
+from sareloc.photos.panoramas import (
+    Panorama,
+    ViewOptions,
+    cut_view,
+    looks_like_panorama,
+    panorama_pixels,
+    read_panorama,
+    views_of,
+)
 from sareloc.photos.read_image import ReadImage, content_digest, decode, image_size, read_image, stamp
-from sareloc.photos.record import Image, ImageRecord, record_of
+from sareloc.photos.record import (
+    Address,
+    Estimate,
+    Geotag,
+    Image,
+    ImageRecord,
+    PhotoSource,
+    View,
+    file_of,
+    parse_address,
+    record_of,
+)
 from sareloc.photos.sidecars import find_takeout_json, read_takeout_geotag
 from sareloc.photos.tables import GeotagTable, parse_degrees, read_geotag_table
-from sareloc.photos.track_geotags import PlacedPhoto, TrackOptions, TrackReport, geotags_from_track
+from sareloc.photos.track_geotags import (
+    FramesReport,
+    PlacedPhoto,
+    TrackOptions,
+    TrackReport,
+    frames_on_track,
+    geotags_from_track,
+)
 from sareloc.photos.tracks import MAX_GAP_S, Track, TrackPositions, merge_tracks, read_track, read_tracks
-from sareloc.photos.video_geotags import FramesReport, frames_on_track
 from sareloc.photos.videos import Video, decode_frame, frame_times, is_video, read_video, video_frames
-from sareloc.photos.views import ViewOptions, cut_view, panorama_pixels, views_of, write_views
-from sareloc.photos.write_geotags import exif_bytes, jpeg_with_geotag, write_geotag, write_sidecar
+from sareloc.photos.write_geotags import exif_bytes, jpeg_with_geotag, write_geotag, write_sidecar, write_views
 from sareloc.photos.xmp import (
     find_sidecar,
     read_embedded_geotag,
@@ -48,9 +69,6 @@ from sareloc.photos.xmp import (
     sidecar_path,
     sidecar_with_geotag,
 )
-
-PhotoSource = ImageRecord
-"""The name of `ImageRecord` before version 0.2."""
 
 __all__ = [
     "DIAGONAL_35MM",

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from sareloc.arrays import Floats
 from sareloc.errors import ArgumentError, PositionError
 from sareloc.geo import ecef_from_wgs84
-from sareloc.photos.geotags import seconds_since_1970
+from sareloc.photos.record import seconds_since_1970
 from sareloc.photos.tracks import MAX_GAP_S, Track, interpolate
 
 WIDEST_S = 14 * 3600.0  # local times are up to 14 hours from UTC
@@ -132,12 +132,20 @@ def estimate_offset(
 ) -> ClockOffset:
     """The offset of a camera's clock, by photos with positions: with it they are nearest to the track.
 
-    `photo_times` (N,): what the clock showed, in seconds since 1970; `photo_latlon` (N, 2) degrees. All offsets up to
-    14 hours are tried, so that wrong time zones are found, too. The estimate minimizes the mean of d²/(d² + (20 m)²),
-    d: the distance of a photo to the track at the shifted time, so that some wrong positions do no harm. It is
-    `ambiguous` where positions do not tell the time: photos taken while standing still, or a way that was travelled
-    several times. Raises PositionError if fewer than 3 photos, or less than half of those within 100 m of the track at
-    any offset, are on it.
+    All offsets up to 14 hours are tried, so that wrong time zones are found, too. The estimate minimizes the mean of
+    d²/(d² + (20 m)²), d: the distance of a photo to the track at the shifted time, so that some wrong positions do no
+    harm. It is `ambiguous` where positions do not tell the time: photos taken while standing still, or a way that was
+    travelled several times.
+
+    Args:
+        photo_times: (N,) what the clock showed, in seconds since 1970.
+        photo_latlon: (N, 2) degrees.
+        track: positions over time.
+        max_gap_s: see `Track.at`.
+
+    Raises:
+        PositionError: if fewer than 3 photos, or less than half of those within 100 m of the track at any offset, are
+            on it.
     """
     clock, points = np.asarray(photo_times, dtype=np.float64), ecef_from_wgs84(photo_latlon)
     given, ecef = len(clock), ecef_from_wgs84(track.latlon)

@@ -8,14 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sareloc.errors import PhotoError
-from sareloc.photos.addresses import file_of, parse_address
 from sareloc.photos.finding import EXTENSIONS, TableTags, find_photos, match_table, read_tables_beside, turned
-from sareloc.photos.geotags import Geotag
 from sareloc.photos.panoramas import read_panorama
-from sareloc.photos.record import ImageRecord
+from sareloc.photos.record import Geotag, ImageRecord, file_of, parse_address
 from sareloc.photos.tables import counted, read_geotag_table
-from sareloc.photos.track_geotags import TrackOptions, geotags_by_options
-from sareloc.photos.video_geotags import frames_on_track
+from sareloc.photos.track_geotags import TrackOptions, frames_on_track, geotags_by_options
 from sareloc.photos.videos import VIDEO_EXTENSIONS, is_video
 
 PhotoPaths = str | Path | Sequence[str | Path]
@@ -92,8 +89,8 @@ def read_tables(
 ) -> TableTags:
     """Geotags of `photos`: from this table; default: from the `TABLES` in each given folder.
 
-    `track`: photos that are in no table and have no position of their own get one from these tracks; what they told is
-    in the notes.
+    `track`: photos that are in no table and have no position of their own get one from these tracks; their report
+    is in the notes.
     """
     tables = _read_tables(given, table, photos)
     if track is None:

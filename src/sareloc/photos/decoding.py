@@ -578,7 +578,14 @@ def _on_background(image: Image.Image) -> Image.Image:
 
 
 def resized(image: arrays.Image, height: int, width: int, interpolation: Interpolation = "bilinear") -> arrays.Image:
-    """The image at this size, as `decode_photo` resizes; itself if it has that size."""
+    """The image at another size, as `decode` resizes; itself if it has that size.
+
+    Args:
+        image: (H, W, 3) uint8.
+        height: pixels.
+        width: pixels.
+        interpolation: "bilinear" or "bicubic", antialiased.
+    """
     if image.shape[:2] == (height, width):
         return image
     return np.array(Image.fromarray(image).resize((width, height), RESAMPLINGS[interpolation]))

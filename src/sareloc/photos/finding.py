@@ -20,10 +20,10 @@ from typing import Any
 from sareloc.errors import DatasetError, PanoramaError, PhotoError, SarelocError, need
 from sareloc.files import NUL
 from sareloc.geo import Positions
-from sareloc.photos.addresses import View, parse_address
 from sareloc.photos.decoding import PhotoMetadata, read_metadata
-from sareloc.photos.geotags import Geotag, geotag_from_exif, parse_utm_name, time_from_exif
+from sareloc.photos.geotags import geotag_from_exif, parse_utm_name, seconds_from_exif
 from sareloc.photos.panoramas import Panorama, panorama_from
+from sareloc.photos.record import Geotag, View, parse_address
 from sareloc.photos.sidecars import read_takeout_geotag, read_takeout_time
 from sareloc.photos.tables import GeotagTable, counted, read_geotag_table
 from sareloc.photos.videos import frame_time
@@ -217,18 +217,6 @@ def turned(geotag: Geotag, view: View | None, panorama: Panorama | None) -> Geot
     return replace(geotag, heading_deg=None if known is None else (known + view.yaw_deg) % 360)
 
 
-def read_name_geotag(path: str | Path) -> Geotag | None:
-    """The geotag in a file name in the VPR-datasets format; None for other names."""
-    name = parse_utm_name(Path(path).name)
-    return None if name is None else name.geotag()
-
-
-def read_name_time(path: str | Path) -> float | None:
-    """The time in a file name in the VPR-datasets format; None for other names."""
-    name = parse_utm_name(Path(path).name)
-    return None if name is None else name.time
-
-
 def _metadata(photo: Path) -> PhotoMetadata | None:
     try:
         return read_metadata(photo)
@@ -236,36 +224,23 @@ def _metadata(photo: Path) -> PhotoMetadata | None:
         return None
 
 
-def _exif_geotag(_: Path, metadata: PhotoMetadata | None) -> Geotag | None:
-    return None if metadata is None else geotag_from_exif(metadata.exif)
-
-
-def _xmp_geotag(_: Path, metadata: PhotoMetadata | None) -> Geotag | None:
-    return None if metadata is None else geotag_from_xmp(metadata.xmp)
-
-
-def _exif_time(_: Path, metadata: PhotoMetadata | None) -> float | None:
-    time = None if metadata is None else time_from_exif(metadata.exif)
-    return None if time is None else time.seconds
-
-
 SOURCES: tuple[tuple[str, Callable[[Path, PhotoMetadata | None], Geotag | None]], ...] = (
-    ("EXIF", _exif_geotag),
-    ("embedded XMP", _xmp_geotag),
+    ("EXIF", lambda _, metadata: None if metadata is None else geotag_from_exif(metadata.exif)),
+    ("embedded XMP", lambda _, metadata: None if metadata is None else geotag_from_xmp(metadata.xmp)),
     ("XMP sidecar", lambda photo, _: read_sidecar_geotag(photo)),
     ("Takeout JSON", lambda photo, _: read_takeout_geotag(photo)),
-    ("file name", lambda photo, _: read_name_geotag(photo)),
+    ("file name", lambda photo, _: None if (name := parse_utm_name(photo.name)) is None else name.geotag()),
 )
 """Where a photo's geotag is read from, in order of priority; a table has priority over all (see `find_geotagged`).
 First what the camera wrote, then what programs wrote into the photo, then files beside it. Each gets the photo's path
 and what its file says of it, None if that cannot be read."""
 
 TIME_SOURCES: tuple[Callable[[Path, PhotoMetadata | None], float | None], ...] = (
-    _exif_time,
+    lambda _, metadata: None if metadata is None else seconds_from_exif(metadata.exif),
     lambda _, metadata: None if metadata is None else time_from_xmp(metadata.xmp),
     lambda photo, _: read_sidecar_time(photo),
     lambda photo, _: read_takeout_time(photo),
-    lambda photo, _: read_name_time(photo),
+    lambda photo, _: None if (name := parse_utm_name(photo.name)) is None else name.time,
 )
 
 
@@ -282,7 +257,7 @@ def find_geotag(path: str | Path, metadata: PhotoMetadata | None = None) -> tupl
     for source, read in SOURCES:
         geotag = read(photo, known)
         if geotag is not None:
-            has_time = geotag.time is not None or read is _exif_geotag
+            has_time = geotag.time is not None or source == "EXIF"
             return source, geotag if has_time else replace(geotag, time=_first_time(photo, known))
     return None
 

@@ -19,47 +19,14 @@ from PIL.ExifTags import GPS, IFD, Base
 
 from sareloc.errors import ArgumentError, PhotoError, PositionError
 from sareloc.geo import utm_epsg, utm_from_wgs84, wgs84_from_utm
-from sareloc.photos.addresses import View, parse_address
 from sareloc.photos.decoding import Source, read_metadata
+from sareloc.photos.record import EPOCH, Geotag, View, parse_address, seconds_since_1970
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-FIRST_S, LAST_S = (datetime(year, 1, 1, tzinfo=UTC).timestamp() for year in (1, 9999))
 BANDS = "CDEFGHJKLMNPQRSTUVWX"  # UTM latitude bands of 8 degrees from 80 south; N and later are north of the equator
 DIAGONAL_35MM = math.hypot(36.0, 24.0)
 """The diagonal of the 35 mm frame in mm: equivalent focal lengths have the same field of view along the diagonal."""
 FOCAL_35MM_RANGE = (4.0, 2000.0)  # mm; cameras that do not know it write 0
 STAMP = re.compile(r"(\d{4})(\d\d)?(\d\d)?(?:_(\d\d)(\d\d)?(\d\d)?)?")
-
-
-@dataclass(frozen=True)
-class Geotag:
-    """Position, heading and time of a photo; None: unknown. Raises PositionError for values outside their range."""
-
-    latlon: tuple[float, float]
-    """Latitude, longitude in degrees, WGS84."""
-    heading_deg: float | None = None
-    """Compass direction of the optical axis, clockwise from north, 0 <= heading < 360."""
-    time: float | None = None
-    """Seconds since 1970 in UTC; a time of unknown zone is read as UTC."""
-
-    def __post_init__(self) -> None:
-        latitude, longitude = self.latlon
-        if not (abs(latitude) <= 90 and abs(longitude) <= 180):
-            raise PositionError(f"invalid coordinates: latitude {latitude}, longitude {longitude}")
-        if self.heading_deg is not None and not 0 <= self.heading_deg < 360:
-            raise PositionError(f"a heading must be in 0 <= degrees < 360: found {self.heading_deg}")
-        if self.time is not None and not FIRST_S <= self.time < LAST_S:
-            raise PositionError(f"a time must be in seconds since 1970, in the years 1 to 9998: found {self.time}")
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """How a position was estimated; written with the position to tell it from a GPS measurement."""
-
-    radius_m: float
-    """The horizontal positioning error in metres."""
-    method: str
-    """The processing method, in ASCII."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +40,6 @@ class PhotoTime:
     `seconds`, or nowhere: the camera's clock is read as UTC."""
     clock: float | None
     """What the camera's clock showed, as seconds since 1970; None if the photo has only a GPS time."""
-
-
-def seconds_since_1970(moment: datetime) -> float:
-    """The time in seconds since 1970; a time without a zone is read as UTC."""
-    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - EPOCH).total_seconds()
 
 
 def read_exif_geotag(source: Source) -> Geotag | None:
@@ -137,8 +99,7 @@ def geotag_from_exif(exif: Image.Exif) -> Geotag | None:
     if latitude is None or longitude is None or latitude == longitude == 0:
         return None
     try:
-        time = time_from_exif(exif)
-        return Geotag((latitude, longitude), heading_from_exif(exif), None if time is None else time.seconds)
+        return Geotag((latitude, longitude), heading_from_exif(exif), seconds_from_exif(exif))
     except PositionError:
         return None
 
@@ -174,6 +135,12 @@ def time_from_exif(exif: Image.Exif, zone: tzinfo | None = None) -> PhotoTime | 
     if clock is None:
         return None
     return PhotoTime(clock, "photo" if own is not None else "given" if zone is not None else "unknown", clock)
+
+
+def seconds_from_exif(exif: Image.Exif) -> float | None:
+    """The time in an EXIF block as `Geotag.time`."""
+    time = time_from_exif(exif)
+    return None if time is None else time.seconds
 
 
 def _own_zone(camera: dict[int, Any]) -> tzinfo | None:
@@ -287,7 +254,15 @@ def parse_utm_name(name: str) -> UtmName | None:
 def make_utm_name(
     geotag: Geotag, *, pano_id: str = "", tile: int | None = None, note: str = "", suffix: str = ".jpg"
 ) -> str:
-    """A file name with this geotag: UTM to the centimetre, degrees with five decimals, UTC to the second."""
+    """A file name with this geotag: UTM to the centimetre, degrees with five decimals, UTC to the second.
+
+    Args:
+        geotag: position, heading and time.
+        pano_id: name of the panorama.
+        tile: number of the view in its panorama.
+        note: any text without "@" and "/".
+        suffix: of the file.
+    """
     if "@" in pano_id + note + suffix or "/" in pano_id + note + suffix:
         raise ArgumentError(f"parts of a file name must not contain '@' or '/': {pano_id!r}, {note!r}, {suffix!r}")
     latitude, longitude = geotag.latlon

@@ -16,7 +16,6 @@ from PIL import Image as Pillow
 
 from sareloc import arrays
 from sareloc.errors import PanoramaError, PhotoError
-from sareloc.photos.addresses import Address, View, file_of, parse_address
 from sareloc.photos.decoding import (
     MAX_PIXELS,
     PhotoMetadata,
@@ -31,19 +30,21 @@ from sareloc.photos.decoding import (
 )
 from sareloc.photos.finding import Stamp, fitting_ns
 from sareloc.photos.geotags import focal_35mm_from_exif, view_focal_35mm
-from sareloc.photos.panoramas import Panorama, looks_like_panorama, panorama_from
-from sareloc.photos.record import Image, ImageRecord, record_of
-from sareloc.photos.videos import read_frame, read_video
-from sareloc.photos.views import (
+from sareloc.photos.panoramas import (
+    Panorama,
     PanoramaPixels,
     ViewOptions,
     cut_photo,
     cut_view,
+    looks_like_panorama,
     matching_size,
+    panorama_from,
     panorama_pixels,
     untagged_sphere,
     views_of,
 )
+from sareloc.photos.record import Address, Image, ImageRecord, View, file_of, parse_address, record_of
+from sareloc.photos.videos import read_frame, read_video
 
 CACHE_BYTES = 128_000_000  # of panoramas whose views are read one by one
 ORDINARY = "used as an ordinary photo"
@@ -134,9 +135,16 @@ def decode(
     name: str | None = None,
     max_pixels: int = MAX_PIXELS,
 ) -> arrays.Image:
-    """The upright RGB image (H, W, 3) uint8, resized to `size(height, width)`; default: not resized.
+    """The upright RGB image (H, W, 3) uint8.
 
-    See `read_image` for what is accepted and raised, `read_photo` for the formats. `name`: how errors call it.
+    Args:
+        image: see `read_image`; formats: see `read_photo`.
+        size: size rule, called with height and width; default: not resized.
+        name: how errors call it; default: its path.
+        max_pixels: larger images are refused before they are decoded.
+
+    Raises:
+        PhotoError: see `read_image`.
     """
     return read_image(record_of(image, name), (size,), max_pixels=max_pixels).pixels[0]
 

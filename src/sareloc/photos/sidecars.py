@@ -25,7 +25,7 @@ from typing import Any
 
 from sareloc.errors import PositionError
 from sareloc.files import read_regular
-from sareloc.photos.geotags import Geotag
+from sareloc.photos.record import Geotag
 
 LONGEST_STEM = 46  # characters of a JSON's name before its counter and ".json"
 SUPPLEMENT = ".supplemental-metadata"

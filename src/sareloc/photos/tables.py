@@ -21,7 +21,7 @@ import numpy as np
 from sareloc.errors import ArgumentError, DatasetError, PositionError
 from sareloc.files import open_regular, read_regular
 from sareloc.geo import distance_m
-from sareloc.photos.geotags import Geotag, seconds_since_1970
+from sareloc.photos.record import Geotag, seconds_since_1970
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "file": (
@@ -222,11 +222,18 @@ def parse_number(value: Any) -> float:
 
 
 def parse_degrees(value: Any, letters: str, ref: str = "") -> float:
-    """Parse a latitude (`letters` "NS") or a longitude ("EW") in degrees from a number or a text.
+    """Parse a latitude or a longitude in degrees from a number or a text.
 
     Formats: 52.2025, 52,2025, 52.2025 N, 52 deg 12' 9.00" N, N 52° 12.15', -52° 12' 9". Degrees with minutes need a
-    sign or a letter. `ref`: the hemisphere from a separate column. Raises ValueError if the text has another format or
-    is out of range.
+    sign or a letter.
+
+    Args:
+        value: number or text.
+        letters: "NS" for a latitude, "EW" for a longitude.
+        ref: the hemisphere from a separate column.
+
+    Raises:
+        ValueError: if the text has another format or is out of range.
     """
     name, limit = ("latitude", 90) if letters == "NS" else ("longitude", 180)
     text, hemisphere = str(value).strip(), ref[:1].upper()

@@ -1,4 +1,4 @@
-"""Geotags from tracks: a photo without a position gets the one of a track at the photo's time."""
+"""Geotags from tracks: of photos, which get the position at their time, and of frames of videos every few metres."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from typing import Literal
 
 import numpy as np
 
-from sareloc.errors import ArgumentError, PositionError
+from sareloc.errors import ArgumentError, PhotoError, PositionError
 from sareloc.photos.clock import ClockOffset, estimate_offset, parse_moment, parse_offset, parse_timezone
 from sareloc.photos.finding import read_geotag
-from sareloc.photos.geotags import EPOCH, LAST_S, Geotag, PhotoTime, read_exif_time
+from sareloc.photos.geotags import PhotoTime, read_exif_time
+from sareloc.photos.record import EPOCH, LAST_S, Geotag
 from sareloc.photos.tables import counted
-from sareloc.photos.tracks import MAX_GAP_S, Track, TrackPositions, read_tracks, utc
+from sareloc.photos.tracks import MAX_GAP_S, Track, TrackPositions, nearest_rows, read_tracks, utc
+from sareloc.photos.videos import frame_addresses, frame_times, missing_end, read_video, times_every_m
 
 DIGITS = 7  # of a degree: a centimetre
 NO_TIME = "no time in its EXIF (DateTimeOriginal)"
@@ -85,7 +87,7 @@ class PlacedPhoto:
 
 @dataclass(frozen=True, eq=False)
 class TrackReport:
-    """What a track told about photos: each photo is in `placed`, `own` or `untagged`."""
+    """How photos were placed on a track: each photo is in `placed`, `own` or `untagged`."""
 
     track: Track
     placed: tuple[PlacedPhoto, ...]
@@ -143,11 +145,21 @@ def geotags_from_track(
 ) -> TrackReport:
     """Geotags of photos by their EXIF times and a track; photos that have a position keep it.
 
-    The time is the camera's clock plus `clock_offset_s` (None: estimated, see `estimate_offset`), in the zone of the
-    photo (OffsetTimeOriginal), else in `timezone` (see `parse_timezone`), else the photo's GPS time, which needs no
-    offset, else read as UTC. `max_gap_s`: see `Track.at`. `heading`: whether the heading is the direction of movement;
-    else it is unknown. `own`: positions of photos by absolute path, such as those of a table; other photos have one of
-    their own if `read_geotag` finds it. Raises PositionError if the offset cannot be estimated or is ambiguous.
+    The time of a photo is the camera's clock in the photo's zone (OffsetTimeOriginal), else in `timezone`, else the
+    photo's GPS time, which needs no offset, else read as UTC.
+
+    Args:
+        photos: files.
+        track: positions over time.
+        clock_offset_s: seconds to add to the camera's clock; None: estimated, see `estimate_offset`.
+        timezone: of the camera's clock, see `parse_timezone`.
+        max_gap_s: see `Track.at`.
+        heading: the heading is the direction of movement; else it is unknown.
+        own: positions of photos by absolute path, such as those of a table; default: those that `read_geotag` finds.
+        progress: show a progress bar.
+
+    Raises:
+        PositionError: if the offset cannot be estimated or is ambiguous.
     """
     from tqdm import tqdm
 
@@ -197,10 +209,14 @@ def _estimate(
 
 
 def _placed(photo: Path, taken: float, found: TrackPositions, row: int, heading: bool) -> PlacedPhoto:
+    geotag = _geotag_at(found, row, taken, heading)
+    return PlacedPhoto(photo, geotag, float(found.nearest_s[row]), float(found.nearest_m[row]))
+
+
+def _geotag_at(found: TrackPositions, row: int, taken: float, heading: bool) -> Geotag:
     latitude, longitude = found.latlon[row].tolist()
     moving = heading and not np.isnan(found.heading_deg[row])
-    geotag = Geotag((latitude, longitude), float(found.heading_deg[row]) if moving else None, float(taken))
-    return PlacedPhoto(photo, geotag, float(found.nearest_s[row]), float(found.nearest_m[row]))
+    return Geotag((latitude, longitude), float(found.heading_deg[row]) if moving else None, float(taken))
 
 
 def _reason(taken: float, gap_s: float, track: Track, max_gap_s: float) -> str:
@@ -254,3 +270,92 @@ def track_geotags_csv(placed: Iterable[PlacedPhoto], folder: str | Path) -> str:
         time = "" if one.geotag.time is None else (EPOCH + timedelta(seconds=one.geotag.time)).isoformat()
         table.writerow((file, latitude, longitude, heading, time, round(one.nearest_s, 2), round(one.nearest_m, 1)))
     return text.getvalue()
+
+
+NO_CLOCK = (
+    "the video does not say when it was recorded, so that its frames cannot be placed on the track: give the time of "
+    "its first frame (--video-start 2024-05-31T12:00:00Z)"
+)
+NO_ESTIMATE = (
+    "the clock offset of a video is estimated by a map of the place: sareloc localize MAP VIDEO --track FILE "
+    "--estimate-offset prints it, then give it here (--clock-offset)"
+)
+ONE_START = "--video-start is the time of one video: give videos without a clock in runs of their own"
+
+
+@dataclass(frozen=True)
+class FramesReport:
+    """The frames of videos that have a position on a track."""
+
+    geotags: dict[Path, Geotag]
+    """By the address of the frame, in the order of the videos and of time."""
+    errors: tuple[PhotoError, ...]
+    """Of the videos that gave no frame, and why."""
+    notes: tuple[str, ...]
+    """How many frames each video gave, truncated videos, notes on the track."""
+
+
+def frames_on_track(videos: Sequence[Path], options: TrackOptions) -> FramesReport:
+    """The frames of videos every `options.every_m` metres along a track, with their geotags.
+
+    A frame's time is that of its video (`options.video_start`, else `Video.start`) plus `options.clock_offset`, plus
+    the frame's time in the video. A video that gives no frame has an error; the others are used.
+    """
+    from tqdm import tqdm
+
+    track = read_tracks(options.track)
+    geotags: dict[Path, Geotag] = {}
+    errors: list[PhotoError] = []
+    notes = list(track.notes)
+    for path in tqdm(videos, desc="videos", unit="video", disable=None, leave=False):
+        try:
+            found, found_notes = _frames_of(path, track, options, alone=len(videos) == 1)
+        except PhotoError as error:
+            errors.append(error)
+            continue
+        except ArgumentError as error:
+            errors.append(PhotoError(path, str(error)))
+            continue
+        geotags |= found
+        notes += found_notes
+    return FramesReport(geotags, tuple(errors), tuple(notes))
+
+
+def _frames_of(path: Path, track: Track, options: TrackOptions, *, alone: bool) -> tuple[dict[Path, Geotag], list[str]]:
+    video = read_video(path)
+    if options.estimate_offset:
+        raise PhotoError(path, NO_ESTIMATE)
+    if options.video_start is not None and not alone:
+        raise PhotoError(path, ONE_START)
+    start = video.start if options.video_start is None else parse_moment(options.video_start, options.timezone)
+    if start is None:
+        raise PhotoError(path, NO_CLOCK)
+    start += parse_offset(options.clock_offset)
+    times = frame_times(path)
+    end_s = float(times[-1])
+    wanted = times_every_m(
+        track.times,
+        track.latlon,
+        start=start,
+        duration_s=end_s,
+        every_m=options.every_m,
+        max_gap_s=options.max_gap_s,
+    )
+    times = times[track.at(start + times, options.max_gap_s).found]
+    recorded = f"{utc(start)} to {utc(start + end_s)} UTC"
+    if not len(times):
+        raise PhotoError(
+            path,
+            f"none of its frames is on the track: it was recorded from {recorded}, the track has {track}; check "
+            "--clock-offset, or give --video-start",
+        )
+    times = times[np.unique(nearest_rows(times, wanted))]
+    at = track.at(start + times, options.max_gap_s)
+    moving = options.track_heading == "movement"
+    tags = {
+        address: _geotag_at(at, row, start + times[row], moving)
+        for row, address in enumerate(frame_addresses(path, times))
+    }
+    notes = [f"{path}: {len(tags):,} frames, {options.every_m:g} m apart, of a video from {recorded}"]
+    truncated = missing_end(video, [end_s])
+    return tags, notes if truncated is None else [*notes, truncated]

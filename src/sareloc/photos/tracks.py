@@ -20,8 +20,8 @@ from sareloc.arrays import Floats
 from sareloc.errors import ArgumentError, DatasetError
 from sareloc.files import read_regular
 from sareloc.geo import distance_m, ecef_from_wgs84, wgs84_from_ecef
-from sareloc.photos.geotags import EPOCH, FIRST_S, LAST_S, seconds_since_1970
-from sareloc.photos.xml_reader import XmlError, parse_xml
+from sareloc.photos.record import EPOCH, FIRST_S, LAST_S, seconds_since_1970
+from sareloc.photos.xmp import XmlError, parse_xml
 
 MAX_GAP_S = 30.0
 """Default for the longest time between two points of a track that positions are interpolated over."""
@@ -103,19 +103,12 @@ class Track:
         found = np.isfinite(points[:, 0])
         latlon = np.full((len(wanted), 2), np.nan)
         latlon[found] = wgs84_from_ecef(points[found])
-        nearest = self._nearest(wanted)
+        nearest = nearest_rows(self.times, wanted)
         nearest_m = np.full(len(wanted), np.nan)
         nearest_m[found] = distance_m(latlon[found], self.latlon[nearest[found]])
         heading = np.full(len(wanted), np.nan)
         heading[found] = self._headings(ecef, wanted[found], latlon[found], max_gap_s)
         return TrackPositions(latlon, heading, gap_s, np.abs(wanted - self.times[nearest]), nearest_m)
-
-    def _nearest(self, wanted: Floats) -> npt.NDArray[np.int64]:
-        """The index of the point that is nearest in time; of two, the earlier."""
-        after = np.clip(np.searchsorted(self.times, wanted), 1, max(len(self) - 1, 1))
-        after = np.minimum(after, len(self) - 1)
-        before = np.maximum(after - 1, 0)
-        return np.where(wanted - self.times[before] <= self.times[after] - wanted, before, after)
 
     def _headings(self, ecef: Floats, wanted: Floats, latlon: Floats, max_gap_s: float) -> Floats:
         """The direction of movement at times with a position; the window ends where a gap begins."""
@@ -154,6 +147,13 @@ def interpolate(times: Floats, points: Floats, wanted: Floats, max_gap_s: float)
     found = points[before] + share * (points[after] - points[before])
     found[~exact & (gap_s > max_gap_s)] = np.nan
     return found, gap_s
+
+
+def nearest_rows(times: Floats, wanted: Floats) -> npt.NDArray[np.int64]:
+    """The rows of the ascending `times` that are nearest to the wanted ones; of two, the earlier."""
+    after = np.minimum(np.clip(np.searchsorted(times, wanted), 1, max(len(times) - 1, 1)), len(times) - 1)
+    before = np.maximum(after - 1, 0)
+    return np.where(wanted - times[before] <= times[after] - wanted, before, after)
 
 
 def utc(seconds: float) -> str:
@@ -229,22 +229,22 @@ def _make_track(file: Path, rows: Iterable[tuple[float, float, float]], notes: S
     time, latitude, longitude = table.T
     valid = (np.abs(latitude) <= 90) & (np.abs(longitude) <= 180) & (time >= FIRST_S) & (time < LAST_S)
     valid &= (latitude != 0) | (longitude != 0)  # written without a fix
-    told = list(notes)
+    found_notes = list(notes)
     if not valid.all():
-        told.append(f"{file}: {(~valid).sum():,} points without a valid position or year were left out")
+        found_notes.append(f"{file}: {(~valid).sum():,} points without a valid position or year were left out")
     table = table[valid]
     if not len(table):
         return None
     backwards = int((np.diff(table[:, 0]) < 0).sum())
     if backwards:
-        told.append(f"{file}: {backwards:,} points are earlier than the one before: sorted by time")
+        found_notes.append(f"{file}: {backwards:,} points are earlier than the one before: sorted by time")
     times, firsts = np.unique(table[:, 0], return_index=True)  # of points with one time the first
     latlon = table[firsts, 1:]
     again = np.delete(table, firsts, axis=0)
     others = int((np.abs(again[:, 1:] - latlon[np.searchsorted(times, again[:, 0])]) > SAME_DEG).any(axis=1).sum())
     if others:
-        told.append(f"{file}: {others:,} points have the time of another point at another place: left out")
-    return Track(times, latlon, (file,), tuple(told))
+        found_notes.append(f"{file}: {others:,} points have the time of another point at another place: left out")
+    return Track(times, latlon, (file,), tuple(found_notes))
 
 
 def _read_gpx(file: Path, content: bytes) -> Track:

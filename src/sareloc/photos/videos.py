@@ -21,9 +21,8 @@ import numpy.typing as npt
 from sareloc import arrays
 from sareloc.errors import ArgumentError, PhotoError, need
 from sareloc.geo import ecef_from_wgs84
-from sareloc.photos.addresses import LATEST_S, Address
 from sareloc.photos.decoding import MAX_PIXELS, SizeRule, Turn
-from sareloc.photos.geotags import seconds_since_1970
+from sareloc.photos.record import LATEST_S, Address, seconds_since_1970
 from sareloc.photos.video_reader import TOLERANCE_S, VideoReader, borrowed_reader, open_container, video_stream
 
 VIDEO_EXTENSIONS = (".mp4", ".mov", ".mkv", ".m4v", ".webm", ".avi", ".insv", ".3gp", ".ts", ".mts", ".m2ts")
@@ -166,7 +165,15 @@ def decode_frame(
     name: str | None = None,
     max_pixels: int = MAX_PIXELS,
 ) -> arrays.Image:
-    """The frame of `read_frame` at one size; default: not resized."""
+    """The frame of `read_frame` at one size.
+
+    Args:
+        path: the video.
+        time_s: seconds after the first frame.
+        size: size rule; default: not resized.
+        name: how errors call the frame; default: path#t=time.
+        max_pixels: larger videos are refused.
+    """
     return read_frame(path, time_s, (size,), name=name, max_pixels=max_pixels)[0][0]
 
 

@@ -1,4 +1,4 @@
-"""Writing a geotag into the EXIF of a JPEG without re-encoding it, or into an XMP sidecar of any photo.
+"""Writing geotags: into the EXIF of a JPEG without re-encoding it, an XMP sidecar of any photo, views of a 360° photo.
 
 Of a JPEG only the EXIF segment changes. The other EXIF fields keep their bytes and offsets, so that offsets inside
 maker notes stay valid: the new GPS directory, and a first directory that points to it, are appended to the block.
@@ -6,6 +6,7 @@ maker notes stay valid: the new GPS directory, and a first directory that points
 
 from __future__ import annotations
 
+import io
 import shutil
 import struct
 from contextlib import ExitStack, suppress
@@ -16,9 +17,12 @@ from PIL import Image
 from PIL.ExifTags import GPS, IFD, Base
 
 from sareloc.errors import PhotoError
-from sareloc.files import open_regular, replacing
-from sareloc.photos.decoding import open_file
-from sareloc.photos.geotags import EPOCH, Estimate, Geotag
+from sareloc.files import open_regular, replacing, write_atomically
+from sareloc.photos.decoding import open_file, read_bytes, read_metadata, read_photo
+from sareloc.photos.finding import read_geotag
+from sareloc.photos.geotags import view_focal_35mm
+from sareloc.photos.panoramas import ViewOptions, cut_view, matching_size, panorama_from, panorama_pixels, views_of
+from sareloc.photos.record import EPOCH, Address, Estimate, Geotag, View
 from sareloc.photos.xmp import sidecar_with_geotag
 
 EXIF = b"Exif\0\0"
@@ -27,6 +31,7 @@ BYTE, ASCII, LONG, RATIONAL, UNDEFINED = 1, 2, 4, 5, 7
 ITEM_BYTES = {BYTE: 1, ASCII: 1, LONG: 4, RATIONAL: 8, UNDEFINED: 1}
 SECOND_PARTS = 10_000_000  # of an arc second: 3 micrometres on the ground, and 60 seconds still fit 32 bits
 LARGEST_SEGMENT = 0xFFFF - 2
+JPEG_QUALITY = 92  # of views
 START, SCAN, APP0, APP1 = b"\xff\xd8", 0xDA, 0xE0, 0xE1
 
 Field = tuple[int, bytes]
@@ -47,11 +52,19 @@ def exif_bytes(geotag: Geotag | None, *, focal_35mm: float | None = None) -> byt
 
 
 def write_geotag(photo: str | Path, target: str | Path, geotag: Geotag, estimate: Estimate | None = None) -> None:
-    """Copy a JPEG to `target` (which may be the same file) with this geotag in its EXIF.
+    """Copy a JPEG with this geotag in its EXIF.
 
-    estimate: marks the position as an estimate, by GPSHPositioningError and GPSProcessingMethod. Pixels, other metadata
-    and GPS fields that the geotag does not set are unchanged. Raises PhotoError if the photo is not a JPEG or its EXIF
-    is damaged or full, OSError if the target cannot be written; the target is then unchanged.
+    Pixels, other metadata and GPS fields that the geotag does not set are unchanged.
+
+    Args:
+        photo: a JPEG.
+        target: path of the copy; may be the same file.
+        geotag: position, heading and time.
+        estimate: marks the position as an estimate, by GPSHPositioningError and GPSProcessingMethod.
+
+    Raises:
+        PhotoError: if the photo is not a JPEG or its EXIF is damaged or full.
+        OSError: if the target cannot be written; it is then unchanged.
     """
     try:
         with open_file(photo, str(photo)) as file:
@@ -80,8 +93,16 @@ def write_sidecar(
 ) -> None:
     """Write an XMP sidecar with this geotag and the other content of the photo's sidecar; the photo is unchanged.
 
-    copy: also copy the photo to this path; both files are written or none. Raises PhotoError if the photo's sidecar is
-    not valid XMP, OSError if a file cannot be written.
+    Args:
+        photo: the photo.
+        sidecar: path of the sidecar.
+        geotag: position, heading and time.
+        estimate: marks the position as an estimate.
+        copy: also copy the photo to this path; both files are written or none.
+
+    Raises:
+        PhotoError: if the photo's sidecar is not valid XMP.
+        OSError: if a file cannot be written.
     """
     content = sidecar_with_geotag(photo, geotag, estimate)
     with ExitStack() as files:
@@ -94,6 +115,52 @@ def write_sidecar(
         files.enter_context(replacing(sidecar)).write_bytes(content)
 
 
+def write_views(
+    source: str | Path, out: str | Path, options: ViewOptions, *, assume: bool = False
+) -> tuple[tuple[Path, ...], tuple[View, ...]]:
+    """Cut a 360° photo into views of exactly these options and write them as JPEGs, PHOTO_yaw030_pitch+00.jpg.
+
+    Their EXIF has the photo's position, the view's heading and its focal length.
+
+    Args:
+        source: the 360° photo.
+        out: folder.
+        options: which views.
+        assume: see `read_panorama`.
+
+    Returns:
+        The files, and the views left out because they are not inside a partial panorama.
+
+    Raises:
+        PhotoError: if the photo is not a 360° photo or shows none of the views.
+    """
+    source = Path(source)
+    content = read_bytes(source, str(source))
+    metadata = read_metadata(content, name=str(source))
+    panorama = panorama_from(metadata, assume=assume, name=str(source))
+    if panorama is None:
+        raise PhotoError(
+            source,
+            "has no GPano tags, so that it is not known to be a 360° photo; --panorama treats a 2:1 photo as one",
+        )
+    views = views_of(panorama, options, enlarge=True)
+    if not views:
+        raise PhotoError(source, "shows none of these views: a partial panorama shows other directions")
+    from tqdm import tqdm
+
+    size = matching_size(panorama, views[0], views[0].height, views[0].width)
+    pixels = panorama_pixels(read_photo(content, (size,), name=str(source))[1][0], panorama)
+    written = []
+    for view in tqdm(views, desc="views", unit="view", disable=None, leave=False):
+        geotag = read_geotag(Address(source, view).path, metadata)
+        image, file = Image.fromarray(cut_view(pixels, view, view.height, view.width)), io.BytesIO()
+        exif = exif_bytes(geotag, focal_35mm=view_focal_35mm(view))
+        image.save(file, format="JPEG", quality=JPEG_QUALITY, exif=exif)
+        name = f"{source.stem}_yaw{view.yaw_deg:03g}_pitch{view.pitch_deg:+03g}.jpg"
+        written.append(write_atomically(Path(out) / name, file.getvalue()))
+    return tuple(written), tuple(view for view in options.views() if view not in views)
+
+
 def is_jpeg(photo: str | Path) -> bool:
     """Whether a file starts with the JPEG marker; False if it cannot be read."""
     try:
@@ -104,7 +171,16 @@ def is_jpeg(photo: str | Path) -> bool:
 
 
 def jpeg_with_geotag(jpeg: bytes, geotag: Geotag, estimate: Estimate | None = None) -> bytes:
-    """The bytes of a JPEG with this geotag in its EXIF segment, otherwise unchanged; raises ValueError if damaged."""
+    """The bytes of a JPEG with this geotag in its EXIF segment, otherwise unchanged.
+
+    Args:
+        jpeg: content of the file.
+        geotag: position, heading and time.
+        estimate: marks the position as an estimate.
+
+    Raises:
+        ValueError: if the JPEG or its EXIF is damaged.
+    """
     segments = _segments(jpeg)
     ours = [(at, end) for marker, at, end in segments if marker == APP1 and jpeg[at + 4 : end].startswith(EXIF)]
     old = b"".join(jpeg[at + 4 + len(EXIF) : end] for at, end in ours)

@@ -17,14 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from sareloc.errors import ArgumentError, need
-from sareloc.export.graph import MIN_STEP, Ranges
-from sareloc.export.onnx import INPUT, XFEAT_CHANNELS, features_onnx, xfeat_onnx
 from sareloc.models.fused import fold_norms, trace_layers
 from sareloc.models.place_model import PlaceModel, RuntimeModel
 from sareloc.models.preprocess import autocast, check_size, number_format
 
 if TYPE_CHECKING:
     from kornia.feature.xfeat import XFeatModel
+
+    from sareloc.export.layers import Ranges
 
 HEIGHT, WIDTH, IMAGES, LEAVES = 240, 320, 4, 1000
 FAST_INT8 = ("avx512_vnni", "avx_vnni", "amx_int8")  # without these, products of bytes saturate at 16 bits
@@ -77,6 +77,8 @@ def _openvino() -> Any:
 
 
 def _compile(model: PlaceModel, *, int8: bool) -> RuntimeModel:
+    from sareloc.export.onnx import INPUT, features_onnx
+
     core = _openvino().Core()
     wanted = number_format("cpu", model.precision) == torch.bfloat16
     settings = _settings("bf16" if wanted and "BF16" in core.get_property("CPU", CAPABILITIES) else "f32")
@@ -108,6 +110,8 @@ def xfeat_on_openvino(network: XFeatModel) -> Callable[[Tensor], tuple[Tensor, T
     In float32: rounding would move keypoints. Takes grey images (B, 1, H, W), sides multiples of 32, and returns the
     network's three outputs. Safe from several threads.
     """
+    from sareloc.export.onnx import INPUT, XFEAT_CHANNELS, xfeat_onnx
+
     core = _openvino().Core()
     compiled = core.compile_model(core.read_model(xfeat_onnx(network)), "CPU", _settings("f32"))
     request, lock = compiled.create_infer_request(), Lock()
@@ -163,6 +167,8 @@ def linear_ranges(model: PlaceModel) -> Ranges:
     A layer is left out, and so stays in floats, if a few large activations take most of the range: if rounding its
     input changes its output by more than `MAX_ROUNDING` of the output's standard deviation.
     """
+    from sareloc.export.layers import MIN_STEP
+
     seen: dict[str, tuple[float, float]] = {}
 
     def record(name: str, layer: nn.Linear, x: Tensor) -> None:

@@ -20,8 +20,7 @@ from sareloc.errors import ArgumentError
 from sareloc.serve.config import Limits, Serving
 from sareloc.serve.guard import Guard, Problem, add_problem_handlers
 from sareloc.serve.live_map import LiveMap
-from sareloc.serve.localize_routes import localize_routes
-from sareloc.serve.map_routes import map_routes
+from sareloc.serve.routes import localize_routes, map_routes
 from sareloc.serve.schemas import HealthAnswer, SettingsAnswer, docs_page, problem_responses, style_policy
 from sareloc.serve.service import Service
 

@@ -105,10 +105,10 @@ class ServeConfig(Serving, Limits):
     min_confidence: float = 0.5
     """Minimum confidence of a position; below it the answer is "not in this map"."""
     candidates: int = 20
-    """How many matches are fused into a fix."""
+    """How many retrieved photos are combined into a position."""
     verify: int | None = None
-    """Verify the top N matches by local features and rank them by the evidence; 0: do not verify. Default: 20 if the
-    map holds local features, else 0."""
+    """Verify the top N retrieved photos geometrically, by local features, and re-rank them; 0: do not verify. Default:
+    20 if the map holds local features, else 0."""
     batch: int = 8
     """Maximum photos described at once."""
     access_log: bool = False

@@ -77,9 +77,12 @@ class FixAnswer(BaseModel):
     matches: list[MatchAnswer]
     reason: str = Field(default="", description="Why there is no position; absent if there is one.")
     guess: tuple[float, float] | None = Field(
-        default=None, description="Best position below the minimum confidence; absent if there is a position."
+        default=None,
+        description="Low-confidence position: the one below the minimum confidence; absent if there is a position.",
     )
-    guess_radius_m: float | None = Field(default=None, description="Radius of the guess in metres.")
+    guess_radius_m: float | None = Field(
+        default=None, description="90 % error radius of the low-confidence position in metres."
+    )
 
 
 class UnreadableAnswer(BaseModel):

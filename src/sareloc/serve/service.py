@@ -1,15 +1,24 @@
-"""The service behind the routes: decoding threads, and queues that give the photos of many requests to the model."""
+"""The service behind the routes: decoding threads, queues that give the photos of many requests to the model, and which
+photos may be shown.
+
+A map contains file names, and a map may come from an untrusted source: a photo is shown only if its real path is in a
+folder that the operator allows.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import collections
+import hashlib
 import io
 import logging
 import math
+import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -25,14 +34,83 @@ from sareloc.encode import occlusion_map
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.geometry import InlierPairs, feature_size
 from sareloc.localize import Fix
-from sareloc.maps import Area
+from sareloc.maps import Area, store_class
 from sareloc.models.preprocess import MIN_SIDE_PX
-from sareloc.photos import Geotag, ImageRecord, ReadImage, Resizing, SizeRule, ViewOptions, decode, read_image
+from sareloc.photos import (
+    Geotag,
+    ImageRecord,
+    ReadImage,
+    Resizing,
+    SizeRule,
+    ViewOptions,
+    decode,
+    file_of,
+    longest_side,
+    parse_address,
+    read_image,
+)
 from sareloc.serve.config import Limits, Serving
 from sareloc.serve.guard import INTERNAL, busy
 from sareloc.serve.live_map import LiveMap, Pair, Query
-from sareloc.serve.thumbnails import HiddenPhotos, allowed_path, hidden_photos, photo_folders
 from sareloc.serve.uploads import Adder, Addition, read_addition
+
+SUGGESTED = 3
+
+
+def photo_folders(map_path: Path, added: Iterable[Path]) -> tuple[Path, ...]:
+    """The folders whose photos may be shown, as real paths: the map file's own, and `added`."""
+    for folder in added:
+        if not folder.is_dir():
+            raise ArgumentError(f"--photos {folder} is not a folder: give a folder with photos of the map")
+    own = (map_path.parent,) if store_class(map_path).is_file else ()
+    return tuple(Path(os.path.realpath(folder)) for folder in (*own, *added))
+
+
+def allowed_path(path: str | Path, folders: Iterable[Path]) -> Path | None:
+    """The address with the real path of its file if that is in one of these folders (real paths) or their subfolders;
+    else None."""
+    address = parse_address(path)
+    try:
+        real = Path(os.path.realpath(address.file))
+    except (OSError, ValueError):  # too long, or with a NUL
+        return None
+    return replace(address, file=real).path if any(real.is_relative_to(folder) for folder in folders) else None
+
+
+def etag_of(path: Path, size: int) -> str:
+    """The ETag of a thumbnail of this size; it changes with the file. Raises OSError if there is no such file."""
+    status = file_of(path).stat()
+    stamp = f"{path} {status.st_size} {status.st_mtime_ns} {size}"
+    return f'"{hashlib.sha256(os.fsencode(stamp)).hexdigest()[:24]}"'
+
+
+def draw_thumbnail(path: Path, size: int) -> bytes:
+    """A JPEG whose longer side has at most `size` px. Raises PhotoError if the file cannot be decoded."""
+    content = io.BytesIO()
+    Pillow.fromarray(decode(path, size=longest_side(size))).save(content, "JPEG", quality=85)
+    return content.getvalue()
+
+
+@dataclass(frozen=True)
+class HiddenPhotos:
+    """Photos of a map that may not be shown."""
+
+    count: int
+    folders: tuple[str, ...]
+    """Folders to allow: the one that contains all these photos, else those with most of them."""
+
+
+def hidden_photos(files: Sequence[str], map_folder: Path, folders: Sequence[Path]) -> HiddenPhotos:
+    """The photos of a map that are in none of the folders that may be shown; names are relative to `map_folder`."""
+    hidden = collections.Counter[str]()
+    for parent, count in collections.Counter(os.path.dirname(os.path.join(map_folder, file)) for file in files).items():
+        if allowed_path(parent, folders) is None:
+            hidden[os.path.abspath(parent)] += count
+    common = os.path.commonpath(hidden) if hidden else ""
+    if common and common != os.path.dirname(common):
+        return HiddenPhotos(hidden.total(), (common,))
+    return HiddenPhotos(hidden.total(), tuple(parent for parent, _ in hidden.most_common(SUGGESTED)))
+
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sareloc.training.config import RECIPES, TrainingConfig, config_text, read_config, recipe
     from sareloc.training.data import TensorInputs, TrainingSet, augment
-    from sareloc.training.loop import Run, start_model, train
+    from sareloc.training.loop import Run, recall_of_descriptors, start_model, train
     from sareloc.training.mining import Neighbourhoods, Tuples, find_neighbourhoods, mine, no_memory
     from sareloc.training.run_folder import EpochRecord, RunFolder, RunState, best_epoch
-    from sareloc.training.validation import recall_of_descriptors
 
 __all__ = [
     "RECIPES",
@@ -40,33 +39,12 @@ __all__ = [
     "train",
 ]
 
-_HOME = {
-    "EpochRecord": "run_folder",
-    "Neighbourhoods": "mining",
-    "RECIPES": "config",
-    "Run": "loop",
-    "RunFolder": "run_folder",
-    "RunState": "run_folder",
-    "TensorInputs": "data",
-    "TrainingConfig": "config",
-    "TrainingSet": "data",
-    "Tuples": "mining",
-    "augment": "data",
-    "best_epoch": "run_folder",
-    "config_text": "config",
-    "find_neighbourhoods": "mining",
-    "mine": "mining",
-    "no_memory": "mining",
-    "read_config": "config",
-    "recall_of_descriptors": "validation",
-    "recipe": "config",
-    "start_model": "loop",
-    "train": "loop",
-}
+_MODULES = ("config", "data", "mining", "run_folder", "loop")
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name's module at its first use: the config is read without torch."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    """Import modules until one has the name, at its first use: the config is read without torch."""
+    for module in _MODULES if name in __all__ else ():
+        if hasattr(found := import_module(f"{__name__}.{module}"), name):
+            return getattr(found, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -27,6 +27,7 @@ from tqdm import tqdm
 
 from sareloc.datasets.places import PhotoSet, Places
 from sareloc.errors import ArgumentError, DatasetError, PhotoError, SarelocError
+from sareloc.evaluation.judging import PROTOCOLS, evaluate_rankings
 from sareloc.loading import read_images
 from sareloc.models import PlaceModel, Preprocess, Whitening, init_netvlad, make_model
 from sareloc.models.checkpoint import save_checkpoint
@@ -38,15 +39,25 @@ from sareloc.training.data import TrainingSet, augment, open_datasets
 from sareloc.training.distributed import (
     Network,
     ProcessGroup,
+    compute_descriptors,
     data_parallel,
     gradient_sync,
     join_process_group,
     local_device,
 )
-from sareloc.training.optimizer import learning_rate, make_optimizer, optimizer_tensors, restore_optimizer, warmup
+from sareloc.training.mining import similarity
 from sareloc.training.run_folder import EpochRecord, RunFolder, RunState, best_epoch, load_weights
-from sareloc.training.tasks import Step, Task, count_steps, make_task
-from sareloc.training.validation import mean_recall
+from sareloc.training.tasks import (
+    Step,
+    Task,
+    count_steps,
+    learning_rate,
+    make_optimizer,
+    make_task,
+    optimizer_tensors,
+    restore_optimizer,
+    warmup,
+)
 from sareloc.training.whitening import WhiteningFit, cut_whitening, whitening_dim, with_whitening
 
 LOG_EVERY = 20  # steps between two readings of the loss: each reading waits for the GPU
@@ -356,3 +367,40 @@ def _readable(photos: Sequence[Path], preprocess: Preprocess, workers: int) -> I
     for _, image in read_images(photos, (preprocess.resizing,), workers=workers):
         if not isinstance(image, PhotoError):
             yield image.pixels[0]
+
+
+QUERIES_AT_ONCE = 1024
+
+
+def mean_recall(
+    model: PlaceModel,
+    validation_sets: Sequence[TrainingSet],
+    config: TrainingConfig,
+    dtype: torch.dtype,
+    group: ProcessGroup,
+) -> dict[int, float]:
+    """Recall@1, 5 and 10 on each validation set by its own protocol, averaged over the sets."""
+    found = []
+    for validation_set in validation_sets:
+        network = Network(model, validation_set.inputs.stage, dtype)
+        descriptors = compute_descriptors(network, validation_set.inputs, config.batch, group)
+        found.append(recall_of_descriptors(validation_set.places, descriptors))
+    return {n: sum(recall[n] for recall in found) / len(found) for n in found[0]}
+
+
+def recall_of_descriptors(places: Places, descriptors: Tensor, ns: tuple[int, ...] = (1, 5, 10)) -> dict[int, float]:
+    """Recall@N (shares of all queries) by the dataset's protocol.
+
+    Args:
+        places: the dataset.
+        descriptors: (N, D) unit vectors of the database rows, then of the query rows, on any device in any precision.
+        ns: the N of recall@N.
+    """
+    count = len(places.database)
+    depth = min(count, PROTOCOLS[places.protocol].depth(places, max(ns)))
+    rankings = [
+        similarity(some, descriptors[:count]).topk(depth, dim=1).indices.cpu()
+        for some in torch.split(descriptors[count:], QUERIES_AT_ONCE)
+    ]
+    recall = evaluate_rankings(places, torch.cat(rankings).numpy(), ns=ns).recall
+    return {n: recall[n] / 100 for n in ns}

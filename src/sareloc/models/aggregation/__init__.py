@@ -14,12 +14,21 @@ from types import MappingProxyType
 import torch
 
 from sareloc.errors import ArgumentError, look_up
-from sareloc.models.aggregation.aggregation import Aggregation, Option
-from sareloc.models.aggregation.boq import BoQ
-from sareloc.models.aggregation.mixvpr import MixVPR
-from sareloc.models.aggregation.netvlad import CRN, NORM_EPS, VLAD, NetVLAD, Norm
-from sareloc.models.aggregation.pooling import Average, ClassToken, CosPlace, GeM, Maximum
-from sareloc.models.aggregation.salad import SALAD, MegaLoc
+from sareloc.models.aggregation.aggregation import (
+    CRN,
+    NORM_EPS,
+    VLAD,
+    Aggregation,
+    Average,
+    ClassToken,
+    CosPlace,
+    GeM,
+    Maximum,
+    NetVLAD,
+    Norm,
+    Option,
+)
+from sareloc.models.aggregation.heads import SALAD, BoQ, MegaLoc, MixVPR
 
 __all__ = [
     "AGGREGATIONS",

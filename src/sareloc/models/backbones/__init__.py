@@ -13,11 +13,20 @@ import torch
 from torch import nn
 
 from sareloc.errors import look_up
-from sareloc.models.backbones.backbone import NOTHING, Backbone
+from sareloc.models.backbones.backbone import (
+    DEPTHS,
+    LITE0_CUTS,
+    NOTHING,
+    Backbone,
+    EfficientNetLite0,
+    ResNet,
+    SameConv,
+    SequentialBackbone,
+    alexnet,
+    resnet,
+    vgg16,
+)
 from sareloc.models.backbones.dinov2 import INIT_STD, VITS, DINOv2, ViT, vit_cuts
-from sareloc.models.backbones.efficientnet_lite import LITE0_CUTS, EfficientNetLite0, SameConv
-from sareloc.models.backbones.resnet import DEPTHS, ResNet, resnet
-from sareloc.models.backbones.vgg import SequentialBackbone, alexnet, vgg16
 
 __all__ = [
     "BACKBONES",

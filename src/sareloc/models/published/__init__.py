@@ -13,19 +13,22 @@ from torch import Tensor
 
 from sareloc.errors import ArgumentError, WeightsError, look_up
 from sareloc.models.backbones import Backbone
+from sareloc.models.checkpoint import existing_file
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.published.matconvnet import load_matconvnet
-from sareloc.models.published.place_networks import (
+from sareloc.models.published.networks import (
     load_anyloc,
     load_boq,
     load_cosplace,
+    load_deep_vg_benchmark,
     load_dinov2,
     load_megaloc,
     load_mixvpr,
+    load_openibl,
+    load_pytorch_netvlad,
     load_salad,
 )
-from sareloc.models.published.torch_netvlad import load_deep_vg_benchmark, load_openibl, load_pytorch_netvlad
-from sareloc.models.published.weights_files import existing_file, load_strictly, read_tensors
+from sareloc.models.published.weights_files import load_strictly, read_tensors
 
 __all__ = ["PUBLISHED", "Family", "load_backbone_weights", "load_published"]
 

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from sareloc.errors import WeightsError
 from sareloc.models.aggregation import NetVLAD, Norm
 from sareloc.models.backbones import make_backbone
+from sareloc.models.checkpoint import existing_file, listed, open_safetensors
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Preprocess
 from sareloc.models.published.torch_files import MAX_DIMS, MAX_NAME, MAX_NUMBERS, StoredTensor, read_torch_file
 from sareloc.models.whitening import Whitening
 
-NAMES_SHOWN = 6
 MIN_ITERATIONS, MAX_ITERATIONS = 25, 100  # of conjugate gradients, for a large and for a small matrix
 NUMBERS_TO_ITERATE = 1_000_000_000  # iterations times numbers of the matrix: about a second
 RELATIVE_ERROR = 1e-7
@@ -28,7 +25,6 @@ NUMBERS_AT_A_TIME = 1 << 20  # in double precision: 4096 x 32768 of them would t
 STATE_DICTS = ("state_dict", "model_state_dict")  # the keys under which training scripts store the tensors
 MAX_NESTED = 4  # state dicts in state dicts
 MAX_TENSORS = 10_000
-MAX_HEADER = 1 << 22  # bytes of a safetensors file's header; one tensor takes about 100
 DTYPES = {  # of weights, by safetensors' names
     "F64": torch.float64,
     "F32": torch.float32,
@@ -77,15 +73,6 @@ def read_tensor(path: str | Path) -> Tensor:
     return file.load(only)["in it"]
 
 
-def existing_file(path: str | Path) -> Path:
-    """The path. Raises WeightsError if there is no file, or if it is a folder, a pipe or a device; opens nothing."""
-    if not (path := Path(path)).exists():
-        raise WeightsError(f"there is no weights file {path}")
-    if not path.is_file():
-        raise WeightsError(f"{path} is {'a folder' if path.is_dir() else 'a pipe, a socket or a device'}, not a file")
-    return path
-
-
 def _check_tensors(tensors: Mapping[str, tuple[torch.dtype | str, tuple[int, ...]]], path: Path) -> None:
     """Raises WeightsError if the types and shapes of tensors, or their names, are not those of weights."""
     if len(tensors) > MAX_TENSORS:
@@ -113,23 +100,6 @@ def _is_safetensors(path: Path) -> bool:
     with path.open("rb") as file:
         head = file.read(9)
     return path.suffix == ".safetensors" or head[8:] == b"{"
-
-
-@contextmanager
-def open_safetensors(path: Path, what: str = "a safetensors file") -> Iterator[Any]:
-    """A safetensors file, opened by `safe_open`. Raises WeightsError if it is damaged, or if its header is too long."""
-    with path.open("rb") as file:
-        header = int.from_bytes(file.read(8), "little")
-    if MAX_HEADER < header < path.stat().st_size:
-        raise WeightsError(
-            f"{path}: the header of the safetensors file has {header / 1e6:,.1f} MB, expected at most "
-            f"{MAX_HEADER / 1e6:,.1f}"
-        )
-    try:
-        with safe_open(path, framework="pt") as opened:
-            yield opened
-    except SafetensorError as wrong:
-        raise WeightsError(f"{path} is not {what}, or damaged ({wrong}): get it again") from wrong
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -213,13 +183,6 @@ def float_tensor(tensors: Mapping[str, Tensor], name: str, source: str | Path, d
             f"{source}: tensor {name} must be floats in {dims} dimensions, found {tensor.dtype} {tuple(tensor.shape)}"
         )
     return tensor
-
-
-def listed(names: Iterable[str]) -> str:
-    """The first names, and how many more there are."""
-    names = [name[:MAX_NAME] for name in names]
-    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-    return ", ".join(names[:NAMES_SHOWN]) + more
 
 
 def assemble_model(

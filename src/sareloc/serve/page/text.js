@@ -26,7 +26,7 @@ export function percent(share) {
 export function confidenceOf(fix) {
   if (fix.latlon) return `${capital(percent(fix.confidence))} sure of the place`;
   if (!fix.matches.length) return fix.reason ?? "The map has no photos to compare with.";
-  return `The best guess has a chance of ${percent(fix.confidence)} of being right, too low to show a position.`;
+  return `The position found has a chance of ${percent(fix.confidence)} of being right, too low to show it.`;
 }
 
 function capital(text) {
