@@ -108,6 +108,17 @@ def test_a_change_is_seen_by_the_next_query(town: Path) -> None:
     assert keypoints(place_map, [1, 2]) == [2]  # opened again
 
 
+def test_a_change_is_seen_although_the_time_stamp_stays(town: Path) -> None:
+    place_map, before = PlaceMap(town), os.stat(town)
+    first = place_map.version()
+    with closing(sqlite3.connect(town)) as connection, connection:
+        connection.execute("UPDATE photos SET heading_deg = 77 WHERE fid = 1")
+    os.utime(town, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert os.stat(town).st_size == before.st_size
+    assert place_map.version() != first
+    assert place_map.headings_deg([1]).tolist() == [77]
+
+
 def test_tables_are_checked_again_after_a_change(town: Path) -> None:
     place_map = PlaceMap(town)
     with closing(sqlite3.connect(town)) as connection, connection:
