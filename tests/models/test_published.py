@@ -37,10 +37,10 @@ State = dict[str, Tensor]
 @pytest.fixture(scope="module")
 def vgg() -> State:
     """VGG16's convolutions as `N.weight`, `N.bias`, of a size that keeps the signal alive."""
-    state = {}
+    state, rng = {}, torch.Generator().manual_seed(0)  # set up before the seed of a test is set
     for i, (width, depth) in VGG16.items():
-        state[f"{i}.weight"] = torch.randn(width, depth, 3, 3) * (2 / (9 * depth)) ** 0.5
-        state[f"{i}.bias"] = 0.1 * torch.randn(width)
+        state[f"{i}.weight"] = torch.randn(width, depth, 3, 3, generator=rng) * (2 / (9 * depth)) ** 0.5
+        state[f"{i}.bias"] = 0.1 * torch.randn(width, generator=rng)
     return state
 
 

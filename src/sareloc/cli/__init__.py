@@ -27,15 +27,8 @@ app = App(
 )
 
 maps = App(name="map", help="Build, update, check and calibrate maps of geotagged photos.")
-maps.command(map.build, name="build")
-maps.command(map.add, name="add")
-maps.command(map.sync, name="sync")
-maps.command(map.upgrade, name="upgrade")
-maps.command(map.remove, name="remove")
-maps.command(map.info, name="info")
-maps.command(map.verify, name="verify")
-maps.command(map.compact, name="compact")
-maps.command(map.copy, name="copy")
+for _one in (map.build, map.add, map.sync, map.upgrade, map.remove, map.info, map.verify, map.compact, map.copy):
+    maps.command(_one)
 maps.command(calibrate.calibrate_command, name="calibrate")
 app.command(maps)
 app.command(localize.localize_command, name="localize")
@@ -62,16 +55,13 @@ app.command(evaluate.evaluate_command, name="evaluate")
 app.command(model.export_command, name="export")
 
 figures = App(name="figure", help="Draw the paper's figures, and figures of models and datasets, as PNG, SVG or PDF.")
-figures.command(figure.gradients, name="gradients")
-figures.command(figure.gradient_decay, name="gradient-decay")
-figures.command(figure.recall, name="recall")
-figures.command(figure.precision_recall, name="precision-recall")
-figures.command(figure.confidence, name="confidence")
-figures.command(figure.heatmap, name="heatmap")
-figures.command(figure.embedding, name="embedding")
-figures.command(figure.matches, name="matches")
+for _figure in (
+    *(figure.gradients, figure.gradient_decay, figure.recall, figure.precision_recall, figure.confidence),
+    *(figure.heatmap, figure.embedding, figure.matches),
+):
+    figures.command(_figure)
 figures.command(figure.map_figure, name="map")
-figures.command(figure.training, name="training")
+figures.command(figure.training)
 app.command(figures)
 app.command(report.report_command, name="report")
 

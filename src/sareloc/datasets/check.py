@@ -76,7 +76,7 @@ def check_places(places: Places, *, decode: bool = False, progress: bool = False
         progress: show progress bars.
     """
     paths = photo_paths(places)
-    missing, unreadable = _faults(paths, _decode if decode else _read_header, progress)
+    missing, unreadable = _faults(paths, decode_photo if decode else read_metadata, progress)
     bad = {file for file, _ in unreadable}
     cut = [str(path) for path in paths if decode and str(path) not in bad and is_truncated(path)]
     return Check(
@@ -148,7 +148,7 @@ def _box(rows: Floats) -> tuple[Floats, Floats]:
 
 
 def _faults(
-    paths: list[Path], read: Callable[[Path], None], progress: bool
+    paths: list[Path], read: Callable[[Path], object], progress: bool
 ) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
     from tqdm import tqdm
 
@@ -164,7 +164,7 @@ def _faults(
     return tuple(missing), tuple(unreadable)
 
 
-def _fault(path: Path, read: Callable[[Path], None]) -> str:
+def _fault(path: Path, read: Callable[[Path], object]) -> str:
     """Why a file cannot be read; empty if it can."""
     if not path.is_file():
         return ABSENT
@@ -173,11 +173,3 @@ def _fault(path: Path, read: Callable[[Path], None]) -> str:
     except PhotoError as error:
         return error.reason
     return ""
-
-
-def _read_header(path: Path) -> None:
-    read_metadata(path)
-
-
-def _decode(path: Path) -> None:
-    decode_photo(path)

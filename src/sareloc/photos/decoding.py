@@ -138,13 +138,6 @@ def read_metadata(
             return _metadata(image, stream, content)
 
 
-def decode_photo(
-    source: Source, *, size: SizeRule | None = None, name: str | None = None, max_pixels: int = MAX_PIXELS
-) -> arrays.Image:
-    """The image of `read_photo` at one size; default: not resized."""
-    return read_photo(source, (size,), name=name, max_pixels=max_pixels)[1][0]
-
-
 def read_photo(
     source: Source,
     sizes: Sequence[SizeRule | None],

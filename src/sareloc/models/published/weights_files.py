@@ -135,32 +135,17 @@ def check_fit(module: nn.Module, tensors: Mapping[str, Tensor], source: str | Pa
         name: torch.zeros_like(v, device="cpu") for name, v in wanted.items() if name.endswith("num_batches_tracked")
     }
     given = {**counters, **tensors}
-    problems = [
-        f"{problem}: {listed(names)}"
-        for problem, names in (
-            ("missing", [n for n in wanted if n not in given]),
-            ("unexpected", [n for n in given if n not in wanted]),
-            (
-                "of another shape",
-                [
-                    f"{n} {tuple(given[n].shape)} instead of {tuple(v.shape)}"
-                    for n, v in wanted.items()
-                    if n in given and given[n].shape != v.shape
-                ],
-            ),
-            (
-                "of another type",
-                [
-                    f"{n} {given[n].dtype} instead of {v.dtype}"
-                    for n, v in wanted.items()
-                    if n in given and given[n].is_floating_point() != v.is_floating_point()
-                ],
-            ),
-            ("not finite", [n for n in wanted if n in given and not is_finite(given[n])]),
-        )
-        if names
-    ]
-    if problems:
+    both = [(name, given[name], tensor) for name, tensor in wanted.items() if name in given]
+    shapes = [(n, tuple(found.shape), tuple(like.shape)) for n, found, like in both if found.shape != like.shape]
+    types = [(n, f.dtype, like.dtype) for n, f, like in both if f.is_floating_point() != like.is_floating_point()]
+    found = {
+        "missing": [name for name in wanted if name not in given],
+        "unexpected": [name for name in given if name not in wanted],
+        "of another shape": [f"{name} {has} instead of {needs}" for name, has, needs in shapes],
+        "of another type": [f"{name} {has} instead of {needs}" for name, has, needs in types],
+        "not finite": [name for name, tensor, _ in both if not is_finite(tensor)],
+    }
+    if problems := [f"{problem}: {listed(names)}" for problem, names in found.items() if names]:
         kind = getattr(module, "name", type(module).__name__)
         raise WeightsError(f"{source} does not fit {kind}: tensors {'; '.join(problems)}")
     return given
