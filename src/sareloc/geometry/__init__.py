@@ -1,5 +1,6 @@
 """Geometry between photos: local features, their matches, two-view geometry that verifies them, and camera poses."""
 
+from sareloc.geometry.aggregate import aggregate, search_vector
 from sareloc.geometry.camera_pose import CameraPose, Reference, estimate_camera_pose
 from sareloc.geometry.evidence import Evidence, count_inliers, match_scores
 from sareloc.geometry.local_features import (
@@ -26,6 +27,7 @@ __all__ = [
     "LocalFeatures",
     "Reference",
     "TwoView",
+    "aggregate",
     "count_inliers",
     "estimate_camera_pose",
     "feature_size",
@@ -34,6 +36,7 @@ __all__ = [
     "match_features",
     "match_scores",
     "pack_features",
+    "search_vector",
     "turn_deg",
     "two_view",
     "unpack_features",

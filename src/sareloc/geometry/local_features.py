@@ -77,29 +77,47 @@ def pack_features(features: LocalFeatures) -> bytes:
     width, height = features.size
     x, y = np.clip(np.rint(features.xy * STORED_PER_PX), 0, 2**12 - 1).astype(np.uint16).T
     places = np.stack([x & 255, x >> 8 | (y & 15) << 4, y >> 4], axis=1).astype(np.uint8)
-    steps = np.clip(np.rint(features.descriptors * (STORED_PER_UNIT / STEPS_PER_UNIT)), -7, 7).astype(np.int8) + 8
+    steps = stored_steps(features) + 8
     halves = (steps[:, ::2] | steps[:, 1::2] << 4).astype(np.uint8)
     packed: bytes = _HEADER.pack(width, height, features.focal_px or 0.0) + places.tobytes() + halves.tobytes()
     return packed
 
 
-def unpack_features(blob: bytes) -> LocalFeatures:
-    """What `pack_features` packed. Raises MapError if the bytes cannot be that: maps come from anywhere."""
-    count, rest = divmod(len(blob) - _HEADER.size, KEYPOINT_BYTES)
-    if rest or not 0 <= count <= MOST_KEYPOINTS:
+def packed_prefix(keypoints: int, count: int) -> int:
+    """How many first bytes of packed local features of so many keypoints hold the best `count` of them."""
+    return _HEADER.size + 3 * keypoints + DIM // 2 * min(count, keypoints)
+
+
+def unpack_features(blob: bytes, *, size: int | None = None) -> LocalFeatures:
+    """What `pack_features` packed. Raises MapError if the bytes cannot be that: maps come from anywhere.
+
+    Args:
+        blob: the packed local features, or their first bytes: the keypoints whose descriptors they hold are returned.
+        size: bytes of the whole; default: the blob is the whole.
+    """
+    whole = len(blob) if size is None else size
+    count, rest = divmod(whole - _HEADER.size, KEYPOINT_BYTES)
+    if rest or not 0 <= count <= MOST_KEYPOINTS or len(blob) > whole or len(blob) < packed_prefix(count, 0):
         raise MapError(
-            f"local features of {len(blob)} bytes are malformed: expected {_HEADER.size} and {KEYPOINT_BYTES} for each "
-            f"of at most {MOST_KEYPOINTS} keypoints"
+            f"local features of {whole} bytes are malformed: expected {_HEADER.size} and {KEYPOINT_BYTES} for each of "
+            f"at most {MOST_KEYPOINTS} keypoints"
         )
     width, height, focal_px = _HEADER.unpack_from(blob)
     if not (width and height and 0 <= focal_px < 1e6):
         raise MapError(f"local features are malformed: image of {width} x {height} px, focal length {focal_px} px")
-    low, middle, high = np.frombuffer(blob, np.uint8, 3 * count, _HEADER.size).reshape(count, 3).T.astype(np.uint16)
+    held = (len(blob) - packed_prefix(count, 0)) // (DIM // 2)
+    low, middle, high = np.frombuffer(blob, np.uint8, 3 * held, _HEADER.size).reshape(held, 3).T.astype(np.uint16)
     xy = np.stack([low | (middle & 15) << 8, middle >> 4 | high << 4], axis=1) / STORED_PER_PX
-    halves = np.frombuffer(blob, np.uint8, DIM // 2 * count, _HEADER.size + 3 * count).reshape(count, DIM // 2)
-    steps = np.stack([halves & 15, halves >> 4], axis=2).reshape(count, DIM).astype(np.int8) - 8
+    halves = np.frombuffer(blob, np.uint8, DIM // 2 * held, packed_prefix(count, 0)).reshape(held, DIM // 2)
+    steps = np.stack([halves & 15, halves >> 4], axis=2).reshape(held, DIM).astype(np.int8) - 8
     descriptors = np.clip(steps, -7, 7) * np.int8(STEPS_PER_UNIT // STORED_PER_UNIT)
     return LocalFeatures(xy.astype(np.float32), descriptors, (width, height), focal_px or None)
+
+
+def stored_steps(features: LocalFeatures) -> npt.NDArray[np.int8]:
+    """The descriptors (N, 64) as a map stores them: integers from -7 to 7."""
+    steps = np.clip(np.rint(features.descriptors * (STORED_PER_UNIT / STEPS_PER_UNIT)), -7, 7)
+    return np.asarray(steps, dtype=np.int8)
 
 
 class LocalFeatureExtractor:
