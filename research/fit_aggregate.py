@@ -83,7 +83,7 @@ def main() -> None:
         "about": "aggregated local features (VLAD) of XFeat: 64 centres, whitened to 512 dimensions",
         "photos": counts,
         "licences": "landmarks: Wikimedia Commons, each photo with its own free licence; drawn towns: ours",
-        "made by": about(),
+        "made by": {key: value for key, value in about().items() if key != "command"},
     }
     save_file(
         {

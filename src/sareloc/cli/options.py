@@ -63,11 +63,11 @@ Precision = Annotated[Literal["auto", "float32", "bfloat16"], Parameter(name="--
 class SearchOptions:
     """The options of `sareloc.localize.Search`."""
 
-    candidates: int = 20
-    """How many retrieved photos are combined into a position."""
+    candidates: int | None = None
+    """How many photos are retrieved by their search vectors. Default: 100 if matches are verified, else 20."""
     verify: int | None = None
-    """Verify the top N retrieved photos geometrically, by local features, and re-rank them; 0: do not verify. Default:
-    20 if the map holds local features, else 0."""
+    """Verify about N of them geometrically, by local features, and re-rank them; 0: do not verify. Default: 10 if the
+    map holds local features, else 0."""
 
     def search(self) -> Search:
         """The record of the library."""

@@ -13,7 +13,7 @@ from sareloc.geometry.local_features import (
     pack_features,
     unpack_features,
 )
-from sareloc.geometry.matching import match_features
+from sareloc.geometry.matching import count_matches, match_features
 from sareloc.geometry.relative_pose import turn_deg
 from sareloc.geometry.two_view import InlierPairs, TwoView, inlier_pairs, two_view, verify
 
@@ -29,6 +29,7 @@ __all__ = [
     "TwoView",
     "aggregate",
     "count_inliers",
+    "count_matches",
     "estimate_camera_pose",
     "feature_size",
     "focal_px_of",

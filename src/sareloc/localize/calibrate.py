@@ -19,6 +19,7 @@ from sareloc.geo import ecef_from_wgs84
 from sareloc.geometry import Evidence
 from sareloc.localize.calibration import (
     ABSENT_SHARE,
+    CANDIDATES,
     Trial,
     expected_calibration_error,
     fit_trials,
@@ -157,7 +158,7 @@ def _search_trials(
     trials: list[Trial] = []
     panoramas: list[str] = []
     unreadable: list[PhotoError] = []
-    candidates = localizer.search.candidates
+    candidates = localizer.search.candidates or CANDIDATES
     k = search_depth(localizer.place_map, truth_m, candidates, FAR_M)
     waiting = zip(photos, truth_m, localizer.load(photos), strict=True)
     with tqdm(total=len(photos), desc="calibrate", unit="photo", disable=None) as bar:
@@ -177,19 +178,18 @@ def _search_trials(
 
 def _verifying(
     localizer: Localizer, queries: Sequence[Encoded], matches: Matches
-) -> Callable[[int, Ints], Evidence] | None:
-    """What gives the evidence of some matches of a query, by its row and theirs; None if matches are not verified."""
-    verifier, first = localizer.verifier, localizer.search.verify
+) -> Callable[[int, Ints], tuple[Ints, Evidence]] | None:
+    """What chooses and verifies matches of a query, by its row and theirs; None if matches are not verified."""
+    verifier, search = localizer.verifier, localizer.search
     if verifier is None:
         return None
 
-    def verify(row: int, rows: Ints) -> Evidence:
+    def verify(row: int, rows: Ints) -> tuple[Ints, Evidence]:
         features = queries[row].features
         assert features is not None
-        files = [matches.files[row][i] for i in rows[:first]]
-        found = verifier.verify(features, matches.ids[row, rows[:first]], files).evidence
-        unverified = np.full(len(rows) - len(files), np.nan)
-        return Evidence(np.append(found.inliers, unverified), np.append(found.planar, unverified))
+        temperature = localizer.calibration.temperature
+        order, found = verifier.verify_best(features, matches.take(row, rows), search.verify or 0, temperature)
+        return rows[order[: len(found.views)]], found.evidence
 
     return verify
 

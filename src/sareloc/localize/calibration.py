@@ -111,11 +111,13 @@ class Trial:
     latlon: Floats
     """(K, 2) degrees."""
     distances: Floats
-    """(K,) rising."""
+    """(K,)."""
     truth_m: Floats
     """(3,) earth-centred metres."""
     absent: bool
     """Whether the photos around the truth were removed: then no answer is right."""
+    spread: float
+    """How much the squared distances of the 20 nearest photos differ, before any pre-filter."""
     evidence: Evidence | None = None
     """Of verified matches."""
 
@@ -127,13 +129,14 @@ def make_trials(
     *,
     same_spot_m: float = -1.0,
     absent_m: float = ELSEWHERE_M,
-    verify: Callable[[int, Ints], Evidence] | None = None,
+    verify: Callable[[int, Ints], tuple[Ints, Evidence]] | None = None,
 ) -> list[Trial]:
     """Two trials of k matches for each of Q photos, taken at `truth_m` (Q, 3).
 
     One without the matches within `same_spot_m` of the truth (default: with all), one without those within `absent_m`,
     as if the map did not show the place; if that leaves fewer than k, without those within 50 m. There is no trial
-    without matches. verify: the evidence of some matches of a photo, by its row and theirs; default: none.
+    without matches. verify: chooses among the matches of a photo, by its row and theirs, those that are verified, and
+    gives their evidence; default: none is verified.
     """
     trials = []
     for row, truth in enumerate(truth_m):
@@ -142,9 +145,10 @@ def make_trials(
         for left, removed in ((away > same_spot_m, False), (absent, True)):
             rows = np.flatnonzero(left)[:k]
             if len(rows):
-                distances = matches.distances[row, rows].astype(np.float64)
-                evidence = None if verify is None else verify(row, rows)
-                trials.append(Trial(matches.latlon[row, rows], distances, truth, removed, evidence))
+                squared = matches.distances[row, rows[:CANDIDATES]].astype(np.float64) ** 2
+                rows, evidence = (rows, None) if verify is None else verify(row, rows)
+                distances, spread = matches.distances[row, rows].astype(np.float64), float(squared[-1] - squared[0])
+                trials.append(Trial(matches.latlon[row, rows], distances, truth, removed, spread, evidence))
     return trials
 
 
@@ -189,10 +193,10 @@ def fit_trials(
 ) -> Calibration:
     """The calibration of these trials, see `fit_calibration`.
 
-    The temperature of the weights is `temperature_share` of the median difference of squared distances between a
-    photo's first match and its last, so that models with near and with far descriptors are treated alike.
+    The temperature of the weights is `temperature_share` of the median `spread`, so that models with near and with far
+    descriptors are treated alike.
     """
-    spreads = [trial.distances[-1] ** 2 - trial.distances[0] ** 2 for trial in trials if not trial.absent]
+    spreads = [trial.spread for trial in trials if not trial.absent]
     usual = float(np.median(spreads)) if spreads else 0.0
     temperature = temperature_share * usual if usual > 0 else TEMPERATURE
     return fit_calibration(

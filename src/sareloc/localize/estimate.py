@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -88,6 +88,10 @@ class Candidates:
     """Of a 360° query: where its views agree; None: `fuse` finds it."""
     confidence: float = 0.0
     """Of this place."""
+
+    def best(self, count: int) -> Candidates:
+        """The same with the first `count` matches."""
+        return replace(self, matches=self.matches[:count])
 
 
 @dataclass(frozen=True)

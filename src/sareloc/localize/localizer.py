@@ -33,7 +33,7 @@ from sareloc.localize.estimate import (
     weigh,
 )
 from sareloc.localize.panorama import combine_views
-from sareloc.localize.verify import VERIFIED, Verified, Verifier, find_pose
+from sareloc.localize.verify import PREFILTERED, VERIFIED, Verified, Verifier, find_pose
 from sareloc.localize.walk import chance_of_place, estimate_walk
 from sareloc.maps import Area, Circle, Matches, PlaceMap, load_map_model
 from sareloc.maps.features import NOTE as LOCAL_FEATURES
@@ -51,7 +51,8 @@ Query = Image | ImageRecord | ReadImage
 Near = Area | Fix | None
 
 AROUND_M = 500.0
-PANORAMA_DEPTH = 2  # times as many matches are verified for a 360° query as for a photo
+PANORAMA_DEPTH, PANORAMA_VERIFIED = 2, 4
+"""Times as many photos are retrieved, and verified, for all views of a 360° query as for a photo."""
 AT_ONCE = 32  # images that are read before they are encoded
 FEW = 8  # files: starting workers takes longer than reading so many
 
@@ -62,11 +63,12 @@ log = logging.getLogger("sareloc.localize")
 class Search:
     """How matches are searched. A calibration belongs to the search that it was fitted with."""
 
-    candidates: int = CANDIDATES
-    """How many matches are fused into a fix."""
+    candidates: int | None = None
+    """How many photos are retrieved by their search vectors. Default: 100 if matches are verified, of which those that
+    are verified are fused into a fix; else 20, which are fused."""
     verify: int | None = None
-    """Verify the top N matches by local features and rank them by the evidence; 0: do not verify. Default: 20 if the
-    map holds local features, else 0."""
+    """About how many of them are verified by local features, and ranked by the evidence (see `Verifier.verify_best`);
+    0: none. Default: 10 if the map holds local features, else 0."""
 
     def __post_init__(self) -> None:
         for field, least in (("candidates", 1), ("verify", 0)):
@@ -74,11 +76,24 @@ class Search:
             if found is not None and found < least:
                 raise ArgumentError(f"{field} must be {least} or more, found {found}")
 
+    def for_map(self, place_map: PlaceMap) -> Search:
+        """This search with the defaults of a map."""
+        verify = self.verify
+        if verify is None:
+            verify = VERIFIED if LOCAL_FEATURES in place_map.notes else 0
+        return Search(self.candidates or (PREFILTERED if verify else CANDIDATES), verify)
+
+    @property
+    def fused(self) -> int:
+        """How many matches are fused into a fix if none of them could be verified."""
+        return CANDIDATES if self.verify else self.candidates or CANDIDATES
+
     @property
     def name(self) -> str:
-        """What differs from an unverified search of 20 candidates, such as "verify=20"; "plain" if nothing does."""
-        chosen = [f"candidates={self.candidates}"] if self.candidates != Search.candidates else []
-        return " ".join([*chosen, f"verify={self.verify}"] if self.verify else chosen) or "plain"
+        """Such as "candidates=100 verify=10"; "plain" for 20 candidates that are not verified."""
+        if not self.verify:
+            return "plain" if self.fused == CANDIDATES else f"candidates={self.fused}"
+        return f"candidates={self.candidates or PREFILTERED} verify={self.verify}"
 
     @property
     def note(self) -> str:
@@ -94,11 +109,11 @@ def map_calibration(place_map: PlaceMap, search: Search) -> Calibration:
     stored = place_map.notes.get(search.note)
     if stored is not None:
         return Calibration.from_json(stored)
-    own = own_calibration(place_map.notes, len(place_map)) if search.candidates == CANDIDATES else None
+    own = own_calibration(place_map.notes, len(place_map)) if search.fused == CANDIDATES else None
     if own is not None:
         with suppress(MapError):  # it can be fitted again
             return Calibration.from_json(own)
-    return calibrate_by_map(place_map, search.candidates)
+    return calibrate_by_map(place_map, search.fused)
 
 
 class Localizer:
@@ -130,9 +145,7 @@ class Localizer:
         place_map.check_model(model)
         self.model = model
         self.place_map = place_map
-        self.search = search or Search()
-        if self.search.verify is None:
-            self.search = replace(self.search, verify=VERIFIED if LOCAL_FEATURES in place_map.notes else 0)
+        self.search = (search or Search()).for_map(place_map)
         self.min_confidence = min_confidence
         self.views = views
         self.workers = workers
@@ -186,8 +199,12 @@ class Localizer:
         if found.place is not None:
             matches = found.matches
             return fix_at(found.place, found.confidence, matches, self.calibration, self.min_confidence, found.pose)
-        fused = found.matches[: self.search.candidates]
-        return estimate(fused, self.calibration, pose=found.pose, min_confidence=self.min_confidence)
+        return estimate(self._fused(found), self.calibration, pose=found.pose, min_confidence=self.min_confidence)
+
+    def _fused(self, found: Candidates) -> tuple[Match, ...]:
+        """The matches that are fused into a fix: those that were verified; if none was, the first."""
+        verified = tuple(match for match in found.matches if match.inliers is not None)
+        return verified or found.matches[: self.search.fused]
 
     def localize_walk(
         self,
@@ -212,7 +229,7 @@ class Localizer:
         found = list(bar)
         seen = [Candidates(()) if isinstance(one, PhotoError) else one for one in found]
         fixes = estimate_walk(
-            [one.matches[: self.search.candidates] for one in seen],
+            [self._fused(one) for one in seen],
             reach_m,
             self.calibration,
             poses=[one.pose for one in seen],
@@ -235,14 +252,21 @@ class Localizer:
             k: how many photos.
             near: search only there.
         """
-        first, encoded = self.search.verify or 0, self.encode(queries)
-        retrieved = self.retrieve([one for views in encoded for one in views], max(k, first), near)
-        counts = [math.ceil(PANORAMA_DEPTH * first / len(query.views)) if query.views else first for query in queries]
-        depths = [count for count, views in zip(counts, encoded, strict=True) for _ in views]
-        found = iter(self._verified([one for views in encoded for one in views], retrieved, depths))
+        encoded = self.encode(queries)
+        images = [one for views in encoded for one in views]
+        count, depth = self.search.verify or 0, self.search.candidates or 0
+        retrieved = self.retrieve(images, max(k, depth), near)
+        shares = [
+            (math.ceil(PANORAMA_VERIFIED * count / len(views)), math.ceil(PANORAMA_DEPTH * depth / len(views)))
+            if query.views
+            else (count, depth)
+            for query, views in zip(queries, encoded, strict=True)
+            for _ in views
+        ]
+        found = iter(self._verified(images, retrieved, shares))
         chance = chance_of_place(self.place_map) if any(query.views for query in queries) else 1.0
         return [
-            combine_views([next(found) for _ in query.views], _yaws(query), self.calibration, chance)
+            combine_views([next(found).best(CANDIDATES) for _ in query.views], _yaws(query), self.calibration, chance)
             if query.views
             else next(found)
             for query in queries
@@ -257,22 +281,27 @@ class Localizer:
         """The k photos of the map whose descriptors are nearest to that of each image."""
         return self.place_map.search(np.stack([one.descriptor for one in encoded]), k, near)
 
-    def _verified(self, encoded: Sequence[Encoded], retrieved: Matches, counts: Sequence[int]) -> list[Candidates]:
-        """What was found for each of N images, of which the first `counts` (N,) matches are verified."""
+    def _verified(
+        self, encoded: Sequence[Encoded], retrieved: Matches, shares: Sequence[tuple[int, int]]
+    ) -> list[Candidates]:
+        """What was found for each of N images, with the `count` and `depth` of `Verifier.verify_best` for each."""
         lists = _lists(retrieved)
         if self.verifier is None:
             return [Candidates(matches) for matches in lists]
         verifier, temperature = self.verifier, self.calibration.temperature
 
-        def verified(row: int, count: int) -> Candidates:
-            features = encoded[row].features
+        def verified(row: int, share: tuple[int, int]) -> Candidates:
+            features, (count, depth) = encoded[row].features, share
             assert features is not None
-            found = verifier.verify(features, retrieved.ids[row, :count], retrieved.files[row][:count])
-            pose = find_pose(found, retrieved.latlon[row, :count], retrieved.distances[row, :count], temperature)
-            return Candidates(_ranked(lists[row], found, temperature), pose)
+            nearest = retrieved.take(row, np.arange(min(depth, retrieved.ids.shape[1])))
+            order, found = verifier.verify_best(features, nearest, count, temperature)
+            first = order[: len(found.views)]
+            pose = find_pose(found, retrieved.latlon[row, first], retrieved.distances[row, first], temperature)
+            ordered = [*(lists[row][column] for column in order), *lists[row][len(order) :]]
+            return Candidates(_ranked(ordered, found, temperature), pose)
 
         with ThreadPoolExecutor(os.cpu_count(), "verify") as threads:
-            return list(threads.map(verified, range(len(encoded)), counts))
+            return list(threads.map(verified, range(len(encoded)), shares))
 
     def inlier_pairs(self, photo: Query, photo_id: int, file: str) -> InlierPairs | None:
         """The matched keypoints of a query and a photo of the map that agree: of a match, its `id` and `photo`.
@@ -323,7 +352,7 @@ class Localizer:
     def _search(self, photos: Sequence[Query], near: Area | None, top: int) -> Iterator[Candidates | PhotoError]:
         for loaded in _chunks(self.load(photos)):
             queries = [query for query in loaded if not isinstance(query, PhotoError)]
-            found = iter(self.find_matches(queries, max(top, self.search.candidates), near) if queries else ())
+            found = iter(self.find_matches(queries, max(top, self.search.fused), near) if queries else ())
             for query in loaded:
                 yield query if isinstance(query, PhotoError) else next(found)
 

@@ -1,6 +1,8 @@
-"""Verification: what local features say of each match, by two-view geometry between the query and the map's photo.
+"""Verification: what local features say of retrieved photos, by two-view geometry between the query and each photo.
 
-Where the photos' headings are known, also where the query was taken and where it looks (see `find_pose`).
+The photos that were retrieved by their search vectors are ordered by the matches of their best keypoints (pre-filter);
+the first of them are verified. Where the photos' headings are known, also where the query was taken and where it looks
+(see `find_pose`).
 """
 
 from __future__ import annotations
@@ -25,18 +27,26 @@ from sareloc.geometry import (
     Reference,
     TwoView,
     count_inliers,
+    count_matches,
     estimate_camera_pose,
     feature_size,
     inlier_pairs,
     turn_deg,
     verify,
 )
+from sareloc.geometry.matching import PREFILTER_KEYPOINTS
 from sareloc.localize.estimate import PLACE_M, SURE_INLIERS, Pose, fuse, weigh
-from sareloc.maps import PlaceMap
+from sareloc.maps import Matches, PlaceMap
 from sareloc.photos import read_image
 
-VERIFIED = 20
+VERIFIED = 10
 """Default: how many matches are verified if the map holds local features."""
+PREFILTERED = 100
+"""Default: how many photos are retrieved if matches are verified; the pre-filter chooses among them."""
+COUNT_SCORE = 2.0
+"""Weight of the logarithm of matches in the order of the pre-filter; chosen on training towns."""
+OVERWHELMING_INLIERS, OVERWHELMING_PHOTOS = 60, 3
+"""With so many photos of one place that have so many inliers, no other place needs to be looked at."""
 CACHE_BYTES = 256 * 2**20
 HEADING_INLIERS, HEADING_PHOTOS = 30, 5
 
@@ -54,6 +64,15 @@ class Verified:
     evidence: Evidence
     headings_deg: Floats
     """(K,) of the photos; NaN: unknown."""
+
+    def join(self, other: Verified) -> Verified:
+        """What the photos of both say of the same query, these photos first."""
+        evidence = Evidence(
+            np.append(self.evidence.inliers, other.evidence.inliers),
+            np.append(self.evidence.planar, other.evidence.planar),
+        )
+        headings = np.append(self.headings_deg, other.headings_deg)
+        return Verified(self.query, self.photos + other.photos, self.views + other.views, evidence, headings)
 
     def query_headings_deg(self) -> Floats:
         """The query's headings (K,) by the five photos with most inliers, at least 30, with a known heading; NaN by
@@ -96,6 +115,16 @@ def find_pose(verified: Verified, latlon: Floats, distances: npt.ArrayLike, temp
     return Pose((latitude, longitude), pose.radius_m, pose.heading_deg)
 
 
+def _is_overwhelming(evidence: Evidence, latlon: Floats) -> bool:
+    """Whether three photos within 25 m of the one with most inliers have 60 or more, of those verified, at `latlon`."""
+    inliers = np.nan_to_num(evidence.inliers)
+    if (inliers >= OVERWHELMING_INLIERS).sum() < OVERWHELMING_PHOTOS:
+        return False
+    points = ecef_from_wgs84(latlon[: len(inliers)])
+    near = np.linalg.norm(points - points[int(inliers.argmax())], axis=1) <= PLACE_M
+    return int((near & (inliers >= OVERWHELMING_INLIERS)).sum()) >= OVERWHELMING_PHOTOS
+
+
 class Verifier:
     """Verifies matches by the local features that a map holds. Safe from several threads.
 
@@ -111,6 +140,59 @@ class Verifier:
         self._cache: OrderedDict[str, LocalFeatures] = OrderedDict()
         self._cached_bytes = 0
         self._warned = False
+
+    def prefilter(self, query: LocalFeatures, ids: Ints, distances: npt.ArrayLike, temperature: float) -> Ints:
+        """The order (K,) in which K retrieved photos are to be verified.
+
+        By `2 log(1 + matches of the 256 best keypoints) - d^2 / temperature`, the largest first; ties keep their order.
+        A photo whose local features the map does not hold counts as the median of the others.
+
+        Args:
+            query: the local features of the query.
+            ids: (K,) of the photos.
+            distances: (K,) of their search vectors, rising.
+            temperature: of the calibration.
+        """
+        held, _ = self.place_map.features_and_headings(ids, best=PREFILTER_KEYPOINTS)
+        if not held:
+            return np.arange(len(ids))
+        matches = dict(zip(held, count_matches(query, list(held.values()), self.extractor.device), strict=True))
+        usual = float(np.median(list(matches.values())))
+        counts = np.array([matches.get(photo_id, usual) for photo_id in ids.tolist()], dtype=np.float64)
+        scores = COUNT_SCORE * np.log1p(counts) - np.asarray(distances, dtype=np.float64) ** 2 / temperature
+        return np.argsort(-scores, kind="stable")
+
+    def verify_best(
+        self, query: LocalFeatures, retrieved: Matches, count: int, temperature: float
+    ) -> tuple[Ints, Verified]:
+        """Order the photos retrieved for a query by the pre-filter, and verify the first of them.
+
+        About `count` photos are verified: half of them if these leave no doubt (three photos within 25 m of the best
+        have 60 inliers), twice as many if the first `count` have found nothing (15 inliers).
+
+        Args:
+            query: the local features of the query.
+            retrieved: (1, K) the photos.
+            count: how many photos are verified.
+            temperature: of the calibration.
+
+        Returns:
+            The columns (K,) of the photos in the order of the pre-filter, and what those that were verified, the first
+            ones, say.
+        """
+        (ids,), (distances,), (files,) = retrieved.ids, retrieved.distances, retrieved.files
+        order = self.prefilter(query, ids, distances, temperature) if len(ids) > count else np.arange(len(ids))
+
+        def verified(first: int, last: int) -> Verified:
+            columns = order[first:last]
+            return self.verify(query, ids[columns], [files[column] for column in columns])
+
+        found = verified(0, (count + 1) // 2)
+        if not _is_overwhelming(found.evidence, retrieved.latlon[0, order]):
+            found = found.join(verified((count + 1) // 2, count))
+        if len(order) > count and (np.nan_to_num(found.evidence.inliers) < SURE_INLIERS).all():
+            found = found.join(verified(count, 2 * count))
+        return order, found
 
     def verify(self, query: LocalFeatures, ids: Ints, files: Sequence[str]) -> Verified:
         """What the local features of K photos of the map, by their ids (K,) and file names, say of a query.

@@ -90,6 +90,13 @@ class Matches:
     files: tuple[tuple[str, ...], ...]
     """Q x K file names."""
 
+    def take(self, row: int, columns: Ints) -> Matches:
+        """Of the query in this row, the photos in these columns (k,), as matches (1, k)."""
+        files = (tuple(self.files[row][column] for column in columns.tolist()),)
+        return Matches(
+            self.ids[row, None, columns], self.distances[row, None, columns], self.latlon[row, None, columns], files
+        )
+
 
 @dataclass(frozen=True)
 class ListedPhoto:

@@ -104,11 +104,11 @@ class ServeConfig(Serving, Limits):
 
     min_confidence: float = 0.5
     """Minimum confidence of a position; below it the answer is "not in this map"."""
-    candidates: int = 20
-    """How many retrieved photos are combined into a position."""
+    candidates: int | None = None
+    """How many photos are retrieved by their search vectors. Default: 100 if matches are verified, else 20."""
     verify: int | None = None
-    """Verify the top N retrieved photos geometrically, by local features, and re-rank them; 0: do not verify. Default:
-    20 if the map holds local features, else 0."""
+    """Verify about N of them geometrically, by local features, and re-rank them; 0: do not verify. Default: 10 if the
+    map holds local features, else 0."""
     batch: int = 8
     """Maximum photos described at once."""
     access_log: bool = False
