@@ -10,7 +10,7 @@ import pytest
 from tests.maps.small_town import tiny_model, write_town
 
 import sareloc
-from sareloc.cli.map import CutOptions, RareOptions, read_options
+from sareloc.cli.map import CutOptions, PhotoOptions, RareOptions
 from sareloc.errors import ArgumentError
 from sareloc.maps import MapConfig, add_photos, build_map, map_info, sync_map
 from sareloc.maps.config import map_config_text, read_map_config
@@ -52,7 +52,8 @@ def test_the_file_of_every_option_is_read_and_has_the_defaults(tmp_path: Path) -
 def test_views_are_a_table_and_the_command_line_takes_precedence(tmp_path: Path) -> None:
     file = tmp_path / "map.toml"
     file.write_text("dim = 64\nbatch = 4\n[views]\nyaw_deg = [0, 90]\npitch_deg = [-10]\nuntagged = true\n")
-    config = read_options(file, RareOptions(batch=2), CutOptions(view_yaw=(0.0, 180.0)), workers=None, keypoints=5)
+    options = PhotoOptions(config=file, rare=RareOptions(batch=2))
+    config = options.map_config(CutOptions(view_yaw=(0.0, 180.0)), keypoints=5)
     views = ViewOptions((0.0, 180.0), (-10,), untagged=True)
     assert config == MapConfig(dim=64, batch=2, workers=2, keypoints=5, views=views)
     for text, reason in {"dims = 1": "did you mean 'dim'", "[views]\nyaw = [0]": "yaw_deg", "a": "not a TOML"}.items():

@@ -5,7 +5,7 @@ import os
 import random
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from PIL import Image
 from tests.photos.video_files import HEIGHT, WIDTH, number_in, numbered, write_video
 
-from sareloc import arrays
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.geo import wgs84_from_enu
 from sareloc.photos import video_reader, videos
-from sareloc.photos.decoding import Resizing, SizeRule, Turn, longest_side
+from sareloc.photos.decoding import Resizing, Turn, longest_side
 from sareloc.photos.video_reader import VideoReader
 from sareloc.photos.videos import (
     decode_frame,
     frame_times,
+    frames,
     is_video,
     missing_end,
     read_video,
@@ -58,21 +58,6 @@ KINDS: dict[str, dict[str, object]] = {
     "vp9.webm": {"times_ms": STEADY, "codec": "libvpx-vp9", "codec_options": {"deadline": "realtime", "cpu-used": "8"}},
     "stream.ts": {"times_ms": STEADY, "codec_options": {"bf": "2"}},
 }
-
-
-def frames(
-    path: str | Path, times: Iterable[float], *, size: SizeRule | None = None
-) -> Iterator[tuple[float, arrays.Image | PhotoError]]:
-    """Each time and its frame, by one reader, or the error."""
-    reader = VideoReader(path)
-    try:
-        for time_s in times:
-            try:
-                yield time_s, reader.images(time_s, (size,), f"{path}#t={time_s:.3f}")[0]
-            except PhotoError as error:
-                yield time_s, error
-    finally:
-        reader.close()
 
 
 @pytest.fixture(scope="module")

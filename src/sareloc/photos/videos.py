@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ from sareloc.errors import ArgumentError, PhotoError, need
 from sareloc.geo import ecef_from_wgs84
 from sareloc.photos.decoding import MAX_PIXELS, SizeRule, Turn
 from sareloc.photos.record import LATEST_S, Address, seconds_since_1970
-from sareloc.photos.video_reader import TOLERANCE_S, borrowed_reader, open_container, video_stream
+from sareloc.photos.video_reader import TOLERANCE_S, VideoReader, borrowed_reader, open_container, video_stream
 
 VIDEO_EXTENSIONS = (".mp4", ".mov", ".mkv", ".m4v", ".webm", ".avi", ".insv", ".3gp", ".ts", ".mts", ".m2ts")
 CLOCKS = ("com.apple.quicktime.creationdate", "creation_time")  # the former survives an export, and has a time zone
@@ -206,6 +206,21 @@ def read_frame(
             return reader.images(time_s, sizes, label), reader.size
     except PhotoError as error:
         raise PhotoError(label, error.reason) from error
+
+
+def frames(
+    path: str | Path, times: Iterable[float], *, size: SizeRule | None = None
+) -> Iterator[tuple[float, arrays.Image | PhotoError]]:
+    """Each time and its frame as by `decode_frame`, or the PhotoError with the reason; one frame is in memory."""
+    reader = VideoReader(path)
+    try:
+        for time_s in times:
+            try:
+                yield time_s, reader.images(time_s, (size,), f"{path}#t={time_s:.3f}")[0]
+            except PhotoError as error:
+                yield time_s, error
+    finally:
+        reader.close()
 
 
 def times_every_m(
