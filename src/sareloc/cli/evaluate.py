@@ -61,7 +61,7 @@ def evaluate_command(
         Folder of a descriptor cache, with --fixes of the map, to resume an interrupted run; default: none.
     verify
         Verify the top N results of each query geometrically, by local features, and re-rank them; 0: do not. Default:
-        0, with --fixes 20 if the map holds local features.
+        0, with --fixes 10 if the map holds local features.
     place_map
         Search this map of the dataset's database photos (a file or an address) instead of describing them. With
         --fixes it may hold other photos too.
@@ -137,7 +137,7 @@ def fix_table(report: FixReport) -> str:
     """A localization report as text; what there is nothing to count of is left out."""
     photos = [f"{report.database:,} photos in the map", f"{report.queries:,} queries"]
     photos += [f"{report.strangers:,} out-of-map photos"] if report.strangers else []
-    verified = f"top {report.verify} matches verified" if report.verify else "matches not verified"
+    verified = f"about {report.verify} matches verified" if report.verify else "matches not verified"
     queries, answers = "{:6.2f} % of the queries", "{:6.2f} % of the answers"
     measures = (
         ("correct", report.correct, f"{queries}: within 25 m", report.correct_interval),
@@ -155,6 +155,9 @@ def fix_table(report: FixReport) -> str:
         ("dataset", f"{report.dataset} {report.split}: {', '.join(photos)}"),
         ("model", f"{report.model} {report.fingerprint}, {verified}"),
     ]
+    if report.ladder:
+        steps = ", ".join(f"{step} {percent:.2f} %" for step, percent in report.ladder.items())
+        lines.append(("recall@1", f"{steps}: the first match within 25 m"))
     for name, value, form, interval in measures:
         if value is not None:
             likely = "" if interval is None else f" (95 % interval {interval[0]:.2f} to {interval[1]:.2f})"

@@ -27,7 +27,7 @@ Verify = Annotated[
     int | None,
     Parameter(
         name="--verify",
-        help="Verify the top N matches geometrically; default: 20 if the map holds local features, else 0.",
+        help="Verify the top N matches geometrically; default: 10 if the map holds local features, else 0.",
     ),
 ]
 

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar
@@ -23,6 +24,7 @@ from tqdm import tqdm
 
 from sareloc.arrays import Bools, Floats
 from sareloc.datasets.places import PhotoSet, Places
+from sareloc.encode import Encoded
 from sareloc.errors import ArgumentError, DatasetError, PhotoError
 from sareloc.evaluation.judging import plain_json
 from sareloc.evaluation.metrics import finite_or_none, percent_interval, quantiles
@@ -30,12 +32,15 @@ from sareloc.evaluation.ranking import check_photos
 from sareloc.geo import Positions, distance_m, wgs84_from_enu
 from sareloc.localize import MIN_CONFIDENCE, Fix, Localizer, Search
 from sareloc.localize.calibration import ABSENT_SHARE, expected_calibration_error, sample_weights
-from sareloc.localize.estimate import PLACE_M, check_confidence
+from sareloc.localize.estimate import PLACE_M, Candidates, LatLon, check_confidence
 from sareloc.maps import MapConfig, PlaceMap, build_map
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Geotag, read_geotag
 
 T = TypeVar("T")
+LADDER = ("descriptor", "search vector", "pre-filter", "verified")
+"""The steps of a search, see `FixReport.ladder`."""
+AT_ONCE = 32  # queries that are read before they are encoded
 Failures = Mapping[str, tuple[tuple[str, str], ...]]
 Located = Fix | PhotoError
 """The result of localizing a photo; PhotoError: it cannot be decoded."""
@@ -90,6 +95,10 @@ class FixReport:
     calibration_error: float | None
     """Expected calibration error, 0 to 1, over all fixes, answered or not; every fix of an out-of-map photo is
     wrong. If there are any, they weigh 25 % together and the queries 75 %, as in fitting a calibration."""
+    ladder: Mapping[str, float] = field(default_factory=dict)
+    """Recall@1 at each step of the search, of the queries: the first match was taken within 25 m of the truth, by the
+    descriptor of the model, by the search vector, after the pre-filter, and after verification. Empty for fixes that
+    `evaluate_fixes` did not make; without the steps that the map or the search has not."""
     failures: Failures = field(default_factory=dict)
     """By "database", "queries" and "strangers": photos that were left out or missed, with reasons."""
 
@@ -240,7 +249,7 @@ def evaluate_fixes(
         out_of_map: photos of places that the map does not show.
         min_confidence: of an answer; the fixes are made without a threshold, which is applied in judging (see
             `judge_fixes`).
-        verify: the top N matches; default: 20 if the map holds local features, as one that is built here does.
+        verify: about so many matches; default: 10 if the map holds local features, as one that is built here does.
         dim: keep the first `dim` dimensions of the descriptors; default: all.
         batch: images at a time.
         workers: processes that decode photos.
@@ -267,8 +276,8 @@ def evaluate_fixes(
         else:
             truth = _degrees_in_map(places)
         localizer = Localizer(model, place_map, Search(verify=verify), min_confidence=0, batch=batch, workers=workers)
-        fixes = _localize(localizer, places.queries.paths(), "queries", progress)
-        others = _localize(localizer, _renamed(out_of_map, strangers), "out-of-map photos", progress)
+        fixes, firsts = _localize(localizer, places.queries.paths(), "queries", progress)
+        others, _ = _localize(localizer, _renamed(out_of_map, strangers), "out-of-map photos", progress)
     headings = _headings_deg(places.queries)
     judged = judge_fixes(fixes, truth, headings, others, min_confidence=min_confidence, seed=seed)
     return replace(
@@ -279,6 +288,7 @@ def evaluate_fixes(
         fingerprint=model.fingerprint(),
         database=len(place_map),
         verify=localizer.search.verify,
+        ladder=_ladder(firsts, truth),
         failures={"database": left_out, **judged.failures},
     )
 
@@ -360,11 +370,71 @@ def _map_of_database(
     return PlaceMap(out), (*missing, *unreadable, *conflicts)
 
 
-def _localize(localizer: Localizer, photos: Sequence[str | Path], title: str, progress: bool) -> list[Located]:
-    if not len(photos):
-        return []
-    fixes = localizer.localize_each(photos)
-    return list(tqdm(fixes, total=len(photos), desc=title, unit="photo", disable=None if progress else True))
+def _localize(
+    localizer: Localizer, photos: Sequence[str | Path], title: str, progress: bool
+) -> tuple[list[Located], list[dict[str, LatLon]]]:
+    """The fixes of photos, and where the first match of each was taken, by the step of the search."""
+    fixes: list[Located] = []
+    firsts: list[dict[str, LatLon]] = []
+    waiting = iter(localizer.load(photos)) if len(photos) else iter(())
+    with tqdm(total=len(photos), desc=title, unit="photo", disable=None if progress else True) as bar:
+        while loaded := list(islice(waiting, AT_ONCE)):
+            queries = [query for query in loaded if not isinstance(query, PhotoError)]
+            encoded = localizer.encode(queries)
+            found = localizer.find_matches(queries, encoded, localizer.search.fused) if queries else []
+            steps = _first_matches(localizer, encoded, found)
+            answers = zip(found, steps, strict=True)
+            for query in loaded:
+                if isinstance(query, PhotoError):
+                    fixes.append(query)
+                    firsts.append({})
+                else:
+                    one, first = next(answers)
+                    fixes.append(localizer.fix(one))
+                    firsts.append(first)
+            bar.update(len(loaded))
+    return fixes, firsts
+
+
+def _first_matches(
+    localizer: Localizer, encoded: Sequence[Sequence[Encoded]], found: Sequence[Candidates]
+) -> list[dict[str, LatLon]]:
+    """Where the first match of each query was taken, at each step of the search; of a 360° query after the last."""
+    place_map, verifier, temperature = localizer.place_map, localizer.verifier, localizer.calibration.temperature
+    steps: list[dict[str, LatLon]] = []
+    for views, one in zip(encoded, found, strict=True):
+        first: dict[str, LatLon] = {}
+        if len(views) == 1:
+            (query,) = views
+            retrieved = localizer.retrieve(views, localizer.search.candidates or 1)
+            if place_map.manifest.aggregate_dim:
+                alone = np.append(query.descriptor, np.zeros(place_map.manifest.aggregate_dim, dtype=np.float32))
+                first[LADDER[0]] = _latlon(place_map.search(alone[None], 1).latlon[0, 0])
+                first[LADDER[1]] = _latlon(retrieved.latlon[0, 0])
+            else:
+                first[LADDER[0]] = _latlon(retrieved.latlon[0, 0])
+            if verifier is not None and query.features is not None:
+                order = verifier.prefilter(query.features, retrieved.ids[0], retrieved.distances[0], temperature)
+                first[LADDER[2]] = _latlon(retrieved.latlon[0, order[0]])
+        if verifier is not None and one.matches:
+            first[LADDER[3]] = one.matches[0].latlon
+        steps.append(first)
+    return steps
+
+
+def _latlon(point: Floats) -> LatLon:
+    return float(point[0]), float(point[1])
+
+
+def _ladder(firsts: Sequence[Mapping[str, LatLon]], truth: Floats) -> dict[str, float]:
+    """See `FixReport.ladder`; `truth` (Q, 2) in degrees."""
+    found: dict[str, float] = {}
+    for step in LADDER:
+        rows = [row for row, first in enumerate(firsts) if step in first]
+        if rows:
+            away_m = distance_m([firsts[row][step] for row in rows], truth[rows])
+            found[step] = 100 * float((away_m <= PLACE_M).sum()) / len(firsts)
+    return found
 
 
 def _headings_deg(photos: PhotoSet) -> Floats:

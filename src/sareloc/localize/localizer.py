@@ -193,9 +193,10 @@ class Localizer:
             if isinstance(found, PhotoError):
                 yield found
                 continue
-            yield replace(self._fix(found), matches=found.matches[:top])
+            yield replace(self.fix(found), matches=found.matches[:top])
 
-    def _fix(self, found: Candidates) -> Fix:
+    def fix(self, found: Candidates) -> Fix:
+        """The fix that what was found for a query gives."""
         if found.place is not None:
             matches = found.matches
             return fix_at(found.place, found.confidence, matches, self.calibration, self.min_confidence, found.pose)
@@ -241,18 +242,20 @@ class Localizer:
             for one, fix in zip(found, fixes, strict=True)
         ]
 
-    def find_matches(self, queries: Sequence[ReadImage], k: int, near: Area | None = None) -> list[Candidates]:
-        """The k photos of the map most like each query, more if more are verified, and its pose by them.
+    def find_matches(
+        self, queries: Sequence[ReadImage], encoded: Sequence[Sequence[Encoded]], k: int, near: Area | None = None
+    ) -> list[Candidates]:
+        """The k photos of the map most like each query, more if more are retrieved, and its pose by them.
 
-        Those of a 360° query are found by its views (see `combine_views`), which together verify twice as many matches
-        as one photo.
+        Those of a 360° query are found by its views (see `combine_views`), which together verify four times as many
+        matches as one photo.
 
         Args:
             queries: read at the sizes of `encoder`.
+            encoded: the same, see `encode`.
             k: how many photos.
             near: search only there.
         """
-        encoded = self.encode(queries)
         images = [one for views in encoded for one in views]
         count, depth = self.search.verify or 0, self.search.candidates or 0
         retrieved = self.retrieve(images, max(k, depth), near)
@@ -352,7 +355,8 @@ class Localizer:
     def _search(self, photos: Sequence[Query], near: Area | None, top: int) -> Iterator[Candidates | PhotoError]:
         for loaded in _chunks(self.load(photos)):
             queries = [query for query in loaded if not isinstance(query, PhotoError)]
-            found = iter(self.find_matches(queries, max(top, self.search.fused), near) if queries else ())
+            k = max(top, self.search.fused)
+            found = iter(self.find_matches(queries, self.encode(queries), k, near) if queries else ())
             for query in loaded:
                 yield query if isinstance(query, PhotoError) else next(found)
 
