@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sareloc.geometry import LocalFeatures, match_features
-from sareloc.geometry.matching import MIN_COSINE, match_together
+from sareloc.geometry import LocalFeatures, count_matches, match_features
+from sareloc.geometry.matching import MIN_COSINE, PREFILTER_KEYPOINTS, match_together
 
 
 def features(steps: npt.NDArray[np.int8]) -> LocalFeatures:
@@ -48,3 +48,20 @@ def test_nothing_to_match_gives_no_pairs() -> None:
     assert [pairs.shape for pairs in match_features(none, [some])] == [(0, 2)]
     for one, other in ((some, none), (none, some), (none, none)):
         assert [pairs.shape for pairs in match_together(one, [other, other], torch.device("cpu"))] == [(0, 2)] * 2
+
+
+def test_matches_of_the_best_keypoints_are_counted() -> None:
+    rng = np.random.default_rng(3)
+    base = rng.integers(-60, 61, (400, 64))
+    sets = [
+        np.clip(base[rng.permutation(400)[:n]] + rng.integers(-15, 16, (n, 64)), -127, 127).astype(np.int8)
+        for n in (300, 300, 12, 0)
+    ]
+    query, *others = map(features, sets)
+    best = [one.best(PREFILTER_KEYPOINTS) for one in others]
+    expected = [len(pairs) for pairs in match_features(query.best(PREFILTER_KEYPOINTS), best)]
+    assert expected[0] > 100
+    assert count_matches(query, others).tolist() == expected
+    assert count_matches(query, best).tolist() == expected
+    assert count_matches(features(sets[3]), others).tolist() == [0, 0, 0]
+    assert count_matches(query, []).tolist() == []

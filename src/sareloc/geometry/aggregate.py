@@ -8,11 +8,14 @@ The constants are part of the package; `research/fit_aggregate.py` fits them.
 from __future__ import annotations
 
 import hashlib
+import json
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from sareloc.arrays import Vectors
@@ -33,6 +36,13 @@ def constants_path() -> Path:
 def constants_fingerprint() -> str:
     """16 hex digits that identify the constants: vectors of other constants cannot be compared."""
     return hashlib.sha256(constants_path().read_bytes()).hexdigest()[:16]
+
+
+def read_card() -> dict[str, Any]:
+    """What the constants were fitted on, and by what."""
+    with safe_open(constants_path(), "numpy") as file:
+        card: dict[str, Any] = json.loads(file.metadata()["card"])
+    return card
 
 
 @cache

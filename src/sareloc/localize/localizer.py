@@ -81,7 +81,7 @@ class Search:
         verify = self.verify
         if verify is None:
             verify = VERIFIED if LOCAL_FEATURES in place_map.notes else 0
-        return Search(self.candidates or (PREFILTERED if verify else CANDIDATES), verify)
+        return Search(max(self.candidates or (PREFILTERED if verify else CANDIDATES), verify), verify)
 
     @property
     def fused(self) -> int:
