@@ -33,6 +33,7 @@ from benchmarks.measuring import machine, only
 from sareloc.datasets import Places, load_dataset
 from sareloc.datasets.places import PhotoSet, find_positives
 from sareloc.evaluation import evaluate, judge_fixes
+from sareloc.evaluation.fixes import LADDER, first_matches
 from sareloc.evaluation.metrics import percent_interval
 from sareloc.geo import wgs84_from_ecef, wgs84_from_enu
 from sareloc.geometry import pack_features, unpack_features
@@ -45,7 +46,7 @@ ORIGIN = (48.0, 11.0)  # of sets whose positions are local metres
 SURE = 0.5
 SETS = ("cambridge", "gardens-day", "gardens-night", "gardens-both", "tmbud-night", "city", "city-no-focal")
 COLUMNS = (
-    "recall@1", "verified", "correct", "answered", "of answers correct", "correct and answered",
+    *LADDER, "correct", "answered", "of answers correct", "correct and answered",
     "unverified, correct and answered", "same town rejected",
     "others rejected", "ECE", "in radius", "median m", "heading, median degrees", "ms",
 )  # fmt: skip
@@ -122,8 +123,8 @@ def judge(
     positives = find_positives(places)
     name_of = {str(places.database.path(i).resolve()): i for i in range(len(places.database))}
 
-    def first_right(fixes: list[Fix]) -> np.ndarray:
-        found = [name_of[str(place_map.photo_path(fix.matches[0].photo).resolve())] for fix in fixes]
+    def right(files: list[str]) -> np.ndarray:
+        found = [name_of[str(place_map.photo_path(file).resolve())] for file in files]
         return np.array([one in positives[int(row)] for one, row in zip(found, rows, strict=True)])
 
     plain = only(Fix, Localizer(model, place_map, Search(verify=0), min_confidence=0).localize_many(queries))
@@ -131,17 +132,23 @@ def judge(
     start = time.monotonic()
     fixes = only(Fix, localizer.localize_many(queries if focal else without_focal_length(localizer, queries)))
     seconds = time.monotonic() - start
+    read = only(ReadImage, localizer.load(queries))
+    firsts = [
+        first
+        for image in read
+        for encoded in [localizer.encode([image])]
+        for first in first_matches(localizer, encoded, localizer.find_matches([image], encoded, 1))
+    ]
+    ladder = {step: right([first[step][0] for first in firsts]) for step in LADDER}
     strangers = [localizer.localize_many(photos) if photos else [] for photos in (same_town, others)]
     tags = [read_geotag(query) for query in queries]
     headings = [np.nan if tag is None or tag.heading_deg is None else tag.heading_deg for tag in tags]
     judged = judge_fixes(fixes, truth, headings, [fix for part in strangers for fix in part], min_confidence=SURE)
-    verified = first_right(fixes)
     rejected = [judge_fixes([], [], out_of_map=part, min_confidence=SURE).strangers_rejected for part in strangers]
     return {
         "queries": len(queries),
-        "recall@1": 100 * float(first_right(plain).mean()),
-        "verified": 100 * float(verified.mean()),
-        "verified interval": percent_interval(verified, 0),
+        **{step: 100 * float(hits.mean()) for step, hits in ladder.items()},
+        **{f"{step} interval": percent_interval(hits, 0) for step, hits in ladder.items()},
         "correct": judged.correct,
         "answered": judged.answered,
         "of answers correct": judged.answers_correct,

@@ -7,7 +7,7 @@
 sweep: recall@1 of real sets by the number of keypoints of query and map photos (the best N of those extracted) and of
 candidates, ranked as `sareloc.evaluation.ranking` ranks, and the CPU time to match and verify the candidates of a
 query, on one thread, without extraction and reading. time: what verification adds to a query of 640 x 480 in a drawn
-town, verified and unverified in turns, and each of its stages. growth: reading the features of 20 random photos from
+town, verified and unverified in turns, and each of its stages (one thread). growth: reading the features of 20 random photos from
 maps of random features; each map is read by a process of its own.
 """
 
@@ -50,13 +50,14 @@ from sareloc.geometry import (
     match_features,
     match_scores,
     pack_features,
+    search_vector,
     two_view,
     unpack_features,
     verify,
 )
 from sareloc.geometry.local_features import KEYPOINT_BYTES
 from sareloc.localize import Localizer, Search
-from sareloc.localize.verify import VERIFIED, Verified, find_pose
+from sareloc.localize.verify import PREFILTERED, VERIFIED, Verified, find_pose
 from sareloc.maps import MapConfig, MapManifest, PlaceMap, add_local_features, build_map, create_map_file, open_map_file
 from sareloc.models import load_model
 from sareloc.photos import decode, read_image
@@ -307,25 +308,32 @@ def stages(localizer: Localizer, photo: Path) -> dict[str, float]:
     assert extractor is not None
     query = read_image(photo, localizer.encoder.sizes)
     ((encoded,),) = localizer.encode([query])
-    retrieved = localizer.retrieve([encoded], VERIFIED)
-    ids, latlon, distances = retrieved.ids[0], retrieved.latlon[0], retrieved.distances[0]
+    retrieved, search_ms = clocked(localizer.retrieve, [encoded], PREFILTERED)
     _, decode_ms = clocked(decode, photo, size=feature_size)
     _, extract_ms = clocked(extractor.extract, query.pixels[1:])
-    mine = encoded.features
+    mine, verifier, temperature = encoded.features, localizer.verifier, localizer.calibration.temperature
     assert mine is not None
-    held, read_ms = clocked(place_map.local_features, ids)
-    others = [held[photo_id] for photo_id in ids.tolist()]
+    assert verifier is not None
+    _, vector_ms = clocked(search_vector, encoded.descriptor, mine, place_map.manifest.aggregate_dim)
+    (ids,), (distances,) = retrieved.ids, retrieved.distances
+    order, prefilter_ms = clocked(verifier.prefilter, mine, ids, distances, temperature)
+    first = order[:VERIFIED]
+    (held, headings), read_ms = clocked(place_map.features_and_headings, ids[first])
+    others = [held[photo_id] for photo_id in ids[first].tolist()]
     pairs, match_ms = clocked(lambda: list(match_features(mine, others)))
     views, geometry_ms = clocked(lambda: [two_view(mine, *one) for one in zip(others, pairs, strict=True)])
-    known = Verified(mine, tuple(others), tuple(views), count_inliers(views), place_map.headings_deg(ids))
+    known = Verified(mine, tuple(others), tuple(views), count_inliers(views), headings)
     _, headings_ms = clocked(known.query_headings_deg)
-    _, pose_ms = clocked(find_pose, known, latlon, distances, localizer.calibration.temperature)
+    _, pose_ms = clocked(find_pose, known, retrieved.latlon[0, first], distances[first], temperature)
     return {
         "decode_ms": decode_ms,
         "extract_ms": extract_ms,
-        "read_20_ms": read_ms,
-        "match_20_ms": match_ms,
-        "two_view_20_ms": geometry_ms,
+        "search_vector_ms": vector_ms,
+        "search_ms": search_ms,
+        f"prefilter_{PREFILTERED}_ms": prefilter_ms,
+        f"read_{VERIFIED}_ms": read_ms,
+        f"match_{VERIFIED}_ms": match_ms,
+        f"two_view_{VERIFIED}_ms": geometry_ms,
         "headings_ms": headings_ms,
         "camera_pose_ms": pose_ms,
     }
@@ -334,7 +342,7 @@ def stages(localizer: Localizer, photo: Path) -> dict[str, float]:
 def measure_batches(args: argparse.Namespace) -> dict[str, Any]:
     """Milliseconds a query, in batches on the device, of queries in memory: unverified and verified in turns.
 
-    Also extraction alone, matching with 20 photos alone, and the share of pairs that are equal to the CPU's.
+    Also extraction alone, matching alone, and the share of pairs that are equal to the CPU's.
     """
     device = torch.device(args.device)
     with tempfile.TemporaryDirectory() as folder:
@@ -357,10 +365,12 @@ def measure_batches(args: argparse.Namespace) -> dict[str, Any]:
         extracted = extractor.extract(pixels)
         others = list(place_map.local_features(place_map.ids[:VERIFIED]).values())
         ways: dict[str, Callable[[], object]] = {
-            "query, unverified": lambda: plain.find_matches(queries, VERIFIED),
-            "query, verified": lambda: verified.find_matches(queries, VERIFIED),
+            "query, unverified": lambda: plain.find_matches(queries, plain.encode(queries), VERIFIED),
+            "query, verified": lambda: verified.find_matches(queries, verified.encode(queries), VERIFIED),
             "extraction": lambda: extractor.extract(pixels),
-            "matching with 20 photos": lambda: [list(match_features(one, others, device)) for one in extracted],
+            f"matching with {VERIFIED} photos": lambda: [
+                list(match_features(one, others, device)) for one in extracted
+            ],
         }
         times: dict[str, list[float]] = {name: [] for name in ways}
         for turn in range(args.repeats + 3):

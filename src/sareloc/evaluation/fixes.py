@@ -33,13 +33,15 @@ from sareloc.geo import Positions, distance_m, wgs84_from_enu
 from sareloc.localize import MIN_CONFIDENCE, Fix, Localizer, Search
 from sareloc.localize.calibration import ABSENT_SHARE, expected_calibration_error, sample_weights
 from sareloc.localize.estimate import PLACE_M, Candidates, LatLon, check_confidence
-from sareloc.maps import MapConfig, PlaceMap, build_map
+from sareloc.maps import MapConfig, Matches, PlaceMap, build_map
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Geotag, read_geotag
 
 T = TypeVar("T")
 LADDER = ("descriptor", "search vector", "pre-filter", "verified")
 """The steps of a search, see `FixReport.ladder`."""
+First = tuple[str, LatLon]
+"""The file of a match, as the map names it, and where it was taken."""
 AT_ONCE = 32  # queries that are read before they are encoded
 Failures = Mapping[str, tuple[tuple[str, str], ...]]
 Located = Fix | PhotoError
@@ -372,17 +374,17 @@ def _map_of_database(
 
 def _localize(
     localizer: Localizer, photos: Sequence[str | Path], title: str, progress: bool
-) -> tuple[list[Located], list[dict[str, LatLon]]]:
-    """The fixes of photos, and where the first match of each was taken, by the step of the search."""
+) -> tuple[list[Located], list[dict[str, First]]]:
+    """The fixes of photos, and the first match of each at each step of the search."""
     fixes: list[Located] = []
-    firsts: list[dict[str, LatLon]] = []
+    firsts: list[dict[str, First]] = []
     waiting = iter(localizer.load(photos)) if len(photos) else iter(())
     with tqdm(total=len(photos), desc=title, unit="photo", disable=None if progress else True) as bar:
         while loaded := list(islice(waiting, AT_ONCE)):
             queries = [query for query in loaded if not isinstance(query, PhotoError)]
             encoded = localizer.encode(queries)
             found = localizer.find_matches(queries, encoded, localizer.search.fused) if queries else []
-            steps = _first_matches(localizer, encoded, found)
+            steps = first_matches(localizer, encoded, found)
             answers = zip(found, steps, strict=True)
             for query in loaded:
                 if isinstance(query, PhotoError):
@@ -396,43 +398,48 @@ def _localize(
     return fixes, firsts
 
 
-def _first_matches(
+def first_matches(
     localizer: Localizer, encoded: Sequence[Sequence[Encoded]], found: Sequence[Candidates]
-) -> list[dict[str, LatLon]]:
-    """Where the first match of each query was taken, at each step of the search; of a 360° query after the last."""
+) -> list[dict[str, First]]:
+    """The first match of each query at each step of the search (see `LADDER`); of a 360° query after the last alone.
+
+    Args:
+        localizer: searches the map.
+        encoded: the queries, see `Localizer.encode`.
+        found: what `Localizer.find_matches` found for them.
+    """
     place_map, verifier, temperature = localizer.place_map, localizer.verifier, localizer.calibration.temperature
-    steps: list[dict[str, LatLon]] = []
+    more = np.zeros(place_map.manifest.aggregate_dim, dtype=np.float32)
+    steps: list[dict[str, First]] = []
     for views, one in zip(encoded, found, strict=True):
-        first: dict[str, LatLon] = {}
+        first: dict[str, First] = {}
         if len(views) == 1:
             (query,) = views
+            first["descriptor"] = _first(place_map.search(np.append(query.descriptor, more)[None], 1))
             retrieved = localizer.retrieve(views, localizer.search.candidates or 1)
-            if place_map.manifest.aggregate_dim:
-                alone = np.append(query.descriptor, np.zeros(place_map.manifest.aggregate_dim, dtype=np.float32))
-                first[LADDER[0]] = _latlon(place_map.search(alone[None], 1).latlon[0, 0])
-                first[LADDER[1]] = _latlon(retrieved.latlon[0, 0])
-            else:
-                first[LADDER[0]] = _latlon(retrieved.latlon[0, 0])
+            if len(more):
+                first["search vector"] = _first(retrieved)
             if verifier is not None and query.features is not None:
                 order = verifier.prefilter(query.features, retrieved.ids[0], retrieved.distances[0], temperature)
-                first[LADDER[2]] = _latlon(retrieved.latlon[0, order[0]])
+                first["pre-filter"] = _first(retrieved.take(0, order[:1]))
         if verifier is not None and one.matches:
-            first[LADDER[3]] = one.matches[0].latlon
+            first["verified"] = one.matches[0].photo, one.matches[0].latlon
         steps.append(first)
     return steps
 
 
-def _latlon(point: Floats) -> LatLon:
-    return float(point[0]), float(point[1])
+def _first(matches: Matches) -> First:
+    latitude, longitude = matches.latlon[0, 0].tolist()
+    return matches.files[0][0], (latitude, longitude)
 
 
-def _ladder(firsts: Sequence[Mapping[str, LatLon]], truth: Floats) -> dict[str, float]:
+def _ladder(firsts: Sequence[Mapping[str, First]], truth: Floats) -> dict[str, float]:
     """See `FixReport.ladder`; `truth` (Q, 2) in degrees."""
     found: dict[str, float] = {}
     for step in LADDER:
         rows = [row for row, first in enumerate(firsts) if step in first]
         if rows:
-            away_m = distance_m([firsts[row][step] for row in rows], truth[rows])
+            away_m = distance_m([firsts[row][step][1] for row in rows], truth[rows])
             found[step] = 100 * float((away_m <= PLACE_M).sum()) / len(firsts)
     return found
 

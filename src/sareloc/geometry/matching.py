@@ -60,10 +60,11 @@ def count_matches(query: LocalFeatures, others: Sequence[LocalFeatures], device:
         theirs[row, : len(other)] = _unit(other.descriptors)
     cosines = _unit(best.descriptors) @ theirs.reshape(-1, theirs.shape[2]).T
     cosines = cosines.reshape(len(best), count, -1)  # (N, K, 256)
-    nearest, back = cosines.argmax(axis=2), cosines.argmax(axis=0)  # (N, K), (K, 256)
+    nearest = cosines.argmax(axis=2)  # (N, K)
     near = np.take_along_axis(cosines, nearest[..., None], axis=2)[..., 0] > MIN_COSINE
-    mutual = np.arange(len(best))[:, None] == np.take_along_axis(back, nearest.T, axis=1).T
-    return np.asarray((mutual & near).sum(axis=0), dtype=np.int64)
+    rows, images = np.nonzero(near)
+    back = cosines[:, images, nearest[rows, images]].argmax(axis=0)  # of few columns, as in `_mutual`
+    return np.bincount(images[back == rows], minlength=count)
 
 
 def _mutual(mine: Vectors, theirs: Vectors) -> Ints:
