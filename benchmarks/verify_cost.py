@@ -7,8 +7,8 @@
 sweep: recall@1 of real sets by the number of keypoints of query and map photos (the best N of those extracted) and of
 candidates, ranked as `sareloc.evaluation.ranking` ranks, and the CPU time to match and verify the candidates of a
 query, on one thread, without extraction and reading. time: what verification adds to a query of 640 x 480 in a drawn
-town, verified and unverified in turns, and each of its stages (one thread). growth: reading the features of 20 random photos from
-maps of random features; each map is read by a process of its own.
+town, verified and unverified in turns, and each of its stages, one after another. growth: reading the features of 20
+random photos from maps of random features; each map is read by a process of its own.
 """
 
 from __future__ import annotations

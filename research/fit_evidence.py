@@ -5,7 +5,7 @@
 A map is built of the database of each training town: Cambridge's train and val parts, TMBuD's west, a drawn town of
 another seed than those that results are reported on. Each query gives two trials, as it is and as if the map did not
 show its place; queries of the other towns are strangers. The score is a softmax regression of "this match is within
-25 m" over the 20 matches of a query; the confidence a logistic regression of "the place is within 25 m", with a
+25 m" over the verified matches of a query; the confidence a logistic regression of "the place is within 25 m", with a
 penalty on large weights. Every town counts the same, whatever its number of queries. Printed: the fitted weights, and
 the mean log loss of each town with weights fitted on the other towns, on all, and with those of the package.
 """
@@ -78,7 +78,7 @@ def search_town(name: str, localizer: Localizer, towns: dict[str, Places], limit
             found, *_ = _search_trials(localizer, photos, ecef_from_wgs84(latlon_of(places.queries)[some]))
             strangers += [replace(trial, absent=True) for trial in found if not trial.absent]
     shown = [trial for trial in trials if not trial.absent]
-    spread = float(np.median([trial.distances[-1] ** 2 - trial.distances[0] ** 2 for trial in shown]))
+    spread = float(np.median([trial.spread for trial in shown]))
     kinds = {"query": shown, "absent": [trial for trial in trials if trial.absent], "stranger": strangers}
     print(name, {kind: len(found) for kind, found in kinds.items()}, flush=True)
     return Town(name, kinds, TEMPERATURE_SHARE * spread)
