@@ -58,12 +58,12 @@ def count_matches(query: LocalFeatures, others: Sequence[LocalFeatures], device:
     theirs = np.zeros((count, PREFILTER_KEYPOINTS, query.descriptors.shape[1]), dtype=np.float32)
     for row, other in enumerate(some):  # rows of zeros have a cosine of 0 with any other
         theirs[row, : len(other)] = _unit(other.descriptors)
-    cosines = _unit(best.descriptors) @ theirs.reshape(-1, theirs.shape[2]).T
-    cosines = cosines.reshape(len(best), count, -1)  # (N, K, 256)
+    mine = _unit(best.descriptors)
+    cosines = (mine @ theirs.reshape(-1, theirs.shape[2]).T).reshape(len(best), count, -1)  # (N, K, 256)
     nearest = cosines.argmax(axis=2)  # (N, K)
     near = np.take_along_axis(cosines, nearest[..., None], axis=2)[..., 0] > MIN_COSINE
     rows, images = np.nonzero(near)
-    back = cosines[:, images, nearest[rows, images]].argmax(axis=0)  # of few columns, as in `_mutual`
+    back = (theirs[images, nearest[rows, images]] @ mine.T).argmax(axis=1)
     return np.bincount(images[back == rows], minlength=count)
 
 
@@ -73,7 +73,9 @@ def _mutual(mine: Vectors, theirs: Vectors) -> Ints:
     cosines = mine @ theirs.T  # (N, M)
     nearest = cosines.argmax(axis=1)
     rows = np.flatnonzero(cosines[np.arange(len(mine)), nearest] > MIN_COSINE)
-    rows = rows[cosines[:, nearest[rows]].argmax(axis=0) == rows]  # of few columns: searching all takes twice as long
+    # few products are computed again: taking columns of the matrix takes several times as long
+    back = (theirs[nearest[rows]] @ mine.T).argmax(axis=1)
+    rows = rows[back == rows]
     return np.stack([rows, nearest[rows]], axis=1)
 
 
