@@ -16,7 +16,7 @@ import numpy as np
 
 from sareloc.city import draw_places
 from sareloc.datasets import load_dataset
-from sareloc.evaluation import evaluate, rank_by_map
+from sareloc.evaluation import evaluate, evaluate_fixes, rank_by_map
 from sareloc.figures import PredictedPositions, query_inliers, query_matches, write_report
 from sareloc.geo import Positions, distance_m
 from sareloc.localize import Fix, Localizer
@@ -57,13 +57,16 @@ def main(folder: Path) -> None:
     predicted = judge(photos, fixes, localizer.place_map)
 
     places = load_dataset(str(folder), split="test")
+    steps = evaluate_fixes(model, places, place_map=localizer.place_map, progress=False).ladder
+    print("          recall@1 after each step: " + ", ".join(f"{step} {found:.0f} %" for step, found in steps.items()))
     report = evaluate(model, places, place_map=localizer.place_map, progress=False)
     matches = query_matches(rank_by_map(model, places, localizer.place_map, progress=False))
     recall = ", ".join(f"{percent:.0f} % @{n}" for n, percent in report.recall.items())
-    print(f"          by descriptors alone: recall {recall}; median error {report.median_error_m:.1f} m")
+    print(f"          by search vectors: recall {recall}; median error {report.median_error_m:.1f} m")
     page = write_report(
         folder / "report.html",
         reports={model.name: report},
+        ladder=steps,
         matches=matches,
         inliers=query_inliers(matches, matches.best(MATCHED)),
         predicted=predicted,

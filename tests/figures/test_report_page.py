@@ -164,6 +164,14 @@ def test_the_confidence_and_its_operating_point(tmp_path: Path) -> None:
     assert all(words in " ".join(shown.words) for words in ("confidence ≥ 0.5", "66.7 %"))
 
 
+def test_the_steps_of_the_search(tmp_path: Path) -> None:
+    ladder = {"descriptor": 71.25, "verified": 93.04}
+    shown = read(write_report(tmp_path / "r.html", reports={"x": make_report(RECALL)}, ladder=ladder))
+    assert "Steps of the search" in shown.headings
+    words = " ".join(shown.words)
+    assert words.index("71.2 %") < words.index("93.0 %")
+
+
 def test_unreadable_photos_are_mentioned(tmp_path: Path) -> None:
     report = make_report(RECALL, failures={"database": (("a.jpg", "empty"),), "queries": ()})
     shown = read(write_report(tmp_path / "r.html", reports={"x": report}))

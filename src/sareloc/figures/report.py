@@ -67,6 +67,7 @@ def write_report(
     *,
     reports: Mapping[str, Report] | None = None,
     histories: Mapping[str, Sequence[EpochRecord]] | None = None,
+    ladder: Mapping[str, float] | None = None,
     matches: QueryMatches | None = None,
     inliers: Mapping[int, InlierPairs] | None = None,
     predicted: PredictedPositions | None = None,
@@ -84,6 +85,7 @@ def write_report(
         out: path of the page.
         reports: by name; the headline shows the first.
         histories: epochs of training runs, by name.
+        ladder: recall@1 in percent after each step of the search, see `FixReport.ladder`.
         matches: for the failures (queries whose first match is wrong, smallest descriptor distance first) and, unless
             `predicted` is given, the map of errors.
         inliers: of queries and their first matches among `matches`, see `query_inliers`.
@@ -110,6 +112,10 @@ def write_report(
         sections += [_headline(next(iter(reports.values()))), _results(reports)]
     if histories:
         sections.append(section("Training", drawing(draw_training(histories), "Loss and validation recall by epoch")))
+    if ladder:
+        rows = [[step, f"{percent:.1f} %"] for step, percent in ladder.items()]
+        words = paragraph("Queries whose first match was taken within 25 m, after each step of the search.")
+        sections.append(section("Steps of the search", words, html_table(["step", "recall@1"], rows)))
     if confidence_curves:
         words = "Precision and recall over the confidence of fixes"
         sections.append(section("Confidence", drawing(draw_precision_recall(confidence_curves, at), words)))
