@@ -150,7 +150,7 @@ def test_fixes_of_any_confidence_have_a_heading(model: PlaceModel, walls: Places
     (kept,) = tmp_path.glob("*.gpkg")
     with open_store(kept, write=True) as map_store:
         weights = (-50.0, *Calibration().verified_weights[1:])
-        map_store.write_note(Search(verify=20).note, Calibration(verified_weights=weights).to_json())
+        map_store.write_note(Search(100, 10).note, Calibration(verified_weights=weights).to_json())
     assert evaluated(model, walls, store=tmp_path).answered == 0
     report = evaluated(model, walls, store=tmp_path, min_confidence=0)
     assert (report.answered, report.headings) == (100, 4)

@@ -62,7 +62,7 @@ def test_what_is_sure_is_right_and_another_town_is_not_in_this_map(town: tuple) 
 def test_the_pose_is_nearer_than_the_matches(town: tuple) -> None:
     localizer, queries, truth = town
     loaded = [query for query in localizer.load(queries) if not isinstance(query, PhotoError)]
-    found = localizer.find_matches(loaded, 20)
+    found = localizer.find_matches(loaded, localizer.encode(loaded), 20)
     rows = [row for row, one in enumerate(found) if one.pose is not None]
     poses = [one.pose for one in found if one.pose is not None]
     assert len(rows) >= len(queries) / 4

@@ -16,6 +16,7 @@ from sareloc.localize import Calibration, Fix, Localizer, Search, open_localizer
 from sareloc.localize.calibrate import calibrate
 from sareloc.maps import Box, Circle, MapManifest, PlaceMap, create_map_file
 from sareloc.models import PACKAGED, save_checkpoint
+from sareloc.photos import ReadImage
 
 
 @pytest.fixture(scope="module")
@@ -119,8 +120,8 @@ def test_listing_more_matches_does_not_move_the_fix(street: PlaceMap, queries: l
 
 def test_verification_looks_deeper_than_the_matches_that_are_fused(street: PlaceMap) -> None:
     localizer = Localizer(street_model(), street, Search(candidates=2, verify=30))
-    (query,) = localizer.load([view(5, 99)])
-    assert [len(found.matches) for found in localizer.find_matches([query], 2)] == [30]
+    queries = [query for query in localizer.load([view(5, 99)]) if isinstance(query, ReadImage)]
+    assert [len(found.matches) for found in localizer.find_matches(queries, localizer.encode(queries), 2)] == [30]
 
 
 def test_a_walk_keeps_its_photos_on_the_street(localizer: Localizer, queries: list[Path], tmp_path: Path) -> None:

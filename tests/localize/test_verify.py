@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import shutil
 from pathlib import Path
 
@@ -14,13 +15,13 @@ from tests.localize.street import position, street_model, write_view
 from tests.localize.town import HEADING_DEG, PLACES, wall, write_town
 
 from sareloc.errors import ArgumentError, PhotoError
-from sareloc.geometry import Evidence, LocalFeatureExtractor, feature_size
+from sareloc.geometry import Evidence, LocalFeatureExtractor, LocalFeatures, feature_size, match_features
 from sareloc.loading import read_images
 from sareloc.localize import Localizer, Search, estimate, estimate_walk
 from sareloc.localize.calibrate import calibrate
 from sareloc.localize.estimate import Match, Pose, agreed_heading, fuse, weigh
 from sareloc.localize.verify import Verifier
-from sareloc.maps import PlaceMap
+from sareloc.maps import Matches, PlaceMap
 from sareloc.photos import decode, read_image
 
 
@@ -78,9 +79,59 @@ def test_the_cache_keeps_what_was_used_last(tmp_path: Path, monkeypatch: pytest.
 
 def test_verification_is_the_default_of_maps_that_hold_features(town: PlaceMap, tmp_path: Path) -> None:
     model = street_model()
-    assert Localizer(model, town).search.verify == 20
+    assert Localizer(model, town).search == Search(100, 10)
+    assert Localizer(model, town, Search(verify=0)).search == Search(20, 0)
     assert Localizer(model, town, Search(verify=0)).verifier is None
-    assert Localizer(model, write_town(tmp_path, keypoints=0)).search.verify == 0
+    assert Localizer(model, write_town(tmp_path, keypoints=0)).search == Search(20, 0)
+    assert Localizer(model, town, Search(candidates=5, verify=8)).search == Search(8, 8)
+
+
+def all_photos(town: PlaceMap) -> Matches:
+    """All photos of the town as if they had been retrieved, at rising distances."""
+    distances = np.linspace(0.5, 0.6, len(town.ids), dtype=np.float32)
+    return Matches(town.ids[None], distances[None], town.latlon[None], (town.files,))
+
+
+def features_of(verifier: Verifier, pixels: np.ndarray) -> LocalFeatures:
+    return verifier.extractor.extract(read_image(pixels, (feature_size,)).pixels)[0]
+
+
+def test_the_prefilter_orders_by_matches_of_the_best_keypoints_and_distance(town: PlaceMap) -> None:
+    verifier, retrieved = Verifier(town, LocalFeatureExtractor("cpu")), all_photos(town)
+    query = features_of(verifier, wall(9, 20))
+    held = town.local_features(town.ids)
+    scores = []
+    for photo_id, distance in zip(town.ids.tolist(), retrieved.distances[0].tolist(), strict=True):
+        (pairs,) = match_features(query.best(256), [held[photo_id].best(256)])
+        scores.append(2 * math.log(1 + len(pairs)) - distance**2 / 0.05)
+    order = verifier.prefilter(query, town.ids, retrieved.distances[0], 0.05)
+    assert order.tolist() == sorted(range(len(scores)), key=lambda row: -scores[row])
+    assert {town.files[row][:9] for row in order[:2]} == {"photos/09"}
+
+
+@pytest.mark.parametrize(
+    ("place", "photos", "verified"),
+    [(9, 2, 3), (9, 3, 6), (PLACES + 5, 2, 12)],
+    ids=["no doubt: half", "not enough photos of the place: all", "nothing found: twice as many"],
+)
+def test_how_many_photos_are_verified_depends_on_the_evidence(
+    place: int, photos: int, verified: int, town: PlaceMap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sareloc.localize.verify.OVERWHELMING_PHOTOS", photos)
+    verifier = Verifier(town, LocalFeatureExtractor("cpu"))
+    order, found = verifier.verify_best(features_of(verifier, wall(place, 20)), all_photos(town), 6, 0.05)
+    assert len(order) == len(town.ids)
+    assert len(found.views) == len(found.evidence.inliers) == len(found.headings_deg) == verified
+    assert (found.evidence.inliers[:2].min() > 30) == (place < PLACES)
+
+
+def test_only_what_is_verified_makes_the_fix(town: PlaceMap) -> None:
+    localizer = Localizer(street_model(), town, Search(verify=4), min_confidence=0)
+    fix = localizer.localize(wall(7, 20), top=24)
+    inliers = [match.inliers for match in fix.matches]
+    assert None not in inliers[:2]
+    assert set(inliers[8:]) == {None}
+    assert fix.latlon == estimate([match for match in fix.matches if match.inliers is not None]).latlon
 
 
 def test_a_localizer_puts_the_photos_with_most_evidence_first(town: PlaceMap) -> None:
