@@ -76,7 +76,7 @@ def test_local_features_are_built_told_and_added_by_upgrade(town: Path, capsys: 
     path, options = town / "town.gpkg", ("--device", "cpu", "--workers", "0")
     assert build(town) == 0
     run("info", path)
-    assert "features    none, add them with sareloc map upgrade\n" in capsys.readouterr().out
+    assert "features       none, add them with sareloc map upgrade\n" in capsys.readouterr().out
     run("upgrade", path, "--keypoints", "40", *options)
     assert re.search(
         r"added local features of 6 photos, up to 40 keypoints each, .*; 0 had them", capsys.readouterr().out
@@ -94,7 +94,7 @@ def test_local_features_are_built_told_and_added_by_upgrade(town: Path, capsys: 
     stored = json.loads(capsys.readouterr().out)["local_features"]
     assert stored == {"keypoints": 40, "photos": 6, "bytes": 6 * (8 + 35 * 40)}
     run("info", path)
-    assert "features    40 keypoints, 6 photos, 0.0 MB\n" in capsys.readouterr().out
+    assert "features       40 keypoints, 6 photos, 0.0 MB\n" in capsys.readouterr().out
     with pytest.raises(MapError, match=r"has local features of 40 keypoints a photo, requested: 50.*--keypoints 40"):
         run("upgrade", path, "--keypoints", "50", *options)
     for words in (("build", town / "photos", "--out", path, "--model", town / "model"), ("upgrade", path)):

@@ -1,4 +1,4 @@
-"""One image, every way into the package: the same descriptor and the same local features, to the last bit."""
+"""One image, every way into the package: the same search vector and local features, to the last bit."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ from PIL import ExifTags, Image
 from tests.maps.small_town import HERE, tiny_model
 from tests.serve.running import running
 
+from sareloc.arrays import Vectors
 from sareloc.cluster.worker import PacketEncoder, Work, packets_of, read_done
 from sareloc.datasets.places import PhotoSet, Places
 from sareloc.encode import describe
-from sareloc.evaluation import rank
+from sareloc.evaluation import rank, rank_by_map
 from sareloc.evaluation.ranking import extract_packed
 from sareloc.geo import Positions
-from sareloc.geometry import KEYPOINTS, LocalFeatureExtractor, pack_features
+from sareloc.geometry import KEYPOINTS, LocalFeatureExtractor, pack_features, search_vector, unpack_features
 from sareloc.localize import Localizer
 from sareloc.maps import MapConfig, MapManifest, PlaceMap, build_map, open_map_file
+from sareloc.maps.search_vectors import with_aggregate
 from sareloc.models import PlaceModel, make_model, save_checkpoint
 from sareloc.photos import Geotag, ImageRecord, ViewOptions, exif_bytes, read_image
 from sareloc.serve import ServeConfig, make_app
 
 FOCAL_35MM = 26.0
 Stored = tuple[bytes, bytes | None]
-"""A descriptor in float32, and packed local features; None: this door gives none."""
+"""A search vector in float32, and packed local features; None: this door gives none."""
 
 
 def lite_model() -> PlaceModel:
@@ -90,12 +92,12 @@ def by_upload(model: PlaceModel, photo: Path, folder: Path) -> Stored:
 
 def by_cluster(model: PlaceModel, photo: Path, folder: Path) -> Stored:
     save_checkpoint(model, folder / "model.safetensors")
-    manifest = MapManifest(model.name, model.fingerprint(), model.dim, "float32")
+    manifest = with_aggregate(MapManifest(model.name, model.fingerprint(), model.dim, "float32"))
     work = Work(str(folder / "town.gpkg"), False, manifest, KEYPOINTS, ViewOptions(), 8, 0)
     (packet,) = packets_of([ImageRecord(str(photo), photo)], 8)
     done = read_done(PacketEncoder((folder / "model.safetensors").read_bytes(), work)({"packet": packet}))
-    ((_, (_, descriptor, features)),) = done.images
-    return descriptor.tobytes(), features
+    ((_, (_, vector, features)),) = done.images
+    return vector.tobytes(), features
 
 
 def by_query(model: PlaceModel, photo: Path, folder: Path) -> Stored:
@@ -103,11 +105,29 @@ def by_query(model: PlaceModel, photo: Path, folder: Path) -> Stored:
     localizer = Localizer(model, PlaceMap(folder / "town.gpkg"))
     ((encoded,),) = localizer.encode([read_image(photo, localizer.encoder.sizes, cut=ViewOptions())])
     assert encoded.features is not None
-    return encoded.descriptor.tobytes(), pack_features(encoded.features)
+    return encoded.vector.tobytes(), pack_features(encoded.features)
 
 
 def by_describe(model: PlaceModel, photo: Path, folder: Path) -> Stored:
-    return describe([photo], model).vectors[0].tobytes(), None
+    """The descriptor alone, joined here with the local features of the photo."""
+    (features,) = extract_packed(LocalFeatureExtractor("cpu"), [photo], KEYPOINTS, 0, "features", False)
+    return joined(describe([photo], model).vectors[0], features), None
+
+
+def joined(descriptor: Vectors, features: bytes | None) -> bytes:
+    assert features is not None
+    return search_vector(descriptor, unpack_features(features), min(512, len(descriptor))).tobytes()
+
+
+def by_search(model: PlaceModel, photo: Path, folder: Path) -> Stored:
+    """As `evaluate --map` does."""
+    build(model, photo.parent, folder)
+    place_map, asked = PlaceMap(folder / "town.gpkg"), list[Vectors]()
+    search = place_map.search
+    place_map.search = lambda vectors, *rest: asked.append(vectors) or search(vectors, *rest)  # type: ignore
+    photos = PhotoSet(photo.parent, (photo.name,), Positions.from_wgs84([HERE]))
+    rank_by_map(model, Places("doors", "all", photos, photos), place_map, progress=False)
+    return asked[0][0].tobytes(), None
 
 
 def by_evaluation(model: PlaceModel, photo: Path, folder: Path) -> Stored:
@@ -115,10 +135,10 @@ def by_evaluation(model: PlaceModel, photo: Path, folder: Path) -> Stored:
     photos = PhotoSet(photo.parent, (photo.name,), Positions.from_wgs84([HERE]))
     rank(model, Places("doors", "all", photos, photos), store=folder / "store", progress=False)
     (packed,) = extract_packed(LocalFeatureExtractor("cpu"), [photo], KEYPOINTS, 0, "features", False)
-    return np.load(folder / "store" / "vectors.npy")[0].tobytes(), packed
+    return joined(np.load(folder / "store" / "vectors.npy")[0], packed), packed
 
 
-DOORS = [by_bytes, by_pixels, by_upload, by_cluster, by_query, by_describe, by_evaluation]
+DOORS = [by_bytes, by_pixels, by_upload, by_cluster, by_query, by_describe, by_search, by_evaluation]
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -134,8 +154,9 @@ def first(
 def test_every_door_gives_the_same_bits(
     door: Callable[[PlaceModel, Path, Path], Stored], first: tuple[PlaceModel, Stored], photo: Path, tmp_path: Path
 ) -> None:
-    model, (descriptor, features) = first
-    found_descriptor, found_features = door(model, photo, tmp_path)
-    assert found_descriptor == descriptor
+    model, (vector, features) = first
+    found_vector, found_features = door(model, photo, tmp_path)
+    assert len(np.frombuffer(vector, dtype=np.float32)) == model.dim + min(512, model.dim)
+    assert found_vector == vector
     assert found_features in (features, None)
-    assert door is by_describe or found_features is not None
+    assert door in (by_describe, by_search) or found_features is not None

@@ -340,7 +340,7 @@ def test_older_formats_have_none_until_they_are_written_to(make: object, tmp_pat
         assert file.ids_without_features().tolist() == [1, 2, 3]
     assert path.read_bytes() == before
     with open_map_file(path, write=True) as file, open_map_file(path, write=True) as twice:
-        assert file.manifest.format == twice.manifest.format == 4
+        assert file.manifest.format == twice.manifest.format == 5
         assert file.write_features(np.array([2]), [pack_features(random_features(3))]) == 1
         assert file.remove(np.array([1, 2])) == 2
         assert file.query("SELECT count(*) FROM local_features") == [(0,)]
@@ -363,10 +363,10 @@ def test_an_upgrade_that_fails_leaves_the_old_map(tmp_path: Path) -> None:
 def test_a_copy_has_the_same_features_under_other_ids(model: PlaceModel, town: Path) -> None:
     other = town.with_name("copy.gpkg")
     build_map(
-        town.parent / "photos" / "0003.jpg", other, model, config=MapConfig(keypoints=0, progress=False)
+        town.parent / "photos" / "0003.jpg", other, model, config=MapConfig(keypoints=KEYPOINTS, progress=False)
     )  # it has id 1 there
     report = copy_map(town, other, progress=False)
-    assert (report.copied, report.features, report.notes) == (5, 6, ())
+    assert (report.copied, report.features, report.notes) == (5, 5, ())
     assert blobs(other) == blobs(town)
     assert PlaceMap(other).ids.tolist() != PlaceMap(town).ids.tolist()
     assert map_info(other).local_features == map_info(town).local_features
@@ -389,7 +389,7 @@ def test_milvus_drops_them_with_a_note(town: Path) -> None:
     assert [note for note in report.notes if "keeps no local features" in note] == list(report.notes) != []
     server = PlaceMap(there)
     assert "local features" not in server.notes
-    ids = server.search(unit_vectors(1, dim=256), 6).ids[0]
+    ids = server.search(unit_vectors(1, dim=512), 6).ids[0]
     assert server.local_features(ids) == {}
     assert sorted(server.headings_deg(ids)) == [float(number) for number in range(6)]
     assert np.isnan(server.headings_deg([12345])).all()
@@ -475,15 +475,19 @@ def test_features_of_another_map_are_found(town: Path, model: PlaceModel, tmp_pa
     assert verify_map(town) == ["the local features of photo 1 (photos/0000.jpg) are those of another photo"]
 
 
-def test_features_of_format_3_are_read_and_bound_when_the_map_is_written_to(town: Path) -> None:
+def test_features_of_format_3_are_read_and_bound_when_the_map_is_written_to(town: Path, model: PlaceModel) -> None:
     wanted = blobs(town)
+    town.unlink()
+    for keypoints in (0, KEYPOINTS):  # earlier formats have no aggregated local features
+        build_map(town.parent / "photos", town, model, config=MapConfig(keypoints=keypoints, progress=False))
     change(town, "ALTER TABLE photos DROP COLUMN features_checksum")
+    change(town, "DELETE FROM manifest WHERE key LIKE 'aggregate%'")
     change(town, "UPDATE manifest SET value = '3' WHERE key = 'format'")
     change(town, "UPDATE manifest SET value = ? WHERE key = 'note local features'", EARLIER_NOTE)
     assert sorted(PlaceMap(town).local_features([1, 2, 3, 4, 5, 6])) == [1, 2, 3, 4, 5, 6]
     assert verify_map(town) == []
     report = add_local_features(town, device="cpu", progress=False)
-    assert (report.already, report.added, map_info(town).manifest.format) == (6, 0, 4)
+    assert (report.already, report.added, map_info(town).manifest.format) == (6, 0, 5)
     assert (verify_map(town), blobs(town)) == ([], wanted)
     rotate(town)
     assert len(verify_map(town)) == 6

@@ -100,6 +100,8 @@ def test_what_is_read_must_be_tables(town: Path, sql: str, said: str, capsys: py
         *(("storage", value) for value in ("float8", "", "__class__", b"float16")),
         *(("model", value) for value in (b"\xff\xfe", "x" * 100_000, "")),
         *(("fingerprint", value) for value in (b"", "x" * 100_000)),
+        *(("aggregate", value) for value in (b"", "0" * 15, "G" * 16, "0" * 16, "../" * 5 + "x", "x" * 100_000, 7)),
+        *(("aggregate_dim", value) for value in ("-1", "513", "1", "1e2", "", "9" * 5000, b"0", 0.5)),
     ],
 )
 def test_the_manifest_is_checked(town: Path, key: str, value: object, capsys: pytest.CaptureFixture[str]) -> None:

@@ -193,7 +193,8 @@ def make_format_3(path: Path, count: int) -> Path:
     make_map(path, count)
     break_map(
         path,
-        "ALTER TABLE photos DROP COLUMN features_checksum; UPDATE manifest SET value = '3' WHERE key = 'format'",
+        "ALTER TABLE photos DROP COLUMN features_checksum; DELETE FROM manifest WHERE key LIKE 'aggregate%';"
+        "UPDATE manifest SET value = '3' WHERE key = 'format'",
     )
     return path
 
@@ -233,11 +234,11 @@ def test_a_map_of_format_1_is_read_as_it_is_and_upgraded_when_written_to(tmp_pat
         np.testing.assert_allclose(vectors, unit_vectors(30), atol=1e-3)
     assert path.read_bytes() == before
     with open_map_file(path, write=True) as old, open_map_file(path, write=True) as twice:
-        assert old.manifest.format == twice.manifest.format == 4
+        assert old.manifest.format == twice.manifest.format == 5
         assert old.change_id() == twice.change_id() != ""
         assert old.add([photo(77)], unit_vectors(1)) == 1
     with open_map_file(path) as old, open_map_file(same) as new:
-        assert old.manifest.format == 4
+        assert old.manifest.format == 5
         assert old.checksums()[:30].tolist() == new.checksums().tolist()
         assert len(list(old.descriptors(old.photos()[0]))) == 1
 
@@ -498,8 +499,8 @@ def break_map(path: Path, sql: str) -> None:
     ("sql", "said"),
     [
         (
-            "UPDATE manifest SET value = '5' WHERE key = 'format'",
-            r"has format 5 \(made by sareloc .*\), this sareloc reads formats up to 4",
+            "UPDATE manifest SET value = '6' WHERE key = 'format'",
+            r"has format 6 \(made by sareloc .*\), this sareloc reads formats up to 5",
         ),
         ("DELETE FROM manifest WHERE key = 'format'", "has format None"),
         ("DELETE FROM manifest WHERE key = 'dim'", "its manifest has nothing as dim"),

@@ -319,13 +319,14 @@ def table(found: MapInfo) -> str:
             "descriptors",
             f"{made.dim} dimensions, {made.storage if found.file_bytes is not None else 'float32'}{reduced}",
         ),
+        ("search vector", _vector_text(found)),
         ("index", found.index),
         ("made by", f"{made.made_by}, format {made.format}"),
     ]
     if found.file_bytes is not None:
         each = found.file_bytes / max(found.photos, 1)
-        lines.insert(3, ("file", f"{found.file_bytes / 1e6:,.1f} MB, {each:,.0f} bytes a photo"))
-    lines.insert(3, ("features", _features_text(found)))
+        lines.insert(4, ("file", f"{found.file_bytes / 1e6:,.1f} MB, {each:,.0f} bytes a photo"))
+    lines.insert(4, ("features", _features_text(found)))
     if found.extent is not None:
         e = found.extent
         lines.append(("latitude", f"{e.south:.5f} to {e.north:.5f}"))
@@ -337,11 +338,19 @@ def table(found: MapInfo) -> str:
         lines.append(("calibrated", f"search {one.search}, {fitted}"))
     if found.gone:
         lines.append(("missing", f"the files of {len(found.gone):,} photos no longer exist, such as {found.gone[0]}"))
-    return "\n".join(f"{name:<12}{value}" for name, value in lines)
+    return "\n".join(f"{name:<15}{value}" for name, value in lines)
 
 
 def _views_text(found: MapInfo) -> str:
     return f", of which {found.views:,} are views of {found.panoramas:,} 360° photos" if found.views else ""
+
+
+def _vector_text(found: MapInfo) -> str:
+    made = found.manifest
+    if made.aggregate_dim:
+        return f"{made.dim} + {made.aggregate_dim} dimensions: descriptor and aggregated local features"
+    upgrade = "" if found.local_features is None else "; add aggregated local features with sareloc map upgrade"
+    return f"{made.dim} dimensions: the descriptor{upgrade}"
 
 
 def _features_text(found: MapInfo) -> str:

@@ -202,7 +202,8 @@ class PacketEncoder:
         )
         self._writer.views = work.views
         self._encoder = None if work.writes else Encoder(
-            model, dim=work.manifest.dim, keypoints=work.keypoints, batch=work.batch
+            model, dim=work.manifest.dim, keypoints=work.keypoints, aggregate_dim=work.manifest.aggregate_dim,
+            batch=work.batch,
         )  # fmt: skip
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -226,7 +227,7 @@ class PacketEncoder:
             if isinstance(encoded, PhotoError):
                 tally.unreadable.append(encoded)
                 continue
-            images.append((record.name, (photo, encoded.descriptor, pack(encoded))))
+            images.append((record.name, (photo, encoded.vector, pack(encoded))))
             if read is not None and read.truncated:
                 tally.notes.append(f"{record.name}: {TRUNCATED}")
         return Done(self._name, tally, images)

@@ -21,6 +21,7 @@ import torch
 from sareloc.arrays import Image, Vectors
 from sareloc.encode.gpu import IN_FLIGHT, GpuLauncher, group_by_size
 from sareloc.errors import PhotoError
+from sareloc.geometry.aggregate import search_vector
 from sareloc.geometry.local_features import KEYPOINTS, LocalFeatureExtractor, LocalFeatures, feature_size
 from sareloc.models.fused import fold_norms, fuse_relus, with_stored_format
 from sareloc.models.place_model import PlaceModel, RuntimeModel
@@ -28,8 +29,8 @@ from sareloc.photos import ReadImage, SizeRule
 
 T = TypeVar("T")
 
-Pending = tuple[Callable[[], Vectors], Callable[[], LocalFeatures | None]]
-"""Functions that wait for the descriptor and the local features of an image."""
+Pending = tuple[Callable[[], Vectors], Callable[[], LocalFeatures | None], Callable[[], Vectors]]
+"""Functions that wait for the descriptor, the local features and the search vector of an image."""
 
 AHEAD = 4  # images for each thread that are being encoded
 
@@ -42,13 +43,21 @@ class Encoded:
     """(dim,) of unit length."""
     features: LocalFeatures | None
     """None: none were asked for."""
+    vector: Vectors
+    """The search vector (dim + aggregate_dim,), of unit length; see `search_vector`."""
 
 
 class Encoder:
     """Encodes images by a place model and, unless `keypoints` is 0, local features. Safe from several threads."""
 
     def __init__(
-        self, model: PlaceModel, *, dim: int | None = None, keypoints: int = KEYPOINTS, batch: int = 8
+        self,
+        model: PlaceModel,
+        *,
+        dim: int | None = None,
+        keypoints: int = KEYPOINTS,
+        aggregate_dim: int = 0,
+        batch: int = 8,
     ) -> None:
         """Prepare the networks.
 
@@ -56,11 +65,14 @@ class Encoder:
             model: the place model; its device and number format are those of the encoder.
             dim: dimensions of the descriptors; default: those of the model.
             keypoints: local features of each image; 0: none.
+            aggregate_dim: dimensions of the aggregated local features in the search vectors; 0: the search vectors
+                are the descriptors.
             batch: images in one forward pass on a GPU.
         """
         self.model = model
         self.dim = dim or model.dim
         self.keypoints = keypoints
+        self.aggregate_dim = aggregate_dim
         self.batch = batch
         self.extractor = LocalFeatureExtractor(model.runs_on) if keypoints else None
         self._folded = model if isinstance(model, RuntimeModel) else with_stored_format(fold_norms(model))
@@ -107,21 +119,29 @@ class Encoder:
             yield self._finish(*waiting.popleft())
 
     def _start(self, image: ReadImage, pool: ThreadPoolExecutor) -> Pending:
-        """Begin to encode an image on a CPU; the functions wait for its descriptor and its local features."""
-        features: Future[LocalFeatures] | None = None
+        """Begin to encode an image on a CPU."""
+        extracted: Future[LocalFeatures] | None = None
         if self.extractor is not None:
-            features = pool.submit(self._extract, image)
-        wait = (lambda: None) if features is None else features.result
+            extracted = pool.submit(self._extract, image)
+        features = (lambda: None) if extracted is None else extracted.result
         if self._alone:
-            return pool.submit(self._describe, image.pixels[0]).result, wait
-        return partial(_value, self._describe(image.pixels[0])), wait
+            descriptor = pool.submit(self._describe, image.pixels[0]).result
+        else:
+            descriptor = partial(_value, self._describe(image.pixels[0]))
+        if not self.aggregate_dim:
+            return descriptor, features, descriptor
+        # threads begin what they are given in order: it waits for what has begun
+        return descriptor, features, pool.submit(self._aggregate, descriptor, features).result
 
     @staticmethod
     def _finish(tag: T, work: PhotoError | Pending) -> tuple[T, Encoded | PhotoError]:
         if isinstance(work, PhotoError):
             return tag, work
-        descriptor, features = work
-        return tag, Encoded(descriptor(), features())
+        descriptor, features, vector = work
+        return tag, Encoded(descriptor(), features(), vector())
+
+    def _aggregate(self, descriptor: Callable[[], Vectors], features: Callable[[], LocalFeatures | None]) -> Vectors:
+        return search_vector(descriptor(), features(), self.aggregate_dim)
 
     def _describe(self, pixels: Image) -> Vectors:
         dim = None if self.dim == self.model.dim else self.dim
@@ -143,9 +163,14 @@ class Encoder:
                 details = [image.pixels[1] for _, image in group]
                 focal_35mm = [image.focal_35mm for _, image in group]
                 features = self.extractor.extract(details, self.keypoints, focal_35mm=focal_35mm)
-            return lambda: [
-                (tag, Encoded(vector, one)) for (tag, _), vector, one in zip(group, fetch(), features, strict=True)
-            ]
+
+            def finish() -> list[tuple[T, Encoded | PhotoError]]:
+                descriptors, dims = fetch(), [self.aggregate_dim] * len(group)
+                vectors = _threads(os.getpid()).map(search_vector, descriptors, features, dims)
+                rows = zip(group, descriptors, features, vectors, strict=True)
+                return [(tag, Encoded(descriptor, one, vector)) for (tag, _), descriptor, one, vector in rows]
+
+            return finish
 
         for group, errors in group_by_size(loaded, self.batch):
             yield from errors

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from sareloc.arrays import Floats, Ints, Vectors
 from sareloc.datasets import DATASETS
 from sareloc.datasets.places import Places, Protocol, photo_paths
-from sareloc.encode import Descriptors, describe, describe_boxes
+from sareloc.encode import Descriptors, Encoder, describe, describe_boxes
 from sareloc.errors import DatasetError, MapError, PhotoError, look_up
 from sareloc.evaluation.judging import NS, PROTOCOLS, Report, evaluate_rankings
 from sareloc.geometry import (
@@ -236,7 +236,7 @@ def rank_by_map(
     workers: int = 0,
     progress: bool = True,
 ) -> Ranked:
-    """As `rank`, with the database of a map: its descriptors, precision and index.
+    """As `rank`, with the database of a map: its search vectors, precision and index.
 
     Database photos that the map lacks are never found. Queries are full photos, also if the dataset has boxes.
 
@@ -259,13 +259,32 @@ def rank_by_map(
     place_map.check_model(model)
     check_photos(places)
     depth = look_up(PROTOCOLS, places.protocol, "protocol").depth(places, n)
-    queries = describe(
-        places.queries.paths(), map_model(model, place_map), batch=batch, workers=workers, dim=place_map.manifest.dim,
-        progress=progress,
-    )  # fmt: skip
+    queries = _search_vectors(model, place_map, places.queries.paths(), batch, workers, progress)
     matches = place_map.search(queries.vectors, min(depth, len(places.database)))
     distances = np.array(matches.distances, dtype=np.float64)
     return _ranked(model, places, _rows(matches, places, place_map), distances, queries, boxes="full", left_out={})
+
+
+def _search_vectors(
+    model: PlaceModel, place_map: PlaceMap, paths: Sequence[Path], batch: int, workers: int, progress: bool
+) -> Descriptors:
+    """The vectors by which photos are searched in a map; zeros for those that cannot be decoded."""
+    manifest = place_map.manifest
+    encoder = Encoder(
+        map_model(model, place_map),
+        dim=manifest.dim,
+        keypoints=KEYPOINTS if manifest.aggregate_dim else 0,
+        aggregate_dim=manifest.aggregate_dim,
+        batch=batch,
+    )
+    vectors, failures = np.zeros((len(paths), manifest.vector_dim), dtype=np.float32), dict[int, PhotoError]()
+    loaded = encoder.encode_each(read_images(paths, encoder.sizes, workers=workers))
+    for row, found in tqdm(loaded, "describe", len(paths), unit="photo", disable=None if progress else True):
+        if isinstance(found, PhotoError):
+            failures[row] = found
+        else:
+            vectors[row] = found.vector
+    return Descriptors(vectors, failures)
 
 
 def _rows(matches: Matches, places: Places, place_map: PlaceMap) -> np.typing.NDArray[np.int64]:

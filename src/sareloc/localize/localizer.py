@@ -152,11 +152,13 @@ class Localizer:
         self.encoder = Encoder(
             map_model(model, place_map),
             dim=place_map.manifest.dim,
-            keypoints=KEYPOINTS if self.search.verify else 0,
+            keypoints=KEYPOINTS if self.search.verify or place_map.manifest.aggregate_dim else 0,
+            aggregate_dim=place_map.manifest.aggregate_dim,
             batch=batch,
         )
         """Encodes queries as the map's photos were encoded."""
-        self.verifier = Verifier(place_map, self.encoder.extractor) if self.encoder.extractor else None
+        extractor = self.encoder.extractor if self.search.verify else None
+        self.verifier = None if extractor is None else Verifier(place_map, extractor)
         """Verifies matches; None: they are not verified."""
         self._given = calibration
         self.calibration = calibration or map_calibration(place_map, self.search)
@@ -281,8 +283,8 @@ class Localizer:
         return [[next(encoded) for _ in query.images] for query in queries]
 
     def retrieve(self, encoded: Sequence[Encoded], k: int, near: Area | None = None) -> Matches:
-        """The k photos of the map whose descriptors are nearest to that of each image."""
-        return self.place_map.search(np.stack([one.descriptor for one in encoded]), k, near)
+        """The k photos of the map whose search vectors are nearest to that of each image."""
+        return self.place_map.search(np.stack([one.vector for one in encoded]), k, near)
 
     def _verified(
         self, encoded: Sequence[Encoded], retrieved: Matches, shares: Sequence[tuple[int, int]]

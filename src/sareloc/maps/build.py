@@ -24,6 +24,7 @@ from sareloc.maps.examine import Conflict, Tally
 from sareloc.maps.features import add_missing_features, read_keypoints
 from sareloc.maps.own_calibration import finish_map
 from sareloc.maps.records import MapManifest
+from sareloc.maps.search_vectors import check_aggregate, with_aggregate
 from sareloc.maps.store import Address, MapStore, gone_photos, is_gone, load_map_model, open_store, store_class
 from sareloc.maps.view_options import read_view_options
 from sareloc.maps.writer import MapWriter, check_same
@@ -174,6 +175,8 @@ def open_writer(out: Address, model: PlaceModel, config: MapConfig) -> MapWriter
         config: dimensions, storage, keypoints, views, batch and workers.
     """
     manifest = MapManifest(model.name, model.fingerprint(), config.dim or model.dim, config.storage)
+    if config.keypoints != 0 and store_class(out).holds_local_features:
+        manifest = with_aggregate(manifest)
     return MapWriter(
         out,
         manifest,
@@ -299,6 +302,7 @@ def sync_map(
     items = [Path(photos)] if isinstance(photos, str | Path) else [Path(item) for item in photos]
     files = [file for item in items for file in _files_in(item, allow_empty)]
     with open_store(path, write=not dry_run) as store:
+        check_aggregate(store.manifest, store.name)
         if isinstance(model, PlaceModel):
             check_same(store, _manifest_with(store.manifest, model))
         collected = collect_records(photos, files, geotags, track)

@@ -17,8 +17,9 @@ from sareloc.errors import ArgumentError, MapError
 from sareloc.maps import gpkg
 from sareloc.maps.features import NOT_HELD, NOTE, read_features_note
 from sareloc.maps.own_calibration import finish_map
-from sareloc.maps.records import Entry, MapPhoto, Storage, entry_of, same_entry
+from sareloc.maps.records import Entry, MapManifest, MapPhoto, Storage, entry_of, same_entry
 from sareloc.maps.rows import PACKINGS
+from sareloc.maps.search_vectors import check_aggregate
 from sareloc.maps.store import (
     NO_WHITENING,
     Address,
@@ -93,6 +94,7 @@ def _open_target(a: MapStore, target: Address) -> MapStore:
     """The map that is copied to, created if it does not exist and can hold all that is needed."""
     if a.whitening() is not None and not store_class(target).is_file:
         raise MapError(f"map {a.name} has its own whitening, and cannot be copied to {target}: {NO_WHITENING}")
+    check_aggregate(a.manifest, a.name)
     return open_or_create_store(target, replace(a.manifest, map_id=""))
 
 
@@ -174,7 +176,7 @@ def _named(b: MapStore, target: Address, photo: MapPhoto) -> MapPhoto:
 
 
 def _check_same(a: MapStore, b: MapStore) -> None:
-    here, there = ((m.fingerprint, m.model, m.dim, m.storage) for m in (a.manifest, b.manifest))
+    here, there = ((m.fingerprint, m.model, _dimensions(m), m.storage) for m in (a.manifest, b.manifest))
     one, other = read_features_note(a), read_features_note(b)
     if one is not None and other is not None and one != other:
         raise MapError(
@@ -184,9 +186,16 @@ def _check_same(a: MapStore, b: MapStore) -> None:
         )
     if here != there:
         raise MapError(
-            f"map {b.name} exists, of model {there[0]} ({there[1]}), {there[2]} dimensions as {there[3]}; "
-            f"map {a.name} is of model {here[0]} ({here[1]}), {here[2]} dimensions as {here[3]}: copy to another name"
+            f"map {b.name} exists, of model {there[0]} ({there[1]}), {there[2]} as {there[3]}; "
+            f"map {a.name} is of model {here[0]} ({here[1]}), {here[2]} as {here[3]}: copy to another name"
         )
+
+
+def _dimensions(manifest: MapManifest) -> str:
+    """The dimensions of a map's search vectors, and what they depend on."""
+    if not manifest.aggregate_dim:
+        return f"{manifest.dim} dimensions"
+    return f"{manifest.dim} + {manifest.aggregate_dim} dimensions (constants {manifest.aggregate})"
 
 
 def _write(b: MapStore, photos: Sequence[MapPhoto], vectors: Vectors) -> int:

@@ -1,7 +1,7 @@
 """MapFile: a map on disk, one GeoPackage (see `sareloc.maps.file_reader`), for reading and writing; SharedFile: the one
 connection by which a map that is open for searching reads its file.
 
-A photo, its descriptor and its local features are added in one transaction, and triggers delete all of them together.
+A photo, its search vector and its local features are added in one transaction; triggers delete all of them together.
 Each transaction that changes the map also draws a new change id. Writers use a write-ahead log, so that other processes
 can read meanwhile; several writers take turns. After each transaction the log is copied into the file, as far as
 readers allow without waiting, so that the file alone has all committed photos; the last process that closes the map
@@ -19,6 +19,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Self
 
+import numpy as np
+
 from sareloc.arrays import Ints, Vectors
 from sareloc.errors import ArgumentError, MapError
 from sareloc.maps import gpkg, schema
@@ -34,6 +36,7 @@ from sareloc.maps.rows import (
     time_of,
     whitening_rows,
 )
+from sareloc.maps.search_vectors import OTHER_VECTORS, complete_vectors
 from sareloc.maps.store import Address
 
 ID_GAP = 2**32
@@ -156,7 +159,20 @@ class MapFile(FileReader):
         with self._transaction() as sql:
             for fid, blob in zip(ids.tolist(), blobs, strict=True):
                 written += _insert_features(sql, fid, blob)
+                self._complete_vector(sql, fid, blob)
         return written
+
+    def _complete_vector(self, sql: sqlite3.Connection, photo_id: int, features: bytes) -> None:
+        """Give a photo's search vector its aggregated local features, see `complete_vectors`."""
+        for _, before, checksum in self.blobs([photo_id]) if self.manifest.aggregate_dim else ():
+            if self.bad_blob(before, checksum) is None:
+                vectors = self._packing.unpack([before], self.manifest.vector_dim)
+                completed = complete_vectors(vectors, [features], self.manifest)
+                if not np.array_equal(completed, vectors):
+                    (blob,) = self._packing.pack(completed)
+                    sql.execute("UPDATE descriptors SET descriptor = ? WHERE fid = ?", (blob, photo_id))
+                    changed = (descriptor_checksum(blob), photo_id)
+                    sql.execute("UPDATE photos SET descriptor_checksum = ? WHERE fid = ?", changed)
 
     def write_note(self, name: str, text: str) -> None:
         """See `MapStore`."""
@@ -187,12 +203,19 @@ class MapFile(FileReader):
         with schema.map_errors(self.path):
             self._connection.execute("VACUUM")
 
+    def _check_vectors(self) -> None:
+        """Raise MapError if another process has changed the search vectors of the map since it was opened."""
+        rows = self._connection.execute("SELECT value FROM manifest WHERE key = 'aggregate'").fetchall()
+        if (rows[0][0] if rows else "") != self.manifest.aggregate:
+            raise MapError(OTHER_VECTORS.format(self.path))
+
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with schema.map_errors(self.path):
             self._connection.execute("BEGIN IMMEDIATE")
             before = self._connection.total_changes
             try:
+                self._check_vectors()
                 yield self._connection
                 if self._connection.total_changes != before:
                     schema.write_change_id(self._connection)

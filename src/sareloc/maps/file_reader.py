@@ -1,7 +1,7 @@
 """The reading half of a map file: one GeoPackage with a layer of photos, descriptors, local features and a manifest.
 
 photos          points in WGS84: file, time, heading, size, content hash, checksums; the layer that QGIS shows
-descriptors     the same fid, and the descriptor as bytes (see `PACKINGS`)
+descriptors     the same fid, and the search vector as bytes (see `PACKINGS`); before format 5 the descriptor
 local_features  the same fid, local features as bytes (see `pack_features`), their checksum; since format 3. Since
                 format 4 `features_checksum` of photos says which local features are those of a photo
 whitening       mean and projection of the map's own whitening, if it has one (see `sareloc.maps.whitening`)
@@ -49,17 +49,20 @@ T = TypeVar("T")
 
 PART = 4096  # rows read at a time
 NOTE = "note "
+HEADER_BYTES, PLACE_BYTES, STEPS_BYTES = 8, 3, 32  # of packed local features and of each keypoint: `pack_features`
 LARGEST_NUMBER = 60_000.0  # of a descriptor: indexes store half precision
 
 
 class FeatureRow(NamedTuple):
-    """What verification needs of a photo: its heading and its local features, as stored."""
+    """What verification needs of a photo: its heading and its local features, as stored, or the best of them."""
 
     photo_id: int
     file: str
     heading_deg: float | None
     blob: Any
-    """The packed local features; None if the photo has none."""
+    """The packed local features, or their first bytes; None if the photo has none."""
+    size: Any
+    """Bytes of the whole."""
     checksum: Any
     sha256: Any
     bound: Any
@@ -71,10 +74,13 @@ class FeatureRow(NamedTuple):
         return self.blob is None and self.checksum is None
 
     def check(self) -> bytes:
-        """The packed local features. Raises ValueError if they do not match their checksums."""
+        """The packed local features, or their first bytes. Raises ValueError if they do not match their checksums.
+
+        First bytes alone have none: that they are of this photo, by this extractor, is checked.
+        """
         if not isinstance(self.blob, bytes):
             raise ValueError(f"are not bytes, or more than {LARGEST_FEATURES:,}")
-        if descriptor_checksum(self.blob) != self.checksum:
+        if len(self.blob) == self.size and descriptor_checksum(self.blob) != self.checksum:
             raise ValueError("do not match their checksum")
         if not is_bound(self.photo_id, self.sha256, self.checksum, self.bound):
             raise ValueError("are those of another photo")
@@ -85,7 +91,7 @@ class FeatureRow(NamedTuple):
         from sareloc.geometry.local_features import unpack_features
 
         try:
-            return unpack_features(self.check())
+            return unpack_features(self.check(), size=self.size)
         except MapError as error:
             raise ValueError(f"cannot be unpacked ({error})") from error
 
@@ -240,7 +246,7 @@ class FileReader(MapStore):
 
     def bad_blob(self, blob: object, checksum: int | None) -> str | None:
         """What is wrong with a packed descriptor; None if it is valid."""
-        size = self._packing.size(self.manifest.dim)
+        size = self._packing.size(self.manifest.vector_dim)
         if not isinstance(blob, bytes) or len(blob) != size:
             found = f"{len(blob)} bytes" if isinstance(blob, bytes) else f"a {type(blob).__name__}"
             return f"is {found}, expected {size} bytes"
@@ -268,7 +274,7 @@ class FileReader(MapStore):
                     f"map {self.path} is damaged: photo {lost} ({self._file_of(lost)}) has no descriptor. Remove it "
                     "and add it again"
                 )
-            vectors = self._packing.unpack(list(whole.values()), self.manifest.dim)
+            vectors = self._packing.unpack(list(whole.values()), self.manifest.vector_dim)
             small = (np.abs(vectors) <= LARGEST_NUMBER).all(axis=1)
             if not small.all():
                 first = part[int(np.argmin(small))]
@@ -299,16 +305,23 @@ class FileReader(MapStore):
                 raise row.damage(self.path, wrong) from wrong
         return found
 
-    def feature_rows(self, ids: Ints) -> list[FeatureRow]:
+    def feature_rows(self, ids: Ints, best: int | None = None) -> list[FeatureRow]:
         """The headings and local features of these photos, by ascending id; the latter are not checked yet.
 
         One statement reads both. A photo without local features has a row that `is_empty`.
+
+        Args:
+            ids: of the photos.
+            best: read the first bytes, of so many best keypoints (see `packed_prefix`); default: all.
         """
+        keypoints = f"(length(features) - {HEADER_BYTES}) / {PLACE_BYTES + STEPS_BYTES}"
+        prefix = f"{HEADER_BYTES} + {PLACE_BYTES} * ({keypoints}) + {STEPS_BYTES} * min({best}, {keypoints})"
+        wanted = "features" if best is None else f"substr(features, 1, {prefix})"
         # an expression over the column, so that only a part of long ones is read
-        read = f"CASE WHEN length(features) <= {LARGEST_FEATURES} THEN features END, checksum"
+        read = f"CASE WHEN length(features) <= {LARGEST_FEATURES} THEN {wanted} END, length(features), checksum"
         source = f"photos LEFT JOIN {schema.FEATURES} USING (fid)"
         if self.manifest.format < 3:
-            read, source = "NULL, NULL", "photos"
+            read, source = "NULL, NULL, NULL", "photos"
         found: list[FeatureRow] = []
         for part in parts(np.unique(ids).tolist()):
             rows = self.query(
@@ -366,7 +379,7 @@ class FileReader(MapStore):
 
     def index_cache(self) -> IndexCache:
         """The index of this map in the user's cache folder: it may be deleted at any time."""
-        return IndexCache(self.manifest.map_id, self.manifest.dim, self.manifest.storage)
+        return IndexCache(self.manifest.map_id, self.manifest.vector_dim, self.manifest.storage)
 
 
 def is_bound(photo_id: int, sha256: object, checksum: object, bound: object) -> bool:

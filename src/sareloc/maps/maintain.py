@@ -135,9 +135,8 @@ def _index_state(file: FileReader) -> str:
     with file.snapshot():
         photos, checksums = file.photos()[0], file.checksums()
     if not parts:
-        return (
-            "none needed" if len(photos) <= exact_below(file.manifest.dim) else "absent: built when the map is opened"
-        )
+        needed = len(photos) > exact_below(file.manifest.vector_dim)
+        return "absent: built when the map is opened" if needed else "none needed"
     now = set(zip(photos.tolist(), checksums.tolist(), strict=True))
     held = {row for ids, marks in parts for row in zip(ids.tolist(), marks.tolist(), strict=True) if row[1]}
     came, went = len(now - held), len(held - now)
@@ -181,7 +180,7 @@ def _bad_whitening(file: FileReader) -> list[str]:
 def _bad_descriptors(file: FileReader) -> list[str]:
     """Descriptors that do not match their checksums, or are not unit vectors."""
     ids, _, files = file.photos()
-    unpack, dim, problems = PACKINGS[file.manifest.storage].unpack, file.manifest.dim, list[str]()
+    unpack, dim, problems = PACKINGS[file.manifest.storage].unpack, file.manifest.vector_dim, list[str]()
     names = dict(zip(ids.tolist(), files, strict=True))
     for start in range(0, len(ids), PART):
         whole = list[tuple[int, bytes]]()
@@ -216,7 +215,7 @@ def _bad_features(file: FileReader) -> list[str]:
 
 def _bad_index(file: FileReader) -> list[str]:
     """Compare a sample of the index's vectors with the map's descriptors."""
-    cache, index = file.index_cache(), ShardedIndex(file.manifest.dim)
+    cache, index = file.index_cache(), ShardedIndex(file.manifest.vector_dim)
     loaded = index.load(cache, file.photos()[0], file.checksums())
     for ids, vectors in file.descriptors(loaded[:: max(1, len(loaded) // SAMPLE)]):
         far = np.abs(index.fetch(ids) - vectors).max(axis=1) > HALF

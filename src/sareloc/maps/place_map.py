@@ -1,4 +1,4 @@
-"""PlaceMap: photos with known positions, opened for searching by descriptor."""
+"""PlaceMap: photos with known positions, opened for searching by search vector."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from sareloc.index.sharded import exact_below
 from sareloc.maps.features import read_keypoints
 from sareloc.maps.file import MapFile, SharedFile
 from sareloc.maps.records import ListedPhoto, ListedPhotos, MapManifest, Matches, PhotoTable
+from sareloc.maps.search_vectors import check_aggregate
 from sareloc.maps.store import Address, MapStore, map_class
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class PlaceMap:
     """The class of the map's rows, for writing."""
     path: Path
     manifest: MapManifest
-    """The model that the descriptors come from, their dimension and storage."""
+    """The model that the descriptors come from, dimensions and storage of the search vectors."""
     notes: dict[str, str]
     """Texts that are stored in the map, such as a calibration, by name."""
 
@@ -67,7 +68,8 @@ class PlaceMap:
         self._features_checked = self._listed_version = 0  # versions of the file
         with self._file.use() as file:
             self.manifest = file.manifest
-            dim = self.manifest.dim
+            check_aggregate(self.manifest, str(self.path))
+            dim = self.manifest.vector_dim
             self._index: Index = ExactIndex(dim) if exact else ShardedIndex(dim)
             self._held: tuple[Ints, Ints] | None = None  # ids and checksums of the index's vectors
             self._load_rows(file)
@@ -112,31 +114,38 @@ class PlaceMap:
     def _photos(self) -> PhotoTable:
         return self._searched
 
-    def search(self, descriptors: npt.ArrayLike, k: int = 10, near: Area | None = None) -> Matches:
+    def search(self, vectors: npt.ArrayLike, k: int = 10, near: Area | None = None) -> Matches:
         """The photos nearest to each query.
 
         Args:
-            descriptors: of the queries (Q, dim).
+            vectors: search vectors of the queries (Q, vector_dim), see `Encoded`.
             k: how many photos.
             near: only photos in this area.
         """
         photos = self._searched
         among = None if near is None else photos.ids[near.rows(photos.latlon)]
-        hits = self._index.search(np.asarray(descriptors, dtype=np.float32), k, among)
+        hits = self._index.search(np.asarray(vectors, dtype=np.float32), k, among)
         rows = np.searchsorted(photos.ids, hits.ids)
         files = tuple(tuple(photos.files[row] for row in line) for line in rows)
         return Matches(hits.ids, hits.distances, photos.latlon[rows], files)
 
     def descriptors(self, ids: npt.ArrayLike) -> Vectors:
-        """The descriptors (n, dim) of these photos, at half precision or better."""
+        """The search vectors (n, vector_dim) of these photos, at half precision or better."""
         return self._index.fetch(np.asarray(ids, dtype=np.int64))
 
-    def features_and_headings(self, ids: npt.ArrayLike) -> tuple[dict[int, LocalFeatures], Floats]:
+    def features_and_headings(
+        self, ids: npt.ArrayLike, best: int | None = None
+    ) -> tuple[dict[int, LocalFeatures], Floats]:
         """What verification needs of these photos (n,), as they are in the map now, by one query of the file.
 
+        Args:
+            ids: of the photos.
+            best: read only the best keypoints of each photo, so many; their bytes are then not compared with the
+                checksum of all. Default: all keypoints.
+
         Returns:
-            The local features of those that have them, by id (a server stores none), and the headings (n,) in degrees,
-            clockwise from north; NaN if unknown.
+            The local features of those that have them, by id, and the headings (n,) in degrees, clockwise from north;
+            NaN if unknown.
 
         Raises:
             MapError: if local features are damaged, or of another extractor than this sareloc has.
@@ -146,7 +155,7 @@ class PlaceMap:
             if self._features_checked != self._file.version:
                 read_keypoints(file)  # raises MapError if they are of another extractor
                 self._features_checked = self._file.version
-            rows = file.feature_rows(wanted)
+            rows = file.feature_rows(wanted, best)
         features: dict[int, LocalFeatures] = {}
         for row in rows:
             try:
@@ -265,7 +274,7 @@ class PlaceMap:
             checksums, change_id, notes = file.checksums(), file.change_id(), file.notes()
             if self._held is None:
                 loaded = ids[:0]
-                if isinstance(self._index, ShardedIndex) and len(ids) > exact_below(self.manifest.dim):
+                if isinstance(self._index, ShardedIndex) and len(ids) > exact_below(self.manifest.vector_dim):
                     loaded = self._index.load(file.index_cache(), ids, checksums)
                 kept = np.isin(ids, loaded, assume_unique=True)
             else:

@@ -15,13 +15,15 @@ from sareloc.arrays import Floats, Ints, Vectors
 from sareloc.geo import Box
 from sareloc.photos import Geotag
 
-FORMAT = 4
-"""Of map files. Format 1 had no checksums and no change id, formats 1 and 2 no local features, format 3 local features
-without `features_checksum`; they are read, and upgraded when opened for writing."""
+FORMAT = 5
+"""Of maps. Format 1 had no checksums and no change id, formats 1 and 2 no local features, format 3 local features
+without `features_checksum`, formats 1 to 4 no aggregated local features; they are read, and files are upgraded when
+opened for writing."""
 LARGEST_FEATURES = 2**20
 """Bytes of a photo's packed local features: more are not read."""
 TIME_S = 1e-3  # a map file stores milliseconds
 LARGEST_DIM = 2**18
+LARGEST_AGGREGATE_DIM = 512
 CALIBRATION = "calibration "  # start of the name of a note; the search follows
 
 Storage = Literal["float16", "float32", "int8"]
@@ -29,21 +31,32 @@ Storage = Literal["float16", "float32", "int8"]
 
 @dataclass(frozen=True)
 class MapManifest:
-    """The model that a map's descriptors come from, and how they are stored."""
+    """The model that a map's descriptors come from, and how its search vectors are stored."""
 
     model: str
     fingerprint: str
     dim: int
+    """Of the model's descriptors, the first part of a search vector."""
     storage: Storage = "float16"
     map_id: str = ""
     """Random, drawn when the map is created; identifies the map in the cache of search indexes."""
     made_by: str = f"sareloc {__version__}"
     format: int = FORMAT
+    aggregate: str = ""
+    """The fingerprint of the constants by which local features were aggregated (see `sareloc.geometry.aggregate`);
+    "": the search vectors are the descriptors."""
+    aggregate_dim: int = 0
+    """Of the aggregated local features, the second part of a search vector."""
+
+    @property
+    def vector_dim(self) -> int:
+        """Of the search vectors."""
+        return self.dim + self.aggregate_dim
 
 
 @dataclass(frozen=True)
 class MapPhoto:
-    """A photo as a map stores it, without its descriptor."""
+    """A photo as a map stores it, without its search vector."""
 
     file: str
     """Its address (see `sareloc.photos.record`): relative to the map's folder if it is inside, else absolute;
@@ -76,7 +89,7 @@ class Entry:
 
 @dataclass(frozen=True, eq=False)
 class Matches:
-    """The photos of a map whose descriptors are nearest to those of Q queries, the nearest first.
+    """The photos of a map whose search vectors are nearest to those of Q queries, the nearest first.
 
     K is the requested k, or the number of photos in the map (in the area) if that is smaller.
     """
@@ -84,7 +97,7 @@ class Matches:
     ids: Ints
     """(Q, K) ids of photos in the map."""
     distances: Vectors
-    """(Q, K) Euclidean distances of descriptors, 0 to 2."""
+    """(Q, K) Euclidean distances of search vectors, 0 to 2."""
     latlon: Floats
     """(Q, K, 2) latitude, longitude in degrees, WGS84."""
     files: tuple[tuple[str, ...], ...]

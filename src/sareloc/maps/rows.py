@@ -10,7 +10,7 @@ import re
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,12 @@ import numpy as np
 from sareloc.arrays import Ints, Vectors
 from sareloc.errors import MapError, PositionError
 from sareloc.maps import gpkg
-from sareloc.maps.records import FORMAT, LARGEST_DIM, Entry, MapManifest, MapPhoto, shown
+from sareloc.maps.records import FORMAT, LARGEST_AGGREGATE_DIM, LARGEST_DIM, Entry, MapManifest, MapPhoto, shown
 from sareloc.photos import Geotag
 
 LONGEST_TEXT = 1000
+NUMBERS = ("dim", "aggregate_dim")  # values of a manifest
+AGGREGATES = 5  # the first format with aggregated local features
 ENTRY = "fid, geom, file, time, heading_deg, size_bytes, modified_ns"
 ROW = "fid, geom, file, time, heading_deg, width, height, sha256, size_bytes, modified_ns"
 INSERTED = ROW.removeprefix("fid, ") + ", descriptor_checksum, photo_checksum"
@@ -110,19 +112,27 @@ def read_manifest(values: Mapping[str, Any], name: str) -> MapManifest:
             f"map {name} has format {shown(values.get('format'))} (made by {made_by}), this sareloc reads formats up "
             f"to {FORMAT}: install a newer sareloc, or build the map again"
         )
-    for key, (expected, is_valid) in _EXPECTED.items():
-        if not is_valid(texts.get(key, "")):
+    number = int(texts["format"])
+    expectations = _EXPECTED | (_EXPECTED_AGGREGATE if number >= AGGREGATES else {})
+    for key, (expected, is_valid) in expectations.items():
+        if not is_valid(texts.get(key, "")) or (key in values and key not in texts):
             found = shown(values[key]) if key in values else "nothing"
             raise MapError(
                 f"map {name} is damaged: its manifest has {found} as {key}, expected {expected}. Restore a backup, or "
                 "build it again"
             )
-    known: dict[str, Any] = {field.name: texts[field.name] for field in fields(MapManifest)}
-    return MapManifest(**known | {"dim": int(texts["dim"]), "format": int(texts["format"])})
+    known: dict[str, Any] = {key: texts.get(key, "") for key in expectations}
+    read = MapManifest(**known | {key: int(texts[key]) for key in NUMBERS if key in known} | {"format": number})
+    if (read.aggregate == "") != (read.aggregate_dim == 0):
+        raise MapError(
+            f"map {name} is damaged: its manifest has {read.aggregate_dim} as aggregate_dim and {read.aggregate!r} as "
+            "aggregate. Restore a backup, or build it again"
+        )
+    return read
 
 
-def _is_number(text: str, largest: int) -> bool:
-    return re.fullmatch("[0-9]{1,9}", text) is not None and 1 <= int(text) <= largest
+def _is_number(text: str, largest: int, smallest: int = 1) -> bool:
+    return re.fullmatch("[0-9]{1,9}", text) is not None and smallest <= int(text) <= largest
 
 
 _EXPECTED: dict[str, tuple[str, Callable[[str], object]]] = {
@@ -130,6 +140,13 @@ _EXPECTED: dict[str, tuple[str, Callable[[str], object]]] = {
     "dim": (f"a number from 1 to {LARGEST_DIM}", lambda text: _is_number(text, LARGEST_DIM)),
     "storage": (f"one of {', '.join(PACKINGS)}", PACKINGS.__contains__),
     "map_id": ("32 hexadecimal digits", re.compile("[0-9a-f]{32}").fullmatch),  # it becomes the name of a folder
+}
+_EXPECTED_AGGREGATE: dict[str, tuple[str, Callable[[str], object]]] = {
+    "aggregate": ("16 hexadecimal digits, or an empty text", re.compile("([0-9a-f]{16})?").fullmatch),
+    "aggregate_dim": (
+        f"a number from 0 to {LARGEST_AGGREGATE_DIM}",
+        lambda text: _is_number(text, LARGEST_AGGREGATE_DIM, smallest=0),
+    ),
 }
 
 

@@ -228,7 +228,7 @@ def _write_empty(path: Path, manifest: MapManifest) -> None:
             connection,
             "descriptors",
             "fid INTEGER PRIMARY KEY, descriptor BLOB NOT NULL",
-            f"descriptor of the photo with the same fid: {manifest.dim} numbers, {manifest.storage}, little-endian",
+            describe_vectors(manifest),
         )
         gpkg.make_attributes(
             connection,
@@ -245,6 +245,15 @@ def _write_empty(path: Path, manifest: MapManifest) -> None:
         connection.execute("COMMIT")
     finally:
         connection.close()
+
+
+def describe_vectors(manifest: MapManifest) -> str:
+    """What the table of search vectors holds, for readers of the file."""
+    parts = f"{manifest.dim} of the descriptor, {manifest.aggregate_dim} of the aggregated local features"
+    return (
+        f"search vector of the photo with the same fid: {manifest.vector_dim} numbers ({parts}), {manifest.storage}, "
+        "little-endian"
+    )
 
 
 def _make_features_table(connection: sqlite3.Connection) -> None:
@@ -299,8 +308,9 @@ def _bind_features(connection: sqlite3.Connection) -> None:
 def _upgrade(path: Path, connection: sqlite3.Connection) -> MapManifest:
     """Bring a map to the present format, in one transaction.
 
-    Format 2 has checksums and the change id, format 3 the table of local features, which is empty then, and format 4
-    the checksums that bind them to their photos.
+    Format 2 has checksums and the change id, format 3 the table of local features, which is empty then, format 4 the
+    checksums that bind them to their photos, and format 5 says which aggregated local features are in the search
+    vectors: none.
     """
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -309,8 +319,11 @@ def _upgrade(path: Path, connection: sqlite3.Connection) -> MapManifest:
             _add_checksums(connection)
         if manifest.format < 3:
             _make_features_table(connection)
-        if manifest.format < 4:  # else another process did it
+        if manifest.format < 4:
             _bind_features(connection)
+        if manifest.format < 5:  # else another process did it
+            for key, value in (("aggregate", manifest.aggregate), ("aggregate_dim", str(manifest.aggregate_dim))):
+                connection.execute("INSERT OR REPLACE INTO manifest (key, value) VALUES (?, ?)", (key, value))
             connection.execute("UPDATE manifest SET value = ? WHERE key = 'format'", (str(FORMAT),))
             write_change_id(connection)
         connection.execute("COMMIT")
@@ -370,6 +383,8 @@ def _format_of_tables(connection: sqlite3.Connection) -> int:
     photos, features = (
         {name for _, name, *_ in connection.execute(f"PRAGMA table_xinfo({table})")} for table in ("photos", FEATURES)
     )
+    if connection.execute("SELECT 1 FROM manifest WHERE key = 'aggregate_dim'").fetchall():
+        return 5
     if "features_checksum" in photos:
         return 4
     if features >= FEATURES_COLUMNS:

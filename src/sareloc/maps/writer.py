@@ -1,14 +1,15 @@
 """MapWriter: the one way by which images come into a map.
 
 Records of images, from files, videos, streams, uploads or the workers of a cluster, are examined (which are new, moved,
-changed, known or duplicates), encoded, and written: photo, descriptor and local features in one transaction. A kill at
-any moment leaves whole photos only; the same call continues.
+changed, known or duplicates), encoded, and written: photo, search vector and local features in one transaction. A kill
+at any moment leaves whole photos only; the same call continues.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from sareloc.maps.examine import (
 )
 from sareloc.maps.features import NOT_HELD, check_keypoints, choose_keypoints
 from sareloc.maps.records import Entry, MapManifest, MapPhoto
+from sareloc.maps.search_vectors import OTHER_VECTORS, check_aggregate
 from sareloc.maps.store import MapStore, open_or_create_store, store_class
 from sareloc.maps.view_options import check_view_options, untagged_note, write_view_options
 from sareloc.maps.whitening import map_model, prepare_whitening
@@ -49,7 +51,7 @@ IN_MEMORY = 32
 CHANGED = "was changed while it was being added: add it again"
 
 Packed = tuple[MapPhoto, Vectors, bytes | None]
-"""An image as it is written: its row, its descriptor (dim,) and its packed local features; None: it has none."""
+"""An image as it is written: its row, its search vector and its packed local features; None: it has none."""
 
 
 def pack(encoded: Encoded) -> bytes | None:
@@ -166,6 +168,7 @@ class MapWriter:
             self.store = open_or_create_store(self.address, self.manifest)
             try:
                 check_same(self.store, self.manifest)
+                self._use_aggregate(self.store)
                 self.views = check_view_options(self.store, self._given_views)
                 if self.keypoints != 0 and self.store.holds_local_features:
                     self.keypoints = choose_keypoints(self.store, self.keypoints)
@@ -176,6 +179,14 @@ class MapWriter:
             write_view_options(self.store, self.views)
             self.write_views = False
         return self.store
+
+    def _use_aggregate(self, store: MapStore) -> None:
+        """Compute search vectors as the map has them. Raises MapError if they were computed otherwise until now."""
+        found = store.manifest
+        check_aggregate(found, store.name)
+        if self._encoder is not None and self._encoder.aggregate_dim != found.aggregate_dim:
+            raise MapError(OTHER_VECTORS.format(store.name))
+        self.manifest = replace(self.manifest, aggregate=found.aggregate, aggregate_dim=found.aggregate_dim)
 
     def name_of(self, record: ImageRecord) -> str:
         """The name of a record's image in the map."""
@@ -263,7 +274,7 @@ class MapWriter:
             if isinstance(encoded, PhotoError):
                 tally.unreadable.append(encoded)
             else:
-                ready.append((photo, encoded.descriptor, pack(encoded)))
+                ready.append((photo, encoded.vector, pack(encoded)))
                 if read is not None and read.truncated:
                     tally.notes.append(f"{without_fragment(record.name)}: {TRUNCATED}")
             if len(ready) == self.batch:
@@ -274,12 +285,12 @@ class MapWriter:
         bar.update(tally.total - bar.n)
 
     def write(self, images: Sequence[Packed], tally: Tally) -> None:
-        """Write images with their descriptors and local features in one transaction, and count them."""
+        """Write images with their search vectors and local features in one transaction, and count them."""
         if not images:
             return
         photos, blobs = [photo for photo, _, _ in images], [blob for _, _, blob in images]
         self.write_views |= any(parse_address(photo.file).view for photo in photos)
-        written = self.open().add(photos, np.stack([descriptor for _, descriptor, _ in images]), blobs)
+        written = self.open().add(photos, np.stack([vector for _, vector, _ in images]), blobs)
         tally.count_written(photos, written)
         tally.features += min(written, sum(blob is not None for blob in blobs))
 
@@ -290,7 +301,13 @@ class MapWriter:
             tally.notes += prepare_whitening(self, model, sample)
             model = model if self.store is None else map_model(model, self.store)
             keypoints = self.stored_keypoints(tally)
-            self._encoder = Encoder(model, dim=self.manifest.dim, keypoints=keypoints, batch=self.batch)
+            self._encoder = Encoder(
+                model,
+                dim=self.manifest.dim,
+                keypoints=keypoints,
+                aggregate_dim=self.manifest.aggregate_dim,
+                batch=self.batch,
+            )
         return self._encoder
 
     def stored_keypoints(self, tally: Tally) -> int:

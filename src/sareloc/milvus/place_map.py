@@ -66,9 +66,9 @@ class MilvusMap(PlaceMap):
             'map to a file with "sareloc map copy"'
         )
 
-    def search(self, descriptors: npt.ArrayLike, k: int = 10, near: Area | None = None) -> Matches:
+    def search(self, vectors: npt.ArrayLike, k: int = 10, near: Area | None = None) -> Matches:
         """See `PlaceMap`."""
-        queries = np.asarray(descriptors, dtype=np.float32)
+        queries = np.asarray(vectors, dtype=np.float32)
         if isinstance(near, Circle):
             hits, rows = self._find_in_circle(queries, k, near)
         else:
@@ -96,7 +96,9 @@ class MilvusMap(PlaceMap):
         """See `PlaceMap`."""
         return self._collection.fetch(np.asarray(ids, dtype=np.int64))
 
-    def features_and_headings(self, ids: npt.ArrayLike) -> tuple[dict[int, LocalFeatures], Floats]:
+    def features_and_headings(
+        self, ids: npt.ArrayLike, best: int | None = None
+    ) -> tuple[dict[int, LocalFeatures], Floats]:
         """See `PlaceMap`: no local features."""
         wanted = np.asarray(ids, dtype=np.int64)
         rows = self._collection.rows(np.unique(wanted), ["heading_deg"])

@@ -23,7 +23,7 @@ from sareloc.geo import Area, Box
 from sareloc.maps import Entry, MapInfo, MapManifest, MapPhoto, MapStore
 from sareloc.maps.gpkg import time_text
 from sareloc.maps.maintain import UNIT
-from sareloc.maps.records import read_calibrations
+from sareloc.maps.records import FORMAT, read_calibrations
 from sareloc.maps.rows import read_manifest
 from sareloc.maps.store import Address
 from sareloc.milvus.collection import DEFAULT, INDEXES, Column, Consistency, MilvusCollection, Row, create_collection
@@ -160,9 +160,9 @@ class MilvusStore(MapStore):
         """See `MapStore`: all processes get the map of the one that created the collection."""
         where = read_milvus_address(address)
         connection = Connection(where)
-        values = asdict(replace(manifest, map_id=uuid.uuid4().hex, format=1))  # later formats differ only in files
+        values = asdict(replace(manifest, map_id=uuid.uuid4().hex, format=FORMAT))
         properties = {f"{PROPERTY}{key}": str(value) for key, value in values.items()}
-        create_collection(connection, manifest.dim, COLUMNS, where.index or DEFAULT, properties)
+        create_collection(connection, manifest.vector_dim, COLUMNS, where.index or DEFAULT, properties)
         return cls(connection)
 
     @classmethod

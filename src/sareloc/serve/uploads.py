@@ -163,7 +163,7 @@ class Adder:
             writer.update(changed)
             if new:
                 encoded = writer.encoder(None, tally).encode([images[photo.sha256] for _, photo in new])
-                packed = [(photo, one.descriptor, pack(one)) for (_, photo), one in zip(new, encoded, strict=True)]
+                packed = [(photo, one.vector, pack(one)) for (_, photo), one in zip(new, encoded, strict=True)]
                 writer.write(packed, tally)
             ids = store.known(list(images))
             if missing := images.keys() - ids.keys():
