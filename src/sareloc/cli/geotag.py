@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from sareloc.cli.options import DEFAULT_LOCALIZER, Flag, Opened, localize_files, print_notes, report_unreadable
+from sareloc.cli.options import (
+    DEFAULT_CONDITION,
+    DEFAULT_LOCALIZER,
+    ConditionFlags,
+    Flag,
+    Opened,
+    localize_files,
+    print_notes,
+    report_unreadable,
+)
 from sareloc.errors import ArgumentError, PhotoError, explain
 from sareloc.files import replacing
 
@@ -50,6 +59,7 @@ def geotag_command(
     retag: Flag = False,
     replace: Flag = False,
     panorama: Flag = False,
+    centred: ConditionFlags = DEFAULT_CONDITION,
     options: Opened = DEFAULT_LOCALIZER,
 ) -> int:
     """Localize photos and write their positions into the EXIF of copies. The originals are not changed.
@@ -111,7 +121,8 @@ def geotag_command(
         times, notes = read_photo_times(asked, photos)
         print_notes(notes)
     localizer = options.open(place_map, min_confidence=min_confidence, panorama=panorama)
-    found = [(Path(photo), fix) for photo, fix in report_unreadable(localize_files(localizer, asked))]
+    fixes = localize_files(localizer, asked, condition=centred.choose(localizer, asked))
+    found = [(Path(photo), fix) for photo, fix in report_unreadable(fixes)]
     sure = [(photo, fix) for photo, fix in found if fix.found]
     if sidecar is None or sidecar == "xmp":
         written = _write_each([(photo, outputs[photo], fix) for photo, fix in sure], replace)

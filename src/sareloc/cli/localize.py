@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from sareloc.cli.options import DEFAULT_LOCALIZER, Flag, MapPath, Opened, localize_files, print_notes, report_unreadable
+from sareloc.cli.options import (
+    DEFAULT_CONDITION,
+    DEFAULT_LOCALIZER,
+    ConditionFlags,
+    Flag,
+    MapPath,
+    Opened,
+    localize_files,
+    print_notes,
+    report_unreadable,
+)
 from sareloc.errors import ArgumentError, PhotoError
 
 if TYPE_CHECKING:
@@ -33,6 +43,7 @@ def localize_command(
     clock_offset: Annotated[float | str, Parameter(allow_leading_hyphen=True)] = 0.0,
     video_start: str | None = None,
     panorama: Flag = False,
+    centred: ConditionFlags = DEFAULT_CONDITION,
     options: Opened = DEFAULT_LOCALIZER,
     as_json: Annotated[Flag, Parameter(name="--json")] = False,
     as_geojson: Annotated[Flag, Parameter(name="--geojson")] = False,
@@ -140,14 +151,16 @@ def localize_command(
         return 1
     localizer = options.open(place_map, min_confidence=min_confidence, panorama=panorama)
     near = area(box, circle)
+    condition = centred.choose(localizer, [*stills, *(frame for walk in walks for frame in walk.frames)], near)
 
     def localized() -> Iterator[tuple[str, Fix | PhotoError]]:
         if stills:
-            yield from localize_files(localizer, stills, walk_step_m, near=near, top=top)
+            yield from localize_files(localizer, stills, walk_step_m, near=near, top=top, condition=condition)
         for walk in walks:
             found = localize_video(
-                localizer, walk, track=recorded, estimate_offset=estimate_offset, near=near, top=top, progress=True
-            )
+                localizer, walk, track=recorded, estimate_offset=estimate_offset, near=near, top=top,
+                condition=condition, progress=True,
+            )  # fmt: skip
             if found.note is not None:
                 print_notes([f"{walk.video}: {found.note}"])
             times.update(zip(walk.frames, found.times, strict=True))

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 from tqdm import tqdm
 
-from sareloc.errors import PhotoError
+from sareloc.errors import ArgumentError, PhotoError
 
 if TYPE_CHECKING:
     from sareloc.geo import Area
-    from sareloc.localize import Fix, Localizer, Search
+    from sareloc.localize import Fix, Localizer, Search, UsedCondition
     from sareloc.photos import TrackOptions
 
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
@@ -112,6 +112,44 @@ Opened = Annotated[LocalizerOptions, Parameter(name="*")]
 
 
 @dataclass(frozen=True)
+class ConditionOptions:
+    """How photos that are asked together are centred on their condition, see `sareloc.localize.Condition`."""
+
+    condition: str = "auto"
+    """What 20 or more photos of many places have in common, such as night, is subtracted before they are searched
+    (auto); none: each is searched alone; or a file of --save-condition, for any number of photos."""
+    save_condition: Path | None = None
+    """Estimate the condition of all photos together, write it to this file, and use it."""
+
+    def choose(self, localizer: Localizer, photos: Sequence[Path], near: Area | None = None) -> UsedCondition:
+        """The condition of these photos, which is written to a file if that was asked for."""
+        from sareloc.localize import open_condition, save_condition
+
+        if self.condition != "auto" and self.save_condition is not None:
+            raise ArgumentError(
+                "--save-condition estimates a condition, which excludes --condition: choose one of them"
+            )
+        if self.condition == "none":
+            return None
+        if self.condition != "auto":
+            return open_condition(self.condition)
+        if self.save_condition is None:
+            return "auto"
+        found = localizer.estimate_condition(photos, near=near)
+        if not found.weight:
+            print_notes(
+                [f"{found.photos:,} photos of {found.places:,} places are too few for a condition: it has no effect"]
+            )
+        save_condition(found, self.save_condition)
+        return found
+
+
+DEFAULT_CONDITION = ConditionOptions()
+ConditionFlags = Annotated[ConditionOptions, Parameter(name="*")]
+"""The options `--condition` and `--save-condition`."""
+
+
+@dataclass(frozen=True)
 class TrackFlags:
     """The options of `sareloc.photos.TrackOptions`."""
 
@@ -160,6 +198,7 @@ def localize_files(
     *,
     near: Area | None = None,
     top: int = 5,
+    condition: UsedCondition = "auto",
 ) -> Iterator[tuple[str, Fix | PhotoError]]:
     """Each photo with its fix, as soon as it is known, with a progress bar on standard error.
 
@@ -167,10 +206,10 @@ def localize_files(
     """
     fixes: Iterable[Fix | PhotoError]
     if walk_step_m is None:
-        each = localizer.localize_each(files, near=near, top=top)
+        each = localizer.localize_each(files, near=near, top=top, condition=condition)
         fixes = tqdm(each, total=len(files), desc="localize", unit="photo", disable=None)
     else:
-        fixes = localizer.localize_walk(files, walk_step_m, near=near, top=top, progress=True)
+        fixes = localizer.localize_walk(files, walk_step_m, near=near, top=top, condition=condition, progress=True)
     yield from zip(map(str, files), fixes, strict=True)
 
 

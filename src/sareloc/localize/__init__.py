@@ -9,6 +9,7 @@ from sareloc.localize.clock import (
     read_video_walk,
     sort_by_time,
 )
+from sareloc.localize.condition import Condition, UsedCondition, open_condition, save_condition
 from sareloc.localize.estimate import MIN_CONFIDENCE, Calibration, Fix, Match, estimate
 from sareloc.localize.localizer import Localizer, Search, open_localizer
 from sareloc.localize.walk import estimate_walk, walk_clock_offset
@@ -16,19 +17,23 @@ from sareloc.localize.walk import estimate_walk, walk_clock_offset
 __all__ = [
     "MIN_CONFIDENCE",
     "Calibration",
+    "Condition",
     "Fix",
     "Localizer",
     "Match",
     "Search",
+    "UsedCondition",
     "VideoClock",
     "VideoFixes",
     "VideoWalk",
     "estimate",
     "estimate_walk",
     "localize_video",
+    "open_condition",
     "open_localizer",
     "read_photo_times",
     "read_video_walk",
+    "save_condition",
     "sort_by_time",
     "walk_clock_offset",
 ]

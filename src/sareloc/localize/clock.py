@@ -18,6 +18,7 @@ import numpy as np
 
 from sareloc.errors import PhotoError, PositionError
 from sareloc.geo import Area, distance_m
+from sareloc.localize.condition import UsedCondition
 from sareloc.localize.estimate import Fix
 from sareloc.localize.localizer import Localizer
 from sareloc.localize.walk import walk_clock_offset
@@ -118,6 +119,7 @@ def localize_video(
     estimate_offset: bool = False,
     near: Area | None = None,
     top: int = 5,
+    condition: UsedCondition = "auto",
     progress: bool = False,
 ) -> VideoFixes:
     """Localize the frames of a video as one walk, and compare its clock with a track.
@@ -130,9 +132,12 @@ def localize_video(
             to the times, unless it is ambiguous (see `walk_clock_offset`).
         near: search only there.
         top: how many matches each fix lists.
+        condition: see `Localizer.localize_many`.
         progress: show a bar on standard error.
     """
-    fixes = tuple(localizer.localize_walk(walk.frames, walk.reach_m, near=near, top=top, progress=progress))
+    fixes = tuple(
+        localizer.localize_walk(walk.frames, walk.reach_m, near=near, top=top, condition=condition, progress=progress)
+    )
     if track is None:
         return VideoFixes(fixes, walk.times)
     times = [time for time in walk.times if time is not None]

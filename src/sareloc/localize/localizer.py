@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import logging
 import math
 import os
@@ -10,17 +11,28 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
+from sareloc.arrays import Floats
 from sareloc.encode import Encoded, Encoder
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.geometry import KEYPOINTS, InlierPairs
 from sareloc.loading import read_images
 from sareloc.localize.calibration import CANDIDATES, calibrate_by_map
+from sareloc.localize.condition import (
+    MIN_PHOTOS,
+    SAMPLED,
+    Condition,
+    UsedCondition,
+    count_places,
+    search_centred,
+    spread,
+)
 from sareloc.localize.estimate import (
     MIN_CONFIDENCE,
     Calibration,
@@ -173,25 +185,51 @@ class Localizer:
         fresh.calibration = self._given or map_calibration(self.place_map, self.search)
         return fresh
 
-    def localize(self, photo: Query, *, near: Near = None, top: int = 5) -> Fix:
-        """Where a photo was taken; raises PhotoError if it cannot be decoded.
+    @cached_property
+    def vector_space(self) -> str:
+        """16 hex digits over what search vectors depend on: the model, the map's own whitening, and dimensions."""
+        manifest = self.place_map.manifest
+        parts = (self.encoder.model.fingerprint(), manifest.dim, manifest.aggregate, manifest.aggregate_dim)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
-        near: search only there; a `Fix` means within 500 m of it (and its radius), or anywhere if it has no position.
-        top: how many matches the fix lists; all if the map holds fewer.
+    def localize(self, photo: Query, *, near: Near = None, top: int = 5, condition: Condition | None = None) -> Fix:
+        """Where a photo was taken.
+
+        Args:
+            photo: the query.
+            near: search only there; a `Fix` means within 500 m of it (and its radius), or anywhere if it has no
+                position.
+            top: how many matches the fix lists; all if the map holds fewer.
+            condition: of photos like this one (see `estimate_condition`); default: it is searched as it is.
+
+        Raises:
+            PhotoError: if it cannot be decoded.
         """
-        (found,) = self.localize_many([photo], near=near, top=top)
+        (found,) = self.localize_many([photo], near=near, top=top, condition=condition)
         if isinstance(found, PhotoError):
             raise found
         return found
 
-    def localize_many(self, photos: Sequence[Query], *, near: Near = None, top: int = 5) -> list[Fix | PhotoError]:
-        """Where each photo was taken, in order; for one that cannot be decoded, the error that says why."""
-        return list(self.localize_each(photos, near=near, top=top))
+    def localize_many(
+        self, photos: Sequence[Query], *, near: Near = None, top: int = 5, condition: UsedCondition = "auto"
+    ) -> list[Fix | PhotoError]:
+        """Where each photo was taken, in order; for one that cannot be decoded, the error that says why.
 
-    def localize_each(self, photos: Sequence[Query], *, near: Near = None, top: int = 5) -> Iterator[Fix | PhotoError]:
+        Args:
+            photos: the queries.
+            near: as of `localize`.
+            top: as of `localize`.
+            condition: default: that of 20 or more photos is estimated from them, see `estimate_condition`; fewer are
+                searched as they are. None: all are. A condition that was estimated before is used as it is.
+        """
+        return list(self.localize_each(photos, near=near, top=top, condition=condition))
+
+    def localize_each(
+        self, photos: Sequence[Query], *, near: Near = None, top: int = 5, condition: UsedCondition = "auto"
+    ) -> Iterator[Fix | PhotoError]:
         """As `localize_many`, each answer as soon as it is known, in constant memory."""
         _check(photos, top)
-        for found in self._search(photos, _area(near), top):
+        for found in self._search(photos, _area(near), top, condition):
             if isinstance(found, PhotoError):
                 yield found
                 continue
@@ -216,6 +254,7 @@ class Localizer:
         *,
         near: Near = None,
         top: int = 5,
+        condition: UsedCondition = "auto",
         progress: bool = False,
     ) -> list[Fix | PhotoError]:
         """As `localize_many`, for the photos of one walk, whose places are estimated together (see `estimate_walk`).
@@ -227,7 +266,7 @@ class Localizer:
         without matches. progress: show a bar on standard error.
         """
         _check(photos, top)
-        searched = self._search(photos, _area(near), top)
+        searched = self._search(photos, _area(near), top, condition)
         bar = tqdm(searched, total=len(photos), desc="localize", unit="photo", disable=None if progress else True)
         found = list(bar)
         seen = [Candidates(()) if isinstance(one, PhotoError) else one for one in found]
@@ -244,8 +283,43 @@ class Localizer:
             for one, fix in zip(found, fixes, strict=True)
         ]
 
+    def estimate_condition(self, photos: Sequence[Query], *, near: Near = None) -> Condition:
+        """What these photos have in common, such as night: it makes photos taken in this condition easier to find.
+
+        Up to 200 of them, spread evenly, are encoded and searched as they are; those that cannot be decoded are left
+        out. A 360° photo counts once, with the mean of its views. A condition of fewer than 20 photos, or of few
+        places, has no effect (see `Condition.weight`).
+
+        Args:
+            photos: of many places, 20 or more.
+            near: as of `localize`.
+        """
+        _check(photos, 1)
+        sampled = [photos[row] for row in spread(len(photos), SAMPLED).tolist()]
+        total, count, first = np.zeros(self.place_map.manifest.vector_dim), 0, list[Floats]()
+        for loaded in _chunks(self._read(sampled)):
+            queries = [query for query in loaded if not isinstance(query, PhotoError)]
+            if not queries:
+                continue
+            encoded = self.encode(queries)
+            found = self.retrieve([view for views in encoded for view in views], 1, _area(near))
+            row = 0
+            for views in encoded:
+                total += np.mean([view.vector for view in views], axis=0, dtype=np.float64)
+                if found.ids.size:
+                    first.append(found.latlon[row + int(found.distances[row : row + len(views), 0].argmin()), 0])
+                row += len(views)
+            count += len(queries)
+        mean = (total / max(count, 1)).astype(np.float32)
+        return Condition(mean, count, count_places(first), self.vector_space)
+
     def find_matches(
-        self, queries: Sequence[ReadImage], encoded: Sequence[Sequence[Encoded]], k: int, near: Area | None = None
+        self,
+        queries: Sequence[ReadImage],
+        encoded: Sequence[Sequence[Encoded]],
+        k: int,
+        near: Area | None = None,
+        condition: Condition | None = None,
     ) -> list[Candidates]:
         """The k photos of the map most like each query, more if more are retrieved, and its pose by them.
 
@@ -257,10 +331,11 @@ class Localizer:
             encoded: the same, see `encode`.
             k: how many photos.
             near: search only there.
+            condition: of the queries.
         """
         images = [one for views in encoded for one in views]
         count, depth = self.search.verify or 0, self.search.candidates or 0
-        retrieved = self.retrieve(images, max(k, depth), near)
+        retrieved = self.retrieve(images, max(k, depth), near, condition)
         shares = [
             (math.ceil(PANORAMA_VERIFIED * count / len(views)), math.ceil(PANORAMA_DEPTH * depth / len(views)))
             if query.views
@@ -282,9 +357,31 @@ class Localizer:
         encoded = iter(self.encoder.encode([image for query in queries for image in query.images]))
         return [[next(encoded) for _ in query.images] for query in queries]
 
-    def retrieve(self, encoded: Sequence[Encoded], k: int, near: Area | None = None) -> Matches:
-        """The k photos of the map whose search vectors are nearest to that of each image."""
-        return self.place_map.search(np.stack([one.vector for one in encoded]), k, near)
+    def retrieve(
+        self, encoded: Sequence[Encoded], k: int, near: Area | None = None, condition: Condition | None = None
+    ) -> Matches:
+        """The k photos of the map whose search vectors are nearest to that of each image.
+
+        Args:
+            encoded: the images.
+            k: how many photos.
+            near: search only there.
+            condition: the vectors of images and map are centred before they are compared, see `search_centred`.
+
+        Raises:
+            ArgumentError: if the condition was estimated with another model, or another map's whitening.
+        """
+        vectors = np.stack([one.vector for one in encoded])
+        if condition is None:
+            return self.place_map.search(vectors, k, near)
+        if condition.vector_space != self.vector_space or condition.mean.shape != vectors.shape[1:]:
+            raise ArgumentError(
+                f"the condition is of the vector space {condition.vector_space:.80} with {condition.mean.size} "
+                f"dimensions, the map has {self.vector_space} with {vectors.shape[1]}: estimate it again with this map"
+            )
+        if not condition.weight:
+            return self.place_map.search(vectors, k, near)
+        return search_centred(self.place_map, vectors, k, near, condition)
 
     def _verified(
         self, encoded: Sequence[Encoded], retrieved: Matches, shares: Sequence[tuple[int, int]]
@@ -336,14 +433,17 @@ class Localizer:
             query_size=(query.panorama.width, query.panorama.height),
         )
 
-    def load(self, photos: Sequence[Query]) -> Iterator[ReadImage | PhotoError]:
-        """The queries as they are read, in order; for one that cannot be read, the error."""
+    def _read(self, photos: Sequence[Query]) -> Iterator[ReadImage | PhotoError]:
         unread = [photo for photo in photos if not isinstance(photo, ReadImage)]
         workers = self.workers if len(unread) > FEW else 0
         loaded = read_images(unread, self.encoder.sizes, cut=self.views or ViewOptions(), workers=workers)
-        spheres: list[str] = []
         for photo in photos:
-            query = photo if isinstance(photo, ReadImage) else next(loaded)[1]
+            yield photo if isinstance(photo, ReadImage) else next(loaded)[1]
+
+    def load(self, photos: Sequence[Query]) -> Iterator[ReadImage | PhotoError]:
+        """The queries as they are read, in order; for one that cannot be read, the error. Logs warnings."""
+        spheres: list[str] = []
+        for query in self._read(photos):
             if isinstance(query, ReadImage) and query.note:
                 log.warning(query.note)
             if isinstance(query, ReadImage) and query.truncated:
@@ -354,11 +454,19 @@ class Localizer:
         if spheres:
             log.warning(untagged_note(spheres))
 
-    def _search(self, photos: Sequence[Query], near: Area | None, top: int) -> Iterator[Candidates | PhotoError]:
+    def _search(
+        self, photos: Sequence[Query], near: Area | None, top: int, condition: UsedCondition
+    ) -> Iterator[Candidates | PhotoError]:
+        if isinstance(condition, str) and condition != "auto":
+            raise ArgumentError(
+                f'condition must be a Condition, "auto" or None, found {condition!r}: see open_condition'
+            )
+        if condition == "auto":
+            condition = self.estimate_condition(photos, near=near) if len(photos) >= MIN_PHOTOS else None
         for loaded in _chunks(self.load(photos)):
             queries = [query for query in loaded if not isinstance(query, PhotoError)]
             k = max(top, self.search.fused)
-            found = iter(self.find_matches(queries, self.encode(queries), k, near) if queries else ())
+            found = iter(self.find_matches(queries, self.encode(queries), k, near, condition) if queries else ())
             for query in loaded:
                 yield query if isinstance(query, PhotoError) else next(found)
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from sareloc.geometry.local_features import LocalFeatures
     from sareloc.models.place_model import PlaceModel
 
+MEAN_OF = 2_048  # photos
 DETAILS = "SELECT fid, heading_deg, time FROM photos WHERE fid IN (SELECT value FROM json_each(?))"
 
 
@@ -50,6 +51,7 @@ class PlaceMap:
     """The model that the descriptors come from, dimensions and storage of the search vectors."""
     notes: dict[str, str]
     """Texts that are stored in the map, such as a calibration, by name."""
+    _mean: tuple[object, Vectors] | None = None
 
     def __new__(cls, path: Address, *, exact: bool = False) -> Self:
         """An object of the class of the address."""
@@ -174,6 +176,21 @@ class PlaceMap:
     def headings_deg(self, ids: npt.ArrayLike) -> Floats:
         """The headings (n,) of these photos (n,), NaN if unknown; see `features_and_headings`."""
         return self.features_and_headings(ids)[1]
+
+    def mean_vector(self) -> Vectors:
+        """The mean (vector_dim,) of the search vectors of 2,048 random photos, always the same ones, or of all.
+
+        It is computed once, and again after a refresh that changed the map.
+        """
+        state = self._state()
+        if self._mean is None or self._mean[0] != state:
+            ids, _ = self.sample(MEAN_OF, np.random.default_rng(0))
+            self._mean = state, self.descriptors(np.sort(ids)).mean(axis=0, dtype=np.float64).astype(np.float32)
+        return self._mean[1]
+
+    def _state(self) -> object:
+        """Differs from an earlier one if a refresh changed the photos."""
+        return self._searched
 
     def sample(self, count: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
         """The ids (n,) and positions (n, 2) in degrees of `count` random photos, or of all if there are fewer."""

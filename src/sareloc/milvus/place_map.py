@@ -113,6 +113,9 @@ class MilvusMap(PlaceMap):
         latlon = np.array([[row["lat"], row["lon"]] for row in rows], dtype=np.float64).reshape(-1, 2)
         return np.array([row["id"] for row in rows], dtype=np.int64), latlon
 
+    def _state(self) -> object:
+        return self._count
+
     def count_around(self, points_m: Floats, radius_m: float) -> Ints:
         """See `PlaceMap`."""
         ground_m = (

@@ -66,7 +66,9 @@ class LiveMap:
         fixes: dict[int, Fix] = {}
         for near, rows in groups.items():
             most = max(queries[row].top for row in rows)
-            found = self._localizer.localize_many([queries[row].photo for row in rows], near=near, top=most)
+            found = self._localizer.localize_many(
+                [queries[row].photo for row in rows], near=near, top=most, condition=None
+            )
             for row, fix in zip(rows, found, strict=True):
                 assert isinstance(fix, Fix), "photos are decoded already"
                 fixes[row] = replace(fix, matches=fix.matches[: queries[row].top])
