@@ -105,8 +105,9 @@ def test_the_report_is_that_of_fixes_in_a_map_of_the_database(model: PlaceModel,
     failures = {"database": [], "queries": [], "strangers": []}
     told = report.to_json()
     assert told.pop("failures") == failures
-    nested = {"failures", "correct_interval", "correct_and_answered_interval"}
-    for interval in nested - {"failures"}:
+    assert told.pop("ladder") == {"descriptor": 100.0}
+    nested = {"failures", "ladder", "correct_interval", "correct_and_answered_interval"}
+    for interval in nested - {"failures", "ladder"}:
         assert told.pop(interval) == expected[interval]
     assert told == pytest.approx({key: value for key, value in (expected | about).items() if key not in nested})
     assert (report.queries, report.strangers) == (PLACES, PLACES)
@@ -123,7 +124,9 @@ def test_a_map_that_is_given_is_searched(model: PlaceModel, town: Path, tmp_path
 
 def test_local_metres_need_no_anchor_and_matches_are_verified_by_default(model: PlaceModel, walls: Places) -> None:
     report = evaluated(model, walls, min_confidence=0)
-    assert (report.verify, report.correct, report.answered) == (20, 100, 100)
+    assert (report.verify, report.correct, report.answered) == (10, 100, 100)
+    assert list(report.ladder) == ["descriptor", "search vector", "pre-filter", "verified"]
+    assert report.ladder["verified"] == 100
     assert report.median_error_m == pytest.approx(20, abs=0.1)
     assert report.headings == 4
     assert report.median_heading_error_deg is not None

@@ -78,7 +78,7 @@ def test_the_temperature_follows_the_spread_of_distances() -> None:
         TEMPERATURE_SHARE * spread, rel=1e-5
     )
     assert fit_trials([], "map") == Calibration()
-    lone = Trial(np.array([START]), np.array([0.5]), TRUTH[0], False)
+    lone = Trial(np.array([START]), np.array([0.5]), TRUTH[0], False, 0.0)
     assert fit_trials([lone], "map").temperature == TEMPERATURE
 
 

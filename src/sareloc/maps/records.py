@@ -106,9 +106,8 @@ class Matches:
     def take(self, row: int, columns: Ints) -> Matches:
         """Of the query in this row, the photos in these columns (k,), as matches (1, k)."""
         files = (tuple(self.files[row][column] for column in columns.tolist()),)
-        return Matches(
-            self.ids[row, None, columns], self.distances[row, None, columns], self.latlon[row, None, columns], files
-        )
+        ids, distances, latlon = (held[row][columns][None] for held in (self.ids, self.distances, self.latlon))
+        return Matches(ids, distances, latlon, files)
 
 
 @dataclass(frozen=True)
