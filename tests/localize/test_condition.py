@@ -57,12 +57,14 @@ def all_centred(place_map: PlaceMap, query: np.ndarray, condition: Condition) ->
     """Every photo of the map centred and compared, in a loop: the slow twin."""
     held = place_map.descriptors(place_map.ids).astype(np.float64)
     mean, weight = held.mean(axis=0), condition.weight
+    length = np.sqrt(np.mean([((vector - weight * mean) ** 2).sum() for vector in held]))
     asked = query.astype(np.float64) - weight * condition.mean.astype(np.float64)
     asked /= np.sqrt((asked**2).sum())
     found = []
     for photo_id, vector in zip(place_map.ids.tolist(), held, strict=True):
         rest = vector - weight * mean
-        found.append((float(np.sqrt((((rest / np.sqrt((rest**2).sum())) - asked) ** 2).sum())), photo_id))
+        away = np.sqrt((((rest / np.sqrt((rest**2).sum())) - asked) ** 2).sum())
+        found.append((float(length * away), photo_id))
     found.sort()
     return [photo_id for _, photo_id in found], [away for away, _ in found]
 

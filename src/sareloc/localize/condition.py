@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -124,7 +125,11 @@ def spread(count: int, most: int) -> Ints:
 
 
 def search_centred(place_map: PlaceMap, vectors: Vectors, k: int, near: Area | None, condition: Condition) -> Matches:
-    """The photos of a map nearest to each query after both are centred; the distances are those of centred vectors.
+    """The photos of a map nearest to each query after both are centred.
+
+    The distances are `s |q' - a'|`: `s = sqrt(1 - l (2 - l) |m_a|^2)` is the length of the map's vectors (root mean
+    square) after l m_a is subtracted and before they are scaled to unit length. They are of the size of distances that
+    are not centred, so that the map's calibration applies to them.
 
     With `a' = unit(a - l m_a)`, `q' . a'` differs from `q' . a` by a constant of the query and a factor of the photo,
     which is nearly the same for all: the index is searched for `q'` as for any query, and the first few hundred photos
@@ -137,16 +142,17 @@ def search_centred(place_map: PlaceMap, vectors: Vectors, k: int, near: Area | N
         near: only photos in this area.
         condition: of the queries; its weight is not 0.
     """
-    weight = condition.weight
+    weight, mean = condition.weight, place_map.mean_vector()
+    length = np.float32(math.sqrt(1 - weight * (2 - weight) * float(mean @ mean)))
     queries = centre(vectors, condition.mean, weight)
     found = place_map.search(queries, max(DEEPER * k, LEAST_DEPTH), near)
     if not found.ids.size:
         return found
     ids, rows = np.unique(found.ids, return_inverse=True)
-    photos = centre(place_map.descriptors(ids), place_map.mean_vector(), weight)  # (n, vector_dim)
+    photos = centre(place_map.descriptors(ids), mean, weight)  # (n, vector_dim)
     distances = np.stack(
         [
-            np.linalg.norm(photos[row] - query, axis=1)
+            length * np.linalg.norm(photos[row] - query, axis=1)
             for row, query in zip(rows.reshape(found.ids.shape), queries, strict=True)
         ]
     )
