@@ -283,3 +283,18 @@ def test_photos_below_the_confidence_are_listed_with_their_best_guess(
         assert sure < 0.8
         assert f"{len(listed)} below confidence 0.8" in told[heading - 1]
         assert not {str(photos / "tagged.jpg"), str(photos / "broken.jpg")} & listed.keys()
+
+
+def test_photos_are_geotagged_by_their_condition(town: Path, photos: Path, tmp_path: Path) -> None:
+    kept, tables = tmp_path / "day.json", {}
+    for name, words in {
+        "auto": (),
+        "saved": ("--save-condition", kept),
+        "file": ("--condition", kept),
+        "none": ("--condition", "none"),
+    }.items():
+        out = tmp_path / name
+        run(town, photos, "--out", out, "--sidecar", "geojson", "--min-confidence", "0.1", *words)
+        tables[name] = (out / "geotags.geojson").read_text()
+    assert tables["auto"] == tables["saved"] == tables["file"]
+    assert tables["auto"] != tables["none"]

@@ -332,3 +332,52 @@ def test_a_map_on_milvus_answers_alike(town: Path, tmp_path: Path, capsys: pytes
     assert distances == pytest.approx(expected, abs=0.02)
     run("calibrate", address, write_queries(tmp_path / "known", tagged=True)[0].parent, *words[1:])
     assert json.loads(capsys.readouterr().out)["photos"] == 30
+
+
+def answers(town: Path, capsys: pytest.CaptureFixture[str], *words: str | Path) -> list[dict[str, object]]:
+    assert localize(town, *words, "--json", "--min-confidence", "0") == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_photos_asked_together_are_centred_unless_it_is_switched_off(
+    town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    together = answers(town, capsys, town / "queries")
+    assert together == answers(town, capsys, town / "queries", "--condition", "auto")
+    assert together != answers(town, capsys, town / "queries", "--condition", "none")
+    kept = tmp_path / "day.json"
+    assert together == answers(town, capsys, town / "queries", "--save-condition", kept)
+    assert together == answers(town, capsys, town / "queries", "--condition", kept)
+    alone = answers(town, capsys, town / "queries" / "q05.jpg")
+    with_condition = answers(town, capsys, town / "queries" / "q05.jpg", "--condition", kept)
+    assert with_condition != alone
+    assert with_condition[0]["confidence"] == pytest.approx(together[5]["confidence"], abs=0.02)
+
+
+def test_a_walk_uses_the_condition_too(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    walk = (town / "queries", "--walk-step-m", "100")
+    assert answers(town, capsys, *walk) != answers(town, capsys, *walk, "--condition", "none")
+
+
+def test_a_condition_of_few_photos_is_saved_with_a_warning(
+    town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert localize(town, town / "queries" / "q05.jpg", "--save-condition", tmp_path / "one.json") == 0
+    assert "no effect" in capsys.readouterr().err
+    photo = town / "queries" / "q06.jpg"
+    assert answers(town, capsys, photo, "--condition", tmp_path / "one.json") == answers(town, capsys, photo)
+
+
+def test_conditions_that_cannot_be_used(town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photo, bad = town / "queries" / "q05.jpg", tmp_path / "bad.json"
+    bad.write_text("{}")
+    with pytest.raises(ArgumentError, match="not a condition"):
+        localize(town, photo, "--condition", bad)
+    with pytest.raises(ArgumentError, match="choose one"):
+        localize(town, photo, "--condition", "none", "--save-condition", bad)
+    assert bad.read_text() == "{}"
+    with pytest.raises(SystemExit) as ended:
+        main(["localize", str(town / "street.gpkg"), str(photo), "--model", str(town / "model.safetensors"),
+              "--condition", str(tmp_path / "absent.json")])  # fmt: skip
+    assert ended.value.code != 0
+    assert "absent.json" in capsys.readouterr().err

@@ -18,7 +18,15 @@ from tests.photos.panorama_files import save_panorama
 from sareloc.encode import Encoded
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.geo import distance_m
-from sareloc.localize import Condition, Fix, Localizer, open_condition, save_condition
+from sareloc.localize import (
+    Condition,
+    Fix,
+    Localizer,
+    VideoWalk,
+    localize_video,
+    open_condition,
+    save_condition,
+)
 from sareloc.localize.condition import centre, count_places, search_centred, spread
 from sareloc.maps import Box, Circle, MapManifest, MapPhoto, PlaceMap, create_map_file, open_store
 from sareloc.photos import Geotag
@@ -256,6 +264,13 @@ def test_a_walk_is_centred_on_its_condition(localizer: Localizer, queries: list[
     assert together != localizer.localize_walk(queries, 100.0, condition=None)
     some = queries[:10]
     assert localizer.localize_walk(some, 100.0) == localizer.localize_walk(some, 100.0, condition=None)
+
+
+def test_a_video_is_centred_on_its_condition(localizer: Localizer, queries: list[Path]) -> None:
+    video = VideoWalk(Path("drive.mp4"), tuple(queries), (None,) * PLACES, 100.0)
+    assert localize_video(localizer, video).fixes == tuple(localizer.localize_walk(queries, 100.0))
+    alone = tuple(localizer.localize_walk(queries, 100.0, condition=None))
+    assert localize_video(localizer, video, condition=None).fixes == alone
 
 
 def test_the_views_of_a_panorama_count_as_one_photo(localizer: Localizer, tmp_path: Path) -> None:
