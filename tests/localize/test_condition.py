@@ -231,6 +231,7 @@ def test_no_more_than_200_photos_are_encoded(
 def test_20_photos_are_centred_on_their_condition_and_19_are_not(localizer: Localizer, queries: list[Path]) -> None:
     few = localizer.localize_many(queries[:19])
     assert few == localizer.localize_many(queries[:19], condition=None)
+    assert localizer.localize_many(queries[:20]) != localizer.localize_many(queries[:20], condition=None)
     alone = localizer.localize_many(queries, condition=None)
     together = localizer.localize_many(queries)
     assert together != alone

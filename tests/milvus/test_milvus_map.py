@@ -15,8 +15,9 @@ from tests.maps.test_map_file import TINY, make_map, photo
 
 from sareloc.errors import ArgumentError, MapError
 from sareloc.geo import distance_m, ecef_from_wgs84
-from sareloc.localize import Calibration, Localizer, Search
+from sareloc.localize import Calibration, Condition, Localizer, Search
 from sareloc.localize.calibrate import calibrate
+from sareloc.localize.condition import search_centred
 from sareloc.maps import (
     Area,
     Box,
@@ -81,6 +82,26 @@ def test_searches_agree(twins: tuple[PlaceMap, PlaceMap], near: Area | None, k: 
     for names, places in zip(milvus.files, milvus.latlon.tolist(), strict=True):
         assert [by_name[name] for name in names] == [tuple(place) for place in places]
         assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("near", AREAS.values(), ids=AREAS)
+def test_searches_with_a_condition_agree(twins: tuple[PlaceMap, PlaceMap], near: Area | None) -> None:
+    queries = unit_vectors(20, seed=4)
+    condition = Condition(queries.mean(axis=0), 40, 40, "")
+    np.testing.assert_allclose(twins[1].mean_vector(), twins[0].mean_vector(), atol=1e-3)
+    file, milvus = (search_centred(one, queries, 7, near, condition) for one in twins)
+    assert file.distances.shape == milvus.distances.shape
+    np.testing.assert_allclose(milvus.distances, file.distances, atol=2e-3)
+
+
+def test_the_mean_of_a_map_on_milvus_follows_its_photos(lite: str) -> None:
+    vectors, store = unit_vectors(40), open_empty(f"{lite}/mean")
+    store.add([photo(n) for n in range(30)], vectors[:30])
+    place_map = PlaceMap(f"{lite}/mean")
+    np.testing.assert_allclose(place_map.mean_vector(), vectors[:30].mean(axis=0), atol=1e-3)
+    store.add([photo(n) for n in range(30, 40)], vectors[30:])
+    place_map.refresh()
+    np.testing.assert_allclose(place_map.mean_vector(), vectors.mean(axis=0), atol=1e-3)
 
 
 def test_a_circle_whose_box_is_crowded_at_the_corners(lite: str) -> None:

@@ -38,3 +38,16 @@ def test_different_numbers_of_matches_go_to_the_model_together_and_areas_apart(s
     for fix, single in zip(found, alone, strict=True):  # sums of a batch are rounded in another order
         assert [m.distance for m in fix.matches] == pytest.approx([m.distance for m in single.matches], abs=0.02)
         assert fix.latlon == pytest.approx(single.latlon, abs=1e-4)  # 11 m, places are 80 m apart
+
+
+def test_photos_of_many_clients_are_not_centred_on_a_common_condition(street_folder: Path) -> None:
+    model, place_map = street_model(), PlaceMap(street_folder / "street.gpkg")
+    localizer = Localizer(model, place_map)
+    images = [read_image(path, (model.preprocess.size,)) for path in sorted((street_folder / "queries").iterdir())]
+    assert localizer.estimate_condition(images).weight > 0
+    live = LiveMap(model, place_map, localizer)
+    try:
+        found = live.localize([Query(image, None, 5) for image in images])
+    finally:
+        live.close()
+    assert found == localizer.localize_many(images, condition=None)
