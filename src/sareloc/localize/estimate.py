@@ -35,6 +35,8 @@ SURE_INLIERS = 15
 """Photos with so many inliers or more confirm one another."""
 GRAIN_M = 5.0
 FORMAT = 1
+MAP_ORIGIN = "map"
+"""Of a calibration that was fitted to the map's own photos, without verification."""
 AGREEING = 0.8
 """Least length of the mean of headings as unit vectors: 1 if all are equal."""
 NO_MATCHES = "there is no photo of the map to compare with in the area asked for"
@@ -178,6 +180,8 @@ class Calibration:
             if (len(weights), len(verified_weights)) != (len(PRIOR), len(VERIFIED_PRIOR)):
                 raise ValueError("it has another number of weights")
             read = Calibration(weights, verified_weights, **given)
+            if read.origin == MAP_ORIGIN:  # those of the version that stored it, not fitted to the map
+                read = replace(read, verified_weights=VERIFIED_PRIOR)
             numbers = (*read.weights, *read.verified_weights, read.radius_scale, read.temperature)
             if not all(math.isfinite(number) for number in numbers):
                 raise ValueError("a number is not finite")
