@@ -5,8 +5,9 @@
     python -m benchmarks.map --photos 10000 --walk white white-8448 --exact    # large descriptors
 
 Descriptors of 512 dimensions are synthetic (see drawn_descriptors.py): "streets" are like those of real street photos
-("streets-256": with half the dimensions), "white" ones have no structure, the hardest case for an index ("white-8448":
-with the dimensions of SALAD and MegaLoc). Each map is a real file, opened by a process of its own that builds the
+("streets-256": with half the dimensions, "streets-1024": with those of a search vector), "white" ones have no
+structure, the hardest case for an index ("white-8448": with the dimensions of SALAD and MegaLoc). Each map is a real
+file, opened by a process of its own that builds the
 index, then by another that loads it and searches; with --exact by one process, without an index. Recall@10 is measured
 against exact search at full precision.
 """
@@ -38,7 +39,13 @@ from sareloc.maps import Circle, MapConfig, MapManifest, MapPhoto, PlaceMap, bui
 from sareloc.models import make_model
 from sareloc.photos import Geotag, exif_bytes
 
-WALKS = {"streets": Walk(), "white": WHITE, "streets-256": Walk(dim=256), "white-8448": replace(WHITE, dim=8448)}
+WALKS = {
+    "streets": Walk(),
+    "white": WHITE,
+    "streets-256": Walk(dim=256),
+    "streets-1024": Walk(dim=1024),
+    "white-8448": replace(WHITE, dim=8448),
+}
 QUERIES, HITS = 500, 10
 CITY, SIZE_DEG = (48.86, 2.35), 0.2  # about 20 km
 BATCH = 4096

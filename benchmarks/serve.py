@@ -1,13 +1,14 @@
 """The service under load: requests a second, latencies, behaviour beyond the queue, memory.
 
     python -m benchmarks.serve [--requests 1000] [--soak 10000] [--photos 200]
+    python -m benchmarks.serve --town --requests 200    # verified answers about a drawn town, by the packaged model
 
 Draws small photos, maps them with a small model of random weights (what is measured is the service, not the model), and
 starts `sareloc serve` as a process of its own on loopback. Prints for 1, 8 and 32 clients, each sending its next
 request as soon as it has its answer: requests a second and the 50th, 95th and 99th percentile of milliseconds; then
 what as many clients as the queue holds get, what four times as many get (200, or 503 with Retry-After; anything else is
 an error), and the memory of the process over the soak. Last comes one line of JSON. Exits with 1 where there was an
-error.
+error. With --town: photos of 640x480 and the model `fast`; 16 and 64 clients, nothing else.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from PIL import Image
 
 from sareloc.maps import MapConfig, build_map
 from sareloc.models import make_model, save_checkpoint
-from sareloc.photos import Geotag, exif_bytes
+from sareloc.photos import Geotag, exif_bytes, find_photos
 
 CLIENTS = (1, 8, 32)
 QUEUE = 64
@@ -68,11 +69,21 @@ def make_town(folder: Path, photos: int) -> list[bytes]:
     return asked
 
 
+def make_drawn_town(folder: Path) -> list[bytes]:
+    """folder/town.gpkg of a small drawn town, by the packaged model; returns photos to ask with."""
+    from sareloc.city import draw_places
+
+    draw_places(folder, 0, "small", splits=("test",), photo_size=(480, 640))
+    build_map(folder / "images/test/database", folder / "town.gpkg", "fast", config=MapConfig(progress=False))
+    return [path.read_bytes() for path in find_photos(folder / "images/test/queries")]
+
+
 class Service:
     """`sareloc serve` as a process."""
 
-    def __init__(self, folder: Path) -> None:
-        words = ["serve", "town.gpkg", "--model", "model.safetensors", "--port", "0", "--queue", str(QUEUE)]
+    def __init__(self, folder: Path, *, model: bool = True) -> None:
+        words = ["serve", "town.gpkg", "--port", "0", "--queue", str(QUEUE)]
+        words += ["--model", "model.safetensors"] if model else []
         self.process = subprocess.Popen(
             [sys.executable, "-m", "sareloc", *words, "--device", "cpu"], cwd=folder, stdout=subprocess.PIPE, text=True
         )
@@ -155,12 +166,25 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=1000, help="at each number of clients")
     parser.add_argument("--soak", type=int, default=10_000)
     parser.add_argument("--photos", type=int, default=200, help="in the map")
+    parser.add_argument("--town", action="store_true", help="verified answers about a drawn town")
     args = parser.parse_args()
     found: dict[str, Any] = {
         "command": " ".join(sys.argv), "cpus": os.cpu_count(), "machine": platform.machine(),
         "threads": os.environ.get("OMP_NUM_THREADS"), "torch": torch.__version__,
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
+        if args.town:
+            photos = make_drawn_town(Path(folder))
+            service = Service(Path(folder), model=False)
+            try:
+                load(service, photos, 8, 50)  # warm
+                for clients in (16, 64):
+                    answers, seconds = load(service, photos, clients, args.requests)
+                    found[f"{clients} clients"] = told(answers, seconds)
+            finally:
+                service.stop()
+            print(json.dumps(found))
+            return 0
         photos = make_town(Path(folder), args.photos)
         found["photo_bytes"] = int(np.mean([len(content) for content in photos]))
         service = Service(Path(folder))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from sareloc.localize.calibration import (
     fit_logistic,
     fit_radius,
 )
-from sareloc.localize.estimate import GRAIN_M, PRIOR, Place, features, sigmoid
+from sareloc.localize.estimate import GRAIN_M, PRIOR, VERIFIED_PRIOR, Place, features, sigmoid
 
 
 def place(nearest: float = 1.0, other: float = 1.2, share: float = 0.8, scatter_m: float = 5.0) -> Place:
@@ -165,6 +166,12 @@ def test_json_brings_back_every_bit() -> None:
 def test_a_calibration_from_before_verification_has_the_default_weights_of_verified_matches() -> None:
     old = '{"format": 1, "weights": [1, 2, 3, 4], "radius_scale": 3.0}'
     assert Calibration.from_json(old) == Calibration((1.0, 2.0, 3.0, 4.0), radius_scale=3.0)
+
+
+def test_the_map_own_calibration_follows_the_weights_of_this_version() -> None:
+    """Verified matches are not part of it: a map stores the weights of the version that wrote it."""
+    earlier = Calibration((1.0, 2.0, 3.0, 4.0), (9.0,) * 9, origin="map")
+    assert Calibration.from_json(earlier.to_json()) == replace(earlier, verified_weights=VERIFIED_PRIOR)
 
 
 @pytest.mark.parametrize(

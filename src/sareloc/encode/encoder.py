@@ -109,7 +109,7 @@ class Encoder:
         if self._on_gpu:
             yield from self._encode_on_gpu(loaded)
             return
-        pool = _threads(os.getpid())
+        pool = single_threads("encode", os.getpid())
         waiting: deque[tuple[T, PhotoError | Pending]] = deque()
         for tag, image in loaded:
             waiting.append((tag, image if isinstance(image, PhotoError) else self._start(image, pool)))
@@ -166,7 +166,7 @@ class Encoder:
 
             def finish() -> list[tuple[T, Encoded | PhotoError]]:
                 descriptors, dims = fetch(), [self.aggregate_dim] * len(group)
-                vectors = _threads(os.getpid()).map(search_vector, descriptors, features, dims)
+                vectors = single_threads("encode", os.getpid()).map(search_vector, descriptors, features, dims)
                 rows = zip(group, descriptors, features, vectors, strict=True)
                 return [(tag, Encoded(descriptor, one, vector)) for (tag, _), descriptor, one, vector in rows]
 
@@ -186,10 +186,15 @@ def _value(vector: Vectors) -> Vectors:
 
 
 @cache
-def _threads(_: int) -> ThreadPoolExecutor:
-    """As many threads as torch uses for one operation, each of which uses one; those of a process, by its number."""
+def single_threads(name: str, process: int) -> ThreadPoolExecutor:
+    """As many threads as torch uses for one operation, each of which uses one: the pool of this name of a process.
+
+    Args:
+        name: of the pool. A task of one pool may wait for those of another, not for those of its own.
+        process: its number: a forked process has no threads of its parent.
+    """
     count, started = torch.get_num_threads(), threading.Barrier(torch.get_num_threads() + 1)
-    pool = ThreadPoolExecutor(count, "encode", initializer=torch.set_num_threads, initargs=(1,))
+    pool = ThreadPoolExecutor(count, name, initializer=torch.set_num_threads, initargs=(1,))
     for _ in range(count):
         pool.submit(started.wait)
     started.wait()

@@ -20,6 +20,7 @@ from safetensors.numpy import load_file
 
 from sareloc.arrays import Vectors
 from sareloc.geometry.local_features import LocalFeatures, stored_steps
+from sareloc.geometry.matching import product
 
 CONSTANTS = "aggregate.safetensors"
 DIM = 512
@@ -66,7 +67,8 @@ def aggregate(features: LocalFeatures, dim: int | None = None) -> Vectors:
     centres, mean, projection = _constants()
     if not len(features):
         return np.zeros(len(projection[:dim]), dtype=np.float32)
-    return _unit(projection[:dim] @ (vlad(stored_steps(features).astype(np.float32), centres) - mean))
+    centred = vlad(stored_steps(features).astype(np.float32), centres) - mean
+    return _unit(product(centred[None], projection[:dim])[0])
 
 
 def search_vector(descriptor: Vectors, features: LocalFeatures | None, dim: int) -> Vectors:
@@ -94,10 +96,10 @@ def vlad(descriptors: Vectors, centres: Vectors) -> Vectors:
     `v_k = sum_i a_ik (x_i - c_k)`, each v_k is scaled to unit length (intra-normalization), then all together.
     """
     x = _unit(descriptors)  # (N, D)
-    scores = SHARPNESS * x @ centres.T  # (N, K)
+    scores = SHARPNESS * product(x, centres)  # (N, K)
     shares = np.exp(scores - scores.max(axis=1, keepdims=True))
     shares /= shares.sum(axis=1, keepdims=True)
-    residuals = shares.T @ x - shares.sum(axis=0)[:, None] * centres  # (K, D)
+    residuals = product(shares.T, x.T) - shares.sum(axis=0)[:, None] * centres  # (K, D)
     return _unit(_unit(residuals).ravel())
 
 

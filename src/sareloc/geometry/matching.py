@@ -22,6 +22,16 @@ PREFILTER_KEYPOINTS = 256
 """The best keypoints of an image, by which many photos are compared with a query."""
 
 
+def product(a: Vectors, b: Vectors) -> Vectors:
+    """The matrix product `a b^T` by torch, with as many threads as torch uses in this thread.
+
+    numpy's library has threads of its own, which wait for each other by spinning: on a machine with other work, or if
+    several queries are verified at once, it takes many times as long.
+    """
+    found: Vectors = torch.mm(torch.from_numpy(a), torch.from_numpy(b).T).numpy()
+    return found
+
+
 def match_features(
     query: LocalFeatures, others: Sequence[LocalFeatures], device: torch.device | None = None
 ) -> Iterable[Ints]:
@@ -59,22 +69,22 @@ def count_matches(query: LocalFeatures, others: Sequence[LocalFeatures], device:
     for row, other in enumerate(some):  # rows of zeros have a cosine of 0 with any other
         theirs[row, : len(other)] = _unit(other.descriptors)
     mine = _unit(best.descriptors)
-    cosines = (mine @ theirs.reshape(-1, theirs.shape[2]).T).reshape(len(best), count, -1)  # (N, K, 256)
+    cosines = product(mine, theirs.reshape(-1, theirs.shape[2])).reshape(len(best), count, -1)  # (N, K, 256)
     nearest = cosines.argmax(axis=2)  # (N, K)
     near = np.take_along_axis(cosines, nearest[..., None], axis=2)[..., 0] > MIN_COSINE
     rows, images = np.nonzero(near)
-    back = (theirs[images, nearest[rows, images]] @ mine.T).argmax(axis=1)
+    back = product(theirs[images, nearest[rows, images]], mine).argmax(axis=1)
     return np.bincount(images[back == rows], minlength=count)
 
 
 def _mutual(mine: Vectors, theirs: Vectors) -> Ints:
     if not len(mine) or not len(theirs):
         return np.zeros((0, 2), dtype=np.int64)
-    cosines = mine @ theirs.T  # (N, M)
+    cosines = product(mine, theirs)  # (N, M)
     nearest = cosines.argmax(axis=1)
     rows = np.flatnonzero(cosines[np.arange(len(mine)), nearest] > MIN_COSINE)
     # few products are computed again: taking columns of the matrix takes several times as long
-    back = (theirs[nearest[rows]] @ mine.T).argmax(axis=1)
+    back = product(theirs[nearest[rows]], mine).argmax(axis=1)
     rows = rows[back == rows]
     return np.stack([rows, nearest[rows]], axis=1)
 

@@ -19,6 +19,7 @@ from sareloc.geo import ecef_from_wgs84
 from sareloc.geometry import Evidence
 from sareloc.localize.estimate import (
     GRAIN_M,
+    MAP_ORIGIN,
     MIN_CONFIDENCE,
     PLACE_M,
     PRIOR,
@@ -82,7 +83,7 @@ def calibrate_by_map(place_map: PlaceMap, candidates: int = CANDIDATES) -> Calib
     trials = make_trials(place_map.search(queries, k), truth_m, candidates, same_spot_m=SAME_SPOT_M)
     fitted = fit_trials(
         trials,
-        "map",
+        MAP_ORIGIN,
         temperature_share=MAP_TEMPERATURE_SHARE,
         absent_share=MAP_ABSENT_SHARE,
         sample_weight=MAP_SAMPLE_WEIGHT,

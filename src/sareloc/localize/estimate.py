@@ -29,12 +29,14 @@ TEMPERATURE = 0.05
 MAX_STEPS, CONVERGED_M = 100, 1e-4  # of the mean shift
 PRIOR = (0.0, -3.0, 16.0, 3.0)
 """Weights of the confidence that whitened descriptors of street photos gave, in a drawn and in a real city, rounded."""
-VERIFIED_PRIOR = (-3.5, -1.0, 1.5, 2.2, 0.35, -0.2, 0.5, -0.15, 0.85)
+VERIFIED_PRIOR = (-1.9, -1.9, 0.8, 2.8, 0.35, -0.4, 0.4, 0.0, 0.55)
 """Weights of the confidence of verified matches, see `features`: fitted on training towns, rounded."""
 SURE_INLIERS = 15
 """Photos with so many inliers or more confirm one another."""
 GRAIN_M = 5.0
 FORMAT = 1
+MAP_ORIGIN = "map"
+"""Of a calibration that was fitted to the map's own photos, without verification."""
 AGREEING = 0.8
 """Least length of the mean of headings as unit vectors: 1 if all are equal."""
 NO_MATCHES = "there is no photo of the map to compare with in the area asked for"
@@ -178,6 +180,8 @@ class Calibration:
             if (len(weights), len(verified_weights)) != (len(PRIOR), len(VERIFIED_PRIOR)):
                 raise ValueError("it has another number of weights")
             read = Calibration(weights, verified_weights, **given)
+            if read.origin == MAP_ORIGIN:  # those of the version that stored it, not fitted to the map
+                read = replace(read, verified_weights=VERIFIED_PRIOR)
             numbers = (*read.weights, *read.verified_weights, read.radius_scale, read.temperature)
             if not all(math.isfinite(number) for number in numbers):
                 raise ValueError("a number is not finite")

@@ -8,7 +8,6 @@ import logging
 import math
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,6 +19,7 @@ from tqdm import tqdm
 
 from sareloc.arrays import Floats
 from sareloc.encode import Encoded, Encoder
+from sareloc.encode.encoder import single_threads
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.geometry import KEYPOINTS, InlierPairs
 from sareloc.loading import read_images
@@ -402,8 +402,7 @@ class Localizer:
             ordered = [*(lists[row][column] for column in order), *lists[row][len(order) :]]
             return Candidates(_ranked(ordered, found, temperature), pose)
 
-        with ThreadPoolExecutor(os.cpu_count(), "verify") as threads:
-            return list(threads.map(verified, range(len(encoded)), shares))
+        return list(single_threads("verify", os.getpid()).map(verified, range(len(encoded)), shares))
 
     def inlier_pairs(self, photo: Query, photo_id: int, file: str) -> InlierPairs | None:
         """The matched keypoints of a query and a photo of the map that agree: of a match, its `id` and `photo`.
