@@ -19,7 +19,7 @@ from sareloc.maps.features import NOT_HELD, NOTE, read_features_note
 from sareloc.maps.own_calibration import finish_map
 from sareloc.maps.records import Entry, MapManifest, MapPhoto, Storage, entry_of, same_entry
 from sareloc.maps.rows import PACKINGS
-from sareloc.maps.search_vectors import check_aggregate
+from sareloc.maps.search_vectors import has_present_aggregate
 from sareloc.maps.store import (
     NO_WHITENING,
     Address,
@@ -86,7 +86,10 @@ def copy_map(source: Address, target: Address, *, progress: bool = True) -> Copy
         _verify(a, b, expected % MODULUS, progress)
         features, notes = _copy_features(a, b, progress)
         count = b.count()
-    finish_map(target, changed=copied > 0)
+    if a.manifest.aggregate_dim and not has_present_aggregate(a.manifest):
+        notes = (*notes, f'its search vectors are of other constants: run "sareloc map upgrade {target}"')
+    else:
+        finish_map(target, changed=copied > 0)
     return CopyReport(count, copied, _short(expected % MODULUS), features, notes)
 
 
@@ -94,7 +97,6 @@ def _open_target(a: MapStore, target: Address) -> MapStore:
     """The map that is copied to, created if it does not exist and can hold all that is needed."""
     if a.whitening() is not None and not store_class(target).is_file:
         raise MapError(f"map {a.name} has its own whitening, and cannot be copied to {target}: {NO_WHITENING}")
-    check_aggregate(a.manifest, a.name)
     return open_or_create_store(target, replace(a.manifest, map_id=""))
 
 

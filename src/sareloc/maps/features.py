@@ -18,9 +18,8 @@ from tqdm import tqdm
 from sareloc.arrays import Ints
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.loading import read_images
-from sareloc.maps.own_calibration import finish_map
 from sareloc.maps.records import MapPhoto, shown
-from sareloc.maps.store import Address, MapStore, open_store, read_note
+from sareloc.maps.store import MapStore, read_note
 from sareloc.photos import is_url
 
 if TYPE_CHECKING:
@@ -49,38 +48,10 @@ class FeaturesReport:
     unreadable: tuple[PhotoError, ...]
     """Photos that still have none, and why: they cannot be read, have changed, or are behind a URL."""
     seconds: float
-
-
-def add_local_features(
-    path: Address,
-    *,
-    keypoints: int | None = None,
-    device: torch.device | str | None = None,
-    batch: int = BATCH,
-    workers: int = 0,
-    progress: bool = True,
-) -> FeaturesReport:
-    """Compute the local features of all photos of a map that have none, and store them in the map.
-
-    Args:
-        path: the map.
-        keypoints: of each photo, 1 to 4096; default: those of the map, 1024 if it has none.
-        device: default: the GPU if there is one.
-        batch: photos in one transaction, and on a GPU in one forward pass.
-        workers: processes that decode photos; 0: this one.
-        progress: show a progress bar, on a terminal.
-
-    Raises:
-        MapError: if the map has local features with another number of keypoints, or is on a server.
-    """
-    on = _checked_device(device)
-    with open_store(path, write=True) as store:
-        if not store.holds_local_features:
-            raise MapError(f"local features cannot be added to map {store.name}: {NOT_HELD}")
-        chosen = choose_keypoints(store, keypoints)
-        report = add_missing_features(store, chosen, device=on, batch=batch, workers=workers, progress=progress)
-    finish_map(path, changed=False)
-    return report
+    aggregated: int = 0
+    """Photos whose search vectors were computed again, with the aggregated local features."""
+    notes: tuple[str, ...] = ()
+    """Warnings: calibrations that were removed, what a server cannot do."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +149,16 @@ def add_missing_features(
     workers: int = 0,
     progress: bool = True,
 ) -> FeaturesReport:
-    """As `add_local_features`, of a map that is open for writing."""
+    """Compute the local features of all photos of a map that have none, and store them in the map.
+
+    Args:
+        store: the map, open for writing.
+        keypoints: of each photo, see `choose_keypoints`.
+        device: default: the GPU if there is one.
+        batch: photos in one transaction, and on a GPU in one forward pass.
+        workers: processes that decode photos; 0: this one.
+        progress: show a progress bar, on a terminal.
+    """
     from sareloc.geometry.local_features import LocalFeatureExtractor, feature_size, pack_features
 
     start, ids = time.monotonic(), store.ids_without_features()
@@ -218,7 +198,7 @@ def add_missing_features(
     return FeaturesReport(keypoints, added, already, tuple(unreadable), time.monotonic() - start)
 
 
-def _checked_device(name: torch.device | str | None) -> torch.device | str:
+def checked_device(name: torch.device | str | None) -> torch.device | str:
     """The torch device or runtime of this name. Raises ArgumentError if it is unknown or not on this machine."""
     from sareloc.models.preprocess import RUNTIME_DEVICES, find_device
 
