@@ -359,11 +359,12 @@ def _vector_text(found: MapInfo) -> str:
 
 def _features_text(found: MapInfo) -> str:
     stored = found.local_features
-    if found.file_bytes is None:
+    if stored is None and found.file_bytes is None:
         return "none, computed from the photos when matches are verified"
     if stored is None:
         return "none, add them with sareloc map upgrade"
-    return f"{stored.keypoints} keypoints, {stored.photos:,} photos, {stored.bytes / 1e6:,.1f} MB"
+    size = "" if stored.bytes is None else f", {stored.bytes / 1e6:,.1f} MB"
+    return f"{stored.keypoints} keypoints, {stored.photos:,} photos{size}"
 
 
 def print_report(report: BuildReport, map_path: str, as_json: bool, removed: Sequence[str] = ()) -> int:

@@ -32,7 +32,10 @@ FIRST_WEIGHTS = "2c159c8e8274d01c"
 BATCH = 32
 PAGE = 1024  # photos whose rows are read at a time
 CHANGED = 'has changed since it was added to the map: add it again with "sareloc map add"'
-NOT_HELD = "this store keeps no local features: they are computed from the photos when matches are verified"
+NOT_HELD = (
+    "the collection is of an earlier version and keeps no local features: they are computed from the photos when "
+    "matches are verified. Copy the map to a new collection to add them"
+)
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,7 @@ def choose_keypoints(store: MapStore, keypoints: int | None = None) -> int:
             f"map {store.name} has local features of {stored.keypoints} keypoints a photo, requested: "
             f"{chosen.keypoints}. Use the former (--keypoints {stored.keypoints}), or build another map"
         )
+    check_room(type(store), chosen.keypoints)
     text = json.dumps(asdict(chosen))
     if store.notes().get(NOTE) != text:
         store.write_note(NOTE, text)
@@ -138,6 +142,15 @@ def check_keypoints(keypoints: int, fewest: int = 0) -> int:
     if not fewest <= keypoints <= MOST_KEYPOINTS:
         raise ArgumentError(f"keypoints must be {fewest} to {MOST_KEYPOINTS}, found {keypoints}")
     return keypoints
+
+
+def check_room(store: type[MapStore], keypoints: int) -> None:
+    """Raise ArgumentError if maps of this class cannot store so many keypoints of a photo."""
+    if store.most_keypoints is not None and keypoints > store.most_keypoints:
+        raise ArgumentError(
+            f"a map on a server stores at most {store.most_keypoints:,} keypoints of a photo, found {keypoints:,}: use "
+            f"fewer (--keypoints {store.most_keypoints}), or a file"
+        )
 
 
 def add_missing_features(

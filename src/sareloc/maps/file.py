@@ -92,16 +92,14 @@ class MapFile(FileReader):
             schema.create_map_file(Path(address), manifest)
         return cls.open(address, write=True)
 
-    def add(
-        self, photos: Sequence[MapPhoto], descriptors: Vectors, features: Sequence[bytes | None] | None = None
-    ) -> int:
+    def add(self, photos: Sequence[MapPhoto], vectors: Vectors, features: Sequence[bytes | None] | None = None) -> int:
         """See `MapStore`; one transaction."""
         added: list[bytes] = []
         removed: list[bytes] = []
         with self._transaction() as sql:
             if not self._left_gap:
                 self._leave_gap(sql)
-            blobs = zip(self._packing.pack(descriptors), features or [None] * len(photos), strict=True)
+            blobs = zip(self._packing.pack(vectors), features or [None] * len(photos), strict=True)
             for photo, (blob, packed) in zip(photos, blobs, strict=True):
                 removed += _drop_replaced(sql, photo)
                 geom = gpkg.point_blob(photo.geotag.latlon)

@@ -114,7 +114,6 @@ class FileReader(MapStore):
     """What `MapFile` reads."""
 
     is_file = True
-    holds_local_features = True
 
     def __init__(self, path: Path, connection: sqlite3.Connection, manifest: MapManifest) -> None:
         self.path = path
