@@ -15,6 +15,7 @@ from PIL import Image
 
 from sareloc import Localizer, PlaceMap, load_model
 from sareloc.cli import main
+from sareloc.geometry import search_vector
 from sareloc.localize import Search
 
 ARTEFACTS = Path(__file__).resolve().parent / "artefacts"
@@ -150,8 +151,30 @@ def test_a_map_gets_local_features_by_an_upgrade(name: str, own: Path, capsys: p
     assert (told["manifest"]["format"], told["local_features"]["photos"]) == (5, 12)
     after = PlaceMap(own / name)
     assert sorted(after.local_features(after.ids)) == list(range(1, 13))
-    np.testing.assert_array_equal(after.descriptors(after.ids), before.descriptors(before.ids))
-    assert after.notes.items() > before.notes.items()
+    vectors, features = after.descriptors(after.ids), after.local_features(after.ids)
+    for vector, descriptor, photo_id in zip(vectors, before.descriptors(before.ids), after.ids.tolist(), strict=True):
+        np.testing.assert_allclose(vector, search_vector(descriptor, features[photo_id], 8), atol=1e-3)
+    assert len(report["notes"]) == len([name for name in before.notes if name.startswith("calibration ")])
+    with pytest.raises(SystemExit) as ended:
+        main(["map", "verify", name])
+    assert ended.value.code in (0, None)
+
+
+@pytest.mark.parametrize("name", ["format3.gpkg", "format4.gpkg"])
+def test_a_map_gets_aggregated_local_features_by_an_upgrade(
+    name: str, own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the features that it holds: the photos are not those that it was made of."""
+    before = PlaceMap(own / name)
+    report = run_json(capsys, "map", "upgrade", name, *QUICK)
+    assert (report["added"], report["already"], report["aggregated"]) == (0, 12, 12)
+    after = PlaceMap(own / name)
+    assert (after.manifest.dim, after.manifest.aggregate_dim, after.manifest.format) == (8, 8, 5)
+    vectors, features = after.descriptors(after.ids), after.local_features(after.ids)
+    for vector, descriptor, photo_id in zip(vectors, before.descriptors(before.ids), after.ids.tolist(), strict=True):
+        np.testing.assert_allclose(vector, search_vector(descriptor, features[photo_id], 8), atol=1e-3)
+    found = after.search(vectors, k=2)
+    np.testing.assert_array_equal(found.ids[:, 0], after.ids)
     with pytest.raises(SystemExit) as ended:
         main(["map", "verify", name])
     assert ended.value.code in (0, None)

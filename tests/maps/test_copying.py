@@ -110,7 +110,7 @@ def test_a_copy_that_differs_is_told(lite: str, tmp_path: Path) -> None:
     with open_store(there, write=True) as store:
         assert isinstance(store, MilvusStore)
         entry = store.known([photo(1).sha256])[photo(1).sha256]
-        store._write(np.array([entry.photo_id]), [replace(photo(1), file=entry.file)], unit_vectors(1, seed=7))
+        store._write(np.array([entry.photo_id]), [replace(photo(1), file=entry.file)], unit_vectors(1, seed=7), [""])
     with pytest.raises(MapError, match=r"differs from .*checksum \w{16}, not \w{16}"):
         copy_map(path, there, progress=False)
 

@@ -381,22 +381,28 @@ def test_a_copy_has_the_same_features_under_other_ids(model: PlaceModel, town: P
         copy_map(town, other, progress=False)
 
 
-def test_milvus_drops_them_with_a_note(town: Path) -> None:
+def test_milvus_holds_the_same_features(town: Path, model: PlaceModel) -> None:
     pytest.importorskip("milvus_lite")
-    there = f"milvus-lite:{town.parent}/lite.db/town"
+    there, file = f"milvus-lite:{town.parent}/lite.db/town", PlaceMap(town)
     report = copy_map(town, there, progress=False)
-    assert report.features == 0
-    assert [note for note in report.notes if "keeps no local features" in note] == list(report.notes) != []
+    assert (report.features, report.notes) == (6, ())
     server = PlaceMap(there)
-    assert "local features" not in server.notes
-    ids = server.search(unit_vectors(1, dim=512), 6).ids[0]
-    assert server.local_features(ids) == {}
-    assert sorted(server.headings_deg(ids)) == [float(number) for number in range(6)]
+    assert server.notes["local features"] == file.notes["local features"]
+    ids = server.search(file.descriptors([1]), 6).ids[0]
+    found, headings = server.features_and_headings(ids)
+    assert sorted(headings) == [float(number) for number in range(6)]
     assert np.isnan(server.headings_deg([12345])).all()
+    names = {photo_id: Path(str(server.current_file(photo_id))).name for photo_id in ids.tolist()}
+    assert {names[photo_id]: pack_features(features) for photo_id, features in found.items()} == blobs(town)
+    best = server.features_and_headings(ids, 7)[0]
+    assert all(pack_features(best[i]) == pack_features(found[i].best(7)) for i in found)
     back = copy_map(there, town.with_name("back.gpkg"), progress=False)
-    assert any("sareloc map upgrade" in note for note in back.notes)
-    assert add_local_features(town.with_name("back.gpkg"), keypoints=KEYPOINTS, device="cpu", progress=False).added == 6
+    assert (back.features, back.checksum) == (6, report.checksum)
     assert blobs(town.with_name("back.gpkg")) == blobs(town)
+    info = map_info(there)
+    assert info.local_features is not None
+    assert (info.local_features.keypoints, info.local_features.photos) == (KEYPOINTS, 6)
+    assert verify_map(there) == []
 
 
 def test_one_flipped_bit_is_found_and_named(town: Path) -> None:

@@ -235,9 +235,7 @@ def test_verify_names_what_is_wrong(lite: str) -> None:
 
 
 def _whole(store, photo_id):  # type: ignore[no-untyped-def]
-    from sareloc.milvus.store import ALL
-
-    return store.collection.rows(np.array([photo_id]), ALL)[photo_id]
+    return store._whole_rows(np.array([photo_id]))[photo_id]
 
 
 @pytest.fixture(scope="module")

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from benchmarks.drawn_descriptors import Walk, draw
 from benchmarks.milvus_map import finish_index
-from tests.index.contract_suite import DIM, IndexContract
+from tests.index.contract_suite import DIM, IndexContract, unit_vectors
 from tests.maps.small_town import tiny_model, write_photo, write_town
 from tests.maps.store_suite import StoreContract
 from tests.maps.test_map_file import TINY, photo
 from tests.milvus.loopback_milvus import TOKEN, LoopbackMilvus, why_not
-from tests.milvus.milvus_places import make_collection
+from tests.milvus.milvus_places import check_that_fixes_agree, make_collection
 from tests.milvus.relay import Relay
 
 from sareloc.errors import MapError
@@ -138,6 +138,19 @@ def test_file_and_server_find_the_same(address: str, tmp_path: Path, index: str)
     assert (info.photos, info.extent) == (count, map_info(path).extent)
     assert verify_map(there) == []
     assert copy_map(there, tmp_path / "back.gpkg", progress=False).checksum == report.checksum
+
+
+def test_file_and_server_give_the_same_fixes(address: str, tmp_path: Path) -> None:
+    check_that_fixes_agree(tmp_path, f"{address}/street")
+
+
+def test_local_features_of_the_largest_size_come_back(address: str) -> None:
+    with open_or_create_store(f"{address}/largest", TINY) as store:
+        assert store.most_keypoints is not None
+        blobs = [np.random.default_rng(row).bytes(8 + 35 * store.most_keypoints) for row in range(3)]
+        assert store.add([photo(row) for row in range(3)], unit_vectors(3), blobs) == 3
+        ids = np.concatenate([ids for ids, _, _ in store.pages()])
+        assert sorted(store.features(ids).values()) == sorted(blobs)
 
 
 def command(out: str, *photos: Path, model: Path) -> list[str]:

@@ -203,10 +203,11 @@ def upgrade(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Add the local features that photos of a map lack. If it is interrupted, repeat the command to continue.
+    """Add the local features that a map lacks, also to its search vectors. If it is interrupted, repeat it to continue.
 
     A map of an older format is brought to the present one. Photos that cannot be read, that have changed since they
-    were added, or that are behind URLs are listed.
+    were added, or that are behind URLs are listed. Aggregated local features are added to the search vectors without
+    reading a photo; calibrations that were fitted before are then removed.
 
     Parameters
     ----------
@@ -224,7 +225,10 @@ def upgrade(
         f"{map_path}: added local features of {report.added:,} photos, up to {report.keypoints} keypoints each, in "
         f"{report.seconds:,.1f} s; {report.already:,} had them already"
     )
+    if report.aggregated:
+        print(f"{map_path}: search vectors of {report.aggregated:,} photos have aggregated local features now")
     _list("photos still have none", unreadable)
+    _list_notes(report.notes)
 
 
 def remove(
@@ -355,11 +359,12 @@ def _vector_text(found: MapInfo) -> str:
 
 def _features_text(found: MapInfo) -> str:
     stored = found.local_features
-    if found.file_bytes is None:
+    if stored is None and found.file_bytes is None:
         return "none, computed from the photos when matches are verified"
     if stored is None:
         return "none, add them with sareloc map upgrade"
-    return f"{stored.keypoints} keypoints, {stored.photos:,} photos, {stored.bytes / 1e6:,.1f} MB"
+    size = "" if stored.bytes is None else f", {stored.bytes / 1e6:,.1f} MB"
+    return f"{stored.keypoints} keypoints, {stored.photos:,} photos{size}"
 
 
 def print_report(report: BuildReport, map_path: str, as_json: bool, removed: Sequence[str] = ()) -> int:

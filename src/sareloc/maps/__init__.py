@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from sareloc.geo import Area, Box, Circle
 from sareloc.maps.copy import CopyReport, copy_map
-from sareloc.maps.features import FeaturesReport, add_local_features
+from sareloc.maps.features import FeaturesReport
 from sareloc.maps.file import MapFile, open_map_file
 from sareloc.maps.maintain import compact_map, find_gone, map_info, remove_photos, verify_map
 from sareloc.maps.place_map import PlaceMap
 from sareloc.maps.records import Entry, ListedPhoto, ListedPhotos, MapInfo, MapManifest, MapPhoto, Matches
 from sareloc.maps.schema import create_map_file
 from sareloc.maps.store import MapStore, load_map_model, map_class, open_or_create_store, open_store, store_class
+from sareloc.maps.upgrade import add_local_features
 
 if TYPE_CHECKING:
     from sareloc.maps.build import BuildReport, SyncReport, add_photos, build_map, sync_map

@@ -175,7 +175,7 @@ def open_writer(out: Address, model: PlaceModel, config: MapConfig) -> MapWriter
         config: dimensions, storage, keypoints, views, batch and workers.
     """
     manifest = MapManifest(model.name, model.fingerprint(), config.dim or model.dim, config.storage)
-    if config.keypoints != 0 and store_class(out).holds_local_features:
+    if config.keypoints != 0:
         manifest = with_aggregate(manifest)
     return MapWriter(
         out,

@@ -28,7 +28,7 @@ class MapConfig:
     """Type of the numbers of a descriptor in a file."""
     keypoints: int | None = None
     """Keypoints of each photo whose local features are stored, up to 4096: matches are then verified without the
-    photos. 0: no local features; default: those of the map, 1024 if it has none. A server does not store them."""
+    photos. 0: no local features; default: those of the map, 1024 if it has none. A server stores up to 1404."""
     views: ViewOptions | None = None
     """How 360° photos, which have GPano tags, are cut into views; default: as before in this map, else twelve
     around."""

@@ -15,11 +15,11 @@ from tqdm import tqdm
 from sareloc.arrays import Ints, Vectors
 from sareloc.errors import ArgumentError, MapError
 from sareloc.maps import gpkg
-from sareloc.maps.features import NOT_HELD, NOTE, read_features_note
+from sareloc.maps.features import NOT_HELD, NOTE, check_room, read_features_note
 from sareloc.maps.own_calibration import finish_map
 from sareloc.maps.records import Entry, MapManifest, MapPhoto, Storage, entry_of, same_entry
 from sareloc.maps.rows import PACKINGS
-from sareloc.maps.search_vectors import check_aggregate
+from sareloc.maps.search_vectors import has_present_aggregate
 from sareloc.maps.store import (
     NO_WHITENING,
     Address,
@@ -58,7 +58,7 @@ def copy_map(source: Address, target: Address, *, progress: bool = True) -> Copy
     exist.
 
     Then both are read again and their counts and checksums compared. The photo files are not copied: names in the
-    target refer to the same files. A server stores no local features.
+    target refer to the same files.
 
     Args:
         source: the map that is copied.
@@ -86,7 +86,10 @@ def copy_map(source: Address, target: Address, *, progress: bool = True) -> Copy
         _verify(a, b, expected % MODULUS, progress)
         features, notes = _copy_features(a, b, progress)
         count = b.count()
-    finish_map(target, changed=copied > 0)
+    if a.manifest.aggregate_dim and not has_present_aggregate(a.manifest):
+        notes = (*notes, f'its search vectors are of other constants: run "sareloc map upgrade {target}"')
+    else:
+        finish_map(target, changed=copied > 0)
     return CopyReport(count, copied, _short(expected % MODULUS), features, notes)
 
 
@@ -94,7 +97,8 @@ def _open_target(a: MapStore, target: Address) -> MapStore:
     """The map that is copied to, created if it does not exist and can hold all that is needed."""
     if a.whitening() is not None and not store_class(target).is_file:
         raise MapError(f"map {a.name} has its own whitening, and cannot be copied to {target}: {NO_WHITENING}")
-    check_aggregate(a.manifest, a.name)
+    if (note := read_features_note(a)) is not None:
+        check_room(store_class(target), note.keypoints)
     return open_or_create_store(target, replace(a.manifest, map_id=""))
 
 
@@ -116,7 +120,7 @@ def _equal(one: tuple[Vectors, Vectors] | None, other: tuple[Vectors, Vectors] |
 def _copy_features(a: MapStore, b: MapStore, progress: bool) -> tuple[int, tuple[str, ...]]:
     """Copy the local features that the other map lacks or has otherwise; returns of how many photos, and warnings."""
     if not a.holds_local_features:
-        note = f'a server has no local features: add them with "sareloc map upgrade {b.name}"'
+        note = f'map {a.name} has no local features: add them with "sareloc map upgrade {b.name}"'
         return 0, (note,) if b.holds_local_features else ()
     ids = np.concatenate([np.zeros(0, dtype=np.int64), *(part for part, _, _ in a.pages())])
     if not b.holds_local_features:

@@ -18,9 +18,8 @@ from tqdm import tqdm
 from sareloc.arrays import Ints
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.loading import read_images
-from sareloc.maps.own_calibration import finish_map
 from sareloc.maps.records import MapPhoto, shown
-from sareloc.maps.store import Address, MapStore, open_store, read_note
+from sareloc.maps.store import MapStore, read_note
 from sareloc.photos import is_url
 
 if TYPE_CHECKING:
@@ -33,7 +32,10 @@ FIRST_WEIGHTS = "2c159c8e8274d01c"
 BATCH = 32
 PAGE = 1024  # photos whose rows are read at a time
 CHANGED = 'has changed since it was added to the map: add it again with "sareloc map add"'
-NOT_HELD = "this store keeps no local features: they are computed from the photos when matches are verified"
+NOT_HELD = (
+    "the collection is of an earlier version and keeps no local features: they are computed from the photos when "
+    "matches are verified. Copy the map to a new collection to add them"
+)
 
 
 @dataclass(frozen=True)
@@ -49,38 +51,10 @@ class FeaturesReport:
     unreadable: tuple[PhotoError, ...]
     """Photos that still have none, and why: they cannot be read, have changed, or are behind a URL."""
     seconds: float
-
-
-def add_local_features(
-    path: Address,
-    *,
-    keypoints: int | None = None,
-    device: torch.device | str | None = None,
-    batch: int = BATCH,
-    workers: int = 0,
-    progress: bool = True,
-) -> FeaturesReport:
-    """Compute the local features of all photos of a map that have none, and store them in the map.
-
-    Args:
-        path: the map.
-        keypoints: of each photo, 1 to 4096; default: those of the map, 1024 if it has none.
-        device: default: the GPU if there is one.
-        batch: photos in one transaction, and on a GPU in one forward pass.
-        workers: processes that decode photos; 0: this one.
-        progress: show a progress bar, on a terminal.
-
-    Raises:
-        MapError: if the map has local features with another number of keypoints, or is on a server.
-    """
-    on = _checked_device(device)
-    with open_store(path, write=True) as store:
-        if not store.holds_local_features:
-            raise MapError(f"local features cannot be added to map {store.name}: {NOT_HELD}")
-        chosen = choose_keypoints(store, keypoints)
-        report = add_missing_features(store, chosen, device=on, batch=batch, workers=workers, progress=progress)
-    finish_map(path, changed=False)
-    return report
+    aggregated: int = 0
+    """Photos whose search vectors were computed again, with the aggregated local features."""
+    notes: tuple[str, ...] = ()
+    """Warnings: calibrations that were removed, what a server cannot do."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +128,7 @@ def choose_keypoints(store: MapStore, keypoints: int | None = None) -> int:
             f"map {store.name} has local features of {stored.keypoints} keypoints a photo, requested: "
             f"{chosen.keypoints}. Use the former (--keypoints {stored.keypoints}), or build another map"
         )
+    check_room(type(store), chosen.keypoints)
     text = json.dumps(asdict(chosen))
     if store.notes().get(NOTE) != text:
         store.write_note(NOTE, text)
@@ -169,6 +144,15 @@ def check_keypoints(keypoints: int, fewest: int = 0) -> int:
     return keypoints
 
 
+def check_room(store: type[MapStore], keypoints: int) -> None:
+    """Raise ArgumentError if maps of this class cannot store so many keypoints of a photo."""
+    if store.most_keypoints is not None and keypoints > store.most_keypoints:
+        raise ArgumentError(
+            f"a map on a server stores at most {store.most_keypoints:,} keypoints of a photo, found {keypoints:,}: use "
+            f"fewer (--keypoints {store.most_keypoints}), or a file"
+        )
+
+
 def add_missing_features(
     store: MapStore,
     keypoints: int,
@@ -178,7 +162,16 @@ def add_missing_features(
     workers: int = 0,
     progress: bool = True,
 ) -> FeaturesReport:
-    """As `add_local_features`, of a map that is open for writing."""
+    """Compute the local features of all photos of a map that have none, and store them in the map.
+
+    Args:
+        store: the map, open for writing.
+        keypoints: of each photo, see `choose_keypoints`.
+        device: default: the GPU if there is one.
+        batch: photos in one transaction, and on a GPU in one forward pass.
+        workers: processes that decode photos; 0: this one.
+        progress: show a progress bar, on a terminal.
+    """
     from sareloc.geometry.local_features import LocalFeatureExtractor, feature_size, pack_features
 
     start, ids = time.monotonic(), store.ids_without_features()
@@ -218,7 +211,7 @@ def add_missing_features(
     return FeaturesReport(keypoints, added, already, tuple(unreadable), time.monotonic() - start)
 
 
-def _checked_device(name: torch.device | str | None) -> torch.device | str:
+def checked_device(name: torch.device | str | None) -> torch.device | str:
     """The torch device or runtime of this name. Raises ArgumentError if it is unknown or not on this machine."""
     from sareloc.models.preprocess import RUNTIME_DEVICES, find_device
 

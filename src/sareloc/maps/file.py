@@ -13,8 +13,9 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any, Self
@@ -91,16 +92,14 @@ class MapFile(FileReader):
             schema.create_map_file(Path(address), manifest)
         return cls.open(address, write=True)
 
-    def add(
-        self, photos: Sequence[MapPhoto], descriptors: Vectors, features: Sequence[bytes | None] | None = None
-    ) -> int:
+    def add(self, photos: Sequence[MapPhoto], vectors: Vectors, features: Sequence[bytes | None] | None = None) -> int:
         """See `MapStore`; one transaction."""
         added: list[bytes] = []
         removed: list[bytes] = []
         with self._transaction() as sql:
             if not self._left_gap:
                 self._leave_gap(sql)
-            blobs = zip(self._packing.pack(descriptors), features or [None] * len(photos), strict=True)
+            blobs = zip(self._packing.pack(vectors), features or [None] * len(photos), strict=True)
             for photo, (blob, packed) in zip(photos, blobs, strict=True):
                 removed += _drop_replaced(sql, photo)
                 geom = gpkg.point_blob(photo.geotag.latlon)
@@ -173,6 +172,66 @@ class MapFile(FileReader):
                     sql.execute("UPDATE descriptors SET descriptor = ? WHERE fid = ?", (blob, photo_id))
                     changed = (descriptor_checksum(blob), photo_id)
                     sql.execute("UPDATE photos SET descriptor_checksum = ? WHERE fid = ?", changed)
+
+    def unstaged_photos(self, made: MapManifest) -> dict[int, int]:
+        """The photos whose search vectors for the manifest `made` are not staged, or were of other content.
+
+        Returns:
+            By ascending id a number that stands for what a search vector is computed from: the stored one, the local
+            features and the constants.
+        """
+        held = {fid: checksum for checksum, fid in self.query(f"SELECT checksum, fid FROM {schema.FEATURES}")}
+        rows = self.query("SELECT fid, descriptor_checksum, features_checksum FROM photos ORDER BY fid")
+        staged: dict[int, int] = {}
+        if schema.has_table(self._connection, schema.STAGED):
+            size = self._packing.size(made.vector_dim)
+            whole = f"typeof(vector) = 'blob' AND length(vector) = {size}"
+            staged = dict(self.query(f"SELECT fid, source FROM {schema.STAGED} WHERE {whole}"))
+        known = (made.aggregate, made.aggregate_dim)
+        sources = {
+            fid: descriptor_checksum(repr((*known, *checksums, held.get(fid))).encode()) for fid, *checksums in rows
+        }
+        return {fid: source for fid, source in sources.items() if staged.get(fid) != source}
+
+    def stage_vectors(self, sources: Mapping[int, int], vectors: Vectors) -> None:
+        """Write new search vectors of photos beside the present ones, in one transaction.
+
+        Args:
+            sources: of n photos, from `unstaged_photos`.
+            vectors: (n, dim + aggregate_dim of the new manifest).
+        """
+        rows = [
+            (fid, blob, descriptor_checksum(blob), source)
+            for (fid, source), blob in zip(sources.items(), self._packing.pack(vectors), strict=True)
+        ]
+        with self._transaction() as sql:
+            schema.make_staged_table(sql)
+            insert = f"INSERT OR REPLACE INTO {schema.STAGED} (fid, vector, checksum, source) VALUES (?, ?, ?, ?)"
+            sql.executemany(insert, rows)
+
+    def replace_vectors(self, made: MapManifest, forget: Callable[[str], bool]) -> list[str] | None:
+        """Replace all search vectors by the staged ones, in one transaction.
+
+        Args:
+            made: the manifest of the map from then on.
+            forget: whether a note of this name was fitted on the former vectors: it is removed.
+
+        Returns:
+            The names of the removed notes; None if a photo was added or changed since it was staged, and nothing was
+            replaced.
+        """
+        with self._transaction() as sql:
+            if self.unstaged_photos(made):
+                return None
+            of_same_photo = f"FROM {schema.STAGED} AS new WHERE new.fid ="
+            sql.execute(f"UPDATE descriptors SET descriptor = new.vector {of_same_photo} descriptors.fid")
+            sql.execute(f"UPDATE photos SET descriptor_checksum = new.checksum {of_same_photo} photos.fid")
+            schema.drop_staged_table(sql)
+            schema.write_aggregate(sql, made)
+            removed = sorted(name for name in self.notes() if forget(name))
+            sql.executemany("DELETE FROM manifest WHERE key = ?", [(NOTE + name,) for name in removed])
+        self.manifest = replace(made, format=self.manifest.format)
+        return removed
 
     def write_note(self, name: str, text: str) -> None:
         """See `MapStore`."""

@@ -73,6 +73,11 @@ class FeatureRow(NamedTuple):
         """Whether the photo has no local features."""
         return self.blob is None and self.checksum is None
 
+    @property
+    def is_own(self) -> bool:
+        """Whether the local features are those of this photo."""
+        return is_bound(self.photo_id, self.sha256, self.checksum, self.bound)
+
     def check(self) -> bytes:
         """The packed local features, or their first bytes. Raises ValueError if they do not match their checksums.
 
@@ -82,7 +87,7 @@ class FeatureRow(NamedTuple):
             raise ValueError(f"are not bytes, or more than {LARGEST_FEATURES:,}")
         if len(self.blob) == self.size and descriptor_checksum(self.blob) != self.checksum:
             raise ValueError("do not match their checksum")
-        if not is_bound(self.photo_id, self.sha256, self.checksum, self.bound):
+        if not self.is_own:
             raise ValueError("are those of another photo")
         return self.blob
 
@@ -109,7 +114,6 @@ class FileReader(MapStore):
     """What `MapFile` reads."""
 
     is_file = True
-    holds_local_features = True
 
     def __init__(self, path: Path, connection: sqlite3.Connection, manifest: MapManifest) -> None:
         self.path = path
@@ -350,7 +354,7 @@ class FileReader(MapStore):
 
     def whitening(self) -> tuple[Vectors, Vectors] | None:
         """See `MapStore`."""
-        if not self.query("SELECT 1 FROM sqlite_master WHERE name = ?", (schema.WHITENING,)):
+        if not schema.has_table(self._connection, schema.WHITENING):
             return None
         read = f"CASE WHEN length(numbers) <= {4 * LARGEST_DIM} THEN numbers END"
         dim = self.manifest.dim

@@ -184,7 +184,8 @@ class StoredFeatures:
     """The most that a photo has."""
     photos: int
     """The number of photos that have local features."""
-    bytes: int
+    bytes: int | None
+    """None if the map is on a server."""
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,7 @@ class MapInfo:
     gone: tuple[str, ...] | None = None
     """Photos whose files no longer exist; None if the map is on a server, see `find_gone`."""
     local_features: StoredFeatures | None = None
-    """None if the map was built without local features, or is on a server."""
+    """None if the map was built without local features."""
     views: int = 0
     """Views of 360° photos among the photos; 0 if the map is on a server."""
     panoramas: int = 0

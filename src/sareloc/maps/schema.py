@@ -31,6 +31,8 @@ NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 PAGE_BYTES = 16_384  # 15 descriptors of 512 dimensions fill a page; the default of 4096 would leave a quarter empty
 FEATURES = "local_features"
 WHITENING = "whitening"
+STAGED = "staged_vectors"
+"""Search vectors that will replace those of the map, of an upgrade that has not finished."""
 
 LONGEST_VALUE = 2**24  # bytes of a text or blob
 COLUMNS = {
@@ -42,6 +44,7 @@ COLUMNS = {
 """The columns that are read and written, of each table of every format."""
 FEATURES_COLUMNS = {"fid", "features", "checksum"}  # since format 3
 WHITENING_COLUMNS = {"fid", "numbers", "checksum"}  # of maps with a whitening of their own
+STAGED_COLUMNS = {"fid", "vector", "checksum", "source"}
 TRIGGERED_TABLES = {"descriptors", "rtree_photos_geom", "gpkg_ogr_contents"}
 TRIGGERED_FUNCTIONS = {"st_minx", "st_maxx", "st_miny", "st_maxy", "st_isempty", "lower"}
 
@@ -269,9 +272,39 @@ def _make_features_table(connection: sqlite3.Connection) -> None:
     connection.execute(_FORGET_FEATURES)
 
 
+def has_table(connection: sqlite3.Connection, name: str) -> bool:
+    """Whether there is a table of this name."""
+    return bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchall())
+
+
+def make_staged_table(connection: sqlite3.Connection) -> None:
+    """Create the table of search vectors that will replace those of the map, if there is none."""
+    if not has_table(connection, STAGED):
+        gpkg.make_attributes(
+            connection,
+            STAGED,
+            "fid INTEGER PRIMARY KEY, vector BLOB NOT NULL, checksum INTEGER NOT NULL, source INTEGER NOT NULL",
+            "search vectors of an upgrade that has not finished: repeat sareloc map upgrade",
+        )
+
+
+def drop_staged_table(connection: sqlite3.Connection) -> None:
+    """Remove the table of staged search vectors, if there is one."""
+    connection.execute(f"DROP TABLE IF EXISTS {STAGED}")
+    connection.execute("DELETE FROM gpkg_contents WHERE table_name = ?", (STAGED,))
+
+
+def write_aggregate(connection: sqlite3.Connection, manifest: MapManifest) -> None:
+    """Write which aggregated local features are in the search vectors."""
+    for key, value in (("aggregate", manifest.aggregate), ("aggregate_dim", str(manifest.aggregate_dim))):
+        connection.execute("INSERT OR REPLACE INTO manifest (key, value) VALUES (?, ?)", (key, value))
+    described = (describe_vectors(manifest), "descriptors")
+    connection.execute("UPDATE gpkg_contents SET description = ? WHERE table_name = ?", described)
+
+
 def make_whitening_table(connection: sqlite3.Connection) -> None:
     """Create the table of the map's own whitening, if there is none."""
-    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (WHITENING,)).fetchall():
+    if not has_table(connection, WHITENING):
         gpkg.make_attributes(
             connection,
             WHITENING,
@@ -322,8 +355,7 @@ def _upgrade(path: Path, connection: sqlite3.Connection) -> MapManifest:
         if manifest.format < 4:
             _bind_features(connection)
         if manifest.format < 5:  # else another process did it
-            for key, value in (("aggregate", manifest.aggregate), ("aggregate_dim", str(manifest.aggregate_dim))):
-                connection.execute("INSERT OR REPLACE INTO manifest (key, value) VALUES (?, ?)", (key, value))
+            write_aggregate(connection, manifest)
             connection.execute("UPDATE manifest SET value = ? WHERE key = 'format'", (str(FORMAT),))
             write_change_id(connection)
         connection.execute("COMMIT")
@@ -361,7 +393,7 @@ def _check_tables(path: Path, connection: sqlite3.Connection) -> None:
         name: "virtual table" if kind == "table" and not page else kind
         for name, kind, page in connection.execute(query)
     }
-    if wrong := [table for table in (*COLUMNS, FEATURES, WHITENING) if kinds.get(table, "table") != "table"]:
+    if wrong := [table for table in (*COLUMNS, FEATURES, WHITENING, STAGED) if kinds.get(table, "table") != "table"]:
         raise MapError(f"{path} is not a map of sareloc: its {wrong[0]} is a {kinds[wrong[0]]}, expected a table")
     layers = set()
     if "gpkg_contents" in kinds:
@@ -374,8 +406,9 @@ def _check_tables(path: Path, connection: sqlite3.Connection) -> None:
         if table not in kinds:
             raise MapError(f"{path} is not a map of sareloc: it lacks the table {table}")
         _check_columns(path, connection, table, set(columns.split()))
-    if WHITENING in kinds:
-        _check_columns(path, connection, WHITENING, WHITENING_COLUMNS)
+    for table, needed in ((WHITENING, WHITENING_COLUMNS), (STAGED, STAGED_COLUMNS)):
+        if table in kinds:
+            _check_columns(path, connection, table, needed)
 
 
 def _format_of_tables(connection: sqlite3.Connection) -> int:

@@ -25,11 +25,18 @@ def with_aggregate(manifest: MapManifest) -> MapManifest:
     return replace(manifest, aggregate=constants_fingerprint(), aggregate_dim=dim)
 
 
+def has_present_aggregate(manifest: MapManifest) -> bool:
+    """Whether a map's search vectors have aggregated local features of this sareloc's constants."""
+    from sareloc.geometry.aggregate import constants_fingerprint
+
+    return manifest.aggregate == constants_fingerprint()
+
+
 def check_aggregate(manifest: MapManifest, name: str) -> None:
     """Raise MapError if the map `name` has aggregated local features of other constants than this sareloc has."""
     from sareloc.geometry.aggregate import constants_fingerprint
 
-    if manifest.aggregate_dim and manifest.aggregate != constants_fingerprint():
+    if manifest.aggregate_dim and not has_present_aggregate(manifest):
         raise MapError(
             f"map {name} has search vectors with local features aggregated by the constants {manifest.aggregate}, this "
             f'sareloc has {constants_fingerprint()}: compute them again with "sareloc map upgrade", or use the sareloc '

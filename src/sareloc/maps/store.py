@@ -14,8 +14,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-import numpy as np
-
 from sareloc.arrays import Floats, Ints, Vectors
 from sareloc.errors import ArgumentError, MapError
 from sareloc.geo import Area
@@ -44,13 +42,16 @@ class MapStore(ABC):
     """The rows of an open map, for reading and writing. Use it in a `with`, or `close` it.
 
     A write that returned is permanent, and every write may be repeated. The methods that are not abstract are those of
-    a store that holds neither local features nor a whitening.
+    a store that holds no whitening.
     """
 
     is_file: ClassVar[bool] = False
     """Whether a map is a file: photos are named relative to its folder, and their positions fit into memory."""
-    holds_local_features: ClassVar[bool] = False
-    """Whether local features can be stored. If not, no photo has any, and writing them has no effect."""
+    holds_local_features: bool = True
+    """Whether local features can be stored, as in all but collections of earlier versions on a server. If not, no photo
+    has any, and writing them has no effect."""
+    most_keypoints: ClassVar[int | None] = None
+    """Of a photo's local features; None: any number."""
     name: str
     """The map's address, for messages."""
     manifest: MapManifest
@@ -95,14 +96,12 @@ class MapStore(ABC):
         """Close the map."""
 
     @abstractmethod
-    def add(
-        self, photos: Sequence[MapPhoto], descriptors: Vectors, features: Sequence[bytes | None] | None = None
-    ) -> int:
+    def add(self, photos: Sequence[MapPhoto], vectors: Vectors, features: Sequence[bytes | None] | None = None) -> int:
         """Add photos, all of them or none of them; returns how many were not in the map yet.
 
         Args:
             photos: the photos (n).
-            descriptors: (n, dim).
+            vectors: their search vectors (n, vector_dim).
             features: packed local features (n); None: a photo has none.
         """
 
@@ -115,7 +114,7 @@ class MapStore(ABC):
 
     @abstractmethod
     def remove(self, ids: Ints) -> int:
-        """Remove these photos and their descriptors; returns how many were in the map."""
+        """Remove these photos and their search vectors; returns how many were in the map."""
 
     @abstractmethod
     def count(self) -> int:
@@ -135,26 +134,29 @@ class MapStore(ABC):
 
     @abstractmethod
     def records(self) -> Iterator[tuple[list[MapPhoto], Vectors]]:
-        """All photos and their descriptors (n, dim), some thousand at a time."""
+        """All photos and their search vectors (n, vector_dim), some thousand at a time."""
 
     @abstractmethod
     def photos_of(self, ids: Ints) -> dict[int, MapPhoto]:
         """The photos with these ids, by id; unknown ids are left out."""
 
+    @abstractmethod
     def ids_without_features(self) -> Ints:
         """The ids (n,), ascending, of the photos whose local features are not stored, or are those of another photo."""
-        return np.concatenate([np.zeros(0, dtype=np.int64), *(ids for ids, _, _ in self.pages())])
 
+    @abstractmethod
     def write_features(self, ids: Ints, blobs: Sequence[bytes]) -> int:
-        """Store the packed local features of these photos; returns how many. Unknown ids are ignored."""
-        return 0
+        """Store the packed local features of these photos; returns how many. Unknown ids are ignored.
 
+        If the map's search vectors have aggregated local features, those of photos that had none are completed.
+        """
+
+    @abstractmethod
     def features(self, ids: Ints) -> dict[int, bytes]:
         """The packed local features of those of these photos that have them, by id.
 
         Raises MapError if they do not match their checksum, or are those of another photo.
         """
-        return {}
 
     @abstractmethod
     def notes(self) -> dict[str, str]:

@@ -32,7 +32,7 @@ from sareloc.maps.examine import (
     split_usable,
     stamp_of,
 )
-from sareloc.maps.features import NOT_HELD, check_keypoints, choose_keypoints
+from sareloc.maps.features import NOT_HELD, check_keypoints, check_room, choose_keypoints
 from sareloc.maps.records import Entry, MapManifest, MapPhoto
 from sareloc.maps.search_vectors import OTHER_VECTORS, check_aggregate
 from sareloc.maps.store import MapStore, open_or_create_store, store_class
@@ -132,12 +132,13 @@ class MapWriter:
         self.address = address
         self.manifest = manifest
         self.views = views or ViewOptions()
+        self.store_class = store_class(address)
         self.keypoints = keypoints if keypoints is None else check_keypoints(keypoints)
+        check_room(self.store_class, keypoints or 0)
         self.batch = batch
         self.workers = workers
         self.dry_run = dry_run
         self.store: MapStore | None = None
-        self.store_class = store_class(address)
         self.updated_ids: set[int] = set()
         """Ids of the photos whose name or geotag was updated, or would be."""
         self.names: set[str] = set()
@@ -312,7 +313,7 @@ class MapWriter:
 
     def stored_keypoints(self, tally: Tally) -> int:
         """Local features of each image that the map stores; 0: none, which is noted if they were asked for."""
-        if self.store_class.holds_local_features or self.keypoints == 0:
+        if self.store is None or self.store.holds_local_features or self.keypoints == 0:
             return KEYPOINTS if self.keypoints is None else self.keypoints
         tally.notes.append(NOT_HELD)
         return 0

@@ -60,6 +60,8 @@ class Column:
     kind: Literal["DOUBLE", "INT64", "VARCHAR"]
     absent: float | str
     """The default value."""
+    longest: int = LONGEST_TEXT
+    """Of a text: bytes."""
 
 
 def create_collection(
@@ -84,7 +86,7 @@ def create_collection(
     schema.add_field("vector", kind.FLOAT_VECTOR, dim=dim)
     schema.add_field("length", kind.DOUBLE)
     for column in columns:
-        size = {"max_length": LONGEST_TEXT} if column.kind == "VARCHAR" else {}
+        size = {"max_length": column.longest} if column.kind == "VARCHAR" else {}
         schema.add_field(column.name, kind[column.kind], **size)
     name = {"collection_name": connection.address.collection}
     stated = {**properties, INDEX_PROPERTY: index}
@@ -139,6 +141,7 @@ MOST_ROWS = 16_384
 """Milvus returns at most this many hits for a query, and rows at a time."""
 NUMBERS_AT_ONCE = 2**22  # of vectors in one message: 16 MiB
 HITS_AT_ONCE = 2**17
+LONG_ROWS = 256  # with long texts in one message: 16 MiB
 IDS_AT_ONCE = 8192
 UNIT = 1e-2
 
@@ -147,21 +150,23 @@ Row = dict[str, Any]
 
 
 class MilvusCollection:
-    """The vectors of an existing collection, with `columns`; its index is built if it has none.
+    """The vectors of an existing collection, with those of these columns that it has.
 
-    Safe from several threads.
+    Its index is built if it has none. Safe from several threads.
     """
 
     def __init__(
         self, connection: Connection, columns: Sequence[Column] = (), *, consistency: Consistency = "Strong"
     ) -> None:
         self.connection = connection
-        self.columns = columns
         self.consistency = consistency
         self._name = connection.address.collection
         self.index = complete_collection(connection)
         described = self._ask("describe_collection")
-        self.dim = int(next(field for field in described["fields"] if field["name"] == "vector")["params"]["dim"])
+        fields = {field["name"]: field for field in described["fields"]}
+        self.dim = int(fields["vector"]["params"]["dim"])
+        self.columns = [column for column in columns if column.name in fields]
+        self._long = {column.name for column in self.columns if column.longest > LONGEST_TEXT}
 
     def upsert(self, ids: Ints, vectors: Vectors, known: Mapping[str, Sequence[Any]] | None = None) -> None:
         """See `Index`. `known`: the values of some columns for each vector."""
@@ -174,7 +179,8 @@ class MilvusCollection:
             )
         columns = {column.name: [column.absent] * len(rows) for column in self.columns} | dict(known or {})
         columns["length"] = lengths.tolist()
-        for start in range(0, len(rows), step := max(1, NUMBERS_AT_ONCE // self.dim)):
+        most = LONG_ROWS if self._long & columns.keys() else len(rows)
+        for start in range(0, len(rows), step := max(1, min(most, NUMBERS_AT_ONCE // self.dim))):
             part = range(start, min(start + step, len(rows)))
             data = [
                 {"id": new[i], "vector": rows[i], **{name: values[i] for name, values in columns.items()}} for i in part
@@ -262,6 +268,7 @@ class MilvusCollection:
     def select(self, where: str = "", fields: Sequence[str] = ()) -> Iterator[list[Row]]:
         """All rows that meet the condition, with these fields, by ascending id, some thousand at a time."""
         page = min(MOST_ROWS, max(1, NUMBERS_AT_ONCE // self.dim)) if "vector" in fields else MOST_ROWS
+        page = min(page, LONG_ROWS) if self._long.intersection(fields) else page
         names = ["id", *fields]
         first = self._ask("query", filter=where, limit=page, output_fields=names, consistency_level=self.consistency)
         if len(first) < page:  # the usual case; an iterator takes a second to start on older servers

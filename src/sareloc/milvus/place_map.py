@@ -18,10 +18,12 @@ from sareloc.errors import MapError
 from sareloc.geo import ROUNDING_M, SMALLEST_RADIUS_M, Area, Box, Circle, ecef_from_wgs84, wgs84_from_ecef
 from sareloc.index import Hits, IndexInfo
 from sareloc.maps import ListedPhoto, ListedPhotos, Matches, PlaceMap
+from sareloc.maps.features import read_keypoints
 from sareloc.maps.gpkg import time_text
+from sareloc.maps.search_vectors import check_aggregate
 from sareloc.maps.store import Address
 from sareloc.milvus.collection import Row
-from sareloc.milvus.store import ALL, PLACE, UNKNOWN, MilvusStore, inside, manifest_of, photo_of
+from sareloc.milvus.store import ALL, FEATURES, PLACE, UNKNOWN, MilvusStore, inside, manifest_of, photo_of
 
 if TYPE_CHECKING:
     from sareloc.geometry.local_features import LocalFeatures
@@ -48,6 +50,7 @@ class MilvusMap(PlaceMap):
         self._store = MilvusStore.open(path, consistency="Bounded")
         self._collection = self._store.collection
         self.manifest = self._store.manifest
+        check_aggregate(self.manifest, self._store.name)
         self._extent: Box | None = None
         self._extent_until = 0.0
         self._lock = threading.Lock()
@@ -99,11 +102,29 @@ class MilvusMap(PlaceMap):
     def features_and_headings(
         self, ids: npt.ArrayLike, best: int | None = None
     ) -> tuple[dict[int, LocalFeatures], Floats]:
-        """See `PlaceMap`: no local features."""
+        """See `PlaceMap`; a server returns whole texts, of which the best keypoints are unpacked."""
         wanted = np.asarray(ids, dtype=np.int64)
-        rows = self._collection.rows(np.unique(wanted), ["heading_deg"])
+        if not self._features_checked:
+            read_keypoints(self._store)  # raises MapError if they are of another extractor
+            self._features_checked = True
+        fields = ["heading_deg", *([FEATURES.name] if self._store.holds_local_features else [])]
+        rows = self._collection.rows(np.unique(wanted), fields)
+        features = {i: self._unpacked(row, best) for i, row in rows.items() if row.get(FEATURES.name)}
         known = {i: row["heading_deg"] for i, row in rows.items() if row["heading_deg"] != UNKNOWN}
-        return {}, np.array([known.get(i, np.nan) for i in wanted.tolist()], dtype=np.float64)
+        return features, np.array([known.get(i, np.nan) for i in wanted.tolist()], dtype=np.float64)
+
+    def _unpacked(self, row: Row, best: int | None) -> LocalFeatures:
+        from sareloc.geometry.local_features import unpack_features
+
+        blob = self._store.decoded(row)
+        try:
+            features = unpack_features(blob)
+        except MapError as wrong:
+            raise MapError(
+                f"map {self._store.name} is damaged: the local features of photo {row['id']} cannot be unpacked "
+                f"({wrong}). Remove the photo and add it again"
+            ) from wrong
+        return features if best is None else features.best(best)
 
     def sample(self, count: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
         """See `PlaceMap`; always the same photos: those with the smallest ids, which are hashes."""
@@ -176,6 +197,7 @@ class MilvusMap(PlaceMap):
 
     def _look_again(self) -> None:
         self._count = self._store.count()
+        self._features_checked = False
         self.notes = self._store.notes()
 
 

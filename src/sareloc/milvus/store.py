@@ -6,6 +6,7 @@ The id of a photo is the first 63 bits of the SHA-256 of its content, so that ev
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import uuid
@@ -21,10 +22,13 @@ from sareloc.arrays import Floats, Ints, Vectors
 from sareloc.errors import MapError, look_up
 from sareloc.geo import Area, Box
 from sareloc.maps import Entry, MapInfo, MapManifest, MapPhoto, MapStore
+from sareloc.maps.features import read_features_note, read_keypoints
+from sareloc.maps.file_reader import HEADER_BYTES, PLACE_BYTES, STEPS_BYTES
 from sareloc.maps.gpkg import time_text
 from sareloc.maps.maintain import UNIT
-from sareloc.maps.records import FORMAT, read_calibrations
+from sareloc.maps.records import FORMAT, StoredFeatures, read_calibrations
 from sareloc.maps.rows import read_manifest
+from sareloc.maps.search_vectors import complete_vectors
 from sareloc.maps.store import Address
 from sareloc.milvus.collection import DEFAULT, INDEXES, Column, Consistency, MilvusCollection, Row, create_collection
 from sareloc.milvus.connection import Connection, read_milvus_address
@@ -46,6 +50,9 @@ COLUMNS = (
     Column("modified_ns", "INT64", 0),
 )
 ALL = [column.name for column in COLUMNS]
+LONGEST_FEATURES = 65_535  # bytes of the longest text that Milvus stores
+FEATURES = Column("features", "VARCHAR", "", LONGEST_FEATURES)
+"""Packed local features as base64; "": none. Collections of earlier versions lack it."""
 ENTRY = ["lat", "lon", "file", "sha256", "time", "heading_deg", "size_bytes", "modified_ns"]
 PLACE = ["lat", "lon", "file"]
 
@@ -104,19 +111,27 @@ def text_list(values: Sequence[str]) -> str:
 
 PROPERTY, NOTE = "sareloc.", "sareloc.note "
 FILES_AT_ONCE = 1024
-ROWS_AT_ONCE = 1024
+ROWS_AT_ONCE = 256
 DEGREES, SECONDS = 1e-9, 1e-3  # how exactly extremes are found
 
 
 class MilvusStore(MapStore):
     """The rows of a map on Milvus. Safe from several threads."""
 
+    most_keypoints = (LONGEST_FEATURES // 4 * 3 - HEADER_BYTES) // (PLACE_BYTES + STEPS_BYTES)
+
     def __init__(self, connection: Connection, consistency: Consistency = "Strong") -> None:
         """The map of a connection, whose collection exists. Raises MapError if it is not a map."""
         self.address = connection.address
         self.name = str(self.address)
         self.manifest = manifest_of(connection)
-        self.collection = MilvusCollection(connection, COLUMNS, consistency=consistency)
+        self.collection = MilvusCollection(connection, (*COLUMNS, FEATURES), consistency=consistency)
+        self.holds_local_features = FEATURES in self.collection.columns
+        if self.collection.dim != self.manifest.vector_dim:
+            raise MapError(
+                f"map {self.name} is damaged: its vectors have {self.collection.dim} dimensions, its manifest says "
+                f"{self.manifest.vector_dim}. Build it again"
+            )
         if self.address.index not in (None, self.collection.index):
             raise MapError(
                 f"map {self.name} has the index {self.collection.index}, the address says {self.address.index}: omit "
@@ -162,7 +177,7 @@ class MilvusStore(MapStore):
         connection = Connection(where)
         values = asdict(replace(manifest, map_id=uuid.uuid4().hex, format=FORMAT))
         properties = {f"{PROPERTY}{key}": str(value) for key, value in values.items()}
-        create_collection(connection, manifest.vector_dim, COLUMNS, where.index or DEFAULT, properties)
+        create_collection(connection, manifest.vector_dim, (*COLUMNS, FEATURES), where.index or DEFAULT, properties)
         return cls(connection)
 
     @classmethod
@@ -174,27 +189,31 @@ class MilvusStore(MapStore):
         """See `MapStore`."""
         self.collection.connection.close()
 
-    def add(
-        self, photos: Sequence[MapPhoto], descriptors: Vectors, features: Sequence[bytes | None] | None = None
-    ) -> int:
+    def add(self, photos: Sequence[MapPhoto], vectors: Vectors, features: Sequence[bytes | None] | None = None) -> int:
         """See `MapStore`. Replaced photos are removed first; an interrupted call can be repeated."""
         ids = np.array([photo_id(photo.sha256) for photo in photos], dtype=np.int64)
         there = self.collection.rows(ids)
         new = list({i: row for row, i in enumerate(ids.tolist()) if i not in there}.values())
         self._drop_replaced(photos[row] for row in new)
-        self._write(ids[new], [photos[row] for row in new], descriptors[new])
+        texts = [_encoded(blob) for blob in features or [None] * len(photos)]
+        self._write(ids[new], [photos[row] for row in new], vectors[new], [texts[row] for row in new])
         return len(new)
 
     def update(self, entries: Sequence[Entry]) -> None:
         """See `MapStore`. An interrupted call can be repeated."""
         for start in range(0, len(entries), ROWS_AT_ONCE):
             part = {entry.photo_id: entry for entry in entries[start : start + ROWS_AT_ONCE]}
-            rows = self.collection.rows(np.array(list(part), dtype=np.int64), [*ALL, "vector"])
+            rows = self._whole_rows(np.array(list(part), dtype=np.int64))
             self._drop_replaced(e for e in part.values() if e.photo_id in rows and e.replaces not in part)
             photos = [_updated(photo_of(row), part[i]) for i, row in rows.items()]
             vectors = np.array([row["vector"] for row in rows.values()], dtype=np.float32)
             if photos:  # the others were removed meanwhile
-                self._write(np.array(list(rows), dtype=np.int64), photos, vectors)
+                texts = [row.get(FEATURES.name, "") for row in rows.values()]
+                self._write(np.array(list(rows), dtype=np.int64), photos, vectors, texts)
+
+    def _whole_rows(self, ids: Ints) -> dict[int, Row]:
+        """All columns and vectors of these photos: Milvus writes whole rows."""
+        return self.collection.rows(ids, [*(column.name for column in self.collection.columns), "vector"])
 
     def remove(self, ids: Ints) -> int:
         """See `MapStore`."""
@@ -239,6 +258,43 @@ class MilvusStore(MapStore):
         """See `MapStore`."""
         return {i: photo_of(row) for i, row in self.collection.rows(np.unique(ids), ALL).items()}
 
+    def ids_without_features(self) -> Ints:
+        """See `MapStore`."""
+        where = f'{FEATURES.name} == ""' if self.holds_local_features else ""
+        ids = [row["id"] for page in self.collection.select(where) for row in page]
+        return np.sort(np.array(ids, dtype=np.int64))
+
+    def write_features(self, ids: Ints, blobs: Sequence[bytes]) -> int:
+        """See `MapStore`. An interrupted call can be repeated."""
+        if not self.holds_local_features:
+            return 0
+        given = dict(zip(ids.tolist(), blobs, strict=True))
+        rows = self._whole_rows(np.unique(ids))
+        if rows:
+            packed = [given[i] for i in rows]
+            vectors = np.array([row["vector"] for row in rows.values()], dtype=np.float32)
+            vectors = complete_vectors(vectors, packed, self.manifest)
+            photos = [photo_of(row) for row in rows.values()]
+            self._write(np.array(list(rows), dtype=np.int64), photos, vectors, [_encoded(blob) for blob in packed])
+        return len(rows)
+
+    def features(self, ids: Ints) -> dict[int, bytes]:
+        """See `MapStore`."""
+        if not self.holds_local_features:
+            return {}
+        rows = self.collection.rows(np.unique(ids), [FEATURES.name])
+        return {i: self.decoded(row) for i, row in rows.items() if row[FEATURES.name]}
+
+    def decoded(self, row: Row) -> bytes:
+        """The packed local features of a row. Raises MapError if they are malformed."""
+        try:
+            return base64.b64decode(row[FEATURES.name], validate=True)
+        except (ValueError, TypeError) as wrong:
+            raise MapError(
+                f"map {self.name} is damaged: the local features of photo {row['id']} are not base64 ({wrong}). Remove "
+                "the photo and add it again"
+            ) from wrong
+
     def notes(self) -> dict[str, str]:
         """See `MapStore`."""
         return {
@@ -265,7 +321,23 @@ class MilvusStore(MapStore):
         first, last = (None, None) if times is None else map(time_text, times)
         index = f"{self.collection.index}, kept by Milvus"
         calibrations = read_calibrations(self.notes())
-        return MapInfo(self.manifest, self.count(), self.extent(), first, last, None, index, calibrations)
+        return MapInfo(
+            manifest=self.manifest,
+            photos=self.count(),
+            extent=self.extent(),
+            first=first,
+            last=last,
+            file_bytes=None,
+            index=index,
+            calibrations=calibrations,
+            local_features=self._stored_features(),
+        )
+
+    def _stored_features(self) -> StoredFeatures | None:
+        note = read_features_note(self)
+        if note is None or not self.holds_local_features:
+            return None
+        return StoredFeatures(note.keypoints, self.collection.count(f'{FEATURES.name} != ""'), None)
 
     def extent(self) -> Box | None:
         """The box that contains all photos; None without photos. Takes about 50 queries."""
@@ -302,17 +374,39 @@ class MilvusStore(MapStore):
                 problems += _problems(page)
                 found += len(page)
                 bar.update(len(page))
+        problems += self._bad_features()
         if found != self.count():
             problems.append(f"Milvus counts {self.count():,} photos and returns {found:,}: is another process writing?")
         return problems
+
+    def _bad_features(self) -> Iterator[str]:
+        """Local features of another extractor, or that cannot be unpacked."""
+        from sareloc.geometry.local_features import unpack_features
+
+        if not self.holds_local_features:
+            return
+        try:
+            read_keypoints(self)
+        except MapError as wrong:
+            yield str(wrong)
+            return
+        for page in self.collection.select(f'{FEATURES.name} != ""', ["file", FEATURES.name]):
+            for row in page:
+                try:
+                    unpack_features(self.decoded(row))
+                except MapError as wrong:
+                    yield f"the local features of photo {row['id']} ({row['file']}) cannot be used: {wrong}"
 
     def seal(self) -> None:
         """See `MapStore`."""
         self.collection.seal()
 
-    def _write(self, ids: Ints, photos: Sequence[MapPhoto], descriptors: Vectors) -> None:
+    def _write(self, ids: Ints, photos: Sequence[MapPhoto], vectors: Vectors, features: Sequence[str]) -> None:
         known = [row_of(photo) for photo in photos]
-        self.collection.upsert(ids, descriptors, {name: [row[name] for row in known] for name in ALL})
+        columns: dict[str, Sequence[Any]] = {name: [row[name] for row in known] for name in ALL}
+        if self.holds_local_features:
+            columns[FEATURES.name] = features
+        self.collection.upsert(ids, vectors, columns)
 
     def _drop_replaced(self, photos: Iterable[MapPhoto | Entry]) -> None:
         replaced = {photo.replaces: photo.file for photo in photos if photo.replaces is not None}
@@ -320,6 +414,11 @@ class MilvusStore(MapStore):
         # unless its name was changed meanwhile
         gone = [i for i, row in rows.items() if row["file"] == replaced[i]]
         self.collection.delete(np.array(gone, dtype=np.int64))
+
+
+def _encoded(features: bytes | None) -> str:
+    """Packed local features as a text; "": none."""
+    return "" if features is None else base64.b64encode(features).decode("ascii")
 
 
 def _updated(photo: MapPhoto, entry: Entry) -> MapPhoto:
