@@ -46,7 +46,7 @@ ORIGIN = (48.0, 11.0)  # of sets whose positions are local metres
 SURE = 0.5
 SETS = ("cambridge", "gardens-day", "gardens-night", "gardens-both", "tmbud-night", "city", "city-no-focal")
 COLUMNS = (
-    *LADDER, "correct", "answered", "of answers correct", "correct and answered",
+    *LADDER, "search vector, asked together", "correct", "answered", "of answers correct", "correct and answered",
     "unverified, correct and answered", "same town rejected",
     "others rejected", "ECE", "in radius", "median m", "heading, median degrees", "ms",
 )  # fmt: skip
@@ -127,20 +127,24 @@ def judge(
         found = [name_of[str(place_map.photo_path(file).resolve())] for file in files]
         return np.array([one in positives[int(row)] for one, row in zip(found, rows, strict=True)])
 
-    plain = only(Fix, Localizer(model, place_map, Search(verify=0), min_confidence=0).localize_many(queries))
+    plain = only(
+        Fix, Localizer(model, place_map, Search(verify=0), min_confidence=0).localize_many(queries, condition=None)
+    )
     localizer = Localizer(model, place_map, min_confidence=0)
+    asked = queries if focal else without_focal_length(localizer, queries)
     start = time.monotonic()
-    fixes = only(Fix, localizer.localize_many(queries if focal else without_focal_length(localizer, queries)))
+    fixes = only(Fix, localizer.localize_many(asked, condition=None))
     seconds = time.monotonic() - start
     read = only(ReadImage, localizer.load(queries))
-    firsts = [
-        first
-        for image in read
-        for encoded in [localizer.encode([image])]
-        for first in first_matches(localizer, encoded, localizer.find_matches([image], encoded, 1))
-    ]
+    condition = localizer.estimate_condition(queries)
+    firsts, together = [], []
+    for image in read:
+        encoded = localizer.encode([image])
+        firsts += first_matches(localizer, encoded, localizer.find_matches([image], encoded, 1))
+        together.append(localizer.retrieve(encoded[0], 1, condition=condition).files[0][0])
     ladder = {step: right([first[step][0] for first in firsts]) for step in LADDER}
-    strangers = [localizer.localize_many(photos) if photos else [] for photos in (same_town, others)]
+    ladder["search vector, asked together"] = right(together)
+    strangers = [localizer.localize_many(photos, condition=None) if photos else [] for photos in (same_town, others)]
     tags = [read_geotag(query) for query in queries]
     headings = [np.nan if tag is None or tag.heading_deg is None else tag.heading_deg for tag in tags]
     judged = judge_fixes(fixes, truth, headings, [fix for part in strangers for fix in part], min_confidence=SURE)

@@ -242,7 +242,7 @@ def evaluate_fixes(
     """Build a map of the database, localize the queries and out-of-map photos, and judge the fixes.
 
     True headings are those of the dataset, else of the photos' geotags. Queries are full photos, also if the dataset
-    has boxes.
+    has boxes, and each is asked alone, without the condition of the others.
 
     Args:
         model: the model.
