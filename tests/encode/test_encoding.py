@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from sareloc.encode import Encoded, Encoder
 from sareloc.encode.gpu import WINDOW_BATCHES, group_by_size
 from sareloc.errors import PhotoError
+from sareloc.geometry import search_vector
 from sareloc.models import PlaceModel, RuntimeModel, make_model
 from sareloc.photos import ReadImage, read_image
 
@@ -44,11 +45,16 @@ def test_images_come_back_in_order_with_their_errors(model: PlaceModel) -> None:
 @pytest.mark.parametrize("backbone", ["resnet18", "efficientnet-lite0"])
 def test_an_image_has_the_same_bits_whatever_is_encoded_beside_it(backbone: str) -> None:
     model = make_model(backbone, "netvlad", clusters=4, size=(64, 96), rng=torch.Generator().manual_seed(0))
-    encoder = Encoder(model, keypoints=50)
+    encoder = Encoder(model, keypoints=50, aggregate_dim=7)
     images = read(encoder, drawn(7, 120, 160))
-    together, alone = encoder.encode(images), [Encoder(model, keypoints=50).encode([image])[0] for image in images]
+    together, alone = (
+        encoder.encode(images),
+        [Encoder(model, keypoints=50, aggregate_dim=7).encode([image])[0] for image in images],
+    )
     for one, other in zip(together, alone, strict=True):
         assert one.descriptor.tobytes() == other.descriptor.tobytes()
+        assert one.vector.tobytes() == other.vector.tobytes()
+        assert one.vector.tobytes() == search_vector(one.descriptor, one.features, 7).tobytes()
         assert one.features is not None
         assert other.features is not None
         assert one.features.xy.tobytes() == other.features.xy.tobytes()
@@ -90,6 +96,20 @@ def test_equal_sizes_share_a_batch_and_few_wait() -> None:
         assert taken - done <= WINDOW_BATCHES * 2
         done += len(group)
     assert done == 30
+
+
+@pytest.mark.parametrize(("keypoints", "aggregate_dim"), [(50, 7), (50, 0), (0, 7)])
+def test_batches_have_the_search_vectors_of_their_images(model: PlaceModel, keypoints: int, aggregate_dim: int) -> None:
+    """As on a GPU, whose descriptors are fetched here from a CPU."""
+    alone = Encoder(model, keypoints=keypoints, aggregate_dim=aggregate_dim)
+    batched = Encoder(model, keypoints=keypoints, aggregate_dim=aggregate_dim, batch=2)
+    images = read(alone, IMAGES)
+    described = {id(image.pixels[0]): one.descriptor for image, one in zip(images, alone.encode(images), strict=True)}
+    batched._on_gpu = True
+    batched.__dict__["_launch"] = lambda pixels: lambda: np.stack([described[id(one)] for one in pixels])
+    for one, other in zip(batched.encode(images), alone.encode(images), strict=True):
+        np.testing.assert_array_equal(one.vector, other.vector)
+        assert len(one.vector) == model.dim + aggregate_dim
 
 
 @pytest.mark.gpu

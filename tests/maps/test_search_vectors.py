@@ -114,6 +114,8 @@ def test_a_query_is_searched_by_its_search_vector(model: PlaceModel, town: Path,
     assert localizer.encoder.aggregate_dim == model.dim
     for number, file in enumerate(sorted((town.parent / "photos").iterdir())):
         fix = localizer.localize(file, top=6)
+        ((encoded,),) = localizer.encode([read_image(file, localizer.encoder.sizes)])
+        assert encoded.vector[model.dim :].any()
         nearest = min(fix.matches, key=lambda match: match.distance)
         assert nearest.id == number + 1
     with pytest.raises(ArgumentError, match=f"rows of {2 * model.dim} numbers"):
