@@ -34,7 +34,7 @@ from sareloc.geometry import match_scores
 from sareloc.geometry.evidence import AFFINITY_SCORE, INLIER_SCORE, PLANAR_SCORE
 from sareloc.localize import Localizer
 from sareloc.localize.calibrate import _search_trials
-from sareloc.localize.calibration import TEMPERATURE_SHARE, Outcome, Trial, fit_logistic, outcomes_of
+from sareloc.localize.calibration import Outcome, Trial, fit_logistic, outcomes_of
 from sareloc.localize.estimate import PLACE_M, VERIFIED_PRIOR, features, sigmoid
 from sareloc.models import load_model
 
@@ -78,10 +78,9 @@ def search_town(name: str, localizer: Localizer, towns: dict[str, Places], limit
             found, *_ = _search_trials(localizer, photos, ecef_from_wgs84(latlon_of(places.queries)[some]))
             strangers += [replace(trial, absent=True) for trial in found if not trial.absent]
     shown = [trial for trial in trials if not trial.absent]
-    spread = float(np.median([trial.spread for trial in shown]))
     kinds = {"query": shown, "absent": [trial for trial in trials if trial.absent], "stranger": strangers}
     print(name, {kind: len(found) for kind, found in kinds.items()}, flush=True)
-    return Town(name, kinds, TEMPERATURE_SHARE * spread)
+    return Town(name, kinds, localizer.calibration.temperature)
 
 
 # the score
