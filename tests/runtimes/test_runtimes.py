@@ -172,7 +172,10 @@ def test_a_map_built_in_int8_answers_the_model_in_float32(alexnet: PlaceModel, t
     (photos / "geotags.csv").write_text("\n".join(["file,lat,lon", *rows]))
     save_checkpoint(alexnet, tmp_path / "model.safetensors")
     files = [str(photos), "--out", str(tmp_path / "city.gpkg"), "--model", str(tmp_path / "model.safetensors")]
-    app(["map", "build", *files, "--device", "openvino-int8", "--workers", "0", "--keypoints", "0"], result_action="return_value")
+    app(
+        ["map", "build", *files, "--device", "openvino-int8", "--workers", "0", "--keypoints", "0"],
+        result_action="return_value",
+    )
     place_map = PlaceMap(tmp_path / "city.gpkg")
     place_map.check_model(alexnet)
     queries = alexnet.encode(blobs(6, 80, 96, seed=5), precision="float32").numpy()

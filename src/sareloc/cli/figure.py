@@ -60,7 +60,7 @@ def recall(reports: Reports, *, out: Out) -> None:
 
 
 def precision_recall(reports: Reports, *, out: Out, at: float | None = None) -> None:
-    """Draw precision over recall of several reports, over a threshold on the descriptor distance of the first match.
+    """Draw precision over recall of several reports, over a threshold on the distance of the first match.
 
     Parameters
     ----------

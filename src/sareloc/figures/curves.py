@@ -45,7 +45,7 @@ class PrecisionRecallCurve:
 
     @staticmethod
     def of_report(report: Report) -> PrecisionRecallCurve:
-        """The curve stored in a report, over the descriptor distance of the first result."""
+        """The curve stored in a report, over the distance of the first result."""
         points = np.array([(p.distance, p.precision, p.recall) for p in report.curve]).reshape(-1, 3)
         return PrecisionRecallCurve(points[:, 0], points[:, 1], points[:, 2], score="distance")
 

@@ -172,7 +172,7 @@ def _results(reports: Mapping[str, Report]) -> str:
     figures = [drawing(draw_recall(reports), "Recall@N: queries with a positive among the top N results")]
     curves = {name: PrecisionRecallCurve.of_report(report) for name, report in reports.items() if report.curve}
     if curves:
-        words = "Precision and recall over the descriptor distance of the first match"
+        words = "Precision and recall over the distance of the first match"
         figures.append(drawing(draw_precision_recall(curves), words))
     left_out = [
         f"{name}: {len(listed)} photos of the {role} could not be read ({outcome})."

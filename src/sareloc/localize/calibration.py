@@ -49,7 +49,7 @@ ELSEWHERE_M = 2 * PLACE_M
 GRADIENT_TOLERANCE = 1e-9
 
 CANDIDATES = 20
-"""Default: how many matches are fused into a fix."""
+"""Default: how many matches are fused into a fix if they are not verified."""
 
 # of calibrations by the map's own photos
 SAMPLE = 256

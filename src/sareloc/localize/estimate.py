@@ -58,7 +58,7 @@ class Match:
     """Its file, as the map names it."""
     latlon: LatLon
     distance: float
-    """Between the descriptors, 0 to 2."""
+    """Between the search vectors, 0 to 2."""
     inliers: int | None = None
     """Local features that match and agree on one epipolar geometry; None: the match was not verified."""
     planar_inliers: int | None = None

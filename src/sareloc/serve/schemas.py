@@ -45,7 +45,7 @@ class MatchAnswer(BaseModel):
         description="Its name in the map; of a photo outside the map's folder the last part, with the token its path."
     )
     latlon: tuple[float, float]
-    distance: float = Field(description="Distance between the descriptors, 0 to 2.")
+    distance: float = Field(description="Distance between the search vectors, 0 to 2.")
     inliers: int | None = Field(
         default=None, description="Matched local features that agree on one epipolar geometry; null: not verified."
     )
