@@ -1,4 +1,4 @@
-"""Views of the drawn city per second, and differences between GPU and CPU.
+"""The drawn city: views per second, and how its photos compare with those of real cities.
 
     python -m benchmarks.city --device cpu --size 240x320
     python -m benchmarks.city --device cuda --size 480x640
@@ -7,6 +7,14 @@ Draws views of a medium city (database and queries, all weathers) and prints one
 fastest of some rounds and of all, and the seconds that the first batch took (on a GPU: compiling). On CUDA the first
 views are drawn on the CPU as well: `differs` holds the largest difference of a value 0..255 and the share of pixels
 that differ by more than 2.
+
+    python -m benchmarks.city --compare-with DATA --towns 0 1 2 --weights efficientnet-lite0.pth
+
+Compares small drawn towns with Cambridge, TMBuD and Gardens Point (see `benchmarks.real_sets`) instead, and prints a
+table: inliers of two-view geometry between photos of different places, more than 60 m apart (`elsewhere`: the most of a
+query with the ten nearest such photos by search vector), and between photos of one place at different times (`here`:
+the most with the ten nearest photos that show its place); recall of `fast`, and with `--weights` that of
+EfficientNet-lite0 with ImageNet weights, whose NetVLAD is fitted on the database that is searched.
 """
 
 from __future__ import annotations
@@ -17,11 +25,39 @@ import platform
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from benchmarks import real_sets
+from benchmarks.measuring import about
 
-from sareloc.city import CityPlaces, Poses, city_places, draw_scene, make_scene
+from sareloc.arrays import Floats, Image, Ints
+from sareloc.city import CityPlaces, Poses, city_places, draw_pixels, draw_scene, make_scene
+from sareloc.datasets import Places
+from sareloc.datasets.places import find_positives
+from sareloc.encode import Encoded, Encoder
+from sareloc.evaluation import evaluate_rankings
+from sareloc.evaluation.ranking import search
+from sareloc.geometry import count_inliers, verify
+from sareloc.geometry.aggregate import DIM
+from sareloc.loading import read_images
+from sareloc.models import (
+    PlaceModel,
+    fit_whitening,
+    init_netvlad,
+    load_backbone_weights,
+    load_model,
+    make_model,
+)
+from sareloc.photos import ReadImage
+
+ELSEWHERE_M = 60.0
+VERIFIED = 10
+PHOTO = (480, 640)
+RECALLS = (1, 20)
 
 
 def seconds(work: Callable[[], object], device: torch.device) -> float:
@@ -46,6 +82,121 @@ def compare(city: CityPlaces, poses: Poses, height: int, width: int, device: tor
     }
 
 
+def encode(encoder: Encoder, images: list[Image | Path]) -> list[Encoded]:
+    """What the images are searched and verified by, in order."""
+    read = [image for _, image in read_images(images, encoder.sizes)]
+    assert all(isinstance(image, ReadImage) for image in read), "a photo cannot be read"
+    return encoder.encode([image for image in read if isinstance(image, ReadImage)])
+
+
+def most_inliers(query: Encoded, others: list[Encoded]) -> float:
+    """The inliers of the query with that of the other photos that has most; NaN: no other photo."""
+    evidence = count_inliers(verify(_features(query), [other.features for other in others]))
+    return float(max(evidence.inliers, default=np.nan))
+
+
+def _features(encoded: Encoded) -> Any:
+    assert encoded.features is not None
+    return encoded.features
+
+
+def inliers(places: Places, database: list[Encoded], queries: list[Encoded], rows: Ints) -> tuple[Floats, Floats]:
+    """Inliers (N,) of the queries `rows` with photos of other places, and with photos of their own place."""
+    vectors = np.stack([one.vector for one in database])
+    positives = find_positives(places)
+    here: list[float] = []
+    elsewhere: list[float] = []
+    for row, query in zip(rows, queries, strict=True):
+        order = np.argsort(-(vectors @ query.vector), kind="stable")
+        shown = np.isin(order, positives[int(row)])
+        if places.database.positions is None or places.queries.positions is None or places.protocol == "place-id":
+            far = ~shown
+        else:
+            apart = places.database.positions.metres - places.queries.positions.metres[int(row)]
+            far = (np.linalg.norm(apart, axis=1) > ELSEWHERE_M)[order]
+        for found, which in ((here, shown), (elsewhere, far)):
+            found.append(most_inliers(query, [database[i] for i in order[which][:VERIFIED]]))
+    return np.array(elsewhere), np.array(here)
+
+
+def off_the_shelf(weights: Path, images: list[Image]) -> PlaceModel:
+    """EfficientNet-lite0 with these ImageNet weights; NetVLAD and whitening from these images."""
+    model = make_model("efficientnet-lite0", clusters=32, size=(240, 320), name="off the shelf")
+    load_backbone_weights(model.backbone, weights)
+    init_netvlad(model, images, np.random.default_rng(0))
+    model.whitening = fit_whitening(model.encode(images), min(256, len(images) - 1))
+    return model
+
+
+def recall(places: Places, database: list[Encoded], queries: list[Encoded], rows: Ints) -> dict[int, float]:
+    """Recall in percent of the queries `rows` by descriptors alone."""
+    few = replace(places, queries=places.queries.take(rows))
+    known, asked = (np.stack([one.descriptor for one in part]) for part in (database, queries))
+    found, _ = search(known, asked, max(RECALLS))
+    return dict(evaluate_rankings(few, found, ns=RECALLS).recall)
+
+
+def real_places(data: Path) -> dict[str, Places]:
+    """Queries by day and by night against photos of other days."""
+    return {
+        "Cambridge": real_sets.cambridge(data),
+        "TMBuD, day": real_sets.tmbud_east(data, "DAY"),
+        "TMBuD, night": real_sets.tmbud_night_to_day(data),
+        "Gardens Point, day": real_sets.gardens_point(data, "day_right", "day_left"),
+        "Gardens Point, night": real_sets.gardens_point(data, "night_right", "day_right"),
+    }
+
+
+def judge(places: Places, database: list[Any], queries: list[Any], rows: Ints, weights: Path | None) -> dict[str, Any]:
+    """The row of a set in the table; `database` and `queries` (those of `rows`): paths or pixels."""
+    encoder = Encoder(load_model("fast"), aggregate_dim=DIM)
+    known, asked = encode(encoder, database), encode(encoder, queries)
+    elsewhere, here = inliers(places, known, asked, rows)
+    found: dict[str, Any] = {
+        "queries": len(rows),
+        "elsewhere": [round(float(q)) for q in np.nanquantile(elsewhere, (0.5, 0.9))],
+        "here": [round(float(q)) for q in np.nanquantile(here, (0.5, 0.1, 0.9))],
+        "fast": [round(value, 1) for value in recall(places, known, asked, rows).values()],
+    }
+    if weights is not None:
+        chosen = np.random.default_rng(0).permutation(len(database))[:300]
+        size = (lambda height, width: (240, 320),)
+        some = [one for _, one in read_images([database[i] for i in chosen], size) if isinstance(one, ReadImage)]
+        shelf = Encoder(off_the_shelf(weights, [one.pixels[0] for one in some]), keypoints=0)
+        described = (encode(shelf, database), encode(shelf, queries))
+        found["off the shelf"] = [round(value, 1) for value in recall(places, *described, rows).values()]
+    return found
+
+
+def compare_with_real(data: Path | None, towns: list[int], queries: int, weights: Path | None) -> dict[str, Any]:
+    """The rows of the table by the name of the set; each is printed as soon as it is known."""
+    found: dict[str, Any] = {}
+    for seed in towns:
+        city = city_places(seed, "small", "test")
+        pixels = draw_pixels(city, *PHOTO).permute(0, 2, 3, 1).numpy()
+        count, rows = len(city.places.database), np.arange(min(queries, len(city.places.queries)))
+        images = list(pixels)
+        found[f"drawn town {seed}"] = judge(
+            city.places, images[:count], [images[count + i] for i in rows], rows, weights
+        )
+        print(json.dumps({f"drawn town {seed}": found[f"drawn town {seed}"]}), flush=True)
+    for name, places in ({} if data is None else real_places(data)).items():
+        rows = np.random.default_rng(0).permutation(len(places.queries))[:queries]
+        asked = [places.queries.path(int(row)) for row in rows]
+        found[name] = judge(places, places.database.paths(), asked, rows, weights)
+        print(json.dumps({name: found[name]}), flush=True)
+    return found
+
+
+def print_table(found: dict[str, Any]) -> None:
+    """One row per set, in Markdown."""
+    heads = ["elsewhere: median, 90 %", "here: median, 10 %, 90 %", "fast: recall@1, @20", "off the shelf"]
+    print("| set | queries | " + " | ".join(heads) + " |\n|" + "---|" * (2 + len(heads)))
+    for name, row in found.items():
+        cells = [", ".join(map(str, row.get(key, ()))) for key in ("elsewhere", "here", "fast", "off the shelf")]
+        print(f"| {name} | {row['queries']} | " + " | ".join(cells) + " |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -54,7 +205,16 @@ def main() -> None:
     parser.add_argument("--views", type=int, help="in a round; by itself 32 on a CPU, 512 on a GPU")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--compare", type=int, default=64, help="views drawn on both CPU and GPU")
+    parser.add_argument("--compare-with", type=Path, metavar="DATA", help="folder of the real sets")
+    parser.add_argument("--towns", type=int, nargs="*", default=[], help="seeds of small towns to compare")
+    parser.add_argument("--queries", type=int, default=50, help="of each compared set")
+    parser.add_argument("--weights", type=Path, help="EfficientNet-lite0's ImageNet weights")
     args = parser.parse_args()
+    if args.towns or args.compare_with:
+        found = compare_with_real(args.compare_with, args.towns, args.queries, args.weights)
+        print_table(found)
+        print(json.dumps({"benchmark": "city, compared", **about()}))
+        return
     device = torch.device(args.device)
     height, width = map(int, args.size.split("x"))
     city = city_places(0, args.town, "test")

@@ -1,4 +1,4 @@
-"""Twelve views of the synthetic city on one sheet: three places, each at four visits.
+"""Views of the synthetic city on one sheet: four places, each at six visits.
 
 python examples/city_contact_sheet.py city.png
 """
@@ -14,13 +14,14 @@ from PIL import Image
 
 from sareloc.city import city_places, draw, make_moment
 
-SEED, HEIGHT, WIDTH, GAP = 0, 240, 320, 6
+SEED, HEIGHT, WIDTH, GAP = 0, 180, 240, 4
 VISITS = (
-    ("clear", "overcast", "snow", "night"),
-    ("low sun", "fog", "clear", "dusk"),
-    ("clear", "rain", "low sun", "wet night"),
+    ("clear", "overcast", "rain", "snow", "dusk", "night"),
+    ("low sun", "fog", "clear", "rain", "snow", "wet night"),
+    ("clear", "overcast", "low sun", "fog", "night", "wet night"),
+    ("low sun", "rain", "snow", "overcast", "dusk", "night"),
 )
-PLACES = (704, 97, 1258)
+PLACES = (704, 97, 1258, 2011)
 """Rows of the medium test town's database."""
 
 

@@ -25,9 +25,10 @@ def town() -> Town:
 
 @pytest.fixture(scope="session")
 def noon() -> Moment:
-    """A clear noon without traffic and without camera noise."""
+    """A clear noon without traffic, camera noise, blur and distortion."""
     moment = make_moment(np.random.default_rng(0), "clear", 50.0, 0.0)
-    return replace(moment, cars=0.0, people=0.0, grain=0.0, vignette=0.0, exposure=1.0)
+    still = {"cars": 0.0, "people": 0.0, "grain": 0.0, "vignette": 0.0, "bend": 0.0, "blur": 0.0}
+    return replace(moment, exposure=1.0, **still)
 
 
 @pytest.fixture

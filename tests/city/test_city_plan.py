@@ -65,9 +65,9 @@ def test_few_styles_make_many_houses():
     rng = np.random.default_rng(0)
     houses = make_houses(rng, make_streets(rng, 2750))
     assert len(houses) > 250
-    assert len({id(house.style) for house in houses}) <= 7
-    looks = [(house.colours, house.floors) for house in houses]
-    assert len(set(looks)) < 0.8 * len(looks)
+    assert len({house.style.walls for house in houses}) <= 7
+    assert len({house.colours for house in houses}) > 0.9 * len(houses)
+    assert len({house.style.window for house in houses}) > 0.5 * len(houses)
 
 
 def test_the_tables_name_the_street_of_every_metre():

@@ -1,60 +1,53 @@
 """The texture atlas: drawing its pages, mipmaps in one table of texels, and the lookups of shaders.
 
 A page is (h, w, 4) with sides that are powers of two: shade, weight of the second colour, weight of the third colour,
-weight of glass; row 0 is the top. "wall" and "noise" have four shades instead.
+weight of glass; row 0 is the top. "noise" has four shades instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 from torch import Tensor
 
 from sareloc.arrays import Floats, Ints
+from sareloc.city.lettering import make_faces
 from sareloc.city.sprites import make_sprites
 
 Page = Floats
 Pens = list[ImageDraw.ImageDraw]
 """One drawing context per channel."""
 
-TRADES = (
-    "CAFE", "BAR", "HOTEL", "BAKERY", "PHARMACY", "BOOKS", "BANK", "FLOWERS", "OPTICS", "MARKET", "TAILOR", "CINEMA",
-    "PIZZA", "KEBAB", "SUSHI", "BARBER", "SHOES", "GALLERY", "TOYS", "WINES", "BISTRO", "STUDIO", "PRESS", "SALON",
-)  # fmt: skip
-ONSETS = ("B", "C", "D", "F", "G", "H", "K", "L", "M", "N", "P", "R", "S", "T", "V", "Z", "BR", "CR", "ST", "TR")
-CORES = ("A", "E", "I", "O", "U", "AI", "OU")
-WORDS, POSTERS = 96, 24
+POSTERS, CARS = 48, 5
 SCALE = 3
 """Supersampling factor of drawn shapes."""
 
 
 def make_pages() -> dict[str, Page]:
-    """The texture pages of quads by name: words, posters, sides of cars, tiles, bricks, noise."""
+    """The texture pages of quads by name: letters, posters, sides of cars, tiles, noise."""
     pages = {
         "plain": np.broadcast_to([1.0, 0, 0, 0], (4, 4, 4)).copy(),
-        "wall": _wall(),
         "noise": _noise(),
         "tiles": _tiles(rows=8, columns=8, rounded=True),
         "slate": _tiles(rows=8, columns=6, rounded=False),
         "stripes": _stripes(),
         "cornice": _cornice(),
-        "car side": _paint(128, 32, _car_side),
-        "car end": _paint(64, 32, _car_end),
         "cabin side": _paint(64, 32, _cabin_side),
         "windscreen": _paint(64, 32, _windscreen),
         "van side": _paint(128, 64, _van_side),
     }
-    for i in range(WORDS):
-        pages[f"word {i}"] = _word(i)
+    for i in range(CARS):
+        pages[f"car side {i}"] = _paint(128, 32, partial(_car_side, np.random.default_rng([6, i])))
+        pages[f"car end {i}"] = _paint(64, 32, partial(_car_end, np.random.default_rng([5, i])))
     for i in range(POSTERS):
         pages[f"poster {i}"] = _poster(i)
-    return pages
+    return {**pages, **make_faces()}
 
 
 def _paint(width: int, height: int, draw: Callable[[Pens, int, int], None]) -> Page:
@@ -77,32 +70,47 @@ def _shapes(
         getattr(pen, kind)(box, fill=int(255 * value))
 
 
-def _car_side(pens: Pens, w: int, h: int) -> None:
-    _shapes(pens, (0, 0, w, h * 0.12), 0.8, (0, 0, 0))
-    _shapes(pens, (0, h * 0.72, w, h), 0.25, (0, 0, 0))
-    for x in (0.37, 0.63):
+def _car_side(rng: np.random.Generator, pens: Pens, w: int, h: int) -> None:
+    _shapes(pens, (0, 0, w, h * rng.uniform(0.08, 0.2)), 0.8, (0, 0, 0))
+    _shapes(pens, (0, h * rng.uniform(0.66, 0.8), w, h), rng.uniform(0.2, 0.6), (0, 0, 0))
+    if rng.random() < 0.5:
+        stripe = rng.uniform(0.3, 0.5)
+        _shapes(pens, (0, h * stripe, w, h * (stripe + 0.06)), 0.7, (0, rng.uniform(0, 1), 0))
+    for x in rng.choice([0.34, 0.37, 0.48, 0.6, 0.63], int(rng.integers(1, 4)), replace=False):
         _shapes(pens, (w * x, h * 0.05, w * (x + 0.006), h * 0.72), 0.45, (0, 0, 0))
         _shapes(pens, (w * (x - 0.06), h * 0.22, w * (x - 0.02), h * 0.28), 0.5, (0, 0, 0))
-    for x in (0.19, 0.81):
+    front, back = rng.uniform(0.16, 0.21), rng.uniform(0.79, 0.84)
+    spokes = int(rng.integers(3, 9))
+    rim = rng.uniform(0.5, 0.8)
+    for x in (front, back):
         radius = 0.47 * h
         for r, shade, weights in (
             (1.15, 0.12, (1, 0, 0)),
             (1.0, 0.25, (1, 0, 0)),
-            (0.62, 0.9, (0, 1, 0)),
+            (rim, 0.9, (0, 1, 0)),
             (0.2, 0.4, (0, 1, 0)),
         ):
             box = (w * x - r * radius, h * 0.62 - r * radius, w * x + r * radius, h * 0.62 + r * radius)
             _shapes(pens, box, shade, weights, "ellipse")
+        for turn in 2 * np.pi * np.arange(spokes) / spokes:
+            cx, cy, r = w * x + 0.4 * radius * np.cos(turn), h * 0.62 + 0.4 * radius * np.sin(turn), 0.09 * radius
+            _shapes(pens, (cx - r, cy - r, cx + r, cy + r), 0.3, (1, 0, 0), "ellipse")
     _shapes(pens, (0, h * 0.2, w * 0.03, h * 0.4), 1.0, (0, 1, 0))
     _shapes(pens, (w * 0.97, h * 0.2, w, h * 0.4), 0.6, (0, 1, 0))
 
 
-def _car_end(pens: Pens, w: int, h: int) -> None:
-    _shapes(pens, (0, h * 0.75, w, h), 0.2, (0.5, 0, 0))
-    _shapes(pens, (w * 0.25, h * 0.25, w * 0.75, h * 0.45), 0.35, (1, 0, 0))
-    for x in (0.04, 0.8):
-        _shapes(pens, (w * x, h * 0.2, w * (x + 0.16), h * 0.42), 1.0, (0, 1, 0))
+def _car_end(rng: np.random.Generator, pens: Pens, w: int, h: int) -> None:
+    _shapes(pens, (0, h * rng.uniform(0.68, 0.8), w, h), 0.2, (0.5, 0, 0))
+    grille, top = rng.uniform(0.1, 0.35), rng.uniform(0.15, 0.35)
+    _shapes(pens, (w * grille, h * top, w * (1 - grille), h * rng.uniform(0.42, 0.55)), 0.35, (1, 0, 0))
+    wide, low = rng.uniform(0.1, 0.2), rng.uniform(0.34, 0.46)
+    for x in (0.03, 0.97 - wide):
+        _shapes(
+            pens, (w * x, h * 0.2, w * (x + wide), h * low), 1.0, (0, 1, 0), str(rng.choice(["rectangle", "ellipse"]))
+        )
     _shapes(pens, (w * 0.38, h * 0.52, w * 0.62, h * 0.66), 1.0, (0, 0.8, 0))
+    for x in rng.uniform(0.4, 0.58, 4):
+        _shapes(pens, (w * x, h * 0.55, w * (x + 0.02), h * 0.63), 0.2, (1, 0, 0))
 
 
 def _cabin_side(pens: Pens, w: int, h: int) -> None:
@@ -124,30 +132,6 @@ def _van_side(pens: Pens, w: int, h: int) -> None:
         for r, shade in ((1.2, 0.1), (1.0, 0.3)):
             box = (w * x - r * radius, h * 0.85 - r * radius, w * x + r * radius, h * 0.85 + r * radius)
             _shapes(pens, box, shade, (1, 0, 0), "ellipse")
-
-
-def _word(i: int) -> Page:
-    rng = np.random.default_rng([7, i])
-    text = "".join(str(rng.choice(part)) for _ in range(rng.integers(2, 4)) for part in (ONSETS, CORES))
-    text = TRADES[i] if i < len(TRADES) else text
-
-    def draw(pens: Pens, w: int, h: int) -> None:
-        if i % 3 == 0:
-            _shapes(pens, (0, 0, w, h * 0.07), 1.0, (0, 1, 0))
-            _shapes(pens, (0, h * 0.93, w, h), 1.0, (0, 1, 0))
-        badge = 0.2 if i % 2 else 0.04
-        if i % 2:
-            kind = "ellipse" if i % 4 == 1 else "rectangle"
-            _shapes(pens, (w * 0.04, h * 0.2, w * 0.04 + h * 0.6, h * 0.8), 1.0, (0, 1, 0), kind)
-        font = ImageFont.load_default(size=h * 0.62)
-        left, _, right, _ = font.getbbox(text, stroke_width=2)
-        box = Image.new("L", (max(1, round(right - left)) + 8, h), 0)
-        ImageDraw.Draw(box).text((4, h * 0.1), text, fill=255, font=font, stroke_width=2)
-        room = (round(w * badge), 0, round(w * 0.96), h)
-        width = min(box.width, room[2] - room[0])
-        pens[1].bitmap(((room[0] + room[2] - width) // 2, 0), box.resize((width, h)), fill=255)
-
-    return _paint(256, 64, draw)
 
 
 def _poster(i: int) -> Page:
@@ -187,37 +171,14 @@ def _fractal(rng: np.random.Generator, size: int, first: int) -> Floats:
     return np.asarray((total - total.min()) / (total.max() - total.min()))
 
 
+NOISE = 512
+"""Side of the page of noise."""
+
+
 def _noise() -> Page:
     """Four noise channels: two broad, one medium, one fine."""
     rng = np.random.default_rng(11)
-    return np.stack([_fractal(rng, 256, c) for c in (4, 6, 24)] + [rng.random((256, 256))], axis=-1)
-
-
-def _wall() -> Page:
-    """Brick (8 courses), cut stone (2 courses), plaster, and dirt; one page is 0.9 x 0.6 m of brick."""
-    rng = np.random.default_rng(12)
-    y, x = np.mgrid[0:128, 0:128] / 128
-    return np.stack(
-        [
-            _courses(rng, x, y, rows=8, columns=4, joint=0.12, spread=0.35),
-            _courses(rng, x, y, rows=2, columns=1, joint=0.03, spread=0.1),
-            0.86 + 0.14 * _fractal(rng, 128, 8),
-            0.7 + 0.3 * _fractal(rng, 128, 2),
-        ],
-        axis=-1,
-    )
-
-
-def _courses(
-    rng: np.random.Generator, x: Page, y: Page, *, rows: int, columns: int, joint: float, spread: float
-) -> Page:
-    row = np.floor(y * rows).astype(int)
-    along = (x * columns + 0.5 * (row % 2)) % columns
-    column = np.floor(along).astype(int)
-    shade = (1 - spread * rng.random((rows, columns)))[row, column]
-    aspect = rows / columns / 2
-    edge = np.minimum(np.minimum(along % 1, 1 - along % 1) * aspect * 2, np.minimum(y * rows % 1, 1 - y * rows % 1))
-    return np.where(edge < joint, 1.0 - 0.35 * (spread < 0.2), shade)
+    return np.stack([_fractal(rng, NOISE, c) for c in (4, 6, 24)] + [rng.random((NOISE, NOISE))], axis=-1)
 
 
 def _tiles(*, rows: int, columns: int, rounded: bool) -> Page:
@@ -303,6 +264,12 @@ def hashed(*keys: Tensor) -> Tensor:
 def unit(h: Tensor) -> Tensor:
     """Numbers in [0, 1) from hashes."""
     return h.to(torch.float32) * 2.0**-24
+
+
+def thirds(h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Three numbers in [0, 1), of 8 bits each, from a hash."""
+    first, second, third = (((h >> shift) & 0xFF).to(torch.float32) * 2.0**-8 for shift in (0, 8, 16))
+    return first, second, third
 
 
 def smooth(x: Tensor) -> Tensor:

@@ -66,7 +66,7 @@ def panorama_height(width: int, width_angle: float = CAR_ANGLE) -> int:
 
 def without_camera_noise(moment: Moment) -> Moment:
     """The moment without the effects that depend on the pixel of one image: they would show the edges of the faces."""
-    return replace(moment, grain=0.0, vignette=0.0)
+    return replace(moment, grain=0.0, vignette=0.0, bend=0.0, blur=0.0)
 
 
 def draw_spheres(scene: Scene, poses: Poses, height: int) -> Tensor:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from sareloc.arrays import Floats
-from sareloc.city.atlas import Atlas
+from sareloc.city.atlas import CARS, Atlas
 from sareloc.city.geometry import Quads, join, make_quad
 from sareloc.city.plan import PARK, PLAZA, Streets
 from sareloc.city.sprites import PEOPLE, TREES
-from sareloc.city.styles import CAR_COLOURS, CLOTHES, SIGN_COLOURS, linear
+from sareloc.city.styles import CAR_COLOURS, CLOTHES, SIGN_COLOURS, linear, shift_colour
 
 QUADS_PER_CAR = 10
 
@@ -32,6 +32,8 @@ class Sprites:
     """(N,) emission of the second colour at night."""
     leafy: Floats
     """(N,) 1 if the second colour is that of the season's leaves."""
+    seed: Floats
+    """(N,) in [0, 1): how the image of a tree or hedge is bent and thinned; no two are equal."""
 
     def __len__(self) -> int:
         return len(self.foot)
@@ -46,6 +48,7 @@ def make_sprite(
     bare: int | None = None,
     glow: float = 0.0,
     leafy: bool = False,
+    seed: float = 0.0,
 ) -> Sprites:
     """One sprite on the ground."""
     return Sprites(
@@ -55,6 +58,7 @@ def make_sprite(
         np.stack(colours).reshape(1, 9),
         np.array([glow]),
         np.array([float(leafy)]),
+        np.array([seed]),
     )
 
 
@@ -135,11 +139,13 @@ def furnish(rng: np.random.Generator, streets: Streets, kerbs: list[Kerb], atlas
 
 def _tree(rng: np.random.Generator, foot: tuple[float, float], atlas: Atlas) -> Sprites:
     kind = int(rng.integers(TREES))
-    height = float(rng.uniform(6.5, 9.5))
-    bark, leaves = linear("4a3f35"), np.array([0.9, 1.0, 0.9]) * rng.uniform(0.75, 1.2)
+    height = float(rng.uniform(4.5, 10.5))
+    width = height * float(rng.uniform(0.6, 1.15)) * (1 if rng.random() < 0.5 else -1)
+    bark = linear("4a3f35") * rng.uniform(0.6, 1.5)
+    leaves = np.array([rng.uniform(0.7, 1.2), 1.0, rng.uniform(0.6, 1.2)]) * rng.uniform(0.65, 1.3)
     return make_sprite(
-        foot, (height * 0.95, height), atlas.names[f"tree {kind}"], [bark, leaves, bark],
-        bare=atlas.names[f"bare {kind}"], leafy=True,
+        foot, (width, height), atlas.names[f"tree {kind}"], [bark, leaves, bark],
+        bare=atlas.names[f"bare {kind}"], leafy=True, seed=float(rng.random()),
     )  # fmt: skip
 
 
@@ -187,7 +193,7 @@ def _open_block(
         green = [linear("4a3f35"), np.array([0.7, 0.9, 0.7]), linear("4a3f35")]
         for y in (y0 + 0.5, y1 - 0.5):
             parts += [
-                make_sprite((x, y), (4.2, 1.1), atlas.names["hedge"], green, leafy=True)
+                make_sprite((x, y), (4.2, 1.1), atlas.names["hedge"], green, leafy=True, seed=float(rng.random()))
                 for x in np.arange(x0 + 3, x1 - 3, 4.0)
             ]
     return parts
@@ -236,7 +242,7 @@ def _car(rng: np.random.Generator, centre: tuple[float, float], heading: Floats,
     van = rng.random() < 0.14
     length, width = (5.4, 2.0) if van else (float(rng.uniform(3.8, 4.7)), 1.78)
     low, waist, top = 0.14, (2.2 if van else 0.86), (2.3 if van else float(rng.uniform(1.4, 1.6)))
-    paint = linear(str(rng.choice(CAR_COLOURS)))
+    paint = linear(shift_colour(rng, str(rng.choice(CAR_COLOURS)), 0.15))
     colours = np.stack([paint, linear("15161a"), linear("b9bcc0")])
     front = np.array([*heading, 0.0])
     right = np.array([heading[1], -heading[0], 0.0])
@@ -247,10 +253,17 @@ def _car(rng: np.random.Generator, centre: tuple[float, float], heading: Floats,
     cabin = _box(middle + front * shift, front * length * 0.92 if not van else front * length, right * width,
                  waist - 0.05, top, inset=(back, nose, side))  # fmt: skip
     name = atlas.names
-    body_pages = [name["van side" if van else "car side"]] * 2 + [name["car end"]] * 2 + [name["plain"]]
+    model = int(rng.integers(CARS))
+    body_pages = (
+        [name["van side" if van else f"car side {model}"]] * 2 + [name[f"car end {model}"]] * 2 + [name["plain"]]
+    )
     cabin_pages = [name["cabin side"]] * 2 + [name["windscreen"]] * 2 + [name["plain"]]
+    dirt = {
+        "worn": float(rng.uniform(0.0, 0.25)), "stain_u": float(rng.random()), "stain_v": float(rng.random()),
+        "stain_m": 4.0,
+    }  # fmt: skip
     return [
-        make_quad(*geometry, colours, lean, page=page)
+        make_quad(*geometry, colours, lean, page=page, **dirt)
         for (geometry, lean), page in zip(body + cabin, body_pages + cabin_pages, strict=True)
     ]
 

@@ -80,11 +80,16 @@ FACADE, PANEL = 0.0, 1.0
 COLUMNS = (
     "kind", "width", "height", "normal_x", "normal_y", "normal_z",
     "r0", "g0", "b0", "r1", "g1", "b1", "r2", "g2", "b2",
-    # a textured panel: its page of the atlas, repetitions along U and V, emission at night
-    "page", "repeat_u", "repeat_v", "glow",
+    # a textured panel: its page of the atlas, repetitions along U and V, emission at night; the number of letters of a
+    # sign and the letters (see `lettering.pack`); share of weathering
+    "page", "repeat_u", "repeat_v", "glow", "letters", "text0", "text1", "text2", "worn",
     # a facade: its grid of windows, see `styles.Style`; cells and street_floor are for the ground floor
     "bays", "ground", "floor", "floors", "window", "sill", "head", "arch", "panes_u", "panes_v",
-    "surround", "shutter", "band", "pilaster", "brick", "ashlar", "balcony", "street_floor", "cells", "seed",
+    "surround", "shutter", "band", "pilaster", "balcony", "street_floor", "cells", "seed",
+    # what no two houses share: their masonry and its age (`styles.Surface`), how their windows differ (`styles.Habits`)
+    "masonry", "course", "block", "bond", "tone", "joint", "mortar", "rough", "odd",
+    "stain_u", "stain_v", "stain_m", "grime", "streak", "patch", "plinth", "pipe", "cable",
+    "jitter", "wide", "blind", "attic", "frame", "painted", "renewed", "closed", "cloth", "flowers", "cooler", "rail",
 )  # fmt: skip
 COLUMN = {name: i for i, name in enumerate(COLUMNS)}
 

@@ -88,6 +88,13 @@ class Moment:
     grain: float
     """Standard deviation of the camera's noise at mid-grey, 0 to 1 is black to white."""
     vignette: float
+    habits: float
+    """An integer below 2^20 that decides which windows are lit and which curtains are drawn."""
+    bend: float
+    """Radial distortion: a pixel r half widths from the centre shows the point that a pinhole camera draws at
+    r (1 + bend r^2)."""
+    blur: float
+    """Standard deviation of the camera's blur, as a fraction of the image's width."""
 
     def row(self) -> Floats:
         """The values for the shaders, in the order of `MOMENT_COLUMNS`."""
@@ -160,6 +167,9 @@ def make_moment(rng: np.random.Generator, kind: str, latitude_deg: float, rotati
         balance=_colour(np.exp(rng.normal(0, 0.05, 3) * [1, 0.3, 1])),
         grain=float(rng.uniform(0.004, 0.012) + 0.02 * night),
         vignette=float(rng.uniform(0.0, 0.35)),
+        habits=float(rng.integers(1 << 20)),
+        bend=float(rng.uniform(-0.04, 0.0)),
+        blur=float(rng.choice([0.0, rng.uniform(0.0003, 0.0014)]) + 0.0006 * night),
     )
 
 

@@ -7,12 +7,12 @@ streets along x; cross streets end at the long streets (T-junctions) and differ 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sareloc.arrays import Floats, Ints
-from sareloc.city.styles import STYLES, Style
+from sareloc.city.styles import STYLES, Style, shift_colour, vary
 
 MARGIN_M = 48
 """Margin of the plan's tables beyond the outermost centre lines."""
@@ -227,7 +227,7 @@ def _fill(rng: np.random.Generator, strip: _Row, styles: list[Style]) -> list[Ho
     lots: list[tuple[float, float, Style, tuple[str, str, str, str], int, bool]] = []
     at = 0.0
     while strip.length - at > 3.5:
-        style = styles[int(rng.integers(len(styles)))]
+        style = vary(rng, styles[int(rng.integers(len(styles)))])
         floors = int(rng.integers(style.floors[0], style.floors[1] + 1))
         width = style.bay * int(rng.integers(2, 6)) + 0.6
         colours = _colours(rng, style)
@@ -239,8 +239,9 @@ def _fill(rng: np.random.Generator, strip: _Row, styles: list[Style]) -> list[Ho
             at += width
             if strip.length - at <= 3.5:
                 break
-            if rng.random() < 0.3:
-                colours = _colours(rng, style)
+            colours = _colours(rng, style) if rng.random() < 0.3 else _repainted(rng, colours)
+            if rng.random() < 0.5:
+                style = replace(vary(rng, style), bay=style.bay, floor=style.floor, cornice=style.cornice)
         if rng.random() < 0.08 and strip.length - at > 12:
             at += float(rng.uniform(2.0, 4.5))
     made = [_house(rng, strip, lot, last=i == len(lots) - 1, first=i == 0) for i, lot in enumerate(lots)]
@@ -251,6 +252,11 @@ def _colours(rng: np.random.Generator, style: Style) -> tuple[str, str, str, str
     wall, trim, accent, roof = (
         str(rng.choice(palette)) for palette in (style.walls, style.trims, style.accents, style.roofs)
     )
+    return _repainted(rng, (wall, trim, accent, roof))
+
+
+def _repainted(rng: np.random.Generator, colours: tuple[str, str, str, str]) -> tuple[str, str, str, str]:
+    wall, trim, accent, roof = (shift_colour(rng, colour) for colour in colours)
     return wall, trim, accent, roof
 
 

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sareloc.city.atlas import mix, pick
+from sareloc.city.atlas import mix, pick, smooth
+from sareloc.city.camera import expose, through_lens
 from sareloc.city.geometry import COLUMN, FACADE, Poses, axes, focal_px
 from sareloc.city.moment import Moment
 from sareloc.city.raster import (
@@ -30,7 +31,7 @@ from sareloc.city.raster import (
     two_nearest,
 )
 from sareloc.city.scene import Air, Scene, fields_at, make_scene, through_air, usable
-from sareloc.city.shaders import View, expose, facade_pixels, ground_pixels, panel_pixels, ray_through, sky_pixels
+from sareloc.city.shaders import View, facade_pixels, ground_pixels, panel_pixels, ray_through, sky_pixels
 from sareloc.city.town import Town
 from sareloc.errors import ArgumentError
 
@@ -67,8 +68,8 @@ def _rows_at(rows: Tensor, index: Tensor) -> Tensor:
 
 
 def _sprite_candidates(air: Air, view: View, grid: Grid, wall: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The potentially visible sprites (B, K, 22): nine coefficients, page, mirrored, distance, three lit colours; and
-    the lists of them per tile."""
+    """The potentially visible sprites (B, K, 23), nine coefficients and what `_looks` returns, and the lists of them
+    per tile."""
     scene = air.scene
     moving = scene.moving_sprites.index_select(0, view.moment)
     sprites = torch.cat([scene.fixed_sprites.expand(len(view.eye), -1, -1), moving], 1)
@@ -96,7 +97,7 @@ def _turned(sprites: Tensor, eye: Tensor) -> tuple[Tensor, Tensor, Tensor, Tenso
 
 
 def _looks(air: Air, sprites: Tensor, distance: Tensor) -> Tensor:
-    """(B, K, 12) page, mirrored, distance, and the three colours in the light at each sprite."""
+    """(B, K, 14) page, mirrored, distance, seed, leafy, and the three colours in the light at each sprite."""
     size, page, glow, leafy = sprites[..., 3:5], sprites[..., 5:7], sprites[..., 16], sprites[..., 17]
     shown = mix(page[..., 0], page[..., 1], air.bare)
     shadow, _, lamps, sky = fields_at(air, sprites[..., 0], sprites[..., 1])
@@ -107,7 +108,7 @@ def _looks(air: Air, sprites: Tensor, distance: Tensor) -> Tensor:
     second = second * mix(torch.ones_like(air.leaf), air.leaf, leafy)
     white, snow = air.palette("snow") * light, 0.45 * air.snow * leafy
     colours = [mix(first * light, white, snow), mix(second * (light + glow * air.night), white, snow), third * light]
-    numbers = torch.stack([shown, (size[..., 0] < 0).to(shown.dtype), distance])
+    numbers = torch.stack([shown, (size[..., 0] < 0).to(shown.dtype), distance, sprites[..., 18], leafy])
     return torch.cat([numbers, *colours]).permute(1, 2, 0)
 
 
@@ -118,12 +119,21 @@ def _lay(air: Air, rows: Tensor, used: Tensor, column: Tensor, row: Tensor, colo
     t, a, b, fa, fb = surface_point(c[:9], column, row)
     a = mix(a, 1 - a, mirrored)
     x, y = a.clamp(0.004, 0.996), (1 - b).clamp(0.004, 0.996)
+    # every tree is bent and thinned by its own part of the noise; its foot stays where it is
+    noise, seed, grown = torch.full_like(x, air.scene.page["noise"], dtype=torch.int32), c[12], c[13]
+    broad, other, middle = air.scene.pages.fetch(
+        noise, 0.25 * x + seed, 0.25 * y + 7.3 * seed, 0.25 * fa, 0.25 * fb, (0, 1, 2)
+    )
+    x = (x + grown * (1 - y) * (broad - 0.5) * 0.25).clamp(0.004, 0.996)
+    y = (y + grown * (1 - y) * (other - 0.5) * 0.2).clamp(0.004, 0.996)
     shade, second, third, opacity = air.scene.pages.fetch(page.expand_as(x), x, y, fa, fb)
+    shade = shade * (1 + grown * (middle - 0.5) * 1.3)
+    opacity = opacity * (1 - grown * second * smooth((0.38 - middle) * 9))
     inside = ((0.5 - (a - 0.5).abs()) / fa + 0.5).clamp(0, 1) * ((0.5 - (b - 0.5).abs()) / fb + 0.5).clamp(0, 1)
     ahead = c[0] + c[1] * column + c[2] * row > 1e-4
     alpha = opacity * inside * ((depth - t) * 4 + 0.5).clamp(0, 1) * ahead * used[..., None]
     first, rest = shade * (1 - second - third), (shade * second, shade * third)
-    look = torch.stack([c[12 + i] * first + c[15 + i] * rest[0] + c[18 + i] * rest[1] for i in range(3)])
+    look = torch.stack([c[14 + i] * first + c[17 + i] * rest[0] + c[20 + i] * rest[1] for i in range(3)])
     seen = through_air(air, look.flatten(2), distance.expand_as(t).flatten(1)).view(look.shape)
     return mix(colour, seen, alpha)
 
@@ -148,10 +158,10 @@ def draw_views(scene: Scene, view: View, grid: Grid) -> Tensor:
     left = rest - filled
     colour = colour * alpha + behind * filled + pixels.backdrop(left > 0) * left
     colour = lay_sprites(air, view, here, wall, colour, depth)
-    values = fused(expose)(air, view, colour, column, row, grid.height, grid.width)
     if order is not None:
-        values = values.view(3, b, len(order), -1)[:, :, torch.argsort(order)].flatten(2)
-    return assemble(values, grid).to(torch.uint8)
+        colour = colour.view(3, b, len(order), -1)[:, :, torch.argsort(order)].flatten(2)
+    light = through_lens(assemble(colour, grid), air.bend, air.blur)
+    return fused(expose)(air, view.seed, light).to(torch.uint8)
 
 
 def _candidates(scene: Scene, view: View, grid: Grid) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

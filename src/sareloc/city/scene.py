@@ -41,9 +41,9 @@ class Scene:
     columns: Tensor
     """(columns, N + V * M) material parameters of each quad."""
     fixed_sprites: Tensor
-    """(S, 18) foot, size, pages, colours, glow, leafy."""
+    """(S, 19) foot, size, pages, colours, glow, leafy, seed."""
     moving_sprites: Tensor
-    """(V, Q, 18)"""
+    """(V, Q, 19)"""
     fields: tuple[Tensor, ...]
     """Shadow height, shade of trees, lamp light, visible fraction of the sky: each (V * rows * columns,)."""
     field_shape: tuple[int, int]
@@ -116,7 +116,8 @@ def _piece_rows(quads: Quads, centres: Floats) -> Floats:
 
 
 def _sprite_rows(sprites: Sprites) -> Floats:
-    return np.column_stack([sprites.foot, sprites.size, sprites.page, sprites.colours, sprites.glow, sprites.leafy])
+    looks = (sprites.colours, sprites.glow, sprites.leafy, sprites.seed)
+    return np.column_stack([sprites.foot, sprites.size, sprites.page, *looks])
 
 
 def _pad(parts: list[Floats]) -> Floats:

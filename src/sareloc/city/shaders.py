@@ -1,4 +1,4 @@
-"""Pixel shaders of panels, ground, facades and sky, and the camera's exposure.
+"""Pixel shaders of panels, ground, facades and sky.
 
 Each takes the moments (`Air`), the view and values of pixels (B, n); pixels do not depend on each other.
 """
@@ -10,29 +10,49 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sareloc.city.atlas import hashed, mix, pick, smooth, unit
+from sareloc.city.atlas import hashed, mix, pick, smooth, thirds, unit
 from sareloc.city.facade import shade_facade
+from sareloc.city.lettering import GLYPHS, PACKED
 from sareloc.city.plan import MARGIN_M, PARK
 from sareloc.city.scene import Air, Hit, Light, Paint, Vector, length, light_on, reflected, shade_sky, through_air
 
-SLAB_M = (0.6, 0.45)
-"""Size of the paving slabs along x and y."""
+TURNS = ((0.829, 0.559, 37.3), (-0.342, 0.940, 4.71))
+"""Cosine, sine and size in metres of two layers of noise on the ground: together they do not repeat."""
 
 
 def shade_panel(
     air: Air, paint: Paint, hit: Hit, light: Light, a: Tensor, b: Tensor, soft_a: Tensor, soft_b: Tensor, facing: Tensor
 ) -> Tensor:
     """Colours (3, B, n) of points a, b of textured quads; `soft_a`, `soft_b`: the pixel's footprint in a and b."""
-    across, up = paint.repeat_u, paint.repeat_v
-    shade, second, third, glass = air.scene.pages.fetch(
-        paint.page.to(torch.int32), _within(a, across), _within(1 - b, up), soft_a * across, soft_b * up
+    across, up, letters = paint.repeat_u, paint.repeat_v, paint.letters
+    page = paint.page.to(torch.int32)
+    lettered = letters > 0
+    x = torch.where(lettered, _letter_at(paint, letters, a), _within(a, across))
+    soft_x = torch.where(lettered, soft_a * letters / GLYPHS, soft_a * across)
+    shade, second, third, glass = air.scene.pages.fetch(page, x, _within(1 - b, up), soft_x, soft_b * up)
+    size = paint.stain_m.clamp(min=1.0)
+    u, v = a * paint.width / size, b * paint.height / size
+    noise = torch.full_like(page, air.scene.page["noise"])
+    broad, middle = air.scene.pages.fetch(
+        noise, u + paint.stain_u, v + paint.stain_v, soft_a * paint.width / size, soft_b * paint.height / size, (0, 2)
     )
+    shade = shade * (1 - paint.worn * (0.9 * smooth((0.6 * broad + 0.4 * middle - 0.4) * 4) - 0.2))
     colour = paint.colour(0) * (1 - second - third - glass) + paint.colour(1) * second + paint.colour(2) * third
     snow = air.snow * smooth((paint.normal_z - 0.25) * 3)
     colour = mix(colour * shade, air.palette("snow"), snow)
     mirror = 0.12 + 0.6 * (1 - facing).clamp(0, 1).square().square()
     pane = air.palette("car window") + reflected(air, hit, torch.zeros_like(a)) * mirror
     return mix(colour * light.total, pane, glass * (1 - snow)) + colour * (0.5 * paint.glow * air.night)
+
+
+def _letter_at(paint: Paint, letters: Tensor, a: Tensor) -> Tensor:
+    """Coordinates in the page of a sign's face: the cell of the letter at a (see `lettering.pack`)."""
+    at = (a * letters).clamp(min=0)
+    place = torch.minimum(at.floor(), letters - 1)
+    number = (place / PACKED).floor()
+    packed = torch.where(number < 0.5, paint.text0, torch.where(number < 1.5, paint.text1, paint.text2)).to(torch.int32)
+    cell = (packed >> (5 * (place - PACKED * number)).clamp(min=0).to(torch.int32)) & (GLYPHS - 1)
+    return (cell + (at - place).clamp(0.02, 0.98)) / GLYPHS
 
 
 def _within(x: Tensor, repeat: Tensor) -> Tensor:
@@ -57,18 +77,20 @@ def shade_ground(air: Air, hit: Hit, light: Light, soft: Tensor, mirror: Tensor)
     """
     scene = air.scene
     long, cross, kind = _streets(scene.by_y, scene.by_xy, hit, scene.rows)
-    (dy, long_road, long_pave), (dx, cross_road, cross_pave) = long, cross
+    (dy, long_road, long_pave, _), (dx, cross_road, cross_pave, _) = long, cross
     on_long, on_cross = _less(dy, long_road, soft), _less(dx, cross_road, soft)
     road = torch.maximum(on_long, on_cross)
     pave = torch.maximum(_less(dy, long_road + long_pave, soft), _less(dx, cross_road + cross_pave, soft))
 
     noise = torch.full_like(hit.x, scene.page["noise"], dtype=torch.int32)
-    broad, patch, middle = scene.pages.fetch(noise, hit.x / 23.0, hit.y / 23.0, soft / 23.0, soft / 23.0, (0, 1, 2))
-    (fine,) = scene.pages.fetch(noise, hit.x / 2.7 + 0.3, hit.y / 2.7, soft / 2.7, soft / 2.7, (3,))
-    asphalt = air.palette("asphalt") * (0.7 + 0.5 * broad + 0.5 * (fine - 0.5) + 0.25 * smooth((patch - 0.6) * 25))
-    slabs = torch.maximum(_joints(hit.x, SLAB_M[0], soft), _joints(hit.y, SLAB_M[1], soft))
-    slab = _tones(hit.x, hit.y, soft) * (1 - smooth(soft * 2.2 - 0.2)) - 0.5 * smooth(1 - soft * 3)
-    paving = air.palette("paving") * (0.78 + 0.3 * broad + 0.18 * slab + 0.2 * (fine - 0.5)) * (1 - 0.4 * slabs)
+    (broad, patch), (middle, fine) = (
+        scene.pages.fetch(
+            noise, (c * hit.x + s * hit.y) / size, (c * hit.y - s * hit.x) / size, soft / size, soft / size, channels
+        )
+        for (c, s, size), channels in zip(TURNS, ((0, 1), (2, 3)), strict=True)
+    )
+    asphalt = _asphalt(air, hit, long[3], cross[3], (broad, patch, middle, fine), soft)
+    paving = _paving(air, hit, long, cross, (broad, middle, fine), soft)
     leaf_green = air.palette("grass")
     grass = mix(leaf_green, air.palette("dry grass"), air.bare * 0.6) * (0.55 + 0.6 * middle + 0.5 * fine)
     inner = mix(paving, grass, (kind == PARK).to(hit.x.dtype))
@@ -77,10 +99,15 @@ def shade_ground(air: Air, hit: Hit, light: Light, soft: Tensor, mirror: Tensor)
     kerb = _less((beyond - 0.08).abs(), 0.08, soft) * (1 - road)
     gutter = _less((beyond + 0.12).abs(), 0.12, soft)
     colour = mix(inner, paving, pave)
-    colour = mix(colour, air.palette("kerb"), kerb)
+    stone = unit(hashed(((hit.x + hit.y) / 0.9).floor()))
+    colour = mix(colour, air.palette("kerb") * (0.65 + 0.5 * stone + 0.3 * (middle - 0.5)), kerb)
     colour = mix(colour, asphalt * (1 - 0.35 * gutter), road)
     colour = mix(
-        colour, air.palette("road paint") * (0.75 + 0.4 * middle), _markings(hit, long, cross, soft) * road * 0.85
+        colour,
+        air.palette("road paint") * (0.75 + 0.4 * middle),
+        _markings(hit, long, cross, soft)
+        * road
+        * (0.25 + 1.1 * smooth((broad + 0.6 * middle - 0.45) * 2.5)).clamp(max=0.92),
     )
 
     tracks = smooth(1.6 - 4.0 * ((torch.where(on_long > on_cross, dy, dx) - 1.6).abs() - 0.75).abs())
@@ -93,48 +120,96 @@ def shade_ground(air: Air, hit: Hit, light: Light, soft: Tensor, mirror: Tensor)
     puddle = smooth((broad + 0.35 * patch + 0.2 * middle - 0.72) * 6)
     wet = air.wet * (1 - snow)
     down = (-hit.ray[2] / (hit.ray[0] ** 2 + hit.ray[1] ** 2 + hit.ray[2] ** 2).sqrt()).clamp(0, 1)
-    glint = (0.06 + 0.94 * (1 - down).square().square()) * (0.12 + 0.88 * puddle) * wet
+    glint = (0.05 + 0.8 * (1 - down).square().square()) * (0.12 + 0.88 * puddle) * wet
     lamps = air.palette("lamplight") * (light.rest.mean(0) * air.night * 1.2)
     return colour * light.total * (1 - 0.55 * wet) + (mirror + lamps) * glint
 
 
-def _streets(
-    by_y: Tensor, by_xy: Tensor, hit: Hit, rows: int
-) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor], Tensor]:
-    """Distance to the centre line of the nearest street along x and along y, with their widths; kind of block."""
+Street = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Distance to the centre line of a street, half width of its road, width of its pavement, and the line's coordinate."""
+
+
+def _streets(by_y: Tensor, by_xy: Tensor, hit: Hit, rows: int) -> tuple[Street, Street, Tensor]:
+    """Distance to the centre line of the nearest street along x and along y, with its widths and centre; kind of
+    block."""
     columns = by_xy.shape[1] // rows
     i = (hit.y + MARGIN_M).floor().clamp(0, by_y.shape[1] - 1).to(torch.int32)
     j = (hit.x + MARGIN_M).floor().clamp(0, columns - 1).to(torch.int32)
     row, middle_y, long_road, long_pave = (pick(by_y[c], i) for c in range(4))
     at = row.to(torch.int32) * columns + j
     middle_x, cross_road, cross_pave, kind = (pick(by_xy[c], at) for c in range(4))
-    return ((hit.y - middle_y).abs(), long_road, long_pave), ((hit.x - middle_x).abs(), cross_road, cross_pave), kind
+    return (
+        ((hit.y - middle_y).abs(), long_road, long_pave, middle_y),
+        ((hit.x - middle_x).abs(), cross_road, cross_pave, middle_x),
+        kind,
+    )
 
 
-def _joints(x: Tensor, period: float, soft: Tensor) -> Tensor:
+def _asphalt(
+    air: Air, hit: Hit, long: Tensor, cross: Tensor, noise: tuple[Tensor, Tensor, Tensor, Tensor], soft: Tensor
+) -> Tensor:
+    """Asphalt with repairs, cracks and manhole covers; each street has its own age."""
+    broad, patch, middle, fine = noise
+    age = unit(hashed(long, cross))
+    shade = 0.55 + 0.35 * age + 0.5 * broad + (0.25 + 0.4 * age) * (fine - 0.5) + 0.3 * (middle - 0.5)
+    i, j = (hit.x / 5.3).floor(), (hit.y / 3.7).floor()
+    luck, tone, size = thirds(hashed(i, j))
+    aside = ((hit.x / 5.3 - i - 0.5).abs() * 5.3, (hit.y / 3.7 - j - 0.5).abs() * 3.7)
+    repair = _less(aside[0], 0.6 + 1.9 * tone, soft) * _less(aside[1], 0.4 + 1.3 * size, soft) * (luck < 0.22)
+    shade = mix(shade, 0.6 + 0.7 * tone + 0.35 * (fine - 0.5), repair)
+    crack = _less((patch - 0.3 - 0.4 * age).abs(), 0.0035 + 0.012 * (middle - 0.4).clamp(min=0), soft * 0.06)
+    shade = shade * (1 - 0.55 * crack * (1 - repair))
+    away = ((aside[0] - 1.1).square() + (aside[1] - 0.9).square()).sqrt()
+    cover = _less(away, 0.34, soft) * (luck > 0.9) * (tone > 0.25)
+    ribs = 0.75 + 0.35 * torch.sin(away * (40 + 40 * size)) * (1 - smooth(soft * 14))
+    return air.palette("asphalt") * mix(shade, 0.8 * ribs, cover)
+
+
+def _paving(
+    air: Air, hit: Hit, long: Street, cross: Street, noise: tuple[Tensor, Tensor, Tensor], soft: Tensor
+) -> Tensor:
+    """Slabs or setts: size, colour and joints differ from block to block."""
+    broad, middle, fine = noise
+    kind = hashed(long[3], cross[3], 2.0 * (hit.y > long[3]) + 1.0 * (hit.x > cross[3]))
+    size, square, tint = thirds(kind)
+    wide = 0.14 + 0.75 * size.square()
+    deep = wide * (0.6 + 0.6 * square)
+    row = (hit.y / deep).floor()
+    x = hit.x + 0.5 * wide * (row % 2) * (tint < 0.5)
+    slabs = torch.maximum(_joints(x, wide, soft), _joints(hit.y, deep, soft))
+    tone = _tones(x, hit.y, wide, deep, soft) * (1 - smooth(soft / wide * 1.3 - 0.2)) - 0.5 * smooth(
+        1 - soft / wide * 1.8
+    )
+    spots = smooth((middle + 0.5 * fine - 0.95) * 8)
+    shade = (
+        0.72 + 0.35 * broad + (0.12 + 0.3 * square) * tone + 0.2 * (fine - 0.5) + 0.2 * (middle - 0.5) - 0.25 * spots
+    )
+    hue = torch.stack([0.85 + 0.35 * tint, 0.95 + 0.05 * tint, 1.1 - 0.3 * tint]) * (0.65 + 0.5 * square)
+    return air.palette("paving") * hue * (shade * (1 - 0.45 * slabs))
+
+
+def _joints(x: Tensor, period: Tensor, soft: Tensor) -> Tensor:
     near = ((x / period) - (x / period).round()).abs() * period
     return _less(near, 0.012, soft) * (1 - smooth(soft / period * 2 - 0.2))
 
 
-def _tones(x: Tensor, y: Tensor, soft: Tensor) -> Tensor:
+def _tones(x: Tensor, y: Tensor, wide: Tensor, deep: Tensor, soft: Tensor) -> Tensor:
     """Brightness of the slabs, 0 to 1; a pixel on a joint blends the slabs on both sides, so that it does not depend on
     rounding."""
-    (i, right), (j, above) = (_sides(at, side, soft) for at, side in zip((x, y), SLAB_M, strict=True))
+    (i, right), (j, above) = (_sides(at, side, soft) for at, side in ((x, wide), (y, deep)))
     lower, upper = (mix(unit(hashed(i - 1, row)), unit(hashed(i, row)), right) for row in (j - 1, j))
     return mix(lower, upper, above)
 
 
-def _sides(x: Tensor, side: float, soft: Tensor) -> tuple[Tensor, Tensor]:
+def _sides(x: Tensor, side: Tensor, soft: Tensor) -> tuple[Tensor, Tensor]:
     """The number of the joint nearest to x, and the fraction of the pixel beyond it."""
     joint = (x / side).round()
     return joint, ((x - joint * side) / soft + 0.5).clamp(0, 1)
 
 
-def _markings(
-    hit: Hit, long: tuple[Tensor, Tensor, Tensor], cross: tuple[Tensor, Tensor, Tensor], soft: Tensor
-) -> Tensor:
+def _markings(hit: Hit, long: Street, cross: Street, soft: Tensor) -> Tensor:
     """Road markings: a dashed centre line, lines along wide kerbs, zebra crossings at the ends of cross streets."""
-    (dy, long_road, _), (dx, cross_road, _) = long, cross
+    (dy, long_road, *_), (dx, cross_road, *_) = long, cross
     clear_x = 1 - _less(dx, cross_road + 1.5, soft)
     clear_y = 1 - _less(dy, long_road + 4.2, soft)
     line_long = _less(dy, 0.07, soft) * _dashes(hit.x, 6.0, 0.5, soft) * clear_x
@@ -237,18 +312,3 @@ def sky_pixels(air: Air, view: View, column: Tensor, row: Tensor) -> Tensor:
     ray = ray_through(view, column, row)
     up = (ray[2] / length(ray)).clamp(min=0)
     return through_air(air, shade_sky(air, ray, view.pixel[:, None]), 120.0 / (up + 0.08))
-
-
-def expose(air: Air, view: View, colour: Tensor, column: Tensor, row: Tensor, height: int, width: int) -> Tensor:
-    """Camera values 0..255 of light (3, B, n): exposure, white balance, tone curve, vignette, noise."""
-    x, y = column / width - 0.5, row / height - 0.5
-    fall = 1 - air.vignette * (x * x + y * y) * 1.4
-    light = (colour * air.balance * (air.exposure * fall)).clamp(min=0)
-    # A filmic tone curve: nearly linear in the dark, a soft shoulder at white.
-    value = (light * (light * 2.51 + 0.03)) / (light * (light * 2.43 + 0.59) + 0.14)
-    value = value.clamp(0, 1) ** (1 / 2.2)
-    place = column.to(torch.int32) + row.to(torch.int32) * width
-    first = hashed(view.seed[:, None].expand_as(place), place)
-    noise = [unit(hashed(first + i)) for i in range(6)]
-    grain = torch.stack([noise[i] + noise[i + 3] - 1 for i in range(3)]) * (2.45 * air.grain)
-    return ((value + grain) * 255 + 0.5).clamp(0, 255).floor()

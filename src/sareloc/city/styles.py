@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -46,6 +46,72 @@ class Style:
     """The fraction of houses with a gable on the street."""
     shop: float = 0.5
     """The fraction of houses with shops on the ground floor."""
+
+
+@dataclass(frozen=True)
+class Surface:
+    """The walls of one house: masonry, and how it has aged; lengths in metres."""
+
+    masonry: float
+    """Weight of the masonry; the rest is plaster, through which it shows where plaster has fallen."""
+    course: float
+    block: float
+    """Height and length of a brick or stone."""
+    bond: float
+    """Shift of each course against the one below, as a fraction of a block."""
+    tone: float
+    """Spread of the brightness of the blocks."""
+    joint: float
+    """Half width of the joints."""
+    mortar: float
+    """Brightness of the joints relative to the blocks."""
+    rough: float
+    """Deviation of the joints from straight lines."""
+    odd: float
+    """The fraction of blocks of the trim's colour."""
+    stain_u: float
+    stain_v: float
+    stain_m: float
+    """Offset and size of the noise of the stains."""
+    grime: float
+    streak: float
+    patch: float
+    """How dark stains and streaks of rain are; the level of noise above which the wall was repaired or has lost its
+    plaster."""
+    plinth: float
+    """Height of the base of another colour."""
+    pipe: float
+    cable: float
+    """Position of a downpipe from the left edge, and height of a cable; negative: none."""
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How the windows of one house differ from each other: fractions of windows, lengths in metres."""
+
+    jitter: float
+    """Largest deviation of position and size."""
+    wide: float
+    """Columns of wider windows."""
+    blind: float
+    """Walled-up windows."""
+    attic: float
+    """How much lower the windows of the top floor are."""
+    frame: float
+    """Half width of frames and glazing bars."""
+    painted: float
+    """1 if frames have the accent's colour, 0 if the trim's."""
+    renewed: float
+    """Windows with a single pane."""
+    closed: float
+    """Closed shutters or roller blinds."""
+    cloth: float
+    """Windows with curtains."""
+    flowers: float
+    cooler: float
+    """Windows with flower boxes, and with an air conditioner below."""
+    rail: float
+    """Distance between the bars of balcony rails."""
 
 
 STYLES: dict[str, Style] = {
@@ -107,6 +173,94 @@ CAR_COLOURS = ("e8e8e8", "101214", "5c6166", "9ea3a8", "7a1519", "16325c", "2f4a
 CLOTHES = ("20242a", "3b4c6b", "7a2e2e", "c8c2b4", "4d5a40", "b08a2e", "6d5a7a", "e6e2da", "2b2b2b", "8c6b4f")
 
 
+def vary(rng: np.random.Generator, style: Style) -> Style:
+    """The style with the measures of one builder: all differ a little from those of others."""
+
+    def about(value: float, spread: float) -> float:
+        return value * float(rng.uniform(1 - spread, 1 + spread))
+
+    bay = about(style.bay, 0.14)
+    floor = about(style.floor, 0.07)
+    sill = max(0.1, style.sill + float(rng.uniform(-0.18, 0.18)))
+    return replace(
+        style,
+        bay=bay,
+        floor=floor,
+        window=min(about(style.window, 0.2), 0.5 * bay - 0.1),
+        sill=sill,
+        head=min(style.head + float(rng.uniform(-0.15, 0.2)), floor - 0.2),
+        arch=style.arch * float(rng.uniform(0.4, 1.3)) if style.arch else float(rng.choice([0, 0, 0, 0, 0.08, 0.16])),
+        panes=(
+            max(1, style.panes[0] + int(rng.choice([-1, 0, 0, 1]))),
+            max(1, style.panes[1] + int(rng.choice([-1, 0, 0, 1]))),
+        ),
+        surround=about(style.surround, 0.5) if rng.random() < 0.75 else float(rng.uniform(0, 0.2)),
+        shutter=about(style.shutter, 0.25) if rng.random() < 0.8 else 0.0,
+        band=about(style.band, 0.5) if rng.random() < 0.75 else 0.0,
+        pilaster=about(style.pilaster, 0.4),
+        balcony=style.balcony * float(rng.uniform(0.3, 1.6)),
+        cornice=about(style.cornice, 0.4),
+        pitch=about(style.pitch, 0.15),
+    )
+
+
+def weather_surface(rng: np.random.Generator, brick: float, ashlar: float, width_m: float) -> Surface:
+    """The surface of a house with this share of brick and of cut stone, and this width of its front."""
+    stone = ashlar > brick
+    rubble = stone and rng.random() < 0.25
+    return Surface(
+        masonry=max(brick, ashlar),
+        course=float(rng.uniform(0.24, 0.52) if stone else rng.uniform(0.062, 0.1)),
+        block=float(rng.uniform(0.4, 1.0) if stone else rng.uniform(0.19, 0.31)),
+        bond=float(rng.choice([0.5, 0.5, 0.33, 0.25, 0.618, 0.382])),
+        tone=float(rng.uniform(0.08, 0.3) if stone else rng.uniform(0.15, 0.6)),
+        joint=float(rng.uniform(0.006, 0.014) if stone else rng.uniform(0.004, 0.008)),
+        mortar=float(rng.uniform(0.5, 0.85) if stone else rng.uniform(0.5, 1.5)),
+        rough=float(rng.uniform(0.1, 0.3) if rubble else rng.uniform(0.0, 0.02)),
+        odd=float(rng.choice([0.0, 0.0, 0.04, 0.12]) * rng.uniform(0.5, 1.5)),
+        stain_u=float(rng.random()),
+        stain_v=float(rng.random()),
+        stain_m=float(rng.uniform(11.0, 24.0)),
+        grime=float(rng.uniform(0.2, 1.0)),
+        streak=float(rng.uniform(0.1, 0.8)),
+        patch=float(rng.uniform(0.55, 0.95)),
+        plinth=float(rng.choice([0.0, rng.uniform(0.3, 1.1)])),
+        pipe=float(rng.choice([-9.0, rng.uniform(0.1, 0.35), width_m - rng.uniform(0.1, 0.35)])),
+        cable=float(rng.choice([-9.0, rng.uniform(2.6, 4.6), rng.uniform(4.6, 9.0)])),
+    )
+
+
+def make_habits(rng: np.random.Generator, style: Style) -> Habits:
+    """How the windows of one house of a style differ; those of old houses more than those of new ones."""
+    old = style.arch > 0 or style.shutter > 0 or style.pitch > 0 or style.ashlar > 0
+    return Habits(
+        jitter=float(rng.uniform(0.03, 0.16) if old else rng.uniform(0.01, 0.07)),
+        wide=float(rng.choice([0.0, 0.2, 0.4])),
+        blind=float(rng.choice([0.0, 0.03, 0.12])),
+        attic=float(rng.choice([0.0, 0.0, 0.3, 0.6])),
+        frame=float(rng.uniform(0.025, 0.065)),
+        painted=float(rng.random() < 0.4),
+        renewed=float(rng.uniform(0.0, 0.5)),
+        closed=float(rng.uniform(0.0, 0.35)),
+        cloth=float(rng.uniform(0.3, 0.95)),
+        flowers=float(rng.choice([0.0, 0.08, 0.3])),
+        cooler=float(rng.choice([0.0, 0.0, 0.12, 0.3])),
+        rail=float(rng.uniform(0.09, 0.19)),
+    )
+
+
+def columns_of(*parts: Surface | Habits) -> dict[str, float]:
+    """The material parameters of a quad."""
+    return {name: value for part in parts for name, value in asdict(part).items()}
+
+
+def shift_colour(rng: np.random.Generator, colour: str, spread: float = 0.09) -> str:
+    """A colour of the same paint from another bucket: brightness and hue differ a little."""
+    srgb = np.array([int(colour[i : i + 2], 16) for i in (0, 2, 4)]) * np.exp(rng.normal(0, spread))
+    srgb = np.clip(srgb * np.exp(rng.normal(0, 0.4 * spread, 3)), 4, 250).astype(int)
+    return "".join(f"{value:02x}" for value in srgb)
+
+
 def linear(colour: str) -> Floats:
     """Linear RGB in [0, 1] of an sRGB colour such as "8a4b3a"."""
     srgb = np.array([int(colour[i : i + 2], 16) for i in (0, 2, 4)]) / 255
@@ -119,6 +273,10 @@ PALETTE: dict[str, tuple[float, float, float]] = {
     "cold room": (0.85, 0.92, 1.0),
     "dark room": (0.05, 0.048, 0.045),
     "curtain": (0.55, 0.53, 0.48),
+    "bare brick": (0.3, 0.13, 0.085),
+    "fresh plaster": (0.5, 0.49, 0.46),
+    "leaves": (0.06, 0.13, 0.03),
+    "metal": (0.42, 0.43, 0.43),
     "iron": (0.02, 0.021, 0.024),
     "car window": (0.015, 0.016, 0.018),
     "asphalt": (0.085, 0.087, 0.09),
