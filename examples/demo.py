@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from textwrap import indent
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from sareloc.evaluation import evaluate, evaluate_fixes, rank_by_map
 from sareloc.figures import PredictedPositions, query_inliers, query_matches, write_report
 from sareloc.geo import Positions, distance_m
 from sareloc.localize import Fix, Localizer
-from sareloc.localize.formats import Answer, geojson, sentence
+from sareloc.localize.formats import Answer, answer_text, geojson
 from sareloc.maps import PlaceMap, build_map
 from sareloc.models import load_model
 from sareloc.photos import find_photos, read_geotag, read_time
@@ -53,7 +54,7 @@ def main(folder: Path) -> None:
     (folder / "fixes.geojson").write_text(geojson(answers))
     say(f"localized {len(photos)} photos taken at other times, for example")
     for name, _, fix in answers[:2]:
-        print(f"          {sentence(name, fix)}")
+        print(indent(answer_text(name, fix), " " * 10))
     predicted = judge(photos, fixes, localizer.place_map)
 
     places = load_dataset(str(folder), split="test")

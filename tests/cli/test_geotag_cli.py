@@ -133,7 +133,7 @@ def test_waypoints_that_gpx_programs_read(town: Path, photos: Path, tmp_path: Pa
     points = {point.findtext("gpx:name", None, space): point for point in root.findall("gpx:wpt", space)}
     point = points["../photos/day 1/q05.jpg"]
     assert distance_m((float(point.get("lat")), float(point.get("lon"))), position(5, 3.0)) < 25
-    assert "confidence" in point.findtext("gpx:desc", None, space)
+    assert "% sure" in point.findtext("gpx:desc", None, space)
 
 
 def test_positions_as_geojson_and_kml(town: Path, photos: Path, tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_photos_below_the_confidence_are_listed_with_their_best_guess(
         listed = dict(line.strip().split(": ", 1) for line in told[heading + 1 :])
         guess = listed[str(photos / "elsewhere.jpg")]
         latitude, longitude, radius, sure = map(
-            float, re.fullmatch(r"([\d.]+), ([\d.]+) within (\d+) m, confidence (0\.\d+)", guess).groups()
+            float, re.fullmatch(r"([\d.]+), ([\d.]+) \(.*\); radius (\d+) m, confidence (0\.\d+)", guess).groups()
         )
         assert distance_m((latitude, longitude), position(15)) < 2000
         assert radius > 0

@@ -55,7 +55,7 @@ def localize(town: Path, *words: str | Path) -> int:
 def test_json_is_one_object_a_line(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert localize(town, town / "queries" / "q05.jpg", town / "elsewhere.jpg", "--json", "--top", "3") == 0
     found, lost = (json.loads(line) for line in capsys.readouterr().out.splitlines())
-    assert list(found) == ["photo", "latlon", "radius_m", "confidence", "heading_deg", "matches"]
+    assert list(found) == ["photo", "latlon", "radius_m", "confidence", "heading_deg", "place", "matches"]
     assert found["photo"] == str(town / "queries" / "q05.jpg")
     assert distance_m(found["latlon"], position(5, 3.0)) < 25
     assert len(found["matches"]) == 3
@@ -72,12 +72,18 @@ def test_json_is_one_object_a_line(town: Path, capsys: pytest.CaptureFixture[str
     assert lost["reason"].startswith("not in this map")
 
 
-def test_people_get_a_line_for_each_photo(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert localize(town, town / "queries" / "q05.jpg", town / "elsewhere.jpg") == 0
-    first, second = capsys.readouterr().out.splitlines()
-    said = re.search(r"q05\.jpg: (\S+), (\S+) within \d+ m, confidence \d\.\d\d, most like photos/05_\d\.jpg$", first)
+def test_people_get_a_block_for_each_photo_and_a_total(
+    town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken.jpg").write_bytes(b"no photo")
+    assert localize(town, town / "queries" / "q05.jpg", town / "elsewhere.jpg", tmp_path / "broken.jpg") == 0
+    first, second, total = capsys.readouterr().out.split("\n\n")
+    said = re.search(r"q05\.jpg\n  position    (\S+), (\S+)  https://www.openstreetmap.org/\S+mlat=\1", first)
     assert distance_m([float(degrees) for degrees in said.groups()], position(5, 3.0)) < 25
-    assert "elsewhere.jpg: not in this map" in second
+    for part in (r"place +\S", r"radius +9 of 10 such answers are within \d+ m", r"most like +photos/05_\d\.jpg"):
+        assert re.search(rf"^  {part}", first, re.MULTILINE)
+    assert re.search(r"elsewhere\.jpg\n  not in this map; low-confidence position  \S+, \S+  https://", second)
+    assert total == "1 of 3 photos found, 1 could not be read\n"
 
 
 def test_geojson_is_one_collection(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,6 +110,7 @@ def test_csv_is_a_table(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "distance",
         "heading_deg",
         "time",
+        "place",
     ]
     assert len(rows) == 30
     assert distance_m((float(rows[5]["lat"]), float(rows[5]["lon"])), position(5, 3.0)) < 25
@@ -128,7 +135,7 @@ def test_a_photo_without_its_last_bytes_is_answered_with_a_note(
     whole = (town / "queries" / "q05.jpg").read_bytes()
     (tmp_path / "cut.jpg").write_bytes(whole[: int(len(whole) * 0.97)])
     assert localize(town, tmp_path / "cut.jpg") == 0
-    assert "most like photos/05_" in capsys.readouterr().out
+    assert "most like   photos/05_" in capsys.readouterr().out
     assert "cut.jpg: truncated" in caplog.text
 
 
@@ -138,7 +145,7 @@ def test_a_photo_that_may_be_a_sphere_is_named_and_answered(
     wall = np.kron(np.tile(view(1, 0), (1, 2, 1)), np.ones((4, 4, 1), np.uint8))
     wide = write_view(tmp_path / "wide.jpg", wall[:256, :512], None)
     assert localize(town, wide) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 1
+    assert capsys.readouterr().out.startswith(f"{wide}\n  ")
     assert f"{wide} is 2:1 as a 360° photo, without GPano tags" in caplog.text
     caplog.clear()
     assert localize(town, wide, "--panorama") == 0

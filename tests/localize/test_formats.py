@@ -18,13 +18,14 @@ from sareloc.localize.formats import (
     EXTENSIONS,
     KML,
     Answer,
+    answer_text,
     csv_table,
     geojson,
     geotags_csv,
     gpx,
+    heading_sentence,
     iso_time,
     kml,
-    sentence,
 )
 from sareloc.photos import read_geotag_table
 
@@ -36,17 +37,60 @@ TURNED = replace(FOUND, latlon=(48.8585, -2.2946), heading_deg=278.12)
 WALK = [*ANSWERS, Answer("é & \x01.jpg", NOON + 0.25, TURNED), Answer("q4.jpg", NOON + 1, TURNED)]
 
 
-def test_a_line_for_people() -> None:
-    assert sentence("q.jpg", FOUND) == (
-        "q.jpg: 48.858412, -2.294500 within 12 m, confidence 0.91, most like a,b.jpg"
-    )  # fmt: skip
-    assert sentence("q.jpg", LOST).startswith("q.jpg: not in this map")
+def test_an_answer_for_people() -> None:
+    assert answer_text("q.jpg", TURNED) == (
+        "q.jpg\n"
+        "  position    48.858500, -2.294600  "
+        "https://www.openstreetmap.org/?mlat=48.858500&mlon=-2.294600#map=18/48.858500/-2.294600\n"
+        "  place       26 km north of Saint-Cast-le-Guildo, FR\n"
+        "  radius      9 of 10 such answers are within 12 m\n"
+        "  confidence  91 % sure that it is within 25 m\n"
+        "  heading     looks west, 278°\n"
+        "  most like   a,b.jpg"
+    )
+    assert "heading" not in answer_text("q.jpg", FOUND)
+
+
+def test_without_a_position_the_low_confidence_position_is_named_as_such() -> None:
+    unsure = replace(LOST, guess=(52.2, 0.12), guess_radius_m=40.0)
+    lines = answer_text("q.jpg", unsure).splitlines()
+    assert lines[1].startswith("  not in this map; low-confidence position  52.200000, 0.120000  https://")
+    assert lines[2:] == ["  place       Cambridge, GB", "  confidence  12 % sure that it is within 25 m"]
+    assert answer_text("q.jpg", LOST).splitlines() == ["q.jpg", f"  {LOST.reason}"]
+
+
+@pytest.mark.parametrize(
+    ("confidence", "said"), [(0.0, "less than 1 %"), (0.05, "5 %"), (0.994, "99 %"), (0.999, "more than 99 %")]
+)
+def test_no_answer_is_called_certain(confidence: float, said: str) -> None:
+    assert f"  {said} sure" in answer_text("q.jpg", replace(FOUND, confidence=confidence))
+
+
+@pytest.mark.parametrize(("heading", "said"), [(359.7, "looks north, 0°"), (231.2, "looks south-west, 231°")])
+def test_headings_in_words(heading: float, said: str) -> None:
+    assert heading_sentence(heading) == said
+
+
+def test_answers_without_a_table_of_place_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("sareloc.localize.place_names.find_town", lambda latlon: None)
+    assert "  place " not in answer_text("q.jpg", FOUND)
+    assert next(csv.DictReader(io.StringIO(csv_table(ANSWERS))))["place"] == ""
+    assert FOUND.to_json("q.jpg")["place"] is None
+
+
+def test_places_in_every_format() -> None:
+    place = "25 km north of Saint-Cast-le-Guildo, FR"
+    assert FOUND.to_json("q.jpg")["place"] == place
+    assert replace(LOST, guess=(52.2, 0.12)).to_json("q.jpg")["place"] == "Cambridge, GB"
+    assert LOST.to_json("q.jpg")["place"] is None
+    assert [row["place"] for row in csv.DictReader(io.StringIO(csv_table(ANSWERS)))] == [place, ""]
+    assert [row["place"] for row in csv.DictReader(io.StringIO(geotags_csv(ANSWERS)))] == [place]
 
 
 def test_geojson_has_longitude_first_and_null_for_nowhere() -> None:
     found, lost = json.loads(geojson(ANSWERS))["features"]
     assert found["geometry"] == {"type": "Point", "coordinates": [-2.2945, 48.85841234567]}
-    assert list(found["properties"]) == ["photo", "radius_m", "confidence", "heading_deg", "matches", "time"]
+    assert list(found["properties"]) == ["photo", "radius_m", "confidence", "heading_deg", "place", "matches", "time"]
     assert (found["properties"]["time"], lost["properties"]["time"]) == (None, "2024-05-31T12:00:00Z")
     assert lost["geometry"] is None
     assert lost["properties"]["reason"] == LOST.reason
@@ -67,7 +111,7 @@ def test_csv_leaves_nowhere_empty() -> None:
 
 def test_csv_has_heading_and_time() -> None:
     rows = list(csv.DictReader(io.StringIO(csv_table(WALK))))
-    assert list(rows[0])[-2:] == ["heading_deg", "time"]
+    assert list(rows[0])[-3:] == ["heading_deg", "time", "place"]
     assert [(row["heading_deg"], row["time"]) for row in rows] == [
         ("", ""),
         ("", "2024-05-31T12:00:00Z"),
@@ -100,7 +144,9 @@ def test_gpxpy_reads_waypoints() -> None:
     assert [point.name for point in read.waypoints] == ['q "1".jpg', "é & \ufffd.jpg", "q4.jpg"]
     assert (read.waypoints[0].latitude, read.waypoints[0].longitude) == (48.8584123, -2.2945)
     assert [point.time and point.time.timestamp() for point in read.waypoints] == [None, NOON + 0.25, NOON + 1]
-    assert read.waypoints[0].description == "within 12 m, confidence 0.91"
+    assert read.waypoints[0].description.endswith(
+        "; 9 of 10 such answers are within 12 m; 91 % sure that it is within 25 m"
+    )
     told = {element.tag: element.text for element in read.waypoints[1].extensions}
     names = {"heading_deg": "278.1", "radius_m": "12.3", "confidence": "0.9123"}
     assert told == {f"{{{EXTENSIONS}}}{name}": value for name, value in names.items()}

@@ -30,7 +30,7 @@ def test_a_photo_as_the_body_gives_what_the_command_line_prints(client: httpx.Cl
     answer = client.post("/localize", params={"top": 3}, content=query(street_folder, 5))
     assert answer.status_code == 200
     told = answer.json()
-    assert list(told) == ["photo", "latlon", "radius_m", "confidence", "heading_deg", "matches"]
+    assert list(told) == ["photo", "latlon", "radius_m", "confidence", "heading_deg", "place", "matches"]
     fix = Localizer(street_model(), PlaceMap(street_folder / "street.gpkg")).localize(query(street_folder, 5), top=3)
     assert told == json.loads(json.dumps(fix.to_json("photo")))
     assert distance_m(told["latlon"], position(5, 3.0)) < 25

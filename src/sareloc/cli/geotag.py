@@ -100,7 +100,7 @@ def geotag_command(
         Treat photos without GPano tags that are 2:1 as 360° photos; the heading is that of their middle.
     """
     from sareloc.localize import read_photo_times
-    from sareloc.localize.formats import low_confidence_sentence
+    from sareloc.localize.formats import answer_line
     from sareloc.photos import read_geotag
 
     targets = dict(copies(photos, out))
@@ -128,7 +128,7 @@ def geotag_command(
         written = _write_each([(photo, outputs[photo], fix) for photo, fix in sure], replace)
     else:
         written = _write_table([(photo, times[photo], fix) for photo, fix in sure], out, sidecar)
-    unsure = [low_confidence_sentence(str(photo), fix) for photo, fix in found if not fix.found]
+    unsure = [answer_line(str(photo), fix) for photo, fix in found if not fix.found]
     failed = len(sure) - written
     print(
         f"{written:,} of {len(asked):,} photos geotagged in {out}, {len(unsure):,} below confidence {min_confidence:g}"

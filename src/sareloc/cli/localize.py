@@ -53,8 +53,10 @@ def localize_command(
 ) -> int:
     """Localize photos, or the frames of a video, in a map: where each was taken, by photos of the same place.
 
-    Each position has a confidence, the probability that it is within 25 m of the truth, and a radius: of 10 positions
-    of photos in the map, 9 are within their radius of the truth. Photos that cannot be read are listed on standard
+    The radius belongs to many answers: of 10 positions of photos in the map, right or wrong, 9 are within their radius
+    of the truth. The confidence belongs to one answer: the probability that this position is within 25 m of the truth.
+
+    The place is the town of the position (GeoNames, CC BY 4.0). Photos that cannot be read are listed on standard
     error. The exit status is 1 if none can be read.
 
     Parameters
@@ -64,7 +66,8 @@ def localize_command(
     top
         Number of matches to list for each photo.
     min_confidence
-        Minimum confidence of a position; photos below it are reported as not in this map.
+        Minimum confidence of a position; photos below it are reported as not in this map, with their low-confidence
+        position.
     box
         Search only this area: south, west, north and east in degrees.
     circle
@@ -91,12 +94,12 @@ def localize_command(
         Treat photos without GPano tags that are 2:1 as 360° photos. A 360° photo is cut into views, which give one
         position together; the heading is that of its middle.
     as_json
-        Print one JSON object a line: photo, latlon, radius_m, confidence, heading_deg, matches; without a position also
-        reason, and as guess and guess_radius_m the low-confidence position.
+        Print one JSON object a line: photo, latlon, radius_m, confidence, heading_deg, place, matches; without a
+        position also reason, and as guess and guess_radius_m the low-confidence position.
     as_geojson
         Print one GeoJSON FeatureCollection.
     as_csv
-        Print a CSV: photo, lat, lon, radius_m, confidence, match, distance, heading_deg, time.
+        Print a CSV: photo, lat, lon, radius_m, confidence, match, distance, heading_deg, time, place.
     as_gpx
         Print a GPX 1.1 file of the positions found: waypoints, or a track with --walk-step-m.
     as_kml
@@ -109,7 +112,7 @@ def localize_command(
         read_video_walk,
         sort_by_time,
     )
-    from sareloc.localize.formats import POINT_FORMATS, TRACK_FORMATS, Answer, iso_time, sentence
+    from sareloc.localize.formats import POINT_FORMATS, TRACK_FORMATS, Answer, answer_text, iso_time
     from sareloc.photos import is_video, parse_offset, read_tracks
     from sareloc.photos.track_geotags import ONE_START
 
@@ -166,16 +169,21 @@ def localize_command(
             times.update(zip(walk.frames, found.times, strict=True))
             yield from zip(map(str, walk.frames), found.fixes, strict=True)
 
-    count = 0
+    count = found = 0
     if written is not None:
         answers = [Answer(photo, times[Path(photo)], fix) for photo, fix in report_unreadable(localized())]
         count = len(answers)
         print(written(answers).rstrip("\n"))
     else:
         for photo, fix in report_unreadable(localized()):
-            count += 1
+            count, found = count + 1, found + fix.found
             time = {"time": iso_time(times[Path(photo)])} if Path(photo) in times else {}
-            print(json.dumps(fix.to_json(photo) | time) if as_json else sentence(photo, fix), flush=True)
+            print(json.dumps(fix.to_json(photo) | time) if as_json else f"{answer_text(photo, fix)}\n", flush=True)
+        if not as_json:
+            unreadable = len(stills) + sum(len(walk.frames) for walk in walks) - count
+            photos_or_frames = " and ".join(["photos"] * bool(stills) + ["frames"] * bool(walks))
+            missing = f", {unreadable:,} could not be read" if unreadable else ""
+            print(f"{found:,} of {count + unreadable:,} {photos_or_frames} found{missing}")
     return 0 if count else 1
 
 

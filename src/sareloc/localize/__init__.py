@@ -12,6 +12,7 @@ from sareloc.localize.clock import (
 from sareloc.localize.condition import Condition, UsedCondition, open_condition, save_condition
 from sareloc.localize.estimate import MIN_CONFIDENCE, Calibration, Fix, Match, estimate
 from sareloc.localize.localizer import Localizer, Search, open_localizer
+from sareloc.localize.place_names import Town, find_town
 from sareloc.localize.walk import estimate_walk, walk_clock_offset
 
 __all__ = [
@@ -22,12 +23,14 @@ __all__ = [
     "Localizer",
     "Match",
     "Search",
+    "Town",
     "UsedCondition",
     "VideoClock",
     "VideoFixes",
     "VideoWalk",
     "estimate",
     "estimate_walk",
+    "find_town",
     "localize_video",
     "open_condition",
     "open_localizer",

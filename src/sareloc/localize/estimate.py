@@ -19,6 +19,7 @@ from sareloc.arrays import Bools, Floats
 from sareloc.errors import ArgumentError, MapError
 from sareloc.geo import ecef_from_wgs84, wgs84_from_ecef
 from sareloc.geometry import Evidence, match_scores
+from sareloc.localize.place_names import place_name
 
 MIN_CONFIDENCE = 0.5
 """Default: a fix of a lower confidence has no position."""
@@ -42,7 +43,17 @@ AGREEING = 0.8
 NO_MATCHES = "there is no photo of the map to compare with in the area asked for"
 
 
-JSON_ORDER = ("latlon", "radius_m", "confidence", "heading_deg", "matches", "reason", "guess", "guess_radius_m")
+JSON_ORDER = (
+    "latlon",
+    "radius_m",
+    "confidence",
+    "heading_deg",
+    "place",
+    "matches",
+    "reason",
+    "guess",
+    "guess_radius_m",
+)
 
 LatLon = tuple[float, float]
 """Latitude, longitude in degrees, WGS84."""
@@ -125,9 +136,9 @@ class Fix:
         return self.latlon is not None
 
     def to_json(self, photo: str) -> dict[str, Any]:
-        """A JSON object: photo, latlon, radius_m, confidence, heading_deg, matches; if latlon is null also reason, and
-        guess and guess_radius_m if there are matches."""
-        stated = asdict(self)
+        """A JSON object: photo, latlon, radius_m, confidence, heading_deg, place, matches; if latlon is null also
+        reason, and guess and guess_radius_m if there are matches. place: see `place_name`, of latlon, else of guess."""
+        stated = asdict(self) | {"place": place_name(self.latlon or self.guess)}
         answer: dict[str, Any] = {"photo": photo, **{name: stated[name] for name in JSON_ORDER}}
         absent = {name for name in ("reason", "guess", "guess_radius_m") if answer[name] is None}
         return {name: value for name, value in answer.items() if name not in absent}

@@ -1,4 +1,4 @@
-"""Fixes as GeoJSON, CSV, GPX, KML and lines of text. Pure functions.
+"""Fixes as text, GeoJSON, CSV, GPX and KML.
 
 Times are UTC in ISO 8601, such as 2024-05-31T12:00:00Z. Headings are degrees clockwise from true north. GPX has no
 element for the direction of a photo: heading_deg, radius_m and confidence are extensions in the namespace `EXTENSIONS`.
@@ -15,7 +15,8 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-from sareloc.localize.estimate import Fix, LatLon
+from sareloc.localize.estimate import PLACE_M, Fix, LatLon
+from sareloc.localize.place_names import place_name, wind
 from sareloc.photos.record import EPOCH
 
 
@@ -29,29 +30,63 @@ class Answer(NamedTuple):
     fix: Fix
 
 
-CSV_COLUMNS = ("photo", "lat", "lon", "radius_m", "confidence", "match", "distance", "heading_deg", "time")
-GEOTAG_COLUMNS = ("file", "lat", "lon", "radius_m", "confidence", "heading_deg", "time")
+CSV_COLUMNS = ("photo", "lat", "lon", "radius_m", "confidence", "match", "distance", "heading_deg", "time", "place")
+GEOTAG_COLUMNS = ("file", "lat", "lon", "radius_m", "confidence", "heading_deg", "time", "place")
 EXTENSIONS, KML = "urn:sareloc:gpx:1", "http://www.opengis.net/kml/2.2"
 DIGITS = 7  # of a degree: a centimetre
 EYE_M = 1.7  # height of the camera over the ground, for views in KML
 NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # characters that XML cannot have
 
 
-def sentence(photo: str, fix: Fix) -> str:
-    """One line of text."""
+def answer_text(photo: str, fix: Fix) -> str:
+    """An answer for people: the photo's name, and below it where it was taken, how sure that is, and where it looks."""
+    latlon = fix.latlon or fix.guess
+    if latlon is None:
+        return f"{photo}\n  {fix.reason}"
+    rows = [("position", f"{coordinates(latlon)}  {osm_link(latlon)}")]
     if fix.latlon is None:
+        rows = [("not in this map; low-confidence position", rows[0][1])]
+    rows += [("place", name)] if (name := place_name(latlon)) else []
+    rows += [("radius", _radius_sentence(fix.radius_m))] if fix.radius_m is not None else []
+    rows.append(("confidence", _confidence_sentence(fix.confidence)))
+    rows += [("heading", heading_sentence(fix.heading_deg))] if fix.heading_deg is not None else []
+    rows += [("most like", match.photo) for match in fix.matches[:1]]
+    return "\n".join([photo, *(f"  {name:<10}  {value}" for name, value in rows)])
+
+
+def answer_line(photo: str, fix: Fix) -> str:
+    """One line of text: the position, or the low-confidence position, or why there is none."""
+    latlon, radius_m = (fix.latlon, fix.radius_m) if fix.found else (fix.guess, fix.guess_radius_m)
+    if latlon is None:
         return f"{photo}: {fix.reason}"
-    best = f", most like {fix.matches[0].photo}" if fix.matches else ""
-    return f"{photo}: {_place(fix.latlon, fix.radius_m, fix.confidence)}{best}"
+    place = f" ({name})" if (name := place_name(latlon)) else ""
+    return f"{photo}: {coordinates(latlon)}{place}; radius {radius_m:.0f} m, confidence {fix.confidence:.2f}"
 
 
-def low_confidence_sentence(photo: str, fix: Fix) -> str:
-    """One line of text about a photo without a position: its low-confidence position, or why there is none."""
-    return f"{photo}: {fix.reason if fix.guess is None else _place(fix.guess, fix.guess_radius_m, fix.confidence)}"
+def coordinates(latlon: LatLon) -> str:
+    """Latitude and longitude in degrees, to 10 cm."""
+    return f"{latlon[0]:.6f}, {latlon[1]:.6f}"
 
 
-def _place(latlon: LatLon, radius_m: float | None, confidence: float) -> str:
-    return f"{latlon[0]:.6f}, {latlon[1]:.6f} within {radius_m:.0f} m, confidence {confidence:.2f}"
+def osm_link(latlon: LatLon) -> str:
+    """The address of a map of OpenStreetMap with a marker at this position."""
+    latitude, longitude = (f"{degrees:.6f}" for degrees in latlon)
+    return f"https://www.openstreetmap.org/?mlat={latitude}&mlon={longitude}#map=18/{latitude}/{longitude}"
+
+
+def heading_sentence(heading_deg: float) -> str:
+    """Such as "looks south-west, 231°"."""
+    return f"looks {wind(heading_deg)}, {round(heading_deg) % 360}°"
+
+
+def _radius_sentence(radius_m: float) -> str:
+    return f"9 of 10 such answers are within {radius_m:.0f} m"
+
+
+def _confidence_sentence(confidence: float) -> str:
+    percent = round(confidence * 100)
+    sure = "more than 99" if percent > 99 else "less than 1" if percent < 1 else str(percent)
+    return f"{sure} % sure that it is within {PLACE_M:.0f} m"
 
 
 def iso_time(time: float | None) -> str | None:
@@ -79,7 +114,7 @@ def csv_table(answers: Iterable[Answer]) -> str:
 def geotags_csv(answers: Iterable[Answer]) -> str:
     """A table of geotags that `sareloc map build` reads beside photos, with the columns `GEOTAG_COLUMNS`."""
     rows = (
-        (name, *latlon, round(fix.radius_m or 0, 1), round(fix.confidence, 4), _heading(fix), _iso(time))
+        (name, *latlon, round(fix.radius_m or 0, 1), round(fix.confidence, 4), _heading(fix), _iso(time), _place(fix))
         for (name, time, fix), latlon in _found(answers)
     )
     return _csv(GEOTAG_COLUMNS, rows)
@@ -109,7 +144,7 @@ def _gpx_points(kind: type[Any], answers: Iterable[Answer]) -> list[Any]:
             extensions.append(ElementTree.Element(f"{{{EXTENSIONS}}}{name}"))
             extensions[-1].text = f"{value:g}"
         point = kind(*latlon, time=None if answer.time is None else _moment(answer.time))
-        point.name, point.description = NOT_XML.sub("\ufffd", answer.name), _reliability(answer.fix)
+        point.name, point.description = NOT_XML.sub("\ufffd", answer.name), _summary(answer.fix)
         point.extensions = extensions
         points.append(point)
     return points
@@ -130,7 +165,7 @@ def kml(answers: Iterable[Answer], *, track: bool = False) -> str:
     for answer, latlon in found:
         placemark = _add(document, "Placemark")
         _add(placemark, "name", answer.name)
-        _add(placemark, "description", _reliability(answer.fix))
+        _add(placemark, "description", _summary(answer.fix))
         if answer.fix.heading_deg is not None:
             camera = _add(placemark, "Camera")
             looking = {"longitude": latlon[1], "latitude": latlon[0], "altitude": EYE_M}
@@ -185,11 +220,15 @@ def _csv_row(answer: Answer) -> tuple[object, ...]:
     latitude, longitude = ("", "") if fix.latlon is None else (round(degree, DIGITS) for degree in fix.latlon)
     radius = "" if fix.radius_m is None else round(fix.radius_m, 1)
     first = (fix.matches[0].photo, round(fix.matches[0].distance, 4)) if fix.matches else ("", "")
-    return name, latitude, longitude, radius, round(fix.confidence, 4), *first, _heading(fix), _iso(time)
+    return name, latitude, longitude, radius, round(fix.confidence, 4), *first, _heading(fix), _iso(time), _place(fix)
 
 
 def _heading(fix: Fix) -> object:
     return "" if fix.heading_deg is None else round(fix.heading_deg, 1) % 360
+
+
+def _place(fix: Fix) -> str:
+    return place_name(fix.latlon) or ""
 
 
 def _iso(time: float | None) -> str:
@@ -204,8 +243,10 @@ def _measures(fix: Fix) -> dict[str, float]:
     }
 
 
-def _reliability(fix: Fix) -> str:
-    return f"within {fix.radius_m:.0f} m, confidence {fix.confidence:.2f}"
+def _summary(fix: Fix) -> str:
+    """Place, radius and confidence in words."""
+    known = [_place(fix), _radius_sentence(fix.radius_m or 0), _confidence_sentence(fix.confidence)]
+    return "; ".join(part for part in known if part)
 
 
 def _lonlat(latlon: LatLon) -> str:

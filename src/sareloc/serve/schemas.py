@@ -18,6 +18,7 @@ FIX: dict[str, Any] = {
     "radius_m": 12.4,
     "confidence": 0.93,
     "heading_deg": 214.5,
+    "place": "Paris, FR",
     "matches": [
         {
             "id": 7,
@@ -73,6 +74,11 @@ class FixAnswer(BaseModel):
     heading_deg: float | None = Field(
         default=None,
         description="Direction of the optical axis, degrees clockwise from north; null if unknown or uncertain.",
+    )
+    place: str | None = Field(
+        default=None,
+        description="Town of the position, or of the low-confidence position: Cambridge, GB or 2 km north of "
+        "Cambridge, GB (GeoNames, CC BY 4.0); null if there is neither.",
     )
     matches: list[MatchAnswer]
     reason: str = Field(default="", description="Why there is no position; absent if there is one.")
