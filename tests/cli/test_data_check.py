@@ -55,7 +55,7 @@ def test_bad_rows_beside_photos_are_listed(tmp_path, capsys):
     (tmp_path / "geotags.csv").write_text("filename,latitude,lng\na.jpg,48.1,2\nb.jpg,95,2\nc.jpg,48.1,2\n")
     assert run(tmp_path) == 0
     printed = capsys.readouterr().out
-    assert "database    1 photos\n" in printed
+    assert "database    1 photo\n" in printed
     assert "line 3 (b.jpg): latitude 95" in printed
     assert "1 row (c.jpg)" in printed
     run(tmp_path, "--json")

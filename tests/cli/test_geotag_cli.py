@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -16,10 +17,12 @@ from tests.localize.street import build_street, position, street_model, view, wr
 
 from sareloc.cli import main
 from sareloc.cli.geotag import geotag_command
+from sareloc.cli.map import print_report
 from sareloc.errors import ArgumentError
 from sareloc.geo import distance_m
+from sareloc.maps import MapConfig, PlaceMap, add_photos
 from sareloc.models import save_checkpoint
-from sareloc.photos import find_geotagged, read_geotag, read_geotag_table
+from sareloc.photos import find_photos, read_geotag, read_geotag_table
 
 
 @pytest.fixture(scope="module")
@@ -83,13 +86,13 @@ def test_copies_get_positions_and_originals_stay(
     assert run(town, photos, "--out", tmp_path / "out") == 0
     assert contents(photos) == before
     told = capsys.readouterr()
-    written = find_geotagged(tmp_path / "out")
-    names = {str(path.relative_to(tmp_path / "out")) for path in written.photos}
+    written = {path: tag for path in find_photos(tmp_path / "out") if (tag := read_geotag(path)) is not None}
+    names = {str(path.relative_to(tmp_path / "out")) for path in written}
     assert "day 1/q05.jpg" in names
     assert len(names) >= 20
     assert not names & {"elsewhere.jpg", "tagged.jpg", "broken.jpg"}
-    truth = [position(7 if path.stem == "screen" else int(path.stem[1:]), 3.0) for path in written.photos]
-    assert max(distance_m([tag.latlon for tag in written.geotags], truth)) < 25
+    truth = [position(7 if path.stem == "screen" else int(path.stem[1:]), 3.0) for path in written]
+    assert max(distance_m([tag.latlon for tag in written.values()], truth)) < 25
     assert "1 photos already have a position" in told.out
     assert f"{len(names)} of 33 photos geotagged in {tmp_path / 'out'}" in told.out
     assert "broken.jpg" in told.err
@@ -224,6 +227,28 @@ def test_copies_say_that_their_position_is_an_estimate(town: Path, photos: Path,
     assert gps[GPS.GPSProcessingMethod].startswith(b"ASCII\0\0\0sareloc")
     assert b"confidence" in gps[GPS.GPSProcessingMethod]
     assert GPS.GPSDateStamp not in gps
+
+
+def test_what_was_geotagged_adds_nothing_to_a_map(
+    town: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, grown = tmp_path / "out", tmp_path / "town" / "street.gpkg"
+    grown.parent.mkdir()
+    shutil.copy(town / "street.gpkg", grown)
+    assert run(town, photos, "--out", out, "--min-confidence", "0") == 0
+    written = len([path for path in find_photos(out) if read_geotag(path).estimated])
+    before = PlaceMap(grown).latlon
+    report = add_photos(out, grown, town / "model.safetensors", config=MapConfig(device="cpu", progress=False))
+    assert (report.added, report.updated, len(report.estimated)) == (0, 0, written)
+    assert np.array_equal(PlaceMap(grown).latlon, before)
+    assert print_report(report, str(grown), as_json=False) == 1
+    assert f"{written} photos hold positions estimated by sareloc: left out; --trust-estimates takes" in (
+        capsys.readouterr().out
+    )
+    assert run(town, out, "--out", tmp_path / "again") == 1  # they have positions: nothing is written
+    assert not (tmp_path / "again").exists()
+    config = MapConfig(device="cpu", progress=False, trust_estimates=True)
+    assert add_photos(out, grown, town / "model.safetensors", config=config).added == written
 
 
 def test_photos_that_are_no_jpeg_get_a_sidecar(town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

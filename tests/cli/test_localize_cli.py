@@ -295,7 +295,7 @@ def test_calibrating_is_told_and_kept(town: Path, tmp_path: Path, capsys: pytest
     assert re.search(r"right fixes answered +\d+\.\d% +\d+\.\d%\n", told)
     assert re.search(r"absent photos rejected +\d+\.\d% +\d+\.\d%\n", told)
     assert "keeps its calibration (fitted to the map" in told
-    assert "1 photos have no position and were left out:\n" in told
+    assert "1 photo has no position and was left out:\n" in told
     assert PlaceMap(city).notes.keys() == {"own calibration"}
     with open_store(city, write=True) as store:  # one that answers everything
         store.write_note("calibration plain", Calibration(weights=(3.0, 0.0, 0.0, 0.0), origin="photos").to_json())

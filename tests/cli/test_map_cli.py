@@ -121,7 +121,7 @@ def test_the_packaged_model_is_used_where_none_is_named(
     later = {"fast": town / "other.safetensors", "default": town / "tiny.safetensors"}
     monkeypatch.setattr(checkpoint, "PACKAGED", later)
     assert run("add", path, extra, "--device", "cpu", "--workers", "0") == 0
-    assert "added 1 photos" in capsys.readouterr().out
+    assert "added 1 photo in" in capsys.readouterr().out
     del later["default"]
     with pytest.raises(MapError, match=r"town\.gpkg was built by model 'tiny' .* does not come with this sareloc"):
         run("add", path, extra, "--device", "cpu", "--workers", "0")
@@ -147,7 +147,7 @@ def test_a_map_on_milvus_takes_the_same_commands(town: Path, capsys: pytest.Capt
     assert lines["latitude"] == "48.85840 to 48.85890"
     assert "file" not in lines
     run("remove", address, "0001.jpg")
-    assert capsys.readouterr().out == f"removed 1 photos from {address}\n"
+    assert capsys.readouterr().out == f"removed 1 photo from {address}\n"
     assert run("verify", address) == 0
     run("copy", address, town / "copy.gpkg")
     run("copy", town / "copy.gpkg", address, "--json")
@@ -203,7 +203,7 @@ def test_photos_left_out_are_told(town: Path, capsys: pytest.CaptureFixture[str]
     assert "nowhere09.jpg" in out
     assert "nowhere10.jpg" not in out
     assert "... and 2 more" in out
-    assert "1 photos cannot be read:" in out
+    assert "1 photo cannot be read:" in out
     assert "broken.jpg: not a JPEG" in out
 
 
@@ -253,30 +253,38 @@ def test_a_build_again_says_what_changed(town: Path, capsys: pytest.CaptureFixtu
     out = capsys.readouterr().out
     assert "added 0 photos" in out
     assert "updated 1, 4 were in it already, 2 duplicates" in out
+    assert "\n2 duplicates:\n" in out
+    assert "other.jpg has the content of photos/0001.jpg\n" in out
     assert "twin.jpg has the content of photos/0001.jpg and a position 4,6" in out
-    assert "1 photos no longer exist" in out
+    assert "1 photo no longer exists; it stays in the map" in out
     assert "  photos/0000.jpg\n" in out
     assert build(town, "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["updated"], told["already"], told["duplicates"], told["gone"]) == (0, 5, 2, ["photos/0000.jpg"])
     assert told["conflicts"][0]["kept"] == "photos/0001.jpg"
+    assert [Path(one["photo"]).name for one in told["duplicate_photos"]] == ["other.jpg", "twin.jpg"]
 
 
 def test_sync_removes_what_is_gone_and_says_so_first(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = town / "town.gpkg"
     build(town)
     (town / "photos" / "0000.jpg").unlink()
+    write_photo(town / "photos" / "new.jpg", 9)
+    (town / "photos" / "geotags.csv").write_text("file,lat,lon\n0002.jpg,48.9,2.3\n")
     arguments = ("--model", town / "model", "--device", "cpu", "--workers", "0")
     capsys.readouterr()
     run("sync", path, town / "photos", "--dry-run")
     out = capsys.readouterr().out
-    assert "1 photos that no longer exist were removed:\n  photos/0000.jpg\n" in out
+    assert "1 photo that no longer exists would be removed:\n  photos/0000.jpg\n" in out
+    assert "1 photo would be added:\n  photos/new.jpg\n" in out
+    assert "1 photo would be updated:\n  photos/0002.jpg\n" in out
     assert "dry run" in out
     assert len(PlaceMap(path)) == 6
     run("sync", path, town / "photos", *arguments, "--json")
     told = json.loads(capsys.readouterr().out)
     assert (told["removed"], told["gone"], told["dry_run"]) == (["photos/0000.jpg"], [], False)
-    assert len(PlaceMap(path)) == 5
+    assert (told["added_photos"], told["updated_photos"]) == (["photos/new.jpg"], ["photos/0002.jpg"])
+    assert len(PlaceMap(path)) == 6
     shutil.rmtree(town / "photos")
     with pytest.raises(PhotoError, match="--allow-empty"):
         run("sync", path, town / "photos", *arguments)
@@ -297,7 +305,7 @@ def test_info_and_verify_name_calibrations_and_photos_that_are_gone(
     out = capsys.readouterr().out
     assert "search plain, fitted on 216 photos (photos)" in out
     assert "search verify=20, cannot be read" in out
-    assert "the files of 1 photos no longer exist, such as photos/0003.jpg" in out
+    assert "the files of 1 photo no longer exist, such as photos/0003.jpg" in out
     run("info", path, "--json")
     told = json.loads(capsys.readouterr().out)
     assert told["calibrations"][0] == {"search": "plain", "origin": "photos", "photos": 216}

@@ -24,7 +24,8 @@ from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.maps import MapConfig, MapFile, MapPhoto, build_map, open_store
 from sareloc.maps.writer import MapWriter
 from sareloc.models import PlaceModel, Precision
-from sareloc.photos import ViewOptions, make_utm_name
+from sareloc.photos import Estimate, ViewOptions, make_utm_name, write_geotag
+from sareloc.photos.record import METHOD
 
 
 @pytest.fixture(scope="module")
@@ -252,6 +253,15 @@ def test_what_cannot_be_built_says_why(model: PlaceModel, tmp_path: Path, packet
     build(model, tmp_path / "photos", tmp_path / "town.gpkg")
     with pytest.raises(MapError, match=f"was built by model {model.fingerprint()}"):
         build(tiny_model(seed=2), tmp_path / "photos", tmp_path / "town.gpkg")
+
+
+def test_estimates_are_left_out_as_by_one_process(model: PlaceModel, tmp_path: Path, packets: list[str]) -> None:
+    write_town(tmp_path / "photos", 3)
+    lost = write_photo(tmp_path / "photos" / "lost.jpg", 7, tagged=False)
+    write_geotag(lost, lost, geotag_of(90), Estimate(12.0, METHOD))
+    many = build(model, tmp_path / "photos", tmp_path / "many.gpkg")
+    assert (many.added, many.estimated) == (3, (str(lost),))
+    assert build(model, tmp_path / "photos", tmp_path / "many.gpkg", trust_estimates=True).added == 1
 
 
 def test_corrected_positions_and_conflicts_are_those_of_one_process(

@@ -146,7 +146,7 @@ def test_a_calibration_leaves_360_photos_out(town: Localizer, query: Path, tmp_p
     report = calibrate(town, [*ordinary, query], [*truth, position(2)])
     assert (report.photos, report.panoramas, report.unreadable) == (12, (str(query),), ())
     lines = calibration_table(report, []).splitlines()
-    assert lines[-2].startswith("1 photos are 360° photos")
+    assert lines[-2].startswith("1 photo is a 360° photo")
     assert lines[-1].strip() == str(query)
     with pytest.raises(ArgumentError, match="1 are 360° photos"):
         calibrate(town, [query], [position(2)])

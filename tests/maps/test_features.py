@@ -281,7 +281,7 @@ def test_photos_that_cannot_be_read_are_listed_and_the_others_done(model: PlaceM
         assert reason in reasons[name]
     built = add_photos(photos / "0005.jpg", town, model, config=MapConfig(progress=False))
     assert built.features == 0
-    assert any("3 photos of the map have no local features, such as" in note for note in built.notes)
+    assert any("3 photos of the map without local features, such as" in note for note in built.notes)
 
 
 @pytest.mark.timeout(60)  # it would wait for a writer of the pipe, or read the device for ever

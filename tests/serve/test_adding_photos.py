@@ -19,6 +19,8 @@ from tests.serve.running import DEADLINE_S, running, street_client
 from sareloc.geo import distance_m
 from sareloc.maps import MapConfig, PlaceMap, add_local_features, add_photos, build_map, verify_map
 from sareloc.models import fit_whitening
+from sareloc.photos import Estimate, Geotag, write_geotag
+from sareloc.photos.record import METHOD
 from sareloc.serve import ServeConfig, make_app
 
 
@@ -100,6 +102,18 @@ def test_the_same_content_keeps_its_id(own_client: httpx.Client, own_folder: Pat
     assert first == second > 90
     assert old == 2
     assert own_client.get("/health").json()["photos"] == 91
+
+
+def test_an_estimated_position_of_a_photo_is_not_used(own_client: httpx.Client, tmp_path: Path) -> None:
+    photo = write_view(tmp_path / "lost.jpg", view(43, 0, town=9), None)
+    write_geotag(photo, photo, Geotag(position(2)), Estimate(12.0, METHOD))
+    files = [("photos", ("lost.jpg", photo.read_bytes()))]
+    refused = own_client.post("/photos", files=files, headers=ALLOWED)
+    assert "estimated" in str(refused.json())
+    latitude, longitude = position(43)
+    own_client.post("/photos", files=files, data={"lat": str(latitude), "lon": str(longitude)}, headers=ALLOWED)
+    first = own_client.post("/localize", content=photo.read_bytes()).json()["matches"][0]
+    assert distance_m(first["latlon"], position(43)) < 0.01
 
 
 def test_a_position_may_come_with_the_form(own_client: httpx.Client, own_folder: Path) -> None:

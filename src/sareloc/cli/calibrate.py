@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from sareloc.cli.options import DEFAULT_LOCALIZER, Json, MapPath, Opened, print_notes
+from sareloc.wording import plural
 
 if TYPE_CHECKING:
     from sareloc.localize.calibrate import CalibrationReport
@@ -48,18 +49,19 @@ def calibrate_command(
     listed = list_photos(photos)
     table = read_tables(photos, geotags, listed)
     tags = {photo: table.tags.get(os.path.abspath(photo)) or read_geotag(photo) for photo in listed}
+    estimated = [str(photo) for photo, tag in tags.items() if tag is not None and tag.estimated]
     print_notes(table.notes)
-    tagged = {photo: tag.latlon for photo, tag in tags.items() if tag is not None}
+    tagged = {photo: tag.latlon for photo, tag in tags.items() if tag is not None and not tag.estimated}
     report = calibrate(options.open(place_map), list(tagged), list(tagged.values()))
     untagged = [str(photo) for photo, tag in tags.items() if tag is None]
     if as_json:
         unreadable = [str(error) for error in report.unreadable]
-        print(json.dumps(asdict(report) | {"unreadable": unreadable, "untagged": untagged}))
+        print(json.dumps(asdict(report) | {"unreadable": unreadable, "untagged": untagged, "estimated": estimated}))
     else:
-        print(calibration_table(report, untagged))
+        print(calibration_table(report, untagged, estimated))
 
 
-def calibration_table(report: CalibrationReport, untagged: list[str]) -> str:
+def calibration_table(report: CalibrationReport, untagged: list[str], estimated: list[str]) -> str:
     """A calibration report as text."""
     before, after = report.before, report.after
     rows = [
@@ -74,7 +76,8 @@ def calibration_table(report: CalibrationReport, untagged: list[str]) -> str:
         report.before_origin, "default"
     )
     lines = [
-        f"{report.photos:,} photos of {report.places:,} places, {report.right:.1%} of them found within 25 m",
+        f"{plural(report.photos, 'photo')} of {plural(report.places, 'place')}, {report.right:.1%} of them found "
+        "within 25 m",
         "an answer has confidence 0.5 or more; absent: the same photos, without the map's photos within 200 m",
         f"{'on photos that the new one was not fitted on':44}{'before':>10}{'after':>10}",
         *(f"  {name:42}{old:>10}{new:>10}" for name, old, new in rows),
@@ -82,14 +85,15 @@ def calibration_table(report: CalibrationReport, untagged: list[str]) -> str:
         if report.kept_because is None
         else f"nothing was written, the map keeps its calibration ({origin}): {report.kept_because}",
     ]
-    for name, photos in (
-        ("are in the map", report.in_map),
-        ("have no position", untagged),
-        ("cannot be read", [str(error) for error in report.unreadable]),
-        ("are 360° photos, whose views answer together,", report.panoramas),
+    for verb, photos in (
+        (("is in the map", "are in the map"), report.in_map),
+        (("has no position", "have no position"), untagged),
+        (("holds a position that sareloc estimated", "hold positions that sareloc estimated"), estimated),
+        (("cannot be read",) * 2, [str(error) for error in report.unreadable]),
+        (("is a 360° photo", "are 360° photos, whose views answer together,"), report.panoramas),
     ):
         if photos:
-            lines.append(f"{len(photos):,} photos {name} and were left out:")
+            lines.append(f"{plural(len(photos), 'photo', verb)} and {'was' if len(photos) == 1 else 'were'} left out:")
             lines += [f"  {photo}" for photo in photos[:LISTED]]
             lines += ["  ..."] if len(photos) > LISTED else []
     return "\n".join(lines)

@@ -13,6 +13,7 @@ from cyclopts import Parameter
 from sareloc.cli.options import NO_TRACK, Flag, Json, Root, Split, Track, print_notes
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.files import replacing
+from sareloc.wording import plural
 
 if TYPE_CHECKING:
     from sareloc.datasets import Check, Places
@@ -76,7 +77,7 @@ def sources_by_photo(places: Places) -> dict[str, str]:
 
 def check_table(found: Check, by_photo: Mapping[str, str] | None = None, *, decoded: bool = False) -> str:
     """The result of a check as text; `by_photo`: also with these sources of positions."""
-    lines = [("dataset", f"{found.name}, split {found.split}"), ("database", f"{found.database:,} photos")]
+    lines = [("dataset", f"{found.name}, split {found.split}"), ("database", plural(found.database, "photo"))]
     lines.append(("queries", _queries(found)))
     lines += [("", published) for published in _published(found)]
     if found.extent is not None:
@@ -174,7 +175,7 @@ def draw(
     written = draw_places(
         out, seed, size, splits=splits, photo_size=_photo_size(photo), panoramas=panoramas, device=where, progress=True
     )
-    print(f"{written:,} photos written to {out / 'images'}")
+    print(f"{plural(written, 'photo')} written to {out / 'images'}")
 
 
 def views(
@@ -211,7 +212,7 @@ def views(
     width, height = _view_size(size)
     options = ViewOptions(yaw or ViewOptions.yaw_deg, pitch, fov, width, height)
     written, left_out = write_views(panorama_photo, out, options, assume=panorama)
-    print(f"{len(written):,} views written to {out}")
+    print(f"{plural(len(written), 'view')} written to {out}")
     if left_out:
         shown = ", ".join(f"{view.yaw_deg:g}/{view.pitch_deg:g}" for view in left_out[:LISTED])
         more = f" and {len(left_out) - LISTED} more" if len(left_out) > LISTED else ""

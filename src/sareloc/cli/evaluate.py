@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from sareloc.cli.options import MIN_CONFIDENCE, Device, Json, Precision, Root, Split, Workers, print_notes
 from sareloc.errors import ArgumentError
+from sareloc.wording import plural
 
 if TYPE_CHECKING:
     from sareloc.evaluation import FixReport, Report
@@ -135,8 +136,8 @@ def report_table(report: Report) -> str:
 
 def fix_table(report: FixReport) -> str:
     """A localization report as text; what there is nothing to count of is left out."""
-    photos = [f"{report.database:,} photos in the map", f"{report.queries:,} queries"]
-    photos += [f"{report.strangers:,} out-of-map photos"] if report.strangers else []
+    photos = [f"{plural(report.database or 0, 'photo')} in the map", f"{report.queries:,} queries"]
+    photos += [plural(report.strangers, "out-of-map photo")] if report.strangers else []
     verified = f"about {report.verify} matches verified" if report.verify else "matches not verified"
     queries, answers = "{:6.2f} % of the queries", "{:6.2f} % of the answers"
     measures = (

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from sareloc.photos import Estimate, Geotag
     from sareloc.photos.xmp import SidecarNames
 
-METHOD = "sareloc visual place recognition"
 Table = Literal["csv", "gpx", "geojson", "kml"]
 
 
@@ -190,6 +189,7 @@ def plan(targets: dict[Path, Path], *, only_sidecars: bool = False, xmp_names: S
 def geotag_of(fix: Fix) -> tuple[Geotag, Estimate]:
     """The geotag of a fix that has a position, and what marks it as an estimate."""
     from sareloc.photos import Estimate, Geotag
+    from sareloc.photos.record import METHOD
 
     assert fix.latlon is not None
     assert fix.radius_m is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,6 +13,7 @@ from cyclopts import Parameter
 
 from sareloc.cli.options import MAP, NO_TRACK, Device, Flag, Json, Precision, Track, Workers
 from sareloc.errors import ArgumentError
+from sareloc.wording import plural
 
 if TYPE_CHECKING:
     from sareloc.maps import BuildReport, MapConfig, MapInfo
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 LISTED = 10
 NOTES = 100  # bad rows of a table are all listed, so that they can be corrected together
-GONE = "photos no longer exist; they stay in the map until map sync"
+GONE = ("no longer exists; it stays in the map until map sync", "no longer exist; they stay in the map until map sync")
+LEFT_OUT = "estimated by sareloc: left out; --trust-estimates takes"
+ESTIMATED = (f"holds a position {LEFT_OUT} it", f"hold positions {LEFT_OUT} them")
 Map = Annotated[str, MAP]
 Photos = Annotated[list[Path], Parameter(negative=(), help="Folders of photos, with their subfolders, or photos.")]
 
@@ -64,6 +67,8 @@ class PhotoOptions:
     workers: int | None = None
     """Processes that decode photos; 0: no other process. Default: 2."""
     device: Device = None
+    trust_estimates: Flag = False
+    """Also use positions that sareloc estimated (geotag); by default they are left out."""
     config: Annotated[Path | None, Parameter(name="--config")] = None
     """TOML file of other options (dim, storage, batch, precision, views, ...)."""
     rare: Rare = NO_RARE
@@ -77,6 +82,7 @@ class PhotoOptions:
         options = {"workers": WORKERS} | ({} if self.config is None else read_map_config(self.config))
         chosen = vars(self.rare) | {"workers": self.workers, "device": self.device} | given
         options |= {name: value for name, value in chosen.items() if value is not None}
+        options |= {"trust_estimates": True} if self.trust_estimates else {}
         if cut != NO_CUT:
             angles = {"yaw_deg": cut.view_yaw, "pitch_deg": cut.view_pitch, "fov_deg": cut.view_fov}
             views: dict[str, Any] = {name: value for name, value in angles.items() if value is not None}
@@ -192,7 +198,7 @@ def sync(
     )  # fmt: skip
     if dry_run and not as_json:
         print("dry run, nothing was written; without --dry-run the report would be:")
-    print_report(report, map_path, as_json, removed=report.removed)
+    print_report(report, map_path, as_json)
 
 
 def upgrade(
@@ -222,12 +228,13 @@ def upgrade(
         print(json.dumps(asdict(report) | {"unreadable": unreadable, "map": map_path}))
         return
     print(
-        f"{map_path}: added local features of {report.added:,} photos, up to {report.keypoints} keypoints each, in "
-        f"{report.seconds:,.1f} s; {report.already:,} had them already"
+        f"{map_path}: added local features of {plural(report.added, 'photo')}, up to {report.keypoints} keypoints "
+        f"each, in {report.seconds:,.1f} s; {report.already:,} had them already"
     )
     if report.aggregated:
-        print(f"{map_path}: search vectors of {report.aggregated:,} photos have aggregated local features now")
-    _list("photos still have none", unreadable)
+        of = plural(report.aggregated, "photo")
+        print(f"{map_path}: search vectors of {of} have aggregated local features now")
+    _list(("still has none", "still have none"), unreadable)
     _list_notes(report.notes)
 
 
@@ -254,7 +261,7 @@ def remove(
         raise ArgumentError("nothing to remove: give file names, or --box SOUTH WEST NORTH EAST")
     removed = remove_photos(map_path, files=files or (), area=None if box is None else Box(*box))
     if removed:
-        print(f"removed {removed:,} photos from {map_path}")
+        print(f"removed {plural(removed, 'photo')} from {map_path}")
         return 0
     print(f"sareloc: nothing was removed: no photo of {map_path} has such a name or is in the box", file=sys.stderr)
     return 1
@@ -307,7 +314,7 @@ def copy(source: str, target: str, *, as_json: Json = False) -> None:
         print(json.dumps(asdict(report) | {"source": source, "map": target}))
     else:
         there = report.photos - report.copied
-        print(f"{target}: copied {report.copied:,} photos, {there:,} were in it already; checksum {report.checksum}")
+        print(f"{target}: copied {plural(report.copied, 'photo')}, {_already(there)}; checksum {report.checksum}")
         _list_notes(report.notes)
 
 
@@ -338,15 +345,21 @@ def table(found: MapInfo) -> str:
     if found.first is not None:
         lines.append(("taken", f"{found.first} to {found.last}"))
     for one in found.calibrations:
-        fitted = "cannot be read" if one.origin == "unreadable" else f"fitted on {one.photos:,} photos ({one.origin})"
+        fitted = (
+            "cannot be read"
+            if one.origin == "unreadable"
+            else f"fitted on {plural(one.photos, 'photo')} ({one.origin})"
+        )
         lines.append(("calibrated", f"search {one.search}, {fitted}"))
     if found.gone:
-        lines.append(("missing", f"the files of {len(found.gone):,} photos no longer exist, such as {found.gone[0]}"))
+        lines.append(
+            ("missing", f"the files of {plural(len(found.gone), 'photo')} no longer exist, such as {found.gone[0]}")
+        )
     return "\n".join(f"{name:<15}{value}" for name, value in lines)
 
 
 def _views_text(found: MapInfo) -> str:
-    return f", of which {found.views:,} are views of {found.panoramas:,} 360° photos" if found.views else ""
+    return f", of which {found.views:,} are views of {plural(found.panoramas, '360° photo')}" if found.views else ""
 
 
 def _vector_text(found: MapInfo) -> str:
@@ -364,10 +377,10 @@ def _features_text(found: MapInfo) -> str:
     if stored is None:
         return "none, add them with sareloc map upgrade"
     size = "" if stored.bytes is None else f", {stored.bytes / 1e6:,.1f} MB"
-    return f"{stored.keypoints} keypoints, {stored.photos:,} photos{size}"
+    return f"{stored.keypoints} keypoints, {plural(stored.photos, 'photo')}{size}"
 
 
-def print_report(report: BuildReport, map_path: str, as_json: bool, removed: Sequence[str] = ()) -> int:
+def print_report(report: BuildReport, map_path: str, as_json: bool) -> int:
     """Print what was done with the photos; the exit status: 1 if none of them is in the map."""
     unreadable = [str(error) for error in report.unreadable]
     used = report.added + report.updated + report.already + report.duplicates
@@ -375,14 +388,15 @@ def print_report(report: BuildReport, map_path: str, as_json: bool, removed: Seq
         print(json.dumps(asdict(report) | {"unreadable": unreadable, "map": map_path}))
     else:
         print(f"{map_path}: {_counts(report)}")
-        for heading, photos in (
-            ("photos that no longer exist were removed", removed),
-            ("duplicates have another position", list(map(str, report.conflicts))),
-            ("photos have no position", report.untagged),
-            ("photos cannot be read", unreadable),
+        for verb, photos in (
+            *_changes(report),
+            (("has no position", "have no position"), report.untagged),
+            (("cannot be read", "cannot be read"), unreadable),
             (GONE, report.gone),
+            (ESTIMATED, report.estimated),
         ):
-            _list(heading, photos)
+            _list(verb, photos)
+        _list(("", ""), list(map(str, report.duplicate_photos)), "duplicate")
         _list_notes(report.notes)
         if report.untagged and not used:
             print("no photo has a position: give a table with --geotags (file, lat, lon) or a track with --track")
@@ -390,17 +404,34 @@ def print_report(report: BuildReport, map_path: str, as_json: bool, removed: Seq
 
 
 def _counts(report: BuildReport) -> str:
-    parts = [f"added {report.added:,} photos in {report.seconds:,.1f} s"]
+    parts = [f"added {plural(report.added, 'photo')} in {report.seconds:,.1f} s"]
     if report.updated:
         parts.append(f"updated {report.updated:,}")
-    parts.append(f"{report.already:,} were in it already")
+    parts.append(_already(report.already))
     if report.duplicates:
-        parts.append(f"{report.duplicates:,} duplicate{'s'[: report.duplicates != 1]}")
+        parts.append(plural(report.duplicates, "duplicate"))
     if report.panoramas:
-        parts.append(f"{report.panoramas:,} 360° photo{'s'[: report.panoramas != 1]} as views")
+        parts.append(f"{plural(report.panoramas, '360° photo')} as views")
     if report.features:
         parts.append(f"local features of {report.features:,}")
     return ", ".join(parts)
+
+
+def _already(count: int) -> str:
+    return f"{count:,} {'was' if count == 1 else 'were'} in it already"
+
+
+def _changes(report: BuildReport) -> Iterator[tuple[tuple[str, str], Sequence[str]]]:
+    """What `sync` removed, and what a dry run of it would do, each with its verb."""
+    from sareloc.maps import SyncReport
+
+    if isinstance(report, SyncReport):
+        if report.dry_run:
+            yield ("would be added",) * 2, report.added_photos
+            yield ("would be updated",) * 2, report.updated_photos
+            yield ("that no longer exists would be removed", "that no longer exist would be removed"), report.removed
+        else:
+            yield ("that no longer exists was removed", "that no longer exist were removed"), report.removed
 
 
 def _list_notes(notes: Sequence[str]) -> None:
@@ -408,9 +439,11 @@ def _list_notes(notes: Sequence[str]) -> None:
         print("notes:", *(f"  {note}" for note in _listed(notes, NOTES)), sep="\n")
 
 
-def _list(heading: str, photos: Sequence[str]) -> None:
+def _list(verb: tuple[str, str], photos: Sequence[str], what: str = "photo") -> None:
+    """Print how many photos, with the verb for one or for several, and the first of them."""
     if photos:
-        print(f"{len(photos):,} {heading}:", *(f"  {line}" for line in _listed(photos)), sep="\n")
+        heading = plural(len(photos), what, verb).rstrip()
+        print(f"{heading}:", *(f"  {line}" for line in _listed(photos)), sep="\n")
 
 
 def _listed(lines: Iterable[str], most: int = LISTED) -> list[str]:

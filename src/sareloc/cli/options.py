@@ -16,6 +16,7 @@ from cyclopts import Parameter
 from tqdm import tqdm
 
 from sareloc.errors import ArgumentError, PhotoError
+from sareloc.wording import plural
 
 if TYPE_CHECKING:
     from sareloc.geo import Area
@@ -137,9 +138,8 @@ class ConditionOptions:
             return "auto"
         found = localizer.estimate_condition(photos, near=near)
         if not found.weight:
-            print_notes(
-                [f"{found.photos:,} photos of {found.places:,} places are too few for a condition: it has no effect"]
-            )
+            given = f"{plural(found.photos, 'photo')} of {plural(found.places, 'place')}"
+            print_notes([f"{given}: too few for a condition, it has no effect"])
         save_condition(found, self.save_condition)
         return found
 

@@ -16,6 +16,7 @@ from cyclopts import Parameter
 from sareloc.cli.options import Device, MapPath, Precision
 from sareloc.errors import ArgumentError, need
 from sareloc.serve.config import LOOPBACK, ServeConfig, bracketed, read_serve_config
+from sareloc.wording import plural
 
 EVERYWHERE = ("0.0.0.0", "::")
 Shown = Parameter(show=True)
@@ -96,8 +97,8 @@ def serve_command(
         if hidden.count:
             folders = " ".join(f"--photos {shlex.quote(folder)}" for folder in hidden.folders)
             print(
-                f"sareloc: note: {hidden.count:,} photos of the map have no thumbnails, as they are not in the "
-                f"folders that may be shown: add {folders} to show them",
+                f"sareloc: note: {plural(hidden.count, 'photo')} of the map without thumbnails, outside of the folders "
+                f"that may be shown: add {folders} to show them",
                 file=sys.stderr,
             )
         name = host if host not in EVERYWHERE else config.allow_host[0].replace("*", "localhost")

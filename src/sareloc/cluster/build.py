@@ -86,8 +86,9 @@ def build_map_on_cluster(
             keypoints = writer.stored_keypoints(tally)
             precision = choose_precision(model.precision)
             work = Work(
-                str(out), False, writer.manifest, keypoints, writer.views, config.batch, config.workers, precision
-            )
+                str(out), False, writer.manifest, keypoints, writer.views, config.batch, config.workers,
+                config.trust_estimates, precision,
+            )  # fmt: skip
             # A file with new content may have the former content of another file: these photos are added by one
             # process, in order, when the workers have finished.
             fresh = [record for name, record in rest.items() if on_server and name not in entries]

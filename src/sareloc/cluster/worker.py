@@ -24,7 +24,7 @@ from sareloc.arrays import Vectors
 from sareloc.encode import Encoder
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.maps import MapManifest, MapPhoto, open_store
-from sareloc.maps.examine import Conflict, Tally, examine, split_usable
+from sareloc.maps.examine import Duplicate, Tally, examine, split_usable
 from sareloc.maps.writer import MapWriter, Packed, encode_new, pack
 from sareloc.models.checkpoint import load_model
 from sareloc.models.preprocess import Precision
@@ -40,8 +40,8 @@ from sareloc.photos.finding import (
     remote_stamp,
     usual_url,
 )
-from sareloc.photos.tables import counted
 from sareloc.photos.track_geotags import TrackOptions
+from sareloc.wording import counted
 
 FILE_URL = "file://"
 FETCHING = 16  # parallel downloads
@@ -64,6 +64,8 @@ class Work:
     """Images in one transaction, and on a GPU in one forward pass."""
     decoders: int
     """Processes that read images; 0: the worker itself."""
+    trust_estimates: bool = False
+    """Whether positions that sareloc estimated are used."""
     precision: Precision = "auto"
     """Number format of the model on the worker; auto: the worker's device decides."""
 
@@ -167,8 +169,8 @@ def read_done(row: dict[str, Any]) -> Done:
     vectors: Vectors = np.frombuffer(row["descriptors"], dtype="<f4").reshape(len(photos), -1 if photos else 0)
     features = io.BytesIO(row["features"])
     blobs = [None if length is None else features.read(length) for length in about["features"]]
-    conflicts = [Conflict(**known) for known in about["tally"]["conflicts"]]
-    tally = Tally(**about["tally"] | {"unreadable": unreadable, "conflicts": conflicts})
+    duplicates = [Duplicate(**known) for known in about["tally"]["duplicates"]]
+    tally = Tally(**about["tally"] | {"unreadable": unreadable, "duplicates": duplicates})
     images = zip(about["names"], zip(photos, vectors, blobs, strict=True), strict=True)
     return Done(about["worker"], tally, list(images))
 
@@ -199,6 +201,7 @@ class PacketEncoder:
             views=work.views if work.writes else None,
             batch=work.batch,
             workers=work.decoders,
+            trust_estimates=work.trust_estimates,
         )
         self._writer.views = work.views
         self._encoder = None if work.writes else Encoder(
@@ -218,7 +221,7 @@ class PacketEncoder:
                     tally.include(writer.add(records))
                 return write_done(Done(self._name, tally))
             examined = threads.map(lambda one: examine(one, self._writer.name_of(one), self._work.views), records)
-            new = list(split_usable(examined, tally))
+            new = list(split_usable(examined, self._work.trust_estimates, tally))
             return write_done(self._encode(new, self._encoder, tally))
 
     def _encode(self, new: list[tuple[ImageRecord, MapPhoto]], encoder: Encoder, tally: Tally) -> Done:

@@ -18,7 +18,7 @@ from sareloc.geo import distance_m, unwrap_longitudes
 from sareloc.photos import decode as decode_photo
 from sareloc.photos import read_geotags
 from sareloc.photos.decoding import TRUNCATED, is_truncated, read_metadata
-from sareloc.photos.tables import counted
+from sareloc.wording import counted
 
 THREADS = 8  # reading waits for the disk, and decoding releases the GIL
 ABSENT = "no such file"

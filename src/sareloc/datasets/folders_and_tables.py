@@ -48,13 +48,13 @@ from sareloc.photos.finding import TABLE
 from sareloc.photos.tables import (
     COLUMNS,
     CsvFile,
-    counted,
     find_columns,
     open_csv,
     parse_degrees,
     parse_number,
     parse_time,
 )
+from sareloc.wording import counted
 
 NAMES = {
     "file": ("file", "filename", "path"),

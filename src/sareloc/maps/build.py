@@ -20,7 +20,7 @@ import torch
 from sareloc.config_files import merge_options
 from sareloc.errors import PhotoError
 from sareloc.maps.config import MapConfig
-from sareloc.maps.examine import Conflict, Tally
+from sareloc.maps.examine import Duplicate, Tally
 from sareloc.maps.features import add_missing_features, read_keypoints
 from sareloc.maps.own_calibration import finish_map
 from sareloc.maps.records import MapManifest
@@ -34,6 +34,7 @@ from sareloc.photos import ImageRecord, ViewOptions, file_of, parse_address
 from sareloc.photos.collect import Collected, Geotags, PhotoPaths, collect_records, files_in, list_photos
 from sareloc.photos.record import without_fragment
 from sareloc.photos.track_geotags import TrackOptions
+from sareloc.wording import plural
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class BuildReport:
     """In the map before, unchanged."""
     duplicates: int
     """With the same content as another photo of the map whose file still exists."""
-    conflicts: tuple[Conflict, ...]
+    conflicts: tuple[Duplicate, ...]
     """Duplicates with another position than the photo in the map."""
     untagged: tuple[str, ...]
     """Photos without a position."""
@@ -64,6 +65,10 @@ class BuildReport:
     """Photos of the map, given or not, whose local features were added."""
     panoramas: int = 0
     """360° photos among the given ones; the other numbers count their views."""
+    duplicate_photos: tuple[Duplicate, ...] = ()
+    """The duplicates, and which photo of the map each equals."""
+    estimated: tuple[str, ...] = ()
+    """Photos that were left out because sareloc estimated their positions (see `MapConfig.trust_estimates`)."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,10 @@ class SyncReport(BuildReport):
     frames of the given videos that were not chosen along the track."""
     dry_run: bool = False
     """Whether nothing was written."""
+    added_photos: tuple[str, ...] = ()
+    """Names in the map of the photos that were added."""
+    updated_photos: tuple[str, ...] = ()
+    """Those of the photos that were updated."""
 
 
 def build_map(
@@ -185,6 +194,7 @@ def open_writer(out: Address, model: PlaceModel, config: MapConfig) -> MapWriter
         views=config.views,
         batch=config.batch,
         workers=config.workers,
+        trust_estimates=config.trust_estimates,
     )
 
 
@@ -226,7 +236,8 @@ def _add_missing_features(
     tally.features += report.added
     if not report.unreadable:
         return ()
-    return (f"{len(report.unreadable):,} photos of the map have no local features, such as {report.unreadable[0]}",)
+    without = plural(len(report.unreadable), "photo")
+    return (f"{without} of the map without local features, such as {report.unreadable[0]}",)
 
 
 def add_photos(
@@ -315,6 +326,7 @@ def sync_map(
             keypoints=keypoints,
             batch=config.batch,
             workers=config.workers,
+            trust_estimates=config.trust_estimates,
             dry_run=dry_run,
         )
         writer.store, writer.views = store, read_view_options(store) or ViewOptions()
@@ -331,7 +343,13 @@ def sync_map(
         finish_map(path, changed=bool(tally.added or tally.updated or removed))
     left = tuple(name for i, name in gone.items() if i not in removed)
     report = make_report(tally, left, notes, start)
-    return SyncReport(**vars(report), removed=tuple(removed.values()), dry_run=dry_run)
+    return SyncReport(
+        **vars(report),
+        removed=tuple(removed.values()),
+        dry_run=dry_run,
+        added_photos=tuple(tally.added_photos),
+        updated_photos=tuple(tally.updated_photos),
+    )
 
 
 def _outdated(store: MapStore, now: Collection[str]) -> dict[int, str]:
@@ -363,8 +381,8 @@ def make_report(tally: Tally, gone: tuple[str, ...], notes: tuple[str, ...], sta
         added=tally.added,
         updated=tally.updated,
         already=tally.already,
-        duplicates=tally.duplicates,
-        conflicts=tuple(tally.conflicts),
+        duplicates=len(tally.duplicates),
+        conflicts=tuple(one for one in tally.duplicates if one.is_conflict),
         untagged=tuple(dict.fromkeys(map(_whole, tally.untagged))),
         unreadable=tuple(PhotoError(*error) for error in {(_whole(e.photo), e.reason): 0 for e in errors}),
         gone=gone,
@@ -372,6 +390,8 @@ def make_report(tally: Tally, gone: tuple[str, ...], notes: tuple[str, ...], sta
         notes=tuple(dict.fromkeys((*notes, *tally.notes))),
         features=tally.features,
         panoramas=tally.panoramas,
+        duplicate_photos=tuple(tally.duplicates),
+        estimated=tuple(dict.fromkeys(map(_whole, tally.estimated))),
     )
 
 

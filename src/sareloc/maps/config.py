@@ -32,6 +32,9 @@ class MapConfig:
     views: ViewOptions | None = None
     """How 360° photos, which have GPano tags, are cut into views; default: as before in this map, else twelve
     around."""
+    trust_estimates: bool = False
+    """Also use positions that sareloc estimated, as `sareloc geotag` writes them: they are left out by default, so that
+    a map holds no errors of earlier ones."""
     batch: int = 8
     """Photos in one transaction, and on a GPU in one forward pass."""
     workers: int = 0

@@ -35,18 +35,24 @@ CONFLICT_M = 1.0
 
 
 @dataclass(frozen=True)
-class Conflict:
-    """Two files with the same content and different positions."""
+class Duplicate:
+    """Two files with the same content."""
 
     photo: str
-    """The file whose position is not used."""
+    """The file that is not used."""
     kept: str
-    """The file whose position is in the map."""
+    """The file that is in the map."""
     distance_m: float
-    """Between the two positions."""
+    """Between their positions."""
+
+    @property
+    def is_conflict(self) -> bool:
+        """Whether the two positions differ."""
+        return self.distance_m > CONFLICT_M
 
     def __str__(self) -> str:
-        return f"{self.photo} has the content of {self.kept} and a position {self.distance_m:,.0f} m away: not used"
+        elsewhere = f" and a position {self.distance_m:,.0f} m away: not used" if self.is_conflict else ""
+        return f"{self.photo} has the content of {self.kept}{elsewhere}"
 
 
 @dataclass
@@ -56,10 +62,13 @@ class Tally:
     added: int = 0
     updated: int = 0
     already: int = 0
-    duplicates: int = 0
-    conflicts: list[Conflict] = field(default_factory=list)
-    """Of some of the duplicates."""
+    added_photos: list[str] = field(default_factory=list)
+    """Names in the map."""
+    updated_photos: list[str] = field(default_factory=list)
+    duplicates: list[Duplicate] = field(default_factory=list)
     untagged: list[str] = field(default_factory=list)
+    estimated: list[str] = field(default_factory=list)
+    """Left out: sareloc estimated their positions."""
     unreadable: list[PhotoError] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """Warnings about photos that were used."""
@@ -73,12 +82,15 @@ class Tally:
     @property
     def total(self) -> int:
         """The number of images counted so far."""
-        return self.added + self.updated + self.already + self.duplicates + len(self.untagged) + len(self.unreadable)
+        left_out = len(self.duplicates) + len(self.untagged) + len(self.estimated) + len(self.unreadable)
+        return self.added + self.updated + self.already + left_out
 
     def count_written(self, photos: Sequence[MapPhoto], written: int) -> None:
         """Count new photos, of which `written` were written; the others had been added by another process."""
         replacing = min(sum(photo.replaces is not None for photo in photos), written)
         self.updated += replacing
+        self.updated_photos += [photo.file for photo in photos if photo.replaces is not None]
+        self.added_photos += [photo.file for photo in photos if photo.replaces is None]
         self.added += written - replacing
         self.already += len(photos) - written
 
@@ -152,14 +164,18 @@ def stamp_of(record: ImageRecord) -> tuple[int, int] | None:
 
 
 def _geotag(record: ImageRecord, read: ReadImage, image: ReadImage) -> Geotag | None:
-    """The geotag of an image of a record: the record's own, else that in its file; of a view, turned by its yaw."""
+    """The geotag of an image of a record: the record's own, else that in its file; of a view, turned by its yaw.
+
+    A record's own that is an estimate counts after a measured one in its file.
+    """
     own = record.geotag
-    if own is not None:
-        return own if image is read else turned(own, image.view, read.panorama)
-    if isinstance(record.image, str | Path):
+    if own is not None and image is not read:
+        own = turned(own, image.view, read.panorama)
+    if (own is None or own.estimated) and isinstance(record.image, str | Path):
         path = Path(record.image) if image is read else Address(Path(record.image), image.view).path
-        return read_geotag(path, image.metadata or read.metadata)
-    return None
+        found = read_geotag(path, image.metadata or read.metadata)
+        return own if found is None or (own is not None and found.estimated) else found
+    return own
 
 
 def find_new(
@@ -199,6 +215,7 @@ def find_new(
                 tally.already += 1
             else:
                 tally.updated += 1
+                tally.updated_photos.append(now.file)
             for digest, other in list(known.items()):  # the photo that had this name is removed by the update
                 if other.photo_id == now.replaces != entry.photo_id and other.file == now.file:
                     del known[digest]
@@ -206,8 +223,14 @@ def find_new(
     return list(new.values()), changed
 
 
-def split_usable(examined: Iterable[Examined], tally: Tally) -> Iterator[New]:
-    """The images that can be read and have a position; the others are listed in the tally."""
+def split_usable(examined: Iterable[Examined], trust_estimates: bool, tally: Tally) -> Iterator[New]:
+    """The images that can be read and have a position; the others are listed in the tally.
+
+    Args:
+        examined: images.
+        trust_estimates: also those whose positions sareloc estimated.
+        tally: counts.
+    """
     for one in examined:
         if one.error is not None:
             tally.unreadable.append(one.error)
@@ -221,7 +244,10 @@ def split_usable(examined: Iterable[Examined], tally: Tally) -> Iterator[New]:
         if not one.photos:
             tally.untagged += [shown_name(one.record, image) for image in one.read.images]
         for photo in one.photos:
-            yield one.record, photo
+            if photo.geotag.estimated and not trust_estimates:
+                tally.estimated.append(shown_name(one.record, photo))
+            else:
+                yield one.record, photo
 
 
 def shown_name(record: ImageRecord, image: MapPhoto | ReadImage) -> str:
@@ -231,10 +257,7 @@ def shown_name(record: ImageRecord, image: MapPhoto | ReadImage) -> str:
 
 
 def _count_duplicate(where: str, geotag: Geotag, kept: str, kept_geotag: Geotag, tally: Tally) -> None:
-    tally.duplicates += 1
-    metres = float(distance_m(geotag.latlon, kept_geotag.latlon))
-    if metres > CONFLICT_M:
-        tally.conflicts.append(Conflict(where, kept, metres))
+    tally.duplicates.append(Duplicate(where, kept, float(distance_m(geotag.latlon, kept_geotag.latlon))))
 
 
 def _is_there(store: MapStore, entry: Entry) -> bool:
@@ -246,19 +269,24 @@ def _stamp_now(store: MapStore, file: str) -> tuple[int, int] | None:
     return remote_stamp(without_fragment(file)) if is_url(file) else stamp(store.photo_path(file))
 
 
-def geotag_updates(unchanged: Iterable[tuple[Entry, Geotag | None]], tally: Tally) -> list[Entry]:
+def geotag_updates(
+    unchanged: Iterable[tuple[Entry, Geotag | None]], trust_estimates: bool, tally: Tally
+) -> list[Entry]:
     """The updates of photos whose files have not changed but whose geotags have; all photos are counted.
 
     Args:
         unchanged: entries of the map, each with the photo's geotag in a table or sidecar, None if it is in neither.
+        trust_estimates: also update them to positions that sareloc estimated.
         tally: counts.
     """
     changed: list[Entry] = []
     for entry, geotag in unchanged:
-        if geotag is None or same_geotag(geotag, entry.geotag):
+        left_out = geotag is None or (geotag.estimated and not trust_estimates)
+        if geotag is None or left_out or same_geotag(geotag, entry.geotag):
             tally.already += 1
         else:
             tally.updated += 1
+            tally.updated_photos.append(entry.file)
             changed.append(replace(entry, geotag=geotag))
     return changed
 

@@ -115,6 +115,7 @@ class MapWriter:
         views: ViewOptions | None = None,
         batch: int = 8,
         workers: int = 0,
+        trust_estimates: bool = False,
         dry_run: bool = False,
     ) -> None:
         """Describe the map; it is opened by `with`.
@@ -127,6 +128,7 @@ class MapWriter:
             views: how 360° photos are cut; default: as before in this map, else twelve around.
             batch: images in one transaction, and on a GPU in one forward pass.
             workers: processes that read images; 0: this one.
+            trust_estimates: also use positions that sareloc estimated.
             dry_run: examine and count, and write nothing.
         """
         self.address = address
@@ -137,6 +139,7 @@ class MapWriter:
         check_room(self.store_class, keypoints or 0)
         self.batch = batch
         self.workers = workers
+        self.trust_estimates = trust_estimates
         self.dry_run = dry_run
         self.store: MapStore | None = None
         self.updated_ids: set[int] = set()
@@ -248,7 +251,7 @@ class MapWriter:
                 tally.panoramas += 1
                 same.add(name)
         self.names |= {entry.file for entry, _ in unchanged}
-        self.update(geotag_updates(unchanged, tally))
+        self.update(geotag_updates(unchanged, self.trust_estimates, tally))
         return {name: record for name, record in named.items() if name not in same}, entries
 
     def _examine(self, records: Sequence[ImageRecord], threads: ThreadPoolExecutor, tally: Tally) -> list[New]:
@@ -259,7 +262,7 @@ class MapWriter:
         views = [photo.file for one in examined for photo in one.photos if one.read and one.read.panorama]
         if views and self.store is not None:
             entries |= self.store.entries(views)
-        new, changed = find_new(list(split_usable(examined, tally)), self.store, entries, tally)
+        new, changed = find_new(list(split_usable(examined, self.trust_estimates, tally)), self.store, entries, tally)
         self.update(changed)
         return new
 

@@ -11,9 +11,10 @@ from sareloc.errors import PhotoError
 from sareloc.photos.finding import EXTENSIONS, TableTags, find_photos, match_table, read_tables_beside, turned
 from sareloc.photos.panoramas import read_panorama
 from sareloc.photos.record import Geotag, ImageRecord, file_of, parse_address
-from sareloc.photos.tables import counted, read_geotag_table
+from sareloc.photos.tables import read_geotag_table
 from sareloc.photos.track_geotags import TrackOptions, frames_on_track, geotags_by_options
 from sareloc.photos.videos import VIDEO_EXTENSIONS, is_video
+from sareloc.wording import counted
 
 PhotoPaths = str | Path | Sequence[str | Path]
 """A folder of photos or a photo, or several of them."""
@@ -81,7 +82,7 @@ def record_with(photo: str | Path, geotag: Geotag | None) -> ImageRecord:
     """The record of an image in a file, with this geotag; None: that in the file."""
     if geotag is None:
         return ImageRecord(str(photo), photo)
-    return ImageRecord(str(photo), photo, geotag.latlon, geotag.heading_deg, geotag.time)
+    return ImageRecord(str(photo), photo, geotag.latlon, geotag.heading_deg, geotag.time, estimated=geotag.estimated)
 
 
 def read_tables(
@@ -99,7 +100,7 @@ def read_tables(
     placed = {os.path.abspath(photo): geotag for photo, geotag in report.geotags.items()}
     reasons = [f"{photo}: no position from the track, {reason}" for photo, reason in report.untagged]
     notes = (*tables.notes, report.summary(), *report.notes, *reasons)
-    return TableTags({**placed, **tables.tags}, tables.missing, notes)
+    return TableTags({**tables.tags, **placed}, tables.missing, notes)
 
 
 def _read_tables(given: PhotoPaths, table: Geotags | None, photos: Sequence[Path]) -> TableTags:

@@ -25,9 +25,10 @@ from sareloc.photos.geotags import geotag_from_exif, parse_utm_name, seconds_fro
 from sareloc.photos.panoramas import Panorama, panorama_from
 from sareloc.photos.record import Geotag, View, parse_address
 from sareloc.photos.sidecars import read_takeout_geotag, read_takeout_time
-from sareloc.photos.tables import GeotagTable, counted, read_geotag_table
+from sareloc.photos.tables import GeotagTable, read_geotag_table
 from sareloc.photos.videos import frame_time
 from sareloc.photos.xmp import geotag_from_xmp, read_sidecar_geotag, read_sidecar_time, time_from_xmp
+from sareloc.wording import counted
 
 Stamp = tuple[int, int]
 """Size in bytes and modification time in ns since 1970."""
@@ -148,7 +149,7 @@ class GeotaggedPhotos:
     sources: tuple[str, ...] = ()
     """Where the geotag of each photo is from: `TABLE`, or a name of `SOURCES`."""
     untagged: tuple[Path, ...] = ()
-    """Photos without a geotag."""
+    """Photos without a geotag, or with one that sareloc estimated, which a note counts."""
     unreadable: tuple[PhotoError, ...] = ()
     """Errors of those `untagged` photos that could not be opened: damaged, or HEIC without the extra."""
     missing: tuple[str, ...] = ()
@@ -247,26 +248,32 @@ TIME_SOURCES: tuple[Callable[[Path, PhotoMetadata | None], float | None], ...] =
 def find_geotag(path: str | Path, metadata: PhotoMetadata | None = None) -> tuple[str, Geotag] | None:
     """The first geotag of a photo in the order of `SOURCES`, with the name of its source; None if there is none.
 
-    The position and the heading are of this source; a time that it lacks, unless it is EXIF, is that of `read_time`.
+    An estimated position counts after the measured ones of all sources. The position and the heading are of this
+    source; a time that it lacks, unless it is EXIF, is that of `read_time`.
 
     Args:
         path: the photo.
         metadata: what its file says of it; default: it is read.
     """
     photo, known = Path(path), metadata or _metadata(Path(path))
-    for source, read in SOURCES:
-        geotag = read(photo, known)
-        if geotag is not None:
-            has_time = geotag.time is not None or source == "EXIF"
-            return source, geotag if has_time else replace(geotag, time=_first_time(photo, known))
-    return None
+    geotags = ((source, geotag) for source, read in SOURCES if (geotag := read(photo, known)) is not None)
+    found: tuple[str, Geotag] | None = None
+    for source, geotag in geotags:
+        if found is None or not geotag.estimated:
+            found = source, geotag
+        if not geotag.estimated:
+            break
+    if found is None or found[1].time is not None or found[0] == "EXIF":
+        return found
+    return found[0], replace(found[1], time=_first_time(photo, known))
 
 
 def read_geotag(path: str | Path, metadata: PhotoMetadata | None = None) -> Geotag | None:
     """The geotag of a photo; None if it has none.
 
     In this order: EXIF, the XMP packet inside the photo, its XMP sidecar, its Google Takeout JSON, its file name in the
-    VPR-datasets format. The first that has a position is used (see `SOURCES`). Of a view, that of its 360° photo,
+    VPR-datasets format. The first that has a position is used (see `SOURCES`), one that sareloc estimated after all
+    others. Of a view, that of its 360° photo,
     turned by its yaw; the heading is that of the GPano tags if they have one.
 
     Args:
@@ -322,20 +329,25 @@ def find_geotagged(folder: str | Path, table: str | Path | None = None) -> Geota
 
     root, listed = Path(folder), find_photos(folder)
     rows = read_tables_beside(root, listed) if table is None else match_table(read_geotag_table(table), listed)
-    found = {
-        photo: (TABLE, row) if (row := rows.tags.get(os.path.abspath(photo))) is not None else find_geotag(photo)
-        for photo in tqdm(listed, desc="geotags", unit="photo", disable=None, leave=False)
-    }
-    tagged = [(photo, *source_tag) for photo, source_tag in found.items() if source_tag is not None]
-    untagged = tuple(photo for photo, source_tag in found.items() if source_tag is None)
+    used: dict[Path, tuple[str, Geotag]] = {}
+    estimated: list[str] = []
+    for photo in tqdm(listed, desc="geotags", unit="photo", disable=None, leave=False):
+        row = rows.tags.get(os.path.abspath(photo))
+        found = (TABLE, row) if row is not None and not row.estimated else find_geotag(photo)
+        if found is not None and not found[1].estimated:
+            used[photo] = found
+        elif found is not None or row is not None:
+            estimated.append(str(photo))
+    untagged = tuple(photo for photo in listed if photo not in used)
+    left_out = [f"{counted(estimated, 'photo')} with a position that sareloc estimated: left out"] if estimated else []
     return GeotaggedPhotos(
-        tuple(photo for photo, _, _ in tagged),
-        tuple(tag for _, _, tag in tagged),
-        tuple(source for _, source, _ in tagged),
+        tuple(used),
+        tuple(tag for _, tag in used.values()),
+        tuple(source for source, _ in used.values()),
         untagged,
         tuple(error for error in map(_why_unreadable, untagged) if error is not None),
         rows.missing,
-        rows.notes,
+        (*rows.notes, *left_out),
     )
 
 

@@ -27,6 +27,8 @@ from sareloc.errors import ArgumentError, PositionError
 
 LARGEST_SIDE_PX = 16_384
 LATEST_S = 1e6  # eleven days
+METHOD = "sareloc visual place recognition"
+"""The GPSProcessingMethod of positions that sareloc estimates: by it they are told from measured ones."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST_S, LAST_S = (datetime(year, 1, 1, tzinfo=UTC).timestamp() for year in (1, 9999))
 NUMBER = r"-?\d{1,7}(?:\.\d{1,6})?"
@@ -135,6 +137,8 @@ class Geotag:
     """Compass direction of the optical axis, clockwise from north, 0 <= heading < 360."""
     time: float | None = None
     """Seconds since 1970 in UTC; a time of unknown zone is read as UTC."""
+    estimated: bool = False
+    """Whether sareloc estimated the position (see `METHOD`): it is then not used as a true one."""
 
     def __post_init__(self) -> None:
         latitude, longitude = self.latlon
@@ -189,11 +193,13 @@ class ImageRecord:
     """35 mm equivalent focal length in mm; None: that in the photo's EXIF, if any."""
     stamp: tuple[int, int] | None = None
     """Size in bytes and modification time in ns of the file, if they are known; else they are read."""
+    estimated: bool = False
+    """Whether sareloc estimated the position."""
 
     @property
     def geotag(self) -> Geotag | None:
         """The geotag; None without a position. Raises PositionError for values outside their range."""
-        return None if self.position is None else Geotag(self.position, self.heading_deg, self.time)
+        return None if self.position is None else Geotag(self.position, self.heading_deg, self.time, self.estimated)
 
 
 PhotoSource = ImageRecord

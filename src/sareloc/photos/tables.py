@@ -22,6 +22,7 @@ from sareloc.errors import ArgumentError, DatasetError, PositionError
 from sareloc.files import open_regular, read_regular
 from sareloc.geo import distance_m
 from sareloc.photos.record import Geotag, seconds_since_1970
+from sareloc.wording import counted
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "file": (
@@ -40,14 +41,17 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         *("time", "timestamp", "datetime", "datetimeoriginal", "date", "capturetime", "capturedat", "shotdate"),
         "exifphotodatetimeoriginal",
     ),
+    "radius": ("radiusm",),
+    "confidence": ("confidence",),
 }
 """Columns and their accepted names, best first, as `find_columns` compares them. x and y are not accepted: they may be
-metres."""
+metres. Radius and confidence are those of `sareloc localize` and `geotag`: such rows are estimates."""
+
+POSITION = ("lat", "lon", "lat_ref", "lon_ref")  # columns of a CSV; GeoJSON has geometries
 
 LONGEST_VALUE = 1 << 24  # Google Landmarks lists all positives of a query in one value; the default is 128 KiB
 LARGEST_JSON = 50_000_000
 LONGEST_NUMBER = 100  # characters of a coordinate or a time; the patterns below need squared time
-SHOWN = 5  # rows quoted in a note
 FAR_M = 100_000.0
 
 _NUMBER = r"(?:\d+(?:[.,]\d*)?|[.,]\d+)"
@@ -199,12 +203,6 @@ def read_geotag_table(path: str | Path) -> GeotagTable:
     return GeotagTable(table, tags, tuple(untagged), (*problems, *notes))
 
 
-def counted(values: Sequence[str], what: str) -> str:
-    """A count with the first values, for a note: "7 rows (a, b, c, d, e, ...)"."""
-    more = ", ..." if len(values) > SHOWN else ""
-    return f"{len(values):,} {what}{'s' if len(values) > 1 else ''} ({', '.join(values[:SHOWN])}{more})"
-
-
 def parse_number(value: Any) -> float:
     """Parse a finite number with a decimal point or a decimal comma; raises ValueError for anything else."""
     text = str(value).strip()
@@ -351,7 +349,7 @@ def _mapillary_rows(table: Path, descriptions: list[Any]) -> Iterator[_Row]:
 def _geojson_rows(table: Path, features: list[Any]) -> Iterator[_Row]:
     properties = [feature.get("properties") if isinstance(feature, dict) else None for feature in features]
     names = list(dict.fromkeys(name for each in properties if isinstance(each, dict) for name in each))
-    found = find_columns(names, {column: COLUMNS[column] for column in ("file", "heading", "time")})
+    found = find_columns(names, {column: COLUMNS[column] for column in COLUMNS if column not in POSITION})
     if features and "file" not in found:
         raise DatasetError(
             f"{table} has no property 'file': found {', '.join(names) or 'no properties'}. Accepted are "
@@ -425,7 +423,7 @@ def _geotag(
             time = Geotag(position, None, parse_time(values["time"])).time
         except (ValueError, PositionError):
             ignored["time"].append(f"{where}: {reprlib.repr(values['time'])}")
-    return Geotag(position, heading, time)
+    return Geotag(position, heading, time, _given(values.get("radius")) and _given(values.get("confidence")))
 
 
 def _given(value: Any) -> bool:

@@ -19,9 +19,9 @@ from sareloc.photos.clock import ClockOffset, estimate_offset, parse_moment, par
 from sareloc.photos.finding import read_geotag
 from sareloc.photos.geotags import PhotoTime, read_exif_time
 from sareloc.photos.record import EPOCH, LAST_S, Geotag
-from sareloc.photos.tables import counted
 from sareloc.photos.tracks import MAX_GAP_S, Track, TrackPositions, nearest_rows, read_tracks, utc
 from sareloc.photos.videos import frame_addresses, frame_times, missing_end, read_video, times_every_m
+from sareloc.wording import counted
 
 DIGITS = 7  # of a degree: a centimetre
 NO_TIME = "no time in its EXIF (DateTimeOriginal)"
@@ -170,10 +170,12 @@ def geotags_from_track(
     for photo in tqdm(
         list(map(Path, photos)), desc="times", unit="photo", disable=None if progress else True, leave=False
     ):
-        geotag = given.get(os.path.abspath(photo)) or read_geotag(photo)
-        if geotag is not None:
+        geotag = given.get(os.path.abspath(photo))
+        if geotag is None or geotag.estimated:
+            geotag = read_geotag(photo)
+        if geotag is not None and not geotag.estimated:
             known[photo] = geotag
-        if geotag is None or clock_offset_s is None:
+        if photo not in known or clock_offset_s is None:
             times[photo] = read_exif_time(photo, zone)
     estimate = None
     if clock_offset_s is None:

@@ -54,7 +54,8 @@ def exif_bytes(geotag: Geotag | None, *, focal_35mm: float | None = None) -> byt
 def write_geotag(photo: str | Path, target: str | Path, geotag: Geotag, estimate: Estimate | None = None) -> None:
     """Copy a JPEG with this geotag in its EXIF.
 
-    Pixels, other metadata and GPS fields that the geotag does not set are unchanged.
+    Pixels, other metadata and GPS fields that the geotag does not set are unchanged; how the former position was
+    determined (GPSHPositioningError, GPSProcessingMethod) is removed.
 
     Args:
         photo: a JPEG.
@@ -205,6 +206,8 @@ def with_gps(tiff: bytes, geotag: Geotag, estimate: Estimate | None = None) -> b
     gps: dict[int, bytes] = {}
     if IFD.GPSInfo in first:
         gps, _ = _read_directory(tiff, order, struct.unpack_from(order + "I", first[IFD.GPSInfo], 8)[0])
+        for tag in (GPS.GPSHPositioningError, GPS.GPSProcessingMethod):  # of the former position
+            gps.pop(tag, None)
     grown = tiff + b"\0" * (len(tiff) % 2)  # directories start at even offsets
     pointer = struct.pack(order + "I", len(grown))
     grown += _directory(order, len(grown), gps, _gps_fields(geotag, estimate, order), 0)

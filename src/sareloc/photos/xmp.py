@@ -21,7 +21,7 @@ from xml.parsers import expat
 from sareloc.errors import PhotoError, PositionError
 from sareloc.files import read_regular
 from sareloc.photos.decoding import Source, read_metadata
-from sareloc.photos.record import EPOCH, Estimate, Geotag, seconds_since_1970
+from sareloc.photos.record import EPOCH, METHOD, Estimate, Geotag, seconds_since_1970
 
 DEEPEST = 100
 LONGEST_TAG = 2_000_000  # bytes, with its attributes; also of a comment
@@ -130,6 +130,7 @@ LARGEST_BYTES = 32_000_000
 MOST_ELEMENTS = 500_000
 LONGEST_VALUE = 200
 """Characters of a property that is used: a number or a time."""
+ESTIMATE_FIELDS = ("GPSHPositioningError", "GPSProcessingMethod")  # of the position that is there: not of a new one
 MINUTE_PARTS = 10**8  # of an arc minute: 0.02 mm on the ground
 
 
@@ -212,7 +213,8 @@ def _geotag(found: dict[str, str]) -> Geotag | None:
     if latitude is None or longitude is None or latitude == longitude == 0:
         return None
     try:
-        return Geotag((latitude, longitude), _heading(found.get(f"{{{EXIF}}}GPSImgDirection", "")), _time(found))
+        heading, method = (found.get(f"{{{EXIF}}}{name}", "") for name in ("GPSImgDirection", "GPSProcessingMethod"))
+        return Geotag((latitude, longitude), _heading(heading), _time(found), METHOD in method)
     except PositionError:
         return None
 
@@ -238,7 +240,7 @@ def sidecar_with_geotag(photo: str | Path, geotag: Geotag, estimate: Estimate | 
 
 
 def _with_fields(xmp: bytes, new: dict[str, str]) -> bytes:
-    """The XMP document with these exif properties in place of those of the same names."""
+    """The XMP document with these exif properties in place of those of the same names and of `ESTIMATE_FIELDS`."""
     tree = ElementTree.TreeBuilder()
     _parse(xmp, tree)
     root = tree.close()
@@ -247,7 +249,7 @@ def _with_fields(xmp: bytes, new: dict[str, str]) -> bytes:
     about = ""
     for block in rdf.findall(f"{{{RDF}}}Description"):
         about = block.get(f"{{{RDF}}}about", about)
-        for name in new:
+        for name in {*new, *ESTIMATE_FIELDS}:
             tag = f"{{{EXIF}}}{name}"
             block.attrib.pop(tag, None)
             for old in block.findall(tag):

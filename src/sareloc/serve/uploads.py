@@ -109,18 +109,23 @@ Addition = tuple[ImageRecord, ReadImage]
 def read_addition(
     upload: ImageRecord, position: Geotag | None, sizes: Sequence[SizeRule], max_pixels: int, views: ViewOptions
 ) -> Addition:
-    """Read an uploaded photo and its geotag. Raises PhotoError if it cannot be read or has no position.
+    """Read an uploaded photo and its geotag. Raises PhotoError if it cannot be read or has no measured position.
 
     Args:
         upload: the photo.
-        position: for a photo without a geotag of its own.
+        position: for a photo without a geotag of its own, or with one that sareloc estimated.
         sizes: at which it is encoded.
         max_pixels: larger photos are refused.
         views: how a 360° photo is cut. One with GPano tags that cannot be used is an ordinary photo.
     """
     read = read_image(upload, sizes, cut=views, digest=True, max_pixels=max_pixels)
     assert read.metadata is not None
-    geotag = geotag_from_exif(read.metadata.exif) or position
+    own = geotag_from_exif(read.metadata.exif)
+    geotag = own if own is not None and not own.estimated else position
+    if geotag is None and own is not None:
+        raise PhotoError(
+            upload.name, "its position was estimated by sareloc: send a true one in the fields lat and lon"
+        )
     if geotag is None:
         raise PhotoError(upload.name, "has no position: send one in the fields lat and lon")
     heading = geotag.heading_deg if read.panorama is None else read.panorama.heading_deg
