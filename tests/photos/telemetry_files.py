@@ -24,12 +24,14 @@ def full(kind: bytes, *numbers: int) -> bytes:
 def add_track(
     video: Path, payloads: Sequence[tuple[float, bytes]], form: bytes = b"gpmd", *, handler: bytes = b"meta"
 ) -> Path:
-    """Add a data track of samples, each with its time in seconds, to an MP4 file that ends in its index (moov)."""
-    content = video.read_bytes()
+    """Add a data track of samples, each with its time in seconds, to an MP4 file; its index (moov) moves to the end."""
+    content = bytearray(video.read_bytes())
     index = content.rindex(b"moov") - 4
+    old = bytes(content[index + 8 : index + int.from_bytes(content[index : index + 4], "big")])
+    content[index + 4 : index + 8] = b"skip"
     offsets, data = [], b""
     for _, payload in payloads:
-        offsets.append(index + 8 + len(data))
+        offsets.append(len(content) + 8 + len(data))
         data += payload
     times = [round(1000 * time) for time, _ in payloads]
     steps = [after - before for before, after in pairwise(times)] + [1000]
@@ -51,8 +53,7 @@ def add_track(
     )
     matrix = struct.pack(">9I", 0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000)
     header = box(b"tkhd", struct.pack(">6I", 1, 0, 0, 99, 0, sum(steps)), bytes(16), matrix, bytes(8))
-    moov = content[index + 8 :] + box(b"trak", header, media)
-    video.write_bytes(content[:index] + box(b"mdat", data) + box(b"moov", moov))
+    video.write_bytes(content + box(b"mdat", data) + box(b"moov", old, box(b"trak", header, media)))
     return video
 
 
@@ -63,8 +64,14 @@ def klv(key: bytes, kind: bytes, size: int, repeat: int, body: bytes) -> bytes:
 
 def device(*streams: bytes) -> bytes:
     """A payload of one device, whose streams are lists of entries."""
-    body = klv(b"DVNM", b"c", 1, 6, b"Camera") + b"".join(klv(b"STRM", b"\0", 1, len(one), one) for one in streams)
-    return klv(b"DEVC", b"\0", 1, len(body), body)
+    return container(
+        b"DEVC", klv(b"DVNM", b"c", 1, 6, b"Camera") + b"".join(container(b"STRM", one) for one in streams)
+    )
+
+
+def container(key: bytes, body: bytes) -> bytes:
+    """An entry of entries."""
+    return klv(key, b"\0", 1, len(body), body) if len(body) < 2**16 else klv(key, b"\0", 4, len(body) // 4, body)
 
 
 SCALES = klv(b"SCAL", b"l", 4, 5, struct.pack(">5i", 10**7, 10**7, 1000, 1000, 100))

@@ -226,6 +226,15 @@ def test_a_jump_at_the_start_does_not_take_the_rest(video: Path) -> None:
     assert found.track.latlon[0] == pytest.approx(at(1 / RATE))
 
 
+def test_several_wrong_positions_at_once_are_a_jump(video: Path) -> None:
+    """Of seven true positions, three before and four after, and four wrong ones."""
+    true = [(0, gps5(within(0)[:3], NOON)), (2, gps5(within(2)[:4], NOON + 2))]
+    add_track(video, [true[0], (1, gps5([(-48.0, 100.0)] * 4, NOON + 1)), true[1]])
+    found = read_telemetry(video)
+    assert len(found.track) == 7
+    assert "4 after jumps" in found.track.notes[1]
+
+
 def test_what_follows_after_a_gap_is_no_jump(video: Path) -> None:
     """A tunnel of three seconds at 100 m/s."""
     add_track(video, [(0, gps5(within(0), NOON)), (1, device(b"")), (4, gps5([at(30), at(30.2)], NOON + 4))])

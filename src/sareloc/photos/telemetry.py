@@ -12,6 +12,7 @@ receiver's own time (UTC) says when the first frame was taken.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -46,6 +47,7 @@ from sareloc.photos.videos import read_video
 POOR_DOP = 10.0  # 1 is ideal, 10 is moderate: times the 3 m of a receiver under an open sky
 POOR_M = 30.0
 FASTEST_MPS, JITTER_M = 150.0, 20.0  # 540 km/h; and the noise of positions some milliseconds apart
+TRIED_PARTS = 4
 RETIMED_S = 2.0  # a receiver's own time is used up to here from that of its payload
 SMALLEST_PAYLOAD, LARGEST_PAYLOAD = 20, 16_777_216  # bytes; a position needs more, a second of all sensors some 10 kB
 MOST_PAYLOADS = 5_000_000
@@ -200,28 +202,39 @@ def _usable(rows: Rows) -> tuple[Rows, list[str]]:
 
 
 def _without_jumps(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Which of the rows, by time, are reached from the longest part without a jump at a possible speed."""
+    """Which of the rows, by time, belong to one movement at a possible speed.
+
+    Where two that follow each other are too far apart, one of them is wrong. Each of the longest parts between such
+    jumps is tried: what can be reached from it, forwards and backwards, is the movement. The one with the most rows is
+    right, of equal ones that over the longest time.
+    """
     points = ecef_from_wgs84(np.stack([rows["latitude"], rows["longitude"]], axis=1))
     seconds = rows["seconds"]
+    steps_m = np.linalg.norm(np.diff(points, axis=0), axis=1)
+    jumps = steps_m > JITTER_M + FASTEST_MPS * np.diff(seconds)
+    firsts = np.flatnonzero(np.concatenate([[True], jumps])).tolist()
+    lasts = [*(first - 1 for first in firsts[1:]), len(rows) - 1]
+    places, times = (points.tolist(), seconds.tolist()) if len(firsts) > 1 else ([], [])
 
-    def jump(a: Any, b: Any) -> Any:
-        away_m = np.linalg.norm(points[b] - points[a], axis=-1)
-        return away_m > JITTER_M + FASTEST_MPS * np.abs(seconds[b] - seconds[a])
+    def reachable(a: int, b: int) -> bool:
+        return math.dist(places[a], places[b]) <= JITTER_M + FASTEST_MPS * abs(times[b] - times[a])
 
-    order = np.arange(len(rows))
-    firsts = np.flatnonzero(np.concatenate([[True], jump(order[:-1], order[1:])]))
-    lasts = np.append(firsts[1:], len(rows)) - 1
-    main = int(np.argmax(lasts - firsts))
+    best: tuple[int, float, list[int]] = (0, 0.0, [0])
+    for main in sorted(range(len(firsts)), key=lambda part: firsts[part] - lasts[part])[:TRIED_PARTS]:
+        parts, begin, end = [main], main, main
+        for part in range(main - 1, -1, -1):
+            if reachable(lasts[part], firsts[begin]):
+                parts.append(part)
+                begin = part
+        for part in range(main + 1, len(firsts)):
+            if reachable(lasts[end], firsts[part]):
+                parts.append(part)
+                end = part
+        count = sum(lasts[part] - firsts[part] + 1 for part in parts)
+        best = max(best, (count, float(seconds[lasts[end]] - seconds[firsts[begin]]), parts))
     kept = np.zeros(len(rows), dtype=bool)
-    kept[firsts[main] : lasts[main] + 1] = True
-    for parts, near, edge in (
-        (range(main - 1, -1, -1), lasts, firsts[main]),
-        (range(main + 1, len(firsts)), firsts, lasts[main]),
-    ):
-        for part in parts:
-            if not jump(near[part], edge):
-                kept[firsts[part] : lasts[part] + 1] = True
-                edge = firsts[part] if near is lasts else lasts[part]
+    for part in best[2]:
+        kept[firsts[part] : lasts[part] + 1] = True
     return kept
 
 
