@@ -71,8 +71,8 @@ def test_a_video_is_answered_as_a_walk(town: Path, capsys: pytest.CaptureFixture
 
 
 def test_every_s_chooses_the_frames(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert localize(town, town / "drive.mp4", "--every-s", "2.5") == 0
-    names = [line.split(": ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert localize(town, town / "drive.mp4", "--every-s", "2.5", "--json") == 0
+    names = [json.loads(line)["photo"] for line in capsys.readouterr().out.splitlines()]
     assert [name.split("#")[1] for name in names] == ["t=0", "t=2.4", "t=5", "t=7.4"]
 
 
@@ -92,7 +92,7 @@ def test_a_track_as_gpx_and_csv(town: Path, capsys: pytest.CaptureFixture[str]) 
 
 def test_a_video_that_cannot_be_read_does_not_end_the_run(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (town / "broken.mp4").write_bytes((town / "drive.mp4").read_bytes()[:2000])
-    assert localize(town, town / "broken.mp4", town / "drive.mp4", "--every-s", "4") == 0
+    assert localize(town, town / "broken.mp4", town / "drive.mp4", "--every-s", "4", "--json") == 0
     told = capsys.readouterr()
     assert "broken.mp4: not a video" in told.err
     assert len(told.out.splitlines()) == 2

@@ -217,7 +217,7 @@ def _without_jumps(rows: Rows) -> npt.NDArray[np.bool_]:
     places, times = (points.tolist(), seconds.tolist()) if len(firsts) > 1 else ([], [])
 
     def reachable(a: int, b: int) -> bool:
-        return math.dist(places[a], places[b]) <= JITTER_M + FASTEST_MPS * abs(times[b] - times[a])
+        return bool(math.dist(places[a], places[b]) <= JITTER_M + FASTEST_MPS * abs(times[b] - times[a]))
 
     best: tuple[int, float, list[int]] = (0, 0.0, [0])
     for main in sorted(range(len(firsts)), key=lambda part: firsts[part] - lasts[part])[:TRIED_PARTS]:
