@@ -43,6 +43,7 @@ from sareloc.photos.telemetry_formats import (
 from sareloc.photos.tracks import LARGEST_BYTES, Track, make_track, utc
 from sareloc.photos.video_reader import borrowed_reader, boxes, top_boxes
 from sareloc.photos.videos import read_video
+from sareloc.wording import plural
 
 POOR_DOP = 10.0  # 1 is ideal, 10 is moderate: times the 3 m of a receiver under an open sky
 POOR_M = 30.0
@@ -156,7 +157,7 @@ def _telemetry(found: Found, kind: str, rows: Rows, left_out: list[str], others:
     if not steady.all():
         left_out = [*left_out, f"{(~steady).sum():,} after jumps of more than {FASTEST_MPS * 3.6:g} km/h"]
     rows = rows[steady]
-    count = f"{len(rows):,} positions inside the video" if len(rows) > 1 else "1 position inside the video"
+    count = f"{plural(len(rows), 'position')} inside the video"
     notes = [f"{file}: {count}, {kind}, {_accuracy(rows)}; {_clock(start, by_receiver, unset)}"]
     if left_out:
         notes.append(f"{file}: of {total:,} positions were left out: {', '.join(left_out)}")
