@@ -15,9 +15,9 @@ exception), crashes (a signal that we did not send) and hangs. The exit status i
   swapped, or the end cut off. A damaged photo or table can look right: for these only errors other than ours count.
 - restored backup: a map is backed up, grows, is searched, is restored and grows otherwise.
 - hostile maps: tables replaced by views, values out of range, names with NUL, absurd manifests.
-- hostile inputs (`benchmarks/fault_cases`): XMP, GPX, videos, weights, tables, pipes and devices in place of files,
-  features of other photos, photos that change meanwhile, world-wide maps, aborted requests, a service that is stopped;
-  with the seconds and the memory of the worst case of each kind.
+- hostile inputs (`benchmarks/fault_cases`): XMP, GPX, videos, telemetry, weights, tables, pipes and devices in place of
+  files, features of other photos, photos that change meanwhile, world-wide maps, aborted requests, a service that is
+  stopped; with the seconds and the memory of the worst case of each kind.
 """
 
 from __future__ import annotations

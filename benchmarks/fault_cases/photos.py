@@ -19,6 +19,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from tests.maps.small_town import build_map, geotag_of, tiny_model, write_photo, write_town
 from tests.photos.panorama_files import gpano_xmp
+from tests.photos.telemetry_files import SCALES, add_track, camm5, device, gps5, klv
 from tests.photos.video_files import write_video
 
 from sareloc.errors import SarelocError
@@ -34,6 +35,7 @@ from sareloc.photos import (
     read_geotag,
     read_geotag_table,
     read_panorama,
+    read_telemetry,
     read_time,
     read_track,
     read_video,
@@ -90,6 +92,8 @@ def cases(folder: Path) -> Iterator[Case]:
         yield "hostile photos", name, partial(_jpeg, folder, name)
     for name, make in VIDEOS.items():
         yield "hostile videos", name, partial(_video, folder, name, make)
+    for name, (form, payload) in TELEMETRY.items():
+        yield "hostile telemetry", name, partial(_telemetry, folder, form, payload)
     for name in SPECIAL:
         for use in USES:
             yield "special files", f"{name} as {use}", partial(_special, folder, name, use)
@@ -262,6 +266,51 @@ def _video(folder: Path, name: str, make: Callable[[Path], None]) -> str:
         except SarelocError:
             errors += 1
     return "right" if errors else "silently wrong"
+
+
+def _place(second: int) -> tuple[float, float]:
+    return 48.85 + second * 1e-4, 2.29
+
+
+NOON = 1_714_564_800  # 2024-05-01
+NO_ENTRIES = klv(b"TSMP", b"L", 0, 0, b"")
+TELEMETRY: dict[str, tuple[bytes, Callable[[], bytes]]] = {
+    "repeat times size beyond the payload": (
+        b"gpmd",
+        lambda: device(SCALES + b"GPS5l\xff\xff\xff"),
+    ),
+    "a container beyond the payload": (b"gpmd", lambda: b"DEVC\0\xff\xff\xff" + gps5([_place(1)])),
+    "4,000 levels": (b"gpmd", lambda: b"".join(b"DEVC\0\x04" + struct.pack(">H", 8190 - 2 * n) for n in range(4_000))),
+    "2 million empty entries": (b"gpmd", lambda: device(NO_ENTRIES * 8_000) * 250),
+    "a TYPE of 65,000 repetitions": (
+        b"gpmd",
+        lambda: device(
+            klv(b"TYPE", b"c", 1, 65_000, b"l[255]" * 10_833 + b"ll") + SCALES + klv(b"GPS9", b"?", 32, 1, bytes(32))
+        ),
+    ),
+    "2,300 GPS5 entries": (b"gpmd", lambda: device(SCALES + klv(b"GPS5", b"l", 20, 1, bytes(20)) * 2_300)),
+    "no scale": (b"gpmd", lambda: gps5([_place(1)], scales=b"")),
+    "scales of zero": (b"gpmd", lambda: gps5([_place(1)], scales=klv(b"SCAL", b"f", 4, 1, bytes(4)))),
+    "no fix": (b"gpmd", lambda: gps5([_place(1)], fix=0)),
+    "a clock of 2015": (b"gpmd", lambda: gps5([_place(1)], 1_420_070_400)),
+    "a jump": (b"gpmd", lambda: gps5([(-48.0, 100.0)] * 3)),
+    "16 MB of zeros": (b"gpmd", lambda: bytes(16_000_000)),
+    "30 MB": (b"gpmd", lambda: gps5([_place(1)]) + bytes(30_000_000)),
+    "CAMM of an unknown type": (b"camm", lambda: struct.pack("<2H", 0, 77) + bytes(60)),
+    "CAMM that is cut off": (b"camm", lambda: camm5(*_place(1))[:-9]),
+    "500,000 CAMM packets of motion": (b"camm", lambda: (struct.pack("<2H", 0, 2) + bytes(12)) * 500_000),
+}
+
+
+def _telemetry(folder: Path, form: bytes, payload: Callable[[], bytes]) -> str:
+    """Of four payloads one is hostile: the positions of the three others are read, and no wrong one."""
+    video = write_video(folder / "a.mp4", [0, 1000, 2000, 3000], codec="mpeg4")
+    seconds = (0, 1, 2, 3)
+    usual = {t: gps5([_place(t)], NOON + t) if form == b"gpmd" else camm5(*_place(t)) for t in seconds}
+    add_track(video, [(t, payload() if t == 1 else usual[t]) for t in seconds], form)
+    found = read_telemetry(video).track
+    away_m = [min(float(distance_m(latlon, _place(t))) for t in seconds) for latlon in found.latlon]
+    return "right" if len(found) in (3, 4) and max(away_m) < 1 else "silently wrong"
 
 
 def _pipe(path: Path) -> None:

@@ -198,3 +198,34 @@ def test_a_frame_of_odd_height_is_refused(tmp_path):
     with pytest.raises(ArgumentError, match="even"):
         draw_drive(make_drive(seconds=1), tmp_path, frame_size=(47, 64))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_drive_with_the_gps_of_its_camera(tmp_path):
+    """The camera's clock is 3.2 s fast; its GPS, inside the video, is not, and comes up to 0.1 s late."""
+    pytest.importorskip("av")
+    from tests.photos.telemetry_files import add_track, gps5
+
+    from sareloc.photos import TrackOptions, frames_on_track, read_telemetry, read_video
+
+    drive = make_drive(seconds=8.0, fps=5.0)
+    draw_drive(drive, tmp_path, frame_size=(32, 48))
+    video = tmp_path / "drive.mp4"
+    created = read_video(video).start
+    start, rng = created + drive.clock_offset_s, np.random.default_rng(0)
+
+    def at(second):
+        return tuple(float(np.interp(second, drive.times_s, column)) for column in drive.latlon.T)
+
+    payloads = [
+        (second, gps5([at(second + part / 18) for part in range(18)], start + second + rng.uniform(0, 0.1)))
+        for second in range(8)
+    ]
+    found = read_telemetry(add_track(video, payloads))
+    assert found.start == pytest.approx(start, abs=0.2)
+    assert found.start - created == pytest.approx(-3.2, abs=0.2)
+    report = frames_on_track([video], TrackOptions(every_m=2))
+    assert len(report.geotags) > 5
+    for frame, geotag in report.geotags.items():
+        row = round(float(str(frame).split("t=")[1]) * 5)
+        assert distance_m(geotag.latlon, drive.latlon[row]) < 1
+        assert geotag.time == pytest.approx(start + drive.times_s[row], abs=0.2)

@@ -10,11 +10,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import gpxpy
+import numpy as np
 import pytest
 from cyclopts import App
 from tests.localize.street import PLACES, SPACING_M, build_street, position, street_model, view
+from tests.photos.telemetry_files import add_track, gps5
 from tests.photos.video_files import write_video
 
+from sareloc.cli.data import track as data_track
 from sareloc.cli.localize import localize_command
 from sareloc.cli.map import build
 from sareloc.errors import ArgumentError
@@ -48,6 +51,7 @@ def run(*words: str | Path) -> int:
     app = App(name="sareloc")
     app.command(localize_command, name="localize")
     app.command(build, name="build")
+    app.command(data_track, name="track")
     return int(app(list(map(str, words)), result_action="return_value", exit_on_error=False) or 0)
 
 
@@ -67,8 +71,8 @@ def test_a_video_is_answered_as_a_walk(town: Path, capsys: pytest.CaptureFixture
 
 
 def test_every_s_chooses_the_frames(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert localize(town, town / "drive.mp4", "--every-s", "2.5") == 0
-    names = [line.split(": ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert localize(town, town / "drive.mp4", "--every-s", "2.5", "--json") == 0
+    names = [json.loads(line)["photo"] for line in capsys.readouterr().out.splitlines()]
     assert [name.split("#")[1] for name in names] == ["t=0", "t=2.4", "t=5", "t=7.4"]
 
 
@@ -88,7 +92,7 @@ def test_a_track_as_gpx_and_csv(town: Path, capsys: pytest.CaptureFixture[str]) 
 
 def test_a_video_that_cannot_be_read_does_not_end_the_run(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (town / "broken.mp4").write_bytes((town / "drive.mp4").read_bytes()[:2000])
-    assert localize(town, town / "broken.mp4", town / "drive.mp4", "--every-s", "4") == 0
+    assert localize(town, town / "broken.mp4", town / "drive.mp4", "--every-s", "4", "--json") == 0
     told = capsys.readouterr()
     assert "broken.mp4: not a video" in told.err
     assert len(told.out.splitlines()) == 2
@@ -198,3 +202,72 @@ def test_a_map_of_a_video(town: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert len(PlaceMap(town / "drive.gpkg")) == len(DRIVE) < PLACES
     assert run("build", town / "no_clock.mkv", "--out", town / "other.gpkg", *words) == 1
     assert "--video-start" in capsys.readouterr().out
+
+
+def write_gopro(path: Path, step_s: float, start: datetime) -> Path:
+    """A video through the places of the drive, one every `step_s` seconds, with the GPS of its camera inside."""
+    images = [view(number, 40) for number in DRIVE]
+    times = [round(1000 * step_s * number) for number in DRIVE]
+    write_video(path, times, images=images, metadata=CLOCK, codec_options={"crf": "10"})
+    places = np.array([position(number) for number in DRIVE])
+
+    def at(second: float) -> tuple[float, float]:
+        lat, lon = (float(np.interp(second / step_s, DRIVE, column)) for column in places.T)
+        return lat, lon
+
+    seconds = range(round(step_s * len(DRIVE)))
+    payloads = [
+        (second, gps5([at(second + part / 5) for part in range(5)], start.timestamp() + second)) for second in seconds
+    ]
+    return add_track(path, payloads)
+
+
+def test_a_video_with_its_own_track(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No --track and no --clock-offset, although the camera's clock is 70 s slow."""
+    start = datetime(2024, 5, 1, 10, 1, 10, tzinfo=UTC)
+    video = write_gopro(town / "gopro.mp4", 4, start)
+    quick = ("--model", town / "model.safetensors", "--workers", "0", "--device", "cpu")
+    assert run("build", video, "--out", town / "gopro.gpkg", "--every-m", "78", "--keypoints", "0", *quick) == 0
+    told = capsys.readouterr().out
+    assert "160 positions inside the video, GoPro (GPMF, GPS5), DOP 1.6" in told
+    assert "no clock offset is needed" in told
+    for file, latlon in zip(*_rows(town / "gopro.gpkg"), strict=True):
+        second = float(file.split("#t=")[1])
+        assert distance_m(latlon, position(round(second / 4))) < 5
+
+    assert localize(town, video, "--every-s", "4", "--estimate-offset", "--csv") == 0
+    told = capsys.readouterr()
+    found = re.search(r"gopro.mp4: clock offset (\S+) s \(from (\S+) to (\S+) s fits as well\)", told.err)
+    assert found is not None
+    assert float(found[1]) == pytest.approx(0, abs=0.3)
+    first = datetime.fromisoformat(next(csv.DictReader(io.StringIO(told.out)))["time"])
+    assert (first - start).total_seconds() == pytest.approx(float(found[1]), abs=0.2)
+
+
+def _rows(town: Path) -> tuple[list[str], list[tuple[float, float]]]:
+    from sareloc.maps import open_map_file
+
+    with open_map_file(town) as file:
+        pages = [(names, latlon) for _, latlon, names in file.pages()]
+    return [name for names, _ in pages for name in names], [tuple(row) for _, rows in pages for row in rows]
+
+
+def test_the_track_inside_a_video_as_gpx(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    video = write_gopro(tmp_path / "gopro.mp4", 1, datetime(2024, 5, 1, 10, 1, 10, tzinfo=UTC))
+    out = tmp_path / "gopro.gpx"
+    assert run("track", video, "--out", out) == 0
+    told = capsys.readouterr().out
+    assert "GoPro (GPMF, GPS5)" in told
+    assert "40 points, 2024-05-01 10:01:10 to 2024-05-01 10:01:18 UTC" in told
+    (segment,) = gpxpy.parse(out.read_text()).tracks[0].segments
+    assert distance_m((segment.points[0].latitude, segment.points[0].longitude), position(0)) < 0.1
+    with pytest.raises(ArgumentError, match="exists"):
+        run("track", video, "--out", out)
+    assert run("track", video, "--out", out, "--replace", "--video-start", "2024-05-01T12:00:00Z", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["points"] == 40
+    assert report["start"] == datetime(2024, 5, 1, 12, tzinfo=UTC).timestamp()
+    with pytest.raises(ArgumentError, match="gpx"):
+        run("track", video, "--out", tmp_path / "table.csv")
+    with pytest.raises(ArgumentError, match="photos or videos"):
+        run("track", video, tmp_path / "photo.jpg", "--out", out, "--replace")

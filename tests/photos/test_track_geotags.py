@@ -181,7 +181,6 @@ def test_the_table_is_read_again(tmp_path: Path) -> None:
 def test_options_check_themselves(tmp_path: Path) -> None:
     track = (write(tmp_path / "a.gpx", gpx(north(3))),)
     for options, why in (
-        ({}, "no track"),
         ({"track": track, "max_gap_s": 0.0}, "max_gap_s"),
         ({"track": track, "timezone": "Mars"}, "unknown time zone"),
         ({"track": track, "clock_offset": "soon"}, "clock offset"),

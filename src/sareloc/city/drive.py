@@ -36,6 +36,7 @@ from sareloc.city.town import Town, make_town, split_seed
 from sareloc.errors import ArgumentError, need
 from sareloc.files import replacing, write_atomically
 from sareloc.geo import wgs84_from_enu
+from sareloc.photos.tracks import Track, gpx_of_track
 
 LANE = 0.4
 """Distance of the car from the centre line, relative to the half width of the road; as that of the database's car."""
@@ -380,17 +381,7 @@ def _write_video(
 
 def gpx_of(drive: Drive) -> bytes:
     """The track of a drive as GPX 1.1, one point per second."""
-    from gpxpy import gpx as files
-
-    points = [
-        files.GPXTrackPoint(round(latitude, 8), round(longitude, 8), time=datetime.fromtimestamp(round(time), UTC))
-        for (latitude, longitude), time in zip(drive.track_latlon.tolist(), drive.track_times.tolist(), strict=True)
-    ]
-    document = files.GPX()
-    document.creator = "sareloc"
-    document.tracks.append(files.GPXTrack())
-    document.tracks[0].segments.append(files.GPXTrackSegment(points))
-    return f"{document.to_xml('1.1')}\n".encode()
+    return gpx_of_track(Track(np.round(drive.track_times), drive.track_latlon)).encode()
 
 
 def truth_of(drive: Drive) -> bytes:

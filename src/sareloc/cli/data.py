@@ -17,6 +17,7 @@ from sareloc.wording import plural
 
 if TYPE_CHECKING:
     from sareloc.datasets import Check, Places
+    from sareloc.photos import TrackOptions
     from sareloc.photos.track_geotags import TrackReport
 
 LISTED = 5
@@ -305,7 +306,9 @@ def track(
     replace: Flag = False,
     as_json: Json = False,
 ) -> int:
-    """Write the positions of photos on a GPS track to a table, by their EXIF times; the photos are not changed.
+    """Write the positions of photos on a GPS track to a table, by their EXIF times, or the track inside videos to GPX.
+
+    The photos are not changed.
 
     Photos that have a position (in a geotags.csv or geotags.geojson in the folder, in EXIF, in a sidecar or in the file
     name) keep it and are not in the table. The exit status is 1 if no photo got a position; then nothing is written.
@@ -313,24 +316,31 @@ def track(
     Parameters
     ----------
     photos
-        Folders of photos, with their subfolders, or single photos.
+        Folders of photos, with their subfolders, or single photos; or videos whose track is written.
     out
-        The table (.csv): file, lat, lon, heading, time, and the distances to the nearest track point, track_s and
-        track_m. As geotags.csv in the folder of the photos it is read by map build; elsewhere name it with --geotags.
+        Of videos: the track inside them (.gpx). Of photos: the table (.csv): file, lat, lon, heading, time, and the
+        distances to the nearest track point, track_s and track_m. As geotags.csv in the folder of the photos it is read
+        by map build; elsewhere name it with --geotags.
     figure
         Draw the track and the photos on it to this file (.png, .svg or .pdf).
     replace
         Overwrite the table if it exists; positions that it gave to photos are determined again.
     """
+    from sareloc.photos import is_video
     from sareloc.photos.collect import list_photos, read_tables
     from sareloc.photos.finding import NOT_UTF8, is_utf8
     from sareloc.photos.track_geotags import TrackOptions, geotags_by_options, track_geotags_csv
 
-    options = TrackOptions(**vars(tracks))
-    if out.suffix.lower() != ".csv":
-        raise ArgumentError(f"the table must end in .csv: found {out}")
+    options, of_videos = TrackOptions(**vars(tracks)), any(map(is_video, photos))
+    if of_videos and not all(map(is_video, photos)):
+        raise ArgumentError("give photos or videos: of videos the track inside is written, of photos a table")
+    if out.suffix.lower() != (".gpx" if of_videos else ".csv"):
+        wanted = "the track of videos must end in .gpx" if of_videos else "the table must end in .csv"
+        raise ArgumentError(f"{wanted}: found {out}")
     if out.exists() and not replace:
         raise ArgumentError(f"{out} exists: give another --out, or --replace")
+    if of_videos:
+        return _write_track(photos, options, out, as_json)
     listed = list(dict.fromkeys(list_photos(photos)))
     tables = read_tables(_without_table(photos, out), None, listed)
     report = geotags_by_options(listed, options, tables.tags)
@@ -345,6 +355,20 @@ def track(
         save_figure(draw_track(report), figure)
     print(json.dumps(_to_json(report, out if written else None)) if as_json else _table(report, tables.notes, out))
     return 0 if written else 1
+
+
+def _write_track(videos: Sequence[Path], options: TrackOptions, out: Path, as_json: bool) -> int:
+    """Write the track inside videos, and print how many positions it has, their accuracy and their clock."""
+    from sareloc.photos.track_geotags import tracks_in_videos
+    from sareloc.photos.tracks import gpx_of_track
+
+    found = tracks_in_videos(videos, options)
+    with replacing(out) as beside:
+        beside.write_text(gpx_of_track(found), encoding="utf-8")
+    first, last = (float(time) for time in found.times[[0, -1]])
+    written = {"track": str(out), "points": len(found), "start": first, "end": last, "notes": list(found.notes)}
+    print(json.dumps(written) if as_json else "\n".join([*found.notes, f"{found} written to {out}"]))
+    return 0
 
 
 def _without_table(photos: Sequence[Path], out: Path) -> list[Path]:

@@ -81,8 +81,8 @@ def localize_command(
         Seconds between two frames of a video that are localized. A frame is named as its file and time, such as
         drive.mp4#t=12.
     track
-        GPX files or NMEA logs that were recorded with the videos. A note on standard error says how far from the track
-        the positions are.
+        GPX files or NMEA logs that were recorded with the videos; default: the positions inside the videos. A note on
+        standard error says how far from the track the positions are.
     estimate_offset
         Estimate the offset of a video's clock against the track, by the positions found. It is printed on standard
         error, as map build takes it (--clock-offset), and added to the times.
@@ -112,6 +112,7 @@ def localize_command(
         read_video_walk,
         sort_by_time,
     )
+    from sareloc.localize.clock import NO_TRACK
     from sareloc.localize.formats import POINT_FORMATS, TRACK_FORMATS, Answer, answer_text, iso_time
     from sareloc.photos import is_video, parse_offset, read_tracks
     from sareloc.photos.track_geotags import ONE_START
@@ -127,8 +128,6 @@ def localize_command(
         raise ArgumentError("--track, --estimate-offset, --clock-offset and --video-start are options of videos")
     if video_start is not None and len(videos) > 1:
         raise ArgumentError(ONE_START)
-    if estimate_offset and not track:
-        raise ArgumentError("the clock offset is estimated against a track: name it (--track FILE)")
     if estimate_offset and parse_offset(clock_offset):
         raise ArgumentError("the clock offset is either given (--clock-offset) or estimated (--estimate-offset)")
     formats = POINT_FORMATS if walk_step_m is None and stills else TRACK_FORMATS
@@ -152,6 +151,8 @@ def localize_command(
             print(f"sareloc: {error}", file=sys.stderr)
     if not stills and not walks:
         return 1
+    if estimate_offset and not track and not any(walk.track for walk in walks):
+        raise ArgumentError(NO_TRACK)
     localizer = options.open(place_map, min_confidence=min_confidence, panorama=panorama)
     near = area(box, circle)
     condition = centred.choose(localizer, [*stills, *(frame for walk in walks for frame in walk.frames)], near)

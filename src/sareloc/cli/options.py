@@ -154,8 +154,8 @@ class TrackFlags:
     """The options of `sareloc.photos.TrackOptions`."""
 
     track: Annotated[tuple[Path, ...], Parameter(show=True, show_default=False)] = ()
-    """GPX files (.gpx) or NMEA logs (.nmea, .log, .txt): photos without a position get that of the track at their EXIF
-    time."""
+    """GPX files (.gpx), NMEA logs (.nmea, .log, .txt) or videos with positions inside: photos without a position get
+    that of the track at their EXIF time. Default for videos: the positions inside them."""
     timezone: str | None = None
     """Time zone of the camera's clock: an IANA name such as Europe/Zurich, or an offset such as +02:00. Default: the
     photo's own (OffsetTimeOriginal), which takes precedence, else its GPS time, else UTC."""

@@ -1,7 +1,8 @@
 """When photos and the frames of videos were taken: the order of a walk, and a video's clock against a track.
 
 A video is localized as one walk. Its clock may be wrong: with a track that was recorded together with it, the positions
-found say by how much.
+found say by how much. A video that holds positions itself (telemetry) has the clock of its GPS receiver, and its own
+track.
 
     walk = read_video_walk("drive.mp4", every_s=2.0, clock=VideoClock(offset="-3.2s"))
     answer = localize_video(localizer, walk, track=read_tracks(["drive.gpx"]), estimate_offset=True)
@@ -22,13 +23,15 @@ from sareloc.localize.condition import UsedCondition
 from sareloc.localize.estimate import Fix
 from sareloc.localize.localizer import Localizer
 from sareloc.localize.walk import walk_clock_offset
-from sareloc.photos import ClockOffset, Track, parse_offset, read_time, read_video, video_frames
+from sareloc.photos import ClockOffset, Telemetry, Track, parse_offset, read_time, read_video, video_frames
 from sareloc.photos.clock import parse_moment
 from sareloc.photos.collect import read_tables
+from sareloc.photos.telemetry import find_telemetry
 from sareloc.photos.track_geotags import NO_CLOCK
 from sareloc.photos.tracks import utc
 from sareloc.photos.videos import Video, missing_end
 
+NO_TRACK = "the clock offset is estimated against a track, and the video holds none: name one (--track FILE)"
 SPEED_MPS = 40.0
 """Largest speed of a camera that records a video: 144 km/h."""
 
@@ -41,16 +44,18 @@ class VideoClock:
     """What to add to the camera's clock, in seconds or as text: -3.2s if it was 3.2 s fast; also 1h2m3s or
     +00:01:30."""
     start: str | None = None
-    """When the first frame was taken, such as 2024-05-31T12:00:00Z; default: as the file says."""
+    """When the first frame was taken, such as 2024-05-31T12:00:00Z; default: by the telemetry of the video, else by
+    the header of the file."""
 
     def __post_init__(self) -> None:
         parse_offset(self.offset)
         if self.start is not None:
             parse_moment(self.start)
 
-    def start_of(self, video: Video) -> float | None:
+    def start_of(self, video: Video, telemetry: Telemetry | None = None) -> float | None:
         """When the first frame was taken, in seconds since 1970; None: unknown."""
-        start = video.start if self.start is None else parse_moment(self.start)
+        said = video.start if telemetry is None or telemetry.start is None else telemetry.start
+        start = said if self.start is None else parse_moment(self.start)
         return None if start is None else start + parse_offset(self.offset)
 
 
@@ -65,8 +70,10 @@ class VideoWalk:
     """(T,) When they were taken, in seconds since 1970; None: unknown."""
     reach_m: float | tuple[float, ...]
     """The largest distance between two frames that follow each other; one number, or one for each of T - 1 steps."""
+    track: Track | None = None
+    """The positions inside the video."""
     notes: tuple[str, ...] = ()
-    """Warnings: a truncated file."""
+    """A truncated file; how many positions are inside it, and which clock they have."""
 
 
 @dataclass(frozen=True)
@@ -99,15 +106,17 @@ def read_video_walk(
         PhotoError: if the video cannot be read.
     """
     frames, times = video_frames(video, every_s)
-    described = read_video(video)
+    described, telemetry = read_video(video), find_telemetry(video)
     note = missing_end(described, times[-1:] + every_s)
-    start = (clock or VideoClock()).start_of(described)
+    start = (clock or VideoClock()).start_of(described, telemetry)
+    own = None if telemetry is None or telemetry.start is None or len(telemetry.track) == 1 else telemetry.track
     return VideoWalk(
         video=Path(video),
         frames=tuple(frames),
         times=tuple(None if start is None else start + time for time in times.tolist()),
         reach_m=tuple((SPEED_MPS * np.diff(times)).tolist()) if step_m is None else step_m,
-        notes=() if note is None else (note,),
+        track=own,
+        notes=(*(() if own is None else own.notes), *(() if note is None else (note,))),
     )
 
 
@@ -127,7 +136,7 @@ def localize_video(
     Args:
         localizer: of the map.
         walk: see `read_video_walk`.
-        track: recorded together with the video.
+        track: recorded together with the video; default: that inside it.
         estimate_offset: estimate the offset of the video's clock against the track by the positions found, and add it
             to the times, unless it is ambiguous (see `walk_clock_offset`).
         near: search only there.
@@ -138,8 +147,9 @@ def localize_video(
     fixes = tuple(
         localizer.localize_walk(walk.frames, walk.reach_m, near=near, top=top, condition=condition, progress=progress)
     )
+    track = track or walk.track
     if track is None:
-        return VideoFixes(fixes, walk.times)
+        return VideoFixes(fixes, walk.times, note=NO_TRACK if estimate_offset else None)
     times = [time for time in walk.times if time is not None]
     if len(times) < len(walk.times):
         return VideoFixes(fixes, walk.times, note=NO_CLOCK)

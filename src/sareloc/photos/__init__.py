@@ -51,6 +51,7 @@ from sareloc.photos.record import (
 )
 from sareloc.photos.sidecars import find_takeout_json, read_takeout_geotag
 from sareloc.photos.tables import GeotagTable, parse_degrees, read_geotag_table
+from sareloc.photos.telemetry import Telemetry, read_telemetry
 from sareloc.photos.track_geotags import (
     FramesReport,
     PlacedPhoto,
@@ -92,6 +93,7 @@ __all__ = [
     "ReadImage",
     "Resizing",
     "SizeRule",
+    "Telemetry",
     "Track",
     "TrackOptions",
     "TrackPositions",
@@ -144,6 +146,7 @@ __all__ = [
     "read_panorama",
     "read_sidecar_geotag",
     "read_takeout_geotag",
+    "read_telemetry",
     "read_time",
     "read_track",
     "read_tracks",

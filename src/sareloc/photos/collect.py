@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sareloc.errors import PhotoError
+from sareloc.errors import ArgumentError, PhotoError
 from sareloc.photos.finding import EXTENSIONS, TableTags, find_photos, match_table, read_tables_beside, turned
 from sareloc.photos.panoramas import read_panorama
 from sareloc.photos.record import Geotag, ImageRecord, file_of, parse_address
 from sareloc.photos.tables import read_geotag_table
 from sareloc.photos.track_geotags import TrackOptions, frames_on_track, geotags_by_options
+from sareloc.photos.tracks import NO_TRACK
 from sareloc.photos.videos import VIDEO_EXTENSIONS, is_video
 from sareloc.wording import counted
 
@@ -20,7 +21,6 @@ PhotoPaths = str | Path | Sequence[str | Path]
 """A folder of photos or a photo, or several of them."""
 Geotags = str | Path | Mapping[Path, Geotag]
 """A table of geotags: its file (see `read_geotag_table`), or the geotags of photos."""
-NEEDS_TRACK = "a video: its frames are placed by a track, give one (--track FILE)"
 
 
 def list_photos(given: PhotoPaths, *, videos: bool = False) -> list[Path]:
@@ -57,25 +57,38 @@ def collect_records(
 ) -> Collected:
     """The records of the images in `files`, which are photos and videos found in `given` (see `read_tables`).
 
-    Videos become frames along the track (see `frames_on_track`). Without a track they are not used: a video that is
-    given itself is an error, those in folders a note.
+    Videos become frames along the track, default: their own telemetry (see `frames_on_track`). If a video has none, it
+    is an error if it was given itself, and a note if it was found in a folder; so are clips of the same name as a photo
+    beside them (Live Photos).
     """
     photos, videos = [file for file in files if not is_video(file)], [file for file in files if is_video(file)]
-    table = read_tables(given, geotags, photos, track if photos else None)
+    options = TrackOptions() if track is None else track
+    if not (options.track or videos or options == TrackOptions()):
+        raise ArgumentError(NO_TRACK)
+    table = read_tables(given, geotags, photos, options if photos and options.track else None)
     records = [record_with(photo, geotag_from_table(photo, table.tags)) for photo in photos]
     if not videos:
         return Collected(tuple(records), (), table.notes)
-    if track is None:
-        named = set(_items(given))
-        errors = tuple(PhotoError(video, NEEDS_TRACK) for video in videos if video in named)
-        others = [str(video) for video in videos if video not in named]
-        note = (f"{counted(others, 'video')} not used: frames of a video are placed by a track (--track FILE)",)
-        return Collected(tuple(records), errors, (*table.notes, *(note if others else ())))
-    report = frames_on_track(videos, track)
+    named, notes = set(_items(given)), list[str]()
+    if not options.track:
+        beside = {photo.with_suffix("") for photo in photos}
+        clips = {video for video in videos if video not in named and video.with_suffix("") in beside}
+        videos = [video for video in videos if video not in clips]
+        if clips:
+            names = counted(sorted(map(str, clips)), "video")
+            notes.append(f"{names} not used: clips of photos of the same name; give a clip itself to use it")
+    report = frames_on_track(videos, options)
+    errors, unused = [], dict[str, list[str]]()
+    for error in report.errors:
+        if options.track or Path(error.photo) in named:
+            errors.append(error)
+        else:
+            unused.setdefault(error.reason, []).append(error.photo)
+    notes += [f"{counted(names, 'video')} not used: {reason}" for reason, names in unused.items()]
     records += [
         record_with(frame, geotag_from_table(frame, table.tags) or geotag) for frame, geotag in report.geotags.items()
     ]
-    return Collected(tuple(records), report.errors, (*table.notes, *report.notes))
+    return Collected(tuple(records), tuple(errors), (*table.notes, *report.notes, *notes))
 
 
 def record_with(photo: str | Path, geotag: Geotag | None) -> ImageRecord:

@@ -1,4 +1,7 @@
-"""Geotags from tracks: of photos, which get the position at their time, and of frames of videos every few metres."""
+"""Geotags from tracks: of photos, which get the position at their time, and of frames of videos every few metres.
+
+Without a track, frames are placed by the telemetry of their video.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,12 @@ from typing import Literal
 
 import numpy as np
 
-from sareloc.errors import ArgumentError, PhotoError, PositionError
+from sareloc.errors import ArgumentError, MissingExtraError, PhotoError, PositionError
 from sareloc.photos.clock import ClockOffset, estimate_offset, parse_moment, parse_offset, parse_timezone
 from sareloc.photos.finding import read_geotag
 from sareloc.photos.geotags import PhotoTime, read_exif_time
 from sareloc.photos.record import EPOCH, LAST_S, Geotag
+from sareloc.photos.telemetry import read_telemetry
 from sareloc.photos.tracks import MAX_GAP_S, Track, TrackPositions, nearest_rows, read_tracks, utc
 from sareloc.photos.videos import frame_addresses, frame_times, missing_end, read_video, times_every_m
 from sareloc.wording import counted
@@ -32,8 +36,8 @@ class TrackOptions:
     """Tracks, and how photos are placed on them. Raises ArgumentError for invalid options."""
 
     track: tuple[Path, ...] = ()
-    """GPX files (.gpx) or NMEA logs (.nmea, .log, .txt): photos without a position get that of the track at their EXIF
-    time."""
+    """GPX files (.gpx), NMEA logs (.nmea, .log, .txt) or videos with telemetry: photos without a position get that of
+    the track at their EXIF time. Default for videos: their own telemetry."""
     timezone: str | None = None
     """Time zone of the camera's clock: an IANA name such as Europe/Zurich, or an offset such as +02:00. Default: the
     photo's own (OffsetTimeOriginal), which takes precedence, else its GPS time, else UTC."""
@@ -52,8 +56,6 @@ class TrackOptions:
     without a zone in that of --timezone, default UTC."""
 
     def __post_init__(self) -> None:
-        if not self.track:
-            raise ArgumentError("no track was given: name a GPX file or an NMEA log (--track FILE)")
         if not self.max_gap_s > 0:
             raise ArgumentError(f"max_gap_s must be greater than 0: found {self.max_gap_s}")
         if not 0 < self.every_m < math.inf:
@@ -215,10 +217,14 @@ def _placed(photo: Path, taken: float, found: TrackPositions, row: int, heading:
     return PlacedPhoto(photo, geotag, float(found.nearest_s[row]), float(found.nearest_m[row]))
 
 
-def _geotag_at(found: TrackPositions, row: int, taken: float, heading: bool) -> Geotag:
+def _geotag_at(found: TrackPositions, row: int, taken: float | None, heading: bool) -> Geotag:
     latitude, longitude = found.latlon[row].tolist()
     moving = heading and not np.isnan(found.heading_deg[row])
-    return Geotag((latitude, longitude), float(found.heading_deg[row]) if moving else None, float(taken))
+    return Geotag(
+        (latitude, longitude),
+        float(found.heading_deg[row]) if moving else None,
+        None if taken is None else float(taken),
+    )
 
 
 def _reason(taken: float, gap_s: float, track: Track, max_gap_s: float) -> str:
@@ -282,6 +288,7 @@ NO_ESTIMATE = (
     "the clock offset of a video is estimated by a map of the place: sareloc localize MAP VIDEO --track FILE "
     "--estimate-offset prints it, then give it here (--clock-offset)"
 )
+NO_OWN_ESTIMATE = "positions inside a video are in its own time: there is no clock offset to estimate"
 ONE_START = "--video-start is the time of one video: give videos without a clock in runs of their own"
 
 
@@ -301,21 +308,23 @@ def frames_on_track(videos: Sequence[Path], options: TrackOptions) -> FramesRepo
     """The frames of videos every `options.every_m` metres along a track, with their geotags.
 
     A frame's time is that of its video (`options.video_start`, else `Video.start`) plus `options.clock_offset`, plus
-    the frame's time in the video. A video that gives no frame has an error; the others are used.
+    the frame's time in the video. Without tracks, each video is placed by its own telemetry (see `read_telemetry`), and
+    its time is that of the receiver; if only the position of the start is known, the first frame is used. A video that
+    gives no frame has an error; the others are used.
     """
     from tqdm import tqdm
 
-    track = read_tracks(options.track)
+    track = read_tracks(options.track) if options.track else None
     geotags: dict[Path, Geotag] = {}
     errors: list[PhotoError] = []
-    notes = list(track.notes)
+    notes = [] if track is None else list(track.notes)
     for path in tqdm(videos, desc="videos", unit="video", disable=None, leave=False):
         try:
             found, found_notes = _frames_of(path, track, options, alone=len(videos) == 1)
         except PhotoError as error:
             errors.append(error)
             continue
-        except ArgumentError as error:
+        except (ArgumentError, MissingExtraError) as error:
             errors.append(PhotoError(path, str(error)))
             continue
         geotags |= found
@@ -323,41 +332,65 @@ def frames_on_track(videos: Sequence[Path], options: TrackOptions) -> FramesRepo
     return FramesReport(geotags, tuple(errors), tuple(notes))
 
 
-def _frames_of(path: Path, track: Track, options: TrackOptions, *, alone: bool) -> tuple[dict[Path, Geotag], list[str]]:
+def _frames_of(
+    path: Path, given: Track | None, options: TrackOptions, *, alone: bool
+) -> tuple[dict[Path, Geotag], list[str]]:
     video = read_video(path)
     if options.estimate_offset:
-        raise PhotoError(path, NO_ESTIMATE)
+        raise PhotoError(path, NO_OWN_ESTIMATE if given is None else NO_ESTIMATE)
     if options.video_start is not None and not alone:
         raise PhotoError(path, ONE_START)
-    start = video.start if options.video_start is None else parse_moment(options.video_start, options.timezone)
-    if start is None:
-        raise PhotoError(path, NO_CLOCK)
-    start += parse_offset(options.clock_offset)
+    start = None if options.video_start is None else parse_moment(options.video_start, options.timezone)
+    if given is None:
+        telemetry = read_telemetry(path)
+        if start is not None:
+            telemetry = telemetry.starting_at(start)
+        track, start, notes = telemetry.track, telemetry.start, list(telemetry.track.notes)
+    else:
+        track, start, notes = given, video.start if start is None else start, []
+        if start is None:
+            raise PhotoError(path, NO_CLOCK)
+    first = (start or 0.0) + parse_offset(options.clock_offset)  # in the times of the track
     times = frame_times(path)
     end_s = float(times[-1])
     wanted = times_every_m(
         track.times,
         track.latlon,
-        start=start,
+        start=first,
         duration_s=end_s,
         every_m=options.every_m,
         max_gap_s=options.max_gap_s,
     )
-    times = times[track.at(start + times, options.max_gap_s).found]
-    recorded = f"{utc(start)} to {utc(start + end_s)} UTC"
+    if len(track) == 1:
+        wanted = track.times - first
+    times = times[track.at(first + times, options.max_gap_s).found]
+    recorded = f"of {end_s:.0f} s" if start is None else f"from {utc(first)} to {utc(first + end_s)} UTC"
     if not len(times):
         raise PhotoError(
             path,
-            f"none of its frames is on the track: it was recorded from {recorded}, the track has {track}; check "
+            f"none of its frames is on the track: it was recorded {recorded}, the track has {track}; check "
             "--clock-offset, or give --video-start",
         )
     times = times[np.unique(nearest_rows(times, wanted))]
-    at = track.at(start + times, options.max_gap_s)
+    at = track.at(first + times, options.max_gap_s)
     moving = options.track_heading == "movement"
     tags = {
-        address: _geotag_at(at, row, start + times[row], moving)
+        address: _geotag_at(at, row, None if start is None else first + times[row], moving)
         for row, address in enumerate(frame_addresses(path, times))
     }
-    notes = [f"{path}: {len(tags):,} frames, {options.every_m:g} m apart, of a video from {recorded}"]
+    notes.append(f"{path}: {len(tags):,} frames, {options.every_m:g} m apart, of a video {recorded}")
     truncated = missing_end(video, [end_s])
     return tags, notes if truncated is None else [*notes, truncated]
+
+
+def tracks_in_videos(videos: Sequence[Path], options: TrackOptions) -> Track:
+    """The track that videos hold: of several, one after the other (see `merge_tracks`).
+
+    `options.video_start` is the time of the first frame of one video. Raises PhotoError if a video holds no usable
+    positions (see `read_telemetry`), or if their times are unknown.
+    """
+    if options.video_start is None:
+        return read_tracks(videos)
+    if len(videos) > 1:
+        raise ArgumentError(ONE_START)
+    return read_telemetry(videos[0]).starting_at(parse_moment(options.video_start, options.timezone)).track

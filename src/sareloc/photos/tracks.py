@@ -1,4 +1,4 @@
-"""Tracks: positions over time, as GPS receivers record them, read from GPX files and NMEA 0183 logs.
+"""Tracks: positions over time, as GPS receivers record them, in GPX files, NMEA 0183 logs and videos.
 
 A track places whatever has a time: between two of its points the position is on the straight line between them, and
 the heading is the direction of movement.
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sareloc.arrays import Floats
-from sareloc.errors import ArgumentError, DatasetError
+from sareloc.errors import ArgumentError, DatasetError, PhotoError
 from sareloc.files import read_regular
 from sareloc.geo import distance_m, ecef_from_wgs84, wgs84_from_ecef
 from sareloc.photos.record import EPOCH, FIRST_S, LAST_S, seconds_since_1970
@@ -35,6 +35,7 @@ MOST_POINTS = 1_000_000
 MOST_ELEMENTS = 4_000_000
 OTHER_ELEMENTS, MOST_PER_POINT = 100_000, 30  # beside the points, and in each
 OTHER_CHARACTERS, CHARACTERS_PER_POINT = 1_000_000, 5_000
+NO_TRACK = "no track was given: name a GPX file or an NMEA log (--track FILE)"
 SUFFIXES = (".gpx", ".nmea", ".log", ".txt")
 SENTENCE = re.compile(r"\$\w\w(?:RMC|GGA),[^$\r\n]{0,200}")  # of at most 82 characters by the standard
 
@@ -164,26 +165,51 @@ def utc(seconds: float) -> str:
 def read_tracks(paths: Sequence[str | Path]) -> Track:
     """The track in several files: see `read_track` and `merge_tracks`."""
     if not paths:
-        raise ArgumentError("no track was given: name a GPX file or an NMEA log")
+        raise ArgumentError(NO_TRACK)
     return merge_tracks([read_track(path) for path in paths])
 
 
 def read_track(path: str | Path) -> Track:
-    """The track in a GPX file (.gpx) or an NMEA 0183 log (.nmea, .log, .txt).
+    """The track in a GPX file (.gpx), an NMEA 0183 log (.nmea, .log, .txt) or a video (see `read_telemetry`).
 
     Tracks and segments of a GPX file become one track, as by `merge_tracks`. Of a truncated or damaged GPX file the
     points before the damage are read. Points without a time or a valid position, and sentences without a valid
     checksum, are left out; the notes say how many. A time of unknown zone is read as UTC. Raises DatasetError if the
-    file cannot be read, is larger than the limits, or has no points with times.
+    file cannot be read, is larger than the limits, or has no points with times; PhotoError for a video without them.
     """
+    from sareloc.photos.telemetry import read_telemetry  # which makes tracks of its own
+    from sareloc.photos.videos import is_video
+
     file = Path(path)
+    if is_video(file):
+        telemetry = read_telemetry(file)
+        if telemetry.start is None:
+            raise PhotoError(
+                file, "its positions have no times, as its clock was not set: they place its own frames alone"
+            )
+        return telemetry.track
     if file.suffix.lower() not in SUFFIXES:
-        raise ArgumentError(f"{file}: a track must be a GPX file (.gpx) or an NMEA log (.nmea, .log or .txt)")
+        raise ArgumentError(f"{file}: a track must be a GPX file (.gpx), an NMEA log (.nmea, .log or .txt) or a video")
     try:
         content = read_regular(file, LARGEST_BYTES)
     except OSError as error:
         raise DatasetError(f"{file} cannot be read: {error.strerror}") from error
-    return _read_gpx(file, content) if file.suffix.lower() == ".gpx" else _read_nmea(file, content)
+    return _read_gpx(file, content) if file.suffix.lower() == ".gpx" else parse_nmea(file, content)
+
+
+def gpx_of_track(track: Track) -> str:
+    """A track as GPX 1.1, times to the millisecond."""
+    from gpxpy import gpx as files
+
+    points = [
+        files.GPXTrackPoint(round(lat, 8), round(lon, 8), time=EPOCH + timedelta(milliseconds=round(1000 * time)))
+        for (lat, lon), time in zip(track.latlon.tolist(), track.times.tolist(), strict=True)
+    ]
+    document = files.GPX()
+    document.creator = "sareloc"
+    document.tracks.append(files.GPXTrack())
+    document.tracks[0].segments.append(files.GPXTrackSegment(points))
+    return f"{document.to_xml('1.1')}\n"
 
 
 def merge_tracks(tracks: Sequence[Track]) -> Track:
@@ -223,7 +249,7 @@ def _names(track: Track) -> str:
     return ", ".join(map(str, track.files)) or "a track"
 
 
-def _make_track(file: Path, rows: Iterable[tuple[float, float, float]], notes: Sequence[str]) -> Track | None:
+def make_track(file: Path, rows: Iterable[tuple[float, float, float]], notes: Sequence[str]) -> Track | None:
     """A track of (time, latitude, longitude) in any order, with notes on points left out; None without points."""
     table = np.array(list(rows), dtype=np.float64).reshape(-1, 3)
     time, latitude, longitude = table.T
@@ -272,7 +298,7 @@ def _read_gpx(file: Path, content: bytes) -> Track:
         )
     if timeless:
         notes.append(f"{file}: {timeless:,} of {points:,} points have no time and were left out")
-    read = [_make_track(file, ((time, lat, lon) for time, lat, lon in rows if time is not None), ()) for rows in tracks]
+    read = [make_track(file, ((time, lat, lon) for time, lat, lon in rows if time is not None), ()) for rows in tracks]
     known = [track for track in read if track is not None]
     if not known:
         raise DatasetError(f"{file} has {points:,} track points and none has a valid position")
@@ -344,7 +370,7 @@ def _checked_gpx(file: Path, content: bytes) -> tuple[str, list[str]]:
     return re.sub(r"^\s*<\?xml[^>]*\?>", "", text.removeprefix("\ufeff"), count=1), notes
 
 
-def _read_nmea(file: Path, content: bytes) -> Track:
+def parse_nmea(file: Path, content: bytes) -> Track:
     """The positions of the RMC sentences (with dates) and GGA sentences (times of day, near those of the last RMC)."""
     import pynmea2
 
@@ -383,7 +409,7 @@ def _read_nmea(file: Path, content: bytes) -> Track:
     for moment, day, latitude, longitude in found:
         near = _dated(moment, near) if day is None else datetime.combine(day, moment, UTC)
         rows.append((seconds_since_1970(near), latitude, longitude))
-    track = _make_track(file, rows, left_out)
+    track = make_track(file, rows, left_out)
     if track is None:
         raise DatasetError(f"{file} has {len(found):,} positions and none is valid")
     return track

@@ -13,7 +13,7 @@ import os
 import struct
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -82,7 +82,7 @@ class _Count:
             self.tracks.append(_Track())
         track = self.tracks[-1 if b"trak" in parents else 0]
         if kind in CONTAINERS:
-            for inside, content in _boxes(body):
+            for inside, content in boxes(body):
                 self.add(inside, content, (*parents, kind))
         elif kind == b"cmov":
             raise ValueError("its index is compressed: convert it to MP4")
@@ -107,29 +107,38 @@ class _Count:
 
 def check_samples(file: BinaryIO) -> None:
     """Raise ValueError if an MP4 file claims more than `MOST_SAMPLES`; files of other formats pass."""
+    count = _Count()
+    for kind, body in top_boxes(file, CONTAINERS):
+        count.add(kind, body)
+        if (claimed := count.listed()) > MOST_SAMPLES:
+            raise ValueError(f"its index claims {claimed:,} samples, at most {MOST_SAMPLES:,} are read")
+
+
+def top_boxes(file: BinaryIO, kinds: Container[bytes]) -> Iterator[tuple[bytes, memoryview]]:
+    """The types and bodies of the boxes of these kinds on the top level of an MP4 file, up to damage.
+
+    Raises ValueError if one is larger than `LARGEST_INDEX`, or if there are more than `MOST_BOXES` of all kinds.
+    """
     size = os.fstat(file.fileno()).st_size
-    count, at = _Count(), 0
+    at = seen = 0
     while at + 8 <= size:
         file.seek(at)
         head = file.read(16)
         length, kind = _length(head, size - at), head[4:8]
         if length < 8:
-            break
-        if kind in CONTAINERS:
+            return
+        if kind in kinds:
             if length > LARGEST_INDEX:
                 raise ValueError(f"its index has {length:,} bytes")
             file.seek(at)
-            for inside, content in _boxes(memoryview(file.read(length))):
-                count.add(inside, content)
-            if (claimed := count.listed()) > MOST_SAMPLES:
-                raise ValueError(f"its index claims {claimed:,} samples, at most {MOST_SAMPLES:,} are read")
-        count.boxes += 1
-        if count.boxes > MOST_BOXES:
+            yield from boxes(memoryview(file.read(length)))
+        seen += 1
+        if seen > MOST_BOXES:
             raise ValueError(f"it has more than {MOST_BOXES:,} boxes")
         at += length
 
 
-def _boxes(content: memoryview) -> Iterator[tuple[bytes, memoryview]]:
+def boxes(content: memoryview) -> Iterator[tuple[bytes, memoryview]]:
     """The types and bodies of the boxes in a container, up to damage."""
     at = 0
     while at + 8 <= len(content):
