@@ -259,7 +259,7 @@ class _Inside(NamedTuple):
                     if (kind, name) == (b"moov", b"trak"):
                         number, form, handler = _track_format(content)
                         formats[number] = form
-                        if form in UNREAD or (handler == b"meta" and form not in (*READERS, REPAIR)):
+                        if form in UNREAD or (handler == b"meta" and form not in (*READERS, REPAIR, b"")):
                             unread.add(UNREAD.get(form) or ascii(form.decode("latin-1")))
                     elif (kind, name) == (b"moov", b"gps "):
                         unread.add(NOVATEK)
