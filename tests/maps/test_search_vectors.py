@@ -17,8 +17,7 @@ from tests.maps.test_map_file import TINY, photo
 from sareloc.encode import Encoder
 from sareloc.errors import ArgumentError, MapError
 from sareloc.geometry import pack_features, search_vector
-from sareloc.geometry.aggregate import DIM as AGGREGATE_DIM
-from sareloc.geometry.aggregate import constants_fingerprint
+from sareloc.geometry.local_features import AGGREGATE_DIM, constants_fingerprint
 from sareloc.localize import Localizer, Search
 from sareloc.maps import (
     MapConfig,

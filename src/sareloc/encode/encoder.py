@@ -21,8 +21,7 @@ import torch
 from sareloc.arrays import Image, Vectors
 from sareloc.encode.gpu import IN_FLIGHT, GpuLauncher, group_by_size
 from sareloc.errors import PhotoError
-from sareloc.geometry.aggregate import search_vector
-from sareloc.geometry.local_features import KEYPOINTS, LocalFeatureExtractor, LocalFeatures, feature_size
+from sareloc.geometry.local_features import KEYPOINTS, LocalFeatureExtractor, LocalFeatures, feature_size, search_vector
 from sareloc.models.fused import fold_norms, fuse_relus, with_stored_format
 from sareloc.models.place_model import PlaceModel, RuntimeModel
 from sareloc.photos import ReadImage, SizeRule

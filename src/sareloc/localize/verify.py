@@ -34,7 +34,7 @@ from sareloc.geometry import (
     turn_deg,
     verify,
 )
-from sareloc.geometry.matching import PREFILTER_KEYPOINTS
+from sareloc.geometry.two_view import PREFILTER_KEYPOINTS
 from sareloc.localize.estimate import PLACE_M, SURE_INLIERS, Pose, fuse, weigh
 from sareloc.maps import Matches, PlaceMap
 from sareloc.photos import read_image

@@ -161,11 +161,11 @@ def _build(
     track: TrackOptions | None,
     config: MapConfig,
 ) -> BuildReport:
-    start, given = time.monotonic(), None if _are_records(photos) else cast(PhotoPaths, photos)
+    start, given = time.monotonic(), None if _are_records(photos) else cast("PhotoPaths", photos)
     files = [] if given is None else list_photos(given, videos=True)
     with open_writer(out, model, config) as writer:
         if given is None:
-            collected, records = Collected(()), cast(Iterable[ImageRecord], photos)
+            collected, records = Collected(()), cast("Iterable[ImageRecord]", photos)
         else:
             collected = collect_records(given, files, geotags, track)
             records = collected.records

@@ -97,8 +97,7 @@ def read_keypoints(store: MapStore) -> int | None:
 
 
 def _check_extractor(store: MapStore, note: FeaturesNote) -> None:
-    from sareloc.geometry.local_features import EXTRACTOR
-    from sareloc.geometry.xfeat import weights_fingerprint
+    from sareloc.geometry.local_features import EXTRACTOR, weights_fingerprint
 
     if (note.extractor, note.weights) != (EXTRACTOR, weights_fingerprint()):
         raise MapError(
@@ -114,8 +113,7 @@ def choose_keypoints(store: MapStore, keypoints: int | None = None) -> int:
     `keypoints`: default: as in `add_local_features`. Raises ArgumentError if it is not 1 to 4096, MapError if photos of
     the map have local features with another number, or of another extractor.
     """
-    from sareloc.geometry.local_features import EXTRACTOR, KEYPOINTS
-    from sareloc.geometry.xfeat import weights_fingerprint
+    from sareloc.geometry.local_features import EXTRACTOR, KEYPOINTS, weights_fingerprint
 
     stored = read_features_note(store)
     default = KEYPOINTS if stored is None else stored.keypoints

@@ -43,7 +43,7 @@ class MapManifest:
     made_by: str = f"sareloc {__version__}"
     format: int = FORMAT
     aggregate: str = ""
-    """The fingerprint of the constants by which local features were aggregated (see `sareloc.geometry.aggregate`);
+    """The fingerprint of the constants by which local features were aggregated (see `sareloc.geometry.local_features`);
     "": the search vectors are the descriptors."""
     aggregate_dim: int = 0
     """Of the aggregated local features, the second part of a search vector."""

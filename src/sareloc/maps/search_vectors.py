@@ -1,6 +1,6 @@
 """The search vectors of a map: the descriptors of its photos, and the aggregated local features beside them.
 
-See `sareloc.geometry.aggregate.search_vector`. Vectors of other constants cannot be compared: a map names its own.
+See `sareloc.geometry.local_features.search_vector`. Vectors of other constants cannot be compared: a map names its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OTHER_VECTORS = "the search vectors of map {} were changed by another process me
 
 def with_aggregate(manifest: MapManifest) -> MapManifest:
     """The manifest of a map whose search vectors have aggregated local features, of this sareloc's constants."""
-    from sareloc.geometry.aggregate import constants_fingerprint
+    from sareloc.geometry.local_features import constants_fingerprint
 
     dim = min(LARGEST_AGGREGATE_DIM, manifest.dim)
     return replace(manifest, aggregate=constants_fingerprint(), aggregate_dim=dim)
@@ -27,14 +27,14 @@ def with_aggregate(manifest: MapManifest) -> MapManifest:
 
 def has_present_aggregate(manifest: MapManifest) -> bool:
     """Whether a map's search vectors have aggregated local features of this sareloc's constants."""
-    from sareloc.geometry.aggregate import constants_fingerprint
+    from sareloc.geometry.local_features import constants_fingerprint
 
     return manifest.aggregate == constants_fingerprint()
 
 
 def check_aggregate(manifest: MapManifest, name: str) -> None:
     """Raise MapError if the map `name` has aggregated local features of other constants than this sareloc has."""
-    from sareloc.geometry.aggregate import constants_fingerprint
+    from sareloc.geometry.local_features import constants_fingerprint
 
     if manifest.aggregate_dim and not has_present_aggregate(manifest):
         raise MapError(
@@ -49,8 +49,7 @@ def complete_vectors(vectors: Vectors, blobs: Sequence[bytes], manifest: MapMani
 
     Those of photos that had no local features get the aggregated ones; the others are returned as they are.
     """
-    from sareloc.geometry.aggregate import search_vector
-    from sareloc.geometry.local_features import unpack_features
+    from sareloc.geometry.local_features import search_vector, unpack_features
 
     completed = vectors.copy()
     for row in np.flatnonzero(~vectors[:, manifest.dim :].any(axis=1)).tolist() if manifest.aggregate_dim else ():

@@ -132,7 +132,7 @@ def _stage(
     file: MapFile, aggregate_dim: int, ids: Ints, sources: Mapping[int, int], threads: ThreadPoolExecutor
 ) -> None:
     """Compute the search vectors of these photos, and write them beside the present ones."""
-    from sareloc.geometry.aggregate import search_vector
+    from sareloc.geometry.local_features import search_vector
 
     with file.snapshot():
         rows = file.feature_rows(ids)  # without photos that were removed meanwhile
