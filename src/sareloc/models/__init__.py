@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from sareloc.models.aggregation import AGGREGATIONS, CRN, SALAD, Aggregation, GeM, NetVLAD, make_aggregation
-from sareloc.models.backbones import BACKBONES, Backbone, DINOv2, init_weights, make_backbone
+from sareloc.models.aggregation import AGGREGATIONS, CRN, Aggregation, GeM, NetVLAD, make_aggregation
+from sareloc.models.backbones import BACKBONES, Backbone, init_weights, make_backbone
 from sareloc.models.checkpoint import (
     PACKAGED,
     CheckpointManifest,
@@ -31,6 +31,8 @@ from sareloc.models.preprocess import Image, Precision, Preprocess, Resize, numb
 from sareloc.models.whitening import Whitening, fit_whitening
 
 if TYPE_CHECKING:
+    from sareloc.models.dinov2 import DINOv2
+    from sareloc.models.heads import SALAD
     from sareloc.models.netvlad_init import init_netvlad, off_the_shelf
     from sareloc.models.published import load_backbone_weights, load_published
 
@@ -77,6 +79,8 @@ __all__ = [
 ]
 
 _LATER = {
+    "DINOv2": "dinov2",
+    "SALAD": "heads",
     "init_netvlad": "netvlad_init",
     "off_the_shelf": "netvlad_init",
     "load_backbone_weights": "published",
@@ -85,7 +89,7 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    """Readers of published files and NetVLAD's initialization are imported at their first use: queries need neither."""
+    """What queries of most models do not need is imported at its first use."""
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)

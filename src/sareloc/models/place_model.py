@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sareloc.errors import ArgumentError, look_up
-from sareloc.models.aggregation import Aggregation, MixVPR, Option, make_aggregation
+from sareloc.models.aggregation import Aggregation, Option, make_aggregation
 from sareloc.models.backbones import Backbone, make_backbone
 from sareloc.models.preprocess import Image, Precision, Preprocess, Resize, autocast, number_format
 from sareloc.models.whitening import Whitening
@@ -30,7 +30,7 @@ RUNTIMES = {
 Compute = Callable[[Tensor], Tensor]
 """uint8 images (B, 3, H, W) on the CPU -> float32 descriptors (B, model.dim), unit rows."""
 
-BEFORE: dict[str, dict[str, Option]] = {MixVPR.name: {"row_bias": False}}
+BEFORE: dict[str, dict[str, Option]] = {"mixvpr": {"row_bias": False}}
 """Options that aggregations got after files had been written, with the values that these files stand for."""
 
 
@@ -303,7 +303,7 @@ def make_model(
     """
     base = make_backbone(backbone, cut=cut, train_from=train_from, rng=rng)
     pixels = Preprocess(base.pixel_mean, base.pixel_std, resize=size)
-    if aggregation == MixVPR.name and not options.keys() & {"height", "width"}:
+    if aggregation == "mixvpr" and not options.keys() & {"height", "width"}:
         options |= _locations(base, size)
     return PlaceModel(pixels, base, make_aggregation(aggregation, base.channels, options, rng=rng), name=name).eval()
 

@@ -26,8 +26,8 @@ from torch import Tensor
 from sareloc.errors import ArgumentError, WeightsError, need
 from sareloc.models.aggregation import Option, make_aggregation
 from sareloc.models.backbones import VITS, Backbone, make_backbone
-from sareloc.models.backbones.dinov2 import PATCH_PX
 from sareloc.models.checkpoint import existing_file, listed
+from sareloc.models.dinov2 import PATCH_PX
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Preprocess
 from sareloc.models.published.weights_files import (
