@@ -30,8 +30,7 @@ from sareloc.maps import (
     sync_map,
     verify_map,
 )
-from sareloc.maps.records import LARGEST_AGGREGATE_DIM, Storage
-from sareloc.maps.search_vectors import with_aggregate
+from sareloc.maps.records import LARGEST_AGGREGATE_DIM, Storage, with_aggregate
 from sareloc.models import PlaceModel
 from sareloc.photos import read_image
 

@@ -34,8 +34,7 @@ from sareloc.maps import (
     verify_map,
 )
 from sareloc.maps import upgrade as upgrade_module
-from sareloc.maps.records import Storage
-from sareloc.maps.search_vectors import with_aggregate
+from sareloc.maps.records import Storage, with_aggregate
 from sareloc.models import PlaceModel
 
 KEYPOINTS = 40

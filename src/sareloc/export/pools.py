@@ -23,7 +23,7 @@ from sareloc.models.aggregation import (
     NetVLAD,
 )
 from sareloc.models.heads import ROUNDS, SALAD, BoQ, MegaLoc, MixVPR
-from sareloc.models.whitening import Whitening
+from sareloc.models.place_model import Whitening
 
 
 def add_aggregation(graph: Graph, aggregation: Aggregation, features: str, token: str | None) -> str:

@@ -34,7 +34,6 @@ from sareloc.arrays import Image, Vectors
 from sareloc.errors import MapError
 from sareloc.models.preprocess import RUNTIME_DEVICES, find_device
 from sareloc.photos import DIAGONAL_35MM
-from sareloc.runtimes.openvino import xfeat_on_openvino
 
 KEYPOINTS = 1024
 """Default: keypoints of a photo, in a map or of a query."""
@@ -223,6 +222,8 @@ def load_network(device: str) -> Network:
             assert isinstance(norm, nn.BatchNorm2d)
             net.set_submodule(name, nn.Sequential(fuse_conv_bn_eval(conv, norm), relu))
     if device in RUNTIME_DEVICES:
+        from sareloc.runtimes.openvino import xfeat_on_openvino
+
         return xfeat_on_openvino(net)
     net.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return net

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from sareloc.lazy import lazy_names
 from sareloc.models.aggregation import AGGREGATIONS, CRN, Aggregation, GeM, NetVLAD, make_aggregation
 from sareloc.models.backbones import BACKBONES, Backbone, init_weights, make_backbone
 from sareloc.models.checkpoint import (
@@ -23,12 +23,13 @@ from sareloc.models.place_model import (
     ModelSpec,
     PlaceModel,
     RuntimeModel,
+    Whitening,
     evaluating,
     make_model,
     run_on,
 )
 from sareloc.models.preprocess import Image, Precision, Preprocess, Resize, number_format
-from sareloc.models.whitening import Whitening, fit_whitening
+from sareloc.models.whitening import fit_whitening
 
 if TYPE_CHECKING:
     from sareloc.models.dinov2 import DINOv2
@@ -78,18 +79,12 @@ __all__ = [
     "save_checkpoint",
 ]
 
-_LATER = {
-    "DINOv2": "dinov2",
-    "SALAD": "heads",
-    "init_netvlad": "netvlad_init",
-    "off_the_shelf": "netvlad_init",
-    "load_backbone_weights": "published",
-    "load_published": "published",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """What queries of most models do not need is imported at its first use."""
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "dinov2": "DINOv2",
+        "heads": "SALAD",
+        "netvlad_init": "init_netvlad off_the_shelf",
+        "published": "load_backbone_weights load_published",
+    },
+)

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sareloc.errors import ArgumentError, look_up
-from sareloc.models.preprocess import IMAGENET_MEAN, IMAGENET_STD, MIN_SIDE_PX, check_size
+from sareloc.models.preprocess import IMAGENET_MEAN, IMAGENET_STD, check_size
 
 INIT_STD = 0.02  # of the random weights of transformers
 NOTHING = "nothing"  # the value of `train_from` that freezes all parts
@@ -33,7 +33,6 @@ class Backbone(nn.Module):
     `pixel_mean` and `pixel_std` are the statistics of pixels in [0, 1] that the published weights expect.
     """
 
-    minimum_size = MIN_SIDE_PX
     pixel_mean = IMAGENET_MEAN
     pixel_std = IMAGENET_STD
     #: Whether the output has a class token beside the feature map.
@@ -83,7 +82,7 @@ class Backbone(nn.Module):
         return self
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, 3, H, W) normalised floats, H and W at least `minimum_size` -> (B, channels, h, w)."""
+        """(B, 3, H, W) normalised floats, H and W at least `MIN_SIDE_PX` -> (B, channels, h, w)."""
         # A compiler or an exporter would turn the check into a guard on the size.
         if not torch.compiler.is_compiling():
             if images.ndim != 4 or images.shape[1] != 3:
