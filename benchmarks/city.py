@@ -33,6 +33,7 @@ import numpy as np
 import torch
 from benchmarks import real_sets
 from benchmarks.measuring import about
+from sareloc.geometry.aggregate import DIM
 
 from sareloc.arrays import Floats, Image, Ints
 from sareloc.city import CityPlaces, Poses, city_places, draw_pixels, draw_scene, make_scene
@@ -42,7 +43,6 @@ from sareloc.encode import Encoded, Encoder
 from sareloc.evaluation import evaluate_rankings
 from sareloc.evaluation.ranking import search
 from sareloc.geometry import count_inliers, verify
-from sareloc.geometry.aggregate import DIM
 from sareloc.loading import read_images
 from sareloc.models import (
     PlaceModel,

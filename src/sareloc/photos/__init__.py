@@ -63,8 +63,8 @@ from sareloc.photos.xmp import (
 )
 
 if TYPE_CHECKING:
-    from sareloc.photos.telemetry import Telemetry, read_telemetry
     from sareloc.photos.clock import ClockOffset, estimate_offset, parse_offset, parse_timezone
+    from sareloc.photos.telemetry import Telemetry, read_telemetry
     from sareloc.photos.track_geotags import (
         FramesReport,
         PlacedPhoto,
