@@ -33,7 +33,6 @@ import numpy as np
 import torch
 from benchmarks import real_sets
 from benchmarks.measuring import about
-from sareloc.geometry.aggregate import DIM
 
 from sareloc.arrays import Floats, Image, Ints
 from sareloc.city import CityPlaces, Poses, city_places, draw_pixels, draw_scene, make_scene
@@ -43,6 +42,7 @@ from sareloc.encode import Encoded, Encoder
 from sareloc.evaluation import evaluate_rankings
 from sareloc.evaluation.ranking import search
 from sareloc.geometry import count_inliers, verify
+from sareloc.geometry.local_features import AGGREGATE_DIM
 from sareloc.loading import read_images
 from sareloc.models import (
     PlaceModel,
@@ -149,7 +149,7 @@ def real_places(data: Path) -> dict[str, Places]:
 
 def judge(places: Places, database: list[Any], queries: list[Any], rows: Ints, weights: Path | None) -> dict[str, Any]:
     """The row of a set in the table; `database` and `queries` (those of `rows`): paths or pixels."""
-    encoder = Encoder(load_model("fast"), aggregate_dim=DIM)
+    encoder = Encoder(load_model("fast"), aggregate_dim=AGGREGATE_DIM)
     known, asked = encode(encoder, database), encode(encoder, queries)
     elsewhere, here = inliers(places, known, asked, rows)
     found: dict[str, Any] = {
