@@ -42,7 +42,7 @@ from sareloc.encode import Encoded, Encoder
 from sareloc.evaluation import evaluate_rankings
 from sareloc.evaluation.ranking import search
 from sareloc.geometry import count_inliers, verify
-from sareloc.geometry.aggregate import DIM
+from sareloc.geometry.local_features import AGGREGATE_DIM
 from sareloc.loading import read_images
 from sareloc.models import (
     PlaceModel,
@@ -149,7 +149,7 @@ def real_places(data: Path) -> dict[str, Places]:
 
 def judge(places: Places, database: list[Any], queries: list[Any], rows: Ints, weights: Path | None) -> dict[str, Any]:
     """The row of a set in the table; `database` and `queries` (those of `rows`): paths or pixels."""
-    encoder = Encoder(load_model("fast"), aggregate_dim=DIM)
+    encoder = Encoder(load_model("fast"), aggregate_dim=AGGREGATE_DIM)
     known, asked = encode(encoder, database), encode(encoder, queries)
     elsewhere, here = inliers(places, known, asked, rows)
     found: dict[str, Any] = {

@@ -26,7 +26,7 @@ from safetensors.torch import load_file
 
 from sareloc.errors import MissingExtraError
 from sareloc.geometry import KEYPOINTS, LocalFeatureExtractor
-from sareloc.geometry.xfeat import load_network, network_input
+from sareloc.geometry.local_features import load_network, network_input
 
 
 def by_kornia() -> tuple[Callable[[Pixels], object], Callable[[Pixels], object]]:

@@ -25,8 +25,7 @@ from sareloc.city import draw_places
 from sareloc.datasets import load_dataset, photo_paths
 from sareloc.errors import PhotoError
 from sareloc.geometry import LocalFeatureExtractor, feature_size
-from sareloc.geometry.aggregate import vlad
-from sareloc.geometry.local_features import LocalFeatures, stored_steps
+from sareloc.geometry.local_features import LocalFeatures, stored_steps, vlad
 from sareloc.loading import read_images
 
 CENTRES, DIM = 64, 512

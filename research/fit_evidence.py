@@ -31,7 +31,7 @@ from sareloc.city import draw_places
 from sareloc.datasets import Places, load_dataset
 from sareloc.geo import ecef_from_wgs84
 from sareloc.geometry import match_scores
-from sareloc.geometry.evidence import AFFINITY_SCORE, INLIER_SCORE, PLANAR_SCORE
+from sareloc.geometry.two_view import AFFINITY_SCORE, INLIER_SCORE, PLANAR_SCORE
 from sareloc.localize import Localizer
 from sareloc.localize.calibrate import _search_trials
 from sareloc.localize.calibration import Outcome, Trial, fit_logistic, outcomes_of

@@ -17,8 +17,7 @@ from PIL import Image
 
 import sareloc
 from sareloc.encode import describe, describe_boxes, receptive_field_px
-from sareloc.encode.cache import DescriptorCache
-from sareloc.encode.descriptors import decode_box
+from sareloc.encode.descriptors import DescriptorCache, decode_box
 from sareloc.errors import ArgumentError
 from sareloc.models import BACKBONES, PlaceModel, load_model, make_backbone, make_model, save_checkpoint
 from sareloc.models.checkpoint import packaged_for
@@ -125,9 +124,9 @@ from pathlib import Path
 import torch
 from sareloc.models import PlaceModel
 from sareloc.models.checkpoint import load_model
-from sareloc.encode import cache, describe
+from sareloc.encode import describe, descriptors
 
-cache.MARK_EVERY_S = 0.0
+descriptors.MARK_EVERY_S = 0.0
 folder = Path(sys.argv[1])
 model = load_model(folder / "model")
 torch.set_num_threads(1)  # as many images are in work as there are threads

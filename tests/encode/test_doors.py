@@ -23,7 +23,7 @@ from sareloc.geo import Positions
 from sareloc.geometry import KEYPOINTS, LocalFeatureExtractor, pack_features, search_vector, unpack_features
 from sareloc.localize import Localizer
 from sareloc.maps import MapConfig, MapManifest, PlaceMap, build_map, open_map_file
-from sareloc.maps.search_vectors import with_aggregate
+from sareloc.maps.records import with_aggregate
 from sareloc.models import PlaceModel, make_model, save_checkpoint
 from sareloc.photos import Geotag, ImageRecord, ViewOptions, exif_bytes, read_image
 from sareloc.serve import ServeConfig, make_app

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from sareloc.encode import Encoded, Encoder
-from sareloc.encode.gpu import WINDOW_BATCHES, group_by_size
+from sareloc.encode.encoder import WINDOW_BATCHES, group_by_size
 from sareloc.errors import PhotoError
 from sareloc.geometry import search_vector
 from sareloc.models import PlaceModel, RuntimeModel, make_model

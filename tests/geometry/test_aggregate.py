@@ -16,8 +16,7 @@ from sareloc.geometry import (
     search_vector,
     unpack_features,
 )
-from sareloc.geometry.aggregate import DIM, constants_fingerprint, read_card, vlad
-from sareloc.geometry.local_features import packed_prefix
+from sareloc.geometry.local_features import AGGREGATE_DIM, constants_fingerprint, packed_prefix, read_card, vlad
 
 
 def random_features(count: int, seed: int = 0) -> LocalFeatures:
@@ -60,7 +59,7 @@ def test_the_order_of_keypoints_does_not_matter() -> None:
 def test_fewer_dimensions_are_the_first_ones_of_unit_length() -> None:
     features = random_features(40)
     whole, some = aggregate(features), aggregate(features, 32)
-    assert len(whole) == DIM
+    assert len(whole) == AGGREGATE_DIM
     np.testing.assert_allclose(some, whole[:32] / np.linalg.norm(whole[:32]), atol=1e-6)
 
 
@@ -75,7 +74,7 @@ def test_an_image_without_keypoints_has_a_vector_of_zeros() -> None:
 def test_the_cosine_of_search_vectors_is_the_mean_of_both_parts() -> None:
     a, b = random_features(80, 1), random_features(80, 2)
     one, two = (np.array(values, dtype=np.float32) for values in ((1.0, 0.0), (0.6, 0.8)))
-    together = float(search_vector(one, a, DIM) @ search_vector(two, b, DIM))
+    together = float(search_vector(one, a, AGGREGATE_DIM) @ search_vector(two, b, AGGREGATE_DIM))
     assert together == pytest.approx((0.6 + float(aggregate(a) @ aggregate(b))) / 2, abs=1e-5)
     np.testing.assert_array_equal(search_vector(one, a, 0), one)
 

@@ -27,7 +27,7 @@ from sareloc.geometry import (
     pack_features,
     unpack_features,
 )
-from sareloc.geometry.xfeat import strict_maxima
+from sareloc.geometry.local_features import strict_maxima
 
 PIXEL = b"\1\0\1\0\0\0\0\0"  # the header of an image of one pixel
 

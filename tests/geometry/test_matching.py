@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sareloc.geometry import LocalFeatures, count_matches, match_features
-from sareloc.geometry.matching import MIN_COSINE, PREFILTER_KEYPOINTS, match_together
+from sareloc.geometry.two_view import MIN_COSINE, PREFILTER_KEYPOINTS, match_together
 
 
 def features(steps: npt.NDArray[np.int8]) -> LocalFeatures:

@@ -25,7 +25,7 @@ from sareloc.maps import (
     remove_photos,
     sync_map,
 )
-from sareloc.maps.own_calibration import NOTE, own_calibration
+from sareloc.maps.notes import OWN_CALIBRATION, own_calibration
 
 QUICK = MapConfig(keypoints=0, progress=False)
 
@@ -57,13 +57,13 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 def fitted_at(path: Path) -> int | None:
     """The number of photos in the note."""
     with open_store(path) as store:
-        note = store.notes().get(NOTE)
+        note = store.notes().get(OWN_CALIBRATION)
     return None if note is None else int(json.loads(note)["map_photos"])
 
 
 def erase(path: Path) -> None:
     with open_map_file(path, write=True) as file, file._transaction() as sql:
-        sql.execute("DELETE FROM manifest WHERE key = ?", (f"note {NOTE}",))
+        sql.execute("DELETE FROM manifest WHERE key = ?", (f"note {OWN_CALIBRATION}",))
 
 
 def opened(path: Path) -> Calibration:
@@ -140,7 +140,7 @@ def test_a_write_that_changes_nothing_searches_and_writes_nothing(town: Path, se
     build_map(town.parent / "photos", town, street_model(), config=QUICK)
     sync_map(town.parent / "photos", town, street_model(), config=QUICK)
     assert searches == []
-    assert PlaceMap(town).notes.keys() == {NOTE}
+    assert PlaceMap(town).notes.keys() == {OWN_CALIBRATION}
     assert len(town.read_bytes()) == len(before)
 
 
@@ -184,12 +184,12 @@ def test_a_copy_has_its_calibration(town: Path, searches: list[int]) -> None:
 def test_a_note_that_is_malformed_is_fitted_again(note: str, town: Path) -> None:
     found = opened(town)
     with open_store(town, write=True) as store:
-        store.write_note(NOTE, note)
+        store.write_note(OWN_CALIBRATION, note)
     assert opened(town) == found
 
 
 def test_how_many_photos_may_have_changed() -> None:
-    notes = {NOTE: json.dumps({"map_photos": 100, "calibration": "text"})}
+    notes = {OWN_CALIBRATION: json.dumps({"map_photos": 100, "calibration": "text"})}
     used = [photos for photos in range(0, 300) if own_calibration(notes, photos) == "text"]
     assert used == list(range(90, 111))
     assert own_calibration({}, 100) is None

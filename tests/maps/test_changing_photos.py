@@ -15,7 +15,7 @@ from tests.maps.small_town import build_map, geotag_of, tiny_model, write_photo,
 from tests.photos.panorama_files import draw_panorama, gpano_xmp, save_panorama
 
 from sareloc import maps
-from sareloc.maps import MapConfig, PlaceMap, add_local_features, examine, features, verify_map, writer
+from sareloc.maps import MapConfig, PlaceMap, add_local_features, examine, upgrade, verify_map, writer
 from sareloc.photos import Panorama, ViewOptions, record_of
 
 Write = Callable[[Path, bytes], object]
@@ -109,8 +109,8 @@ def test_features_of_a_photo_that_is_another_meanwhile_are_left_out(
     maps.build_map(photos, tmp_path / "right.gpkg", tiny_model(), config=MapConfig(keypoints=30, progress=False))
     build_map(photos, town, tiny_model(), progress=False)
     with monkeypatch.context() as patch:
-        swapped = replaced_meanwhile(features.read_images, path, other_photo(path, tmp_path), overwrite)
-        patch.setattr(features, "read_images", swapped)
+        swapped = replaced_meanwhile(upgrade.read_images, path, other_photo(path, tmp_path), overwrite)
+        patch.setattr(upgrade, "read_images", swapped)
         report = add_local_features(town, keypoints=30, device="cpu", progress=False)
     assert (report.added, [Path(error.photo).name for error in report.unreadable]) == (2, ["0001.jpg"])
     assert add_local_features(town, device="cpu", progress=False).added == 1

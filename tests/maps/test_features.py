@@ -26,8 +26,7 @@ from tests.maps.test_map_file import make_format_1, make_format_2, make_map, pho
 from sareloc.arrays import Ints
 from sareloc.errors import ArgumentError, MapError
 from sareloc.geometry import LocalFeatureExtractor, LocalFeatures, feature_size, pack_features
-from sareloc.geometry.local_features import KEYPOINT_BYTES
-from sareloc.geometry.xfeat import weights_fingerprint
+from sareloc.geometry.local_features import KEYPOINT_BYTES, weights_fingerprint
 from sareloc.localize import Localizer, Search
 from sareloc.maps import (
     MapConfig,

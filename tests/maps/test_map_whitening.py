@@ -25,10 +25,11 @@ from sareloc.maps import (
     open_map_file,
     sync_map,
     verify_map,
-    whitening,
+    writer,
 )
 from sareloc.maps.file import MapFile
 from sareloc.maps.rows import descriptor_checksum
+from sareloc.maps.store import map_model
 from sareloc.models import PlaceModel, fit_whitening
 from sareloc.models.place_model import RuntimeModel, with_whitening
 from sareloc.photos import PhotoSource, decode
@@ -88,7 +89,7 @@ def test_the_map_holds_the_projected_descriptors_and_search_equals_projecting_by
 
 
 def test_the_stored_whitening_is_that_of_all_photos(model: PlaceModel, photos: list[Path], town: Path) -> None:
-    fitted = fit_whitening(described(model, photos), DIM, power=whitening.POWER)
+    fitted = fit_whitening(described(model, photos), DIM, power=writer.WHITENING_POWER)
     with open_map_file(town) as file:
         stored = file.whitening()
     assert stored is not None
@@ -125,7 +126,7 @@ def test_a_build_that_was_stopped_continues_with_the_stored_whitening(
             build_map(tmp_path / "photos", again, model, **options)
     assert len(stored_descriptors(again)) == 4
     with monkeypatch.context() as patch:
-        patch.setattr(whitening, "fit_whitening", _never)
+        patch.setattr(writer, "fit_whitening", _never)
         report = build_map(tmp_path / "photos", again, model, **options)
     assert (report.added, report.already) == (8, 4)
     one, other = stored_descriptors(town), stored_descriptors(again)
@@ -194,7 +195,7 @@ def test_a_map_with_another_whitening_is_not_copied_into(model: PlaceModel, town
 def test_fewer_photos_than_dimensions_are_said_and_keep_all_distances(
     model: PlaceModel, photos: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(whitening, "POWER", 0.0)
+    monkeypatch.setattr(writer, "WHITENING_POWER", 0.0)
     options: dict[str, Any] = {"dim": 64, "storage": "float32"}
     report = build_map(tmp_path / "photos", tmp_path / "town.gpkg", model, **options)
     assert [("12 photos" in note, "span 11 dimensions" in note) for note in report.notes] == [(True, True)]
@@ -247,7 +248,7 @@ def test_dimensions_of_a_model_with_a_whitening_are_its_first_ones(
 def test_a_runtime_is_whitened_too(model: PlaceModel, photos: list[Path], town: Path) -> None:
     runtime = RuntimeModel(model, "openvino", lambda images: model.encode(images))
     pixels = [decode(path) for path in photos]
-    whitened = whitening.map_model(runtime, PlaceMap(town))
+    whitened = map_model(runtime, PlaceMap(town))
     assert (whitened.runs_on, whitened.dim) == ("openvino", DIM)
     np.testing.assert_allclose(whitened.encode(pixels).numpy(), project(town, described(model, photos)), atol=2e-3)
 

@@ -20,7 +20,7 @@ from tests.maps.test_map_file import make_map, photo
 from sareloc.errors import MapError
 from sareloc.geometry import LocalFeatures, pack_features
 from sareloc.maps import PlaceMap, open_map_file
-from sareloc.maps.features import choose_keypoints
+from sareloc.maps.notes import choose_keypoints
 
 COUNT = 20
 _COUNTING: list[list[str]] = []

@@ -25,7 +25,7 @@ from sareloc.maps import (
     sync_map,
     verify_map,
 )
-from sareloc.maps.view_options import NOTE, read_view_options
+from sareloc.maps.notes import PANORAMA_VIEWS, read_view_options
 from sareloc.models import PlaceModel
 from sareloc.photos import Address, Geotag, Panorama, PhotoSource, ViewOptions, decode, parse_address, read_image
 
@@ -204,7 +204,7 @@ def test_a_malformed_note_is_damage(folder: Path, model: PlaceModel, tmp_path: P
     build_map(folder, path, model, progress=False)
     for text in ("nonsense", "[]", json.dumps({"yaw_deg": [], "pitch_deg": [0], "fov_deg": 60})):
         with open_store(path, write=True) as store:
-            store.write_note(NOTE, text)
+            store.write_note(PANORAMA_VIEWS, text)
         with pytest.raises(MapError, match="is damaged: its note 'panorama views'"):
             add_photos(folder, path, model, config=MapConfig(progress=False))
 

@@ -17,8 +17,7 @@ from tests.maps.test_map_file import TINY, photo
 from sareloc.encode import Encoder
 from sareloc.errors import ArgumentError, MapError
 from sareloc.geometry import pack_features, search_vector
-from sareloc.geometry.aggregate import DIM as AGGREGATE_DIM
-from sareloc.geometry.aggregate import constants_fingerprint
+from sareloc.geometry.local_features import AGGREGATE_DIM, constants_fingerprint
 from sareloc.localize import Localizer, Search
 from sareloc.maps import (
     MapConfig,
@@ -31,8 +30,7 @@ from sareloc.maps import (
     sync_map,
     verify_map,
 )
-from sareloc.maps.records import LARGEST_AGGREGATE_DIM, Storage
-from sareloc.maps.search_vectors import with_aggregate
+from sareloc.maps.records import LARGEST_AGGREGATE_DIM, Storage, with_aggregate
 from sareloc.models import PlaceModel
 from sareloc.photos import read_image
 

@@ -18,7 +18,7 @@ from tests.maps.test_search_vectors import change, stored
 
 from sareloc.cli import main
 from sareloc.errors import MapError
-from sareloc.geometry.aggregate import constants_fingerprint
+from sareloc.geometry.local_features import constants_fingerprint
 from sareloc.localize import Localizer
 from sareloc.maps import (
     MapConfig,
@@ -34,8 +34,7 @@ from sareloc.maps import (
     verify_map,
 )
 from sareloc.maps import upgrade as upgrade_module
-from sareloc.maps.records import Storage
-from sareloc.maps.search_vectors import with_aggregate
+from sareloc.maps.records import Storage, with_aggregate
 from sareloc.models import PlaceModel
 
 KEYPOINTS = 40
@@ -259,7 +258,7 @@ def test_staged_rows_that_do_not_fit_are_computed_again(plain: Path, model: Plac
 
 KILLED = """
 import os, signal, sqlite3, sys
-from sareloc.geometry import aggregate, xfeat
+from sareloc.geometry import local_features
 from sareloc.maps import add_local_features, upgrade
 
 connect, left = sqlite3.connect, [0]

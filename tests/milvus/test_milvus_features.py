@@ -31,7 +31,7 @@ from sareloc.maps import (
     verify_map,
 )
 from sareloc.maps.file_reader import HEADER_BYTES, PLACE_BYTES, STEPS_BYTES
-from sareloc.maps.search_vectors import with_aggregate
+from sareloc.maps.records import with_aggregate
 from sareloc.milvus import MilvusStore
 from sareloc.milvus.collection import DEFAULT, create_collection
 from sareloc.milvus.connection import Connection, read_milvus_address

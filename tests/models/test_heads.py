@@ -14,7 +14,7 @@ from torch import Tensor
 from sareloc.errors import ArgumentError
 from sareloc.losses import LOSSES, make_loss
 from sareloc.models import AGGREGATIONS, Aggregation, make_aggregation
-from sareloc.models.aggregation.heads import assign
+from sareloc.models.heads import assign
 
 CHANNELS = 5
 SIZES = [(3, 4), (2, 7)]

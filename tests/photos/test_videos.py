@@ -20,12 +20,12 @@ from sareloc.errors import ArgumentError, PhotoError
 from sareloc.geo import wgs84_from_enu
 from sareloc.photos import video_reader, videos
 from sareloc.photos.decoding import Resizing, Turn, longest_side
+from sareloc.photos.record import is_video
 from sareloc.photos.video_reader import VideoReader
 from sareloc.photos.videos import (
     decode_frame,
     frame_times,
     frames,
-    is_video,
     missing_end,
     read_video,
     times_every_m,

@@ -15,7 +15,7 @@ from torch import nn
 
 from sareloc.cli import app
 from sareloc.errors import ArgumentError
-from sareloc.geometry.xfeat import Network, load_network
+from sareloc.geometry.local_features import Network, load_network
 from sareloc.localize import Localizer
 from sareloc.maps import MapConfig, PlaceMap, add_local_features, build_map
 from sareloc.models import (

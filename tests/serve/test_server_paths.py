@@ -14,7 +14,7 @@ from tests.serve.running import DEADLINE_S, running
 from sareloc.maps import copy_map
 from sareloc.models import save_checkpoint
 from sareloc.serve import ServeConfig, make_app
-from sareloc.serve.uploads import public_name
+from sareloc.serve.guard import public_name
 
 
 def ask_everything(client: httpx.Client, folder: Path) -> list[httpx.Response]:

@@ -19,8 +19,8 @@ from sareloc.maps import BuildReport, Entry
 from sareloc.maps.build import finish_build, in_order, load_build_model, open_writer
 from sareloc.maps.config import MapConfig
 from sareloc.maps.examine import Tally, find_new
-from sareloc.maps.whitening import map_model, prepare_whitening
-from sareloc.maps.writer import MapWriter
+from sareloc.maps.store import map_model
+from sareloc.maps.writer import MapWriter, prepare_whitening
 from sareloc.models.checkpoint import save_checkpoint
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import choose_precision

@@ -16,15 +16,14 @@ from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from typing import TypeVar
 
+import numpy as np
 import torch
 
 from sareloc.arrays import Image, Vectors
-from sareloc.encode.gpu import IN_FLIGHT, GpuLauncher, group_by_size
 from sareloc.errors import PhotoError
-from sareloc.geometry.aggregate import search_vector
-from sareloc.geometry.local_features import KEYPOINTS, LocalFeatureExtractor, LocalFeatures, feature_size
+from sareloc.geometry.local_features import KEYPOINTS, LocalFeatureExtractor, LocalFeatures, feature_size, search_vector
 from sareloc.models.fused import fold_norms, fuse_relus, with_stored_format
-from sareloc.models.place_model import PlaceModel, RuntimeModel
+from sareloc.models.place_model import PlaceModel, RuntimeModel, evaluating
 from sareloc.photos import ReadImage, SizeRule
 
 T = TypeVar("T")
@@ -32,7 +31,11 @@ T = TypeVar("T")
 Pending = tuple[Callable[[], Vectors], Callable[[], LocalFeatures | None], Callable[[], Vectors]]
 """Functions that wait for the descriptor, the local features and the search vector of an image."""
 
+Fetch = Callable[[], Vectors]
+
 AHEAD = 4  # images for each thread that are being encoded
+IN_FLIGHT = 2  # batches on a GPU at once: one being computed, one being copied
+WINDOW_BATCHES = 4  # batches of images that wait for others of their size
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,3 +203,64 @@ def single_threads(name: str, process: int) -> ThreadPoolExecutor:
     started.wait()
     torch.set_num_threads(count)  # of threads that are started later
     return pool
+
+
+class GpuLauncher:
+    """Queues a batch on the GPU; returns a function that waits for its descriptors (n, dim) and fetches them.
+
+    The copy of a batch to the GPU, the copy of descriptors back and the next batch overlap: pixels are put into
+    page-locked memory once and copied on a stream of their own, and the host waits for a batch only when the next one
+    is queued.
+    """
+
+    def __init__(self, model: PlaceModel, dim: int | None) -> None:
+        self._model, self._dim = model, dim
+        self._copies = torch.cuda.Stream(model.device)
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def __call__(self, images: Sequence[Image]) -> Fetch:
+        """Images of one size, not more than a batch."""
+        if not images:
+            return lambda: np.zeros((0, self._dim or self._model.dim), dtype=np.float32)
+        here = torch.empty(len(images), *images[0].shape, dtype=torch.uint8, pin_memory=True)
+        np.stack(images, out=here.numpy())
+        work = torch.cuda.current_stream(self._model.device)
+        with torch.cuda.stream(self._copies):
+            there = here.to(self._model.device, non_blocking=True)
+        work.wait_stream(self._copies)
+        there.record_stream(work)
+        with evaluating(self._model):
+            found = self._model(there.permute(0, 3, 1, 2), self._dim).float()
+        back = torch.empty(found.shape, dtype=torch.float32, pin_memory=True)
+        back.copy_(found, non_blocking=True)
+        # blocking: a busy wait would take a core from the decoding workers
+        done = torch.cuda.Event(blocking=True)
+        done.record(work)
+
+        def fetch() -> Vectors:
+            done.synchronize()
+            return np.array(back.numpy())  # a copy: page-locked memory is reused
+
+        return fetch
+
+
+def group_by_size(
+    loaded: Iterable[tuple[T, ReadImage | PhotoError]], batch: int
+) -> Iterator[tuple[list[tuple[T, ReadImage]], list[tuple[T, PhotoError]]]]:
+    """Batches of images whose first pixels have one size, and the errors since the last batch; one may be empty."""
+    waiting: dict[tuple[int, ...], list[tuple[T, ReadImage]]] = {}
+    errors: list[tuple[T, PhotoError]] = []
+    for tag, image in loaded:
+        if isinstance(image, PhotoError):
+            errors.append((tag, image))
+            continue
+        group = waiting.setdefault(image.pixels[0].shape, [])
+        group.append((tag, image))
+        if len(group) == batch or sum(map(len, waiting.values())) >= WINDOW_BATCHES * batch:
+            yield waiting.pop(max(waiting, key=lambda size: len(waiting[size]))), errors
+            errors = []
+    for group in waiting.values():
+        yield group, errors
+        errors = []
+    if errors:
+        yield [], errors

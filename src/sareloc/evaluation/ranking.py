@@ -32,7 +32,7 @@ from sareloc.geometry import (
 )
 from sareloc.loading import read_images
 from sareloc.maps import Matches, PlaceMap
-from sareloc.maps.whitening import map_model
+from sareloc.maps.store import map_model
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import RUNTIME_DEVICES
 

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sareloc.errors import ArgumentError, need
-from sareloc.models.backbones import DINOv2, SameConv
-from sareloc.models.backbones.dinov2 import PATCH_PX, patches
+from sareloc.models.backbones import SameConv
+from sareloc.models.dinov2 import PATCH_PX, DINOv2, patches
 
 OPSET = 18
 FLOAT = 1  # ONNX's number for float32

@@ -21,8 +21,8 @@ from sareloc.errors import ArgumentError, need
 from sareloc.export.layers import FLOAT, Graph, Ranges, add_layer, add_vit, split_grid
 from sareloc.export.pools import add_aggregation, add_whitening
 from sareloc.files import replacing
-from sareloc.models.backbones import Backbone, DINOv2
-from sareloc.models.backbones.dinov2 import patches
+from sareloc.models.backbones import Backbone
+from sareloc.models.dinov2 import DINOv2, patches
 from sareloc.models.fused import trace_layers
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import MIN_SIDE_PX

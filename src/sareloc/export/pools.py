@@ -13,21 +13,17 @@ from sareloc.export.layers import FLOAT, Graph, add_layer, attend, unit
 from sareloc.models.aggregation import (
     CRN,
     NORM_EPS,
-    SALAD,
     VLAD,
     Aggregation,
     Average,
-    BoQ,
     ClassToken,
     CosPlace,
     GeM,
     Maximum,
-    MegaLoc,
-    MixVPR,
     NetVLAD,
 )
-from sareloc.models.aggregation.heads import ROUNDS
-from sareloc.models.whitening import Whitening
+from sareloc.models.heads import ROUNDS, SALAD, BoQ, MegaLoc, MixVPR
+from sareloc.models.place_model import Whitening
 
 
 def add_aggregation(graph: Graph, aggregation: Aggregation, features: str, token: str | None) -> str:
@@ -126,7 +122,7 @@ def _salad(graph: Graph, layer: SALAD, features: str, token: str) -> str:
 
 
 def _assign(graph: Graph, scores: str, layer: SALAD) -> str:
-    """`sareloc.models.aggregation.heads.assign`, its rounds written one after the other."""
+    """`sareloc.models.heads.assign`, its rounds written one after the other."""
     one_row = graph.add("ReduceMax", scores, graph.ints(1), keepdims=1)
     dustbin = graph.add(
         "Expand", graph.floats(layer.dust_bin.reshape(1, 1, 1), "dust_bin"), graph.add("Shape", one_row)

@@ -1,21 +1,31 @@
 """Geometry between photos: local features, their matches, two-view geometry that verifies them, and camera poses."""
 
-from sareloc.geometry.aggregate import aggregate, search_vector
 from sareloc.geometry.camera_pose import CameraPose, Reference, estimate_camera_pose
-from sareloc.geometry.evidence import Evidence, count_inliers, match_scores
 from sareloc.geometry.local_features import (
     KEYPOINTS,
     LONGEST_PX,
     LocalFeatureExtractor,
     LocalFeatures,
+    aggregate,
     feature_size,
     focal_px_of,
     pack_features,
+    search_vector,
     unpack_features,
 )
-from sareloc.geometry.matching import count_matches, match_features
-from sareloc.geometry.relative_pose import turn_deg
-from sareloc.geometry.two_view import InlierPairs, TwoView, inlier_pairs, two_view, verify
+from sareloc.geometry.two_view import (
+    Evidence,
+    InlierPairs,
+    TwoView,
+    count_inliers,
+    count_matches,
+    inlier_pairs,
+    match_features,
+    match_scores,
+    turn_deg,
+    two_view,
+    verify,
+)
 
 __all__ = [
     "KEYPOINTS",

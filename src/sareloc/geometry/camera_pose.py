@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from sareloc.arrays import Floats
 from sareloc.geometry.local_features import LocalFeatures
-from sareloc.geometry.relative_pose import camera_of
-from sareloc.geometry.two_view import TwoView
+from sareloc.geometry.two_view import TwoView, camera_of
 
 MOST_REFERENCES = 5
 DISTINCT_M = 1.0

@@ -1,23 +1,119 @@
-"""Two-view geometry: which matches between two images of one place agree on how the camera moved.
+"""Two-view geometry: the matches of local features between a query and photos, and what they say of the photos.
 
-Epipolar geometry by PoseLib's LO-RANSAC: the fundamental matrix, and a homography where the scene is flat or the camera
-only turned, which a fundamental matrix does not describe.
+In this order: `match_features` finds mutual nearest neighbours (`count_matches` counts those of the best keypoints of
+many photos); `two_view` finds which of them agree on how the camera moved, by PoseLib's LO-RANSAC: a fundamental
+matrix, and a homography where the scene is flat or the camera only turned, which the former does not describe;
+`Evidence` and `match_scores` rank the photos by it; `turn_deg` is how the query's camera is turned against another.
 """
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 
-from sareloc.arrays import Bools, Floats, Ints
-from sareloc.geometry.local_features import LocalFeatures
-from sareloc.geometry.matching import match_features
+from sareloc.arrays import Bools, Floats, Ints, Vectors
+from sareloc.geometry.local_features import LocalFeatures, focal_px_of, product
+
+MIN_COSINE = 0.82
+"""Pairs of descriptors with a lower cosine are no match; the value of XFeat's authors."""
+
+PREFILTER_KEYPOINTS = 256
+"""The best keypoints of an image, by which many photos are compared with a query."""
+
+
+def match_features(
+    query: LocalFeatures, others: Sequence[LocalFeatures], device: torch.device | None = None
+) -> Iterable[Ints]:
+    """For each other image, the pairs (M, 2) of rows of the query's and of its keypoints that match.
+
+    A pair matches if each descriptor is the other's nearest neighbour by cosine and the cosine is above 0.82; ties go
+    to the first row. The pairs come in the order of the query's keypoints.
+
+    `device`: a GPU that compares the query with all images at once; ties are then broken in any way. Default: the CPU,
+    one image when its pairs are asked for.
+    """
+    if device is not None and device.type != "cpu" and others:
+        return match_together(query, others, device)
+    mine = _unit(query.descriptors)
+    return (_mutual(mine, _unit(other.descriptors)) for other in others)
+
+
+def count_matches(query: LocalFeatures, others: Sequence[LocalFeatures], device: torch.device | None = None) -> Ints:
+    """The number (K,) of matches, as of `match_features`, between the 256 best keypoints of a query and of K images.
+
+    One matrix product compares all of them: a hundred images take as long as the matches of five with all keypoints.
+
+    Args:
+        query: the local features of the query.
+        others: those of the images; all of their keypoints or the best alone.
+        device: see `match_features`.
+    """
+    best, count = query.best(PREFILTER_KEYPOINTS), len(others)
+    some = [other.best(PREFILTER_KEYPOINTS) for other in others]
+    if device is not None and device.type != "cpu" and others:
+        return np.array([len(pairs) for pairs in match_together(best, some, device)], dtype=np.int64)
+    if not len(best) or not count:
+        return np.zeros(count, dtype=np.int64)
+    theirs = np.zeros((count, PREFILTER_KEYPOINTS, query.descriptors.shape[1]), dtype=np.float32)
+    for row, other in enumerate(some):  # rows of zeros have a cosine of 0 with any other
+        theirs[row, : len(other)] = _unit(other.descriptors)
+    mine = _unit(best.descriptors)
+    cosines = product(mine, theirs.reshape(-1, theirs.shape[2])).reshape(len(best), count, -1)  # (N, K, 256)
+    nearest = cosines.argmax(axis=2)  # (N, K)
+    near = np.take_along_axis(cosines, nearest[..., None], axis=2)[..., 0] > MIN_COSINE
+    rows, images = np.nonzero(near)
+    back = product(theirs[images, nearest[rows, images]], mine).argmax(axis=1)
+    return np.bincount(images[back == rows], minlength=count)
+
+
+def _mutual(mine: Vectors, theirs: Vectors) -> Ints:
+    if not len(mine) or not len(theirs):
+        return np.zeros((0, 2), dtype=np.int64)
+    cosines = product(mine, theirs)  # (N, M)
+    nearest = cosines.argmax(axis=1)
+    rows = np.flatnonzero(cosines[np.arange(len(mine)), nearest] > MIN_COSINE)
+    # few products are computed again: taking columns of the matrix takes several times as long
+    back = product(theirs[nearest[rows]], mine).argmax(axis=1)
+    rows = rows[back == rows]
+    return np.stack([rows, nearest[rows]], axis=1)
+
+
+@torch.inference_mode()
+def match_together(query: LocalFeatures, others: Sequence[LocalFeatures], device: torch.device) -> list[Ints]:
+    """As `match_features`, of one or more images at once."""
+    most = max(1, *(len(other) for other in others))
+    padded = np.zeros((len(others), most, query.descriptors.shape[1]), dtype=np.int8)  # rows of zeros match nothing
+    for row, other in enumerate(others):
+        padded[row, : len(other)] = other.descriptors
+    if not len(query):
+        return [np.zeros((0, 2), dtype=np.int64) for _ in others]
+    mine, theirs = (
+        F.normalize(torch.from_numpy(one).to(device, non_blocking=True).float(), dim=-1, eps=1e-6)
+        for one in (query.descriptors, padded)
+    )
+    cosines = mine @ theirs.transpose(1, 2)  # (K, N, M)
+    best, nearest = cosines.max(dim=2)
+    back = cosines.argmax(dim=1).gather(1, nearest)
+    matched = (back == torch.arange(len(query), device=device)) & (best > MIN_COSINE)
+    found = torch.where(matched, nearest, -1).cpu().numpy()
+    return [np.stack([rows := np.flatnonzero(row >= 0), row[rows]], axis=1) for row in found]
+
+
+def _unit(descriptors: npt.NDArray[np.int8]) -> Vectors:
+    vectors = descriptors.astype(np.float32)
+    unit: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-6)
+    return unit
+
 
 EPIPOLAR_PX = 1.5
 """Largest distance of an inlier from its epipolar line, in an image of 480 px."""
@@ -129,3 +225,89 @@ def _occupied(xy: Floats, size: tuple[int, int]) -> int:
     """How many cells of a grid of 8 x 8 over the image hold one of these points (n, 2)."""
     cells = np.clip((xy / size * CELLS).astype(int), 0, CELLS - 1)
     return len(np.unique(cells @ (1, CELLS)))
+
+
+AFFINITY_SCORE, INLIER_SCORE, PLANAR_SCORE = 0.5, 0.9, 1.6
+"""Weights of a verified match's score, see `match_scores`: fitted on training towns, rounded."""
+CHANCE_INLIERS, CHANCE_PLANAR = 7, 4
+"""Inliers of two unrelated photos that do not count: as many as the geometry is fitted to, less one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What local features say of K matches; NaN: a match was not verified."""
+
+    inliers: Floats
+    """(K,) matches of local features that agree on one epipolar geometry."""
+    planar: Floats
+    """(K,) those that agree on one homography."""
+
+    def take(self, rows: Ints) -> Evidence:
+        """The evidence of these matches."""
+        return Evidence(self.inliers[rows], self.planar[rows])
+
+    @property
+    def beyond_chance(self) -> tuple[Floats, Floats]:
+        """Logarithms (K,) of inliers, and of planar inliers, beyond what chance gives; 0 if not verified."""
+        inliers, planar = np.nan_to_num(self.inliers), np.nan_to_num(self.planar)
+        return np.log1p(np.maximum(inliers - CHANCE_INLIERS, 0)), np.log1p(np.maximum(planar - CHANCE_PLANAR, 0))
+
+
+def count_inliers(views: Sequence[TwoView | None]) -> Evidence:
+    """The evidence of K two-view geometries; of None, NaN."""
+    inliers, planar = (
+        np.array([np.nan if view is None else int(getattr(view, mask).sum()) for view in views])
+        for mask in ("inlier", "planar")
+    )
+    return Evidence(inliers, planar)
+
+
+def match_scores(distances: npt.ArrayLike, temperature: float, evidence: Evidence | None = None) -> Floats:
+    """Scores (K,) of the matches of one query from their descriptor distances: `-d^2 / temperature`, at most 0.
+
+    Of verified matches: `-0.5 d^2 / temperature + 0.9 log(1 + inliers beyond chance) + 1.6 log(1 + planar inliers
+    beyond chance)`. The softmax of the scores is the probability that a match is the right one. All scores are shifted
+    so that the highest is 0.
+    """
+    scores = -(np.asarray(distances, dtype=np.float64) ** 2) / temperature
+    if evidence is not None:
+        inliers, planar = evidence.beyond_chance
+        scores = AFFINITY_SCORE * scores + INLIER_SCORE * inliers + PLANAR_SCORE * planar
+    return np.asarray(scores - scores.max(initial=-np.inf))
+
+
+USUAL_FOCAL_35MM = 28.0
+"""Of photos whose EXIF does not tell their focal length: the main camera of most phones, in mm."""
+
+
+def turn_deg(query: LocalFeatures, other: LocalFeatures, view: TwoView) -> float | None:
+    """The query's heading minus that of the other photo, in degrees, -180 to 180; None if fewer than 8 inliers agree.
+
+    From the essential matrix of their inliers (PoseLib), with the focal lengths of the photos, 28 mm equivalent if
+    unknown. With `x_other = R x_query + t` the query's optical axis is `R (0, 0, 1)` in the other camera, whose x axis
+    points to the right and z axis ahead: the angle is `atan2(x, z)`. Cameras are assumed to be held upright.
+    """
+    import poselib
+
+    pairs = view.pairs[view.inlier]
+    if len(pairs) < 8:
+        return None
+    a, b = query.xy[pairs[:, 0]].astype(np.float64), other.xy[pairs[:, 1]].astype(np.float64)
+    options = {**RANSAC, "max_epipolar_error": EPIPOLAR_PX}
+    pose, found = poselib.estimate_relative_pose(a, b, camera_of(query), camera_of(other), options, {})
+    if found["num_inliers"] < 8:
+        return None
+    x, _, z = pose.R[:, 2]
+    return math.degrees(math.atan2(x, z))
+
+
+def camera_of(features: LocalFeatures) -> dict[str, Any]:
+    """A camera of PoseLib: the principal point is the middle of the image."""
+    width, height = features.size
+    focal_px = features.focal_px or focal_px_of(USUAL_FOCAL_35MM, features.size)
+    return {
+        "model": "SIMPLE_PINHOLE",
+        "width": width,
+        "height": height,
+        "params": [focal_px, width / 2, height / 2],
+    }

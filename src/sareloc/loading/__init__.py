@@ -12,15 +12,20 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sareloc.errors import ArgumentError, PhotoError
-from sareloc.loading.worker import Loaded, Request, Worker
 from sareloc.photos.decoding import SizeRule
 from sareloc.photos.panoramas import ViewOptions
-from sareloc.photos.read_image import read_image
+from sareloc.photos.read_image import ReadImage, read_image
 from sareloc.photos.record import Image, ImageRecord, record_of
 
+if TYPE_CHECKING:
+    from sareloc.loading.worker import Request
+
 __all__ = ["AHEAD", "Loaded", "read_images"]
+
+Loaded = ReadImage | PhotoError
 
 AHEAD = 5  # images in flight for each worker: requested from it, or read and not yet consumed
 
@@ -70,6 +75,8 @@ def _read_with_workers(
     digest: bool,
     workers: int,
 ) -> Iterator[Loaded]:
+    from sareloc.loading.worker import Request, Worker
+
     todo: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
     pool = [Worker(sizes, cut, digest) for _ in range(workers)]
     threads = [threading.Thread(target=worker.run, args=(todo,), daemon=True) for worker in pool]

@@ -37,6 +37,7 @@ import numpy.typing as npt
 
 from sareloc import arrays
 from sareloc.errors import ArgumentError, PhotoError, SarelocError
+from sareloc.loading import Loaded
 from sareloc.photos.decoding import Resizing, SizeRule, interpolation_of, target_size
 from sareloc.photos.panoramas import Panorama, ViewOptions
 from sareloc.photos.read_image import ReadImage, read_image
@@ -179,8 +180,6 @@ def _image_of(fields: Message, pixels: Iterator[arrays.Image]) -> ReadImage:
 def _shapes(fields: Message) -> list[list[int]]:
     return [*fields["shapes"], *(shape for view in fields["views"] for shape in _shapes(view))]
 
-
-Loaded = ReadImage | PhotoError
 
 START = """
 import json, sys

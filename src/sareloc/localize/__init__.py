@@ -1,19 +1,25 @@
 """From photos to fixes: position, radius and confidence of each, by the photos of a map that show the same place."""
 
-from sareloc.localize.clock import (
-    VideoClock,
-    VideoFixes,
-    VideoWalk,
-    localize_video,
-    read_photo_times,
-    read_video_walk,
-    sort_by_time,
-)
+from typing import TYPE_CHECKING
+
+from sareloc.lazy import lazy_names
 from sareloc.localize.condition import Condition, UsedCondition, open_condition, save_condition
 from sareloc.localize.estimate import MIN_CONFIDENCE, Calibration, Fix, Match, estimate
-from sareloc.localize.localizer import Localizer, Search, open_localizer
-from sareloc.localize.place_names import Town, find_town
+from sareloc.localize.localizer import Localizer, open_localizer
+from sareloc.localize.verify import Search
 from sareloc.localize.walk import estimate_walk, walk_clock_offset
+
+if TYPE_CHECKING:
+    from sareloc.localize.clock import (
+        VideoClock,
+        VideoFixes,
+        VideoWalk,
+        localize_video,
+        read_photo_times,
+        read_video_walk,
+        sort_by_time,
+    )
+    from sareloc.localize.place_names import Town, find_town
 
 __all__ = [
     "MIN_CONFIDENCE",
@@ -40,3 +46,11 @@ __all__ = [
     "sort_by_time",
     "walk_clock_offset",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "clock": "VideoClock VideoFixes VideoWalk localize_video read_photo_times read_video_walk sort_by_time",
+        "place_names": "Town find_town",
+    },
+)

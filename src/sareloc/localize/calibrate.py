@@ -19,7 +19,6 @@ from sareloc.geo import ecef_from_wgs84
 from sareloc.geometry import Evidence
 from sareloc.localize.calibration import (
     ABSENT_SHARE,
-    CANDIDATES,
     Trial,
     expected_calibration_error,
     fit_trials,
@@ -28,7 +27,7 @@ from sareloc.localize.calibration import (
     sample_weights,
     search_depth,
 )
-from sareloc.localize.estimate import MIN_CONFIDENCE, PLACE_M, Calibration
+from sareloc.localize.estimate import CANDIDATES, MIN_CONFIDENCE, PLACE_M, Calibration
 from sareloc.localize.localizer import AT_ONCE, Localizer
 from sareloc.maps import Matches, open_store
 from sareloc.photos import ReadImage, content_digest

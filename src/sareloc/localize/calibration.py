@@ -18,6 +18,7 @@ from sareloc.errors import ArgumentError
 from sareloc.geo import ecef_from_wgs84
 from sareloc.geometry import Evidence
 from sareloc.localize.estimate import (
+    CANDIDATES,
     GRAIN_M,
     MAP_ORIGIN,
     MIN_CONFIDENCE,
@@ -48,8 +49,6 @@ ELSEWHERE_M = 2 * PLACE_M
 """Without its photos within this distance, a map does not show a place."""
 GRADIENT_TOLERANCE = 1e-9
 
-CANDIDATES = 20
-"""Default: how many matches are fused into a fix if they are not verified."""
 
 # of calibrations by the map's own photos
 SAMPLE = 256

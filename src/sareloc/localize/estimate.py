@@ -21,6 +21,8 @@ from sareloc.geo import ecef_from_wgs84, wgs84_from_ecef
 from sareloc.geometry import Evidence, match_scores
 from sareloc.localize.place_names import place_name
 
+CANDIDATES = 20
+"""Default: how many matches are fused into a fix if they are not verified."""
 MIN_CONFIDENCE = 0.5
 """Default: a fix of a lower confidence has no position."""
 PLACE_M = 25.0

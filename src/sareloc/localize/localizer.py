@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -23,7 +23,6 @@ from sareloc.encode.encoder import single_threads
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.geometry import KEYPOINTS, InlierPairs
 from sareloc.loading import read_images
-from sareloc.localize.calibration import CANDIDATES, calibrate_by_map
 from sareloc.localize.condition import (
     MIN_PHOTOS,
     SAMPLED,
@@ -34,6 +33,7 @@ from sareloc.localize.condition import (
     spread,
 )
 from sareloc.localize.estimate import (
+    CANDIDATES,
     MIN_CONFIDENCE,
     Calibration,
     Candidates,
@@ -45,13 +45,11 @@ from sareloc.localize.estimate import (
     weigh,
 )
 from sareloc.localize.panorama import combine_views
-from sareloc.localize.verify import PREFILTERED, VERIFIED, Verified, Verifier, find_pose
+from sareloc.localize.verify import Search, Verified, Verifier, find_pose
 from sareloc.localize.walk import chance_of_place, estimate_walk
 from sareloc.maps import Area, Circle, Matches, PlaceMap, load_map_model
-from sareloc.maps.features import NOTE as LOCAL_FEATURES
-from sareloc.maps.own_calibration import own_calibration
-from sareloc.maps.view_options import untagged_note
-from sareloc.maps.whitening import map_model
+from sareloc.maps.notes import own_calibration, untagged_note
+from sareloc.maps.store import map_model
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Precision
 from sareloc.photos import Image, ImageRecord, ReadImage, ViewOptions
@@ -71,48 +69,6 @@ FEW = 8  # files: starting workers takes longer than reading so many
 log = logging.getLogger("sareloc.localize")
 
 
-@dataclass(frozen=True)
-class Search:
-    """How matches are searched. A calibration belongs to the search that it was fitted with."""
-
-    candidates: int | None = None
-    """How many photos are retrieved by their search vectors. Default: 100 if matches are verified, of which those that
-    are verified are fused into a fix; else 20, which are fused."""
-    verify: int | None = None
-    """About how many of them are verified by local features, and ranked by the evidence (see `Verifier.verify_best`);
-    0: none. Default: 10 if the map holds local features, else 0."""
-
-    def __post_init__(self) -> None:
-        for field, least in (("candidates", 1), ("verify", 0)):
-            found = getattr(self, field)
-            if found is not None and found < least:
-                raise ArgumentError(f"{field} must be {least} or more, found {found}")
-
-    def for_map(self, place_map: PlaceMap) -> Search:
-        """This search with the defaults of a map."""
-        verify = self.verify
-        if verify is None:
-            verify = VERIFIED if LOCAL_FEATURES in place_map.notes else 0
-        return Search(max(self.candidates or (PREFILTERED if verify else CANDIDATES), verify), verify)
-
-    @property
-    def fused(self) -> int:
-        """How many matches are fused into a fix if none of them could be verified."""
-        return CANDIDATES if self.verify else self.candidates or CANDIDATES
-
-    @property
-    def name(self) -> str:
-        """Such as "candidates=100 verify=10"; "plain" for 20 candidates that are not verified."""
-        if not self.verify:
-            return "plain" if self.fused == CANDIDATES else f"candidates={self.fused}"
-        return f"candidates={self.candidates or PREFILTERED} verify={self.verify}"
-
-    @property
-    def note(self) -> str:
-        """The name under which a map stores the calibration of this search."""
-        return f"calibration {self.name}"
-
-
 def map_calibration(place_map: PlaceMap, search: Search) -> Calibration:
     """The calibration stored in a map for this search, else one fitted to the map's own photos.
 
@@ -125,6 +81,8 @@ def map_calibration(place_map: PlaceMap, search: Search) -> Calibration:
     if own is not None:
         with suppress(MapError):  # it can be fitted again
             return Calibration.from_json(own)
+    from sareloc.localize.calibration import calibrate_by_map  # most maps hold their calibration
+
     return calibrate_by_map(place_map, search.fused)
 
 
@@ -435,7 +393,8 @@ class Localizer:
     def _read(self, photos: Sequence[Query]) -> Iterator[ReadImage | PhotoError]:
         unread = [photo for photo in photos if not isinstance(photo, ReadImage)]
         workers = self.workers if len(unread) > FEW else 0
-        loaded = read_images(unread, self.encoder.sizes, cut=self.views or ViewOptions(), workers=workers)
+        views = self.views or ViewOptions()
+        loaded = read_images(unread, self.encoder.sizes, cut=views, workers=workers) if unread else iter(())
         for photo in photos:
             yield photo if isinstance(photo, ReadImage) else next(loaded)[1]
 

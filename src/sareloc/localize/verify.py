@@ -1,4 +1,4 @@
-"""Verification: what local features say of retrieved photos, by two-view geometry between the query and each photo.
+"""How matches are searched, and verified: what local features say of retrieved photos, by two-view geometry.
 
 The photos that were retrieved by their search vectors are ordered by the matches of their best keypoints (pre-filter);
 the first of them are verified. Where the photos' headings are known, also where the query was taken and where it looks
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sareloc.arrays import Floats, Ints
-from sareloc.errors import PhotoError
+from sareloc.errors import ArgumentError, PhotoError
 from sareloc.geo import ecef_from_wgs84, enu_from_wgs84, wgs84_from_enu
 from sareloc.geometry import (
     Evidence,
@@ -34,9 +34,10 @@ from sareloc.geometry import (
     turn_deg,
     verify,
 )
-from sareloc.geometry.matching import PREFILTER_KEYPOINTS
-from sareloc.localize.estimate import PLACE_M, SURE_INLIERS, Pose, fuse, weigh
+from sareloc.geometry.two_view import PREFILTER_KEYPOINTS
+from sareloc.localize.estimate import CANDIDATES, PLACE_M, SURE_INLIERS, Pose, fuse, weigh
 from sareloc.maps import Matches, PlaceMap
+from sareloc.maps.notes import LOCAL_FEATURES
 from sareloc.photos import read_image
 
 VERIFIED = 10
@@ -51,6 +52,48 @@ CACHE_BYTES = 256 * 2**20
 HEADING_INLIERS, HEADING_PHOTOS = 30, 5
 
 log = logging.getLogger("sareloc.localize")
+
+
+@dataclass(frozen=True)
+class Search:
+    """How matches are searched. A calibration belongs to the search that it was fitted with."""
+
+    candidates: int | None = None
+    """How many photos are retrieved by their search vectors. Default: 100 if matches are verified, of which those that
+    are verified are fused into a fix; else 20, which are fused."""
+    verify: int | None = None
+    """About how many of them are verified by local features, and ranked by the evidence (see `Verifier.verify_best`);
+    0: none. Default: 10 if the map holds local features, else 0."""
+
+    def __post_init__(self) -> None:
+        for field, least in (("candidates", 1), ("verify", 0)):
+            found = getattr(self, field)
+            if found is not None and found < least:
+                raise ArgumentError(f"{field} must be {least} or more, found {found}")
+
+    def for_map(self, place_map: PlaceMap) -> Search:
+        """This search with the defaults of a map."""
+        verify = self.verify
+        if verify is None:
+            verify = VERIFIED if LOCAL_FEATURES in place_map.notes else 0
+        return Search(max(self.candidates or (PREFILTERED if verify else CANDIDATES), verify), verify)
+
+    @property
+    def fused(self) -> int:
+        """How many matches are fused into a fix if none of them could be verified."""
+        return CANDIDATES if self.verify else self.candidates or CANDIDATES
+
+    @property
+    def name(self) -> str:
+        """Such as "candidates=100 verify=10"; "plain" for 20 candidates that are not verified."""
+        if not self.verify:
+            return "plain" if self.fused == CANDIDATES else f"candidates={self.fused}"
+        return f"candidates={self.candidates or PREFILTERED} verify={self.verify}"
+
+    @property
+    def note(self) -> str:
+        """The name under which a map stores the calibration of this search."""
+        return f"calibration {self.name}"
 
 
 @dataclass(frozen=True, eq=False)

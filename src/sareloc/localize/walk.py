@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,9 @@ from sareloc.localize.estimate import (
     weigh,
 )
 from sareloc.maps import PlaceMap
-from sareloc.photos import ClockOffset, Track, estimate_offset
+
+if TYPE_CHECKING:
+    from sareloc.photos import ClockOffset, Track
 
 SWITCH = 0.1
 """The probability, at each step, that a walk leaves the map, or comes back to it."""
@@ -85,6 +88,8 @@ def walk_clock_offset(fixes: Sequence[Fix | PhotoError], times: Sequence[float |
     times: of each photo by the camera's clock, in seconds since 1970; of the frames of a video, see `read_time`. Fixes
     without a position, and photos without a time, do not count. See `estimate_offset` for the errors.
     """
+    from sareloc.photos import estimate_offset
+
     placed = [
         (time, fix.latlon)
         for fix, time in zip(fixes, times, strict=True)

@@ -5,23 +5,22 @@
 map, for reading and writing; `map_class` and `store_class` find both classes by the address of a map.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sareloc.geo import Area, Box, Circle
-from sareloc.maps.copy import CopyReport, copy_map
-from sareloc.maps.features import FeaturesReport
+from sareloc.lazy import lazy_names
 from sareloc.maps.file import MapFile, open_map_file
-from sareloc.maps.maintain import compact_map, find_gone, map_info, remove_photos, verify_map
 from sareloc.maps.place_map import PlaceMap
 from sareloc.maps.records import Entry, ListedPhoto, ListedPhotos, MapInfo, MapManifest, MapPhoto, Matches
 from sareloc.maps.schema import create_map_file
 from sareloc.maps.store import MapStore, load_map_model, map_class, open_or_create_store, open_store, store_class
-from sareloc.maps.upgrade import add_local_features
 
 if TYPE_CHECKING:
     from sareloc.maps.build import BuildReport, SyncReport, add_photos, build_map, sync_map
     from sareloc.maps.config import MapConfig
+    from sareloc.maps.copy import CopyReport, copy_map
+    from sareloc.maps.maintain import compact_map, find_gone, map_info, remove_photos, verify_map
+    from sareloc.maps.upgrade import FeaturesReport, add_local_features
 
 __all__ = [
     "Area",
@@ -64,10 +63,13 @@ __all__ = [
 FileMap, MapBackend, map_backend = PlaceMap, MapStore, store_class  # their names until version 0.1
 
 
-def __getattr__(name: str) -> Any:
-    """Names of `sareloc.maps.build` and `sareloc.maps.config`, imported at the first use: they import torch."""
-    if name in ("BuildReport", "SyncReport", "add_photos", "build_map", "sync_map"):
-        return getattr(import_module("sareloc.maps.build"), name)
-    if name == "MapConfig":
-        return import_module("sareloc.maps.config").MapConfig
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "build": "BuildReport SyncReport add_photos build_map sync_map",
+        "config": "MapConfig",
+        "copy": "CopyReport copy_map",
+        "maintain": "compact_map find_gone map_info remove_photos verify_map",
+        "upgrade": "FeaturesReport add_local_features",
+    },
+)

@@ -21,12 +21,10 @@ from sareloc.config_files import merge_options
 from sareloc.errors import PhotoError
 from sareloc.maps.config import MapConfig
 from sareloc.maps.examine import Duplicate, Tally
-from sareloc.maps.features import add_missing_features, read_keypoints
-from sareloc.maps.own_calibration import finish_map
-from sareloc.maps.records import MapManifest
-from sareloc.maps.search_vectors import check_aggregate, with_aggregate
+from sareloc.maps.notes import finish_map, read_keypoints, read_view_options
+from sareloc.maps.records import MapManifest, check_aggregate, with_aggregate
 from sareloc.maps.store import Address, MapStore, gone_photos, is_gone, load_map_model, open_store, store_class
-from sareloc.maps.view_options import read_view_options
+from sareloc.maps.upgrade import add_missing_features
 from sareloc.maps.writer import MapWriter, check_same
 from sareloc.models.checkpoint import load_model, packaged_for
 from sareloc.models.place_model import PlaceModel
@@ -161,11 +159,11 @@ def _build(
     track: TrackOptions | None,
     config: MapConfig,
 ) -> BuildReport:
-    start, given = time.monotonic(), None if _are_records(photos) else cast(PhotoPaths, photos)
+    start, given = time.monotonic(), None if _are_records(photos) else cast("PhotoPaths", photos)
     files = [] if given is None else list_photos(given, videos=True)
     with open_writer(out, model, config) as writer:
         if given is None:
-            collected, records = Collected(()), cast(Iterable[ImageRecord], photos)
+            collected, records = Collected(()), cast("Iterable[ImageRecord]", photos)
         else:
             collected = collect_records(given, files, geotags, track)
             records = collected.records

@@ -8,7 +8,7 @@ from typing import Any
 
 from sareloc.config_files import check_options, options_text, read_options
 from sareloc.errors import ArgumentError
-from sareloc.maps.features import check_keypoints
+from sareloc.maps.notes import check_keypoints
 from sareloc.maps.records import Storage
 from sareloc.models.preprocess import Precision
 from sareloc.photos import ViewOptions

@@ -15,11 +15,9 @@ from tqdm import tqdm
 from sareloc.arrays import Ints, Vectors
 from sareloc.errors import ArgumentError, MapError
 from sareloc.maps import gpkg
-from sareloc.maps.features import NOT_HELD, NOTE, check_room, read_features_note
-from sareloc.maps.own_calibration import finish_map
-from sareloc.maps.records import Entry, MapManifest, MapPhoto, Storage, entry_of, same_entry
+from sareloc.maps.notes import LOCAL_FEATURES, NOT_HELD, check_room, finish_map, read_features_note
+from sareloc.maps.records import Entry, MapManifest, MapPhoto, Storage, entry_of, has_present_aggregate, same_entry
 from sareloc.maps.rows import PACKINGS
-from sareloc.maps.search_vectors import has_present_aggregate
 from sareloc.maps.store import (
     NO_WHITENING,
     Address,
@@ -81,7 +79,7 @@ def copy_map(source: Address, target: Address, *, progress: bool = True) -> Copy
                 expected += checksum(located, vectors, a.manifest.storage)
                 bar.update(len(photos))
         for name, text in a.notes().items():
-            if name != NOTE or b.holds_local_features:
+            if name != LOCAL_FEATURES or b.holds_local_features:
                 b.write_note(name, text)
         _verify(a, b, expected % MODULUS, progress)
         features, notes = _copy_features(a, b, progress)

@@ -26,8 +26,7 @@ from sareloc.arrays import Ints, Vectors
 from sareloc.errors import ArgumentError, MapError
 from sareloc.maps import gpkg, schema
 from sareloc.maps.file_reader import NOTE, FileReader, marks
-from sareloc.maps.maintain import file_info, verify_file
-from sareloc.maps.records import Entry, MapInfo, MapManifest, MapPhoto
+from sareloc.maps.records import OTHER_VECTORS, Entry, MapInfo, MapManifest, MapPhoto, complete_vectors
 from sareloc.maps.rows import (
     INSERTED,
     descriptor_checksum,
@@ -37,7 +36,6 @@ from sareloc.maps.rows import (
     time_of,
     whitening_rows,
 )
-from sareloc.maps.search_vectors import OTHER_VECTORS, complete_vectors
 from sareloc.maps.store import Address
 
 ID_GAP = 2**32
@@ -251,10 +249,14 @@ class MapFile(FileReader):
 
     def info(self) -> MapInfo:
         """See `MapStore`."""
+        from sareloc.maps.maintain import file_info
+
         return file_info(self)
 
     def verify(self) -> list[str]:
         """See `MapStore`."""
+        from sareloc.maps.maintain import verify_file
+
         return verify_file(self)
 
     def compact(self) -> None:

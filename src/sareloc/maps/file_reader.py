@@ -4,7 +4,7 @@ photos          points in WGS84: file, time, heading, size, content hash, checks
 descriptors     the same fid, and the search vector as bytes (see `PACKINGS`); before format 5 the descriptor
 local_features  the same fid, local features as bytes (see `pack_features`), their checksum; since format 3. Since
                 format 4 `features_checksum` of photos says which local features are those of a photo
-whitening       mean and projection of the map's own whitening, if it has one (see `sareloc.maps.whitening`)
+whitening       mean and projection of the map's own whitening, if it has one (see `prepare_whitening`)
 manifest        keys and values: the fields of `MapManifest`, the change id, and notes
 """
 

@@ -12,9 +12,8 @@ import numpy as np
 from sareloc.errors import ArgumentError, MapError
 from sareloc.geo import Area, Box
 from sareloc.index.sharded import ShardedIndex, exact_below
-from sareloc.maps.features import read_features_note, read_keypoints
 from sareloc.maps.file_reader import PART, FileReader
-from sareloc.maps.own_calibration import finish_map
+from sareloc.maps.notes import finish_map, read_features_note, read_keypoints
 from sareloc.maps.records import MapInfo, StoredFeatures, read_calibrations
 from sareloc.maps.rows import PACKINGS
 from sareloc.maps.schema import FEATURES

@@ -21,10 +21,9 @@ from sareloc.geo import Area, Positions, within_radius
 from sareloc.index import ExactIndex, Index, IndexInfo, ShardedIndex
 from sareloc.index.exact import find_rows
 from sareloc.index.sharded import exact_below
-from sareloc.maps.features import read_keypoints
 from sareloc.maps.file import MapFile, SharedFile
-from sareloc.maps.records import ListedPhoto, ListedPhotos, MapManifest, Matches, PhotoTable
-from sareloc.maps.search_vectors import check_aggregate
+from sareloc.maps.notes import read_keypoints
+from sareloc.maps.records import ListedPhoto, ListedPhotos, MapManifest, Matches, PhotoTable, check_aggregate
 from sareloc.maps.store import Address, MapStore, map_class
 
 if TYPE_CHECKING:

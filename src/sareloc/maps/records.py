@@ -1,10 +1,14 @@
-"""The records of a map: its manifest, its photos, what a search finds and what a page lists."""
+"""The records of a map: its manifest, its photos, what a search finds and what a page lists.
+
+The search vector of a photo is its descriptor and the aggregated local features beside it (see `search_vector` in
+`sareloc.geometry`). Vectors of other constants cannot be compared: the manifest names those of the map.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -12,6 +16,7 @@ import numpy as np
 
 from sareloc import __version__
 from sareloc.arrays import Floats, Ints, Vectors
+from sareloc.errors import MapError
 from sareloc.geo import Box
 from sareloc.photos import Geotag
 
@@ -43,7 +48,7 @@ class MapManifest:
     made_by: str = f"sareloc {__version__}"
     format: int = FORMAT
     aggregate: str = ""
-    """The fingerprint of the constants by which local features were aggregated (see `sareloc.geometry.aggregate`);
+    """The fingerprint of the constants by which local features were aggregated (see `sareloc.geometry.local_features`);
     "": the search vectors are the descriptors."""
     aggregate_dim: int = 0
     """Of the aggregated local features, the second part of a search vector."""
@@ -260,3 +265,47 @@ def shown(value: object) -> str:
     """A value of a map for an error message: unprintable text is quoted, long text is cut."""
     text = value if isinstance(value, str) and value.isprintable() else repr(value)
     return text if len(text) <= 100 else f"{text[:90]}... ({len(text)} characters)"
+
+
+OTHER_VECTORS = "the search vectors of map {} were changed by another process meanwhile: repeat the command"
+
+
+def with_aggregate(manifest: MapManifest) -> MapManifest:
+    """The manifest of a map whose search vectors have aggregated local features, of this sareloc's constants."""
+    from sareloc.geometry.local_features import constants_fingerprint
+
+    dim = min(LARGEST_AGGREGATE_DIM, manifest.dim)
+    return replace(manifest, aggregate=constants_fingerprint(), aggregate_dim=dim)
+
+
+def has_present_aggregate(manifest: MapManifest) -> bool:
+    """Whether a map's search vectors have aggregated local features of this sareloc's constants."""
+    from sareloc.geometry.local_features import constants_fingerprint
+
+    return manifest.aggregate == constants_fingerprint()
+
+
+def check_aggregate(manifest: MapManifest, name: str) -> None:
+    """Raise MapError if the map `name` has aggregated local features of other constants than this sareloc has."""
+    from sareloc.geometry.local_features import constants_fingerprint
+
+    if manifest.aggregate_dim and not has_present_aggregate(manifest):
+        raise MapError(
+            f"map {name} has search vectors with local features aggregated by the constants {manifest.aggregate}, this "
+            f'sareloc has {constants_fingerprint()}: compute them again with "sareloc map upgrade", or use the sareloc '
+            f"that made them ({manifest.made_by})"
+        )
+
+
+def complete_vectors(vectors: Vectors, blobs: Sequence[bytes], manifest: MapManifest) -> Vectors:
+    """Search vectors (n, vector_dim) of photos whose packed local features are stored now.
+
+    Those of photos that had no local features get the aggregated ones; the others are returned as they are.
+    """
+    from sareloc.geometry.local_features import search_vector, unpack_features
+
+    completed = vectors.copy()
+    for row in np.flatnonzero(~vectors[:, manifest.dim :].any(axis=1)).tolist() if manifest.aggregate_dim else ():
+        descriptor = vectors[row, : manifest.dim]
+        completed[row] = search_vector(descriptor, unpack_features(blobs[row]), manifest.aggregate_dim)
+    return completed

@@ -6,18 +6,17 @@ which class to import for a scheme.
 
 from __future__ import annotations
 
-import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 
 from sareloc.arrays import Floats, Ints, Vectors
 from sareloc.errors import ArgumentError, MapError
 from sareloc.geo import Area
-from sareloc.maps.records import Entry, MapInfo, MapManifest, MapPhoto, shown
+from sareloc.maps.records import Entry, MapInfo, MapManifest, MapPhoto
 from sareloc.photos import file_of
 from sareloc.photos.finding import is_url
 
@@ -273,23 +272,33 @@ def load_map_model(
     return load_model(model, device, precision)
 
 
-def read_note(store: MapStore, name: str, parse: Callable[[Any], T]) -> T | None:
-    """What `parse` makes of a map's note in JSON; None if there is no such note.
+def map_model(model: PlaceModel, place: MapStore | PlaceMap) -> PlaceModel:
+    """The model that computes descriptors as a map holds them: this one, with the map's own whitening if it needs one.
 
-    Args:
-        store: the map.
-        name: of the note.
-        parse: gets the decoded JSON.
-
-    Raises:
-        MapError: if the note is not JSON, or if `parse` raises: maps come from anywhere.
+    Raises MapError if the map lacks it, or has that of another model.
     """
-    text = store.notes().get(name)
-    if text is None:
-        return None
-    try:
-        return parse(json.loads(text))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ArgumentError) as wrong:
+    import torch
+
+    from sareloc.models.place_model import Whitening, with_whitening
+
+    dim = place.manifest.dim
+    if not needs_whitening(model, dim):
+        return model
+    stored, name = place.whitening(), place.name if isinstance(place, MapStore) else place.path
+    if stored is None:
         raise MapError(
-            f"map {store.name} is damaged: its note {name!r} is {shown(text)}. Restore a backup, or build it again"
-        ) from wrong
+            f"map {name} has descriptors of {dim} dimensions; model {model.name} has {model.dim} and no whitening, and "
+            "the map holds none: build it again"
+        )
+    mean, projection = (torch.from_numpy(part) for part in stored)
+    if len(mean) != model.dim:
+        raise MapError(
+            f"map {name} is damaged: its whitening is of {len(mean)} dimensions, those of model {model.name} are "
+            f"{model.dim}. Restore a backup, or build it again"
+        )
+    return with_whitening(model, Whitening(mean, projection))
+
+
+def needs_whitening(model: PlaceModel, dim: int) -> bool:
+    """Whether a map of `dim` dimensions needs its own whitening of this model's descriptors."""
+    return model.whitening is None and 1 <= dim < model.dim

@@ -8,41 +8,57 @@ one, and the same call continues.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from tqdm import tqdm
 
 from sareloc.arrays import Ints, Vectors
-from sareloc.errors import MapError
-from sareloc.maps.features import (
-    BATCH,
-    NOT_HELD,
-    FeaturesReport,
-    add_missing_features,
-    checked_device,
-    choose_keypoints,
-)
+from sareloc.errors import MapError, PhotoError
+from sareloc.loading import read_images
 from sareloc.maps.file import MapFile
-from sareloc.maps.own_calibration import NOTE as OWN_CALIBRATION
-from sareloc.maps.own_calibration import finish_map
-from sareloc.maps.records import CALIBRATION
-from sareloc.maps.search_vectors import has_present_aggregate, with_aggregate
-from sareloc.maps.store import Address, open_store
+from sareloc.maps.notes import NOT_HELD, OWN_CALIBRATION, choose_keypoints, finish_map
+from sareloc.maps.records import CALIBRATION, MapPhoto, has_present_aggregate, with_aggregate
+from sareloc.maps.store import Address, MapStore, open_store
+from sareloc.photos import is_url
 
 if TYPE_CHECKING:
     import torch
 
     from sareloc.maps.file_reader import FeatureRow
 
+BATCH = 32
+PAGE = 1024  # photos whose rows are read at a time
+CHANGED = 'has changed since it was added to the map: add it again with "sareloc map add"'
 VECTORS_PART = 256  # photos whose search vectors are computed in one transaction: 9 MB of local features
 FIXED = (
     "the search vectors of a map on a server have no aggregated local features of this sareloc, and none can be added: "
     "copy the map to a file, upgrade that, and copy it to a new collection"
 )
+
+
+@dataclass(frozen=True)
+class FeaturesReport:
+    """What was done with the photos of a map."""
+
+    keypoints: int
+    """The most that a photo has."""
+    added: int
+    """Photos whose local features were computed and stored."""
+    already: int
+    """Photos that had them before."""
+    unreadable: tuple[PhotoError, ...]
+    """Photos that still have none, and why: they cannot be read, have changed, or are behind a URL."""
+    seconds: float
+    aggregated: int = 0
+    """Photos whose search vectors were computed again, with the aggregated local features."""
+    notes: tuple[str, ...] = ()
+    """Warnings: calibrations that were removed, what a server cannot do."""
 
 
 def add_local_features(
@@ -132,7 +148,7 @@ def _stage(
     file: MapFile, aggregate_dim: int, ids: Ints, sources: Mapping[int, int], threads: ThreadPoolExecutor
 ) -> None:
     """Compute the search vectors of these photos, and write them beside the present ones."""
-    from sareloc.geometry.aggregate import search_vector
+    from sareloc.geometry.local_features import search_vector
 
     with file.snapshot():
         rows = file.feature_rows(ids)  # without photos that were removed meanwhile
@@ -152,3 +168,79 @@ def _stage(
     if rows:
         new = np.stack(list(threads.map(new_vector, rows, vectors)))
         file.stage_vectors({row.photo_id: sources[row.photo_id] for row in rows}, new)
+
+
+def add_missing_features(
+    store: MapStore,
+    keypoints: int,
+    *,
+    device: torch.device | str | None = None,
+    batch: int = BATCH,
+    workers: int = 0,
+    progress: bool = True,
+) -> FeaturesReport:
+    """Compute the local features of all photos of a map that have none, and store them in the map.
+
+    Args:
+        store: the map, open for writing.
+        keypoints: of each photo, see `choose_keypoints`.
+        device: default: the GPU if there is one.
+        batch: photos in one transaction, and on a GPU in one forward pass.
+        workers: processes that decode photos; 0: this one.
+        progress: show a progress bar, on a terminal.
+    """
+    from sareloc.geometry.local_features import LocalFeatureExtractor, feature_size, pack_features
+
+    start, ids = time.monotonic(), store.ids_without_features()
+    already, added, unreadable = store.count() - len(ids), 0, list[PhotoError]()
+    if len(ids):
+        extractor = LocalFeatureExtractor(device)
+        reading: dict[int, tuple[int, MapPhoto]] = {}
+        ready: list[tuple[int, bytes]] = []
+
+        def paths() -> Iterator[Path]:
+            for row, (photo_id, photo) in enumerate(_readable(store, ids, unreadable)):
+                reading[row] = photo_id, photo
+                yield store.photo_path(photo.file)
+
+        def write() -> int:
+            written = store.write_features(
+                np.array([photo_id for photo_id, _ in ready], dtype=np.int64), [blob for _, blob in ready]
+            )
+            ready.clear()
+            return written
+
+        with tqdm(total=len(ids), desc="features", unit="photo", disable=None if progress else True) as bar:
+            for row, read in read_images(paths(), (feature_size,), digest=True, workers=workers):
+                photo_id, photo = reading.pop(row)
+                if isinstance(read, PhotoError):
+                    unreadable.append(read)
+                elif read.sha256 != photo.sha256:
+                    unreadable.append(PhotoError(read.name, CHANGED))
+                else:
+                    (found,) = extractor.extract(read.pixels, keypoints, focal_35mm=[read.focal_35mm])
+                    ready.append((photo_id, pack_features(found)))
+                if len(ready) >= batch:
+                    added += write()
+                bar.update(added + len(unreadable) - bar.n)
+            added += write()
+            bar.update(added + len(unreadable) - bar.n)
+    return FeaturesReport(keypoints, added, already, tuple(unreadable), time.monotonic() - start)
+
+
+def checked_device(name: torch.device | str | None) -> torch.device | str:
+    """The torch device or runtime of this name. Raises ArgumentError if it is unknown or not on this machine."""
+    from sareloc.models.preprocess import RUNTIME_DEVICES, find_device
+
+    return name if isinstance(name, str) and name in RUNTIME_DEVICES else find_device(name)
+
+
+def _readable(store: MapStore, ids: Ints, unreadable: list[PhotoError]) -> Iterator[tuple[int, MapPhoto]]:
+    """The ids and photos whose files are on this machine; the others are listed."""
+    for first in range(0, len(ids), PAGE):
+        for photo_id, photo in store.photos_of(ids[first : first + PAGE]).items():
+            if is_url(photo.file):
+                reason = "is a URL: local features are computed from files on this machine"
+                unreadable.append(PhotoError(photo.file, reason))
+            else:
+                yield photo_id, photo

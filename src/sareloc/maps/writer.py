@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from sareloc.arrays import Vectors
 from sareloc.encode import Encoded, Encoder
-from sareloc.errors import MapError, PhotoError
+from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.geometry.local_features import KEYPOINTS, pack_features
 from sareloc.loading import read_images
 from sareloc.maps.examine import (
@@ -32,13 +32,19 @@ from sareloc.maps.examine import (
     split_usable,
     stamp_of,
 )
-from sareloc.maps.features import NOT_HELD, check_keypoints, check_room, choose_keypoints
-from sareloc.maps.records import Entry, MapManifest, MapPhoto
-from sareloc.maps.search_vectors import OTHER_VECTORS, check_aggregate
-from sareloc.maps.store import MapStore, open_or_create_store, store_class
-from sareloc.maps.view_options import check_view_options, untagged_note, write_view_options
-from sareloc.maps.whitening import map_model, prepare_whitening
+from sareloc.maps.notes import (
+    NOT_HELD,
+    check_keypoints,
+    check_room,
+    check_view_options,
+    choose_keypoints,
+    untagged_note,
+    write_view_options,
+)
+from sareloc.maps.records import OTHER_VECTORS, Entry, MapManifest, MapPhoto, check_aggregate
+from sareloc.maps.store import NO_WHITENING, MapStore, map_model, needs_whitening, open_or_create_store, store_class
 from sareloc.models.place_model import PlaceModel
+from sareloc.models.whitening import fit_whitening
 from sareloc.photos import Geotag, ImageRecord, ReadImage, ViewOptions, parse_address
 from sareloc.photos.decoding import TRUNCATED
 from sareloc.photos.finding import FRAME, NOT_UTF8, is_url, is_utf8
@@ -48,6 +54,11 @@ AT_ONCE = 2048
 """Files that are examined before they are encoded; a resumed run must divide them in the same way."""
 IN_MEMORY = 32
 """Images that are not files and are examined before they are encoded."""
+WHITENING_SAMPLE = 4096
+"""At most as many photos are described to fit a map's own whitening."""
+WHITENING_POWER = 0.25
+"""Of `fit_whitening`, between PCA (0), which keeps the model's distances, and full whitening (1), which amplifies
+directions that a small map determines badly."""
 CHANGED = "was changed while it was being added: add it again"
 
 Packed = tuple[MapPhoto, Vectors, bytes | None]
@@ -359,3 +370,54 @@ def _chunks(records: Iterable[ImageRecord], all_at_once: bool) -> Iterator[list[
             chunk, in_memory = [], 0
     if chunk:
         yield chunk
+
+
+def prepare_whitening(writer: MapWriter, model: PlaceModel, records: Sequence[ImageRecord] | None) -> tuple[str, ...]:
+    """Fit a whitening on a sample of these images and write it to the map, if the map needs one and has no photos yet.
+
+    The sample is spread over the list: every call takes the same one. Images that cannot be read are left out.
+
+    Args:
+        writer: of the map.
+        model: the place model, without a whitening.
+        records: all images; None if they are not known in advance.
+
+    Returns:
+        Warnings: if the images span fewer than the map's dimensions, the other numbers of each descriptor are 0.
+
+    Raises:
+        ArgumentError: if the images are not known, or all equal.
+        MapError: if the map is on a server.
+    """
+    dim, store = writer.manifest.dim, writer.store
+    if not needs_whitening(model, dim) or (store is not None and (store.count() or store.whitening() is not None)):
+        return ()
+    reduce = (
+        f"{model.name} has no whitening: to reduce its {model.dim} dimensions to {dim}, one is fitted on the photos"
+    )
+    if not writer.store_class.is_file:
+        raise MapError(f"{reduce} and stored in the map. {NO_WHITENING}")
+    if not records:
+        raise ArgumentError(
+            f"{reduce}, which must be known in advance: build the map with a list of some of them first, or keep all "
+            "dimensions"
+        )
+    rows = np.unique(np.linspace(0, len(records) - 1, WHITENING_SAMPLE).round().astype(np.int64))
+    encoder = Encoder(model, keypoints=0, batch=writer.batch)
+    loaded = read_images([records[row] for row in rows], encoder.sizes, cut=writer.views, workers=writer.workers)
+    images = (image for _, read in loaded if not isinstance(read, PhotoError) for image in read.images)
+    found = [one.descriptor for _, one in encoder.encode_each(enumerate(images)) if not isinstance(one, PhotoError)]
+    vectors = np.stack(found) if found else np.zeros((0, model.dim), dtype=np.float32)
+    try:
+        fitted = fit_whitening(vectors, dim, power=WHITENING_POWER, at_most=True)
+    except ArgumentError as error:
+        raise ArgumentError(f"{reduce}. {error}") from error
+    projection = np.zeros((dim, model.dim), dtype=np.float32)
+    projection[: fitted.dim] = fitted.projection.numpy()
+    writer.open().write_whitening(fitted.mean.numpy(), projection)
+    if fitted.dim == dim:
+        return ()
+    return (
+        f"the whitening was fitted on {len(vectors):,} photos, which span {fitted.dim:,} dimensions: the others of the "
+        f"{dim:,} are 0, also for photos that are added later. With more photos, build the map again",
+    )

@@ -18,9 +18,9 @@ from sareloc.errors import MapError
 from sareloc.geo import ROUNDING_M, SMALLEST_RADIUS_M, Area, Box, Circle, ecef_from_wgs84, wgs84_from_ecef
 from sareloc.index import Hits, IndexInfo
 from sareloc.maps import ListedPhoto, ListedPhotos, Matches, PlaceMap
-from sareloc.maps.features import read_keypoints
 from sareloc.maps.gpkg import time_text
-from sareloc.maps.search_vectors import check_aggregate
+from sareloc.maps.notes import read_keypoints
+from sareloc.maps.records import check_aggregate
 from sareloc.maps.store import Address
 from sareloc.milvus.collection import Row
 from sareloc.milvus.store import ALL, FEATURES, PLACE, UNKNOWN, MilvusStore, inside, manifest_of, photo_of

@@ -22,13 +22,12 @@ from sareloc.arrays import Floats, Ints, Vectors
 from sareloc.errors import MapError, look_up
 from sareloc.geo import Area, Box
 from sareloc.maps import Entry, MapInfo, MapManifest, MapPhoto, MapStore
-from sareloc.maps.features import read_features_note, read_keypoints
 from sareloc.maps.file_reader import HEADER_BYTES, PLACE_BYTES, STEPS_BYTES
 from sareloc.maps.gpkg import time_text
 from sareloc.maps.maintain import UNIT
-from sareloc.maps.records import FORMAT, StoredFeatures, read_calibrations
+from sareloc.maps.notes import read_features_note, read_keypoints
+from sareloc.maps.records import FORMAT, StoredFeatures, complete_vectors, read_calibrations
 from sareloc.maps.rows import read_manifest
-from sareloc.maps.search_vectors import complete_vectors
 from sareloc.maps.store import Address
 from sareloc.milvus.collection import DEFAULT, INDEXES, Column, Consistency, MilvusCollection, Row, create_collection
 from sareloc.milvus.connection import Connection, read_milvus_address

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sareloc.models.aggregation import AGGREGATIONS, CRN, SALAD, Aggregation, GeM, NetVLAD, make_aggregation
-from sareloc.models.backbones import BACKBONES, Backbone, DINOv2, init_weights, make_backbone
+from sareloc.lazy import lazy_names
+from sareloc.models.aggregation import AGGREGATIONS, CRN, Aggregation, GeM, NetVLAD, make_aggregation
+from sareloc.models.backbones import BACKBONES, Backbone, init_weights, make_backbone
 from sareloc.models.checkpoint import (
     PACKAGED,
     CheckpointManifest,
@@ -23,14 +23,17 @@ from sareloc.models.place_model import (
     ModelSpec,
     PlaceModel,
     RuntimeModel,
+    Whitening,
     evaluating,
     make_model,
     run_on,
 )
 from sareloc.models.preprocess import Image, Precision, Preprocess, Resize, number_format
-from sareloc.models.whitening import Whitening, fit_whitening
+from sareloc.models.whitening import fit_whitening
 
 if TYPE_CHECKING:
+    from sareloc.models.dinov2 import DINOv2
+    from sareloc.models.heads import SALAD
     from sareloc.models.netvlad_init import init_netvlad, off_the_shelf
     from sareloc.models.published import load_backbone_weights, load_published
 
@@ -76,16 +79,12 @@ __all__ = [
     "save_checkpoint",
 ]
 
-_LATER = {
-    "init_netvlad": "netvlad_init",
-    "off_the_shelf": "netvlad_init",
-    "load_backbone_weights": "published",
-    "load_published": "published",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Readers of published files and NetVLAD's initialization are imported at their first use: queries need neither."""
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "dinov2": "DINOv2",
+        "heads": "SALAD",
+        "netvlad_init": "init_netvlad off_the_shelf",
+        "published": "load_backbone_weights load_published",
+    },
+)

@@ -73,9 +73,7 @@ def with_stored_format(model: PlaceModel) -> PlaceModel:
     for module in backbone.modules():
         if isinstance(module, nn.Conv2d):
             module.to(dtype)
-    return PlaceModel(
-        model.preprocess, backbone, model.aggregation, model.whitening, model.name, model.precision
-    ).eval()
+    return _with_backbone(model, backbone)
 
 
 def convolutions_before(backbone: Backbone, kind: type[M]) -> list[tuple[nn.Conv2d, M]]:

@@ -15,10 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sareloc.errors import ArgumentError, look_up
-from sareloc.models.aggregation import Aggregation, MixVPR, Option, make_aggregation
+from sareloc.models.aggregation import Aggregation, Option, make_aggregation
 from sareloc.models.backbones import Backbone, make_backbone
 from sareloc.models.preprocess import Image, Precision, Preprocess, Resize, autocast, number_format
-from sareloc.models.whitening import Whitening
 
 MAX_DIM = 1 << 24
 RUNTIMES = {
@@ -30,7 +29,7 @@ RUNTIMES = {
 Compute = Callable[[Tensor], Tensor]
 """uint8 images (B, 3, H, W) on the CPU -> float32 descriptors (B, model.dim), unit rows."""
 
-BEFORE: dict[str, dict[str, Option]] = {MixVPR.name: {"row_bias": False}}
+BEFORE: dict[str, dict[str, Option]] = {"mixvpr": {"row_bias": False}}
 """Options that aggregations got after files had been written, with the values that these files stand for."""
 
 
@@ -103,6 +102,42 @@ def _check_keys(given: Any, wanted: set[str], what: str, optional: Set[str] = fr
             f"{what} must have exactly the fields {', '.join(sorted(wanted))}; "
             f"missing {sorted(wanted - found - optional)}, unexpected {sorted(found - wanted)}"
         )
+
+
+class Whitening(nn.Module):
+    """`y = L2(projection (x - mean))`; the first k coordinates, scaled to unit length again, are the k-D whitening.
+
+    `mean` (D,) and `projection` (dim, D), rows ordered by decreasing eigenvalue. The projection is frozen
+    unless its `requires_grad_` is set.
+    """
+
+    mean: Tensor
+
+    def __init__(self, mean: Tensor, projection: Tensor) -> None:
+        super().__init__()
+        if mean.ndim != 1 or projection.ndim != 2 or projection.shape[1] != len(mean):
+            raise ArgumentError(
+                f"whitening: expected mean (D,) and projection (dim, D), "
+                f"found {tuple(mean.shape)} and {tuple(projection.shape)}"
+            )
+        self.register_buffer("mean", mean)
+        self.projection = nn.Parameter(projection, requires_grad=False)
+
+    @property
+    def dim(self) -> int:
+        """Length of the whitened descriptor."""
+        return len(self.projection)
+
+    def forward(self, descriptors: Tensor, dim: int | None = None) -> Tensor:
+        """Descriptors (B, D) -> unit rows (B, dim); a smaller `dim` keeps the first coordinates."""
+        if descriptors.ndim != 2 or descriptors.shape[1] != len(self.mean):
+            raise ArgumentError(
+                f"whitening: expected descriptors (B, {len(self.mean)}), found {tuple(descriptors.shape)}"
+            )
+        if dim is not None and not 1 <= dim <= self.dim:
+            raise ArgumentError(f"dim of this whitening must be 1 to {self.dim}, found {dim}")
+        with torch.autocast(descriptors.device.type, enabled=False):
+            return F.normalize(F.linear(descriptors - self.mean, self.projection[:dim]), dim=1)
 
 
 class PlaceModel(nn.Module):
@@ -303,7 +338,7 @@ def make_model(
     """
     base = make_backbone(backbone, cut=cut, train_from=train_from, rng=rng)
     pixels = Preprocess(base.pixel_mean, base.pixel_std, resize=size)
-    if aggregation == MixVPR.name and not options.keys() & {"height", "width"}:
+    if aggregation == "mixvpr" and not options.keys() & {"height", "width"}:
         options |= _locations(base, size)
     return PlaceModel(pixels, base, make_aggregation(aggregation, base.channels, options, rng=rng), name=name).eval()
 

@@ -60,7 +60,7 @@ def choose_precision(precision: str = "auto") -> Precision:
     for where, name in (("precision", precision), (PRECISION_VARIABLE, default)):
         if name not in get_args(Precision):
             raise ArgumentError(f"unknown {where} {name!r}: known are {', '.join(get_args(Precision))}")
-    return cast(Precision, default if precision == "auto" else precision)
+    return cast("Precision", default if precision == "auto" else precision)
 
 
 def number_format(device: torch.device | str, precision: Precision = "auto") -> torch.dtype:

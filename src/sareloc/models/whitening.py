@@ -5,49 +5,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from sareloc.errors import ArgumentError
+from sareloc.models.place_model import Whitening
 
 EIGENVALUE_EPS = 1e-9
 CHUNK = 1024  # columns or rows in double precision at a time: bounds the memory for 10,000 x 32,768 descriptors
-
-
-class Whitening(nn.Module):
-    """`y = L2(projection (x - mean))`; the first k coordinates, scaled to unit length again, are the k-D whitening.
-
-    `mean` (D,) and `projection` (dim, D), rows ordered by decreasing eigenvalue. The projection is frozen
-    unless its `requires_grad_` is set.
-    """
-
-    mean: Tensor
-
-    def __init__(self, mean: Tensor, projection: Tensor) -> None:
-        super().__init__()
-        if mean.ndim != 1 or projection.ndim != 2 or projection.shape[1] != len(mean):
-            raise ArgumentError(
-                f"whitening: expected mean (D,) and projection (dim, D), "
-                f"found {tuple(mean.shape)} and {tuple(projection.shape)}"
-            )
-        self.register_buffer("mean", mean)
-        self.projection = nn.Parameter(projection, requires_grad=False)
-
-    @property
-    def dim(self) -> int:
-        """Length of the whitened descriptor."""
-        return len(self.projection)
-
-    def forward(self, descriptors: Tensor, dim: int | None = None) -> Tensor:
-        """Descriptors (B, D) -> unit rows (B, dim); a smaller `dim` keeps the first coordinates."""
-        if descriptors.ndim != 2 or descriptors.shape[1] != len(self.mean):
-            raise ArgumentError(
-                f"whitening: expected descriptors (B, {len(self.mean)}), found {tuple(descriptors.shape)}"
-            )
-        if dim is not None and not 1 <= dim <= self.dim:
-            raise ArgumentError(f"dim of this whitening must be 1 to {self.dim}, found {dim}")
-        with torch.autocast(descriptors.device.type, enabled=False):
-            return F.normalize(F.linear(descriptors - self.mean, self.projection[:dim]), dim=1)
 
 
 def fit_whitening(

@@ -1,6 +1,8 @@
 """Photo files: find them, read and write their geotags, decode them to upright RGB images."""
 
-from sareloc.photos.clock import ClockOffset, estimate_offset, parse_offset, parse_timezone
+from typing import TYPE_CHECKING
+
+from sareloc.lazy import lazy_names
 from sareloc.photos.decoding import MAX_PIXELS, Interpolation, Resizing, SizeRule, is_truncated, longest_side, resized
 from sareloc.photos.finding import (
     SOURCES,
@@ -46,23 +48,12 @@ from sareloc.photos.record import (
     PhotoSource,
     View,
     file_of,
+    is_video,
     parse_address,
     record_of,
 )
 from sareloc.photos.sidecars import find_takeout_json, read_takeout_geotag
 from sareloc.photos.tables import GeotagTable, parse_degrees, read_geotag_table
-from sareloc.photos.telemetry import Telemetry, read_telemetry
-from sareloc.photos.track_geotags import (
-    FramesReport,
-    PlacedPhoto,
-    TrackOptions,
-    TrackReport,
-    frames_on_track,
-    geotags_from_track,
-)
-from sareloc.photos.tracks import MAX_GAP_S, Track, TrackPositions, merge_tracks, read_track, read_tracks
-from sareloc.photos.videos import Video, decode_frame, frame_times, is_video, read_video, video_frames
-from sareloc.photos.write_geotags import exif_bytes, jpeg_with_geotag, write_geotag, write_sidecar, write_views
 from sareloc.photos.xmp import (
     find_sidecar,
     read_embedded_geotag,
@@ -70,6 +61,21 @@ from sareloc.photos.xmp import (
     sidecar_path,
     sidecar_with_geotag,
 )
+
+if TYPE_CHECKING:
+    from sareloc.photos.clock import ClockOffset, estimate_offset, parse_offset, parse_timezone
+    from sareloc.photos.telemetry import Telemetry, read_telemetry
+    from sareloc.photos.track_geotags import (
+        FramesReport,
+        PlacedPhoto,
+        TrackOptions,
+        TrackReport,
+        frames_on_track,
+        geotags_from_track,
+    )
+    from sareloc.photos.tracks import MAX_GAP_S, Track, TrackPositions, merge_tracks, read_track, read_tracks
+    from sareloc.photos.videos import Video, decode_frame, frame_times, read_video, video_frames
+    from sareloc.photos.write_geotags import exif_bytes, jpeg_with_geotag, write_geotag, write_sidecar, write_views
 
 __all__ = [
     "DIAGONAL_35MM",
@@ -163,3 +169,15 @@ __all__ = [
     "write_sidecar",
     "write_views",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "clock": "ClockOffset estimate_offset parse_offset parse_timezone",
+        "telemetry": "Telemetry read_telemetry",
+        "track_geotags": "FramesReport PlacedPhoto TrackOptions TrackReport frames_on_track geotags_from_track",
+        "tracks": "MAX_GAP_S Track TrackPositions merge_tracks read_track read_tracks",
+        "videos": "Video decode_frame frame_times read_video video_frames",
+        "write_geotags": "exif_bytes jpeg_with_geotag write_geotag write_sidecar write_views",
+    },
+)

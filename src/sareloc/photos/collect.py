@@ -10,11 +10,10 @@ from pathlib import Path
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.photos.finding import EXTENSIONS, TableTags, find_photos, match_table, read_tables_beside, turned
 from sareloc.photos.panoramas import read_panorama
-from sareloc.photos.record import Geotag, ImageRecord, file_of, parse_address
+from sareloc.photos.record import VIDEO_EXTENSIONS, Geotag, ImageRecord, file_of, is_video, parse_address
 from sareloc.photos.tables import read_geotag_table
 from sareloc.photos.track_geotags import TrackOptions, frames_on_track, geotags_by_options
 from sareloc.photos.tracks import NO_TRACK
-from sareloc.photos.videos import VIDEO_EXTENSIONS, is_video
 from sareloc.wording import counted
 
 PhotoPaths = str | Path | Sequence[str | Path]

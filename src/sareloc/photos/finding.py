@@ -26,7 +26,6 @@ from sareloc.photos.panoramas import Panorama, panorama_from
 from sareloc.photos.record import Geotag, View, parse_address
 from sareloc.photos.sidecars import read_takeout_geotag, read_takeout_time
 from sareloc.photos.tables import GeotagTable, read_geotag_table
-from sareloc.photos.videos import frame_time
 from sareloc.photos.xmp import geotag_from_xmp, read_sidecar_geotag, read_sidecar_time, time_from_xmp
 from sareloc.wording import counted
 
@@ -312,6 +311,8 @@ def read_time(path: str | Path) -> float | None:
     photo without a position can have a time. Of a frame of a video: by the video's clock."""
     address = parse_address(path)
     if address.time_s is not None:
+        from sareloc.photos.videos import frame_time
+
         return frame_time(address.file, address.time_s)
     return _first_time(address.file, _metadata(address.file))
 

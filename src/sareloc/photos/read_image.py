@@ -44,7 +44,6 @@ from sareloc.photos.panoramas import (
     views_of,
 )
 from sareloc.photos.record import Address, Image, ImageRecord, View, file_of, parse_address, record_of
-from sareloc.photos.videos import read_frame, read_video
 
 CACHE_BYTES = 128_000_000  # of panoramas whose views are read one by one
 ORDINARY = "used as an ordinary photo"
@@ -213,6 +212,8 @@ def _read_pixels(
 def _read_frame(
     record: ImageRecord, address: Address, sizes: Sequence[SizeRule | None], digest: bool, max_pixels: int
 ) -> ReadImage:
+    from sareloc.photos.videos import read_frame, read_video
+
     assert address.time_s is not None
     sha256 = content_digest(address.path) if digest else None
     if sizes:
@@ -329,6 +330,8 @@ def image_size(path: str | Path) -> tuple[int, int]:
     if address.view is not None:
         return address.view.width, address.view.height
     if address.time_s is not None:
+        from sareloc.photos.videos import read_video
+
         video = read_video(address.file)
         return video.width, video.height
     metadata = read_metadata(path)

@@ -25,6 +25,7 @@ from PIL import Image as Pillow
 from sareloc import arrays
 from sareloc.errors import ArgumentError, PositionError
 
+VIDEO_EXTENSIONS = (".mp4", ".mov", ".mkv", ".m4v", ".webm", ".avi", ".insv", ".3gp", ".ts", ".mts", ".m2ts")
 LARGEST_SIDE_PX = 16_384
 LATEST_S = 1e6  # eleven days
 METHOD = "sareloc visual place recognition"
@@ -110,6 +111,11 @@ def parse_address(path: str | Path) -> Address:
         return Address(file, View(yaw, pitch, fov, int(found["width"]), int(found["height"])))
     except ArgumentError:
         return Address(Path(path))
+
+
+def is_video(path: str | Path) -> bool:
+    """Whether a file is a video by its extension, in upper or lower case."""
+    return str(path).lower().endswith(VIDEO_EXTENSIONS)
 
 
 def file_of(path: str | Path) -> Path:

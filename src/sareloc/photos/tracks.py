@@ -177,8 +177,8 @@ def read_track(path: str | Path) -> Track:
     checksum, are left out; the notes say how many. A time of unknown zone is read as UTC. Raises DatasetError if the
     file cannot be read, is larger than the limits, or has no points with times; PhotoError for a video without them.
     """
+    from sareloc.photos.record import is_video
     from sareloc.photos.telemetry import read_telemetry  # which makes tracks of its own
-    from sareloc.photos.videos import is_video
 
     file = Path(path)
     if is_video(file):

@@ -25,7 +25,6 @@ from sareloc.photos.decoding import MAX_PIXELS, SizeRule, Turn
 from sareloc.photos.record import LATEST_S, Address, seconds_since_1970
 from sareloc.photos.video_reader import TOLERANCE_S, VideoReader, borrowed_reader, open_container, video_stream
 
-VIDEO_EXTENSIONS = (".mp4", ".mov", ".mkv", ".m4v", ".webm", ".avi", ".insv", ".3gp", ".ts", ".mts", ".m2ts")
 CLOCKS = ("com.apple.quicktime.creationdate", "creation_time")  # the former survives an export, and has a time zone
 FIRST_YEAR = 1990  # clocks that are not set write 1904, 1970 or 1980
 MOST_FRAMES = 5_000_000  # two days at 30 frames per second
@@ -53,11 +52,6 @@ class Video:
     """
     rotation_deg: int
     """By which the frames are turned clockwise to be upright: 0, 90, 180 or 270."""
-
-
-def is_video(path: str | Path) -> bool:
-    """Whether a file is a video by its extension, in upper or lower case."""
-    return str(path).lower().endswith(VIDEO_EXTENSIONS)
 
 
 def read_video(path: str | Path) -> Video:

@@ -1,4 +1,5 @@
-"""ASGI middleware around the app: limits on size and time, the Host header, security headers, metrics, problem details.
+"""What comes in and goes out: photos and forms of requests; ASGI middleware around the app, which sets limits on size
+and time, checks the Host header, adds security headers and counts; problem details.
 
 Every error is answered as problem details (RFC 9457): JSON that says what is wrong, without a stack trace.
 """
@@ -8,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import math
 import time
 from collections.abc import Mapping
 from http import HTTPStatus
+from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -18,13 +21,19 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security.utils import get_authorization_scheme_param
 from prometheus_client import CollectorRegistry, Counter, Histogram
+from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sareloc.errors import MapError
+from sareloc.errors import MapError, PositionError
+from sareloc.photos import Geotag, ImageRecord
 from sareloc.serve.config import Limits, Serving, allowed_hosts, tile_host
 
+FIELD = "photos"
+LONGEST_NAME = 255
+MAX_FIELDS = 8
+LONGEST_FIELD = 1024
 MEDIA_TYPE = "application/problem+json"
 INTERNAL = "internal error: see the log of the service"
 MAP_RETRY_S = 10
@@ -64,6 +73,71 @@ def has_token(request: Request, token: str | None) -> bool:
     """Whether a request has the token of the service; False for a service without one."""
     scheme, given = get_authorization_scheme_param(request.headers.get("Authorization"))
     return token is not None and scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), token.encode())
+
+
+def is_form(request: Request) -> bool:
+    """Whether the body is a form rather than a photo."""
+    return request.headers.get("content-type", "").lower().startswith("multipart/form-data")
+
+
+async def read_photo(request: Request) -> ImageRecord:
+    """The photo that is the body of a request. Raises Problem (400) if the body is empty."""
+    content = await request.body()
+    if not content:
+        raise Problem(400, "the body is empty: send a photo as the body, or several photos as a form")
+    return ImageRecord("photo", content)
+
+
+async def read_form(request: Request, limits: Limits) -> tuple[list[ImageRecord], FormData]:
+    """The photos of a form, in order, and its other fields. Raises Problem (400, 415) if there are none."""
+    if not is_form(request):
+        raise Problem(415, f"send the photos as multipart/form-data, in fields named {FIELD}")
+    try:
+        form = await request.form(max_files=limits.max_files, max_fields=MAX_FIELDS, max_part_size=LONGEST_FIELD)
+    except ValueError as malformed:  # an unknown character set
+        raise Problem(400, "the form is malformed: its field names cannot be decoded") from malformed
+    try:
+        files = form.getlist(FIELD)
+        if not files:
+            raise Problem(400, f"the form has no photos: send them in fields named {FIELD}")
+        return [await _upload(file) for file in files], form
+    finally:
+        await form.close()
+
+
+def read_position(form: FormData) -> Geotag | None:
+    """The geotag in the fields lat and lon of a form; None without them. Raises Problem (422) if invalid."""
+    given = [form.get(name) for name in ("lat", "lon")]
+    if given == [None, None]:
+        return None
+    try:
+        latitude, longitude = (float(value) for value in given if isinstance(value, str))
+        if not math.isfinite(latitude + longitude):
+            raise ValueError
+        return Geotag((latitude, longitude))
+    except PositionError as invalid:
+        raise Problem(422, str(invalid)) from invalid
+    except ValueError as malformed:
+        raise Problem(422, "the fields lat and lon must be two numbers, in degrees") from malformed
+
+
+async def _upload(file: UploadFile | str) -> ImageRecord:
+    if isinstance(file, str):
+        raise Problem(400, f"the field {FIELD} must be a file, found text")
+    return ImageRecord(shown_name(file.filename), await file.read())
+
+
+def shown_name(given: str | None) -> str:
+    """The last part of a file name, without unprintable characters."""
+    last = (given or "").replace("\\", "/").rpartition("/")[2]
+    return "".join(letter for letter in last if letter.isprintable())[:LONGEST_NAME] or "photo"
+
+
+def public_name(file: str) -> str:
+    """The name of a photo in the map, for every client: of an absolute path, which shows the folders of this machine,
+    the last part."""
+    absolute = PurePosixPath(file).is_absolute() or PureWindowsPath(file).is_absolute()
+    return shown_name(file) if absolute else file
 
 
 def add_problem_handlers(app: FastAPI) -> None:

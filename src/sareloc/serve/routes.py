@@ -19,7 +19,16 @@ from sareloc.geometry import InlierPairs
 from sareloc.localize import Fix
 from sareloc.maps import Area, Box, Circle, ListedPhoto, ListedPhotos
 from sareloc.photos import file_of
-from sareloc.serve.guard import Problem, has_token, problem_response
+from sareloc.serve.guard import (
+    Problem,
+    has_token,
+    is_form,
+    problem_response,
+    public_name,
+    read_form,
+    read_photo,
+    read_position,
+)
 from sareloc.serve.schemas import (
     FixAnswer,
     FixesAnswer,
@@ -32,7 +41,6 @@ from sareloc.serve.schemas import (
     problem_responses,
 )
 from sareloc.serve.service import FailedPhotoError, Service, draw_thumbnail, etag_of
-from sareloc.serve.uploads import is_form, public_name, read_form, read_photo, read_position
 
 T = TypeVar("T")
 

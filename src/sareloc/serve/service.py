@@ -30,7 +30,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metr
 from scipy.ndimage import gaussian_filter
 
 from sareloc.arrays import Image
-from sareloc.encode import occlusion_map
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.geometry import InlierPairs, feature_size
 from sareloc.localize import Fix
@@ -290,6 +289,8 @@ class Service:
         return heatmap_size(height, width)
 
     def _draw_heatmaps(self, images: Sequence[Image]) -> list[bytes]:
+        from sareloc.encode import occlusion_map  # few services draw heat maps
+
         return [heatmap_png(occlusion_map(self.live.model, image)) for image in images]
 
 

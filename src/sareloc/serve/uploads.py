@@ -1,4 +1,4 @@
-"""Uploaded photos: read from requests, and added to the map.
+"""Uploaded photos that are added to the map.
 
 Added photos are stored beside the map, in `city-photos` for city.gpkg, named by the SHA-256 of their content. The views
 of a 360° photo are entries of the map, as `map build` adds them.
@@ -7,98 +7,21 @@ of a 360° photo are entries of the map, as `map build` adds them.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 
 import numpy as np
-from fastapi import Request
-from starlette.datastructures import FormData, UploadFile
 
-from sareloc.errors import MapError, PhotoError, PositionError
+from sareloc.errors import MapError, PhotoError
 from sareloc.files import write_atomically
 from sareloc.maps import MapPhoto, open_map_file
 from sareloc.maps.examine import Tally, find_new, photos_of
-from sareloc.maps.features import read_keypoints
-from sareloc.maps.view_options import read_view_options
+from sareloc.maps.notes import read_keypoints, read_view_options
 from sareloc.maps.writer import MapWriter, pack
 from sareloc.models import PlaceModel
 from sareloc.photos import Geotag, ImageRecord, ReadImage, SizeRule, ViewOptions, parse_address, read_image, stamp
 from sareloc.photos.geotags import geotag_from_exif
-from sareloc.serve.config import Limits
-from sareloc.serve.guard import Problem
-
-FIELD = "photos"
-LONGEST_NAME = 255
-MAX_FIELDS = 8
-LONGEST_FIELD = 1024
-
-
-def is_form(request: Request) -> bool:
-    """Whether the body is a form rather than a photo."""
-    return request.headers.get("content-type", "").lower().startswith("multipart/form-data")
-
-
-async def read_photo(request: Request) -> ImageRecord:
-    """The photo that is the body of a request. Raises Problem (400) if the body is empty."""
-    content = await request.body()
-    if not content:
-        raise Problem(400, "the body is empty: send a photo as the body, or several photos as a form")
-    return ImageRecord("photo", content)
-
-
-async def read_form(request: Request, limits: Limits) -> tuple[list[ImageRecord], FormData]:
-    """The photos of a form, in order, and its other fields. Raises Problem (400, 415) if there are none."""
-    if not is_form(request):
-        raise Problem(415, f"send the photos as multipart/form-data, in fields named {FIELD}")
-    try:
-        form = await request.form(max_files=limits.max_files, max_fields=MAX_FIELDS, max_part_size=LONGEST_FIELD)
-    except ValueError as malformed:  # an unknown character set
-        raise Problem(400, "the form is malformed: its field names cannot be decoded") from malformed
-    try:
-        files = form.getlist(FIELD)
-        if not files:
-            raise Problem(400, f"the form has no photos: send them in fields named {FIELD}")
-        return [await _upload(file) for file in files], form
-    finally:
-        await form.close()
-
-
-def read_position(form: FormData) -> Geotag | None:
-    """The geotag in the fields lat and lon of a form; None without them. Raises Problem (422) if invalid."""
-    given = [form.get(name) for name in ("lat", "lon")]
-    if given == [None, None]:
-        return None
-    try:
-        latitude, longitude = (float(value) for value in given if isinstance(value, str))
-        if not math.isfinite(latitude + longitude):
-            raise ValueError
-        return Geotag((latitude, longitude))
-    except PositionError as invalid:
-        raise Problem(422, str(invalid)) from invalid
-    except ValueError as malformed:
-        raise Problem(422, "the fields lat and lon must be two numbers, in degrees") from malformed
-
-
-async def _upload(file: UploadFile | str) -> ImageRecord:
-    if isinstance(file, str):
-        raise Problem(400, f"the field {FIELD} must be a file, found text")
-    return ImageRecord(shown_name(file.filename), await file.read())
-
-
-def shown_name(given: str | None) -> str:
-    """The last part of a file name, without unprintable characters."""
-    last = (given or "").replace("\\", "/").rpartition("/")[2]
-    return "".join(letter for letter in last if letter.isprintable())[:LONGEST_NAME] or "photo"
-
-
-def public_name(file: str) -> str:
-    """The name of a photo in the map, for every client: of an absolute path, which shows the folders of this machine,
-    the last part."""
-    absolute = PurePosixPath(file).is_absolute() or PureWindowsPath(file).is_absolute()
-    return shown_name(file) if absolute else file
-
 
 ENDINGS = {"JPEG": ".jpg", "MPO": ".jpg", "PNG": ".png", "WEBP": ".webp", "AVIF": ".avif", "TIFF": ".tif"}
 

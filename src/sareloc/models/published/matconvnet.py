@@ -19,10 +19,9 @@ from torch import Tensor
 from sareloc.errors import WeightsError
 from sareloc.models.backbones import make_backbone
 from sareloc.models.checkpoint import existing_file
-from sareloc.models.place_model import PlaceModel
+from sareloc.models.place_model import PlaceModel, Whitening
 from sareloc.models.preprocess import Preprocess
 from sareloc.models.published.weights_files import assemble_model, is_finite, whitening_from_linear
-from sareloc.models.whitening import Whitening
 
 Order = Literal["little", "big"]
 HEADER = 128  # bytes of a MATLAB 5 file before its elements

@@ -26,9 +26,9 @@ from torch import Tensor
 from sareloc.errors import ArgumentError, WeightsError, need
 from sareloc.models.aggregation import Option, make_aggregation
 from sareloc.models.backbones import VITS, Backbone, make_backbone
-from sareloc.models.backbones.dinov2 import PATCH_PX
 from sareloc.models.checkpoint import existing_file, listed
-from sareloc.models.place_model import PlaceModel
+from sareloc.models.dinov2 import PATCH_PX
+from sareloc.models.place_model import PlaceModel, Whitening
 from sareloc.models.preprocess import Preprocess
 from sareloc.models.published.weights_files import (
     assemble_model,
@@ -39,7 +39,6 @@ from sareloc.models.published.weights_files import (
     read_tensor,
     whitening_from_linear,
 )
-from sareloc.models.whitening import Whitening
 
 MATCONVNET_MEAN = (123.68, 116.779, 103.939)  # of RGB 0..255: OpenIBL trains from MatConvNet's VGG16
 BLOCKS_IN_LAYER3 = {

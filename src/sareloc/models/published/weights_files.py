@@ -13,10 +13,9 @@ from sareloc.errors import WeightsError
 from sareloc.models.aggregation import NetVLAD, Norm
 from sareloc.models.backbones import make_backbone
 from sareloc.models.checkpoint import existing_file, listed, open_safetensors
-from sareloc.models.place_model import PlaceModel
+from sareloc.models.place_model import PlaceModel, Whitening
 from sareloc.models.preprocess import Preprocess
 from sareloc.models.published.torch_files import MAX_DIMS, MAX_NAME, MAX_NUMBERS, StoredTensor, read_torch_file
-from sareloc.models.whitening import Whitening
 
 MIN_ITERATIONS, MAX_ITERATIONS = 25, 100  # of conjugate gradients, for a large and for a small matrix
 NUMBERS_TO_ITERATE = 1_000_000_000  # iterations times numbers of the matrix: about a second

@@ -1,17 +1,23 @@
-"""The base class of backbones: named parts, frozen below and trained above; and the convolutional ones: VGG16, AlexNet,
-ResNets, EfficientNet-lite0."""
+"""Backbones: from pixels to a feature map, with frozen lower and trained upper layers.
+
+`Backbone` is the base class; then the convolutional ones: VGG16, AlexNet, ResNets, EfficientNet-lite0; `BACKBONES` is
+the table of names. Transformers are in `dinov2`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sareloc.errors import ArgumentError, look_up
-from sareloc.models.preprocess import IMAGENET_MEAN, IMAGENET_STD, MIN_SIDE_PX, check_size
+from sareloc.models.preprocess import IMAGENET_MEAN, IMAGENET_STD, check_size
 
+INIT_STD = 0.02  # of the random weights of transformers
 NOTHING = "nothing"  # the value of `train_from` that freezes all parts
 
 
@@ -27,7 +33,6 @@ class Backbone(nn.Module):
     `pixel_mean` and `pixel_std` are the statistics of pixels in [0, 1] that the published weights expect.
     """
 
-    minimum_size = MIN_SIDE_PX
     pixel_mean = IMAGENET_MEAN
     pixel_std = IMAGENET_STD
     #: Whether the output has a class token beside the feature map.
@@ -77,7 +82,7 @@ class Backbone(nn.Module):
         return self
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, 3, H, W) normalised floats, H and W at least `minimum_size` -> (B, channels, h, w)."""
+        """(B, 3, H, W) normalised floats, H and W at least `MIN_SIDE_PX` -> (B, channels, h, w)."""
         # A compiler or an exporter would turn the check into a guard on the size.
         if not torch.compiler.is_compiling():
             if images.ndim != 4 or images.shape[1] != 3:
@@ -110,6 +115,9 @@ class Backbone(nn.Module):
     def split(self, output: Tensor) -> tuple[Tensor, Tensor | None]:
         """The feature map (B, channels, h, w) and, if `has_token`, the class token (B, channels) of an output."""
         return output, None
+
+    def init_tokens(self, rng: torch.Generator | None) -> None:
+        """Random weights of what is not a layer, such as tokens; see `init_weights`."""
 
     def published_tensors(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors of a published file that belong to this backbone, under the names used here."""
@@ -380,3 +388,110 @@ def _lite0_blocks() -> list[nn.Module]:
             blocks.append(_InvertedResidual(depth, width, size, stride if j == 0 else 1, expansion))
             depth = width
     return blocks
+
+
+@dataclass(frozen=True)
+class ViT:
+    """The size of a vision transformer."""
+
+    dim: int
+    depth: int
+    heads: int
+    registers: int = 0
+    gated: bool = False
+    """Whether the MLPs are gated (SwiGLU)."""
+
+
+VITS = {
+    "dinov2-s": ViT(384, 12, 6),
+    "dinov2-b": ViT(768, 12, 12),
+    "dinov2-l": ViT(1024, 24, 16),
+    "dinov2-g": ViT(1536, 40, 24, gated=True),
+    "dinov2-s-reg": ViT(384, 12, 6, registers=4),
+    "dinov2-b-reg": ViT(768, 12, 12, registers=4),
+    "dinov2-l-reg": ViT(1024, 24, 16, registers=4),
+    "dinov2-g-reg": ViT(1536, 40, 24, registers=4, gated=True),
+}
+
+
+def vit_cuts(vit: ViT) -> tuple[str, ...]:
+    """The possible cuts: "norm" (the default), "blockN" and "blockN-value", from the last block down."""
+    numbers = range(vit.depth - 1, -1, -1)
+    return ("norm", *(f"block{i}" for i in numbers), *(f"block{i}-value" for i in numbers))
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """How a backbone is built."""
+
+    build: Callable[[str], Backbone]
+    """From the cut to the backbone."""
+    cuts: tuple[str, ...]
+    """The possible cuts; the first is the default."""
+    train_from: str
+    """The default of the lowest trained part."""
+
+
+def vit_architecture(name: str, vit: ViT) -> Architecture:
+    """A vision transformer whose last four blocks are trained by default, as for SALAD."""
+
+    def build(cut: str) -> Backbone:
+        from sareloc.models.dinov2 import DINOv2  # queries of other models do not need it
+
+        return DINOv2(name, cut, vit)
+
+    return Architecture(build, vit_cuts(vit), train_from=f"block{max(0, vit.depth - 4)}")
+
+
+BACKBONES = {
+    "vgg16": Architecture(vgg16, ("conv5_3",), train_from="conv5_1"),
+    "alexnet": Architecture(alexnet, ("conv5",), train_from="conv5"),
+    **{name: Architecture(partial(resnet, name), ("layer3", "layer4"), train_from="layer3") for name in DEPTHS},
+    "efficientnet-lite0": Architecture(EfficientNetLite0, tuple(LITE0_CUTS), train_from="block8"),
+    **{name: vit_architecture(name, vit) for name, vit in VITS.items()},
+}
+
+
+def make_backbone(
+    name: str, *, train_from: str | None = None, cut: str | None = None, rng: torch.Generator | None = None
+) -> Backbone:
+    """A backbone with random weights, in evaluation mode; load published ones with `load_backbone_weights`.
+
+    Args:
+        name: one of `BACKBONES`. `vgg16` is the paper's: cut at conv5_3 before its ReLU, trained from conv5_1 up.
+        train_from: the lowest part that is trained, "nothing" for none; default: conv5_1 (vgg16), conv5 (alexnet),
+            layer3 (ResNets), block8 (efficientnet-lite0), the fourth last block (DINOv2); the last part if the cut is
+            below it.
+        cut: the layer whose output is the feature map. vgg16: conv5_3. alexnet: conv5. ResNets: layer3 (default,
+            stride 16), layer4 (stride 32). efficientnet-lite0: block10 (default, 112 channels, stride 16), block15
+            (320, stride 32), head (1280, stride 32). DINOv2 (stride 14): norm (default), or "blockN" or
+            "blockN-value" (see `DINOv2`).
+        rng: the source of random weights; default: torch's generator.
+    """
+    architecture = look_up(BACKBONES, name, "backbone")
+    cut = look_up({c: c for c in architecture.cuts}, cut or architecture.cuts[0], f"cut of {name}")
+    backbone = architecture.build(cut)
+    init_weights(backbone, rng)
+    backbone.eval()
+    trained = backbone.part_names()[:-1]
+    backbone.freeze_below(
+        train_from or (architecture.train_from if architecture.train_from in trained else trained[-1])
+    )
+    return backbone
+
+
+def init_weights(backbone: Backbone, rng: torch.Generator | None) -> None:
+    """Random weights by He et al. 2015 (fan-in), of transformers small ones, zero biases.
+
+    Weights on the device "meta" have no values and are skipped: torch would load its compiler for them, which takes
+    seconds.
+    """
+    for module in backbone.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear) and not module.weight.is_meta:
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu", generator=rng)
+            else:
+                nn.init.trunc_normal_(module.weight, std=INIT_STD, generator=rng)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    backbone.init_tokens(rng)

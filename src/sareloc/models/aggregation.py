@@ -1,17 +1,24 @@
-"""The base class of aggregations (feature map -> unit vector, in at least float32); pooling over locations (average,
-maximum, generalised mean, the latter with a linear layer; the class token); NetVLAD, also with contextual reweighting
-(CRN); VLAD with hard assignment."""
+"""Aggregations: feature map -> descriptor. NetVLAD, CRN, VLAD, GeM, CosPlace's head, average, maximum, the class token.
+
+Every aggregation maps (B, C, h, w), for any h and w unless it says otherwise, to unit rows (B, dim). All of them
+compute in at least float32, independent of the backbone's precision: bfloat16 is too coarse for a softmax as sharp as
+NetVLAD's. `AGGREGATIONS` is the table of names; the larger heads (SALAD, MegaLoc, BoQ, MixVPR) are in `heads`.
+"""
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from types import MappingProxyType
 from typing import ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sareloc.errors import ArgumentError
+from sareloc.errors import ArgumentError, look_up
 
 MAX_COUNT = 1 << 20  # of clusters, channels, rows
 MAX_DEPTH = 100  # of equal blocks
@@ -332,3 +339,43 @@ class VLAD(Aggregation):
         assigned = F.one_hot(nearest, self.clusters).to(x).mT  # (B, K, S)
         vlad = assigned @ x.mT - assigned.sum(dim=2, keepdim=True) * self.centres  # (B, K, D)
         return F.normalize(vlad, dim=2).flatten(1)
+
+
+OWN = (NetVLAD, CRN, VLAD, GeM, CosPlace, Average, Maximum, ClassToken)
+AGGREGATIONS: dict[str, Callable[..., Aggregation] | str] = {
+    **{kind.name: kind for kind in OWN},
+    "salad": "SALAD",
+    "megaloc": "MegaLoc",
+    "mixvpr": "MixVPR",
+    "boq": "BoQ",
+}
+"""The classes by the names of aggregations; by their names those of `heads`, which is imported for them."""
+
+
+def make_aggregation(
+    name: str,
+    channels: int,
+    options: Mapping[str, Option] = MappingProxyType({}),
+    *,
+    rng: torch.Generator | None = None,
+) -> Aggregation:
+    """The aggregation of this name, with random weights.
+
+    Args:
+        name: one of `AGGREGATIONS`.
+        channels: of the feature maps.
+        options: arguments of its class, such as `clusters` (netvlad, crn, vlad, salad) or `out_dim` (cosplace,
+            megaloc).
+        rng: the source of random weights; default: torch's generator.
+
+    Raises:
+        ArgumentError: if the name or an option is unknown; it lists the known ones.
+    """
+    kind = look_up(AGGREGATIONS, name, "aggregation")
+    if isinstance(kind, str):
+        kind = getattr(import_module("sareloc.models.heads"), kind)
+    known = [k for k in inspect.signature(kind).parameters if k not in ("channels", "rng")]
+    for option in options:
+        if option not in known:
+            raise ArgumentError(f"{name} has no option {option!r}: known are {', '.join(known) or 'none'}")
+    return kind(channels, **options, rng=rng)

@@ -9,50 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sareloc.models.backbones.backbone import Backbone
+from sareloc.models.backbones import INIT_STD, Backbone, ViT
 
 PATCH_PX = 14
 POSITIONS = 37  # a side of the grid of trained position embeddings: 518 px
 NORM_EPS = 1e-6
 OFFSET = 0.1  # added to the number of positions when they are interpolated, as the authors do without registers
-INIT_STD = 0.02
 OF_A_BLOCK = r"((norm[12]|attn\.(qkv|proj)|mlp\.(fc[12]|w12|w3))\.(weight|bias)|ls[12]\.gamma)"  # names of tensors
-
-
-@dataclass(frozen=True)
-class ViT:
-    """The size of a vision transformer."""
-
-    dim: int
-    depth: int
-    heads: int
-    registers: int = 0
-    gated: bool = False
-    """Whether the MLPs are gated (SwiGLU)."""
-
-
-VITS = {
-    "dinov2-s": ViT(384, 12, 6),
-    "dinov2-b": ViT(768, 12, 12),
-    "dinov2-l": ViT(1024, 24, 16),
-    "dinov2-g": ViT(1536, 40, 24, gated=True),
-    "dinov2-s-reg": ViT(384, 12, 6, registers=4),
-    "dinov2-b-reg": ViT(768, 12, 12, registers=4),
-    "dinov2-l-reg": ViT(1024, 24, 16, registers=4),
-    "dinov2-g-reg": ViT(1536, 40, 24, registers=4, gated=True),
-}
-
-
-def vit_cuts(vit: ViT) -> tuple[str, ...]:
-    """The possible cuts: "norm" (the default), "blockN" and "blockN-value", from the last block down."""
-    numbers = range(vit.depth - 1, -1, -1)
-    return ("norm", *(f"block{i}" for i in numbers), *(f"block{i}-value" for i in numbers))
 
 
 class DINOv2(Backbone):
@@ -77,6 +45,10 @@ class DINOv2(Backbone):
         self.blocks = nn.ModuleList(blocks)
         if cut == "norm":
             self.norm = nn.LayerNorm(vit.dim, eps=NORM_EPS)
+
+    def init_tokens(self, rng: torch.Generator | None) -> None:
+        """Those of the embedding."""
+        self.embed.init_tokens(rng)
 
     def parts(self) -> Mapping[str, tuple[nn.Module, ...]]:
         """embed, block0, ... up to the cut, norm."""
@@ -148,7 +120,7 @@ class _Embedding(nn.Module):
         self.pos_embed = nn.Parameter(torch.zeros(1, 1 + POSITIONS**2, vit.dim))
         self.register_tokens = nn.Parameter(torch.zeros(1, vit.registers, vit.dim)) if vit.registers else None
 
-    def init_weights(self, rng: torch.Generator | None) -> None:
+    def init_tokens(self, rng: torch.Generator | None) -> None:
         """Small random tokens and positions; the projection has the backbone's initialization."""
         for tokens in (self.cls_token, self.pos_embed, self.register_tokens):
             if tokens is not None and not tokens.is_meta:

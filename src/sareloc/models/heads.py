@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sareloc.errors import ArgumentError
-from sareloc.models.aggregation.aggregation import Aggregation, Option, check_counts, draw_weights
+from sareloc.models.aggregation import Aggregation, Option, check_counts, draw_weights
 
 ROUNDS = 3  # of Sinkhorn's algorithm
 
