@@ -77,7 +77,7 @@ OURS = (
 
 def make_card(name: str, recipe: str, commit: str, towns: list[str], knobs: dict[str, Any]) -> dict[str, Any]:
     """All that a released file tells about itself, but for its numbers."""
-    kinds = list(dict.fromkeys(unmarked(town).rpartition("-")[0] for town in towns))
+    kinds = list(dict.fromkeys(unmarked(town).rpartition("-")[0].rstrip("0123456789") for town in towns))
     known = [look_up(TOWNS, kind, "town") for kind in kinds]
     return {
         "about": ABOUT[name],

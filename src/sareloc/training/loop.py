@@ -30,8 +30,9 @@ from sareloc.errors import ArgumentError, DatasetError, PhotoError, SarelocError
 from sareloc.evaluation.judging import PROTOCOLS, evaluate_rankings
 from sareloc.loading import read_images
 from sareloc.models import PlaceModel, Preprocess, Whitening, init_netvlad, make_model
+from sareloc.models.aggregation import Option
 from sareloc.models.checkpoint import save_checkpoint
-from sareloc.models.netvlad_init import INIT_PHOTOS
+from sareloc.models.netvlad_init import INIT_PHOTOS, imagenet_weights
 from sareloc.models.preprocess import Image, number_format
 from sareloc.models.published import load_backbone_weights
 from sareloc.training.config import TrainingConfig
@@ -337,6 +338,7 @@ def start_model(
     size: tuple[int, int],
     seed: int,
     workers: int = 0,
+    **options: Option,
 ) -> PlaceModel:
     """A new model: published weights of the backbone, and NetVLAD's centres by k-means over photos of the databases.
 
@@ -344,17 +346,21 @@ def start_model(
         databases: photos to choose from for NetVLAD's centres.
         backbone: one of `BACKBONES`.
         aggregation: one of `AGGREGATIONS`.
-        weights: published file of the backbone; None raises ArgumentError, which says what to give.
+        weights: published file of the backbone; default for efficientnet-lite0: that of the extra `lite`; for others
+            None raises ArgumentError, which says what to give.
         size: height and width of images.
         seed: of the choice of photos and of k-means.
         workers: processes that decode photos.
+        options: the aggregation's, such as `clusters=32`.
     """
+    if weights is None and backbone == "efficientnet-lite0":
+        weights = imagenet_weights()
     if weights is None:
         raise ArgumentError(
             f"a new {backbone} model starts from published weights: give them with --weights (.pth or .safetensors of "
             "torchvision or DINOv2), or start from a checkpoint with --model"
         )
-    model = make_model(backbone, aggregation, size=size)
+    model = make_model(backbone, aggregation, size=size, **options)
     load_backbone_weights(model.backbone, weights)
     rng = np.random.default_rng(seed)
     photos = [path for database in databases for path in database.paths()]
