@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from cyclopts import App
 from PIL import Image
 from PIL.ExifTags import GPS, IFD
 from tests.localize.street import build_street, position, street_model, view, write_queries, write_view
+from tests.photos.raw_files import make_dng
 
 from sareloc.cli import main
 from sareloc.cli.geotag import geotag_command
@@ -249,6 +251,25 @@ def test_what_was_geotagged_adds_nothing_to_a_map(
     assert not (tmp_path / "again").exists()
     config = MapConfig(device="cpu", progress=False, trust_estimates=True)
     assert add_photos(out, grown, town / "model.safetensors", config=config).added == written
+
+
+def test_a_raw_file_is_localized_by_its_preview_and_gets_a_sidecar(
+    town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("rawpy")
+    folder, preview = tmp_path / "photos", io.BytesIO()
+    folder.mkdir()
+    Image.fromarray(view(5, 99)).resize((400, 300)).save(preview, "JPEG", quality=95)
+    (folder / "a.NEF").write_bytes(make_dng(preview.getvalue()))
+    (folder / "b.NEF").write_bytes(make_dng(preview.getvalue()))
+    write_view(folder / "b.jpg", view(6, 99), None)
+    before = contents(folder)
+    assert run(town, folder, "--out", folder, "--sidecar", "xmp", "--min-confidence", "0") == 0
+    after = contents(folder)
+    assert after.keys() - before.keys() == {"a.NEF.xmp", "b.jpg.xmp"}
+    assert before.items() <= after.items()
+    assert read_geotag(folder / "a.NEF").estimated
+    assert "1 RAW file" in capsys.readouterr().err
 
 
 def test_photos_that_are_no_jpeg_get_a_sidecar(town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

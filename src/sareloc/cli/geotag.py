@@ -64,7 +64,7 @@ def geotag_command(
     """Localize photos and write their positions into the EXIF of copies. The originals are not changed.
 
     The position of a JPEG is written into the EXIF of its copy; all other metadata and the pixels are not changed.
-    Other photos (PNG, WebP, TIFF, HEIC, AVIF) are copied unchanged, with the position in an XMP sidecar beside the
+    Other photos (PNG, WebP, TIFF, HEIC, AVIF, RAW) are copied unchanged, with the position in an XMP sidecar beside the
     copy, which keeps the content of a sidecar of the original.
 
     A position is marked as an estimate: GPSHPositioningError is its radius, GPSProcessingMethod names sareloc and the
@@ -101,8 +101,10 @@ def geotag_command(
     from sareloc.localize import read_photo_times
     from sareloc.localize.formats import answer_line
     from sareloc.photos import read_geotag
+    from sareloc.photos.finding import raw_twins_note
 
     targets = dict(copies(photos, out))
+    print_notes(raw_twins_note([photo for photo in targets if photo not in photos]))
     if not targets:
         raise ArgumentError(f"no photos in {', '.join(map(str, photos))}" if photos else "no photos given")
     outputs: dict[Path, Outputs] = {photo: Outputs() for photo in targets}
