@@ -9,6 +9,7 @@ from cyclopts import App
 from PIL import Image
 
 from sareloc.cli.data import check
+from sareloc.cli.options import print_notes
 from sareloc.errors import ArgumentError
 from sareloc.photos import Geotag, exif_bytes, sidecar_with_geotag
 
@@ -127,3 +128,12 @@ def test_a_part_of_a_published_set_says_so(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "1,491 database photos and 500 queries" in printed
     assert "queries     1, of which 1 (100.0 %) have a positive\n" in printed
+
+
+def test_long_lists_of_notes_stop_at_ten(capsys: pytest.CaptureFixture[str]) -> None:
+    print_notes(f"row {number}" for number in range(80))
+    told = capsys.readouterr().err.splitlines()
+    assert told[:2] == ["sareloc: row 0", "sareloc: row 1"]
+    assert told[9:] == ["sareloc: row 9", "sareloc: and 70 more"]
+    print_notes(f"row {number}" for number in range(10))
+    assert "more" not in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,8 @@ from PIL import Image
 
 from sareloc.cli import main
 from sareloc.cli.evaluate import evaluate_command
-from sareloc.errors import WeightsError
+from sareloc.datasets import choose_split
+from sareloc.errors import ArgumentError, WeightsError
 from sareloc.models import make_model, save_checkpoint
 
 
@@ -102,3 +104,29 @@ def test_every_option_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
         assert option in shown
     assert "place-id" in shown
     assert "--no-json" not in shown
+
+
+@pytest.mark.parametrize(
+    ("splits", "chosen"), [(("test", "val"), "test"), (("train", "val"), "val"), (("b", "a"), "a")]
+)
+def test_the_split_that_exists_is_evaluated_and_named(
+    splits: tuple[str, str], chosen: str, town: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = town / "images"
+    shutil.copytree(images / "test", images / splits[1])
+    (images / "test").rename(images / splits[0])
+    run(town, "--model", town.parent / "model", "--json", "--workers", "0")
+    told = capsys.readouterr()
+    assert json.loads(told.out)["split"] == chosen
+    assert (f"no test split: its {chosen} split" in told.err) == (chosen != "test")
+    with pytest.raises(ArgumentError, match=r"'test2'.*known are"):
+        run(town, "--model", town.parent / "model", "--split", "test2")
+
+
+def test_the_splits_of_a_table(tmp_path: Path) -> None:
+    table = tmp_path / "meta.csv"
+    table.write_text("file,lat,lon,split\na.jpg,1,2,train\nb.jpg,1,2,val\nc.jpg,1,2,\n")
+    assert choose_split(table) == choose_split(tmp_path) == "val"
+    table.write_text("file,lat,lon\na.jpg,1,2\n")
+    assert choose_split(table) == "all"
+    assert choose_split("tokyoTM") == "val"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import re
 import shutil
@@ -14,12 +16,14 @@ from cyclopts import App
 from PIL import Image
 from PIL.ExifTags import GPS, IFD
 from tests.localize.street import build_street, position, street_model, view, write_queries, write_view
+from tests.photos.raw_files import make_dng
 
 from sareloc.cli import main
 from sareloc.cli.geotag import geotag_command
 from sareloc.cli.map import print_report
 from sareloc.errors import ArgumentError
 from sareloc.geo import distance_m
+from sareloc.localize import find_town
 from sareloc.maps import MapConfig, PlaceMap, add_photos
 from sareloc.models import save_checkpoint
 from sareloc.photos import find_photos, read_geotag, read_geotag_table
@@ -112,7 +116,8 @@ def test_only_sure_positions_are_written(town: Path, photos: Path, tmp_path: Pat
 
 
 def test_photos_with_positions_are_asked_about_on_request(town: Path, photos: Path, tmp_path: Path) -> None:
-    assert run(town, photos / "tagged.jpg", "--out", tmp_path / "out") == 1
+    assert run(town, photos / "tagged.jpg", "--out", tmp_path / "out") == 0  # nothing to do
+    assert not (tmp_path / "out").exists()
     assert run(town, photos / "tagged.jpg", "--out", tmp_path / "out", "--retag") == 0
     assert distance_m(read_geotag(tmp_path / "out" / "tagged.jpg").latlon, position(6)) < 25
 
@@ -245,29 +250,120 @@ def test_what_was_geotagged_adds_nothing_to_a_map(
     assert f"{written} photos hold positions estimated by sareloc: left out; --trust-estimates takes" in (
         capsys.readouterr().out
     )
-    assert run(town, out, "--out", tmp_path / "again") == 1  # they have positions: nothing is written
+    assert run(town, out, "--out", tmp_path / "again") == 0  # they have positions: nothing is written
     assert not (tmp_path / "again").exists()
     config = MapConfig(device="cpu", progress=False, trust_estimates=True)
     assert add_photos(out, grown, town / "model.safetensors", config=config).added == written
 
 
-def test_photos_that_are_no_jpeg_get_a_sidecar(town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_raw_file_is_localized_by_its_preview_and_gets_a_sidecar(
+    town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("rawpy")
+    folder, preview = tmp_path / "photos", io.BytesIO()
+    folder.mkdir()
+    Image.fromarray(view(5, 99)).resize((400, 300)).save(preview, "JPEG", quality=95)
+    (folder / "a.NEF").write_bytes(make_dng(preview.getvalue()))
+    (folder / "b.NEF").write_bytes(make_dng(preview.getvalue()))
+    write_view(folder / "b.jpg", view(6, 99), None)
+    before = contents(folder)
+    assert run(town, folder, "--out", folder, "--sidecar", "xmp", "--min-confidence", "0") == 0
+    after = contents(folder)
+    assert after.keys() - before.keys() == {"a.NEF.xmp", "b.jpg.xmp"}
+    assert before.items() <= after.items()
+    assert read_geotag(folder / "a.NEF").estimated
+    assert "1 RAW file" in capsys.readouterr().err
+
+
+KINDS = ("a.png", "b.webp", "c.tif", "d.JPG", "e.avif")
+
+
+def write_kinds(folder: Path) -> dict[str, bytes]:
+    folder.mkdir()
+    for place, name in enumerate(KINDS, start=5):
+        Image.fromarray(view(place, 99)).save(folder / name, **({"lossless": True} if name == "b.webp" else {}))
+        os.utime(folder / name, ns=(1_500_000_000 * 10**9, 1_400_000_000 * 10**9 + place))
+    return contents(folder)
+
+
+def test_every_format_takes_its_position(town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given, out = tmp_path / "given", tmp_path / "out"
-    given.mkdir()
-    for place, name in enumerate(("a.png", "b.webp", "c.tif", "d.JPG"), start=5):
-        Image.fromarray(view(place, 99)).save(given / name, **({"lossless": True} if name == "b.webp" else {}))
-    before = contents(given)
+    before = write_kinds(given)
     assert run(town, given, "--out", out, "--min-confidence", "0") == 0
-    assert "4 of 4 photos geotagged" in capsys.readouterr().out
+    assert "5 of 5 photos geotagged" in capsys.readouterr().out
     assert contents(given) == before
-    assert sorted(contents(out)) == ["a.png", "a.png.xmp", "b.webp", "b.webp.xmp", "c.tif", "c.tif.xmp", "d.JPG"]
-    for place, name in enumerate(("a.png", "b.webp", "c.tif", "d.JPG"), start=5):
+    assert sorted(contents(out)) == [*KINDS, "e.avif.xmp"]  # only the AVIF needs a sidecar
+    for place, name in enumerate(KINDS, start=5):
         assert distance_m(read_geotag(out / name).latlon, position(place, 3.0)) < 25
-        assert name == "d.JPG" or (out / name).read_bytes() == before[name]
-    assert "GPSHPositioningError" in (out / "a.png.xmp").read_text()
-    # they have a position now
-    assert run(town, out, "--out", tmp_path / "again") == 1
-    assert "4 photos already have a position" in capsys.readouterr().out
+        assert np.array_equal(np.asarray(Image.open(out / name)), np.asarray(Image.open(given / name)))
+        assert (out / name).stat().st_mtime_ns == 1_400_000_000 * 10**9 + place
+    assert (out / "e.avif").read_bytes() == before["e.avif"]
+    assert "GPSHPositioningError" in (out / "e.avif.xmp").read_text()
+    # they have a position now: there is nothing to do
+    assert run(town, out, "--out", tmp_path / "again") == 0
+    assert "5 photos already have a position" in capsys.readouterr().out
+
+
+def test_what_was_written_is_listed(town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given, out = tmp_path / "given", tmp_path / "out"
+    write_kinds(given)
+    assert run(town, given, "--out", out, "--min-confidence", "0", "--dry-run") == 0
+    planned = capsys.readouterr().out
+    assert "5 of 5 photos would be geotagged" in planned
+    assert not out.exists()
+    assert run(town, given, "--out", out, "--min-confidence", "0") == 0
+    told = capsys.readouterr().out
+    assert told.replace(" geotagged", " would be geotagged") == planned
+    lines = [line for line in told.splitlines() if line.startswith(str(given))]
+    for name, line in zip(KINDS, lines, strict=True):
+        files = f"{out / name}, {out / name}.xmp" if name == "e.avif" else str(out / name)
+        sure = r"[\d.]+, [\d.]+ \(.*\); radius \d+ m, confidence \d\.\d\d"
+        assert re.fullmatch(f"{re.escape(str(given / name))}: {sure} -> {re.escape(files)}", line)
+
+
+@pytest.mark.parametrize("words", [(), ("--dry-run",), ("--sidecar", "csv")])
+def test_json_is_an_object_for_each_photo(
+    words: tuple[str, ...], town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given, out = tmp_path / "given", tmp_path / "out"
+    write_kinds(given)
+    assert run(town, given, "--out", out, "--min-confidence", "0", "--json", *words) == 0
+    told = capsys.readouterr()
+    answers = [json.loads(line) for line in told.out.splitlines()]
+    assert [answer["photo"] for answer in answers] == [str(given / name) for name in KINDS]
+    files = [str(out / "geotags.csv")] if "csv" in words else [str(out / "a.png")]
+    assert answers[0]["written"] == files
+    assert answers[0]["place"]
+    assert "5 of 5 photos" in told.err
+
+
+def test_names_of_places_are_written_on_request(town: Path, tmp_path: Path) -> None:
+    given, out = tmp_path / "given", tmp_path / "out"
+    write_kinds(given)
+    town_here = find_town(position(5, 3.0))
+    assert run(town, given / "a.png", "--out", out, "--min-confidence", "0", "--place-names") == 0
+    assert sorted(contents(out)) == ["a.png", "a.png.xmp"]
+    told = (out / "a.png.xmp").read_text()
+    assert f"<photoshop:Country>{town_here.country}</photoshop:Country>" in told
+    assert f"<Iptc4xmpCore:CountryCode>{town_here.country_code}</Iptc4xmpCore:CountryCode>" in told
+    assert (f"<photoshop:City>{town_here.name}</photoshop:City>" in told) == town_here.inside
+
+
+def test_exiftool_writes_what_is_not_written_here(town: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, out = tmp_path / "given", tmp_path / "out"
+    write_kinds(given)
+    words = (given / "e.avif", "--out", out, "--min-confidence", "0", "--exiftool")
+    with monkeypatch.context() as bare:
+        bare.setattr("shutil.which", lambda _: None)
+        with pytest.raises(ArgumentError, match="not installed"):
+            run(town, *words)
+    if shutil.which("exiftool") is None:
+        pytest.skip("exiftool is not installed")
+    assert run(town, *words) == 0
+    assert sorted(contents(out)) == ["e.avif"]
+    assert distance_m(read_geotag(out / "e.avif").latlon, position(9, 3.0)) < 25
+    assert np.array_equal(np.asarray(Image.open(out / "e.avif")), np.asarray(Image.open(given / "e.avif")))
+    assert (out / "e.avif").stat().st_mtime_ns == (given / "e.avif").stat().st_mtime_ns
 
 
 def test_sidecars_alone_beside_the_originals(town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

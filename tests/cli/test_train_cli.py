@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -354,3 +355,31 @@ def test_a_new_mixvpr_needs_square_images(dataset: Path, tmp_path: Path) -> None
             "--out",
             tmp_path / "run",
         )
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_ctrl_c_names_the_command_that_continues(
+    epoch: int, dataset: Path, start: Path, tmp_path: Path, config: Config, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    interrupted = "sareloc.training.loop." + ("train_epoch" if epoch else "mean_recall")
+    out = tmp_path / "my run"
+    words = ["train", *map(str, (dataset, "--model", start, "--out", out, *config(**QUICK), "--epochs", "1"))]
+    with monkeypatch.context() as patched:
+        patched.setattr(interrupted, stop)
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+    assert ended.value.code == 130
+    told = capsys.readouterr().err.splitlines()[-1]
+    if not epoch:  # nothing was saved yet
+        assert told == "sareloc: stopped"
+        return
+    command = shlex.split(told.removeprefix("sareloc: stopped; to continue: "))
+    assert command == ["sareloc", *words, "--resume"]
+    with pytest.raises(SystemExit) as ended:
+        main(command[1:])
+    assert ended.value.code in (0, None)
+    assert (out / "model.safetensors").exists()

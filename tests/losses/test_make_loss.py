@@ -116,3 +116,8 @@ def test_a_module_says_what_it_is_and_refuses_wrong_options():
         SARE(kernel="rbf")
     with pytest.raises(ArgumentError, match="margin must be"):
         Triplet(margin=-1)
+
+
+def test_a_loss_of_photos_is_not_called_unknown() -> None:
+    with pytest.raises(ArgumentError, match="not of tuples"):
+        make_loss("geo-classification")

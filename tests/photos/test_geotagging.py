@@ -168,7 +168,7 @@ def test_errors_name_the_photo(tmp_path: Path) -> None:
     path, target = tmp_path / "photo.jpg", tmp_path / "out.jpg"
     with pytest.raises(PhotoError, match=r"photo\.jpg: no such file"):
         write_geotag(path, target, HERE)
-    Image.new("RGB", (8, 8)).save(path, "PNG")
+    Image.new("RGB", (8, 8)).save(path, "GIF")
     with pytest.raises(PhotoError, match="not a JPEG"):
         write_geotag(path, target, HERE)
     for damaged, reason in [

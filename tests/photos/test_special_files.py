@@ -31,7 +31,7 @@ from sareloc.photos import (
     write_geotag,
     write_sidecar,
 )
-from sareloc.photos.write_geotags import is_jpeg
+from sareloc.photos.write_geotags import takes_exif
 from sareloc.training import read_config
 
 HERE = Geotag((48.8584, 2.2945))
@@ -115,7 +115,7 @@ def test_a_sidecar_that_is_no_regular_file_is_none(special: Callable[[str], Path
 
 def test_what_only_looks_at_a_file_says_no(special: Callable[[str], Path]) -> None:
     path = special("a.jpg")
-    assert not is_jpeg(path)
+    assert not takes_exif(path)
     assert not is_truncated(path)
 
 

@@ -16,7 +16,7 @@ from tests.localize.street import position, view, write_view
 from tests.serve.conftest import ALLOWED
 
 from sareloc.photos import Geotag, exif_bytes
-from sareloc.photos.write_geotags import EXIF, NO_TAGS
+from sareloc.photos.containers import EXIF, NO_TAGS
 
 
 def encoded(image: np.ndarray, form: str = "JPEG", **options: object) -> bytes:

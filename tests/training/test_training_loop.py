@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from safetensors.torch import load_file
 from tests.training.tiny_dataset import PLACES, tiny_dataset, tiny_features, tiny_model, tiny_places, write_dataset
 
 from sareloc.errors import ArgumentError, DatasetError, SarelocError
+from sareloc.figures.report import read_history
 from sareloc.models import PlaceModel, open_checkpoint
 from sareloc.training import (
     RECIPES,
@@ -304,3 +306,24 @@ def test_files_and_memory_teach_the_same(tmp_path: Path) -> None:
 
 def test_tiny_places_are_what_the_tests_think() -> None:
     assert len(tiny_places().database) == 2 * PLACES
+
+
+@pytest.mark.parametrize(("margin", "all_skipped"), [(1e-9, True), (4.0, False)])
+def test_tuples_without_a_violating_negative_are_counted(
+    margin: float, all_skipped: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = replace(QUICK, loss="triplet", margin=margin, epochs=1, lr=1e-9)
+    record = train(tiny_model(), tiny_dataset(), config, out=tmp_path).history[1]
+    queries = record.tuples + record.skipped
+    assert queries == train(tiny_model(), tiny_dataset(), replace(QUICK, epochs=1), progress=False).history[1].tuples
+    assert (record.skipped > 0) == all_skipped
+    told = f"{record.skipped} of {queries} tuples had no violating negative"
+    assert (told in record.line()) == all_skipped
+    bars = re.findall(r"(\d+)/(\d+) \[", capsys.readouterr().err)
+    assert bars[-1][0] == bars[-1][1]  # the bar ends at its end
+    assert read_history(tmp_path)[1].skipped == record.skipped
+    with (tmp_path / "history.csv").open(newline="") as file:
+        rows = list(csv.reader(file))
+    with (tmp_path / "history.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(row[:-1] for row in rows)  # as earlier versions wrote it
+    assert (read_history(tmp_path)[1].skipped, read_history(tmp_path)[1].tuples) == (0, record.tuples)

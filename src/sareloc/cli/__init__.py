@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import NoReturn, TextIO
@@ -17,12 +18,14 @@ from cyclopts import App, Parameter
 
 from sareloc import __version__
 from sareloc.cli import calibrate, data, evaluate, figure, geotag, localize, map, model, report, serve, train
+from sareloc.cli.options import ResumableStop
 from sareloc.errors import explain
 
 app = App(
     name="sareloc",
     help="Visual place recognition: train a model, build a map of geotagged photos, localize photos.",
     version=__version__,
+    suppress_keyboard_interrupt=False,  # `main` reports it
     default_parameter=Parameter(negative_iterable=()),  # no --empty-NAME options
 )
 
@@ -101,6 +104,9 @@ def main(words: Sequence[str] | None = None) -> None:
             app(sys.argv[1:] if words is None else words)
         finally:
             _flush()
+    except ResumableStop:
+        given = [word for word in (sys.argv[1:] if words is None else words) if word != "--resume"]
+        _end(f"stopped; to continue: {shlex.join(['sareloc', *given, '--resume'])}", 130)
     except KeyboardInterrupt:
         _end("stopped", 130)
     except BrokenPipeError:  # the reader (head, less) has closed the pipe; discard what is buffered

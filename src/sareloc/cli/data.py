@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from sareloc.cli.options import NO_TRACK, Flag, Json, Root, Split, Track, print_notes
+from sareloc.cli.options import NO_TRACK, NOTES, Flag, Json, Root, Split, Track, print_notes
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.files import replacing
 from sareloc.wording import plural
@@ -97,7 +97,8 @@ def check_table(found: Check, by_photo: Mapping[str, str] | None = None, *, deco
     lines += _listed("missing", found.missing)
     lines += _listed("unreadable", [f"{file}: {reason}" for file, reason in found.unreadable])
     lines += _listed("left out", [f"{file}: no geotag" for file in found.left_out])
-    lines += [("note", note) for note in found.notes]
+    lines += [("note", note) for note in found.notes[:NOTES]]
+    lines += [("", f"and {len(found.notes) - NOTES:,} more (--json lists all)")] if len(found.notes) > NOTES else []
     return "\n".join(f"{name:<12}{value}" for name, value in lines)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from sareloc.cli.options import MIN_CONFIDENCE, Device, Json, Precision, Root, Split, Workers, print_notes
+from sareloc.cli.options import MIN_CONFIDENCE, Device, Json, Precision, Root, Workers, print_notes
 from sareloc.errors import ArgumentError
 from sareloc.wording import plural
 
@@ -22,7 +22,7 @@ def evaluate_command(
     *,
     model: str | None = None,
     root: Root = None,
-    split: Split = "test",
+    split: str | None = None,
     protocol: Literal["radius", "panorama", "time", "place-id", "average-precision"] | None = None,
     dim: int | None = None,
     boxes: Literal["crop", "full"] = "crop",
@@ -48,6 +48,8 @@ def evaluate_command(
     ----------
     dataset
         Name of a dataset, or a folder of photos with the layout of one.
+    split
+        Split of the dataset; default: test if it has one, else val, else train.
     model
         A packaged model (default, fast), a checkpoint, or a published file. Default: with --map the packaged model that
         the map was built with, else fast, or default on a GPU.
@@ -76,7 +78,7 @@ def evaluate_command(
     batch
         Maximum photos described at once.
     """
-    from sareloc.datasets import load_dataset
+    from sareloc.datasets import choose_split, load_dataset
     from sareloc.evaluation import evaluate, evaluate_fixes
     from sareloc.maps import PlaceMap, load_map_model
     from sareloc.models.checkpoint import load_model, packaged_for
@@ -89,7 +91,10 @@ def evaluate_command(
     out_of_map = [*(out_of_map or ()), *(strangers or ())]  # --strangers: its name until version 0.1
     if out_of_map and not fixes:
         raise ArgumentError("out-of-map photos are a part of the localization report: add --fixes")
-    places = load_dataset(dataset, root, split)
+    chosen = split or choose_split(dataset)
+    if split is None and chosen not in ("test", "all"):
+        print_notes([f"{dataset} has no test split: its {chosen} split is evaluated"])
+    places = load_dataset(dataset, root, chosen)
     print_notes(places.notes)
     searched = None if place_map is None else PlaceMap(place_map)
     if searched is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,9 +29,10 @@ from sareloc.files import replacing
 if TYPE_CHECKING:
     from sareloc.localize import Fix
     from sareloc.photos import Estimate, Geotag
-    from sareloc.photos.xmp import SidecarNames
+    from sareloc.photos.xmp import PlaceTags, SidecarNames
 
 Table = Literal["csv", "gpx", "geojson", "kml"]
+Way = Literal["exif", "exiftool", "sidecar"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Outputs:
     copy: Path | None = None
     xmp: Path | None = None
     """The sidecar of the copy, or of the original."""
+    way: Way = "sidecar"
+    """What contains the position of a copy: its EXIF, written here or by exiftool, or its sidecar."""
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -57,21 +61,26 @@ def geotag_command(
     min_confidence: float = 0.8,
     retag: Flag = False,
     replace: Flag = False,
+    place_names: Flag = False,
+    exiftool: Flag = False,
+    dry_run: Flag = False,
     panorama: Flag = False,
+    as_json: Annotated[Flag, Parameter(name="--json")] = False,
     centred: ConditionFlags = DEFAULT_CONDITION,
     options: Opened = DEFAULT_LOCALIZER,
 ) -> int:
     """Localize photos and write their positions into the EXIF of copies. The originals are not changed.
 
-    The position of a JPEG is written into the EXIF of its copy; all other metadata and the pixels are not changed.
-    Other photos (PNG, WebP, TIFF, HEIC, AVIF) are copied unchanged, with the position in an XMP sidecar beside the
-    copy, which keeps the content of a sidecar of the original.
+    The position of a JPEG, PNG, WebP or TIFF is written into the EXIF of its copy; image data, other metadata and the
+    file's times are not changed. Other photos (HEIC, AVIF, raw files) are copied unchanged, with the position in an XMP
+    sidecar beside the copy, which keeps the content of a sidecar of the original, or are written by --exiftool.
 
     A position is marked as an estimate: GPSHPositioningError is its radius, GPSProcessingMethod names sareloc and the
     confidence.
 
-    Photos that already have a position are skipped. The exit status is 1 if no position was written, or if writing one
-    failed.
+    Each photo is listed with the file that was written, its position, radius and confidence. Photos that already have a
+    position are skipped. The exit status is 1 if there were photos to geotag and no position was found, or if writing
+    one failed.
 
     Parameters
     ----------
@@ -95,26 +104,46 @@ def geotag_command(
         Localize photos that already have a position, too.
     replace
         Replace files of the same name in the output folder.
+    place_names
+        Also write the IPTC properties City and Country into an XMP sidecar of each photo: City if the position is in a
+        town (GeoNames, CC BY 4.0).
+    exiftool
+        Write the positions of HEIC, AVIF and raw files into their copies by the program exiftool, which must be
+        installed, instead of into sidecars.
+    dry_run
+        Localize and list, but write nothing.
     panorama
         Treat photos without GPano tags that are 2:1 as 360° photos; the heading is that of their middle.
+    as_json
+        Print one JSON object a line for each localized photo: the keys of localize --json, and the files written.
     """
     from sareloc.localize import read_photo_times
     from sareloc.localize.formats import answer_line
     from sareloc.photos import read_geotag
+    from sareloc.photos.exiftool import find_exiftool
+    from sareloc.photos.finding import raw_twins_note
+
+    if exiftool:
+        find_exiftool()
+
+    def tell(line: str) -> None:
+        print(line, file=sys.stderr if as_json else sys.stdout)
 
     targets = dict(copies(photos, out))
+    print_notes(raw_twins_note([photo for photo in targets if photo not in photos]))
     if not targets:
         raise ArgumentError(f"no photos in {', '.join(map(str, photos))}" if photos else "no photos given")
     outputs: dict[Path, Outputs] = {photo: Outputs() for photo in targets}
     if sidecar is None or sidecar == "xmp":
-        outputs = plan(targets, only_sidecars=sidecar == "xmp", xmp_names=xmp_names)
-    elif (out / f"geotags.{sidecar}").exists() and not replace:
+        all_sidecars = sidecar == "xmp" or place_names
+        outputs = plan(targets, copy=sidecar is None, sidecars=all_sidecars, exiftool=exiftool, xmp_names=xmp_names)
+    elif (out / f"geotags.{sidecar}").exists() and not (replace or dry_run):
         raise ArgumentError(f"{out / f'geotags.{sidecar}'} exists: give another --out, or --replace")
     asked = [photo for photo in outputs if retag or read_geotag(photo) is None]
     if len(asked) < len(outputs):
-        print(f"{len(outputs) - len(asked):,} photos already have a position (--retag localizes them too)")
+        tell(f"{len(outputs) - len(asked):,} photos already have a position (--retag localizes them too)")
     if not asked:
-        return 1
+        return 0
     times: dict[Path, float | None] = {}
     if sidecar not in (None, "xmp"):
         times, notes = read_photo_times(asked, photos)
@@ -123,18 +152,31 @@ def geotag_command(
     fixes = localize_files(localizer, asked, condition=centred.choose(localizer, asked))
     found = [(Path(photo), fix) for photo, fix in report_unreadable(fixes)]
     sure = [(photo, fix) for photo, fix in found if fix.found]
-    if sidecar is None or sidecar == "xmp":
-        written = _write_each([(photo, outputs[photo], fix) for photo, fix in sure], replace)
+    table = None if sidecar is None or sidecar == "xmp" else out / f"geotags.{sidecar}"
+    written: dict[Path, tuple[Path, ...]] = {}
+    if dry_run:
+        written = {photo: outputs[photo].files or (out / f"geotags.{sidecar}",) for photo, _ in sure}
+    elif table is None:
+        answers = [(photo, outputs[photo], fix) for photo, fix in sure]
+        written = _write_each(answers, replace=replace, place_names=place_names)
     else:
-        written = _write_table([(photo, times[photo], fix) for photo, fix in sure], out, sidecar)
-    unsure = [answer_line(str(photo), fix) for photo, fix in found if not fix.found]
-    failed = len(sure) - written
-    print(
-        f"{written:,} of {len(asked):,} photos geotagged in {out}, {len(unsure):,} below confidence {min_confidence:g}"
-        + (f", {failed:,} could not be written" if failed else "")
+        rows = _write_table([(photo, times[photo], fix) for photo, fix in sure], table, sidecar)  # type: ignore[arg-type]
+        written = dict.fromkeys(rows, (table,))
+    unsure, failed = [(photo, fix) for photo, fix in found if not fix.found], len(sure) - len(written)
+    if as_json:
+        for photo, fix in found:
+            print(json.dumps(fix.to_json(str(photo)) | {"written": [str(file) for file in written.get(photo, ())]}))
+    else:
+        for photo, fix in sure:
+            if photo in written:
+                print(f"{answer_line(str(photo), fix)} -> {', '.join(map(str, written[photo]))}")
+    missing = f", {failed:,} could not be written" if failed else ""
+    tell(
+        f"{len(written):,} of {len(asked):,} photos {'would be geotagged' if dry_run else 'geotagged'} in {out}, "
+        f"{len(unsure):,} below confidence {min_confidence:g}{missing}"
     )
-    if unsure:
-        print("low-confidence positions, not written:", *unsure, sep="\n  ")
+    if unsure and not as_json:
+        print("low-confidence positions, not written:", *(answer_line(str(p), fix) for p, fix in unsure), sep="\n  ")
     return 0 if written and not failed else 1
 
 
@@ -155,21 +197,25 @@ def copies(given: Sequence[Path], out: Path) -> Iterator[tuple[Path, Path]]:
             yield one, out / one.name
 
 
-def plan(targets: dict[Path, Path], *, only_sidecars: bool = False, xmp_names: SidecarNames) -> dict[Path, Outputs]:
+def plan(
+    targets: dict[Path, Path], *, copy: bool, sidecars: bool, exiftool: bool, xmp_names: SidecarNames
+) -> dict[Path, Outputs]:
     """The files to be written for each photo; a photo given twice counts once.
 
-    The copy of a JPEG contains its position; any other photo needs a sidecar. Raises ArgumentError if a file would
-    replace an original, or one that is written for another photo.
+    The copy of a JPEG, PNG, WebP or TIFF contains its position; any other photo needs a sidecar, unless exiftool writes
+    its copy. Raises ArgumentError if a file would replace an original, or one that is written for another photo.
     """
-    from sareloc.photos.write_geotags import is_jpeg
+    from sareloc.photos.write_geotags import takes_exif
     from sareloc.photos.xmp import sidecar_path
 
     originals = {os.path.realpath(photo) for photo in targets}
     writers: dict[Path, Path] = {}
     plans: dict[Path, Outputs] = {}
     for photo, target in targets.items():
-        xmp = sidecar_path(target, xmp_names) if only_sidecars or not is_jpeg(photo) else None
-        outputs = Outputs(None if only_sidecars else target, xmp)
+        exif = takes_exif(photo)
+        way: Way = "exif" if exif else "exiftool" if exiftool and copy else "sidecar"
+        xmp = sidecar_path(target, xmp_names) if sidecars or way == "sidecar" else None
+        outputs = Outputs(target if copy else None, xmp, way)
         for file in outputs.files:
             if os.path.realpath(file) in originals:
                 raise ArgumentError(
@@ -196,24 +242,39 @@ def geotag_of(fix: Fix) -> tuple[Geotag, Estimate]:
     return Geotag(fix.latlon), Estimate(fix.radius_m, f"{METHOD}, confidence {fix.confidence:.2f}")
 
 
-def _write_each(answers: Iterable[tuple[Path, Outputs, Fix]], replace: bool) -> int:
-    """Write the files of each photo; the number of photos written. Errors are printed to standard error.
+def place_tags(fix: Fix) -> PlaceTags | None:
+    """The names of a fix's place; the city if the position is in it. None without a table of names."""
+    from sareloc.localize import find_town
+    from sareloc.photos.xmp import PlaceTags
+
+    town = None if fix.latlon is None else find_town(fix.latlon)
+    return None if town is None else PlaceTags(town.name if town.inside else None, town.country, town.country_code)
+
+
+def _write_each(
+    answers: Iterable[tuple[Path, Outputs, Fix]], *, replace: bool, place_names: bool
+) -> dict[Path, tuple[Path, ...]]:
+    """Write the files of each photo; the photos written, each with its files. Errors are printed to standard error.
 
     A disk that is full or read-only ends the loop: no other file could be written either.
     """
     from sareloc.photos import write_geotag, write_sidecar
+    from sareloc.photos.exiftool import write_by_exiftool
 
-    written = 0
+    written = {}
     for photo, output, fix in answers:
         try:
             for file in output.files:
                 if file.exists() and not replace:
                     raise PhotoError(file, "exists (--replace overwrites it)")
+            if output.copy is not None and output.way != "sidecar":
+                write = write_geotag if output.way == "exif" else write_by_exiftool
+                write(photo, output.copy, *geotag_of(fix))
             if output.xmp is not None:
-                write_sidecar(photo, output.xmp, *geotag_of(fix), copy=output.copy)
-            elif output.copy is not None:
-                write_geotag(photo, output.copy, *geotag_of(fix))
-            written += 1
+                copy = output.copy if output.way == "sidecar" else None
+                place = place_tags(fix) if place_names else None
+                write_sidecar(photo, output.xmp, *geotag_of(fix), copy=copy, place=place)
+            written[photo] = output.files
         except (PhotoError, OSError) as error:
             print(f"sareloc: {explain(error)}", file=sys.stderr)
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
@@ -221,16 +282,20 @@ def _write_each(answers: Iterable[tuple[Path, Outputs, Fix]], replace: bool) -> 
     return written
 
 
-def _write_table(sure: Iterable[tuple[Path, float | None, Fix]], out: Path, kind: Table) -> int:
+def _write_table(sure: Iterable[tuple[Path, float | None, Fix]], table: Path, kind: Table) -> list[Path]:
+    """Write the table; the photos in it."""
     from sareloc.localize.formats import POINT_FORMATS, Answer, geotags_csv
     from sareloc.photos.finding import NOT_UTF8, is_utf8
 
-    answers = [Answer(Path(os.path.relpath(photo, out)).as_posix(), time, fix) for photo, time, fix in sure]
-    for photo in [answer.name for answer in answers if not is_utf8(answer.name)]:
-        print(f"sareloc: {PhotoError(photo, NOT_UTF8)}", file=sys.stderr)
-    answers = [answer for answer in answers if is_utf8(answer.name)]
+    answers = {
+        photo: Answer(Path(os.path.relpath(photo, table.parent)).as_posix(), time, fix) for photo, time, fix in sure
+    }
+    for answer in answers.values():
+        if not is_utf8(answer.name):
+            print(f"sareloc: {PhotoError(answer.name, NOT_UTF8)}", file=sys.stderr)
+    answers = {photo: answer for photo, answer in answers.items() if is_utf8(answer.name)}
     tables = {**POINT_FORMATS, "csv": geotags_csv}
     if answers:
-        with replacing(out / f"geotags.{kind}") as beside:
-            beside.write_text(tables[kind](answers), encoding="utf-8")
-    return len(answers)
+        with replacing(table) as beside:
+            beside.write_text(tables[kind](list(answers.values())), encoding="utf-8")
+    return list(answers)

@@ -191,8 +191,10 @@ def localize_command(
 def listed(given: Sequence[Path]) -> list[Path]:
     """The photos given and those in the folders given. Whether a file exists is checked when it is read."""
     from sareloc.photos import find_photos
+    from sareloc.photos.finding import raw_twins_note
 
     files = [file for one in given for file in (find_photos(one) if one.is_dir() else [one])]
+    print_notes(raw_twins_note([file for file in files if file not in given]))
     if not files:
         raise ArgumentError(f"no photos in {', '.join(map(str, given))}" if given else "no photos given")
     return files

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 LISTED = 10
-NOTES = 100  # bad rows of a table are all listed, so that they can be corrected together
 GONE = ("no longer exists; it stays in the map until map sync", "no longer exist; they stay in the map until map sync")
 LEFT_OUT = "estimated by sareloc: left out; --trust-estimates takes"
 ESTIMATED = (f"holds a position {LEFT_OUT} it", f"hold positions {LEFT_OUT} them")
@@ -436,7 +435,7 @@ def _changes(report: BuildReport) -> Iterator[tuple[tuple[str, str], Sequence[st
 
 def _list_notes(notes: Sequence[str]) -> None:
     if notes:
-        print("notes:", *(f"  {note}" for note in _listed(notes, NOTES)), sep="\n")
+        print("notes:", *(f"  {note}" for note in _listed(notes)), sep="\n")
 
 
 def _list(verb: tuple[str, str], photos: Sequence[str], what: str = "photo") -> None:
@@ -446,7 +445,7 @@ def _list(verb: tuple[str, str], photos: Sequence[str], what: str = "photo") -> 
         print(f"{heading}:", *(f"  {line}" for line in _listed(photos)), sep="\n")
 
 
-def _listed(lines: Iterable[str], most: int = LISTED) -> list[str]:
+def _listed(lines: Iterable[str]) -> list[str]:
     known = list(lines)
-    more = len(known) - most
-    return known[:most] + ([f"... and {more:,} more (--json lists all)"] if more > 0 else [])
+    more = len(known) - LISTED
+    return known[:LISTED] + ([f"... and {more:,} more (--json lists all)"] if more > 0 else [])

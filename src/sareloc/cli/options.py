@@ -185,9 +185,19 @@ Track = Annotated[TrackFlags, Parameter(name="*", negative=(), consume_multiple=
 """The options `--track`, `--timezone`, `--clock-offset`, ... of a command that places photos on tracks."""
 
 
+NOTES = 10
+"""Notes of one kind that are printed; the others are counted."""
+
+
+class ResumableStop(KeyboardInterrupt):
+    """Ctrl-C in a command that the same command with --resume continues."""
+
+
 def print_notes(notes: Iterable[str]) -> None:
-    """Print notes on the input to standard error."""
-    for note in notes:
+    """Print notes on the input to standard error: ten, and how many more there are."""
+    known = list(notes)
+    more = [f"and {len(known) - NOTES:,} more"] if len(known) > NOTES else []
+    for note in (*known[:NOTES], *more):
         print(f"sareloc: {note}", file=sys.stderr)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from sareloc.cli.options import print_notes
+from sareloc.cli.options import ResumableStop, print_notes
 from sareloc.config_files import toml_line
 from sareloc.errors import ArgumentError
 from sareloc.files import replacing
@@ -128,7 +128,10 @@ def train_command(
             [p.database for p in places], weights=weights, size=(config.height or 480, config.width or 640),
             seed=config.seed, workers=config.workers, **shape,
         )  # fmt: skip
-    run = train(start, places, config, validation=validation, out=out, resume=resume)
+    try:
+        run = train(start, places, config, validation=validation, out=out, resume=resume)
+    except KeyboardInterrupt:
+        raise (ResumableStop if folder.can_resume else KeyboardInterrupt) from None
     print(run.line())
     print(f"model: {folder.model} ({run.model.dim} dimensions, fingerprint {run.model.fingerprint()})")
 

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
@@ -36,8 +36,10 @@ from sareloc.photos.finding import (
     fetch_file,
     find_remote_photos,
     is_url,
+    raw_twins,
     read_tables_of_any_program,
     remote_stamp,
+    twins_note,
     usual_url,
 )
 from sareloc.photos.track_geotags import TrackOptions
@@ -100,6 +102,10 @@ def list_records(
         found = find_remote_photos(url)
         if not found:
             raise PhotoError(url, "holds no photos")
+        twins = {str(twin) for twin in raw_twins({PurePosixPath(photo) for photo in found})}
+        if left_out := [photo for photo in found if str(PurePosixPath(photo)) in twins]:
+            notes.append(twins_note(left_out))
+            found = {photo: changed for photo, changed in found.items() if photo not in left_out}
         by_url, problems = _remote_table(url, geotags)
         records += [replace(record_with(photo, by_url.get(photo)), stamp=changed) for photo, changed in found.items()]
         notes += problems

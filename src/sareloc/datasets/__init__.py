@@ -11,7 +11,13 @@ from functools import partial
 from pathlib import Path
 
 from sareloc.datasets.check import Check, Extent, check_places, find_extent
-from sareloc.datasets.folders_and_tables import find_splits, load_photo_folder, load_split_folder, load_table
+from sareloc.datasets.folders_and_tables import (
+    find_splits,
+    load_photo_folder,
+    load_split_folder,
+    load_table,
+    table_splits,
+)
 from sareloc.datasets.places import IdLists, PhotoSet, Places, find_positives, photo_paths, split_places
 from sareloc.datasets.published import SF_LAYOUT, STRUCT_SETS, load_dbstruct, load_san_francisco
 from sareloc.datasets.retrieval import (
@@ -37,6 +43,7 @@ __all__ = [
     "PhotoSet",
     "Places",
     "check_places",
+    "choose_split",
     "find_extent",
     "find_positives",
     "load_dataset",
@@ -117,6 +124,16 @@ def load_dataset(name_or_folder: str | Path, root: str | Path | None = None, spl
         f"{path} has no known dataset format. Known are\n{FORMATS}\n"
         f"and the published datasets {', '.join(sorted(DATASETS))} (give the name, and this folder as root)"
     )
+
+
+def choose_split(name_or_folder: str | Path) -> str:
+    """The split to evaluate: test if the dataset has it, else val, else train, else its first; "all" without splits."""
+    if isinstance(name_or_folder, str) and name_or_folder in DATASETS:
+        known = list(DATASETS[name_or_folder].splits)
+    else:
+        table = _find_table(Path(name_or_folder))
+        known = list(find_splits(Path(name_or_folder))) if table is None else table_splits(table)
+    return next((split for split in ("test", "val", "train") if split in known), known[0] if known else "all")
 
 
 def _load_named(name: str, root: str | Path | None, split: str) -> Places:

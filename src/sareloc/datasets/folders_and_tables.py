@@ -201,6 +201,13 @@ def _bad_rows(path: Path, problems: _Problems) -> DatasetError:
     return DatasetError("\n".join([f"{path} has {rows}: correct or delete them", *listed[:LISTED], *more]))
 
 
+def table_splits(table: Path) -> list[str]:
+    """The names in the column split of a CSV file; ["all"] without one."""
+    file = open_csv(table)
+    read, _ = _read(file, _find_columns(file, {}))
+    return sorted(set(read.get("split", {}).values()) - {""}) or ["all"]
+
+
 def _lines_of_split(path: Path, read: _Columns, split: str) -> tuple[list[int], str]:
     if "split" not in read:
         return list(read["file"]), "all"

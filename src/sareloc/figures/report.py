@@ -355,6 +355,10 @@ def report_from_json(given: Any, name: str) -> Report:
     return Report(**values)
 
 
+NEWER = ("skipped",)
+"""Columns that histories of earlier versions do not have."""
+
+
 def read_history(run: Path | str) -> tuple[EpochRecord, ...]:
     """The epochs of a training run, from its folder or its history.csv; raises ArgumentError if there are none."""
     path = Path(run)
@@ -362,7 +366,8 @@ def read_history(run: Path | str) -> tuple[EpochRecord, ...]:
     kinds: Mapping[str, type] = {f.name: int if f.type == "int" else float for f in fields(EpochRecord)}
     try:
         rows = list(csv.DictReader(io.StringIO(read_regular(path, LARGEST_BYTES).decode(), newline="")))
-        records = tuple(EpochRecord(**{name: kind(row[name]) for name, kind in kinds.items()}) for row in rows)
+        known = {name: kind for name, kind in kinds.items() if name not in NEWER or (rows and name in rows[0])}
+        records = tuple(EpochRecord(**{name: kind(row[name]) for name, kind in known.items()}) for row in rows)
     except (OSError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
         raise ArgumentError(
             f"{path} cannot be read as the history of a training run ({type(error).__name__}: {error}): "

@@ -81,6 +81,11 @@ def make_loss(name: str, **options: Any) -> TupleLoss:
     (triplet, contrastive, lifted), angle_deg (angular). Raises ArgumentError if the name is unknown, if the loss has no
     such option, or if a value is out of range.
     """
+    if name == "geo-classification":
+        raise ArgumentError(
+            "geo-classification is a loss of photos and their cells, not of tuples: call geo_classification, or train "
+            'with TrainingConfig(loss="geo-classification")'
+        )
     function = look_up(LOSSES, name, "loss")
     known = loss_options(name)
     unknown = [option for option in options if option not in known]

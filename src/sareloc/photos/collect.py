@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sareloc.errors import ArgumentError, PhotoError
-from sareloc.photos.finding import EXTENSIONS, TableTags, find_photos, match_table, read_tables_beside, turned
+from sareloc.photos.finding import (
+    EXTENSIONS,
+    TableTags,
+    find_photos,
+    match_table,
+    raw_twins_note,
+    read_tables_beside,
+    turned,
+)
 from sareloc.photos.panoramas import read_panorama
 from sareloc.photos.record import VIDEO_EXTENSIONS, Geotag, ImageRecord, file_of, is_video, parse_address
 from sareloc.photos.tables import read_geotag_table
@@ -66,9 +74,10 @@ def collect_records(
         raise ArgumentError(NO_TRACK)
     table = read_tables(given, geotags, photos, options if photos and options.track else None)
     records = [record_with(photo, geotag_from_table(photo, table.tags)) for photo in photos]
+    named = set(_items(given))
+    notes = [*table.notes, *raw_twins_note([photo for photo in photos if photo not in named])]
     if not videos:
-        return Collected(tuple(records), (), table.notes)
-    named, notes = set(_items(given)), list[str]()
+        return Collected(tuple(records), (), tuple(notes))
     if not options.track:
         beside = {photo.with_suffix("") for photo in photos}
         clips = {video for video in videos if video not in named and video.with_suffix("") in beside}
@@ -87,7 +96,7 @@ def collect_records(
     records += [
         record_with(frame, geotag_from_table(frame, table.tags) or geotag) for frame, geotag in report.geotags.items()
     ]
-    return Collected(tuple(records), tuple(errors), (*table.notes, *report.notes, *notes))
+    return Collected(tuple(records), tuple(errors), (*report.notes, *notes))
 
 
 def record_with(photo: str | Path, geotag: Geotag | None) -> ImageRecord:

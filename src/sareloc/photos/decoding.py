@@ -23,6 +23,7 @@ from PIL.JpegImagePlugin import MARKER as JPEG_MARKERS
 from sareloc import arrays
 from sareloc.errors import ArgumentError, PhotoError, SarelocError, need
 from sareloc.files import open_regular
+from sareloc.photos.raw import FUJIFILM, LEAST_PREVIEW_PX, RAW, RawFile, is_raw, open_raw
 
 Source = str | Path | bytes | BinaryIO
 SizeRule = Callable[[int, int], tuple[int, int]]
@@ -39,7 +40,8 @@ MAX_PIXELS = 200_000_000
 
 LARGEST_FILE = 1_500_000_000
 """Bytes of a photo's file: 200 megapixels of 16-bit colours, not compressed, are 1.2 GB."""
-BEGINNINGS = (b"\xff\xd8", b"\x89PNG", b"RIFF", b"II", b"MM")  # of JPEG, PNG, WebP and TIFF; AVIF and HEIC: "ftyp"
+BEGINNINGS = (b"\xff\xd8", b"\x89PNG", b"RIFF", b"II", b"MM", FUJIFILM)
+"""Of JPEG, PNG, WebP, TIFF and RAW; AVIF, HEIC and CR3 have "ftyp" after four bytes."""
 
 FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "TIFF")  # no others: each decoder adds attack surface
 HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
@@ -134,8 +136,8 @@ def read_metadata(
     with pillow_errors(label):
         content = read_bytes(source, label) if digest else None
         with _stream(source if content is None else content, label) as stream:
-            image = _image(stream, label, max_pixels)
-            return _metadata(image, stream, content)
+            image, pixels, raw = _open(stream, label, max_pixels)
+            return _metadata(image, pixels, content, raw)
 
 
 def read_photo(
@@ -147,7 +149,8 @@ def read_photo(
 ) -> tuple[PhotoMetadata, tuple[arrays.Image, ...]]:
     """Read a photo once: what its file says of it, and its upright RGB image (H, W, 3) uint8 at each of several sizes.
 
-    Formats: JPEG, PNG, WebP, AVIF, TIFF and (with the extra "heic") HEIC, detected by content. The EXIF orientation is
+    Formats: JPEG, PNG, WebP, AVIF, TIFF, (with the extra "heic") HEIC and (with the extra "raw") the previews in RAW
+    files of cameras, detected by content. The EXIF orientation is
     applied; of an animation the first frame is used; 16-bit pixels are scaled to 8; transparent pixels become white;
     colour profiles are ignored. A truncated JPEG is used if at least `MIN_ROWS` of its rows are present; missing rows
     are grey.
@@ -186,12 +189,11 @@ def _read(
     """As `read_photo`; reserves memory in `held`, which the caller releases after the images are deleted."""
     with pillow_errors(label):
         content = read_bytes(source, label)
-        stream = io.BytesIO(content)
-        image = _image(stream, label, max_pixels)
+        image, stream, raw = _open(io.BytesIO(content), label, max_pixels)
         held.enter_context(_MEMORY.hold(BYTES_PER_PIXEL * image.width * image.height))
         if image.format not in JPEGS:
             image.load()  # Pillow rotates a TIFF while loading; a PNG may have its EXIF after the pixels
-        metadata = _metadata(image, stream, content)
+        metadata = _metadata(image, stream, content, raw)
     turn, (upright_width, upright_height) = _turn(metadata.exif), metadata.upright_size
     targets = [None if size is None else target_size(size, upright_height, upright_width, label) for size in sizes]
     # (width, height) as in the file
@@ -202,7 +204,7 @@ def _read(
         except OSError:
             if not metadata.truncated:
                 raise
-            rgb, box = _reduced_with_end(content, stored, label)
+            rgb, box = _reduced_with_end(_all_of(stream), stored, label)
         images = []
         for size, target in zip(sizes, stored, strict=True):
             resized_rgb = rgb
@@ -389,6 +391,17 @@ def read_bytes(source: Source, name: str) -> bytes:
     return content
 
 
+def _open(stream: BinaryIO, label: str, max_pixels: int) -> tuple[Image.Image, BinaryIO, RawFile | None]:
+    """The opened photo, the stream of its pixels, and the RAW file whose preview it is, if it is one."""
+    raw = open_raw(read_bytes(stream, label), label, max_pixels) if is_raw(stream) else None
+    pixels = stream if raw is None else io.BytesIO(raw.preview)
+    image = _image(pixels, label, max_pixels)
+    if raw is not None and max(image.size) < LEAST_PREVIEW_PX:
+        width, height = image.size
+        raise PhotoError(label, f"the preview in this RAW file has only {width} x {height} px: export it as a JPEG")
+    return image, pixels, raw
+
+
 def _image(stream: BinaryIO, label: str, max_pixels: int) -> Image.Image:
     """The opened photo, of which only the header is read."""
     stream.seek(0)
@@ -415,16 +428,21 @@ def _image(stream: BinaryIO, label: str, max_pixels: int) -> Image.Image:
     return image
 
 
-def _metadata(image: Image.Image, stream: BinaryIO, content: bytes | None) -> PhotoMetadata:
+def _metadata(image: Image.Image, stream: BinaryIO, content: bytes | None, raw: RawFile | None) -> PhotoMetadata:
     """What the file of an opened photo says of it; `content`: all of it, if it was read."""
     xmp, is_jpeg = image.info.get("xmp"), image.format in JPEGS
     if image.format == "PNG" and not any(tag in (content or _all_of(stream)) for tag in PNG_EXIF):
         exif = Image.Exif()  # Pillow would decode the pixels to look for it behind them
     else:
-        exif = _exif(image)
+        exif = _exif(image.getexif)
+    if raw is not None:
+        orientation = raw.preview_orientation(exif.get(ExifTags.Base.Orientation), *image.size)
+        exif = _exif(raw.read_exif) or exif
+        exif[ExifTags.Base.Orientation] = orientation
+        xmp = exif.get(ExifTags.Base.XMLPacket, xmp)
     return PhotoMetadata(
         *image.size,
-        image.format or "",
+        RAW if raw is not None else image.format or "",
         exif,
         xmp.encode() if isinstance(xmp, str) else xmp if isinstance(xmp, bytes) else None,
         is_jpeg and _lacks_end(stream),
@@ -465,10 +483,10 @@ def _check_jpeg_header(stream: BinaryIO, label: str) -> None:
             )
 
 
-def _exif(image: Image.Image) -> Image.Exif:
+def _exif(read: Callable[[], Image.Exif]) -> Image.Exif:
     """The EXIF of an opened photo, with the parts that are read later; without those that are damaged."""
     try:
-        exif = image.getexif()
+        exif = read()
     except Exception:  # damaged: the pixels are used as they are
         return Image.Exif()
     for part in (ExifTags.IFD.Exif, ExifTags.IFD.GPSInfo):

@@ -10,12 +10,13 @@ import hashlib
 import os
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path, PurePosixPath
-from typing import Any
+from itertools import groupby
+from pathlib import Path, PurePath, PurePosixPath
+from typing import Any, TypeVar
 
 from sareloc.errors import DatasetError, PanoramaError, PhotoError, SarelocError, need
 from sareloc.files import NUL
@@ -23,16 +24,18 @@ from sareloc.geo import Positions
 from sareloc.photos.decoding import PhotoMetadata, read_metadata
 from sareloc.photos.geotags import geotag_from_exif, parse_utm_name, seconds_from_exif
 from sareloc.photos.panoramas import Panorama, panorama_from
+from sareloc.photos.raw import RAW_EXTENSIONS
 from sareloc.photos.record import Geotag, View, parse_address
 from sareloc.photos.sidecars import read_takeout_geotag, read_takeout_time
 from sareloc.photos.tables import GeotagTable, read_geotag_table
 from sareloc.photos.xmp import geotag_from_xmp, read_sidecar_geotag, read_sidecar_time, time_from_xmp
 from sareloc.wording import counted
 
+PathOrUrl = TypeVar("PathOrUrl", bound=PurePath)
 Stamp = tuple[int, int]
 """Size in bytes and modification time in ns since 1970."""
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".avif", ".tif", ".tiff", ".heic", ".heif")
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".avif", ".tif", ".tiff", ".heic", ".heif", *RAW_EXTENSIONS)
 OWN_TABLES = ("geotags.csv", "geotags.geojson")
 TABLES = (*OWN_TABLES, "mapillary_image_description.json", "_panoramax.csv", "_geovisio.csv")
 """Names of tables that are read beside photos, in order of priority; those of other programs may lack positions."""
@@ -165,7 +168,8 @@ def find_photos(folder: str | Path, extensions: tuple[str, ...] = EXTENSIONS) ->
     """The photos in a folder and its subfolders, sorted; may be empty. Raises PhotoError if it cannot be read.
 
     A photo is a file with one of the `extensions`, in upper or lower case. Hidden files and folders (".thumbnails",
-    "._IMG.jpg") are skipped, links are followed, and a folder that is reached twice counts once.
+    "._IMG.jpg") are skipped, links are followed, and a folder that is reached twice counts once. A RAW file beside a
+    photo of the same name is left out (see `raw_twins`).
     """
     root = Path(folder)
     if not root.is_dir():
@@ -189,7 +193,34 @@ def find_photos(folder: str | Path, extensions: tuple[str, ...] = EXTENSIONS) ->
                     waiting.append(path)
             elif path.suffix.lower() in extensions and _is(entry.is_file):
                 found.append(path)
-    return sorted(found)
+    twins = raw_twins(found)
+    return sorted(photo for photo in found if photo not in twins)
+
+
+def raw_twins(photos: Collection[PathOrUrl]) -> set[PathOrUrl]:
+    """The RAW files of which these photos hold another file of the same name in the same folder, such as DSC1.NEF
+    beside DSC1.JPG: both are one photo, and the camera's JPEG is used."""
+    raw = {photo for photo in photos if photo.suffix.lower() in RAW_EXTENSIONS}
+    others = {photo.with_suffix("") for photo in photos if photo.suffix.lower() in EXTENSIONS and photo not in raw}
+    return {photo for photo in raw if photo.with_suffix("") in others}
+
+
+def raw_twins_note(photos: Sequence[Path]) -> list[str]:
+    """A note on the RAW files that `find_photos` left out beside these photos; none if there are none."""
+    beside: list[Path] = []
+    for folder, names in groupby(sorted(photos), key=lambda photo: photo.parent):
+        own = {*names}
+        try:
+            listed = {folder / name for name in os.listdir(folder)}
+        except OSError:
+            continue
+        beside += sorted(raw_twins(own | listed) - own)
+    return [twins_note(list(map(str, beside)))] if beside else []
+
+
+def twins_note(raw: Sequence[str]) -> str:
+    """A note on RAW files that are left out as twins of other photos."""
+    return f"{counted(raw, 'RAW file')} not used: the photos of the same names beside them are"
 
 
 def is_utf8(name: str) -> bool:

@@ -1,16 +1,20 @@
-"""Writing geotags: into the EXIF of a JPEG without re-encoding it, an XMP sidecar of any photo, views of a 360° photo.
+"""Writing geotags: into the EXIF of JPEG, PNG, WebP and TIFF without re-encoding, XMP sidecars, views of a 360° photo.
 
-Of a JPEG only the EXIF segment changes. The other EXIF fields keep their bytes and offsets, so that offsets inside
-maker notes stay valid: the new GPS directory, and a first directory that points to it, are appended to the block.
+Of a photo only the EXIF block changes (`sareloc.photos.containers`). The other EXIF fields keep their bytes and
+offsets, so that offsets inside maker notes stay valid: the new GPS directory, and a first directory that points to it,
+are appended to the block.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import shutil
+import stat
 import struct
 from contextlib import ExitStack, suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from PIL import Image
@@ -18,21 +22,19 @@ from PIL.ExifTags import GPS, IFD, Base
 
 from sareloc.errors import PhotoError
 from sareloc.files import open_regular, replacing, write_atomically
+from sareloc.photos.containers import EXIF, NO_TAGS, change_exif, change_jpeg, file_kind
 from sareloc.photos.decoding import open_file, read_bytes, read_metadata, read_photo
 from sareloc.photos.finding import read_geotag
 from sareloc.photos.geotags import view_focal_35mm
 from sareloc.photos.panoramas import ViewOptions, cut_view, matching_size, panorama_from, panorama_pixels, views_of
 from sareloc.photos.record import EPOCH, Address, Estimate, Geotag, View
-from sareloc.photos.xmp import sidecar_with_geotag
+from sareloc.photos.xmp import PlaceTags, sidecar_with_geotag
 
-EXIF = b"Exif\0\0"
-NO_TAGS = b"II*\0" + struct.pack("<IHI", 8, 0, 0)
 BYTE, ASCII, LONG, RATIONAL, UNDEFINED = 1, 2, 4, 5, 7
 ITEM_BYTES = {BYTE: 1, ASCII: 1, LONG: 4, RATIONAL: 8, UNDEFINED: 1}
 SECOND_PARTS = 10_000_000  # of an arc second: 3 micrometres on the ground, and 60 seconds still fit 32 bits
-LARGEST_SEGMENT = 0xFFFF - 2
 JPEG_QUALITY = 92  # of views
-START, SCAN, APP0, APP1 = b"\xff\xd8", 0xDA, 0xE0, 0xE1
+TIFF_SUFFIXES = (".tif", ".tiff")
 
 Field = tuple[int, bytes]
 """An EXIF type and the value's bytes."""
@@ -52,36 +54,43 @@ def exif_bytes(geotag: Geotag | None, *, focal_35mm: float | None = None) -> byt
 
 
 def write_geotag(photo: str | Path, target: str | Path, geotag: Geotag, estimate: Estimate | None = None) -> None:
-    """Copy a JPEG with this geotag in its EXIF.
+    """Copy a JPEG, PNG, WebP or TIFF with this geotag in its EXIF.
 
-    Pixels, other metadata and GPS fields that the geotag does not set are unchanged; how the former position was
-    determined (GPSHPositioningError, GPSProcessingMethod) is removed.
+    Image data, other metadata, GPS fields that the geotag does not set, and the file's times are unchanged; how the
+    former position was determined (GPSHPositioningError, GPSProcessingMethod) is removed.
 
     Args:
-        photo: a JPEG.
+        photo: a file that `takes_exif`.
         target: path of the copy; may be the same file.
         geotag: position, heading and time.
         estimate: marks the position as an estimate, by GPSHPositioningError and GPSProcessingMethod.
 
     Raises:
-        PhotoError: if the photo is not a JPEG or its EXIF is damaged or full.
+        PhotoError: if the photo is of another format, or is damaged, or its EXIF is damaged or full.
         OSError: if the target cannot be written; it is then unchanged.
     """
     try:
         with open_file(photo, str(photo)) as file:
-            jpeg = file.read()
+            status = os.stat(photo)  # before reading, which changes it
+            content = file.read()
     except OSError as error:
         raise PhotoError(photo, f"cannot be read: {error.strerror}") from error
-    if not jpeg.startswith(START):
-        raise PhotoError(photo, "not a JPEG: write the geotag of other formats with write_sidecar")
+    if not _writable(photo, content[:12]):
+        raise PhotoError(photo, "not a JPEG, PNG, WebP or TIFF: write the geotag of other formats with write_sidecar")
     try:
-        tagged = jpeg_with_geotag(jpeg, geotag, estimate)
-    except ValueError as error:
+        tagged = change_exif(content, partial(with_gps, geotag=geotag, estimate=estimate))
+    except (ValueError, OSError, SyntaxError) as error:
         raise PhotoError(photo, f"the geotag cannot be written: {error}") from error
     with replacing(target) as temporary:
         temporary.write_bytes(tagged)
-        with suppress(PermissionError):  # a file system without permissions (FAT)
-            shutil.copymode(photo, temporary)
+        keep_status(status, temporary)
+
+
+def keep_status(status: os.stat_result, file: Path) -> None:
+    """Give a file these permissions and times, where the file system has them."""
+    with suppress(PermissionError):  # a file system without permissions (FAT)
+        os.chmod(file, stat.S_IMODE(status.st_mode))
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def write_sidecar(
@@ -91,6 +100,7 @@ def write_sidecar(
     estimate: Estimate | None = None,
     *,
     copy: str | Path | None = None,
+    place: PlaceTags | None = None,
 ) -> None:
     """Write an XMP sidecar with this geotag and the other content of the photo's sidecar; the photo is unchanged.
 
@@ -100,19 +110,20 @@ def write_sidecar(
         geotag: position, heading and time.
         estimate: marks the position as an estimate.
         copy: also copy the photo to this path; both files are written or none.
+        place: names of the place; default: none.
 
     Raises:
         PhotoError: if the photo's sidecar is not valid XMP.
         OSError: if a file cannot be written.
     """
-    content = sidecar_with_geotag(photo, geotag, estimate)
+    content = sidecar_with_geotag(photo, geotag, estimate, place)
     with ExitStack() as files:
         if copy is not None:
             temporary = files.enter_context(replacing(copy))
             with open_file(photo, str(photo)) as original, temporary.open("wb") as copied:
+                status = os.stat(photo)
                 shutil.copyfileobj(original, copied)
-            with suppress(PermissionError):
-                shutil.copystat(photo, temporary)
+            keep_status(status, temporary)
         files.enter_context(replacing(sidecar)).write_bytes(content)
 
 
@@ -162,13 +173,21 @@ def write_views(
     return tuple(written), tuple(view for view in options.views() if view not in views)
 
 
-def is_jpeg(photo: str | Path) -> bool:
-    """Whether a file starts with the JPEG marker; False if it cannot be read."""
+def takes_exif(photo: str | Path) -> bool:
+    """Whether `write_geotag` can write into this file: JPEG, PNG, WebP, TIFF; False also if it cannot be read.
+
+    Raw files of cameras, which are TIFF files with another extension, are not written.
+    """
     try:
         with open_regular(photo) as file:
-            return file.read(len(START)) == START
+            return _writable(photo, file.read(12))
     except OSError:
         return False
+
+
+def _writable(photo: str | Path, start: bytes) -> bool:
+    kind = file_kind(start)
+    return kind is not None and (kind != "tiff" or Path(photo).suffix.lower() in TIFF_SUFFIXES)
 
 
 def jpeg_with_geotag(jpeg: bytes, geotag: Geotag, estimate: Estimate | None = None) -> bytes:
@@ -182,19 +201,7 @@ def jpeg_with_geotag(jpeg: bytes, geotag: Geotag, estimate: Estimate | None = No
     Raises:
         ValueError: if the JPEG or its EXIF is damaged.
     """
-    segments = _segments(jpeg)
-    ours = [(at, end) for marker, at, end in segments if marker == APP1 and jpeg[at + 4 : end].startswith(EXIF)]
-    old = b"".join(jpeg[at + 4 + len(EXIF) : end] for at, end in ours)
-    payload = EXIF + with_gps(old or NO_TAGS, geotag, estimate)
-    if len(payload) > LARGEST_SEGMENT:
-        raise ValueError(f"its EXIF would have {len(payload)} bytes, a JPEG allows at most {LARGEST_SEGMENT}")
-    # Without EXIF the new segment follows the JFIF segment, which must be the first.
-    start = ours[0][0] if ours else next((end for marker, _, end in segments[:1] if marker == APP0), len(START))
-    result, kept_to = jpeg[:start] + struct.pack(">BBH", 0xFF, APP1, len(payload) + 2) + payload, start
-    for at, end in ours:
-        result += jpeg[kept_to:at]
-        kept_to = end
-    return result + jpeg[kept_to:]
+    return change_jpeg(jpeg, partial(with_gps, geotag=geotag, estimate=estimate))
 
 
 def with_gps(tiff: bytes, geotag: Geotag, estimate: Estimate | None = None) -> bytes:
@@ -275,20 +282,3 @@ def _directory(order: str, start: int, kept: dict[int, bytes], new: dict[int, Fi
             values += value + b"\0" * (len(value) % 2)
         entries += struct.pack(order + "HHI", tag, kind, len(value) // ITEM_BYTES[kind]) + inline
     return struct.pack(order + "H", len(tags)) + entries + struct.pack(order + "I", following) + values
-
-
-def _segments(jpeg: bytes) -> list[tuple[int, int, int]]:
-    """Marker, start and end of each segment before the image data."""
-    found: list[tuple[int, int, int]] = []
-    at = len(START)
-    while jpeg[at : at + 1] == b"\xff" and at + 4 <= len(jpeg):
-        marker = jpeg[at + 1]
-        if marker == SCAN:
-            return found
-        if marker == 0xFF:  # a fill byte
-            at += 1
-            continue
-        end = at + 2 + int.from_bytes(jpeg[at + 2 : at + 4], "big")
-        found.append((marker, at, end))
-        at = end
-    raise ValueError("it is damaged before the image data")

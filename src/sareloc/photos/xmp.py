@@ -14,7 +14,7 @@ import re
 from datetime import datetime, timedelta
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 from xml.etree import ElementTree
 from xml.parsers import expat
 
@@ -118,6 +118,7 @@ SidecarNames = Literal["appended", "replaced"]
 """photo.png.xmp, as in digiKam, darktable and Immich, or photo.xmp, as in Lightroom."""
 
 META, RDF, EXIF = "adobe:ns:meta/", "http://www.w3.org/1999/02/22-rdf-syntax-ns#", "http://ns.adobe.com/exif/1.0/"
+PHOTOSHOP, IPTC = "http://ns.adobe.com/photoshop/1.0/", "http://iptc.org/std/Iptc4xmpCore/1.0/xmlns/"
 GPANO = "http://ns.google.com/photos/1.0/panorama/"
 DESCRIPTION = f"{{{RDF}}}Description"
 TAKEN = (  # the time that the camera showed, best first
@@ -132,6 +133,14 @@ LONGEST_VALUE = 200
 """Characters of a property that is used: a number or a time."""
 ESTIMATE_FIELDS = ("GPSHPositioningError", "GPSProcessingMethod")  # of the position that is there: not of a new one
 MINUTE_PARTS = 10**8  # of an arc minute: 0.02 mm on the ground
+
+
+class PlaceTags(NamedTuple):
+    """The IPTC properties City, Country and CountryCode; None: it is not written."""
+
+    city: str | None
+    country: str
+    country_code: str
 
 
 def sidecar_path(photo: str | Path, names: SidecarNames = "appended") -> Path:
@@ -219,28 +228,32 @@ def _geotag(found: dict[str, str]) -> Geotag | None:
         return None
 
 
-def sidecar_with_geotag(photo: str | Path, geotag: Geotag, estimate: Estimate | None = None) -> bytes:
+def sidecar_with_geotag(
+    photo: str | Path, geotag: Geotag, estimate: Estimate | None = None, place: PlaceTags | None = None
+) -> bytes:
     """The bytes of an XMP sidecar with this geotag and the other content of the photo's existing sidecar.
 
     Args:
         photo: the photo.
         geotag: position, heading and time.
         estimate: marks the position as an estimate.
+        place: default: no names.
 
     Raises:
         PhotoError: if the existing sidecar is not valid XMP.
     """
-    existing = find_sidecar(photo)
+    existing, fields = find_sidecar(photo), _fields(geotag, estimate) | _place_fields(place)
     if existing is None:
-        return _with_fields(EMPTY, _fields(geotag, estimate))
+        return _with_fields(EMPTY, fields)
     try:
-        return _with_fields(read_regular(existing, LARGEST_BYTES), _fields(geotag, estimate))
+        return _with_fields(read_regular(existing, LARGEST_BYTES), fields)
     except (OSError, ValueError) as error:
         raise PhotoError(existing, f"this sidecar cannot be read as XMP ({error}): repair or move it") from error
 
 
 def _with_fields(xmp: bytes, new: dict[str, str]) -> bytes:
-    """The XMP document with these exif properties in place of those of the same names and of `ESTIMATE_FIELDS`."""
+    """The XMP document with these properties, of exif unless a name has a namespace, in place of the same ones and of
+    `ESTIMATE_FIELDS`."""
     tree = ElementTree.TreeBuilder()
     _parse(xmp, tree)
     root = tree.close()
@@ -250,15 +263,26 @@ def _with_fields(xmp: bytes, new: dict[str, str]) -> bytes:
     for block in rdf.findall(f"{{{RDF}}}Description"):
         about = block.get(f"{{{RDF}}}about", about)
         for name in {*new, *ESTIMATE_FIELDS}:
-            tag = f"{{{EXIF}}}{name}"
+            tag = _tag(name)
             block.attrib.pop(tag, None)
             for old in block.findall(tag):
                 block.remove(old)
     block = ElementTree.SubElement(rdf, f"{{{RDF}}}Description", {f"{{{RDF}}}about": about})
     for name, value in new.items():
-        ElementTree.SubElement(block, f"{{{EXIF}}}{name}").text = value
+        ElementTree.SubElement(block, _tag(name)).text = value
     ElementTree.indent(root)
     return (HEAD + ElementTree.tostring(root, encoding="unicode") + TAIL).encode()
+
+
+def _tag(name: str) -> str:
+    return name if name.startswith("{") else f"{{{EXIF}}}{name}"
+
+
+def _place_fields(place: PlaceTags | None) -> dict[str, str]:
+    if place is None:
+        return {}
+    city = {} if place.city is None else {f"{{{PHOTOSHOP}}}City": place.city}
+    return city | {f"{{{PHOTOSHOP}}}Country": place.country, f"{{{IPTC}}}CountryCode": place.country_code}
 
 
 def _fields(geotag: Geotag, estimate: Estimate | None) -> dict[str, str]:
@@ -378,6 +402,7 @@ def _parse(content: bytes, target: XmlTarget) -> None:
 def _register_prefixes(content: bytes) -> None:
     """Have ElementTree write an XMP document with the namespace prefixes that it has."""
     prefixes = {uri: prefix for _, (prefix, uri) in ElementTree.iterparse(BytesIO(content), ["start-ns"])}
-    for uri, prefix in ({META: "x", RDF: "rdf", EXIF: "exif"} | prefixes).items():
+    usual = {META: "x", RDF: "rdf", EXIF: "exif", PHOTOSHOP: "photoshop", IPTC: "Iptc4xmpCore"}
+    for uri, prefix in (usual | prefixes).items():
         if prefix and not re.fullmatch(r"ns\d+", prefix):  # ElementTree assigns such prefixes
             ElementTree.register_namespace(prefix, uri)

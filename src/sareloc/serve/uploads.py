@@ -22,8 +22,9 @@ from sareloc.maps.writer import MapWriter, pack
 from sareloc.models import PlaceModel
 from sareloc.photos import Geotag, ImageRecord, ReadImage, SizeRule, ViewOptions, parse_address, read_image, stamp
 from sareloc.photos.geotags import geotag_from_exif
+from sareloc.photos.raw import RAW, RAW_EXTENSIONS
 
-ENDINGS = {"JPEG": ".jpg", "MPO": ".jpg", "PNG": ".png", "WEBP": ".webp", "AVIF": ".avif", "TIFF": ".tif"}
+ENDINGS = {"JPEG": ".jpg", "MPO": ".jpg", "PNG": ".png", "WEBP": ".webp", "AVIF": ".avif", "TIFF": ".tif", RAW: ".dng"}
 
 Addition = tuple[ImageRecord, ReadImage]
 """A photo to add to the map: with its position, and as it was read."""
@@ -143,7 +144,9 @@ def _store(folder: Path, record: ImageRecord, read: ReadImage) -> Path:
     assert isinstance(record.image, bytes)
     assert read.metadata is not None
     folder.mkdir(exist_ok=True)
-    name = f"{hashlib.sha256(record.image).hexdigest()}{ENDINGS.get(read.metadata.format, '.heic')}"
+    own = Path(record.name).suffix.lower()
+    is_own = read.metadata.format == RAW and own in RAW_EXTENSIONS
+    name = f"{hashlib.sha256(record.image).hexdigest()}{own if is_own else ENDINGS.get(read.metadata.format, '.heic')}"
     if not (folder / name).exists():
         write_atomically(folder / name, record.image)
     return folder / name

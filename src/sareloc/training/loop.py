@@ -227,12 +227,19 @@ def train_epoch(
     every = task.block_size(epoch)
     device = next(network.parameters()).device
     losses: list[Tensor] = []
-    tuples = images = 0
+    tuples = images = skipped = 0
     began = time.perf_counter()
-    bar = tqdm(total=count_steps(task, epoch), desc=f"epoch {epoch + 1}", unit="step", disable=not progress)
+    expected = count_steps(task, epoch)
+    bar = tqdm(total=expected, desc=f"epoch {epoch + 1}", unit="step", disable=not progress)
     for number, start in enumerate(range(0, len(order), every)):
         seed = draw_seed(config.seed, epoch, number)
-        steps = task.make_steps(order[start : start + every], seed)  # mines
+        block = order[start : start + every]
+        steps = task.make_steps(block, seed)  # mines
+        if config.mining_margin is not None:
+            skipped += len(block) - sum(step.tuples for step in steps)
+            expected -= -(-len(block) // task.rows_per_step) - len(steps)
+            bar.total = expected
+            bar.set_postfix_str(f"{skipped:,} tuples without a violating negative" if skipped else "")
         rng = torch.Generator().manual_seed(seed + group.rank)
         batches = task.inputs.batches([part.rows for step in steps for part in step.parts], device)
         network.train()
@@ -244,9 +251,12 @@ def train_epoch(
             bar.update()
             if len(losses) % LOG_EVERY == 0:
                 rate = images / (time.perf_counter() - began)
-                bar.set_postfix_str(f"loss {_finite_mean(losses[-LOG_EVERY:], epoch):.4f}, {rate:.0f} images/s")
+                without = f", {skipped:,} tuples without a violating negative" if skipped else ""
+                loss = _finite_mean(losses[-LOG_EVERY:], epoch)
+                bar.set_postfix_str(f"loss {loss:.4f}, {rate:.0f} images/s{without}")
     bar.close()
-    return EpochRecord(epoch + 1, _finite_mean(losses, epoch), lr, tuples, images, time.perf_counter() - began)
+    loss, seconds = _finite_mean(losses, epoch), time.perf_counter() - began
+    return EpochRecord(epoch + 1, loss, lr, tuples, images, seconds, skipped=skipped)
 
 
 def train_step(

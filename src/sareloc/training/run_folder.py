@@ -57,6 +57,8 @@ class EpochRecord:
     """Share of all validation queries, as the other two; NaN without a validation set."""
     recall_5: float = math.nan
     recall_10: float = math.nan
+    skipped: int = 0
+    """Queries without a tuple: none of their negatives violates the margin (triplet)."""
 
     @staticmethod
     def of_start() -> EpochRecord:
@@ -72,6 +74,8 @@ class EpochRecord:
         rate = self.images / max(self.seconds, 1e-9)
         text = f"epoch {self.epoch}: "
         text += f"loss {self.loss:.4f}, {self.seconds:.0f} s, {rate:.0f} images/s" if self.epoch else "initial model"
+        if self.skipped:
+            text += f", {self.skipped:,} of {self.skipped + self.tuples:,} tuples had no violating negative"
         if math.isnan(self.recall_5):
             return text
         return f"{text}, recall@1/5/10 {self.recall_1:.1%} / {self.recall_5:.1%} / {self.recall_10:.1%}"
@@ -122,10 +126,15 @@ class RunFolder:
     def _state(self) -> Path:
         return self.path / "state.safetensors"
 
+    @property
+    def can_resume(self) -> bool:
+        """Whether the state of an epoch was saved, the initial model included."""
+        return self._state.exists()
+
     def prepare(self, *, resume: bool) -> None:
         """Make the folder; raises ArgumentError if it holds a run and `resume` is False."""
         self.path.mkdir(parents=True, exist_ok=True)
-        if self._state.exists() and not resume:
+        if self.can_resume and not resume:
             raise ArgumentError(f"{self.path} holds a run already: resume it with --resume, or choose another folder")
 
     def save_config(self, config: TrainingConfig) -> None:
@@ -134,7 +143,7 @@ class RunFolder:
 
     def open(self, config: dict[str, Any]) -> RunState | None:
         """The state to resume from, if any; raises ArgumentError if the run was started with another config."""
-        return _open_state(self._state, config) if self._state.exists() else None
+        return _open_state(self._state, config) if self.can_resume else None
 
     def restore_start(self, model: PlaceModel) -> None:
         """Load the weights that the run started from; raises ArgumentError if they are of another network."""
