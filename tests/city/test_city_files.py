@@ -124,6 +124,15 @@ def test_two_cities_are_not_mixed(tiny, tmp_path):
         draw_places(tmp_path, 3, tiny)
 
 
+def test_a_city_of_an_earlier_drawing_loads_but_is_not_continued(tiny, tmp_path):
+    draw_places(tmp_path, 3, tiny, splits=["val"])
+    record = tmp_path / "city.json"
+    record.write_text(record.read_text().replace('"format": 2', '"format": 1'))
+    assert len(load_dataset(tmp_path, split="val").database) == 6
+    with pytest.raises(ArgumentError, match=r'another city \(.*"format": 1'):
+        draw_places(tmp_path, 3, tiny, splits=["val"])
+
+
 def test_a_seed_below_zero_is_refused():
     with pytest.raises(ArgumentError, match="seed"):
         city_places(-1, "small")

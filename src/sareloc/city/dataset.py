@@ -287,7 +287,7 @@ def draw_places(
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise ArgumentError(f"{folder} is a file: give a folder to write the photos to")
-    record = {"format": 1, "seed": seed, "size": size, "photo": [height, width]}
+    record = {"format": 2, "seed": seed, "size": size, "photo": [height, width]}
     claim(folder / "city.json", record | ({"panoramas": True} if panoramas else {}), "city")
     written = 0
     for split in splits:

@@ -165,7 +165,7 @@ def _balcony(air: Air, colour: Tensor, lit: Tensor, paint: Paint, bay: Bay, surf
     screen = (third[2] < 0.25).to(zero.dtype)
     solid = torch.maximum((share < 0).to(share.dtype), screen)
     wide = bay.across(bay.half + 0.12 + 0.25 * third[1]) * here
-    cloth = torch.stack([0.25 + 0.5 * third[0], 0.2 + 0.5 * third[1], 0.2 + 1.6 * third[2]])
+    cloth = torch.stack([0.2 + 0.4 * third[0], 0.15 + 0.4 * third[1], 0.12 + 1.2 * third[2]])
     tone = mix(air.palette("iron").expand_as(cloth), mix(paint.colour(2) * 0.8, cloth, screen), solid)
     colour = mix(colour, tone * lit, wide * mix(bars, bay.up(zero, high), solid))
     plants = bay.up(high - 0.2, high + 0.5 * (surface.uneven - 0.2).clamp(min=0)) * (third[1] > 0.7)

@@ -96,5 +96,6 @@ def _reflection(air: Air, hit: Hit, paint: Paint, tilt: Tensor) -> Tensor:
     place = along + OPPOSITE_M * (slide / inward).clamp(-4, 4) + 40 * tilt
     roofs = 0.24 + 0.1 * torch.sin(place * 0.55) + 0.06 * torch.sin(place * 1.7 + 1)
     sky = mix(air.horizon, air.zenith, up.clamp(0, 1))
-    houses = (air.ambient * 0.2 + air.sun * 0.09) * (1 + 0.5 * torch.sin(place * 2.9) * torch.sin(up * 45))
+    glimmer = torch.sin(place * 2.9) + torch.sin(place * 1.3 + up * 19)
+    houses = (air.ambient * 0.2 + air.sun * 0.09) * (1 + 0.25 * glimmer)
     return mix(houses, sky, smooth((up - roofs) * 9.0))

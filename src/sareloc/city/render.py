@@ -128,7 +128,7 @@ def _lay(air: Air, rows: Tensor, used: Tensor, column: Tensor, row: Tensor, colo
     y = (y + grown * (1 - y) * (other - 0.5) * 0.2).clamp(0.004, 0.996)
     shade, second, third, opacity = air.scene.pages.fetch(page.expand_as(x), x, y, fa, fb)
     shade = shade * (1 + grown * (middle - 0.5) * 1.3)
-    opacity = opacity * (1 - grown * second * smooth((0.38 - middle) * 9))
+    opacity = opacity * (1 - grown * second * smooth((0.29 - middle) * 9))
     inside = ((0.5 - (a - 0.5).abs()) / fa + 0.5).clamp(0, 1) * ((0.5 - (b - 0.5).abs()) / fb + 0.5).clamp(0, 1)
     ahead = c[0] + c[1] * column + c[2] * row > 1e-4
     alpha = opacity * inside * ((depth - t) * 4 + 0.5).clamp(0, 1) * ahead * used[..., None]

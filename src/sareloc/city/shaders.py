@@ -117,10 +117,10 @@ def shade_ground(air: Air, hit: Hit, light: Light, soft: Tensor, mirror: Tensor)
     colour = mix(colour, air.leaf * (0.7 + 0.6 * fine), fallen)
     colour = mix(colour, air.palette("snow") * (0.88 + 0.15 * fine), snow)
 
-    puddle = smooth((broad + 0.35 * patch + 0.2 * middle - 0.72) * 6)
+    puddle = smooth((broad + 0.35 * patch + 0.2 * middle - 0.86) * 6)
     wet = air.wet * (1 - snow)
     down = (-hit.ray[2] / (hit.ray[0] ** 2 + hit.ray[1] ** 2 + hit.ray[2] ** 2).sqrt()).clamp(0, 1)
-    glint = (0.05 + 0.8 * (1 - down).square().square()) * (0.12 + 0.88 * puddle) * wet
+    glint = (0.05 + 0.8 * (1 - down).square().square()) * (0.16 + 0.7 * puddle) * wet
     lamps = air.palette("lamplight") * (light.rest.mean(0) * air.night * 1.2)
     return colour * light.total * (1 - 0.55 * wet) + (mirror + lamps) * glint
 

@@ -13,7 +13,7 @@ from sareloc.arrays import Floats
 
 Page = Floats
 
-TREES, PEOPLE, LEAVES = 4, 6, 2500
+TREES, PEOPLE, LEAVES = 6, 8, 2500
 SCALE = 3
 
 
@@ -77,7 +77,12 @@ def _tree(i: int, *, leaves: bool) -> Page:
         sheet.put("line", [(x0, y0), (x1, y1)], 0.5 + 0.3 * rng.random(), width=width)
     if leaves:
         tips = branches[branches[:, 4] < 0.018, 2:4]
-        spread = tips[rng.integers(len(tips), size=LEAVES)] + rng.normal(0, 0.035, (LEAVES, 2))
+        # some of the leaves fill the crown: branches point outwards, and their tips alone leave a hole
+        inwards = 1 - 0.55 * rng.random((LEAVES, 1)) ** 2
+        crown = np.array([0.5, 0.42])
+        spread = (
+            crown + inwards * (tips[rng.integers(len(tips), size=LEAVES)] - crown) + rng.normal(0, 0.04, (LEAVES, 2))
+        )
         spread = np.clip(spread, 0.02, 0.98)
         light = 0.62 - 0.5 * (spread[:, 1] - 0.4) - 0.18 * (spread[:, 0] - 0.5) + rng.normal(0, 0.13, LEAVES)
         order = np.argsort(light + rng.normal(0, 0.12, LEAVES))

@@ -7,7 +7,7 @@ any weather.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -170,10 +170,12 @@ def make_views(town: Town) -> Views:
     rng = np.random.default_rng([51, town.seed])
     tracks = make_tracks(town.streets)
     kinds = [*DRIVES, *(VISITS * VISITS_OF_EACH)]
-    moments = tuple(make_moment(rng, kind, town.origin[0], town.rotation) for kind in kinds)
+    moments = [make_moment(rng, kind, town.origin[0], town.rotation) for kind in kinds]
+    # the images of the car's camera are rectified
+    moments[: len(DRIVES)] = [replace(moment, bend=0.0, blur=0.0) for moment in moments[: len(DRIVES)]]
     database, panoramas, tiles = _drive(rng, tracks, size.panoramas, size.yaws, size.pitches_deg)
     queries = _visit(rng, tracks, size.queries, np.arange(len(DRIVES), len(moments)))
-    return Views(database, queries, moments, panoramas, tiles)
+    return Views(database, queries, tuple(moments), panoramas, tiles)
 
 
 def _drive(

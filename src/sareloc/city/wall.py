@@ -15,8 +15,8 @@ from torch import Tensor
 from sareloc.city.atlas import hashed, mix, smooth, unit
 from sareloc.city.scene import Air, Paint
 
-STREAK_M = (2.9, 53.0)
-"""Width and height of the page of noise from which streaks of rain are taken: long and thin."""
+STREAK_M = 0.11
+"""Distance between streaks of rain."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +37,6 @@ def shade_wall(air: Air, paint: Paint, z: Tensor, u: Tensor, soft_u: Tensor, sof
     page = torch.full_like(u, air.scene.page["noise"], dtype=torch.int32)
     at_u, at_v = paint.stain_u, paint.stain_v
     broad, other, middle = pages.fetch(page, u / size + at_u, z / size + at_v, soft_u / size, soft_z / size, (0, 1, 2))
-    wide, high = STREAK_M
-    (rain,) = pages.fetch(page, u / wide + at_v, z / high + at_u, soft_u / wide, soft_z / high, (2,))
 
     fallen = smooth((other + 0.25 * middle - paint.patch - 0.1) * 24)
     masonry = torch.maximum(paint.masonry, fallen)
@@ -54,7 +52,7 @@ def shade_wall(air: Air, paint: Paint, z: Tensor, u: Tensor, soft_u: Tensor, sof
     plinth = ((paint.plinth - z) / soft_z + 0.5).clamp(0, 1)
     colour = mix(colour, paint.colour(1) * (0.55 + 0.5 * broad), plinth * (paint.masonry < 0.5))
 
-    run = smooth((rain - 0.5) * 5)
+    run = _streaks(paint, u + 0.2 * (other - 0.5), soft_u)
     stained = smooth((broad + 0.45 * middle - 0.72) * 4.5)
     age = (1 - 0.55 * paint.grime * stained) * (1 - 0.3 * (1 - z / 0.9).clamp(0, 1) * (0.5 + middle))
     top = (1 - (paint.height - z) / 2.2).clamp(0, 1)
@@ -62,6 +60,15 @@ def shade_wall(air: Air, paint: Paint, z: Tensor, u: Tensor, soft_u: Tensor, sof
     tint = (other - 0.5) * 0.22
     colour = colour * torch.stack([1 + tint, torch.ones_like(tint), 1 - tint]) * (bare * age)
     return Wall(_lines(air, paint, colour, z, u, soft_u, soft_z), middle, run)
+
+
+def _streaks(paint: Paint, u: Tensor, soft_u: Tensor) -> Tensor:
+    """How much rain runs down the wall at u: upright streaks of different strength, their mean from afar."""
+    at = u / STREAK_M
+    left = at.floor()
+    seed = paint.seed.to(torch.int32) + 29
+    rain = mix(unit(hashed(seed, left)), unit(hashed(seed, left + 1)), smooth(at - left))
+    return mix(smooth((rain - 0.45) * 3), torch.full_like(u, 0.5), smooth(soft_u / STREAK_M - 0.5))
 
 
 def _blocks(paint: Paint, z: Tensor, u: Tensor, soft_u: Tensor, soft_z: Tensor, warp: Tensor) -> tuple[Tensor, Tensor]:
