@@ -76,8 +76,8 @@ OURS = (
     "from the drawn city or from photos that they may use."
 )
 OPEN_OURS = (
-    "Apache-2.0. No photo is in it; all photos that it was trained on are freely licensed or drawn by sareloc. ImageNet, "
-    "of which its initial weights come, is named below."
+    "Apache-2.0. No photo is in it; all photos that it was trained on are freely licensed or drawn by sareloc. Its "
+    "initial weights are those of a network trained on ImageNet."
 )
 
 

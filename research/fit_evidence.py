@@ -3,12 +3,12 @@
     python -m research.fit_evidence --data DATA --work WORK
 
 A map is built of the database of each training town: drawn towns of other seeds than those that results are reported
-on (--seeds); with --towns also Cambridge's train and val parts and TMBuD's west, on which the weights of the package are
-then judged. Each query gives two trials, as it is and as if the map did not
-show its place; queries of the other towns are strangers. The score is a softmax regression of "this match is within
-25 m" over the verified matches of a query; the confidence a logistic regression of "the place is within 25 m", with a
-penalty on large weights. Every town counts the same, whatever its number of queries. Printed: the fitted weights, and
-the mean log loss of each town with weights fitted on the other towns, on all, and with those of the package.
+on (--seeds); with --towns also Cambridge's train and val parts and TMBuD's west. Each query gives two trials, as it
+is and as if the map did not show its place; queries of the other towns are out-of-map photos. The score is a softmax
+regression of "this match is within 25 m" over the verified matches of a query; the confidence a logistic regression
+of "the place is within 25 m", with a penalty on large weights. Every town counts the same, whatever its number of
+queries. Printed: the fitted weights, and the mean log loss of each town with weights fitted on the other towns, on
+all, and with those of the package.
 """
 
 from __future__ import annotations

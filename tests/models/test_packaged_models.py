@@ -70,7 +70,9 @@ def test_fast_was_trained_on_drawn_and_freely_licensed_photos_alone(capsys: pyte
     run("model", "info", "fast", "--json")
     card = json.loads(capsys.readouterr().out)["training"]
     assert set(card["towns"]) == set(card["photos"]) == {"landmarks", "city"}
-    assert {name.rpartition("-")[0].rstrip("0123456789") for name in card["knobs"]["towns"].split()} == set(card["towns"])
+    assert {name.rpartition("-")[0].rstrip("0123456789") for name in card["knobs"]["towns"].split()} == set(
+        card["towns"]
+    )
     assert "Wikimedia Commons" in card["licences"]["photos of landmarks"]
     assert not {"cambridge", "tmbud", "google"} & set(card["recipe"].lower().split())
 

@@ -211,7 +211,9 @@ MODEL_RECIPES: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 """How packaged models are trained; their initial models are `RECIPE_MODELS`."""
-RECIPE_MODELS: dict[str, dict[str, Any]] = {"open-fast": {"backbone": "efficientnet-lite0", "clusters": 32}}
+RECIPE_MODELS: dict[str, dict[str, Any]] = {
+    "open-fast": {"backbone": "efficientnet-lite0", "cut": "block15", "clusters": 32}
+}
 """Arguments of `start_model` that belong to a recipe; default: VGG16 with NetVLAD, as in the paper."""
 
 

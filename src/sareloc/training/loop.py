@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +31,6 @@ from sareloc.errors import ArgumentError, DatasetError, PhotoError, SarelocError
 from sareloc.evaluation.judging import PROTOCOLS, evaluate_rankings
 from sareloc.loading import read_images
 from sareloc.models import PlaceModel, Preprocess, Whitening, init_netvlad, make_model
-from sareloc.models.aggregation import Option
 from sareloc.models.checkpoint import save_checkpoint
 from sareloc.models.netvlad_init import INIT_PHOTOS, imagenet_weights
 from sareloc.models.preprocess import Image, number_format
@@ -348,7 +348,8 @@ def start_model(
     size: tuple[int, int],
     seed: int,
     workers: int = 0,
-    **options: Option,
+    cut: str | None = None,
+    **options: Any,
 ) -> PlaceModel:
     """A new model: published weights of the backbone, and NetVLAD's centres by k-means over photos of the databases.
 
@@ -361,6 +362,7 @@ def start_model(
         size: height and width of images.
         seed: of the choice of photos and of k-means.
         workers: processes that decode photos.
+        cut: see `make_backbone`.
         options: the aggregation's, such as `clusters=32`.
     """
     if weights is None and backbone == "efficientnet-lite0":
@@ -370,7 +372,7 @@ def start_model(
             f"a new {backbone} model starts from published weights: give them with --weights (.pth or .safetensors of "
             "torchvision or DINOv2), or start from a checkpoint with --model"
         )
-    model = make_model(backbone, aggregation, size=size, **options)
+    model = make_model(backbone, aggregation, size=size, cut=cut, **options)
     load_backbone_weights(model.backbone, weights)
     rng = np.random.default_rng(seed)
     photos = [path for database in databases for path in database.paths()]
