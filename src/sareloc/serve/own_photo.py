@@ -16,10 +16,9 @@ from sareloc.localize.formats import estimated_geotag
 from sareloc.photos import ImageRecord, jpeg_with_geotag
 from sareloc.photos.decoding import START_OF_IMAGE, read_metadata
 from sareloc.photos.xmp import xmp_with_geotag
-from sareloc.serve.guard import Problem
+from sareloc.serve.guard import Problem, read_photo
 from sareloc.serve.schemas import curl, photo_body, problem_responses
 from sareloc.serve.service import Service, draw_thumbnail
-from sareloc.serve.uploads import read_photo
 
 T = TypeVar("T")
 
