@@ -1,6 +1,6 @@
 """Write the coastline of the page: the land of Natural Earth as small integers.
 
-    python research/make_coastline.py land-110m.json src/sareloc/serve/page/land.json
+    python -m research.make_coastline land-110m.json src/sareloc/serve/page/land.json
 
 land-110m.json is a file of npm's package world-atlas (version 2.0.2): Natural Earth 4.1.0, 1:110m, as TopoJSON. The
 result is {"units": 100, "rings": [...]}: each ring is the longitude and latitude of its first point in units of 1/100
