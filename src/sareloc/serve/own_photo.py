@@ -83,10 +83,11 @@ def own_photo_routes(service: Service) -> APIRouter:
         ],
         confidence: Annotated[float, Query(ge=0, le=1, allow_inf_nan=False, description="Confidence of the answer.")],
     ) -> Response:
-        """The photo with the position of an answer of `POST /localize`, as `sareloc geotag` writes it.
+        """The photo with the position of an answer of `POST /localize`.
 
-        The position is marked as an estimate, by its radius and confidence. Of a JPEG only the EXIF changes. The answer
-        for a photo of another format is an XMP sidecar, to be stored as photo.png.xmp beside photo.png.
+        The position is marked as an estimate as by `sareloc geotag`, by radius and confidence. Of a JPEG only the EXIF
+        changes. The answer for a photo of another format is an XMP sidecar, to be stored as photo.png.xmp beside
+        photo.png.
         """
         photo, fix = await read_photo(request), Fix((lat, lon), radius_m, confidence, ())
         content, media_type = await _read(service, partial(tagged, photo, fix, max_pixels))
