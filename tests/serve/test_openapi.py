@@ -24,7 +24,8 @@ from sareloc.serve import ServeConfig, make_app
 
 EXAMPLES = 10
 ROUTES = {
-    ("post", "/localize"), ("post", "/inliers"), ("post", "/heatmap"), ("get", "/map"),
+    ("post", "/localize"), ("post", "/inliers"), ("post", "/heatmap"), ("post", "/preview"),
+    ("post", "/geotag"), ("get", "/map"),
     ("get", "/photos/{photo_id}/thumbnail"), ("post", "/photos"), ("delete", "/photos/{photo_id}"),
     ("get", "/settings"), ("get", "/health"), ("get", "/metrics"),
 }  # fmt: skip

@@ -16,6 +16,8 @@ from sareloc.models import save_checkpoint
 from sareloc.serve import ServeConfig, make_app
 from sareloc.serve.guard import public_name
 
+GEOTAG = "/geotag?lat=48.8&lon=2.3&radius_m=10&confidence=0.9"
+
 
 def ask_everything(client: httpx.Client, folder: Path) -> list[httpx.Response]:
     """Right and wrong requests to every route."""
@@ -26,6 +28,7 @@ def ask_everything(client: httpx.Client, folder: Path) -> list[httpx.Response]:
         *(client.get(f"/photos/{photo_id}/thumbnail") for photo_id in (1, 999)),
         *(client.post(path, content=photo) for path in ("/localize?top=24", "/heatmap", "/photos")),
         *(client.post(f"/inliers?id={photo_id}", content=photo) for photo_id in (1, 999)),
+        *(client.post(path, content=content) for path in ("/preview", GEOTAG) for content in (photo, b"no photo")),
         *(client.post(path, content=b"no photo") for path in ("/localize", "/heatmap", "/inliers?id=1")),
         *(client.post(path, files=files) for path in ("/localize", "/photos")),
         client.delete("/photos/1"),

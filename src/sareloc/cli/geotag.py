@@ -28,7 +28,6 @@ from sareloc.files import replacing
 
 if TYPE_CHECKING:
     from sareloc.localize import Fix
-    from sareloc.photos import Estimate, Geotag
     from sareloc.photos.xmp import PlaceTags, SidecarNames
 
 Table = Literal["csv", "gpx", "geojson", "kml"]
@@ -232,16 +231,6 @@ def plan(
     return plans
 
 
-def geotag_of(fix: Fix) -> tuple[Geotag, Estimate]:
-    """The geotag of a fix that has a position, and what marks it as an estimate."""
-    from sareloc.photos import Estimate, Geotag
-    from sareloc.photos.record import METHOD
-
-    assert fix.latlon is not None
-    assert fix.radius_m is not None
-    return Geotag(fix.latlon), Estimate(fix.radius_m, f"{METHOD}, confidence {fix.confidence:.2f}")
-
-
 def place_tags(fix: Fix) -> PlaceTags | None:
     """The names of a fix's place; the city if the position is in it. None without a table of names."""
     from sareloc.localize import find_town
@@ -258,6 +247,7 @@ def _write_each(
 
     A disk that is full or read-only ends the loop: no other file could be written either.
     """
+    from sareloc.localize.formats import estimated_geotag
     from sareloc.photos import write_geotag, write_sidecar
     from sareloc.photos.exiftool import write_by_exiftool
 
@@ -269,11 +259,11 @@ def _write_each(
                     raise PhotoError(file, "exists (--replace overwrites it)")
             if output.copy is not None and output.way != "sidecar":
                 write = write_geotag if output.way == "exif" else write_by_exiftool
-                write(photo, output.copy, *geotag_of(fix))
+                write(photo, output.copy, *estimated_geotag(fix))
             if output.xmp is not None:
                 copy = output.copy if output.way == "sidecar" else None
                 place = place_tags(fix) if place_names else None
-                write_sidecar(photo, output.xmp, *geotag_of(fix), copy=copy, place=place)
+                write_sidecar(photo, output.xmp, *estimated_geotag(fix), copy=copy, place=place)
             written[photo] = output.files
         except (PhotoError, OSError) as error:
             print(f"sareloc: {explain(error)}", file=sys.stderr)

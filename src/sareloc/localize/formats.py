@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 
 from sareloc.localize.estimate import PLACE_M, Fix, LatLon
 from sareloc.localize.place_names import place_name, wind
-from sareloc.photos.record import EPOCH
+from sareloc.photos.record import EPOCH, METHOD, Estimate, Geotag
 
 
 class Answer(NamedTuple):
@@ -87,6 +87,13 @@ def _confidence_sentence(confidence: float) -> str:
     percent = round(confidence * 100)
     sure = "more than 99" if percent > 99 else "less than 1" if percent < 1 else str(percent)
     return f"{sure} % sure that it is within {PLACE_M:.0f} m"
+
+
+def estimated_geotag(fix: Fix) -> tuple[Geotag, Estimate]:
+    """The geotag of a fix that has a position, for a photo or its sidecar, and what marks it as an estimate."""
+    assert fix.latlon is not None
+    assert fix.radius_m is not None
+    return Geotag(fix.latlon), Estimate(fix.radius_m, f"{METHOD}, confidence {fix.confidence:.2f}")
 
 
 def iso_time(time: float | None) -> str | None:

@@ -228,6 +228,11 @@ def _geotag(found: dict[str, str]) -> Geotag | None:
         return None
 
 
+def xmp_with_geotag(geotag: Geotag, estimate: Estimate | None = None) -> bytes:
+    """An XMP document of this geotag alone."""
+    return _with_fields(EMPTY, _fields(geotag, estimate))
+
+
 def sidecar_with_geotag(
     photo: str | Path, geotag: Geotag, estimate: Estimate | None = None, place: PlaceTags | None = None
 ) -> bytes:

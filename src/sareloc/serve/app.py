@@ -20,6 +20,7 @@ from sareloc.errors import ArgumentError
 from sareloc.serve.config import Limits, Serving
 from sareloc.serve.guard import Guard, Problem, add_problem_handlers
 from sareloc.serve.live_map import LiveMap
+from sareloc.serve.own_photo import own_photo_routes
 from sareloc.serve.routes import localize_routes, map_routes
 from sareloc.serve.schemas import HealthAnswer, SettingsAnswer, docs_page, problem_responses, style_policy
 from sareloc.serve.service import Service
@@ -53,7 +54,7 @@ def build_app(live: LiveMap, batch: int, serving: Serving, limits: Limits) -> Fa
         docs_url=None,  # FastAPI's pages load scripts from other servers
         redoc_url=None,
     )
-    for routes in (localize_routes, map_routes, about_routes):
+    for routes in (localize_routes, own_photo_routes, map_routes, about_routes):
         app.include_router(routes(service))
     add_problem_handlers(app)
     app.add_middleware(Guard, limits=limits, serving=serving, registry=service.registry)

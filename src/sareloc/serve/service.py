@@ -36,6 +36,7 @@ from sareloc.localize import Fix
 from sareloc.maps import Area, store_class
 from sareloc.models.preprocess import MIN_SIDE_PX
 from sareloc.photos import (
+    MAX_PIXELS,
     Geotag,
     ImageRecord,
     ReadImage,
@@ -83,10 +84,14 @@ def etag_of(path: Path, size: int) -> str:
     return f'"{hashlib.sha256(os.fsencode(stamp)).hexdigest()[:24]}"'
 
 
-def draw_thumbnail(path: Path, size: int) -> bytes:
-    """A JPEG whose longer side has at most `size` px. Raises PhotoError if the file cannot be decoded."""
+def draw_thumbnail(photo: Path | ImageRecord, size: int, max_pixels: int = MAX_PIXELS) -> bytes:
+    """A JPEG of a photo whose longer side has at most `size` px. Raises PhotoError if it cannot be decoded.
+
+    max_pixels: larger photos are refused before they are decoded.
+    """
     content = io.BytesIO()
-    Pillow.fromarray(decode(path, size=longest_side(size))).save(content, "JPEG", quality=85)
+    image = decode(photo, size=longest_side(size), max_pixels=max_pixels)
+    Pillow.fromarray(image).save(content, "JPEG", quality=85)
     return content.getvalue()
 
 
@@ -269,6 +274,11 @@ class Service:
         # when the work ends, even if its caller was cancelled: else jobs and their photos would pile up in the executor
         job.add_done_callback(lambda _: loop.call_soon_threadsafe(self._free_decoders.release))
         return await asyncio.wrap_future(job)
+
+    async def in_turn(self, work: Callable[[], Result]) -> Result:
+        """Call a function about an uploaded photo by `in_decoder`, as one of the photos that `Limits.queue` bounds."""
+        with self.queries.reserve(1):
+            return await self.in_decoder(work)
 
     def model_size(self, height: int, width: int) -> tuple[int, int]:
         """The model's size rule. Raises ArgumentError if the resized photo exceeds `Limits.model_pixels`."""

@@ -38,7 +38,7 @@ def test_a_dropped_photo_is_seen_in_the_right_place(visit: Visit, street_folder:
     drop(page, street_folder / "queries" / "q07.jpg")
     assert verdict(page) in {"Very likely here", "Likely here", "Probably here"}
     assert error_m(page, 7) < 10
-    expect(page.locator("#confidence")).to_contain_text("% sure of the place")
+    expect(page.locator("#confidence")).to_contain_text("% sure that it is within 25\u00a0m")
     drawn = page.evaluate(MIDDLE_OF_THE_CIRCLE)
     assert distance_m([drawn], [shown_position(page)])[0] < 2
     # in view, and not behind the panel
@@ -149,7 +149,7 @@ def test_a_photo_of_the_map_is_shown_where_the_map_is_pressed(page: Page) -> Non
 def test_the_circle_is_explained_and_seen_among_its_streets(page: Page, street_folder: Path) -> None:
     choose(page, street_folder / "queries" / "q03.jpg")
     verdict(page)
-    expect(page.get_by_text("In 9 of 10 answers, the photo was taken within the circle.")).to_be_visible()
+    expect(page.locator("#radius")).to_have_text(re.compile(r"^9 of 10 such answers are within \d+ m: the circle\.$"))
     expect(page.get_by_role("heading", name="distance from the answer")).to_be_visible()
     across_m, down_m = page.evaluate(
         """async () => {
@@ -198,7 +198,7 @@ def test_a_match_at_the_answer_is_under_1_m_from_it(browser: Browser, street_fol
         choose(visit.page, street_folder / "queries" / "q07.jpg")
         verdict(visit.page)
         expect(visit.page.locator("#match-caption")).to_have_text("Match 1 · under 1 m from the answer")
-        expect(visit.page.locator("#latlon")).to_contain_text("± 1 m")
+        expect(visit.page.locator("#radius")).to_contain_text("within 1 m")
 
 
 def test_several_photos_are_answered_one_after_the_other(browser: Browser, street_folder: Path, tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_several_photos_are_answered_one_after_the_other(browser: Browser, stree
         expect(page.locator("#queue-count")).to_have_text("0 of 4 answered")
         assert [photos.nth(number).is_enabled() for number in range(4)] == [True, False, False, False]
         held.gate.set()
-        expect(page.locator("#queue-count")).to_have_text("4 of 4 answered")
+        expect(page.locator("#queue-count")).to_have_text("2 of 4 found")
         assert held.batches == [1, 1, 1]  # one at a time, the bad one never
         # the first is shown, and stays until another one is chosen
         expect(photos.nth(0)).to_have_attribute("aria-pressed", "true")
@@ -284,7 +284,7 @@ def test_a_server_that_goes_away_among_several_photos_is_tried_again(visit: Visi
     expect(page.locator("#queue-count")).to_have_text("2 of 3 answered")
     page.unroute("**/localize*")
     page.get_by_role("button", name="Try again").click()
-    expect(page.locator("#queue-count")).to_have_text("3 of 3 answered")
+    expect(page.locator("#queue-count")).to_have_text("3 of 3 found")
     verdict(page)
     assert error_m(page, 3) < 10
 

@@ -40,9 +40,30 @@ def test_after_a_bad_file_a_good_one_is_found(page: Page, street_folder: Path, t
     expect(page.locator("#error-title")).to_be_hidden()
 
 
-def test_a_photo_that_the_browser_cannot_show_is_localized(page: Page, street_folder: Path, tmp_path: Path) -> None:
+def test_a_photo_that_the_browser_cannot_show_is_shown_by_the_server(
+    visit: Visit, street_folder: Path, tmp_path: Path
+) -> None:
+    page = visit.page
     with Image.open(street_folder / "queries" / "q07.jpg") as photo:
         photo.save(tmp_path / "photo.tiff")
+        width, height = photo.size
+    choose(page, tmp_path / "photo.tiff", street_folder / "queries" / "q03.jpg")
+    assert verdict(page) != "Not in this map"
+    expect(page.locator("#query")).to_be_visible()
+    expect(page.get_by_role("button", name="What mattered?")).to_be_visible()
+    shown = page.locator("#query").evaluate(
+        "async (image) => (await image.decode(), [image.naturalWidth, image.naturalHeight])"
+    )
+    assert shown == [width, height]
+    expect(page.locator("#queue-list canvas")).to_have_count(2)
+    assert visit.failed == []
+
+
+def test_a_photo_that_nobody_can_show_is_localized(visit: Visit, street_folder: Path, tmp_path: Path) -> None:
+    page = visit.page
+    with Image.open(street_folder / "queries" / "q07.jpg") as photo:
+        photo.save(tmp_path / "photo.tiff")
+    page.route("**/preview*", lambda route: route.abort())
     choose(page, tmp_path / "photo.tiff")
     assert verdict(page) != "Not in this map"
     expect(page.get_by_text("This browser cannot show this kind of photo.")).to_be_visible()

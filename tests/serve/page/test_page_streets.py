@@ -105,7 +105,7 @@ def test_a_hundred_thousand_photos_are_joined_and_drawn(shared_page: Page) -> No
           mapView.viewBox([Math.min(...longitudes.slice(0, 999)), Math.min(...latitudes.slice(0, 999)),
                           Math.max(...longitudes.slice(0, 999)), Math.max(...latitudes.slice(0, 999))]);
           const inked = (tile) => tile.getContext("2d").getImageData(0, 0, tile.width, tile.height).data.some(Boolean);
-          return [...document.querySelectorAll("canvas")].some(inked);
+          return [...document.querySelectorAll(".leaflet-photos-pane canvas")].some(inked);
         }""",
         [list(column) for column in wgs84_from_enu(enu, START).T.tolist()],
     )
@@ -140,6 +140,17 @@ def test_pins_keep_apart_and_stay_near(shared_page: Page) -> None:
         ("metres(12.6)", "13 m"),
         ("metres(1234)", "1.2 km"),
         ("metres(123456)", "123 km"),
+        (
+            "confidenceOf({latlon: [1, 2], confidence: 0.951, matches: []})",
+            "95\u00a0% sure that it is within 25\u00a0m",
+        ),
+        ("radiusOf({radius_m: 18.3})", "9 of 10 such answers are within 18 m"),
+        ("radiusOf({radius_m: 0.2})", "9 of 10 such answers are within 1 m"),
+        ("headingOf({heading_deg: 231.2})", "Looking south-west, 231°"),
+        ("gridLabel(50, -10, 10)", "50° N, 10° W"),
+        ("gridLabel(0, 190, 10)", "0°, 170° W"),
+        ("gridLabel(-30, -180, 30)", "30° S, 180°"),
+        ("gridLabel(48.85, 2.2, 0.05)", "48.85° N, 2.20° E"),
         ("compass(359)", "north"),
         ("compass(181)", "south"),
         ("count(1, 'photo')", "1 photo"),

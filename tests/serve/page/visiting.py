@@ -101,6 +101,6 @@ def verdict(page: Page) -> str:
 
 def shown_position(page: Page) -> tuple[float, float]:
     """The position that the panel shows."""
-    found = re.match(r"(-?[\d.]+), (-?[\d.]+) ±", page.locator("#latlon").inner_text())
+    found = re.fullmatch(r"(-?[\d.]+), (-?[\d.]+)", page.locator("#latlon").inner_text())
     assert found is not None
     return float(found[1]), float(found[2])

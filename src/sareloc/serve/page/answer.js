@@ -1,6 +1,6 @@
 // The answer in the panel: verdict, position, and the photo beside its matches.
 
-import { confidenceOf, degrees, fileName, headingOf, mapSite, radius, verdictOf } from "./text.js";
+import { confidenceOf, degrees, fileName, headingOf, mapSite, radiusOf, verdictOf } from "./text.js";
 
 const byId = (id) => document.getElementById(id);
 
@@ -12,7 +12,10 @@ export function showAnswer(fix, away, choose) {
   byId("where").hidden = !fix.latlon;
   document.body.dataset.found = fix.latlon ? "yes" : "no";
   if (fix.latlon) {
-    byId("latlon").textContent = `${degrees(fix.latlon)} ± ${radius(fix)}`;
+    byId("latlon").textContent = degrees(fix.latlon);
+    byId("radius").textContent = `${radiusOf(fix)}: the circle.`;
+    byId("place").textContent = fix.place ?? "";
+    byId("place").hidden = !fix.place;
     byId("heading").textContent = headingOf(fix);
     byId("heading").hidden = fix.heading_deg == null;
     byId("open").href = `geo:${degrees(fix.latlon, 6).replace(" ", "")}`;
@@ -23,7 +26,8 @@ export function showAnswer(fix, away, choose) {
 }
 
 export function spokenAnswer(fix) {
-  const where = fix.latlon ? ` At ${degrees(fix.latlon)}, within ${radius(fix)}.` : "";
+  const place = fix.place ? `, ${fix.place}` : "";
+  const where = fix.latlon ? ` At ${degrees(fix.latlon)}${place}. ${radiusOf(fix)}.` : "";
   const heading = fix.latlon && headingOf(fix) ? ` ${headingOf(fix)}.` : "";
   return `${verdictOf(fix)}.${where}${heading} ${confidenceOf(fix)}`;
 }

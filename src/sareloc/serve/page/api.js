@@ -28,20 +28,21 @@ function readJson(text) {
   return JSON.parse(text.replace(/("id":\s*)(\d{16,})/g, '$1"$2"'));
 }
 
-/** POST a file. XMLHttpRequest, because fetch does not report upload progress. */
-export function postFile(path, file, { signal, as = "json", onSent = () => {} }) {
+/** POST a file or a form. XMLHttpRequest, because fetch does not report upload progress. */
+export function postFile(path, file, { signal, as = "json", token, onSent = () => {} }) {
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();
     request.open("POST", path);
     request.responseType = "blob";
-    request.setRequestHeader("Content-Type", file.type || "application/octet-stream");
+    if (token) request.setRequestHeader("Authorization", `Bearer ${token}`);
+    if (!(file instanceof FormData)) request.setRequestHeader("Content-Type", file.type || "application/octet-stream");
     request.upload.onprogress = (event) => event.lengthComputable && onSent(event.loaded / event.total);
     request.upload.onload = () => onSent(1);
     request.onerror = () => reject(new RequestError("lost"));
     request.onabort = () => reject(signal.reason);
     request.onload = async () => {
       const { status, response } = request;
-      if (status !== 200) reject(errorOf(status, await response.text(), request.getResponseHeader("Retry-After")));
+      if (status >= 300) reject(errorOf(status, await response.text(), request.getResponseHeader("Retry-After")));
       else resolve(as === "blob" ? response : readJson(await response.text()));
     };
     if (signal.aborted) return reject(signal.reason);

@@ -1,11 +1,14 @@
 // The page: takes photos, sends them to the server, shows the answers. The text of each state is in index.html.
 
+import { makeAdding } from "./adding.js";
 import { clearMatch, showAnswer, showMatch, spokenAnswer } from "./answer.js";
 import { MapView } from "./map_view.js";
 import { makeHeatmap } from "./heatmap.js";
 import { makeMatched } from "./matched.js";
 import { listenForPhotos } from "./photo_input.js";
+import { previewOf } from "./preview.js";
 import { Queue } from "./queue.js";
+import { makeSave } from "./save.js";
 import { fetchJson, retryWhileBusy, postFile } from "./api.js";
 import { showProgress } from "./progress.js";
 import { checkFile, count, degrees, metres, errorText } from "./text.js";
@@ -19,13 +22,27 @@ const byId = (id) => document.getElementById(id);
 export const mapView = new MapView(byId("map"), byId("panel"));
 const heatmap = makeHeatmap({ button: byId("heat-button"), image: byId("heat"), note: byId("heat-note") });
 const matched = makeMatched({
-  button: byId("matched-button"), dialog: byId("matched"), close: byId("matched-close"), note: byId("matched-note"),
+  shown: byId("query"), button: byId("matched-button"), dialog: byId("matched"), close: byId("matched-close"), note: byId("matched-note"),
   query: byId("matched-query"), photo: byId("matched-photo"), caption: byId("matched-caption"),
   lines: byId("matched-lines"),
 });
 const queue = new Queue(
   { list: byId("queue-list"), count: byId("queue-count"), stop: byId("stop") },
-  { localize, show, announce },
+  { localize, show, announce, changed: () => save.update() },
+);
+const save = makeSave(
+  {
+    box: byId("save"), note: byId("save-note"),
+    buttons: { gpx: byId("save-gpx"), csv: byId("save-csv"), geojson: byId("save-geojson"), photos: byId("save-photos") },
+  },
+  { answers: () => queue.photos.filter(({ fix }) => fix), announce },
+);
+makeAdding(
+  {
+    form: byId("add-form"), token: byId("add-token"), position: byId("add-position"), input: byId("add-file"),
+    note: byId("add-note"),
+  },
+  { maxBytes: () => settings.max_bytes, changed: showMap, announce },
 );
 let settings, shown;
 let retryAction = openMap;
@@ -56,22 +73,35 @@ function showError({ title, detail, retry }, action) {
 async function openMap() {
   try {
     settings = await fetchJson("settings");
-    const limit = Math.min(PHOTOS_AT_ONCE, settings.max_features);
-    const found = await fetchJson(`map?limit=${limit}`);
     if (settings.tiles) mapView.setTiles(settings.tiles, settings.attribution);
-    byId("about").textContent = `${settings.name} · ${count(found.total, "photo")}`;
+    else mapView.setEarth(fetchJson("assets/land.json"));
+    document.body.toggleAttribute("data-adding", settings.adding);
+    const found = await showMap();
     if (!found.total) {
       setState("empty");
       return announce(byId("empty-title").textContent);
     }
-    mapView.showPhotos(photosOf(found));
-    mapView.viewBox(found.bbox);
-    if (found.features.length < found.total) followView(limit);
+    if (found.features.length < found.total) followView(photosAtOnce());
     setState("start");
   } catch (error) {
     byId("about").textContent = "";
     showError(errorText(error), openMap);
   }
+}
+
+function photosAtOnce() {
+  return Math.min(PHOTOS_AT_ONCE, settings.max_features);
+}
+
+/** Show the photos of the map, all of them or an even sample; the view moves if there were none before. */
+async function showMap() {
+  const found = await fetchJson(`map?limit=${photosAtOnce()}`);
+  byId("about").textContent = `${settings.name} · ${count(found.total, "photo")}`;
+  const first = !mapView.photoLayer.photos.length;
+  mapView.showPhotos(photosOf(found));
+  if (found.total && first) mapView.viewBox(found.bbox);
+  if (found.total && document.body.dataset.state === "empty") setState("start");
+  return found;
 }
 
 function photosOf({ features }) {
@@ -105,7 +135,14 @@ function showQuery(file) {
     byId("heat-button").hidden = !can || !settings?.heatmap;  // the heat map is shown over the photo
   };
   visible(true);
-  image.onerror = () => visible(false);  // HEIC, in most browsers
+  image.onerror = async () => {  // HEIC, in most browsers
+    image.onerror = () => visible(false);
+    visible(false);
+    const small = file.size <= settings.max_bytes ? await previewOf(file).catch(() => null) : null;
+    if (!small || file !== shown) return;
+    image.src = URL.createObjectURL(small);
+    visible(true);
+  };
   image.src = URL.createObjectURL(file);
 }
 
@@ -134,8 +171,8 @@ function show({ file, state, fix, error }, position) {
   matched.setMatch();
   if (file !== shown) {
     heatmap.setPhoto(file);
-    showQuery(file);
     shown = file;
+    showQuery(file);
   }
   byId("query-caption").textContent = position ? `Photo ${position}` : "Your photo";
   if (state === "error") return showError(error, () => queue.run());
@@ -149,7 +186,7 @@ function showFix(fix) {
   const choose = (number) => {
     const match = fix.matches[number - 1];
     showMatch(match, number, away(match));
-    matched.setMatch(shown, byId("query").src, match, number);
+    matched.setMatch(shown, match, number);
     mapView.choosePin(number);
   };
   showAnswer(fix, away, choose);

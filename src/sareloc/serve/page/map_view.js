@@ -1,5 +1,6 @@
 // The map: its photos, and after an answer the fix with its matches as numbered pins.
 
+import { EarthLayer } from "./earth_layer.js";
 import { PhotoLayer } from "./photo_layer.js";
 import { openPhotoPopup } from "./popup.js";
 import { spreadPins } from "./pins.js";
@@ -39,7 +40,7 @@ export class MapView {
     element.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && event.target === element) this.openPopup(this.map.getCenter(), Infinity)?.focus();
     });
-    dark.addEventListener("change", () => this.photoLayer.redraw());
+    dark.addEventListener("change", () => [this.earth, this.photoLayer].forEach((layer) => layer?.redraw()));
     new ResizeObserver(() => this.map.invalidateSize({ animate: false })).observe(element);
   }
 
@@ -48,9 +49,19 @@ export class MapView {
     const text = document.createElement("span");
     text.textContent = attribution ?? `Tiles: ${new URL(url.replace("{s}.", "")).hostname}`;  // Leaflet takes HTML
     this.base?.remove();
+    this.earth?.remove();
+    this.earth = null;
     const options = { attribution: text.innerHTML, maxZoom: CLOSEST_ZOOM, maxNativeZoom: 19, className: "base" };
     this.base = L.tileLayer(url, options).addTo(this.map);
     this.map.getContainer().classList.add("has-base");
+  }
+
+  /** Without base tiles: lines of latitude and longitude, and the land of land.json as soon as `loading` has it. */
+  setEarth(loading) {
+    if (this.earth) return;
+    const earth = new EarthLayer({ maxZoom: CLOSEST_ZOOM, attribution: "Coastline: Natural Earth" }).addTo(this.map);
+    this.earth = earth;
+    loading.then((land) => earth === this.earth && earth.showLand(land), () => {});  // else the lines alone
   }
 
   showPhotos(photos) {

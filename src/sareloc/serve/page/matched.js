@@ -8,11 +8,11 @@ const COLOURS = ["#56b4e9", "#f0e442", "#ff8c3b", "#34d1a0", "#f2a2cf", "#ffffff
 const DOT_PX = 3;
 
 /**
- * query, photo: the images of the dialog; lines: the SVG element over both.
- * Returns {setMatch(file, url, match, number)}: of a photo, its object URL, and the match that is shown beside it; the
- * button is hidden if the match was not verified. setMatch() without arguments: there is no match.
+ * shown: the image of the photo on the page; query, photo: the images of the dialog; lines: the SVG element over both.
+ * Returns {setMatch(file, match, number)}: of a photo and the match that is shown beside it; the button is hidden if the
+ * match was not verified. setMatch() without arguments: there is no match.
  */
-export function makeMatched({ button, dialog, close, note, query, photo, caption, lines }) {
+export function makeMatched({ shown, button, dialog, close, note, query, photo, caption, lines }) {
   let job, asked, found;
 
   const draw = () => {
@@ -41,7 +41,7 @@ export function makeMatched({ button, dialog, close, note, query, photo, caption
   }
 
   button.addEventListener("click", () => {
-    query.src = asked.url;
+    query.src = shown.src;
     photo.src = `photos/${asked.match.id}/thumbnail?size=1024`;
     caption.textContent = `Match ${asked.number}`;
     photo.alt = `Match ${asked.number}, ${fileName(asked.match.photo)}`;
@@ -55,9 +55,9 @@ export function makeMatched({ button, dialog, close, note, query, photo, caption
   for (const element of [query, photo]) resized.observe(element);
 
   return {
-    setMatch(file, url, match, number) {
+    setMatch(file, match, number) {
       dialog.close();
-      [asked, found] = [{ file, url, match, number }, null];
+      [asked, found] = [{ file, match, number }, null];
       button.hidden = match?.inliers == null;
       draw();
     },

@@ -1,17 +1,17 @@
 // The photos of the map as a Leaflet layer: streets, a dot for each spot, a tick for each heading, on canvas tiles.
-// Tiles instead of one marker for each photo: the cost depends on what is in view, not on the size of the map.
 
+import { CanvasLayer, TILE, coloursOf, scaleOf } from "./canvas_layer.js";
 import { findSpots, joinSpots, mercator } from "./streets.js";
 
-const TILE = 512;
 const MARGIN_PX = 16;  // the drawing of a spot can reach this far into the next tile
 const STROKES_AT_ONCE = 400;  // browsers slow down on paths of many thousand pieces
 const STREET_M = 9;
 const TICK_PX = 6.5;
+const EDGE_PX = 1.25;
 
-export const PhotoLayer = L.GridLayer.extend({
+export const PhotoLayer = CanvasLayer.extend({
   initialize(options) {
-    L.GridLayer.prototype.initialize.call(this, { tileSize: TILE, updateWhenZooming: false, ...options });
+    CanvasLayer.prototype.initialize.call(this, options);
     this.show([]);
   },
 
@@ -35,16 +35,6 @@ export const PhotoLayer = L.GridLayer.extend({
     return photos[nearest].map((photo) => this.photos[photo]);
   },
 
-  createTile(coords) {
-    const tile = document.createElement("canvas");
-    const sharpness = window.devicePixelRatio || 1;
-    tile.width = tile.height = TILE * sharpness;
-    const context = tile.getContext("2d");
-    context.scale(sharpness, sharpness);
-    this.paint(context, coords);
-    return tile;
-  },
-
   paint(context, coords) {
     const { x, y, photos, joined, reach, usual, grid, metresPerUnit } = this.spots;
     const scale = scaleOf(coords.z);
@@ -59,27 +49,30 @@ export const PhotoLayer = L.GridLayer.extend({
     context.lineCap = "round";
     const lines = spots.flatMap((a) => joined[a].map((b) => [across(a), down(a), across(b), down(b)]));
     const width = Math.min(22, Math.max(1.5, (STREET_M / metresPerUnit) * scale));
-    if (spacing > 1) strokeLines(context, lines, colour.street, width);
+    if (spacing > 1) strokeLines(context, lines, colour("street"), width);
 
-    const radius = Math.min(3, Math.max(0.9, spacing / 8));
+    const radius = Math.max(Math.min(3, spacing / 8), leastRadius(coords.z));
     if (spacing > 28) {
       const headings = (i) => photos[i].map((photo) => this.photos[photo].heading).filter((heading) => heading != null);
       const ticks = spots.flatMap((i) => headings(i).map((heading) => tick(across(i), down(i), heading, radius)));
-      strokeLines(context, ticks, colour.tick, 1.2);
+      strokeLines(context, ticks, colour("tick"), 1.2);
     }
-    context.fillStyle = colour.dot;
-    context.beginPath();
-    for (const i of spots) {
-      const [px, py] = [across(i), down(i)];
-      if (radius < 1.5) context.rect(px - radius, py - radius, 2 * radius, 2 * radius);
-      else context.moveTo(px + radius, py), context.arc(px, py, radius, 0, 2 * Math.PI);
+    for (const [name, size] of [["dot-edge", radius + EDGE_PX], ["dot", radius]]) {
+      context.fillStyle = colour(name);
+      context.beginPath();
+      for (const i of spots) {
+        const [px, py] = [across(i), down(i)];
+        context.moveTo(px + size, py);
+        context.arc(px, py, size, 0, 2 * Math.PI);
+      }
+      context.fill();
     }
-    context.fill();
   },
 });
 
-function scaleOf(zoom) {
-  return 256 * 2 ** zoom;
+/** Pixels: a dot is seen also where a whole city is one, and thousands of them show streets closer up. */
+function leastRadius(zoom) {
+  return Math.min(5, Math.max(1.5, 5 - 0.6 * (zoom - 8)));
 }
 
 function tick(x, y, heading, radius) {
@@ -99,11 +92,4 @@ function strokeLines(context, lines, colour, width) {
     }
     context.stroke();
   }
-}
-
-/** Colours are defined in the style sheet, also those of dark mode. */
-function coloursOf(element) {
-  const style = getComputedStyle(element);
-  const read = (name) => style.getPropertyValue(name).trim();
-  return { street: read("--street"), dot: read("--dot"), tick: read("--tick") };
 }

@@ -1,6 +1,7 @@
 // Photos that are chosen together: localized one after the other; a list shows them and their answers.
 
-import { shortVerdict, errorText, verdictOf } from "./text.js";
+import { previewOf } from "./preview.js";
+import { errorText, queueCount, shortVerdict, verdictOf } from "./text.js";
 
 const THUMBNAIL_PX = 160;
 const MARKS = { answer: "✓", error: "!", working: "…", waiting: "" };
@@ -9,10 +10,10 @@ export class Queue {
   /**
    * localize(file, signal): a promise of its fix. show(photo, position): show one photo; photo: {file, state,
    * fix, error}, where state is "waiting", "working", "answer" or "error"; position: "2 of 5", "" for a single one.
-   * announce(text): for screen readers.
+   * changed(): called when the photos or their answers change. announce(text): for screen readers.
    */
-  constructor({ list, count, stop }, { localize, show, announce }) {
-    Object.assign(this, { list, count, stopButton: stop, localize, show, announce });
+  constructor({ list, count, stop }, { localize, show, changed, announce }) {
+    Object.assign(this, { list, count, stopButton: stop, localize, show, changed, announce });
     this.photos = [];
   }
 
@@ -79,8 +80,8 @@ export class Queue {
   }
 
   render() {
-    const done = this.photos.filter(({ state }) => state === "answer" || state === "error").length;
-    this.count.textContent = `${done} of ${this.photos.length} answered`;
+    this.changed();
+    this.count.textContent = queueCount(this.photos, this.job || this.stalled);
     if (!this.job && document.activeElement === this.stopButton) this.chosen.button.focus();
     this.stopButton.hidden = !this.job;
     document.body.toggleAttribute("data-several", this.photos.length > 1);
@@ -114,8 +115,9 @@ async function drawThumbnails(photos) {
   for (const { file, item, button } of photos) {
     if (!item.isConnected) continue;
     const small = { resizeHeight: THUMBNAIL_PX, resizeQuality: "medium" };
-    const bitmap = await createImageBitmap(file, small).catch(() => null);
-    if (!bitmap) continue;  // not a photo, or a format that this browser cannot show
+    const bitmap = await createImageBitmap(file, small)
+      .catch(async () => createImageBitmap(await previewOf(file), small)).catch(() => null);
+    if (!bitmap) continue;  // not a photo
     const canvas = Object.assign(document.createElement("canvas"), { width: bitmap.width, height: bitmap.height });
     canvas.getContext("2d").drawImage(bitmap, 0, 0);
     bitmap.close();

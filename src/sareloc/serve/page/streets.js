@@ -12,6 +12,11 @@ export function mercator(latitude, longitude) {
   return [longitude / 360 + 0.5, 0.5 - Math.log((1 + sine) / (1 - sine)) / (4 * Math.PI)];
 }
 
+/** The latitude at a `mercator` y. */
+export function latitudeOf(y) {
+  return (Math.atan(Math.sinh(Math.PI * (1 - 2 * y))) * 180) / Math.PI;
+}
+
 export function metresIn(latitude) {
   return EARTH_M * Math.cos((latitude * Math.PI) / 180);
 }

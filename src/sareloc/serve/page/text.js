@@ -24,7 +24,7 @@ export function percent(share) {
 }
 
 export function confidenceOf(fix) {
-  if (fix.latlon) return `${capital(percent(fix.confidence))} sure of the place`;
+  if (fix.latlon) return `${capital(percent(fix.confidence))} sure that it is within 25\u00a0m`;
   if (!fix.matches.length) return fix.reason ?? "The map has no photos to compare with.";
   return `The position found has a chance of ${percent(fix.confidence)} of being right, too low to show it.`;
 }
@@ -43,9 +43,20 @@ export function metres(m) {
   return m >= 950 ? `${(m / 1000).toFixed(1)} km` : `${Math.round(m)} m`;
 }
 
-/** The radius of a fix, at least 1 m. */
-export function radius({ radius_m: m }) {
-  return metres(Math.max(1, m));
+/** What the radius of a fix means; at least 1 m. */
+export function radiusOf({ radius_m: m }) {
+  return `9 of 10 such answers are within ${metres(Math.max(1, m))}`;
+}
+
+/** A crossing of lines of latitude and longitude, `step` degrees apart. */
+export function gridLabel(latitude, longitude, step) {
+  const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
+  const around = longitude - 360 * Math.round(longitude / 360);
+  const one = (degree, [positive, negative]) => {
+    const size = Math.abs(degree).toFixed(digits);
+    return Number(size) === 0 ? "0°" : `${size}° ${degree > 0 ? positive : negative}`;
+  };
+  return `${one(latitude, "NS")}, ${Math.abs(around) === 180 ? "180°" : one(around, "EW")}`;
 }
 
 /** A link to a position on OpenStreetMap; nothing is loaded before it is pressed. */
@@ -79,6 +90,13 @@ export async function checkFile(file, maxBytes = Infinity) {
 
 export function count(number, noun) {
   return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+}
+
+/** How many photos of a queue have an answer while it is `open`, and how many of them a position at its end. */
+export function queueCount(photos, open) {
+  const [done, found] = [({ state }) => state === "answer" || state === "error", ({ fix }) => fix?.latlon];
+  const number = photos.filter(open ? done : found).length;
+  return `${number} of ${photos.length} ${open ? "answered" : "found"}`;
 }
 
 export function fileName(path) {
