@@ -105,14 +105,15 @@ def make_card(
 
 
 def numbers(results: Path, name: str, fingerprint: str) -> dict[str, Any]:
-    """What released_models.py found with the model of this fingerprint, the last time."""
+    """What released_models.py found with the model of this fingerprint, of each set the last time."""
     rows = [row for row in map(json.loads, results.read_text().splitlines()) if row["fingerprint"] == fingerprint]
     if not rows:
         raise SystemExit(
             f"{results} has nothing about {fingerprint}: run released_models.py on the released file first"
         )
     meaning = "recall@1, @5 and @10 in percent (mAP: mean average precision at 100), by set and dimensions"
-    return {"meaning": meaning, "command": MEASURED_BY.format(name), **rows[-1]["found"]}
+    found = {chosen: recalls for row in rows for chosen, recalls in row["found"].items()}
+    return {"meaning": meaning, "command": MEASURED_BY.format(name), **found}
 
 
 def main() -> None:
