@@ -46,8 +46,11 @@ class PixelSets:
     height: int
     width: int
     city: str = "medium"
-    """Size of the drawn city, or none."""
+    """Size of the drawn towns, or none."""
     city_seed: int = 1
+    """Of the town whose sets are city-train, city-val and city-test."""
+    more_seeds: tuple[int, ...] = ()
+    """Of further towns, whose sets are city11-train and so on."""
 
     @cached_property
     def loaders(self) -> dict[str, Callable[[], Places]]:
@@ -64,15 +67,15 @@ class PixelSets:
         for part, split in enumerate(("train", "val")):
             found[f"tmbud-{split}"] = partial(self._held_out, real_sets.tmbud_west, part)
             found[f"landmarks-{split}"] = partial(self._held_out, partial(real_sets.landmarks, split="train"), part)
-        for split in SPLITS if self.city != "none" else ():
-            found[f"city-{split}"] = partial(self._city_places, split)
+        for town in ("city", *(f"city{seed}" for seed in self.more_seeds)) if self.city != "none" else ():
+            found |= {f"{town}-{split}": partial(self._city_places, f"{town}-{split}") for split in SPLITS}
         return found
 
     def _held_out(self, whole: Callable[[Path], Places], part: int) -> Places:
         return real_sets.hold_out(whole(self.data), HELD_OUT)[part]
 
-    def _city_places(self, split: str) -> Places:
-        return self._city(split).places
+    def _city_places(self, name: str) -> Places:
+        return self._city(name).places
 
     def places(self, name: str) -> Places:
         """The set of this name; with "+" at its end, every photo of it also asks; with "-", none does."""
@@ -88,10 +91,10 @@ class PixelSets:
             path = self.out / f"{name}.npy"
             if path.exists():
                 continue
-            if name.startswith("city-"):
+            if name.startswith("city"):
                 from sareloc.city import draw_pixels
 
-                drawn = draw_pixels(self._city(name.removeprefix("city-")), self.height, self.width, device)
+                drawn = draw_pixels(self._city(name), self.height, self.width, device)
                 np.save(path, drawn.cpu().numpy())
             else:
                 np.save(path, read_pixels(self.places(name), self.height, self.width, workers))
@@ -103,10 +106,11 @@ class PixelSets:
             return held[: len(self.places(name).database)]
         return torch.cat([held, held]) if name.endswith("+") else held
 
-    def _city(self, split: str) -> CityPlaces:
+    def _city(self, name: str) -> CityPlaces:
         from sareloc.city import city_places
 
-        return city_places(self.city_seed, self.city, split)
+        town, split = name.split("-")
+        return city_places(int(town.removeprefix("city") or self.city_seed), self.city, split)
 
 
 def read_pixels(places: Places, height: int, width: int, workers: int) -> np.ndarray:

@@ -56,7 +56,7 @@ TOWNS = {
     ),
     "landmarks": (
         "landmarks: photos of world landmarks in Google Landmarks' form, from Wikimedia Commons",
-        "each photo has its own licence",
+        "each photo has its own free licence: Wikimedia Commons hosts no others",
     ),
     "city": ("the drawn city of sareloc data draw: streets by day and night, in rain, fog and snow", "our own"),
 }
@@ -68,27 +68,36 @@ LIMITS = [
     "A descriptor says how alike two photos look, not how sure that is: confidence comes from the map's calibration.",
     "Where a photo was taken can be private, whoever took it.",
 ]
+OPEN = {"landmarks", "city"}
+"""Sources of photos that anybody may use."""
 OURS = (
     "Apache-2.0, as far as it is ours to give. No photo is in it. Whether weights are bound by the licences of the "
     "photos that they were learned from is not settled: who must be sure trains a model of their own (sareloc train), "
     "from the drawn city or from photos that they may use."
 )
+OPEN_OURS = (
+    "Apache-2.0. No photo is in it; all photos that it was trained on are freely licensed or drawn by sareloc. Its "
+    "initial weights are those of a network trained on ImageNet."
+)
 
 
-def make_card(name: str, recipe: str, commit: str, towns: list[str], knobs: dict[str, Any]) -> dict[str, Any]:
+def make_card(
+    name: str, recipe: str, commit: str, towns: list[str], photos: dict[str, int], knobs: dict[str, Any]
+) -> dict[str, Any]:
     """All that a released file tells about itself, but for its numbers."""
-    kinds = list(dict.fromkeys(unmarked(town).rpartition("-")[0] for town in towns))
+    kinds = list(dict.fromkeys(unmarked(town).rpartition("-")[0].rstrip("0123456789") for town in towns))
     known = [look_up(TOWNS, kind, "town") for kind in kinds]
     return {
         "about": ABOUT[name],
         "start": START[name],
         "towns": dict(zip(kinds, (what for what, _ in known), strict=True)),
+        "photos": photos,
         "recipe": recipe,
         "commit": commit,
         "knobs": knobs | {"towns": " ".join(towns)},
         "limits": LIMITS,
         "licences": {
-            "this file": OURS,
+            "this file": OPEN_OURS if set(kinds) <= OPEN else OURS,
             "what it starts from": START_LICENCE[name],
             **{f"photos of {kind}": licence for kind, (_, licence) in zip(kinds, known, strict=True)},
         },
@@ -96,14 +105,15 @@ def make_card(name: str, recipe: str, commit: str, towns: list[str], knobs: dict
 
 
 def numbers(results: Path, name: str, fingerprint: str) -> dict[str, Any]:
-    """What released_models.py found with the model of this fingerprint, the last time."""
+    """What released_models.py found with the model of this fingerprint, of each set the last time."""
     rows = [row for row in map(json.loads, results.read_text().splitlines()) if row["fingerprint"] == fingerprint]
     if not rows:
         raise SystemExit(
             f"{results} has nothing about {fingerprint}: run released_models.py on the released file first"
         )
     meaning = "recall@1, @5 and @10 in percent (mAP: mean average precision at 100), by set and dimensions"
-    return {"meaning": meaning, "command": MEASURED_BY.format(name), **rows[-1]["found"]}
+    found = {chosen: recalls for row in rows for chosen, recalls in row["found"].items()}
+    return {"meaning": meaning, "command": MEASURED_BY.format(name), **found}
 
 
 def main() -> None:
@@ -115,6 +125,7 @@ def main() -> None:
     parser.add_argument("--storage", choices=("int8", "float16"), default="int8")
     parser.add_argument("--size", help="that photos are brought to, where it is not the one of the training")
     parser.add_argument("--towns", nargs="+", help="where the checkpoint does not tell all that it was trained on")
+    parser.add_argument("--photos", nargs="*", default=[], help="how many of each source: landmarks=2240")
     parser.add_argument("--results", type=Path, help="what released_models.py wrote about this file")
     args = parser.parse_args()
     told = read_checkpoint_manifest(args.checkpoint).training or {}
@@ -125,7 +136,8 @@ def main() -> None:
     towns = args.towns or told.get("towns")
     if not towns:
         raise SystemExit(f"{args.checkpoint} does not say which towns it was trained on: give them with --towns")
-    out, card = PACKAGED[args.name], make_card(args.name, args.recipe, args.commit, towns, told)
+    photos = {source: int(count) for source, count in (word.split("=") for word in args.photos)}
+    out, card = PACKAGED[args.name], make_card(args.name, args.recipe, args.commit, towns, photos, told)
     save_checkpoint(model, out, storage=args.storage, training=card)
     opened = read_checkpoint_manifest(out).fingerprint
     if args.results:

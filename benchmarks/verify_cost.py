@@ -347,7 +347,7 @@ def measure_batches(args: argparse.Namespace) -> dict[str, Any]:
     device = torch.device(args.device)
     with tempfile.TemporaryDirectory() as folder:
         city, path = Path(folder) / "city", Path(folder) / "city.gpkg"
-        draw_places(city, 0, "small", splits=("test",), photo_size=PHOTO, device=device)
+        draw_places(city, 0, "small", splits=("test",), photo_size=PHOTO)  # compiling it for a GPU takes minutes
         model, town = load_model("fast", device=device), load_dataset(city, split="test")
         build_map(
             [town.database.path(row) for row in range(len(town.database))],

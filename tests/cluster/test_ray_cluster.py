@@ -120,7 +120,7 @@ def test_a_cluster_is_started_here_for_one_command_and_ends_with_it(
         sareloc(*build, "--cluster", "ray://local", environment=environment | {"RAY_TMPDIR": temp}).stdout
     )
     assert (told["added"], told["duplicates"]) == (10, 2)
-    build_map(tmp_path / "photos", tmp_path / "one.gpkg", tiny_model(), config=MapConfig(keypoints=0, progress=False))
+    build_map(tmp_path / "photos", tmp_path / "one.gpkg", tiny_model(), config=MapConfig(progress=False))
     assert_equal(records(tmp_path / "one.gpkg"), records(tmp_path / "many.gpkg"))
 
 

@@ -20,7 +20,7 @@ from sareloc.encode import describe, describe_boxes, receptive_field_px
 from sareloc.encode.descriptors import DescriptorCache, decode_box
 from sareloc.errors import ArgumentError
 from sareloc.models import BACKBONES, PlaceModel, load_model, make_backbone, make_model, save_checkpoint
-from sareloc.models.checkpoint import packaged_for
+from sareloc.models.checkpoint import STANDARD
 from sareloc.photos import ImageRecord, decode
 
 ROUNDING = 2e-3  # of bfloat16, which depends on the batch; descriptors of two photos differ by 0.03
@@ -102,7 +102,7 @@ def test_photos_are_given_as_paths_bytes_pixels_or_records(model: PlaceModel, tm
 
 def test_without_a_model_the_packaged_one_for_this_machine_is_used(tmp_path: Path) -> None:
     paths = write_photos(tmp_path, [(64, 80)])
-    wanted = load_model(packaged_for(None), None)
+    wanted = load_model(STANDARD, None)
     np.testing.assert_array_equal(sareloc.describe(paths).vectors, describe(paths, wanted).vectors)
 
 

@@ -14,7 +14,7 @@ from sareloc.cli.map import CutOptions, PhotoOptions, RareOptions
 from sareloc.errors import ArgumentError
 from sareloc.maps import MapConfig, add_photos, build_map, map_info, sync_map
 from sareloc.maps.config import map_config_text, read_map_config
-from sareloc.models.checkpoint import packaged_for
+from sareloc.models.checkpoint import STANDARD
 from sareloc.photos import ViewOptions
 
 QUIET = MapConfig(keypoints=0, progress=False)
@@ -66,7 +66,7 @@ def test_without_a_model_a_map_is_built_with_the_packaged_one(tmp_path: Path) ->
     write_town(tmp_path / "photos", 2)
     out = tmp_path / "town.gpkg"
     assert sareloc.build_map(tmp_path / "photos", out, config=QUIET).added == 2
-    assert map_info(out).manifest.model == sareloc.load_model(packaged_for(None)).name
+    assert map_info(out).manifest.model == sareloc.load_model(STANDARD).name
     write_town(tmp_path / "photos", 3)
     assert sareloc.build_map(tmp_path / "photos", out, config=QUIET).added == 1  # continues with the map's model
     write_town(tmp_path / "photos", 4)

@@ -66,6 +66,17 @@ def test_its_card_says_what_it_was_made_from(name: str, capsys: pytest.CaptureFi
     assert "/" not in json.dumps(card["knobs"]), "paths of the machine that it was trained on"
 
 
+def test_fast_was_trained_on_drawn_and_freely_licensed_photos_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    run("model", "info", "fast", "--json")
+    card = json.loads(capsys.readouterr().out)["training"]
+    assert set(card["towns"]) == set(card["photos"]) == {"landmarks", "city"}
+    assert {name.rpartition("-")[0].rstrip("0123456789") for name in card["knobs"]["towns"].split()} == set(
+        card["towns"]
+    )
+    assert "Wikimedia Commons" in card["licences"]["photos of landmarks"]
+    assert not {"cambridge", "tmbud", "google"} & set(card["recipe"].lower().split())
+
+
 @pytest.fixture(scope="module")
 def town(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of a drawn town: query.jpg, near.jpg (the same view at another time), and three of other streets."""

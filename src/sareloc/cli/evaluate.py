@@ -52,7 +52,7 @@ def evaluate_command(
         Split of the dataset; default: test if it has one, else val, else train.
     model
         A packaged model (default, fast), a checkpoint, or a published file. Default: with --map the packaged model that
-        the map was built with, else fast, or default on a GPU.
+        the map was built with, else fast.
     protocol
         What counts as correct; default: the protocol of the dataset. radius counts every photo of a Tokyo 24/7
         panorama.
@@ -81,7 +81,7 @@ def evaluate_command(
     from sareloc.datasets import choose_split, load_dataset
     from sareloc.evaluation import evaluate, evaluate_fixes
     from sareloc.maps import PlaceMap, load_map_model
-    from sareloc.models.checkpoint import load_model, packaged_for
+    from sareloc.models.checkpoint import STANDARD, load_model
     from sareloc.photos.collect import list_photos
 
     if fixes and protocol is not None:
@@ -98,7 +98,7 @@ def evaluate_command(
     print_notes(places.notes)
     searched = None if place_map is None else PlaceMap(place_map)
     if searched is None:
-        loaded = load_model(model or packaged_for(device), device, precision)
+        loaded = load_model(model or STANDARD, device, precision)
     else:
         loaded = load_map_model(searched.manifest, searched.path.name, model, device, precision)
     if fixes:

@@ -106,7 +106,7 @@ def heatmap(
         The photo file.
     model
         A packaged model (default, fast), a checkpoint, or a published file; several can be given to compare them.
-        Default: fast, or default on a GPU.
+        Default: fast.
     size
         Longer side in pixels to which the photo is scaled; smaller is faster.
     box
@@ -118,11 +118,11 @@ def heatmap(
     """
     from sareloc.encode import occlusion_map
     from sareloc.figures import draw_heatmaps, save_figure
-    from sareloc.models.checkpoint import load_model, packaged_for
+    from sareloc.models.checkpoint import STANDARD, load_model
     from sareloc.photos import decode, longest_side
 
     small = decode(photo, size=longest_side(size))
-    names = model or [packaged_for(device)]
+    names = model or [STANDARD]
     paths = [Path(name) for name in names]
     heats = {
         _unique(path, paths): occlusion_map(load_model(name, device, precision), small, box, stride, batch)
@@ -169,9 +169,9 @@ class Source:
 
     def load_model(self) -> PlaceModel:
         """The model, on its device."""
-        from sareloc.models.checkpoint import load_model, packaged_for
+        from sareloc.models.checkpoint import STANDARD, load_model
 
-        return load_model(self.model or packaged_for(self.device), self.device, self.precision)
+        return load_model(self.model or STANDARD, self.device, self.precision)
 
     def query_matches(self, model: PlaceModel) -> QueryMatches:
         """The top matches of the dataset's queries."""

@@ -31,9 +31,9 @@ def list_models(*, as_json: Json = False) -> None:
 
 def model_info(model: Model = None, *, as_json: Json = False) -> None:
     """Print a model's architecture and training record: photos, options, results, limits, licences."""
-    from sareloc.models.checkpoint import find_checkpoint, packaged_for
+    from sareloc.models.checkpoint import STANDARD, find_checkpoint
 
-    model = model or packaged_for(None)
+    model = model or STANDARD
     path = find_checkpoint(model)
     manifest = _manifest(path)
     print(_json(model, path, manifest) if as_json else "\n".join(description(model, path, manifest)))
@@ -167,10 +167,10 @@ def export_command(model: Model = None, *, onnx: Path, dim: int | None = None) -
         Dimensions of the descriptors (the first ones of the whitening); default: all.
     """
     from sareloc.export import INPUT, OUTPUT, export_onnx
-    from sareloc.models.checkpoint import load_model, packaged_for
+    from sareloc.models.checkpoint import STANDARD, load_model
     from sareloc.models.preprocess import MIN_SIDE_PX
 
-    loaded = load_model(model or packaged_for(None))
+    loaded = load_model(model or STANDARD)
     export_onnx(loaded, onnx, dim=dim)
     print(
         f"{onnx}: {loaded.name} {loaded.fingerprint()}, {onnx.stat().st_size / 1e6:,.1f} MB, "

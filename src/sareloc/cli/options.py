@@ -40,7 +40,7 @@ Split = Annotated[str, Parameter(name="--split", help="Split of the dataset: tra
 Model = Annotated[
     str | None,
     Parameter(
-        help="A packaged model (default, fast), a checkpoint, or a published file. Default: fast, or default on a GPU.",
+        help="A packaged model (default, fast), a checkpoint, or a published file. Default: fast.",
     ),
 ]
 Workers = Annotated[int, Parameter(name="--workers", help="Processes that decode photos; 0: no other process.")]

@@ -12,7 +12,7 @@ from sareloc.cli.options import ResumableStop, print_notes
 from sareloc.config_files import toml_line
 from sareloc.errors import ArgumentError
 from sareloc.files import replacing
-from sareloc.training.config import LOSS_OPTIONS, TrainingConfig
+from sareloc.training.config import LOSS_OPTIONS, RECIPE_MODELS, TrainingConfig
 
 if TYPE_CHECKING:
     from sareloc.datasets import Places
@@ -75,7 +75,8 @@ def train_command(
     root
         Folder with the photos of a named dataset.
     recipe_name
-        Row of the paper's tables, such as sare-joint or netvlad: sets the loss and its kernel.
+        Row of the paper's tables, such as sare-joint or netvlad: sets the loss and its kernel. open-fast: how the
+        packaged model `fast` was trained, with its backbone and image size.
     config_file
         TOML file with options of training. Options of the command line override it; it overrides the recipe.
     write_config
@@ -85,11 +86,12 @@ def train_command(
     model
         Model to start from: a checkpoint, the name of a packaged model, or a published file.
     backbone
-        Backbone of a new model, such as resnet50 or dinov2-b; default: vgg16.
+        Backbone of a new model, such as resnet50 or dinov2-b; default: the recipe's, else vgg16.
     aggregation
         Aggregation of a new model, such as salad or boq; default: netvlad.
     weights
-        Published weights of the new model's backbone, such as torchvision's VGG16 or DINOv2's.
+        Published weights of the new model's backbone, such as torchvision's VGG16 or DINOv2's; default for
+        efficientnet-lite0: those of the extra "lite".
     """
     from sareloc.models.checkpoint import load_model
     from sareloc.training import RunFolder, read_config, recipe, start_model, train
@@ -119,9 +121,12 @@ def train_command(
     if model is not None:
         start = load_model(model)
     else:
+        named = {"backbone": backbone, "aggregation": aggregation}
+        shape = {"backbone": "vgg16", "aggregation": "netvlad"} | RECIPE_MODELS.get(recipe_name or "", {})
+        shape |= {key: value for key, value in named.items() if value is not None}
         start = start_model(
-            [p.database for p in places], backbone=backbone or "vgg16", aggregation=aggregation or "netvlad",
-            weights=weights, size=(config.height or 480, config.width or 640), seed=config.seed, workers=config.workers,
+            [p.database for p in places], weights=weights, size=(config.height or 480, config.width or 640),
+            seed=config.seed, workers=config.workers, **shape,
         )  # fmt: skip
     try:
         run = train(start, places, config, validation=validation, out=out, resume=resume)

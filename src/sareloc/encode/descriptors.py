@@ -27,7 +27,7 @@ from sareloc.errors import ArgumentError, PhotoError
 from sareloc.files import replacing, writing
 from sareloc.loading import read_images
 from sareloc.models.backbones import Backbone
-from sareloc.models.checkpoint import load_model, packaged_for
+from sareloc.models.checkpoint import STANDARD, load_model
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import MIN_SIDE_PX
 from sareloc.photos import Image, ImageRecord, ReadImage, Resizing, decode, stamp
@@ -61,7 +61,7 @@ def describe(
     Args:
         photos: files or addresses of images in files, contents of files, pixels or records of images (see
             `read_image`); with `store` files only.
-        model: a model, a checkpoint or a packaged model's name; default: the packaged model for this machine, on its
+        model: a model, a checkpoint or a packaged model's name; default: the packaged model `fast`, on its
             GPU if there is one.
         store: the folder of a `DescriptorCache` that keeps the descriptors; default: in memory.
         batch: images in one forward pass on a GPU.
@@ -76,7 +76,7 @@ def describe(
     if isinstance(photos, str | bytes | Path | ImageRecord):
         raise ArgumentError("expected a list of photos, found a single one: put it in a list")
     if not isinstance(model, PlaceModel):
-        model = load_model(model or packaged_for(None), None)
+        model = load_model(model or STANDARD, None)
     encoder = Encoder(model, dim=dim, keypoints=0, batch=batch)
     kept = None if store is None else DescriptorCache.open(store, model.fingerprint(), encoder.dim, _files(photos))
     vectors = np.zeros((len(photos), encoder.dim), dtype=np.float32) if kept is None else kept.vectors

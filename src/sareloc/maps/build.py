@@ -26,7 +26,7 @@ from sareloc.maps.records import MapManifest, check_aggregate, with_aggregate
 from sareloc.maps.store import Address, MapStore, gone_photos, is_gone, load_map_model, open_store, store_class
 from sareloc.maps.upgrade import add_missing_features
 from sareloc.maps.writer import MapWriter, check_same
-from sareloc.models.checkpoint import load_model, packaged_for
+from sareloc.models.checkpoint import STANDARD, load_model
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import ImageRecord, ViewOptions, file_of, parse_address
 from sareloc.photos.collect import Collected, Geotags, PhotoPaths, collect_records, files_in, list_photos
@@ -106,7 +106,7 @@ def build_map(
         out: a file (.gpkg) or a server address (milvus://host:19530/city); the map is created when the first photos are
             written.
         model: computes the descriptors: a model, a checkpoint or a packaged model's name; default: the packaged model
-            that the map was built with if it exists, else the one for this machine (see `packaged_for`).
+            that the map was built with if it exists, else `fast`.
         geotags: a table of positions, a file or the geotags by photo; default: geotags.csv or another table in the
             folder (see `find_geotagged`). Photos that are in none have the position of `read_geotag`.
         track: photos without any position get one from these tracks, at their times.
@@ -148,7 +148,7 @@ def load_build_model(out: str | Path, model: str | Path | None, config: MapConfi
     if model is None and store_class(out).exists(out):
         with open_store(out) as store:
             return load_map_model(store.manifest, store.name, None, config.device, config.precision)
-    return load_model(model or packaged_for(config.device), config.device, config.precision)
+    return load_model(model or STANDARD, config.device, config.precision)
 
 
 def _build(

@@ -35,7 +35,7 @@ from sareloc.models.place_model import (
     model_from_spec,
     run_on,
 )
-from sareloc.models.preprocess import RUNTIME_DEVICES, Precision, find_device, number_format
+from sareloc.models.preprocess import Precision, find_device, number_format
 
 Storage = Literal["float32", "float16", "int8"]
 ROW_SCALE = "#row-scale"  # marks the scales of an int8 tensor; no parameter's name has a "#"
@@ -98,7 +98,10 @@ MAX_QUOTED = 300  # characters
 PICKLES = (".pth", ".pt", ".tar", ".ckpt", ".pkl", ".pickle", ".bin")
 
 PACKAGED = {name: Path(__file__).parents[1] / "weights" / f"{name}{SINGLE_FILE}" for name in ("default", "fast")}
-"""Packaged models, by name: the default one, and a small one for machines without a GPU."""
+"""Packaged models, by name: a larger and a smaller one."""
+STANDARD = "fast"
+"""The packaged model that is taken where none is named: trained on photos that anybody may use; with verified matches
+it finds about as much as the larger one."""
 
 
 @dataclass(frozen=True)
@@ -319,16 +322,6 @@ def find_checkpoint(name_or_path: str | Path) -> Path:
             f"{', '.join(sorted(PACKAGED))}"
         )
     return path
-
-
-def packaged_for(device: torch.device | str | None) -> str:
-    """The packaged model that suits a device; default: the GPU if there is one.
-
-    `default` on a GPU, else `fast`: with verified matches both find about the same, and `fast` describes some ten times
-    as many photos a second on a CPU.
-    """
-    on_cpu = device in RUNTIME_DEVICES or find_device(device).type == "cpu"
-    return "fast" if on_cpu else "default"
 
 
 def find_packaged(fingerprint: str) -> str | None:

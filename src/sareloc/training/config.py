@@ -203,13 +203,27 @@ RECIPES: dict[str, dict[str, Any]] = {
 """The rows of the paper's tables, for Pitts30k, "geo-classification" for Pitts250k. "crn" is for a model with CRN
 aggregation that starts from a trained "netvlad"."""
 
+MODEL_RECIPES: dict[str, dict[str, Any]] = {
+    "open-fast": {
+        "loss": "sare-joint", "reduction": "tuples", "negatives": 6, "epochs": 5, "lr": 0.003, "schedule": "cosine",
+        "refresh_every": 6000, "train_from": "block3", "crop": 0.5, "light": 0.5, "height": 288, "width": 384,
+        "dim": 512, "whitening": "refitted", "whitening_power": 0.5, "batch": 64,
+    },
+}  # fmt: skip
+"""How packaged models are trained; their initial models are `RECIPE_MODELS`."""
+RECIPE_MODELS: dict[str, dict[str, Any]] = {
+    "open-fast": {"backbone": "efficientnet-lite0", "cut": "block15", "clusters": 32}
+}
+"""Arguments of `start_model` that belong to a recipe; default: VGG16 with NetVLAD, as in the paper."""
+
 
 def recipe(name: str, **options: Any) -> TrainingConfig:
-    """The config of this row of the paper's tables; `options` take precedence over those of the row.
+    """The config of this row of the paper's tables, or of a packaged model; `options` take precedence over those of the
+    row.
 
     With another loss than the row's, the row's kernel is used if that loss has one.
     """
-    row = look_up(RECIPES, name, "recipe")
+    row = look_up({**RECIPES, **MODEL_RECIPES}, name, "recipe")
     known = _options_of(options.get("loss", row["loss"]))
     return TrainingConfig(**{k: v for k, v in row.items() if k not in LOSS_OPTIONS or k in known} | options)
 

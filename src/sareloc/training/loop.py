@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +32,7 @@ from sareloc.evaluation.judging import PROTOCOLS, evaluate_rankings
 from sareloc.loading import read_images
 from sareloc.models import PlaceModel, Preprocess, Whitening, init_netvlad, make_model
 from sareloc.models.checkpoint import save_checkpoint
-from sareloc.models.netvlad_init import INIT_PHOTOS
+from sareloc.models.netvlad_init import INIT_PHOTOS, imagenet_weights
 from sareloc.models.preprocess import Image, number_format
 from sareloc.models.published import load_backbone_weights
 from sareloc.training.config import TrainingConfig
@@ -347,6 +348,8 @@ def start_model(
     size: tuple[int, int],
     seed: int,
     workers: int = 0,
+    cut: str | None = None,
+    **options: Any,
 ) -> PlaceModel:
     """A new model: published weights of the backbone, and NetVLAD's centres by k-means over photos of the databases.
 
@@ -354,17 +357,22 @@ def start_model(
         databases: photos to choose from for NetVLAD's centres.
         backbone: one of `BACKBONES`.
         aggregation: one of `AGGREGATIONS`.
-        weights: published file of the backbone; None raises ArgumentError, which says what to give.
+        weights: published file of the backbone; default for efficientnet-lite0: that of the extra `lite`; for others
+            None raises ArgumentError, which says what to give.
         size: height and width of images.
         seed: of the choice of photos and of k-means.
         workers: processes that decode photos.
+        cut: see `make_backbone`.
+        options: the aggregation's, such as `clusters=32`.
     """
+    if weights is None and backbone == "efficientnet-lite0":
+        weights = imagenet_weights()
     if weights is None:
         raise ArgumentError(
             f"a new {backbone} model starts from published weights: give them with --weights (.pth or .safetensors of "
             "torchvision or DINOv2), or start from a checkpoint with --model"
         )
-    model = make_model(backbone, aggregation, size=size)
+    model = make_model(backbone, aggregation, size=size, cut=cut, **options)
     load_backbone_weights(model.backbone, weights)
     rng = np.random.default_rng(seed)
     photos = [path for database in databases for path in database.paths()]
