@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tests.geometry.scenes import texture
 
 from sareloc import Localizer, PlaceMap, load_model
 from sareloc.cli import main
@@ -21,6 +22,7 @@ from sareloc.localize import Search
 ARTEFACTS = Path(__file__).resolve().parent / "artefacts"
 RECORDED: dict[str, Any] = json.loads((ARTEFACTS / "recorded.json").read_text())
 QUERIES = sorted((ARTEFACTS / "queries").glob("*.png"))
+NAMES = [f"format{number}.gpkg" for number in range(1, 6)]
 QUICK = ("--workers", "0", "--device", "cpu")
 ROUNDING = 0.02
 """What was recorded was computed in bfloat16; a processor that does not multiply it computes in float32."""
@@ -83,7 +85,7 @@ def test_the_record_of_a_training_is_kept_as_it_was_written(old: Path, capsys: p
     assert told["spec"]["knobs"]["clusters"] == 4
 
 
-@pytest.mark.parametrize("name", ["format1.gpkg", "format2.gpkg", "format3.gpkg", "format4.gpkg"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_map_finds_the_same_photos(name: str, old: Path) -> None:
     recorded = RECORDED[name]
     place_map = PlaceMap(old / name)
@@ -102,7 +104,7 @@ def test_a_map_finds_the_same_photos(name: str, old: Path) -> None:
             assert fix.confidence == pytest.approx(before["confidence"], abs=0.1)
 
 
-@pytest.mark.parametrize("name", ["format1.gpkg", "format2.gpkg", "format3.gpkg", "format4.gpkg"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_map_is_found_by_its_own_descriptors(name: str, old: Path) -> None:
     place_map = PlaceMap(old / name)
     ids = np.arange(1, len(place_map) + 1)
@@ -111,18 +113,16 @@ def test_a_map_is_found_by_its_own_descriptors(name: str, old: Path) -> None:
     np.testing.assert_allclose(found.distances[:, 0], 0, atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("name", "calibrations"), [("format1.gpkg", 0), ("format2.gpkg", 1), ("format3.gpkg", 0), ("format4.gpkg", 0)]
-)
+@pytest.mark.parametrize(("name", "calibrations"), [(name, int(name == "format2.gpkg")) for name in NAMES])
 def test_map_info_is_the_same(name: str, calibrations: int, old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = run_json(capsys, "map", "info", name)
-    assert told["manifest"] == RECORDED[name]["manifest"] | {"aggregate": "", "aggregate_dim": 0}
+    assert told["manifest"] == {"aggregate": "", "aggregate_dim": 0} | RECORDED[name]["manifest"]
     assert told["manifest"]["fingerprint"] == RECORDED["fingerprint"]
     assert len(told["calibrations"]) == calibrations
     assert (told["first"][:19], told["last"][:19]) == ("2026-05-31T12:00:00", "2026-05-31T12:00:11")
 
 
-@pytest.mark.parametrize("name", ["format1.gpkg", "format2.gpkg", "format3.gpkg", "format4.gpkg"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_map_can_be_added_to(name: str, own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Which brings an older format to the present one."""
     before = PlaceMap(own / name)
@@ -148,7 +148,7 @@ def test_a_map_gets_local_features_by_an_upgrade(name: str, own: Path, capsys: p
     report = run_json(capsys, "map", "upgrade", name, "--keypoints", "64", *QUICK)
     assert (report["added"], report["already"], report["unreadable"]) == (12, 0, [])
     told = run_json(capsys, "map", "info", name)
-    assert (told["manifest"]["format"], told["local_features"]["photos"]) == (5, 12)
+    assert (told["manifest"]["format"], told["local_features"]["photos"]) == (6, 12)
     after = PlaceMap(own / name)
     assert sorted(after.local_features(after.ids)) == list(range(1, 13))
     vectors, features = after.descriptors(after.ids), after.local_features(after.ids)
@@ -169,7 +169,7 @@ def test_a_map_gets_aggregated_local_features_by_an_upgrade(
     report = run_json(capsys, "map", "upgrade", name, *QUICK)
     assert (report["added"], report["already"], report["aggregated"]) == (0, 12, 12)
     after = PlaceMap(own / name)
-    assert (after.manifest.dim, after.manifest.aggregate_dim, after.manifest.format) == (8, 8, 5)
+    assert (after.manifest.dim, after.manifest.aggregate_dim, after.manifest.format) == (8, 8, 6)
     vectors, features = after.descriptors(after.ids), after.local_features(after.ids)
     for vector, descriptor, photo_id in zip(vectors, before.descriptors(before.ids), after.ids.tolist(), strict=True):
         np.testing.assert_allclose(vector, search_vector(descriptor, features[photo_id], 8), atol=1e-3)
@@ -181,7 +181,12 @@ def test_a_map_gets_aggregated_local_features_by_an_upgrade(
 
 
 @pytest.mark.parametrize(
-    ("name", "record"), [("format3.gpkg", "local features"), ("format4.gpkg", "local features of format 4")]
+    ("name", "record"),
+    [
+        ("format3.gpkg", "local features"),
+        ("format4.gpkg", "local features of format 4"),
+        ("format5.gpkg", "local features of format 5"),
+    ],
 )
 def test_a_map_holds_the_same_local_features(name: str, record: str, old: Path) -> None:
     place_map, recorded = PlaceMap(old / name), RECORDED[record]
@@ -189,6 +194,22 @@ def test_a_map_holds_the_same_local_features(name: str, record: str, old: Path) 
     assert sorted(found) == list(range(1, 13))
     assert (list(found[1].size), len(found[1])) == (recorded["size"], recorded["keypoints"])
     np.testing.assert_array_equal(found[1].xy[:5], np.array(recorded["xy"], dtype=np.float32))
+
+
+def test_a_position_that_was_edited_stays(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By another program, before the map had the positions of files; the photos have other times since."""
+    for place, photo in enumerate(sorted((own / "photos").glob("*.png"))):
+        Image.fromarray(texture(120, 160, seed=place)).save(photo)
+    before = PlaceMap(own / "format5.gpkg").latlon.tolist()
+    assert before[2] == pytest.approx((48.86, 2.31))
+    for added in range(2):
+        sync = ("map", "sync", "format5.gpkg", "photos", "--model", "model.safetensors", *QUICK)
+        report = run_json(capsys, *sync)
+        assert (report["added"], report["already"], report["kept_edits"]) == (0, 12, ["photos/02.png"]), added
+        assert PlaceMap(own / "format5.gpkg").latlon.tolist() == before
+    report = run_json(capsys, *sync, "--restore")
+    assert (report["updated"], report["restored"]) == (1, ["photos/02.png"])
+    assert PlaceMap(own / "format5.gpkg").latlon[2] == pytest.approx((48.85 + 160 / 111_320, 2.29), abs=1e-6)
 
 
 def test_a_descriptor_store_is_resumed(own: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@
     PYTHONPATH=/tmp/old/src python -m tests.artefacts.make second    # COMMIT 7f6d24f: format 2, int8, descriptor store
     PYTHONPATH=/tmp/old/src python -m tests.artefacts.make third     # COMMIT a9b47bb: format 3, with local features
     PYTHONPATH=/tmp/old/src python -m tests.artefacts.make fourth    # COMMIT 7f814fb: format 4, bound to photos
+    PYTHONPATH=/tmp/old/src python -m tests.artefacts.make fifth     # COMMIT e0b50e6: format 5, aggregated, one edited
 
 Nothing here may be made again: users have files of these formats. A new format gets files of its own. They are gzipped
 because most weights of the model are 0, and pages of a small map are empty.
@@ -16,6 +17,7 @@ import gzip
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -164,6 +166,17 @@ def make_fourth() -> dict[str, Any]:
     return build_with_features("format4.gpkg", "local features of format 4", "--verify", "0")
 
 
+def make_fifth() -> dict[str, Any]:
+    made = build_with_features("format5.gpkg", "local features of format 5", "--verify", "0")
+    moved = np.array([2.31, 48.86]).tobytes()
+    with sqlite3.connect("format5.gpkg") as connection:  # as QGIS does
+        connection.execute("UPDATE photos SET geom = substr(geom, 1, 13) || ? WHERE fid = 3", (moved,))
+        connection.execute("UPDATE photos SET geom = CAST(geom AS BLOB) WHERE fid = 3")
+    connection.close()
+    keep(["format5.gpkg"])
+    return made | {"format5.gpkg": told("format5.gpkg", "--verify", "0")}
+
+
 def _rows(part: str) -> list[str]:
     role = "database" if part == "photos" else "query"
     lines = (HERE / part / "geotags.csv").read_text().splitlines()[1:]
@@ -176,7 +189,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         os.environ["SARELOC_CACHE"] = str(Path(folder, "cache"))
-        made = {"first": make_first, "second": make_second, "third": make_third, "fourth": make_fourth}[sys.argv[1]]()
+        makers = {
+            "first": make_first,
+            "second": make_second,
+            "third": make_third,
+            "fourth": make_fourth,
+            "fifth": make_fifth,
+        }
+        made = makers[sys.argv[1]]()
         lines = (f" {json.dumps(name)}: {json.dumps(value)}" for name, value in (before | made).items())
         recorded.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from PIL import Image
 
 from sareloc import maps
+from sareloc.maps import gpkg
 from sareloc.models import PlaceModel, make_model
 from sareloc.photos import Geotag, exif_bytes
 
@@ -22,6 +24,13 @@ def build_map(
     """A map without local features, which take longer than all else in these tests; options: of `MapConfig`."""
     config = maps.MapConfig(**{"keypoints": 0} | options)
     return maps.build_map(photos, out, model, geotags=geotags, track=track, config=config)
+
+
+def gis(path: str | Path) -> sqlite3.Connection:
+    """A connection to a map with the functions that a GIS program defines, which the triggers of the R-tree call."""
+    connection = sqlite3.connect(path)
+    gpkg.allow_spatial_index(connection)
+    return connection
 
 
 def tiny_model(seed: int = 1) -> PlaceModel:

@@ -308,12 +308,12 @@ def test_remove_by_name_pattern_and_area(model: PlaceModel, tmp_path: Path) -> N
     write_town(tmp_path / "photos", 20)
     path = tmp_path / "town.gpkg"
     build_map(tmp_path / "photos", path, model)
-    assert remove_photos(path, files=["0003.jpg"]) == 1
-    assert remove_photos(path, files=["0003.jpg", "nothing*"]) == 0
-    assert remove_photos(path, files=["photos/001?.jpg"]) == 10
-    assert remove_photos(path, area=Circle(geotag_of(0).latlon, 12)) == 2
+    assert len(remove_photos(path, files=["0003.jpg"])) == 1
+    assert len(remove_photos(path, files=["0003.jpg", "nothing*"])) == 0
+    assert len(remove_photos(path, files=["photos/001?.jpg"])) == 10
+    assert len(remove_photos(path, area=Circle(geotag_of(0).latlon, 12))) == 2
     box = Box(geotag_of(4).latlon[0] - 1e-6, -180, geotag_of(6).latlon[0] + 1e-6, 180)
-    assert remove_photos(path, area=box, files=["0005*", "0009*"]) == 1
+    assert len(remove_photos(path, area=box, files=["0005*", "0009*"])) == 1
     assert PlaceMap(path).files == tuple(f"photos/000{n}.jpg" for n in (2, 4, 6, 7, 8, 9))
     with pytest.raises(ArgumentError, match="files or an area"):
         remove_photos(path)

@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.index.contract_suite import unit_vectors
-from tests.maps.small_town import geotag_of, tiny_model, write_photo, write_town
-from tests.maps.test_map_file import make_format_1, make_format_2, make_map, photo
+from tests.maps.small_town import geotag_of, gis, tiny_model, write_photo, write_town
+from tests.maps.test_map_file import TO_FORMAT_5, make_format_1, make_format_2, make_map, photo
 
 from sareloc.arrays import Ints
 from sareloc.errors import ArgumentError, MapError
@@ -79,7 +79,7 @@ def town(built: Path, tmp_path: Path) -> Path:
 
 def change(path: Path, sql: str, *values: object) -> None:
     """As another program would."""
-    with closing(sqlite3.connect(path)) as connection:
+    with closing(gis(path)) as connection:
         connection.execute(sql, values)
         connection.commit()
 
@@ -123,8 +123,7 @@ def test_headings_are_in_the_order_of_the_ids(town: Path) -> None:
     np.testing.assert_array_equal(headings, [geotag_of(3).heading_deg, np.nan, 0.0, np.nan, 3.0])
     assert PlaceMap(town).headings_deg([]).shape == (0,)
     change(town, "UPDATE photos SET heading_deg = 'north' WHERE fid = 3")
-    with pytest.raises(MapError, match="photo 3: its heading"):
-        PlaceMap(town).headings_deg([3])
+    assert np.isnan(PlaceMap(town).headings_deg([3])).all()
 
 
 def test_the_focal_length_in_exif_is_kept(model: PlaceModel, tmp_path: Path) -> None:
@@ -321,7 +320,7 @@ def test_photos_that_are_removed_meanwhile_are_left_out(town: Path, monkeypatch:
 
 def test_features_go_with_their_photo_also_in_other_programs(town: Path) -> None:
     change(town, "DELETE FROM photos WHERE fid = 1")
-    assert remove_photos(town, files=["0001.jpg"]) == 1
+    assert len(remove_photos(town, files=["0001.jpg"])) == 1
     assert sorted(blobs(town)) == ["0002.jpg", "0003.jpg", "0004.jpg", "0005.jpg"]
     kept = blobs(town)
     assert verify_map(town) == []
@@ -339,7 +338,7 @@ def test_older_formats_have_none_until_they_are_written_to(make: object, tmp_pat
         assert file.ids_without_features().tolist() == [1, 2, 3]
     assert path.read_bytes() == before
     with open_map_file(path, write=True) as file, open_map_file(path, write=True) as twice:
-        assert file.manifest.format == twice.manifest.format == 5
+        assert file.manifest.format == twice.manifest.format == 6
         assert file.write_features(np.array([2]), [pack_features(random_features(3))]) == 1
         assert file.remove(np.array([1, 2])) == 2
         assert file.query("SELECT count(*) FROM local_features") == [(0,)]
@@ -473,7 +472,7 @@ def test_features_of_another_map_are_found(town: Path, model: PlaceModel, tmp_pa
         tmp_path / "photos", tmp_path / "other.gpkg", model, config=MapConfig(keypoints=KEYPOINTS, progress=False)
     )
     change(town, "DELETE FROM local_features WHERE fid = 1")
-    with closing(sqlite3.connect(town)) as connection:
+    with closing(gis(town)) as connection:
         connection.execute("ATTACH ? AS other", (str(tmp_path / "other.gpkg"),))
         connection.execute("INSERT INTO main.local_features SELECT * FROM other.local_features")
         connection.commit()
@@ -485,6 +484,8 @@ def test_features_of_format_3_are_read_and_bound_when_the_map_is_written_to(town
     town.unlink()
     for keypoints in (0, KEYPOINTS):  # earlier formats have no aggregated local features
         build_map(town.parent / "photos", town, model, config=MapConfig(keypoints=keypoints, progress=False))
+    with closing(gis(town)) as connection:
+        connection.executescript(TO_FORMAT_5)
     change(town, "ALTER TABLE photos DROP COLUMN features_checksum")
     change(town, "DELETE FROM manifest WHERE key LIKE 'aggregate%'")
     change(town, "UPDATE manifest SET value = '3' WHERE key = 'format'")
@@ -492,7 +493,7 @@ def test_features_of_format_3_are_read_and_bound_when_the_map_is_written_to(town
     assert sorted(PlaceMap(town).local_features([1, 2, 3, 4, 5, 6])) == [1, 2, 3, 4, 5, 6]
     assert verify_map(town) == []
     report = add_local_features(town, device="cpu", progress=False)
-    assert (report.already, report.added, map_info(town).manifest.format) == (6, 0, 5)
+    assert (report.already, report.added, map_info(town).manifest.format) == (6, 0, 6)
     assert (verify_map(town), blobs(town)) == ([], wanted)
     rotate(town)
     assert len(verify_map(town)) == 6

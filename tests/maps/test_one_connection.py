@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sqlite3
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.index.contract_suite import unit_vectors
+from tests.maps.small_town import gis
 from tests.maps.test_map_file import make_map, photo
 
 from sareloc.errors import MapError
@@ -100,7 +100,7 @@ def test_a_change_is_seen_by_the_next_query(town: Path) -> None:
             file.write_features(np.array([1]), [pack_features(features_of(0, count))])
             assert keypoints(place_map, [1]) == [count]
         assert keypoints(place_map, [1]) == [count]
-    with closing(sqlite3.connect(town)) as connection, connection:
+    with closing(gis(town)) as connection, connection:
         connection.execute("DELETE FROM local_features WHERE fid = 1")
     assert keypoints(place_map, [1, 2]) == [2]
     place_map.close()
@@ -111,7 +111,7 @@ def test_a_change_is_seen_by_the_next_query(town: Path) -> None:
 def test_a_change_is_seen_although_the_time_stamp_stays(town: Path) -> None:
     place_map, before = PlaceMap(town), os.stat(town)
     first = place_map.version()
-    with closing(sqlite3.connect(town)) as connection, connection:
+    with closing(gis(town)) as connection, connection:
         connection.execute("UPDATE photos SET heading_deg = 77 WHERE fid = 1")
     os.utime(town, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert os.stat(town).st_size == before.st_size
@@ -121,7 +121,7 @@ def test_a_change_is_seen_although_the_time_stamp_stays(town: Path) -> None:
 
 def test_tables_are_checked_again_after_a_change(town: Path) -> None:
     place_map = PlaceMap(town)
-    with closing(sqlite3.connect(town)) as connection, connection:
+    with closing(gis(town)) as connection, connection:
         connection.execute("ALTER TABLE local_features RENAME TO hidden")
         connection.execute("CREATE VIEW local_features AS SELECT * FROM hidden")
     with pytest.raises(MapError, match="view"):

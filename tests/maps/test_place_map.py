@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.index.contract_suite import unit_vectors
-from tests.maps.small_town import HERE, geotag_of, tiny_model
+from tests.maps.small_town import HERE, geotag_of, gis, tiny_model
 from tests.maps.test_map_file import DIM, TINY, make_map, photo
 
 from sareloc.errors import ArgumentError, MapError
@@ -242,7 +241,7 @@ def test_a_map_that_claims_to_be_another_cannot_spoil_its_index(tmp_path: Path) 
     """A copy with the same map id, ids and checksums, but other descriptors."""
     path = make_map(tmp_path / "city.gpkg", 1000)
     twin = Path(shutil.copy(path, tmp_path / "twin.gpkg"))
-    with closing(sqlite3.connect(twin)) as connection:
+    with closing(gis(twin)) as connection:
         connection.execute("UPDATE descriptors SET descriptor = (SELECT descriptor FROM descriptors WHERE fid = 1)")
         connection.commit()
     with pytest.raises(MapError, match="checksum"):
@@ -254,7 +253,7 @@ def test_a_map_that_claims_to_be_another_cannot_spoil_its_index(tmp_path: Path) 
 def test_a_refresh_that_meets_damage_leaves_what_was_there(tmp_path: Path) -> None:
     town = PlaceMap(make_map(tmp_path / "town.gpkg", 40))
     add(town.path, range(50, 60), seed=5)
-    with closing(sqlite3.connect(town.path)) as connection:
+    with closing(gis(town.path)) as connection:
         connection.execute("UPDATE descriptors SET descriptor = zeroblob(64) WHERE fid = (SELECT max(fid) FROM photos)")
         connection.commit()
     with pytest.raises(MapError, match=r"photo \d+ \(0059.jpg\) does not match its checksum"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.index.contract_suite import unit_vectors
-from tests.maps.small_town import tiny_model, write_photo, write_town
+from tests.maps.small_town import gis, tiny_model, write_photo, write_town
 from tests.maps.test_map_file import TINY, photo
 
 from sareloc.encode import Encoder
@@ -60,7 +59,7 @@ def town(built: Path, tmp_path: Path) -> Path:
 
 
 def change(path: Path, sql: str, *values: object) -> None:
-    with closing(sqlite3.connect(path)) as connection:
+    with closing(gis(path)) as connection:
         connection.execute(sql, values)
         connection.commit()
 
@@ -76,7 +75,7 @@ def stored(path: Path) -> dict[str, np.ndarray]:
 def test_a_new_map_with_local_features_has_them_in_its_search_vectors(model: PlaceModel, built: Path) -> None:
     path = built / "town.gpkg"
     made = map_info(path).manifest
-    assert (made.format, made.aggregate, made.aggregate_dim) == (5, constants_fingerprint(), model.dim)
+    assert (made.format, made.aggregate, made.aggregate_dim) == (6, constants_fingerprint(), model.dim)
     assert LARGEST_AGGREGATE_DIM == AGGREGATE_DIM
     encoder = Encoder(model, keypoints=KEYPOINTS, aggregate_dim=model.dim)
     for name, vector in stored(path).items():

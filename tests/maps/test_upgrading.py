@@ -284,8 +284,8 @@ for path, step in zip(sys.argv[1::2], map(int, sys.argv[2::2])):
         os._exit(0)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
-STEPS = range(1, 64, 3)
-"""SQL statements, not counting those that only read, before which an upgrade is killed; it has about fifty."""
+STEPS = range(1, 82, 3)
+"""SQL statements, not counting those that only read, before which an upgrade is killed; it has about seventy."""
 
 
 def run_killed(paths: Sequence[Path], steps: Sequence[int]) -> list[int]:
@@ -320,7 +320,7 @@ def test_after_kill_9_at_any_statement_the_map_is_the_old_or_the_new_one(plain: 
 def test_an_upgrade_that_is_killed_again_and_again_continues(plain: Path, model: PlaceModel) -> None:
     """What was staged is kept: runs that are killed too early to finish alone finish together."""
     alone = Path(shutil.copy(plain, plain.with_name("alone.gpkg")))
-    few = 32
+    few = 44
     (code,) = run_killed([alone], [few])
     assert (code, stored(alone)["0000.jpg"].shape) == (-signal.SIGKILL, (model.dim,))
     codes = run_killed([plain] * 4, [few] * 4)

@@ -175,9 +175,9 @@ def test_build_again_add_move_change_remove(lite: str, tmp_path: Path, monkeypat
     assert {name: digest for name, digest in after.items() if name in moved} == {
         name: digest for name, digest in moved.items() if not name.endswith("0005.jpg")
     } | {str(tmp_path / "new" / "0005.jpg"): after[str(tmp_path / "new" / "0005.jpg")]}
-    assert remove_photos(address, files=["x.jpg", "nothing*"]) == 1
-    assert remove_photos(address, files=[f"{tmp_path}/old/*"]) == 1  # what 0005.jpg was before
-    assert remove_photos(address, area=Circle(geotag_of(0).latlon, 12)) == 2
+    assert len(remove_photos(address, files=["x.jpg", "nothing*"])) == 1
+    assert len(remove_photos(address, files=[f"{tmp_path}/old/*"])) == 1  # what 0005.jpg was before
+    assert len(remove_photos(address, area=Circle(geotag_of(0).latlon, 12))) == 2
     assert len(PlaceMap(address)) == 4
 
 

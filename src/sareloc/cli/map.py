@@ -23,6 +23,11 @@ LISTED = 10
 GONE = ("no longer exists; it stays in the map until map sync", "no longer exist; they stay in the map until map sync")
 LEFT_OUT = "estimated by sareloc: left out; --trust-estimates takes"
 ESTIMATED = (f"holds a position {LEFT_OUT} it", f"hold positions {LEFT_OUT} them")
+FILES_OWN = "(--restore: the positions of the files)"
+KEPT_EDITS = (f"keeps what was edited in the map {FILES_OWN}", f"keep what was edited in the map {FILES_OWN}")
+NOT_ADDED = "removed from the map before, not added again (--restore adds"
+KEPT_REMOVALS = (f"was {NOT_ADDED} it)", f"were {NOT_ADDED} them)")
+RESTORED = ("is again as its file says", "are again as their files say")
 Map = Annotated[str, MAP]
 Photos = Annotated[list[Path], Parameter(negative=(), help="Folders of photos, with their subfolders, or photos.")]
 
@@ -68,6 +73,9 @@ class PhotoOptions:
     device: Device = None
     trust_estimates: Flag = False
     """Also use positions that sareloc estimated (geotag); by default they are left out."""
+    restore: Flag = False
+    """Undo edits and removals: take the positions of the files again where another program has changed them in the
+    map, and add photos again that were removed from it."""
     config: Annotated[Path | None, Parameter(name="--config")] = None
     """TOML file of other options (dim, storage, batch, precision, views, ...)."""
     rare: Rare = NO_RARE
@@ -79,7 +87,8 @@ class PhotoOptions:
         from sareloc.photos import ViewOptions
 
         options = {"workers": WORKERS} | ({} if self.config is None else read_map_config(self.config))
-        chosen = vars(self.rare) | {"workers": self.workers, "device": self.device} | given
+        chosen = vars(self.rare) | {"workers": self.workers, "device": self.device, "restore": self.restore or None}
+        chosen |= given
         options |= {name: value for name, value in chosen.items() if value is not None}
         options |= {"trust_estimates": True} if self.trust_estimates else {}
         if cut != NO_CUT:
@@ -242,10 +251,11 @@ def remove(
     files: Annotated[list[str] | None, Parameter(negative=())] = None,
     *,
     box: tuple[float, float, float, float] | None = None,
+    dry_run: Flag = False,
 ) -> int:
-    """Remove photos from a map, by file name, by box, or those that meet both.
+    """Remove photos from a map, by file name, by box, or those that meet both. The files are not deleted.
 
-    The exit status is 1 if no photo was removed.
+    map build, add and sync do not add them again, unless with --restore. The exit status is 1 if no photo was removed.
 
     Parameters
     ----------
@@ -253,14 +263,18 @@ def remove(
         File names in the map, or patterns such as "2019/*.jpg".
     box
         South, west, north and east in degrees.
+    dry_run
+        Only print what would be removed.
     """
     from sareloc.maps import Box, remove_photos
 
     if not files and box is None:
         raise ArgumentError("nothing to remove: give file names, or --box SOUTH WEST NORTH EAST")
-    removed = remove_photos(map_path, files=files or (), area=None if box is None else Box(*box))
+    area = None if box is None else Box(*box)
+    removed = remove_photos(map_path, files=files or (), area=area, dry_run=dry_run)
     if removed:
-        print(f"removed {plural(removed, 'photo')} from {map_path}")
+        print(f"{'would remove' if dry_run else 'removed'} {plural(len(removed), 'photo')} from {map_path}")
+        print(*(f"  {name}" for name in _listed(removed)), sep="\n")
         return 0
     print(f"sareloc: nothing was removed: no photo of {map_path} has such a name or is in the box", file=sys.stderr)
     return 1
@@ -343,6 +357,12 @@ def table(found: MapInfo) -> str:
         lines.append(("longitude", f"{e.west:.5f} to {e.east:.5f}"))
     if found.first is not None:
         lines.append(("taken", f"{found.first} to {found.last}"))
+    if found.edited:
+        lines.append(("edited", f"{plural(len(found.edited), 'photo')} by other programs, such as {found.edited[0]}"))
+    if found.removed:
+        lines.append(("removed", f"{plural(found.removed, 'photo')}, not added again without --restore"))
+    if found.unusable:
+        lines.append(("left out", f"{plural(len(found.unusable), 'photo')}, such as {found.unusable[0]}"))
     for one in found.calibrations:
         fitted = (
             "cannot be read"
@@ -382,7 +402,7 @@ def _features_text(found: MapInfo) -> str:
 def print_report(report: BuildReport, map_path: str, as_json: bool) -> int:
     """Print what was done with the photos; the exit status: 1 if none of them is in the map."""
     unreadable = [str(error) for error in report.unreadable]
-    used = report.added + report.updated + report.already + report.duplicates
+    used = report.added + report.updated + report.already + report.duplicates + len(report.kept_removals)
     if as_json:
         print(json.dumps(asdict(report) | {"unreadable": unreadable, "map": map_path}))
     else:
@@ -391,6 +411,9 @@ def print_report(report: BuildReport, map_path: str, as_json: bool) -> int:
             *_changes(report),
             (("has no position", "have no position"), report.untagged),
             (("cannot be read", "cannot be read"), unreadable),
+            (KEPT_EDITS, report.kept_edits),
+            (KEPT_REMOVALS, report.kept_removals),
+            (RESTORED, report.restored),
             (GONE, report.gone),
             (ESTIMATED, report.estimated),
         ):

@@ -87,7 +87,7 @@ def build_map_on_cluster(
             precision = choose_precision(model.precision)
             work = Work(
                 str(out), False, writer.manifest, keypoints, writer.views, config.batch, config.workers,
-                config.trust_estimates, precision,
+                config.trust_estimates, precision, config.restore,
             )  # fmt: skip
             # A file with new content may have the former content of another file: these photos are added by one
             # process, in order, when the workers have finished.
@@ -111,7 +111,7 @@ def _take(writer: MapWriter, done: Done, entries: dict[str, Entry], tally: Tally
     tally.include(done.tally)
     packed = {photo.sha256: image for _, image in done.images for photo in image[:1]}
     found = [(ImageRecord(name, name), photo) for name, (photo, _, _) in done.images]
-    new, changed = find_new(found, writer.store, entries, tally)
+    new, changed = find_new(found, writer.store, entries, tally, writer.restore)
     writer.update(changed)
     writer.write([(photo, *packed[photo.sha256][1:]) for _, photo in new], tally)
 

@@ -70,6 +70,8 @@ class Work:
     """Whether positions that sareloc estimated are used."""
     precision: Precision = "auto"
     """Number format of the model on the worker; auto: the worker's device decides."""
+    restore: bool = False
+    """Add photos again that were removed from the map."""
 
 
 @dataclass
@@ -208,6 +210,7 @@ class PacketEncoder:
             batch=work.batch,
             workers=work.decoders,
             trust_estimates=work.trust_estimates,
+            restore=work.restore,
         )
         self._writer.views = work.views
         self._encoder = None if work.writes else Encoder(

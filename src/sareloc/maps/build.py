@@ -67,6 +67,13 @@ class BuildReport:
     """The duplicates, and which photo of the map each equals."""
     estimated: tuple[str, ...] = ()
     """Photos that were left out because sareloc estimated their positions (see `MapConfig.trust_estimates`)."""
+    kept_edits: tuple[str, ...] = ()
+    """Given photos that keep the position, heading or time that another program has written to the map."""
+    kept_removals: tuple[str, ...] = ()
+    """Given photos that were removed from the map, and were not added again."""
+    restored: tuple[str, ...] = ()
+    """Given photos that have the position of their file again, or were added again after they were removed: with
+    `restore`. An edit also ends with the photo: if its file has other content and another position now."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +104,8 @@ def build_map(
     """Build a map of photos, or continue one that was begun.
 
     Photos without a position are skipped and listed. Photos in the map whose position, heading or time has changed are
-    updated and keep their descriptors. 360° photos are stored as their views, each as its file with the direction
+    updated and keep their descriptors. What another program has changed in the map or removed from it stays so (see
+    `MapConfig.restore`). 360° photos are stored as their views, each as its file with the direction
     behind the name (see `sareloc.photos.record`), videos as frames along the tracks (see `frames_on_track`).
 
     Args:
@@ -193,6 +201,7 @@ def open_writer(out: Address, model: PlaceModel, config: MapConfig) -> MapWriter
         batch=config.batch,
         workers=config.workers,
         trust_estimates=config.trust_estimates,
+        restore=config.restore,
     )
 
 
@@ -326,6 +335,7 @@ def sync_map(
             workers=config.workers,
             trust_estimates=config.trust_estimates,
             dry_run=dry_run,
+            restore=config.restore,
         )
         writer.store, writer.views = store, read_view_options(store) or ViewOptions()
         tally, inside = writer.add(collected.records, progress=config.progress), _inside(store, items)
@@ -390,6 +400,9 @@ def make_report(tally: Tally, gone: tuple[str, ...], notes: tuple[str, ...], sta
         panoramas=tally.panoramas,
         duplicate_photos=tuple(tally.duplicates),
         estimated=tuple(dict.fromkeys(map(_whole, tally.estimated))),
+        kept_edits=tuple(tally.kept_edits),
+        kept_removals=tuple(tally.kept_removals),
+        restored=tuple(tally.restored),
     )
 
 

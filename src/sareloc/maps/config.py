@@ -44,6 +44,9 @@ class MapConfig:
     precision: Precision = "auto"
     """Number format of a model that is loaded here; auto: that of the environment variable SARELOC_PRECISION if it is
     set, else bfloat16 where the device is fast in it and float32 elsewhere."""
+    restore: bool = False
+    """Take the positions of the files again where another program has changed them in the map, and add photos again
+    that were removed from it."""
     packet: int = 256
     """Photos that a worker of a cluster gets at a time, and that are processed again if the worker is lost."""
     progress: bool = True

@@ -71,19 +71,23 @@ def copy_map(source: Address, target: Address, *, progress: bool = True) -> Copy
     with open_store(source) as a, _open_target(a, target) as b:
         _check_same(a, b)
         _copy_whitening(a, b)
-        total, copied, expected = a.count(), 0, 0
-        with tqdm(total=total, desc="copy", unit="photo", disable=None if progress else True) as bar:
+        total, copied, expected = 0, 0, 0
+        with tqdm(total=a.count(), desc="copy", unit="photo", disable=None if progress else True) as bar:
             for photos, vectors in a.records():
                 located = _locate(a, photos)
                 copied += _write(b, [_named(b, target, photo) for photo in located], vectors)
                 expected += checksum(located, vectors, a.manifest.storage)
+                total += len(photos)
                 bar.update(len(photos))
         for name, text in a.notes().items():
             if name != LOCAL_FEATURES or b.holds_local_features:
                 b.write_note(name, text)
-        _verify(a, b, expected % MODULUS, progress)
+        _verify(a, b, total, expected % MODULUS, progress)
+        b.remember_removed(a.all_removed())
         features, notes = _copy_features(a, b, progress)
-        count = b.count()
+        count, left = b.count(), a.count() - total
+    if left:
+        notes = (*notes, f'{left:,} photos cannot be read and were not copied: list them with "sareloc map verify"')
     if a.manifest.aggregate_dim and not has_present_aggregate(a.manifest):
         notes = (*notes, f'its search vectors are of other constants: run "sareloc map upgrade {target}"')
     else:
@@ -216,8 +220,8 @@ def _write(b: MapStore, photos: Sequence[MapPhoto], vectors: Vectors) -> int:
     return b.add([photos[row] for row in new], vectors[new]) if new else 0
 
 
-def _verify(a: MapStore, b: MapStore, expected: int, progress: bool) -> None:
-    counts = a.count(), b.count()
+def _verify(a: MapStore, b: MapStore, total: int, expected: int, progress: bool) -> None:
+    counts = total, b.count()
     if counts[0] != counts[1]:
         raise MapError(
             f"map {a.name} has {counts[0]:,} photos and map {b.name} {counts[1]:,}: the latter had others before, "

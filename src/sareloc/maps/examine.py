@@ -10,6 +10,7 @@ import numpy as np
 
 from sareloc.errors import PhotoError, PositionError
 from sareloc.geo import distance_m
+from sareloc.maps.edits import inherit_edits, with_edits
 from sareloc.maps.records import Entry, MapPhoto, entry_of, same_entry, same_geotag
 from sareloc.maps.store import MapStore
 from sareloc.photos import (
@@ -78,12 +79,18 @@ class Tally:
     """360° photos; the other numbers count their views."""
     features: int = 0
     """Images whose local features were written."""
+    kept_edits: list[str] = field(default_factory=list)
+    """Photos that keep what another program has changed in the map."""
+    kept_removals: list[str] = field(default_factory=list)
+    """Photos that were removed from the map and are not added again."""
+    restored: list[str] = field(default_factory=list)
+    """Photos whose edits or removals were undone."""
 
     @property
     def total(self) -> int:
         """The number of images counted so far."""
         left_out = len(self.duplicates) + len(self.untagged) + len(self.estimated) + len(self.unreadable)
-        return self.added + self.updated + self.already + left_out
+        return self.added + self.updated + self.already + left_out + len(self.kept_removals)
 
     def count_written(self, photos: Sequence[MapPhoto], written: int) -> None:
         """Count new photos, of which `written` were written; the others had been added by another process."""
@@ -179,20 +186,24 @@ def _geotag(record: ImageRecord, read: ReadImage, image: ReadImage) -> Geotag | 
 
 
 def find_new(
-    found: Sequence[New], store: MapStore | None, entries: dict[str, Entry], tally: Tally
+    found: Sequence[New], store: MapStore | None, entries: dict[str, Entry], tally: Tally, restore: bool = False
 ) -> tuple[list[New], list[Entry]]:
     """The images whose content is not in the map, each content once, and the updates of those that are in the map.
 
     The latter are counted, the former are not. An image in the map gets its present name,
-    stamp and geotag, unless its file still exists under the name in the map: then this one is a duplicate.
+    stamp and geotag, unless its file still exists under the name in the map: then this one is a duplicate. What was
+    edited in the map stays, and what was removed from it is not added (see `sareloc.maps.edits`).
 
     Args:
         found: images with a position.
         store: the map; None if it does not exist yet.
         entries: the entries of the images' names in the map; changed in place.
         tally: counts.
+        restore: undo edits and removals.
     """
-    known = {} if store is None else store.known([photo.sha256 for _, photo in found])
+    digests = [photo.sha256 for _, photo in found]
+    known = {} if store is None else store.known(digests)
+    removed = set[bytes]() if store is None else store.removed(digests)
     new: dict[bytes, New] = {}
     changed: list[Entry] = []
     for record, photo in found:
@@ -203,24 +214,57 @@ def find_new(
         if photo.sha256 in new:
             kept, first = new[photo.sha256]
             _count_duplicate(where, photo.geotag, shown_name(kept, first), first.geotag, tally)
+        elif entry is None and photo.sha256 in removed and not restore:
+            tally.kept_removals.append(where)
         elif store is None or entry is None:
-            new[photo.sha256] = record, photo
+            if photo.sha256 in removed:
+                tally.restored.append(where)
+            new[photo.sha256] = record, photo if before is None else _keep_edits(photo, before, tally, restore)
         elif entry.file != photo.file and _is_there(store, entry):
             _count_duplicate(where, photo.geotag, entry.file, entry.geotag, tally)
         else:
-            now = entry_of(photo, entry.photo_id)
+            now = _updated(entry, entry_of(photo, entry.photo_id), tally, restore)
             if not same_entry(entry, now):
                 changed.append(now)
-            if entry.file == now.file and same_geotag(entry.geotag, now.geotag):
-                tally.already += 1
-            else:
-                tally.updated += 1
-                tally.updated_photos.append(now.file)
+            _count_update(entry, now, tally)
             for digest, other in list(known.items()):  # the photo that had this name is removed by the update
                 if other.photo_id == now.replaces != entry.photo_id and other.file == now.file:
                     del known[digest]
             known[photo.sha256] = entries[photo.file] = now
     return list(new.values()), changed
+
+
+def _updated(entry: Entry, now: Entry, tally: Tally, restore: bool) -> Entry:
+    """An entry as it is to be written: with what was edited in the map, unless `restore`.
+
+    Args:
+        entry: in the map.
+        now: by its file.
+        tally: names what is kept and what is restored.
+        restore: undo edits.
+    """
+    if not (entry.edited or entry.problem):
+        return now
+    if restore:
+        tally.restored.append(now.file)
+        return now
+    if entry.problem:
+        tally.kept_edits.append(f"{entry.file}: left out, {entry.problem}")
+        return entry
+    tally.kept_edits.append(now.file)
+    return replace(now, geotag=with_edits(entry, now.geotag), source=now.geotag, edited=entry.edited)
+
+
+def _keep_edits(photo: MapPhoto, before: Entry, tally: Tally, restore: bool) -> MapPhoto:
+    """A photo with the edits of the one that had its name before, as far as it inherits them."""
+    if not (before.edited or before.problem):
+        return photo
+    kept = photo if restore else inherit_edits(photo, before)
+    if kept is photo:
+        tally.restored.append(photo.file)
+    else:
+        tally.kept_edits.append(photo.file)
+    return kept
 
 
 def split_usable(examined: Iterable[Examined], trust_estimates: bool, tally: Tally) -> Iterator[New]:
@@ -270,7 +314,7 @@ def _stamp_now(store: MapStore, file: str) -> tuple[int, int] | None:
 
 
 def geotag_updates(
-    unchanged: Iterable[tuple[Entry, Geotag | None]], trust_estimates: bool, tally: Tally
+    unchanged: Iterable[tuple[Entry, Geotag | None]], trust_estimates: bool, tally: Tally, restore: bool = False
 ) -> list[Entry]:
     """The updates of photos whose files have not changed but whose geotags have; all photos are counted.
 
@@ -278,17 +322,25 @@ def geotag_updates(
         unchanged: entries of the map, each with the photo's geotag in a table or sidecar, None if it is in neither.
         trust_estimates: also update them to positions that sareloc estimated.
         tally: counts.
+        restore: undo edits.
     """
     changed: list[Entry] = []
     for entry, geotag in unchanged:
         left_out = geotag is None or (geotag.estimated and not trust_estimates)
-        if geotag is None or left_out or same_geotag(geotag, entry.geotag):
-            tally.already += 1
-        else:
-            tally.updated += 1
-            tally.updated_photos.append(entry.file)
-            changed.append(replace(entry, geotag=geotag))
+        known = entry.source or entry.geotag if geotag is None or left_out else geotag
+        now = _updated(entry, replace(entry, geotag=known, source=None, edited=(), problem=None), tally, restore)
+        if not same_entry(entry, now):
+            changed.append(now)
+        _count_update(entry, now, tally)
     return changed
+
+
+def _count_update(entry: Entry, now: Entry, tally: Tally) -> None:
+    if (entry.file, entry.problem) == (now.file, now.problem) and same_geotag(entry.geotag, now.geotag):
+        tally.already += 1
+    else:
+        tally.updated += 1
+        tally.updated_photos.append(now.file)
 
 
 def geotag_from_sidecar(photo: Path) -> Geotag | None:

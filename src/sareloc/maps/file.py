@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,14 +24,17 @@ import numpy as np
 
 from sareloc.arrays import Ints, Vectors
 from sareloc.errors import ArgumentError, MapError
-from sareloc.maps import gpkg, schema
+from sareloc.maps import edits, gpkg, schema
 from sareloc.maps.file_reader import NOTE, FileReader, marks
 from sareloc.maps.records import OTHER_VECTORS, Entry, MapInfo, MapManifest, MapPhoto, complete_vectors
 from sareloc.maps.rows import (
+    BAD_VALUE,
     INSERTED,
+    ROW,
     descriptor_checksum,
     features_checksum,
     photo_checksum,
+    photo_of,
     row_of,
     time_of,
     whitening_rows,
@@ -99,14 +102,16 @@ class MapFile(FileReader):
                 self._leave_gap(sql)
             blobs = zip(self._packing.pack(vectors), features or [None] * len(photos), strict=True)
             for photo, (blob, packed) in zip(photos, blobs, strict=True):
-                removed += _drop_replaced(sql, photo)
+                removed += _drop_replaced(sql, photo) + _drop_unreadable(sql, photo.sha256)
                 geom = gpkg.point_blob(photo.geotag.latlon)
                 row = (geom, *row_of(photo), descriptor_checksum(blob), photo_checksum(geom, photo.file))
                 new = sql.execute(f"INSERT OR IGNORE INTO photos ({INSERTED}) VALUES ({marks(row)})", row)
                 if new.rowcount == 1:  # else another process added it meanwhile
-                    sql.execute("INSERT INTO descriptors VALUES (?, ?)", (new.lastrowid, blob))
+                    photo_id = int(new.lastrowid or 0)
+                    sql.execute("INSERT INTO descriptors VALUES (?, ?)", (photo_id, blob))
+                    edits.write_source(sql, photo_id, photo.sha256, photo.source or photo.geotag)
                     if packed is not None:
-                        _insert_features(sql, int(new.lastrowid or 0), packed)
+                        _insert_features(sql, photo_id, packed)
                     added.append(geom)
             _note_change(sql, added, removed)
         self._left_gap = True
@@ -130,7 +135,9 @@ class MapFile(FileReader):
             for entry in entries:
                 geom, tag = gpkg.point_blob(entry.geotag.latlon), entry.geotag
                 named = (geom, entry.file, photo_checksum(geom, entry.file))
-                for (before,) in sql.execute("SELECT geom FROM photos WHERE fid = ?", (entry.photo_id,)).fetchall():
+                found = sql.execute("SELECT geom, sha256 FROM photos WHERE fid = ?", (entry.photo_id,)).fetchall()
+                for before, sha256 in found:
+                    edits.write_source(sql, entry.photo_id, sha256, entry.source or tag)
                     if before != geom:
                         added.append(geom)
                         removed.append(before)
@@ -143,12 +150,17 @@ class MapFile(FileReader):
                     removed += _drop_replaced(sql, entry)
             _note_change(sql, added, removed)
 
-    def remove(self, ids: Ints) -> int:
+    def remove(self, ids: Ints, *, remember: bool = False) -> int:
         """See `MapStore`; one transaction."""
         with self._transaction() as sql:
-            removed = [blob for i in ids for blob in _drop(sql, "fid = ?", (int(i),))]
+            removed = [blob for i in ids for blob in _drop(sql, "fid = ?", (int(i),), remember)]
             _note_change(sql, [], removed)
         return len(removed)
+
+    def remember_removed(self, digests: Collection[bytes]) -> None:
+        """See `MapStore`; one transaction."""
+        with self._transaction() as sql:
+            edits.write_removed(sql, digests)
 
     def write_features(self, ids: Ints, blobs: Sequence[bytes]) -> int:
         """See `MapStore`; one transaction."""
@@ -306,11 +318,24 @@ def _drop_replaced(sql: sqlite3.Connection, photo: MapPhoto | Entry) -> list[byt
     return _drop(sql, "fid = ? AND file = ?", (photo.replaces, photo.file))  # unless its name was changed meanwhile
 
 
-def _drop(sql: sqlite3.Connection, condition: str, values: Sequence[Any]) -> list[bytes]:
-    """Delete the photos that meet the condition; returns their points."""
-    points = [blob for (blob,) in sql.execute(f"SELECT geom FROM photos WHERE {condition}", values).fetchall()]
+def _drop_unreadable(sql: sqlite3.Connection, sha256: bytes) -> list[bytes]:
+    """Delete the photo of this content if its row cannot be read: it is added again."""
+    of_content = f"SELECT {ROW}, photo_checksum, NULL, NULL, NULL FROM photos WHERE sha256 = ?"
+    for row in sql.execute(of_content, (sha256,)).fetchall():
+        try:
+            photo_of(row)
+        except BAD_VALUE:
+            return _drop(sql, "fid = ?", row[:1])
+    return []
+
+
+def _drop(sql: sqlite3.Connection, condition: str, values: Sequence[Any], remember: bool = False) -> list[bytes]:
+    """Delete the photos that meet the condition; returns their points. `remember`: that they were removed."""
+    found = sql.execute(f"SELECT fid, geom FROM photos WHERE {condition}", values).fetchall()
     sql.execute(f"DELETE FROM photos WHERE {condition}", values)
-    return points
+    if not remember:
+        sql.executemany(f"DELETE FROM {edits.TABLE} WHERE fid = ?", [(fid,) for fid, _ in found])
+    return [blob for _, blob in found]
 
 
 def _note_change(sql: sqlite3.Connection, added: Sequence[bytes], removed: Sequence[bytes]) -> None:

@@ -1,6 +1,8 @@
 """The reading half of a map file: one GeoPackage with a layer of photos, descriptors, local features and a manifest.
 
-photos          points in WGS84: file, time, heading, size, content hash, checksums; the layer that QGIS shows
+photos          points in WGS84: file, time, heading, size, content hash, checksums; the layer that QGIS shows, with
+                the R-tree that GIS programs use
+file_geotags    the same fid, content hash and geotag by the file; since format 6, see `sareloc.maps.edits`
 descriptors     the same fid, and the search vector as bytes (see `PACKINGS`); before format 5 the descriptor
 local_features  the same fid, local features as bytes (see `pack_features`), their checksum; since format 3. Since
                 format 4 `features_checksum` of photos says which local features are those of a photo
@@ -23,21 +25,19 @@ from sareloc.arrays import Floats, Ints, Vectors
 from sareloc.errors import MapError
 from sareloc.geo import Area
 from sareloc.index.cache import IndexCache
-from sareloc.maps import gpkg, schema
+from sareloc.maps import edits, schema
 from sareloc.maps.records import LARGEST_DIM, LARGEST_FEATURES, Entry, MapManifest, MapPhoto, shown
 from sareloc.maps.rows import (
     BAD_VALUE,
     ENTRY,
-    MISMATCH,
     PACKINGS,
     ROW,
     descriptor_checksum,
     entries_of,
     features_checksum,
-    geotag_of,
     ids_of,
-    photo_checksum,
     photo_of,
+    places_of,
     whitening_of,
 )
 from sareloc.maps.store import MapStore
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PART = 4096  # rows read at a time
+PLACES = "SELECT fid, geom, file, {} FROM photos ORDER BY fid"
+REMOVED = f"SELECT source.sha256 FROM {edits.TABLE} AS source LEFT JOIN photos USING (fid)"
 NOTE = "note "
 HEADER_BYTES, PLACE_BYTES, STEPS_BYTES = 8, 3, 32  # of packed local features and of each keypoint: `pack_features`
 LARGEST_NUMBER = 60_000.0  # of a descriptor: indexes store half precision
@@ -134,16 +136,20 @@ class FileReader(MapStore):
         self._connection.close()
 
     def photos(self) -> tuple[Ints, Floats, tuple[str, ...]]:
-        """The ids (N,) of all photos, ascending, their latitudes and longitudes (N, 2), and their file names."""
-        rows = self.query(f"SELECT fid, geom, file, {self._photo_checksum} FROM photos ORDER BY fid")
-        with self._reading_values():
-            files = tuple([file for _, _, file, _ in rows])
-            if not all(files) or "\0" in "".join(files):
-                raise ValueError("an empty file name, or a NUL in one")
-            latlon = gpkg.latlon_of_blobs([geom for _, geom, _, _ in rows])
-            if any(checksum and photo_checksum(geom, file) != checksum for _, geom, file, checksum in rows):
-                raise ValueError(MISMATCH)
-            return ids_of([fid for fid, _, _, _ in rows]), latlon, files
+        """The ids (N,) of all photos, ascending, their latitudes and longitudes (N, 2), and their file names.
+
+        Photos whose rows cannot be read are left out, see `unusable`.
+        """
+        rows = self.query(PLACES.format(self._photo_checksum))
+        try:
+            return places_of(rows)
+        except BAD_VALUE:
+            return places_of([row for row in rows if _problem(row) is None])
+
+    def unusable(self) -> tuple[str, ...]:
+        """The photos that `photos` leaves out, each with the reason."""
+        found = ((row, _problem(row)) for row in self.query(PLACES.format(self._photo_checksum)))
+        return tuple(f"photo {row[0]} ({shown(row[2])}): {wrong}" for row, wrong in found if wrong is not None)
 
     def pages(self, area: Area | None = None) -> Iterator[tuple[Ints, Floats, tuple[str, ...]]]:
         """See `MapStore`; all at once."""
@@ -159,32 +165,58 @@ class FileReader(MapStore):
         """See `MapStore`."""
         found: dict[bytes, Entry] = {}
         for part in parts(digests):
-            rows = self.query(f"SELECT {ENTRY}, sha256 FROM photos WHERE sha256 IN ({marks(part)})", part)
-            with self._reading_values():
-                found |= zip([row[-1] for row in rows], entries_of(rows), strict=True)
+            found |= entries_of(self._entry_rows(f"WHERE photos.sha256 IN ({marks(part)})", part))
         return found
 
     def entries(self, files: Sequence[str] = ()) -> dict[str, Entry]:
         """See `MapStore`: all entries, as one query of the table is faster than one for each name."""
-        rows = self.query(f"SELECT {ENTRY} FROM photos")
-        with self._reading_values():
-            return {entry.file: entry for entry in entries_of(rows)}
+        return {entry.file: entry for _, entry in entries_of(self._entry_rows())}
+
+    def _entry_rows(self, where: str = "", values: Sequence[Any] = ()) -> list[Any]:
+        return self.query(f"SELECT {ENTRY}, photos.sha256, {self._photo_checksum}, {self._source} {where}", values)
+
+    @property
+    def _source(self) -> str:
+        """The columns of the geotag by the file, and the tables; NULL in a map of an earlier format, which has none."""
+        if self.manifest.format < 6:
+            return "NULL, NULL, NULL FROM photos"
+        return f"{edits.READ} FROM {edits.JOINED}"
+
+    def removed(self, digests: Sequence[bytes]) -> set[bytes]:
+        """See `MapStore`."""
+        if self.manifest.format < 6:
+            return set()
+        return {
+            digest
+            for part in parts(digests)
+            for (digest,) in self.query(
+                f"{REMOVED} WHERE photos.fid IS NULL AND source.sha256 IN ({marks(part)})", part
+            )
+        }
+
+    def all_removed(self) -> set[bytes]:
+        """See `MapStore`."""
+        rows = [] if self.manifest.format < 6 else self.query(f"{REMOVED} WHERE photos.fid IS NULL")
+        return {digest for (digest,) in rows}
 
     def records(self) -> Iterator[tuple[list[MapPhoto], Vectors]]:
         """See `MapStore`; from one snapshot."""
         with self.snapshot():
             for ids, vectors in self.descriptors(self.photos()[0]):
-                yield list(self.photos_of(ids).values()), vectors
+                photos = self.photos_of(ids)
+                yield list(photos.values()), vectors[[row for row, i in enumerate(ids.tolist()) if i in photos]]
 
     def photos_of(self, ids: Ints) -> dict[int, MapPhoto]:
         """See `MapStore`; by ascending id."""
         found: dict[int, MapPhoto] = {}
         for part in parts(np.unique(ids).tolist()):
-            chosen = f"FROM photos WHERE fid IN ({marks(part)}) ORDER BY fid"
-            rows = self.query(f"SELECT {ROW}, {self._photo_checksum} {chosen}", part)
-            with self._reading_values():
-                found |= {row[0]: photo_of(row) for row in rows}
+            for row in self._photo_rows(f"WHERE fid IN ({marks(part)})", part):
+                with suppress(*BAD_VALUE):  # left out, as by `photos`
+                    found[row[0]] = photo_of(row)
         return found
+
+    def _photo_rows(self, where: str = "", values: Sequence[Any] = ()) -> list[Any]:
+        return self.query(f"SELECT {ROW}, {self._photo_checksum}, {self._source} {where} ORDER BY fid", values)
 
     def has_images_of(self, file: str) -> bool:
         """Whether the map has the photo of this name, or a view or frame of it."""
@@ -193,7 +225,7 @@ class FileReader(MapStore):
 
     def bad_values(self) -> Iterator[tuple[int, str]]:
         """The ids of photos with invalid values, and what is wrong."""
-        for row in self.query(f"SELECT {ROW}, {self._photo_checksum} FROM photos ORDER BY fid"):
+        for row in self._photo_rows():
             try:
                 ids_of([row[0]])
                 photo_of(row)
@@ -205,19 +237,6 @@ class FileReader(MapStore):
         """The column of photo checksums; 0 in a map of format 1, which has none."""
         return "photo_checksum" if self.manifest.format > 1 else "0"
 
-    @contextmanager
-    def _reading_values(self) -> Iterator[None]:
-        """Values of photos are read inside; an invalid one raises a MapError that names the photo."""
-        try:
-            yield
-        except BAD_VALUE as error:
-            for photo_id, wrong in self.bad_values():
-                raise MapError(
-                    f"map {self.path} is damaged: photo {photo_id}: {wrong}. Restore a backup, or delete the photo: "
-                    f"sqlite3 {shlex.quote(str(self.path))} 'DELETE FROM photos WHERE fid = {photo_id}'"
-                ) from error
-            raise MapError(f"map {self.path} cannot be read ({error}): is another program writing it?") from error
-
     def photo_path(self, file: str) -> Path:
         """See `MapStore`."""
         return self.path.parent / file
@@ -227,17 +246,19 @@ class FileReader(MapStore):
         rows = self.query("SELECT value FROM manifest WHERE key = ?", (schema.CHANGE_ID,))
         return str(rows[0][0]) if rows else ""
 
-    def checksums(self) -> Ints:
-        """The checksum (N,) of each photo's descriptor, in the order of `photos`; 0 if it is unknown.
+    def checksums(self, ids: Ints) -> Ints:
+        """The checksum (n,) of the descriptor of each of these photos (n,), those of `photos`; 0 if it is unknown.
 
         A map of format 1 stores none: they are computed, which reads all descriptors.
         """
+        found: dict[int, Any] = {}
         if self.manifest.format > 1:
-            rows = self.query("SELECT descriptor_checksum FROM photos ORDER BY fid")
-            return np.array([value if isinstance(value, int) else 0 for (value,) in rows], dtype=np.int64)
-        ids = [fid for (fid,) in self.query("SELECT fid FROM photos ORDER BY fid")]
-        found = {fid: descriptor_checksum(blob) for part in parts(ids) for fid, blob, _ in self.blobs(part) if blob}
-        return np.array([found.get(fid, 0) for fid in ids], dtype=np.int64)
+            found = dict(self.query("SELECT fid, descriptor_checksum FROM photos"))
+        else:
+            for part in parts(ids.tolist()):
+                found |= {fid: descriptor_checksum(blob) for fid, blob, _ in self.blobs(part) if blob}
+        known = (found.get(fid) for fid in ids.tolist())
+        return np.array([value if isinstance(value, int) else 0 for value in known], dtype=np.int64)
 
     def blobs(self, ids: Sequence[int]) -> list[tuple[int, bytes, int | None]]:
         """These photos' ids, ascending, packed descriptors and checksums; None in a map of format 1, which has none."""
@@ -292,8 +313,7 @@ class FileReader(MapStore):
         """See `MapStore`."""
         rows = self.query(f"SELECT fid, sha256, {self._features_checksum} FROM photos")
         held = dict(self.query(f"SELECT fid, checksum FROM {schema.FEATURES}")) if self.manifest.format > 2 else {}
-        with self._reading_values():
-            ids = np.sort(ids_of([fid for fid, _, _ in rows]))
+        ids = np.sort(np.array([fid for fid, _, _ in rows if fid >= 0], dtype=np.int64))
         own = [fid for fid, sha256, bound in rows if fid in held and is_bound(fid, sha256, held[fid], bound)]
         return np.setdiff1d(ids, np.array(own, dtype=np.int64), assume_unique=True)
 
@@ -333,9 +353,9 @@ class FileReader(MapStore):
                 f"WHERE fid IN ({marks(part)}) ORDER BY fid",
                 part,
             )
-            with self._reading_values():
-                for fid, file, heading_deg, *stored in rows:
-                    found.append(FeatureRow(fid, file, geotag_of((0.0, 0.0), heading_deg, None).heading_deg, *stored))
+            for fid, file, heading_deg, *stored in rows:
+                known = isinstance(heading_deg, int | float) and 0 <= heading_deg < 360
+                found.append(FeatureRow(fid, file, heading_deg if known else None, *stored))
         return found
 
     @property
@@ -384,6 +404,15 @@ class FileReader(MapStore):
     def index_cache(self) -> IndexCache:
         """The index of this map in the user's cache folder: it may be deleted at any time."""
         return IndexCache(self.manifest.map_id, self.manifest.vector_dim, self.manifest.storage)
+
+
+def _problem(row: Sequence[Any]) -> str | None:
+    """Why a row of `PLACES` cannot be read; None if it can."""
+    try:
+        places_of([row])
+    except BAD_VALUE as wrong:
+        return str(wrong)
+    return None
 
 
 def is_bound(photo_id: int, sha256: object, checksum: object, bound: object) -> bool:

@@ -1,4 +1,4 @@
-"""GeoPackage (OGC 12-128r18, version 1.3): tables, layers of points, binary points and times."""
+"""GeoPackage (OGC 12-128r18, version 1.3): tables, layers of points, their R-tree, binary points and times."""
 
 from __future__ import annotations
 
@@ -79,6 +79,51 @@ def make_point_layer(connection: sqlite3.Connection, name: str, columns: str, de
         (name, "features", name, description, WGS84),
     )
     connection.execute("INSERT INTO gpkg_geometry_columns VALUES (?, 'geom', 'POINT', ?, 0, 0)", (name, WGS84))
+
+
+_EXTENSIONS = """
+CREATE TABLE IF NOT EXISTS gpkg_extensions (
+  table_name TEXT, column_name TEXT, extension_name TEXT NOT NULL, definition TEXT NOT NULL, scope TEXT NOT NULL,
+  CONSTRAINT ge_tce UNIQUE (table_name, column_name, extension_name))"""
+_RTREE = ("gpkg_rtree_index", "http://www.geopackage.org/spec120/#extension_rtree", "write-only")
+_INDEXED = "(NEW.geom NOT NULL AND NOT ST_IsEmpty(NEW.geom))"
+_NOT_INDEXED = "(NEW.geom ISNULL OR ST_IsEmpty(NEW.geom))"
+_INDEX = """INSERT OR REPLACE INTO {0} VALUES
+  (NEW.fid, ST_MinX(NEW.geom), ST_MaxX(NEW.geom), ST_MinY(NEW.geom), ST_MaxY(NEW.geom));"""
+_RTREE_TRIGGERS = {
+    "insert": f"INSERT ON {{1}} WHEN {_INDEXED} BEGIN {_INDEX}",
+    "update1": f"UPDATE OF geom ON {{1}} WHEN OLD.fid = NEW.fid AND {_INDEXED} BEGIN {_INDEX}",
+    "update2": f"UPDATE OF geom ON {{1}} WHEN OLD.fid = NEW.fid AND {_NOT_INDEXED} "
+    "BEGIN DELETE FROM {0} WHERE id = OLD.fid;",
+    "update3": f"UPDATE ON {{1}} WHEN OLD.fid != NEW.fid AND {_INDEXED} "
+    f"BEGIN DELETE FROM {{0}} WHERE id = OLD.fid; {_INDEX}",
+    "update4": f"UPDATE ON {{1}} WHEN OLD.fid != NEW.fid AND {_NOT_INDEXED} "
+    "BEGIN DELETE FROM {0} WHERE id IN (OLD.fid, NEW.fid);",
+    "delete": "DELETE ON {1} WHEN OLD.geom NOT NULL BEGIN DELETE FROM {0} WHERE id = OLD.fid;",
+}
+"""Of the extension gpkg_rtree_index: name -> the trigger after AFTER, of the R-tree {0} of the layer {1}."""
+
+
+def make_rtree(connection: sqlite3.Connection, name: str) -> None:
+    """Give a point layer the R-tree of the extension gpkg_rtree_index, unless it has one or SQLite was built without.
+
+    The triggers call functions that GIS programs define, and `allow_spatial_index`; deleting rows needs none.
+    """
+    rtree = f"rtree_{name}_geom"
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (rtree,)).fetchall():
+        return
+    if not connection.execute("SELECT 1 FROM pragma_module_list WHERE name = 'rtree'").fetchall():
+        return
+    connection.execute(f"CREATE VIRTUAL TABLE {rtree} USING rtree(id, minx, maxx, miny, maxy)")
+    for trigger, body in _RTREE_TRIGGERS.items():
+        connection.execute(f"CREATE TRIGGER {rtree}_{trigger} AFTER {body.format(rtree, name)} END")
+    connection.execute(_EXTENSIONS)
+    connection.execute("INSERT OR IGNORE INTO gpkg_extensions VALUES (?, 'geom', ?, ?, ?)", (name, *_RTREE))
+    rows = connection.execute(f"SELECT fid, geom FROM {name}").fetchall()
+    readable = [(fid, blob) for fid, blob in rows if point_problem(blob) is None]
+    latlon = latlon_of_blobs([blob for _, blob in readable]).tolist()
+    boxes = [(fid, lon, lon, lat, lat) for (fid, _), (lat, lon) in zip(readable, latlon, strict=True)]
+    connection.executemany(f"INSERT INTO {rtree} VALUES (?, ?, ?, ?, ?)", boxes)
 
 
 def make_attributes(connection: sqlite3.Connection, name: str, columns: str, description: str) -> None:
@@ -163,6 +208,9 @@ def _lonlat(blob: bytes) -> tuple[float, float]:
         raise ValueError(f"its geometry is a {type(blob).__name__}, expected a point as bytes")
     if len(blob) < 8 or blob[:2] != b"GP":
         raise ValueError(f"its geometry of {len(blob)} bytes is not GeoPackage binary")
+    (srs,) = struct.unpack_from("<i" if blob[3] & 1 else ">i", blob, 4)
+    if srs != WGS84:
+        raise ValueError(f"its geometry is in reference system {srs}, expected {WGS84} (WGS84)")
     wkb = 8 + 8 * _ENVELOPE_NUMBERS.get((blob[3] >> 1) & 7, len(blob))
     if len(blob) < wkb + 21:
         raise ValueError(f"its geometry of {len(blob)} bytes is too short for a point")
@@ -185,13 +233,13 @@ def seconds_of(text: str) -> float:
 
 
 def allow_spatial_index(connection: sqlite3.Connection) -> None:
-    """Define the functions that the triggers of a spatial index call, so that a layer with one can be changed.
+    """Define the functions that the triggers of an R-tree call, so that a layer with one can be changed.
 
-    QGIS and GDAL add such an index on request; SQLite has no such functions.
+    SQLite has no such functions. A geometry that is not a valid point counts as empty: it is not in the R-tree.
     """
     functions = {"ST_MinX": 1, "ST_MaxX": 1, "ST_MinY": 0, "ST_MaxY": 0}
     for name, column in functions.items():
         connection.create_function(
             name, 1, lambda blob, column=column: float(latlon_of_blobs([blob])[0, column]), deterministic=True
         )
-    connection.create_function("ST_IsEmpty", 1, lambda blob: int(blob is None), deterministic=True)
+    connection.create_function("ST_IsEmpty", 1, lambda blob: int(point_problem(blob) is not None), deterministic=True)

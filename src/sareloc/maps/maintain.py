@@ -41,27 +41,38 @@ def find_gone(path: str | Path) -> tuple[str, ...]:
         return tuple(name for _, name in gone_photos(store))
 
 
-def remove_photos(path: str | Path, *, files: Sequence[str] = (), area: Area | None = None) -> int:
-    """Remove photos from a map; returns how many. If files and an area are given, photos that meet both.
+def remove_photos(
+    path: str | Path, *, files: Sequence[str] = (), area: Area | None = None, dry_run: bool = False
+) -> tuple[str, ...]:
+    """Remove photos from a map. If files and an area are given, photos that meet both.
+
+    They are not added again by `build_map`, `add_photos` and `sync_map` unless with `restore`.
 
     Args:
         path: the map.
         files: names in the map or patterns like "2019/*.jpg"; a pattern without a slash is compared with the last part
             of the name.
         area: photos inside.
+        dry_run: remove nothing.
+
+    Returns:
+        The names in the map of the photos that were removed, or would be.
 
     Raises:
         ArgumentError: if neither is given.
     """
     if not files and area is None:
         raise ArgumentError("nothing to remove: give files or an area")
-    removed = 0
-    with open_store(path, write=True) as store:
+    removed: list[str] = []
+    with open_store(path, write=not dry_run) as store:
         for ids, _, names in store.pages(area):
-            fits = [not files or any(_fits(name, pattern) for pattern in files) for name in names]
-            removed += store.remove(ids[np.array(fits, dtype=bool)])
-    finish_map(path, changed=False)
-    return removed
+            rows = [row for row, name in enumerate(names) if not files or any(_fits(name, one) for one in files)]
+            removed += [names[row] for row in rows]
+            if rows and not dry_run:
+                store.remove(ids[rows], remember=True)
+    if not dry_run:
+        finish_map(path, changed=False)
+    return tuple(removed)
 
 
 def verify_map(address: Address) -> list[str]:
@@ -105,6 +116,9 @@ def file_info(file: FileReader) -> MapInfo:
         views=len(cut),
         panoramas=len(set(cut)),
         whitened_from=None if (whitening := file.whitening()) is None else len(whitening[0]),
+        edited=tuple(entry.file for entry in file.entries().values() if entry.edited),
+        removed=len(file.all_removed()),
+        unusable=file.unusable(),
     )
 
 
@@ -132,7 +146,8 @@ def verify_file(file: FileReader) -> list[str]:
 def _index_state(file: FileReader) -> str:
     parts = file.index_cache().rows()
     with file.snapshot():
-        photos, checksums = file.photos()[0], file.checksums()
+        photos = file.photos()[0]
+        checksums = file.checksums(photos)
     if not parts:
         needed = len(photos) > exact_below(file.manifest.vector_dim)
         return "absent: built when the map is opened" if needed else "none needed"
@@ -215,7 +230,8 @@ def _bad_features(file: FileReader) -> list[str]:
 def _bad_index(file: FileReader) -> list[str]:
     """Compare a sample of the index's vectors with the map's descriptors."""
     cache, index = file.index_cache(), ShardedIndex(file.manifest.vector_dim)
-    loaded = index.load(cache, file.photos()[0], file.checksums())
+    photos = file.photos()[0]
+    loaded = index.load(cache, photos, file.checksums(photos))
     for ids, vectors in file.descriptors(loaded[:: max(1, len(loaded) // SAMPLE)]):
         far = np.abs(index.fetch(ids) - vectors).max(axis=1) > HALF
         if far.any():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import weakref
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from sareloc.geometry.local_features import LocalFeatures
     from sareloc.models.place_model import PlaceModel
 
+log = logging.getLogger("sareloc.maps")
+
 MEAN_OF = 2_048  # photos
 DETAILS = "SELECT fid, heading_deg, time FROM photos WHERE fid IN (SELECT value FROM json_each(?))"
 
@@ -51,6 +54,7 @@ class PlaceMap:
     notes: dict[str, str]
     """Texts that are stored in the map, such as a calibration, by name."""
     _mean: tuple[object, Vectors] | None = None
+    _unusable = 0
 
     def __new__(cls, path: Address, *, exact: bool = False) -> Self:
         """An object of the class of the address."""
@@ -253,7 +257,7 @@ class PlaceMap:
         chosen = inside if len(inside) <= limit else inside[np.arange(limit) * len(inside) // limit]
         with self._reading() as file:
             rows = file.query(DETAILS, (json.dumps(table.ids[chosen].tolist()),))
-        details = {photo_id: _checked(self.path, heading_deg, time) for photo_id, heading_deg, time in rows}
+        details = {photo_id: _known(heading_deg, time) for photo_id, heading_deg, time in rows}
         photos = [
             ListedPhoto(photo_id, (lat, lon), table.files[row], *details[photo_id])
             for row, photo_id, (lat, lon) in zip(
@@ -283,11 +287,22 @@ class PlaceMap:
                 raise MapError(f"{self.path} was replaced since it was opened: open it again")
             yield file
 
+    def _log_unusable(self, file: MapFile, used: int) -> None:
+        """Log a warning that names a photo whose row cannot be read, once for each number of them."""
+        unusable = file.unusable() if file.count() != used else ()
+        if len(unusable) != self._unusable and unusable:
+            log.warning(
+                f"map {self.path}: {len(unusable):,} photos are left out because their rows cannot be read, such as "
+                f'{unusable[0]}. All: "sareloc map verify"; the positions of their files again: "sareloc map sync '
+                '--restore"'
+            )
+        self._unusable = len(unusable)
+
     def _load_rows(self, file: MapFile) -> None:
         """Update the index to the file's descriptors; those whose id and checksum it has already are not read."""
         with file.snapshot():
             ids, latlon, files = file.photos()
-            checksums, change_id, notes = file.checksums(), file.change_id(), file.notes()
+            checksums, change_id, notes = file.checksums(ids), file.change_id(), file.notes()
             if self._held is None:
                 loaded = ids[:0]
                 if isinstance(self._index, ShardedIndex) and len(ids) > exact_below(self.manifest.vector_dim):
@@ -306,6 +321,7 @@ class PlaceMap:
             except BaseException:
                 self._index.delete(new)  # search the photos of before until a refresh succeeds
                 raise
+            self._log_unusable(file, len(ids))
         self._searched, self.notes = PhotoTable(ids, latlon, files), notes
         self._listed, self._listed_version = self._searched, self._file.version
         self._held = ids, checksums
@@ -314,12 +330,10 @@ class PlaceMap:
                 self._index.save(file.index_cache(), ids, checksums, change_id)
 
 
-def _checked(path: Path, heading_deg: Any, time: Any) -> tuple[float | None, str | None]:
-    """Heading and time as read from a file of unknown origin. Raises MapError if a type is wrong."""
-    numbers = heading_deg is None or (isinstance(heading_deg, int | float) and math.isfinite(heading_deg))
-    if not numbers or not (time is None or isinstance(time, str)):
-        raise MapError(f"map {path} is damaged: a photo has heading {heading_deg!r:.80} and time {time!r:.80}")
-    return heading_deg, time
+def _known(heading_deg: Any, time: Any) -> tuple[float | None, str | None]:
+    """Heading and time as read from a file of unknown origin; None if they are invalid."""
+    valid = isinstance(heading_deg, int | float) and math.isfinite(heading_deg)
+    return heading_deg if valid else None, time if isinstance(time, str) else None
 
 
 def _same_rows(ids: Ints, checksums: Ints, held: Ints, held_checksums: Ints) -> np.ndarray[Any, np.dtype[np.bool_]]:

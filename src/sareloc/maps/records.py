@@ -20,10 +20,10 @@ from sareloc.errors import MapError
 from sareloc.geo import Box
 from sareloc.photos import Geotag
 
-FORMAT = 5
+FORMAT = 6
 """Of maps. Format 1 had no checksums and no change id, formats 1 and 2 no local features, format 3 local features
-without `features_checksum`, formats 1 to 4 no aggregated local features; they are read, and files are upgraded when
-opened for writing."""
+without `features_checksum`, formats 1 to 4 no aggregated local features, formats 1 to 5 no geotags by files (see
+`sareloc.maps.edits`); they are read, and files are upgraded when opened for writing."""
 LARGEST_FEATURES = 2**20
 """Bytes of a photo's packed local features: more are not read."""
 TIME_S = 1e-3  # a map file stores milliseconds
@@ -77,6 +77,8 @@ class MapPhoto:
     """The file's modification time when it was read: a file with the same time and size is not read again."""
     replaces: int | None = None
     """The id of the photo that had this file name before."""
+    source: Geotag | None = None
+    """The geotag by its file, if that in the map was edited (see `sareloc.maps.edits`); None: the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,12 @@ class Entry:
     geotag: Geotag
     replaces: int | None = None
     """For `MapStore.update`: the id of the photo that had this file name before."""
+    source: Geotag | None = None
+    """The geotag by its file, if that in the map was edited; None: the same, or unknown."""
+    edited: tuple[str, ...] = ()
+    """The fields of the geotag that another program has changed in the map, such as "latlon"."""
+    problem: str | None = None
+    """Why the row in the map, which another program has changed, cannot be read; then `geotag` is that by its file."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,6 +230,12 @@ class MapInfo:
     """The 360° photos whose views they are."""
     whitened_from: int | None = None
     """Dimensions of the model's descriptors, which the map's own whitening reduces; None if it has none."""
+    edited: tuple[str, ...] = ()
+    """Photos whose position, heading or time another program has changed in the map: those are kept."""
+    removed: int = 0
+    """Contents that were removed from the map, by another program or by `remove_photos`: they are not added again."""
+    unusable: tuple[str, ...] = ()
+    """Photos that are left out of the search because their rows cannot be read, and why."""
 
 
 def read_calibrations(notes: Mapping[str, str]) -> tuple[StoredCalibration, ...]:
@@ -244,7 +258,7 @@ def _read_calibration(search: str, text: str) -> StoredCalibration:
 def entry_of(photo: MapPhoto, photo_id: int) -> Entry:
     """The entry of a photo whose content is in a map under `photo_id`."""
     stamp = (photo.size_bytes, photo.modified_ns)
-    return Entry(photo_id, photo.file, stamp, photo.geotag, photo.replaces)
+    return Entry(photo_id, photo.file, stamp, photo.geotag, photo.replaces, photo.source)
 
 
 def same_geotag(one: Geotag, other: Geotag) -> bool:
@@ -258,7 +272,9 @@ def same_geotag(one: Geotag, other: Geotag) -> bool:
 
 def same_entry(one: Entry, other: Entry) -> bool:
     """Whether two entries are equal as stored in a map."""
-    return (one.file, one.stamp) == (other.file, other.stamp) and same_geotag(one.geotag, other.geotag)
+    sources = (one.source or one.geotag, other.source or other.geotag)
+    same = same_geotag(one.geotag, other.geotag) and same_geotag(*sources)
+    return same and (one.file, one.stamp, one.problem) == (other.file, other.stamp, other.problem)
 
 
 def shown(value: object) -> str:

@@ -15,19 +15,30 @@ from typing import Any
 
 import numpy as np
 
-from sareloc.arrays import Ints, Vectors
+from sareloc.arrays import Floats, Ints, Vectors
 from sareloc.errors import MapError, PositionError
 from sareloc.maps import gpkg
-from sareloc.maps.records import FORMAT, LARGEST_AGGREGATE_DIM, LARGEST_DIM, Entry, MapManifest, MapPhoto, shown
+from sareloc.maps.edits import edited_fields
+from sareloc.maps.records import (
+    FORMAT,
+    LARGEST_AGGREGATE_DIM,
+    LARGEST_DIM,
+    Entry,
+    MapManifest,
+    MapPhoto,
+    same_geotag,
+    shown,
+)
 from sareloc.photos import Geotag
 
 LONGEST_TEXT = 1000
 NUMBERS = ("dim", "aggregate_dim")  # values of a manifest
 AGGREGATES = 5  # the first format with aggregated local features
-ENTRY = "fid, geom, file, time, heading_deg, size_bytes, modified_ns"
-ROW = "fid, geom, file, time, heading_deg, width, height, sha256, size_bytes, modified_ns"
-INSERTED = ROW.removeprefix("fid, ") + ", descriptor_checksum, photo_checksum"
+ENTRY = "fid, photos.geom, file, photos.time, photos.heading_deg, size_bytes, modified_ns"
+ROW = "fid, photos.geom, file, photos.time, photos.heading_deg, width, height, photos.sha256, size_bytes, modified_ns"
+INSERTED = ROW.removeprefix("fid, ").replace("photos.", "") + ", descriptor_checksum, photo_checksum"
 MISMATCH = "its position or file name does not match its checksum"
+BAD_NAME = "its file name is empty, has a NUL, or is not a text"
 HALF_MAX = 65_504.0  # the largest number of half precision
 BAD_VALUE = (ValueError, TypeError, OverflowError, PositionError)
 """What reading an invalid value raises."""
@@ -174,18 +185,47 @@ def geotag_of(latlon: Sequence[float], heading_deg: float | None, time: str | No
 
 
 def photo_of(row: Sequence[Any]) -> MapPhoto:
-    """The photo of a row: `ROW` and its checksum. Raises one of `BAD_VALUE` if a value is invalid."""
-    _, geom, file, time, heading, width, height, sha256, size, modified, checksum = row
+    """The photo of a row: `ROW`, its checksum and `edits.READ`. Raises one of `BAD_VALUE` if a value is invalid."""
+    _, geom, file, time, heading, width, height, sha256, size, modified, checksum, *by_file = row
     (latlon,) = gpkg.latlon_of_blobs([geom]).tolist()
-    if not isinstance(file, str) or not file or "\0" in file:
-        raise ValueError("its file name is empty, has a NUL, or is not a text")
+    _check_name(file)
     if not isinstance(sha256, bytes) or len(sha256) != 32:
         raise ValueError(f"its SHA-256 is {shown(sha256)}, expected 32 bytes")
     if not all(type(number) is int for number in (width, height, size, modified)):
         raise TypeError(f"its width, height, size and time stamp are {shown((width, height, size, modified))}")
     if checksum and photo_checksum(geom, file) != checksum:
         raise ValueError(MISMATCH)
-    return MapPhoto(file, geotag_of(latlon, heading, time), width, height, sha256, size, modified)
+    geotag, source = geotag_of(latlon, heading, time), source_of(by_file)
+    edited = source is not None and not same_geotag(geotag, source)
+    return MapPhoto(file, geotag, width, height, sha256, size, modified, source=source if edited else None)
+
+
+def source_of(by_file: Sequence[Any]) -> Geotag | None:
+    """The geotag of the values of `edits.READ`; None if it is unknown or invalid."""
+    geom, heading_deg, time = by_file
+    try:
+        return None if geom is None else geotag_of(gpkg.latlon_of_blobs([geom])[0].tolist(), heading_deg, time)
+    except BAD_VALUE:
+        return None
+
+
+def places_of(rows: Sequence[Sequence[Any]]) -> tuple[Ints, Floats, tuple[str, ...]]:
+    """Ids (n,), latitudes and longitudes (n, 2) and file names of rows: fid, geom, file, checksum.
+
+    Raises one of `BAD_VALUE` if a value is invalid.
+    """
+    files = tuple([file for _, _, file, _ in rows])
+    if not all(files) or "\0" in "".join(files):
+        raise ValueError(BAD_NAME)
+    latlon = gpkg.latlon_of_blobs([geom for _, geom, _, _ in rows])
+    if any(checksum and photo_checksum(geom, file) != checksum for _, geom, file, checksum in rows):
+        raise ValueError(MISMATCH)
+    return ids_of([fid for fid, _, _, _ in rows]), latlon, files
+
+
+def _check_name(file: object) -> None:
+    if not isinstance(file, str) or not file or "\0" in file:
+        raise ValueError(BAD_NAME)
 
 
 def ids_of(ids: Sequence[int]) -> Ints:
@@ -195,13 +235,45 @@ def ids_of(ids: Sequence[int]) -> Ints:
     return np.array(ids, dtype=np.int64)
 
 
-def entries_of(rows: Sequence[Sequence[Any]]) -> Iterator[Entry]:
-    """The entries of rows that start with the columns `ENTRY`."""
-    latlon = gpkg.latlon_of_blobs([row[1] for row in rows]).tolist()
-    for point, (photo_id, _, file, time, heading, size_bytes, modified_ns, *_) in zip(latlon, rows, strict=True):
-        if not isinstance(file, str):
-            raise TypeError("a file name is not a text")
-        yield Entry(photo_id, file, (size_bytes, modified_ns), geotag_of(point, heading, time))
+def entries_of(rows: Sequence[Sequence[Any]]) -> Iterator[tuple[bytes, Entry]]:
+    """The entries, each with its SHA-256, of rows: `ENTRY`, sha256, checksum, `edits.READ`.
+
+    A row that another program has changed to something that cannot be read gives the geotag by the file, and the
+    problem. Damaged rows are left out, so that their photos are added again.
+    """
+    points = _points([row[1] for row in rows])
+    for point, row in zip(points, rows, strict=True):
+        photo_id, geom, file, time, heading, size_bytes, modified_ns, sha256, checksum, *by_file = row
+        if is_damaged(geom, file, checksum):
+            continue
+        stamp, same = (size_bytes, modified_ns), by_file == [geom, heading, time]
+        source = None if same else source_of(by_file)
+        try:
+            geotag = geotag_of(gpkg.latlon_of_blobs([geom])[0].tolist() if point is None else point, heading, time)
+        except BAD_VALUE as wrong:
+            if source is not None:
+                yield sha256, Entry(photo_id, file, stamp, source, source=source, problem=str(wrong))
+            continue
+        edited = () if same else edited_fields(geotag, source, checksum)
+        yield sha256, Entry(photo_id, file, stamp, geotag, None, source if edited else None, edited)
+
+
+def is_damaged(geom: Any, file: Any, checksum: int) -> bool:
+    """Whether position and file name do not match their checksum, or the latter cannot be read."""
+    try:
+        _check_name(file)
+        return bool(checksum and photo_checksum(geom, file) != checksum)
+    except BAD_VALUE:
+        return True
+
+
+def _points(blobs: Sequence[bytes]) -> Sequence[Sequence[float] | None]:
+    """Latitude and longitude of each binary point; None of all if one is invalid."""
+    try:
+        points: list[list[float]] = gpkg.latlon_of_blobs(blobs).tolist()
+        return points
+    except ValueError:
+        return [None] * len(blobs)
 
 
 def whitening_rows(mean: Vectors, projection: Vectors) -> list[tuple[int, bytes, int]]:

@@ -19,7 +19,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 from sareloc.errors import MapError, look_up
-from sareloc.maps import gpkg
+from sareloc.maps import edits, gpkg
 from sareloc.maps.records import FORMAT, MapManifest, shown
 from sareloc.maps.rows import PACKINGS, descriptor_checksum, features_checksum, photo_checksum, read_manifest
 
@@ -242,6 +242,8 @@ def _write_empty(path: Path, manifest: MapManifest) -> None:
         connection.execute(_FORGET)
         connection.execute(_EDITED)
         _make_features_table(connection)
+        edits.make_table(connection)
+        gpkg.make_rtree(connection, "photos")
         rows = [(key, str(value)) for key, value in asdict(manifest).items()]
         connection.executemany("INSERT INTO manifest (key, value) VALUES (?, ?)", rows)
         write_change_id(connection)
@@ -342,8 +344,8 @@ def _upgrade(path: Path, connection: sqlite3.Connection) -> MapManifest:
     """Bring a map to the present format, in one transaction.
 
     Format 2 has checksums and the change id, format 3 the table of local features, which is empty then, format 4 the
-    checksums that bind them to their photos, and format 5 says which aggregated local features are in the search
-    vectors: none.
+    checksums that bind them to their photos, format 5 says which aggregated local features are in the search vectors,
+    none, and format 6 has the geotags by files and an R-tree.
     """
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -354,8 +356,11 @@ def _upgrade(path: Path, connection: sqlite3.Connection) -> MapManifest:
             _make_features_table(connection)
         if manifest.format < 4:
             _bind_features(connection)
-        if manifest.format < 5:  # else another process did it
+        if manifest.format < 5:
             write_aggregate(connection, manifest)
+        if manifest.format < 6:  # else another process did it
+            edits.make_table(connection)
+            gpkg.make_rtree(connection, "photos")
             connection.execute("UPDATE manifest SET value = ? WHERE key = 'format'", (str(FORMAT),))
             write_change_id(connection)
         connection.execute("COMMIT")
@@ -393,7 +398,9 @@ def _check_tables(path: Path, connection: sqlite3.Connection) -> None:
         name: "virtual table" if kind == "table" and not page else kind
         for name, kind, page in connection.execute(query)
     }
-    if wrong := [table for table in (*COLUMNS, FEATURES, WHITENING, STAGED) if kinds.get(table, "table") != "table"]:
+    if wrong := [
+        table for table in (*COLUMNS, FEATURES, WHITENING, STAGED, edits.TABLE) if kinds.get(table, "table") != "table"
+    ]:
         raise MapError(f"{path} is not a map of sareloc: its {wrong[0]} is a {kinds[wrong[0]]}, expected a table")
     layers = set()
     if "gpkg_contents" in kinds:
@@ -406,7 +413,7 @@ def _check_tables(path: Path, connection: sqlite3.Connection) -> None:
         if table not in kinds:
             raise MapError(f"{path} is not a map of sareloc: it lacks the table {table}")
         _check_columns(path, connection, table, set(columns.split()))
-    for table, needed in ((WHITENING, WHITENING_COLUMNS), (STAGED, STAGED_COLUMNS)):
+    for table, needed in ((WHITENING, WHITENING_COLUMNS), (STAGED, STAGED_COLUMNS), (edits.TABLE, edits.COLUMNS)):
         if table in kinds:
             _check_columns(path, connection, table, needed)
 
@@ -416,6 +423,8 @@ def _format_of_tables(connection: sqlite3.Connection) -> int:
     photos, features = (
         {name for _, name, *_ in connection.execute(f"PRAGMA table_xinfo({table})")} for table in ("photos", FEATURES)
     )
+    if has_table(connection, edits.TABLE):
+        return 6
     if connection.execute("SELECT 1 FROM manifest WHERE key = 'aggregate_dim'").fetchall():
         return 5
     if "features_checksum" in photos:
@@ -454,4 +463,6 @@ def _read_manifest(path: Path, connection: sqlite3.Connection) -> MapManifest:
         _check_columns(path, connection, FEATURES, FEATURES_COLUMNS)
     if manifest.format > 3:
         _check_columns(path, connection, "photos", {"features_checksum"})
+    if manifest.format > 5:
+        _check_columns(path, connection, edits.TABLE, edits.COLUMNS)
     return manifest

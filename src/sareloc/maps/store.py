@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
@@ -112,8 +112,25 @@ class MapStore(ABC):
         """
 
     @abstractmethod
-    def remove(self, ids: Ints) -> int:
-        """Remove these photos and their search vectors; returns how many were in the map."""
+    def remove(self, ids: Ints, *, remember: bool = False) -> int:
+        """Remove these photos and their search vectors; returns how many were in the map.
+
+        Args:
+            ids: of the photos; unknown ones are ignored.
+            remember: so that `removed` names their contents, until photos of these contents are added.
+        """
+
+    @abstractmethod
+    def removed(self, digests: Sequence[bytes]) -> set[bytes]:
+        """Those of these contents (SHA-256) that a user has removed from the map."""
+
+    def all_removed(self) -> set[bytes]:
+        """All contents that a user has removed from the map, as far as they are known: a server knows only ids."""
+        return set()
+
+    @abstractmethod
+    def remember_removed(self, digests: Collection[bytes]) -> None:
+        """Remember that photos of these contents, which are not in the map, were removed from it."""
 
     @abstractmethod
     def count(self) -> int:

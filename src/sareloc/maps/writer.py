@@ -128,6 +128,7 @@ class MapWriter:
         workers: int = 0,
         trust_estimates: bool = False,
         dry_run: bool = False,
+        restore: bool = False,
     ) -> None:
         """Describe the map; it is opened by `with`.
 
@@ -141,6 +142,7 @@ class MapWriter:
             workers: processes that read images; 0: this one.
             trust_estimates: also use positions that sareloc estimated.
             dry_run: examine and count, and write nothing.
+            restore: undo edits and removals of the given photos (see `sareloc.maps.edits`).
         """
         self.address = address
         self.manifest = manifest
@@ -152,6 +154,7 @@ class MapWriter:
         self.workers = workers
         self.trust_estimates = trust_estimates
         self.dry_run = dry_run
+        self.restore = restore
         self.store: MapStore | None = None
         self.updated_ids: set[int] = set()
         """Ids of the photos whose name or geotag was updated, or would be."""
@@ -249,7 +252,10 @@ class MapWriter:
         same = {
             name
             for name, record in named.items()
-            if name in entries and not name.startswith(FRAME) and entries[name].stamp == stamp_of(record)
+            if name in entries
+            and not name.startswith(FRAME)
+            and entries[name].stamp == stamp_of(record)
+            and not (self.restore and (entries[name].edited or entries[name].problem))
         }
         unchanged = [(entries[name], _geotag_beside(named[name])) for name in named if name in same]
         cut = {without_fragment(name) for name in entries if parse_address(name).view is not None}
@@ -262,7 +268,7 @@ class MapWriter:
                 tally.panoramas += 1
                 same.add(name)
         self.names |= {entry.file for entry, _ in unchanged}
-        self.update(geotag_updates(unchanged, self.trust_estimates, tally))
+        self.update(geotag_updates(unchanged, self.trust_estimates, tally, self.restore))
         return {name: record for name, record in named.items() if name not in same}, entries
 
     def _examine(self, records: Sequence[ImageRecord], threads: ThreadPoolExecutor, tally: Tally) -> list[New]:
@@ -273,7 +279,8 @@ class MapWriter:
         views = [photo.file for one in examined for photo in one.photos if one.read and one.read.panorama]
         if views and self.store is not None:
             entries |= self.store.entries(views)
-        new, changed = find_new(list(split_usable(examined, self.trust_estimates, tally)), self.store, entries, tally)
+        usable = list(split_usable(examined, self.trust_estimates, tally))
+        new, changed = find_new(usable, self.store, entries, tally, self.restore)
         self.update(changed)
         return new
 

@@ -10,7 +10,7 @@ import base64
 import json
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
@@ -25,7 +25,7 @@ from sareloc.maps import Entry, MapInfo, MapManifest, MapPhoto, MapStore
 from sareloc.maps.file_reader import HEADER_BYTES, PLACE_BYTES, STEPS_BYTES
 from sareloc.maps.gpkg import time_text
 from sareloc.maps.maintain import UNIT
-from sareloc.maps.notes import read_features_note, read_keypoints
+from sareloc.maps.notes import read_features_note, read_keypoints, read_note
 from sareloc.maps.records import FORMAT, StoredFeatures, complete_vectors, read_calibrations
 from sareloc.maps.rows import read_manifest
 from sareloc.maps.store import Address
@@ -109,6 +109,9 @@ def text_list(values: Sequence[str]) -> str:
 
 
 PROPERTY, NOTE = "sareloc.", "sareloc.note "
+REMOVED = "removed photos"
+"""The note of the ids of the photos that were removed last: the size of a property of a collection is limited."""
+MOST_REMOVED = 20_000
 FILES_AT_ONCE = 1024
 ROWS_AT_ONCE = 256
 DEGREES, SECONDS = 1e-9, 1e-3  # how exactly extremes are found
@@ -196,6 +199,8 @@ class MilvusStore(MapStore):
         self._drop_replaced(photos[row] for row in new)
         texts = [_encoded(blob) for blob in features or [None] * len(photos)]
         self._write(ids[new], [photos[row] for row in new], vectors[new], [texts[row] for row in new])
+        if back := set(self.removed_ids()).intersection(ids[new].tolist()):
+            self._write_removed([i for i in self.removed_ids() if i not in back])
         return len(new)
 
     def update(self, entries: Sequence[Entry]) -> None:
@@ -214,11 +219,30 @@ class MilvusStore(MapStore):
         """All columns and vectors of these photos: Milvus writes whole rows."""
         return self.collection.rows(ids, [*(column.name for column in self.collection.columns), "vector"])
 
-    def remove(self, ids: Ints) -> int:
-        """See `MapStore`."""
+    def remove(self, ids: Ints, *, remember: bool = False) -> int:
+        """See `MapStore`. The last 20,000 that were removed are remembered."""
         there = self.collection.rows(ids)
+        if remember and there:
+            self._write_removed([*self.removed_ids(), *there])
         self.collection.delete(np.array(list(there), dtype=np.int64))
         return len(there)
+
+    def removed(self, digests: Sequence[bytes]) -> set[bytes]:
+        """See `MapStore`."""
+        ids = set(self.removed_ids())
+        return {digest for digest in digests if photo_id(digest) in ids}
+
+    def remember_removed(self, digests: Collection[bytes]) -> None:
+        """See `MapStore`."""
+        if digests:
+            self._write_removed([*self.removed_ids(), *map(photo_id, digests)])
+
+    def removed_ids(self) -> list[int]:
+        """The ids of the photos that were removed from the map."""
+        return read_note(self, REMOVED, lambda ids: [int(i) for i in ids]) or []
+
+    def _write_removed(self, ids: Sequence[int]) -> None:
+        self.write_note(REMOVED, json.dumps(list(dict.fromkeys(ids))[-MOST_REMOVED:]))
 
     def count(self) -> int:
         """See `MapStore`."""
@@ -330,6 +354,7 @@ class MilvusStore(MapStore):
             index=index,
             calibrations=calibrations,
             local_features=self._stored_features(),
+            removed=len(self.removed_ids()),
         )
 
     def _stored_features(self) -> StoredFeatures | None:

@@ -88,7 +88,7 @@ class Adder:
                     stored = replace(record, name=str(path), image=path)
                     rows = photos_of(stored, read, writer.name_of(stored), stamp(path) or (0, 0))
                     found += [(stored, row) for row in rows if row.sha256 not in known]
-            new, changed = find_new(found, store, {}, tally)
+            new, changed = find_new(found, store, {}, tally, restore=True)
             writer.update(changed)
             if new:
                 encoded = writer.encoder(None, tally).encode([images[photo.sha256] for _, photo in new])
@@ -117,7 +117,7 @@ class Adder:
         """
         with open_map_file(self.map_path, write=True) as file:
             photo = file.photos_of(np.array([photo_id])).get(photo_id)
-            if photo is None or not file.remove(np.array([photo_id])):
+            if photo is None or not file.remove(np.array([photo_id]), remember=True):
                 return False
             path = parse_address(self.map_path.parent / photo.file).file
             if path.parent == photos_folder(self.map_path) and not file.has_images_of(file.photo_name(file.path, path)):
