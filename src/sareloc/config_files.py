@@ -80,7 +80,10 @@ def _from_toml(options: dict[str, Any], config: type) -> dict[str, Any]:
 def options_text(config: Any, header: Iterable[str], *, defaults: bool = False) -> str:
     """A TOML file with every option of a config, its documentation and its value.
 
-    A value that equals the default is written as a comment (`#lr = 0.001`); `defaults`: write these too.
+    Args:
+        config: a config dataclass.
+        header: the first lines of the file, written as comments.
+        defaults: write values that equal the default too; default: as comments (`#lr = 0.001`).
     """
     lines = [f"# {line}" for line in header]
     kind: type = type(config)

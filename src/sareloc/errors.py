@@ -95,7 +95,16 @@ class MissingExtraError(SarelocError, ImportError):
 
 
 def look_up(table: Mapping[str, T], name: str, what: str) -> T:
-    """The entry of `table` for exactly `name`; raises ArgumentError with the known names if it is unknown."""
+    """The entry of a table for exactly this name.
+
+    Args:
+        table: the entries by name.
+        name: the name.
+        what: what the entries are, for the message.
+
+    Raises:
+        ArgumentError: if the name is unknown; it lists the known names.
+    """
     if name not in table:
         raise ArgumentError(f"unknown {what} {name!r}: known are {', '.join(sorted(table))}")
     return table[name]

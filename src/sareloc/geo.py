@@ -207,10 +207,12 @@ def unwrap_longitudes(latlon: Floats) -> Floats:
 
 
 def within_radius(points_m: npt.ArrayLike, centres_m: npt.ArrayLike, radius_m: float) -> list[Ints]:
-    """The sorted rows of the points within `radius_m` of each centre, by a KD-tree.
+    """The sorted rows of the points within a radius of each centre, by a KD-tree.
 
-    `points_m` (N, D) and `centres_m` (M, D): metres of one frame, as in `Positions.metres`. A point on the circle is
-    inside, also if rounding puts it up to a micrometre outside.
+    Args:
+        points_m: (N, D) metres of one frame, as in `Positions.metres`.
+        centres_m: (M, D) metres of the same frame.
+        radius_m: a point on the circle is inside, also if rounding puts it up to a micrometre outside.
     """
     from scipy.spatial import cKDTree
 

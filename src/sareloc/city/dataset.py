@@ -199,7 +199,13 @@ class CityPlaces:
 
 
 def city_places(seed: int, size: str = "small", split: str = "test") -> CityPlaces:
-    """A split (train, val or test) of the city of a seed, of a size (small, medium or large)."""
+    """A split of the city of a seed.
+
+    Args:
+        seed: seed of the city.
+        size: small, medium or large.
+        split: train, val or test.
+    """
     town = make_town(split_seed(seed, split), size)
     views = make_views(town)
     database, queries = (
@@ -228,7 +234,15 @@ def draw_pixels(
     device: torch.device | str = "cpu",
     rows: npt.ArrayLike | None = None,
 ) -> Tensor:
-    """Render images (N, 3, height, width) uint8 on `device`: of the database, then the queries, or of these rows."""
+    """Render images (N, 3, height, width) uint8 on the device: of the database, then the queries.
+
+    Args:
+        city: see `city_places`.
+        height: image height in pixels.
+        width: image width in pixels.
+        device: where to render.
+        rows: only these images; default: all.
+    """
     chosen = np.arange(len(city.poses)) if rows is None else np.asarray(rows, dtype=np.int64).reshape(-1)
     images = torch.empty(len(chosen), 3, height, width, dtype=torch.uint8, device=usable(device))
     for where, drawn in draw_in_turn(city, chosen, height, width, device):
@@ -278,10 +292,24 @@ def draw_places(
 ) -> int:
     """Write OUT/images/{train,val,test}/{database,queries}/@...@.jpg; EXIF has position, heading, time, focal length.
 
-    `photo_size`: height and width; default: that of the size. `panoramas`: the database is 360° photos with GPano tags,
-    at the same positions and with the same pixels per degree, instead of the views cut from them; the queries are the
-    same. Existing photos are skipped, so that an interrupted run can be resumed; OUT/city.json records the city.
-    Returns the number of photos written. Raises ArgumentError if the folder contains another city.
+    Existing photos are skipped, so that an interrupted run can be resumed; OUT/city.json records the city.
+
+    Args:
+        out: the folder.
+        seed: seed of the city.
+        size: small, medium or large.
+        splits: which of train, val and test.
+        photo_size: height and width; default: that of the size.
+        panoramas: the database is 360° photos with GPano tags, at the same positions and with the same pixels per
+            degree, instead of the views cut from them; the queries are the same.
+        device: where to render.
+        progress: show a bar on standard error.
+
+    Returns:
+        The number of photos written.
+
+    Raises:
+        ArgumentError: if the folder contains another city.
     """
     height, width = photo_size or look_up(SIZES, size, "size of town").photo
     folder = Path(out)

@@ -252,9 +252,20 @@ def make_drive(
 ) -> Drive:
     """A drive through the town of a split, in the year after that of the database; deterministic.
 
-    `number`: another number is another route and another day. `gps_noise_m`: standard deviation of the track's error to
-    the east and to the north, which changes within GPS_CORRELATION_S seconds; 0: none. Raises ArgumentError for invalid
-    arguments.
+    Args:
+        seed: seed of the city.
+        size: small, medium or large.
+        split: train, val or test.
+        number: selects the route and the day.
+        seconds: length of the drive.
+        fps: frames per second.
+        weather: see `WEATHER`.
+        clock_offset_s: added to the camera's clock to get UTC: -3.2 if it is 3.2 s fast.
+        gps_noise_m: standard deviation of the track's error to the east and to the north, which changes within
+            GPS_CORRELATION_S seconds; 0: none.
+
+    Raises:
+        ArgumentError: for invalid arguments.
     """
     _check(number, seconds, fps, clock_offset_s, gps_noise_m)
     town = make_town(split_seed(seed, split), size)
@@ -317,7 +328,14 @@ def _gps_noise(rng: np.random.Generator, n: int) -> Floats:
 
 
 def draw_frames(drive: Drive, height: int, width: int, device: torch.device | str = "cpu") -> Iterator[Pixels]:
-    """Render the frames (height, width, 3) of a drive in order, in batches."""
+    """Render the frames (height, width, 3) of a drive in order, in batches.
+
+    Args:
+        drive: see `make_drive`.
+        height: frame height in pixels.
+        width: frame width in pixels.
+        device: where to render.
+    """
     scene = make_scene(drive.town, [drive.moment], device)
     for start in range(0, len(drive.poses), FRAMES_AT_ONCE):
         rows = np.arange(start, min(start + FRAMES_AT_ONCE, len(drive.poses)))
@@ -332,11 +350,21 @@ def draw_drive(
     device: torch.device | str = "cpu",
     progress: bool = False,
 ) -> None:
-    """Write a drive (see `make_drive`) to a folder: drive.mp4 (H.264), drive.gpx, truth.csv and drive.json.
+    """Write a drive to a folder: drive.mp4 (H.264), drive.gpx, truth.csv and drive.json.
 
     truth.csv has the columns frame, time_s (in the video), lat, lon, heading_deg; drive.json records the arguments.
-    `frame_size`: height and width, even numbers. Files that exist are kept, so that a run can be repeated. Raises
-    ArgumentError if the folder contains another drive, MissingExtraError without the extra `video`.
+    Files that exist are kept, so that a run can be repeated.
+
+    Args:
+        drive: see `make_drive`.
+        out: the folder.
+        frame_size: height and width, even numbers.
+        device: where to render.
+        progress: show a bar on standard error.
+
+    Raises:
+        ArgumentError: if the folder contains another drive.
+        MissingExtraError: without the extra `video`.
     """
     need("av", "video")
     height, width = frame_size

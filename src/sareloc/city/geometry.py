@@ -65,9 +65,15 @@ def focal_px(poses: Poses, width: int) -> Floats:
 
 
 def project(poses: Poses, points: npt.ArrayLike, height: int, width: int) -> Floats:
-    """(N, P, 3): pixel column and row (0, 0 is the upper left corner) and depth of points (P, 3) in each view.
+    """Pixel column and row (0, 0 is the upper left corner) and depth of points in each view: (N, P, 3).
 
     A point is in the image if 0 <= column <= width, 0 <= row <= height and depth > 0.
+
+    Args:
+        poses: the N cameras.
+        points: (P, 3) metres in the town's frame.
+        height: image height in pixels.
+        width: image width in pixels.
     """
     offset = np.asarray(points, dtype=np.float64)[None] - poses.eye[:, None]
     depth, x, y = np.moveaxis(np.einsum("npc,nac->npa", offset, axes(poses)), -1, 0)

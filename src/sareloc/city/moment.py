@@ -119,7 +119,14 @@ MOMENT_COLUMNS = _columns()
 
 
 def make_moment(rng: np.random.Generator, kind: str, latitude_deg: float, rotation_rad: float) -> Moment:
-    """A moment with this kind of weather; `rotation_rad`: counter-clockwise from east to the town's x axis."""
+    """A moment with weather of a given kind.
+
+    Args:
+        rng: draws day, hour and the rest.
+        kind: see `WEATHER`.
+        latitude_deg: for the sun's path.
+        rotation_rad: counter-clockwise from east to the town's x axis.
+    """
     weather = look_up(WEATHER, kind, "weather")
     month = int(rng.choice(weather.months))
     low, high = weather.hours

@@ -251,9 +251,17 @@ class _Pixels:
 def draw(
     town: Town, poses: Poses, moments: Sequence[Moment], height: int, width: int, device: torch.device | str = "cpu"
 ) -> Tensor:
-    """Render images (N, 3, height, width) uint8 on `device`: the view of each pose at its moment.
+    """Render the view of each pose at its moment: images (N, 3, height, width) uint8 on the device.
 
     Deterministic on one machine and kind of device, and independent of the other poses.
+
+    Args:
+        town: the town.
+        poses: the N cameras; `Poses.moment` are indices of `moments`.
+        moments: time, weather and light.
+        height: image height in pixels.
+        width: image width in pixels.
+        device: where to render.
     """
     if not len(poses):
         return torch.empty(0, 3, height, width, dtype=torch.uint8, device=usable(device))
@@ -270,7 +278,14 @@ def scene_of(town: Town, poses: Poses, moments: Sequence[Moment], device: torch.
 
 
 def draw_scene(scene: Scene, poses: Poses, height: int, width: int) -> Tensor:
-    """Render images (N, 3, height, width) uint8 on the scene's device; `Poses.moment` are indices of its moments."""
+    """Render images (N, 3, height, width) uint8 on the scene's device.
+
+    Args:
+        scene: see `make_scene`.
+        poses: the N cameras; `Poses.moment` are indices of the scene's moments.
+        height: image height in pixels.
+        width: image width in pixels.
+    """
     if min(height, width) < 8:
         raise ArgumentError(f"an image must have at least 8 x 8 pixels: found {height} x {width}")
     grid = make_grid(height, width, scene.device)

@@ -69,7 +69,14 @@ class Scene:
 def make_scene(
     town: Town, moments: Sequence[Moment], device: torch.device | str = "cpu", *, dense: bool | None = None
 ) -> Scene:
-    """A scene of a town at these moments on a device; `dense`: see `Scene`; default: True unless on a CPU."""
+    """A scene of a town at some moments.
+
+    Args:
+        town: the town.
+        moments: time, weather and light of each.
+        device: where it is rendered.
+        dense: see `Scene`; default: True unless on a CPU.
+    """
     device = usable(device)
     atlas = make_atlas()
     traffic = [

@@ -78,6 +78,12 @@ def run_packets(ray: Any, packets: Sequence[str], checkpoint: bytes, work: Work)
     """The result of each packet, in order, as the workers finish them.
 
     The packet of a lost worker is processed again.
+
+    Args:
+        ray: the module, connected to a cluster.
+        packets: the records of the images to encode, as text.
+        checkpoint: the content of the model's checkpoint file.
+        work: the settings of the workers.
     """
     # on the head node, without which there is no cluster: other machines may be lost
     on_head = ray.remote(num_cpus=0, resources={HEAD: 0.001})
@@ -97,7 +103,13 @@ def run_packets(ray: Any, packets: Sequence[str], checkpoint: bytes, work: Work)
 
 
 class WorkerPool:
-    """Runs the workers, as an actor inside the cluster: Ray Data does not work from a client outside of it."""
+    """Runs the workers, as an actor inside the cluster: Ray Data does not work from a client outside of it.
+
+    Args:
+        packets: as for `run_packets`.
+        checkpoint: as for `run_packets`.
+        work: as for `run_packets`.
+    """
 
     def __init__(self, packets: list[str], checkpoint: bytes, work: Work) -> None:
         ray, data = need("ray", "ray"), need("ray.data", "ray")

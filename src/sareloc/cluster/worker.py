@@ -88,7 +88,13 @@ class Done:
 def list_records(
     given: str | Path | Sequence[str | Path], geotags: str | Path | None, track: TrackOptions | None = None
 ) -> tuple[list[ImageRecord], tuple[str, ...]]:
-    """The images in folders, local or at URLs, with their geotags in tables, as `build_map` does; and warnings."""
+    """The images in folders, with their geotags, as `build_map` lists them; and warnings.
+
+    Args:
+        given: folders, local or at URLs.
+        geotags: a table with positions, or None.
+        track: a GPS track that gives the positions of photos and videos in local folders.
+    """
     items = [given] if isinstance(given, str | Path) else list(given)
     local = [path for item in items if (path := _local_path(item)) is not None]
     remote = [str(item) for item in items if _local_path(item) is None]

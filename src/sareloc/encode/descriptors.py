@@ -117,10 +117,17 @@ def describe_boxes(
     dim: int | None = None,
     progress: bool = True,
 ) -> Descriptors:
-    """Descriptors of parts of photos: `boxes` (N, 4) are x0, y0, x1, y1 in pixels of the upright photo.
+    """Descriptors of parts of photos.
 
     Each photo is resized as one image, so that its parts keep their scale; then its box is enlarged on every side by
     half the receptive field and cut out: the centres of the features fill the box (NetVLAD's 'crop'; Oxford, Paris).
+
+    Args:
+        model: the model.
+        paths: the N photos.
+        boxes: (N, 4) x0, y0, x1, y1 in pixels of the upright photo.
+        dim: keep the first `dim` coordinates; default: all.
+        progress: show a bar on standard error.
     """
     margin, encoder = receptive_field_px(model.backbone) / 2, Encoder(model, dim=dim, keypoints=0)
     vectors = np.zeros((len(paths), encoder.dim), dtype=np.float32)

@@ -19,11 +19,19 @@ def occlusion_map(
 ) -> Vectors:
     """How much the descriptor depends on each pixel: (H, W) float32 in 0..1, the maximum being 1.
 
-    A square of `box` pixels (default: about 1/25 of the area) in the model's mean colour slides over the image
-    (H, W, 3) by `stride` pixels (default: half a box); the last in each direction touches the edge. The change of the
-    descriptor, |f(x) - f(x_occluded)|, counts for the pixels that the square covers; a pixel gets the mean over the
-    squares that covered it, divided by the largest such mean. All zeros if no square changes the descriptor. The image
-    is not resized: smaller is faster. Raises ArgumentError if a pixel would not be covered.
+    A square in the model's mean colour slides over the image; the last in each direction touches the edge. The change
+    of the descriptor, |f(x) - f(x_occluded)|, counts for the pixels that the square covers; a pixel gets the mean over
+    the squares that covered it, divided by the largest such mean. All zeros if no square changes the descriptor.
+
+    Args:
+        model: the model.
+        image: (H, W, 3); it is not resized: smaller is faster.
+        box: side of the square, in pixels; default: about 1/25 of the area.
+        stride: pixels between neighbouring squares; default: half a box.
+        batch: images described at once.
+
+    Raises:
+        ArgumentError: if a pixel would not be covered.
     """
     if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
         raise ArgumentError(f"an image is a uint8 array (H, W, 3): found {image.dtype} {image.shape}")

@@ -39,8 +39,11 @@ def match_features(
     A pair matches if each descriptor is the other's nearest neighbour by cosine and the cosine is above 0.82; ties go
     to the first row. The pairs come in the order of the query's keypoints.
 
-    `device`: a GPU that compares the query with all images at once; ties are then broken in any way. Default: the CPU,
-    one image when its pairs are asked for.
+    Args:
+        query: the query's local features.
+        others: those of the other images.
+        device: a GPU that compares the query with all images at once; ties are then broken in any way. Default: the
+            CPU, one image when its pairs are asked for.
     """
     if device is not None and device.type != "cpu" and others:
         return match_together(query, others, device)
@@ -49,7 +52,7 @@ def match_features(
 
 
 def count_matches(query: LocalFeatures, others: Sequence[LocalFeatures], device: torch.device | None = None) -> Ints:
-    """The number (K,) of matches, as of `match_features`, between the 256 best keypoints of a query and of K images.
+    """The number (K,) of matches (see `match_features`) between the 256 best keypoints of a query and of K images.
 
     One matrix product compares all of them: a hundred images take as long as the matches of five with all keypoints.
 
@@ -178,6 +181,11 @@ def inlier_pairs(query: LocalFeatures, other: LocalFeatures, view: TwoView) -> I
     """The inliers of the epipolar geometry or, if the homography has more, of the homography.
 
     The latter is so where the scene is nearly flat or the camera only turned.
+
+    Args:
+        query: the query's local features.
+        other: those of the other image.
+        view: their geometry, from `two_view` or `verify`.
     """
     planar = bool(view.planar.sum() > view.inlier.sum())
     pairs = view.pairs[view.planar if planar else view.inlier]
@@ -193,7 +201,12 @@ def verify(
 ) -> list[TwoView | None]:
     """The two-view geometry of a query and each other photo; None for None. Deterministic on a CPU.
 
-    The geometry of one photo is estimated, in a thread, while others are matched. `device`: as for `match_features`.
+    The geometry of one photo is estimated, in a thread, while others are matched.
+
+    Args:
+        query: the query's local features.
+        others: those of the other photos; None where a photo has none.
+        device: as for `match_features`.
     """
     known = [other for other in others if other is not None]
     matched = zip(known, match_features(query, known, device), strict=True)
@@ -208,7 +221,13 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def two_view(query: LocalFeatures, other: LocalFeatures, pairs: Ints) -> TwoView:
-    """The geometry that explains most of these matches (M, 2); with fewer than 8, none is an inlier."""
+    """The geometry that explains most of the given matches; with fewer than 8, none is an inlier.
+
+    Args:
+        query: the query's local features.
+        other: those of the other image.
+        pairs: (M, 2) rows of their keypoints, from `match_features`.
+    """
     import poselib
 
     none = np.zeros(len(pairs), dtype=np.bool_)
@@ -263,11 +282,16 @@ def count_inliers(views: Sequence[TwoView | None]) -> Evidence:
 
 
 def match_scores(distances: npt.ArrayLike, temperature: float, evidence: Evidence | None = None) -> Floats:
-    """Scores (K,) of the matches of one query from their descriptor distances: `-d^2 / temperature`, at most 0.
+    """Scores (K,) of the matches of one query: `-d^2 / temperature`, at most 0.
 
     Of verified matches: `-0.5 d^2 / temperature + 0.9 log(1 + inliers beyond chance) + 1.6 log(1 + planar inliers
     beyond chance)`. The softmax of the scores is the probability that a match is the right one. All scores are shifted
     so that the highest is 0.
+
+    Args:
+        distances: (K,) descriptor distances.
+        temperature: temperature of the softmax.
+        evidence: the inliers of verified matches; default: matches are not verified.
     """
     scores = -(np.asarray(distances, dtype=np.float64) ** 2) / temperature
     if evidence is not None:
@@ -286,6 +310,11 @@ def turn_deg(query: LocalFeatures, other: LocalFeatures, view: TwoView) -> float
     From the essential matrix of their inliers (PoseLib), with the focal lengths of the photos, 28 mm equivalent if
     unknown. With `x_other = R x_query + t` the query's optical axis is `R (0, 0, 1)` in the other camera, whose x axis
     points to the right and z axis ahead: the angle is `atan2(x, z)`. Cameras are assumed to be held upright.
+
+    Args:
+        query: the query's local features.
+        other: those of the other photo.
+        view: their geometry, from `two_view` or `verify`.
     """
     import poselib
 

@@ -48,9 +48,12 @@ class Index(Protocol):
         """Delete the vectors of these ids; unknown ids are ignored."""
 
     def search(self, queries: Vectors, k: int, among: Ints | None = None) -> Hits:
-        """The k nearest vectors of each query (Q, dim); `among`: only vectors of these ids, unknown ones are ignored.
+        """The k nearest vectors of each query; k hits if there are k vectors.
 
-        An approximate index may miss a near vector, but returns k hits if there are k, and only those of `among`.
+        Args:
+            queries: (Q, dim).
+            k: how many hits per query. An approximate index may miss a near vector.
+            among: only vectors of these ids; unknown ones are ignored.
         """
 
     def fetch(self, ids: Ints) -> Vectors:

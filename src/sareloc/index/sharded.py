@@ -284,8 +284,16 @@ class ShardedIndex:
     def save(self, cache: IndexCache, ids: Ints, checksums: Ints, change_id: str) -> None:
         """Write the parts to a cache and map them from there, which frees memory. Vectors in no part are not written.
 
-        `ids` (n,), ascending, and `checksums` (n,) of the descriptors that the vectors were made from: `load` returns
-        only vectors whose ids and checksums are equal. Raises OSError or RuntimeError if the cache cannot be written.
+        Args:
+            cache: the cache to write to.
+            ids: (n,) ascending.
+            checksums: (n,) of the descriptors that the vectors were made from: `load` returns only vectors whose ids
+                and checksums are equal.
+            change_id: the state of the map that the vectors belong to.
+
+        Raises:
+            OSError: if the cache cannot be written.
+            RuntimeError: likewise, from the index library.
         """
         files = []
         for part in self._state.parts:
@@ -298,9 +306,12 @@ class ShardedIndex:
         cache.write_manifest(files, change_id)
 
     def load(self, cache: IndexCache, ids: Ints, checksums: Ints) -> Ints:
-        """Load the saved vectors of these ids (n,), ascending, whose checksums (n,) are equal; returns their ids.
+        """Load the saved vectors whose ids and checksums are equal; returns their ids.
 
-        A checksum of 0 equals none.
+        Args:
+            cache: the cache to read from.
+            ids: (n,) ascending.
+            checksums: (n,) of the descriptors; 0 never matches.
         """
         taken, parts = np.zeros(len(ids), dtype=bool), list[Part]()
         for saved in cache.read():

@@ -44,7 +44,7 @@ def read_images(
     one that kills its worker process gives a PhotoError after a second try.
 
     Args:
-        images: as of `read_image`; those that are not files are read in this process.
+        images: as for `read_image`; those that are not files are read in this process.
         sizes: size rules; called from several threads, by each worker once for images of one size. An ArgumentError
             from one makes a PhotoError, anything else it raises is raised here.
         cut: see `read_image`.

@@ -235,10 +235,14 @@ def estimate(
 ) -> Fix:
     """The fix that the matches of one photo give together.
 
-    The position is the place where they agree (see `fuse`, weights by `weigh`); radius and confidence come from the
-    calibration (default: cautious values that were fitted to no map). If there is a pose in that place, position,
-    radius and heading are those of the pose. Below `min_confidence` there is no position: the photo is not in this map.
-    No matches: no position, confidence 0. The order of the matches does not matter.
+    The position is the place where they agree (see `fuse`, weights by `weigh`). The order of the matches does not
+    matter.
+
+    Args:
+        matches: the matches of one photo; without matches there is no position, and the confidence is 0.
+        calibration: gives radius and confidence; default: cautious values that were fitted to no map.
+        pose: the camera pose, if known; if it is in that place, position, radius and heading are those of the pose.
+        min_confidence: below it there is no position: the photo is not in this map.
     """
     known = calibration or Calibration()
     if not matches:

@@ -90,11 +90,20 @@ class Localizer:
     """Localizes photos with a map and the model that it was built with.
 
     A 360° photo is cut into views, whose matches give one fix together; its heading is that of the middle of the
-    panorama. views: how it is cut; default: twelve views around, of photos with GPano tags.
+    panorama.
 
-    search: how matches are searched. calibration: default: see `map_calibration`. min_confidence: a fix of a lower
-    confidence has no position. batch: photos described at once.
-    workers: processes that decode photos. Raises MapError if the map has no photos or was built with another model.
+    Args:
+        model: the model that the map was built with.
+        place_map: the map.
+        search: how matches are searched.
+        calibration: how confidence and radius are computed; default: see `map_calibration`.
+        min_confidence: a fix of a lower confidence has no position.
+        views: how a 360° photo is cut; default: twelve views around, of photos with GPano tags.
+        batch: photos described at once.
+        workers: processes that decode photos; 0: this one.
+
+    Raises:
+        MapError: if the map has no photos or was built with another model.
     """
 
     def __init__(
@@ -175,8 +184,8 @@ class Localizer:
 
         Args:
             photos: the queries.
-            near: as of `localize`.
-            top: as of `localize`.
+            near: as for `localize`.
+            top: as for `localize`.
             condition: default: that of 20 or more photos is estimated from them, see `estimate_condition`; fewer are
                 searched as they are. None: all are. A condition that was estimated before is used as it is.
         """
@@ -217,11 +226,12 @@ class Localizer:
     ) -> list[Fix | PhotoError]:
         """As `localize_many`, for the photos of one walk, whose places are estimated together (see `estimate_walk`).
 
-        The photos must be given in the order they were taken in: they are not sorted here.
-
-        reach_m: the largest distance between two photos that follow each other; one number, or one for each of the
-        T - 1 steps, such as a speed in m/s times the seconds between them. A photo that cannot be decoded counts as one
-        without matches. progress: show a bar on standard error.
+        Args:
+            photos: in the order in which they were taken; they are not sorted here. A photo that cannot be decoded
+                counts as one without matches.
+            reach_m: the largest distance between two photos that follow each other; one number, or one for each of the
+                T - 1 steps, such as a speed in m/s times the seconds between them.
+            progress: show a bar on standard error.
         """
         _check(photos, top)
         searched = self._search(photos, _area(near), top, condition)
@@ -250,7 +260,7 @@ class Localizer:
 
         Args:
             photos: of many places, 20 or more.
-            near: as of `localize`.
+            near: as for `localize`.
         """
         _check(photos, 1)
         sampled = [photos[row] for row in spread(len(photos), SAMPLED).tolist()]
@@ -363,10 +373,19 @@ class Localizer:
         return list(single_threads("verify", os.getpid()).map(verified, range(len(encoded)), shares))
 
     def inlier_pairs(self, photo: Query, photo_id: int, file: str) -> InlierPairs | None:
-        """The matched keypoints of a query and a photo of the map that agree: of a match, its `id` and `photo`.
+        """The matched keypoints of a query and a photo of the map that agree with one geometry.
 
-        None if the map's photo has no local features and its file cannot be read. Raises PhotoError if the query cannot
-        be decoded, ArgumentError if this localizer does not verify matches.
+        Args:
+            photo: the query.
+            photo_id: the id of the map's photo, as in `Match.id`.
+            file: its file, as in `Match.photo`, which is read if the map has no local features of it.
+
+        Returns:
+            The pairs; None if the map's photo has no local features and its file cannot be read.
+
+        Raises:
+            PhotoError: if the query cannot be decoded.
+            ArgumentError: if this localizer does not verify matches.
         """
         if self.verifier is None:
             raise ArgumentError(
@@ -509,11 +528,19 @@ def open_localizer(
     batch: int = 8,
     workers: int = 0,
 ) -> Localizer:
-    """Open a map (a file or an address) with the model that it was built with.
+    """Open a map with the model that it was built with.
 
-    model: a model, a checkpoint or a packaged model's name; default: the packaged model that the map was built with.
-    device, precision: where a model that is loaded here runs, default: the GPU if there is one, and its number format
-    (see `load_model`); a model that is given has its own. For the others see `Localizer`.
+    Args:
+        path: a map file, or the address of a map.
+        model: a model, a checkpoint or a packaged model's name; default: the packaged model that the map was built
+            with.
+        search: see `Localizer`.
+        min_confidence: see `Localizer`.
+        views: see `Localizer`.
+        device: where a model that is loaded here runs; default: the GPU if there is one.
+        precision: its number format (see `load_model`); a model that is given has its own.
+        batch: see `Localizer`.
+        workers: see `Localizer`.
     """
     place_map = PlaceMap(path)
     if not isinstance(model, PlaceModel):

@@ -63,10 +63,18 @@ def estimate_walk(
 
     A photo whose own fix has confidence c gives that place the probability c, its other matches together 0.15 (1 - c),
     divided by their weights, the rest of the map 0.2 (1 - c), and what is left to a place outside of the map. `support`
-    combines these of all photos into one walk with steps of at most `reach_m`, which may leave the map (`chance`: see
-    there). Positions are fused with the probabilities that it gives as weights, and the confidence is their sum within
-    25 m. If the pose of a photo (`poses`, one for each; default: none) is in that place, position, radius and heading
-    are those of the pose. A photo without matches has no position. A walk of one photo is `estimate`.
+    combines these of all photos into one walk, which may leave the map. Positions are fused with the probabilities that
+    it gives as weights, and the confidence is their sum within 25 m. A photo without matches has no position. A walk of
+    one photo is `estimate`.
+
+    Args:
+        walk: the matches of each of the T photos.
+        reach_m: the largest distance of each of the T - 1 steps, or one for all.
+        calibration: as for `estimate`.
+        poses: the camera pose of each photo, if known: if it is in that place, position, radius and heading are its
+            own.
+        chance: see `support`.
+        min_confidence: as for `estimate`.
     """
     known = calibration or Calibration()
     supported = support([own_belief(matches, known) for matches in walk], reach_m, chance=chance)
@@ -85,8 +93,14 @@ def estimate_walk(
 def walk_clock_offset(fixes: Sequence[Fix | PhotoError], times: Sequence[float | None], track: Track) -> ClockOffset:
     """The offset of a camera's clock against a track, by where a map says that its photos were taken.
 
-    times: of each photo by the camera's clock, in seconds since 1970; of the frames of a video, see `read_time`. Fixes
-    without a position, and photos without a time, do not count. See `estimate_offset` for the errors.
+    Args:
+        fixes: one of each photo; those without a position do not count.
+        times: of each photo by the camera's clock, in seconds since 1970 (frames of a video: see `read_time`);
+            photos without a time do not count.
+        track: the GPS track.
+
+    Raises:
+        PositionError: see `estimate_offset`.
     """
     from sareloc.photos import estimate_offset
 

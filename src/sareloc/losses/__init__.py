@@ -157,7 +157,13 @@ class TupleLossModule(nn.Module):
 
 
 class SARE(TupleLossModule):
-    """`sare_joint` if `joint`, else `sare_ind`; kernel: gaussian, cauchy or exponential."""
+    """`sare_joint` or `sare_ind` as a module.
+
+    Args:
+        kernel: gaussian, cauchy or exponential.
+        joint: True: `sare_joint`; False: `sare_ind`.
+        width: width of the kernel; 1 is the paper's.
+    """
 
     def __init__(self, kernel: str = "gaussian", joint: bool = False, width: float = 1.0) -> None:
         super().__init__("sare-joint" if joint else "sare-ind", kernel=kernel, width=width)

@@ -165,7 +165,13 @@ class MilvusStore(MapStore):
 
     @classmethod
     def open(cls, address: Address, write: bool = False, *, consistency: Consistency = "Strong") -> Self:
-        """See `MapStore`. Raises MapError if the collection is not a map. Writers must read Strong."""
+        """See `MapStore`. Raises MapError if the collection is not a map.
+
+        Args:
+            address: the address of the map.
+            write: whether to write.
+            consistency: what a read sees of earlier writes, as Milvus names it; writers must read Strong.
+        """
         where = read_milvus_address(address)
         connection = Connection(where)
         if not connection.ask("has_collection", collection_name=where.collection):

@@ -119,7 +119,13 @@ class Maximum(Aggregation):
 
 
 class GeM(Aggregation):
-    """Generalised mean (Radenovic et al.): `mean(x^p)^(1/p)` over locations, x clamped at 1e-6; `p` is trained."""
+    """Generalised mean (Radenovic et al.): `mean(x^p)^(1/p)` over locations, x clamped at 1e-6.
+
+    Args:
+        channels: channels of the feature map.
+        p: initial value of the exponent, which is trained.
+        rng: not used, as there are no random weights.
+    """
 
     name = "gem"
 
@@ -191,10 +197,16 @@ class NetVLAD(Aggregation):
 
         V_k = sum_s a_ks (x_s - centres_k)     then L2 per cluster, then L2 of all clusters joined, cluster by cluster.
 
-    `norm`: how locations and clusters are normalized (see `Norm`; default: "smoothed"). `assign` (K, D) and `centres`
-    (K, D) are separate parameters; `bias` (K,) exists only in some published weights and is None otherwise. The sum is
-    computed as `A X^T - diag(sum_s A) centres`: the residual tensor, B x K x D x h w numbers, is never allocated, nor
-    is a normalized copy of the feature map.
+    `assign` (K, D) and `centres` (K, D) are separate parameters. The sum is computed as
+    `A X^T - diag(sum_s A) centres`: the residual tensor, B x K x D x h w numbers, is never allocated, nor is a
+    normalized copy of the feature map.
+
+    Args:
+        channels: channels of the feature map, D.
+        clusters: number of clusters, K.
+        bias: add `bias` (K,) to the assignment, as some published weights do; it is None otherwise.
+        norm: how locations and clusters are normalized (see `Norm`).
+        rng: the source of random weights; default: torch's generator.
     """
 
     name = "netvlad"

@@ -27,10 +27,15 @@ class Backbone(nn.Module):
     Its parameters carry the names of the published weights, so that those load unchanged, or `published_tensors`
     renames them. A transformer has one more row in its output, with the class token (see `split`).
 
-    `cut` names the layer whose output is the feature map; `channels` is its depth and `stride` the pixels between
-    neighbouring locations. `train_from` names the lowest trained part (see `part_names`; "nothing" freezes all): the
-    parameters below it need no gradient, and their batch norms use the stored statistics even in training.
-    `pixel_mean` and `pixel_std` are the statistics of pixels in [0, 1] that the published weights expect.
+    `train_from` names the lowest trained part (see `part_names`; "nothing" freezes all): the parameters below it need
+    no gradient, and their batch norms use the stored statistics even in training. `pixel_mean` and `pixel_std` are the
+    statistics of pixels in [0, 1] that the published weights expect.
+
+    Args:
+        name: its key in `BACKBONES`.
+        cut: the layer whose output is the feature map.
+        channels: the depth of the feature map.
+        stride: pixels between neighbouring locations.
     """
 
     pixel_mean = IMAGENET_MEAN

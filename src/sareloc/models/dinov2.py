@@ -24,11 +24,16 @@ OF_A_BLOCK = r"((norm[12]|attn\.(qkv|proj)|mlp\.(fc[12]|w12|w3))\.(weight|bias)|
 
 
 class DINOv2(Backbone):
-    """A vision transformer; the cut "norm" is its normalized output, as its authors use it.
+    """A vision transformer.
 
-    "blockN" is the output of that block, not normalized; "blockN-value" the values of its attention, all heads joined.
     Images whose sides are not multiples of 14 px are resized to the nearest ones (bilinear, antialiased). Parts: embed,
     block0, ..., norm.
+
+    Args:
+        name: its key in `BACKBONES`.
+        cut: "norm" is the normalized output, as its authors use it; "blockN" the output of that block, not normalized;
+            "blockN-value" the values of its attention, all heads joined.
+        vit: width, depth and heads.
     """
 
     has_token = True

@@ -40,7 +40,14 @@ class SALAD(Aggregation):
 
         L2(token), then L2 over l of V_lk = sum_s f_ls P_ks, joined and L2     (l slowest, as in the authors' network)
 
-    `hidden`: the width inside the three; `dropout`: of the first two, in training.
+    Args:
+        channels: channels of the feature map.
+        clusters: number of clusters, K.
+        cluster_dim: dimension of f_s.
+        token_dim: dimension of the reduced class token.
+        hidden: the width inside the three networks.
+        dropout: dropout rate of the first two, in training.
+        rng: the source of random weights; default: torch's generator.
     """
 
     name = "salad"

@@ -144,7 +144,15 @@ class PlaceModel(nn.Module):
     """Images -> unit descriptors; descriptors of photos of one place are near each other.
 
     Preprocessing is part of the model: it takes RGB pixels and applies its own size rule and pixel statistics.
-    `precision`: the number format in which descriptors are computed (see `number_format`); checkpoints do not store it.
+
+    Args:
+        preprocess: size rule and pixel statistics.
+        backbone: pixels -> feature map.
+        aggregation: feature map -> vector.
+        whitening: vector -> descriptor; default: the vector is the descriptor.
+        name: name of a packaged or published model.
+        precision: the number format in which descriptors are computed (see `number_format`); checkpoints do not store
+            it.
     """
 
     def __init__(
@@ -402,7 +410,13 @@ def with_whitening(model: PlaceModel, whitening: Whitening) -> PlaceModel:
 
 
 class RuntimeModel(PlaceModel):
-    """A model that shares the layers of another, and so its fingerprint, and computes `encode` by another runtime."""
+    """A model that shares the layers of another, and so its fingerprint, and computes `encode` by another runtime.
+
+    Args:
+        model: the model whose layers it shares.
+        runtime: a name of `RUNTIMES`.
+        compute: images -> descriptors, see `Compute`.
+    """
 
     def __init__(self, model: PlaceModel, runtime: str, compute: Compute) -> None:
         super().__init__(
