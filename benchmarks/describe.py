@@ -192,17 +192,17 @@ def main() -> None:
     ways = make_ways(model, args.ways)
     if args.photos:
         result["from_memory"] = from_memory(ways, draw_photos(args.photos, *size), args.batch, args.repeats)
-        tell("memory", result["from_memory"], result["from_memory"].get("others"))
+        print_rates("memory", result["from_memory"], result["from_memory"].get("others"))
     if args.files:
         for height, width in ([int(side) for side in size.split("x")] for size in args.file_sizes):
             with tempfile.TemporaryDirectory() as folder:
                 found = from_files(ways, write_files(Path(folder), args.files, height, width), args)
-            tell(f"files {height}x{width}", found, result.get("from_memory", found).get("others"))
+            print_rates(f"files {height}x{width}", found, result.get("from_memory", found).get("others"))
             result[f"from_files_{height}x{width}"] = found
     print(json.dumps({**about(), "device": device, **result}))
 
 
-def tell(source: str, rates: dict[str, float], base: float | None) -> None:
+def print_rates(source: str, rates: dict[str, float], base: float | None) -> None:
     for name, rate in rates.items():
         print(f"{source:14s} {name:18s} {rate:8.2f} photos/s" + (f"  {rate / base:5.2f} x" if base else ""), flush=True)
 

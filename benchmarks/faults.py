@@ -114,15 +114,15 @@ def in_a_process(work: Callable[[], str]) -> str:
         os.write(write, said.encode()[:60_000])
         os._exit(0)
     os.close(write)
-    told = b""
+    received = b""
     while part := os.read(read, 65536):
-        told += part
+        received += part
     os.close(read)
     _, status, used = os.wait4(child, 0)
     COSTS.append((time.monotonic() - start, used.ru_maxrss / 1024))
     if os.WIFSIGNALED(status):
         return {int(signal.SIGKILL): "killed", int(signal.SIGALRM): "hang"}.get(os.WTERMSIG(status), "crash")
-    return told.decode()
+    return received.decode()
 
 
 def die_before_operation(number: int) -> None:
@@ -559,7 +559,7 @@ def quietly(work: Callable[[], object]) -> str:
 
 
 def hostile_maps(folder: Path) -> Iterator[tuple[str, str]]:
-    """A stranger's map is an error, or works."""
+    """A map from an unknown source is an error, or works."""
     for number, (name, script) in enumerate(HOSTILE.items()):
         path = folder / f"hostile{number}.gpkg"
         add_drawn(path, range(20), 8)

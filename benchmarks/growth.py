@@ -63,8 +63,8 @@ def main() -> None:
         print(f"{name:28s}" + "".join(f"{v:12.3f}" for v in values) + "".join(f"{e:11.2f}" for e in exponents[name]))
     losses = {n: of_a_loss(n) for n in args.negatives}
     in_negatives = exponent(args.negatives, list(losses.values()))
-    told = ", ".join(f"{n}: {ms:.3f} ms" for n, ms in losses.items())
-    print(f"sare-ind of 4 tuples, forward and backward, by negatives: {told}; exponent {in_negatives:.2f}")
+    shown = ", ".join(f"{n}: {ms:.3f} ms" for n, ms in losses.items())
+    print(f"sare-ind of 4 tuples, forward and backward, by negatives: {shown}; exponent {in_negatives:.2f}")
     found = {"rows": rows, "exponents": exponents, "loss_ms": losses, "loss_exponent": in_negatives}
     print(json.dumps({**about(), "dim": DIM, **found}))
 

@@ -362,8 +362,8 @@ def loaded_modules(src: Path, statements: tuple[str, ...]) -> list[str]:
         module = statement.split()[-1]
         if (src / Path(*module.split("."))).with_suffix(".py").exists():
             last = statement
-    told = "import json, sys; print(json.dumps(sorted(m for m in sys.modules if m.split('.')[0] == 'sareloc')))"
-    return list(json.loads(child(src, "-c", f"{last}\n{told}").splitlines()[-1]))
+    listing = "import json, sys; print(json.dumps(sorted(m for m in sys.modules if m.split('.')[0] == 'sareloc')))"
+    return list(json.loads(child(src, "-c", f"{last}\n{listing}").splitlines()[-1]))
 
 
 # ---------------------------------------------------------------- report

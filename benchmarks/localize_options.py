@@ -67,14 +67,14 @@ def other_town(args: argparse.Namespace, count: int) -> list[np.ndarray]:
 def measure(
     localizer: Localizer, images: list[np.ndarray], truth: np.ndarray, others: list[np.ndarray]
 ) -> tuple[Row, np.ndarray]:
-    """What is told of an option, and which of its fixes are right."""
+    """The measures of an option, and which of its fixes are right."""
     localizer.localize(images[0])  # fills the cache of local features
     start = time.perf_counter()
     fixes = only(Fix, localizer.localize_many(images, top=1))
     seconds = time.perf_counter() - start
-    strangers = only(Fix, localizer.localize_many(others, top=1))
-    told = judge(fixes, truth, strangers)
-    return told | {"ms_a_photo": 1000 * seconds / len(images)}, right_ones(fixes, truth)
+    out_of_map = only(Fix, localizer.localize_many(others, top=1))
+    measures = judge(fixes, truth, out_of_map)
+    return measures | {"ms_a_photo": 1000 * seconds / len(images)}, right_ones(fixes, truth)
 
 
 def measure_calibration(
@@ -89,10 +89,10 @@ def measure_calibration(
     for name, city in (("by the map itself", path), (photos_or_kept, copy)):
         localizer = Localizer(model, PlaceMap(city), search, min_confidence=0)
         fixes = only(Fix, localizer.localize_many(photos[1::2], top=1))
-        strangers = only(Fix, localizer.localize_many(others[: len(fixes)], top=1))
+        out_of_map = only(Fix, localizer.localize_many(others[: len(fixes)], top=1))
         held = judge_fixes(fixes, truth[1::2]).answers_in_radius
-        told = judge(fixes, truth[1::2], strangers)
-        found[f"{search.name}, calibrated {name}"] = told | {"answers_in_radius": held}
+        measures = judge(fixes, truth[1::2], out_of_map)
+        found[f"{search.name}, calibrated {name}"] = measures | {"answers_in_radius": held}
     return found
 
 
@@ -134,9 +134,9 @@ def main() -> None:
     options, first = {}, None
     for name in args.only:
         localizer = Localizer(model, place_map, OPTIONS[name], min_confidence=0)
-        told, right = measure(localizer, images, truth, others)
+        measures, right = measure(localizer, images, truth, others)
         first = right if first is None else first
-        options[name] = told | gain(right, first)
+        options[name] = measures | gain(right, first)
         print_table({name: options[name]})
     walks = measure_walks(model, place_map, args) if args.walks else {}
     calibration: dict[str, Row] = {}

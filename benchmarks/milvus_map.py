@@ -54,7 +54,7 @@ def measure(address: str, photos: int, walk: str, index: str) -> dict[str, Any]:
         numbers = [[int(name.removesuffix(".jpg")) for name in line] for part in found for line in part]
         shared = [len(set(a) & set(b)) / HITS for a, b in zip(numbers, truth.tolist(), strict=True)]
         near = Circle((CITY[0] + SIZE_DEG / 2, CITY[1] + SIZE_DEG / 2), 500)
-        told = {
+        measured = {
             "server": store.collection.connection.ask("get_server_version"),
             "index": store.collection.index,
             "walk": walk,
@@ -68,7 +68,7 @@ def measure(address: str, photos: int, walk: str, index: str) -> dict[str, Any]:
             "one_query_within_500_m_ms": timed(lambda i: city.search(queries[i : i + 1], HITS, near=near), 50),
         }
         store.collection.connection.ask("drop_collection", collection_name=store.address.collection)
-    return told
+    return measured
 
 
 def main() -> None:

@@ -5,7 +5,7 @@
     python -m benchmarks.release_model chosen.safetensors --name default --commit COMMIT --recipe "SARE-Joint, ..." \
         --results released/results.jsonl
 
-The card says what the model was made from, by which recipe and knobs (those that the checkpoint tells) and which
+The card says what the model was made from, by which recipe and options (as the checkpoint records them) and which
 commit, what it finds (the results of this very fingerprint), its limits and licences; `sareloc model info` prints it.
 The same checkpoint gives the same fingerprint every time: only the card differs. Git keeps every version of the file,
 so it is committed once, with its numbers.
@@ -84,7 +84,7 @@ OPEN_OURS = (
 def make_card(
     name: str, recipe: str, commit: str, towns: list[str], photos: dict[str, int], knobs: dict[str, Any]
 ) -> dict[str, Any]:
-    """All that a released file tells about itself, but for its numbers."""
+    """All that a released file says about itself, but for its numbers."""
     kinds = list(dict.fromkeys(unmarked(town).rpartition("-")[0].rstrip("0123456789") for town in towns))
     known = [look_up(TOWNS, kind, "town") for kind in kinds]
     return {
@@ -124,20 +124,20 @@ def main() -> None:
     parser.add_argument("--recipe", required=True, help="how it was trained, in a sentence or two")
     parser.add_argument("--storage", choices=("int8", "float16"), default="int8")
     parser.add_argument("--size", help="that photos are brought to, where it is not the one of the training")
-    parser.add_argument("--towns", nargs="+", help="where the checkpoint does not tell all that it was trained on")
+    parser.add_argument("--towns", nargs="+", help="where the checkpoint does not record all that it was trained on")
     parser.add_argument("--photos", nargs="*", default=[], help="how many of each source: landmarks=2240")
     parser.add_argument("--results", type=Path, help="what released_models.py wrote about this file")
     args = parser.parse_args()
-    told = read_checkpoint_manifest(args.checkpoint).training or {}
+    record = read_checkpoint_manifest(args.checkpoint).training or {}
     model = open_checkpoint(args.checkpoint)
     model.name = args.name
     if args.size:
         model.preprocess = replace(model.preprocess, resize=parse_size(args.size))
-    towns = args.towns or told.get("towns")
+    towns = args.towns or record.get("towns")
     if not towns:
         raise SystemExit(f"{args.checkpoint} does not say which towns it was trained on: give them with --towns")
     photos = {source: int(count) for source, count in (word.split("=") for word in args.photos)}
-    out, card = PACKAGED[args.name], make_card(args.name, args.recipe, args.commit, towns, photos, told)
+    out, card = PACKAGED[args.name], make_card(args.name, args.recipe, args.commit, towns, photos, record)
     save_checkpoint(model, out, storage=args.storage, training=card)
     opened = read_checkpoint_manifest(out).fingerprint
     if args.results:

@@ -137,7 +137,7 @@ def load(service: Service, photos: list[bytes], clients: int, requests: int) -> 
     return answers, time.perf_counter() - began
 
 
-def told(answers: list[Answer], seconds: float) -> dict[str, Any]:
+def summarize(answers: list[Answer], seconds: float) -> dict[str, Any]:
     good_ms = [1000 * took for status, took, _ in answers if status == 200]
     p50, p95, p99 = np.percentile(good_ms, [50, 95, 99]).round(1).tolist()
     statuses = Counter(str(status) for status, _, _ in answers)
@@ -180,7 +180,7 @@ def main() -> int:
                 load(service, photos, 8, 50)  # warm
                 for clients in (16, 64):
                     answers, seconds = load(service, photos, clients, args.requests)
-                    found[f"{clients} clients"] = told(answers, seconds)
+                    found[f"{clients} clients"] = summarize(answers, seconds)
             finally:
                 service.stop()
             print(json.dumps(found))
@@ -194,14 +194,14 @@ def main() -> int:
             for clients in CLIENTS:
                 answers, seconds = load(service, photos, clients, args.requests)
                 wrong += sum(status != 200 for status, _, _ in answers)
-                found[f"{clients} clients"] = told(answers, seconds)
+                found[f"{clients} clients"] = summarize(answers, seconds)
                 print(f"{clients} clients: {found[f'{clients} clients']}", flush=True)
             full, seconds = load(service, photos, QUEUE, args.requests)
             wrong += sum(status != 200 for status, _, _ in full)
-            found["as many clients as the queue holds"] = told(full, seconds)
+            found["as many clients as the queue holds"] = summarize(full, seconds)
             beyond, seconds = load(service, photos, 4 * QUEUE, args.requests)
             wrong += sum(status != 200 and not (status == 503 and retry) for status, _, retry in beyond)
-            found["four times as many clients"] = told(beyond, seconds)
+            found["four times as many clients"] = summarize(beyond, seconds)
             for name in ("as many clients as the queue holds", "four times as many clients"):
                 print(f"{name}: {found[name]}", flush=True)
             found["soak"] = soak(service, photos, args.soak)

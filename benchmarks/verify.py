@@ -5,7 +5,7 @@
 A map is built of each set's database, with local features. Its queries are localized without calibration photos, with
 and without verification; so are out-of-map photos: queries of the other sets, and of other streets of the same town
 (Cambridge's train and val parts for its test part, another drawn town for the drawn one). city-no-focal is the drawn
-town as if no photo told its focal length. Tables are printed last.
+town as if no photo had a focal length. Tables are printed last.
 
     python -m benchmarks.verify --data DATA --work WORK --models default --recall --sets cambridge gardens-day
 
@@ -100,7 +100,7 @@ def build(model: PlaceModel, places: Places, path: Path, workers: int) -> PlaceM
 
 
 def without_focal_lengths(built: PlaceMap, path: Path) -> PlaceMap:
-    """A copy of a map whose local features do not tell the focal lengths of their photos."""
+    """A copy of a map whose local features do not have the focal lengths of their photos."""
     shutil.copy(built.path, path)
     with open_store(path, write=True) as store:
         bare = {row: replace(unpack_features(blob), focal_px=None) for row, blob in store.features(built.ids).items()}
@@ -144,11 +144,11 @@ def judge(
         together.append(localizer.retrieve(encoded[0], 1, condition=condition).files[0][0])
     ladder = {step: right([first[step][0] for first in firsts]) for step in LADDER}
     ladder["search vector, asked together"] = right(together)
-    strangers = [localizer.localize_many(photos, condition=None) if photos else [] for photos in (same_town, others)]
+    unknown = [localizer.localize_many(photos, condition=None) if photos else [] for photos in (same_town, others)]
     tags = [read_geotag(query) for query in queries]
     headings = [np.nan if tag is None or tag.heading_deg is None else tag.heading_deg for tag in tags]
-    judged = judge_fixes(fixes, truth, headings, [fix for part in strangers for fix in part], min_confidence=SURE)
-    rejected = [judge_fixes([], [], out_of_map=part, min_confidence=SURE).strangers_rejected for part in strangers]
+    judged = judge_fixes(fixes, truth, headings, [fix for part in unknown for fix in part], min_confidence=SURE)
+    rejected = [judge_fixes([], [], out_of_map=part, min_confidence=SURE).strangers_rejected for part in unknown]
     return {
         "queries": len(queries),
         **{step: 100 * float(hits.mean()) for step, hits in ladder.items()},
@@ -200,7 +200,7 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", default=list(SETS), choices=SETS)
     parser.add_argument("--city", default="medium")
     parser.add_argument("--queries", type=int, default=1000, help="at most so many of a set, drawn at random")
-    parser.add_argument("--strangers", type=int, default=100, help="of each kind")
+    parser.add_argument("--out-of-map", "--strangers", type=int, default=100, help="out-of-map photos of each kind")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--recall", action="store_true", help="recall alone")
     args = parser.parse_args()
@@ -223,7 +223,7 @@ def main() -> None:
                 if key.split("-")[0] != name.split("-")[0]
                 for row in range(len(other.queries))
             ]
-            chosen = [[part[i] for i in rng.permutation(len(part))[: args.strangers]] for part in (same_town, others)]
+            chosen = [[part[i] for i in rng.permutation(len(part))[: args.out_of_map]] for part in (same_town, others)]
             path, focal = args.work / f"{called}-{name}.gpkg", not name.endswith("no-focal")
             place_map = build(model, places, path if focal else args.work / f"{called}-city.gpkg", args.workers)
             if not focal:

@@ -72,8 +72,8 @@ def measure_walks(
         localizer = Localizer(model, place_map, search, min_confidence=0)
         single = None
         for way in ("photo by photo", "as a walk"):
-            fixes, strangers = (ask(localizer, some, way == "as a walk") for some in (walks, others))
+            fixes, out_of_map = (ask(localizer, some, way == "as a walk") for some in (walks, others))
             right = right_ones(fixes, truth)
             single = right if single is None else single
-            rows[way + name] = judge(fixes, truth, strangers) | gain(right, single, walk_of)
+            rows[way + name] = judge(fixes, truth, out_of_map) | gain(right, single, walk_of)
     return rows

@@ -68,12 +68,12 @@ def geotag_of(number: int) -> Geotag:
 def takeout_json(title: str, geotag: Geotag) -> bytes:
     """The part of Takeout's JSON that has the position and the time."""
     latitude, longitude = geotag.latlon
-    told = {
+    metadata = {
         "title": title,
         "photoTakenTime": {"timestamp": f"{geotag.time:.0f}"},
         "geoData": {"latitude": latitude, "longitude": longitude, "altitude": 0.0},
     }
-    return json.dumps(told).encode()
+    return json.dumps(metadata).encode()
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def gpx_of(track: Track) -> str:
 
 
 def take_photo(path: Path, shown: datetime) -> Path:
-    """A photo at this time of the camera's clock, which does not tell its zone."""
+    """A photo at this time of the camera's clock, which has no time zone."""
     local = shown.astimezone(ZoneInfo("Europe/Zurich"))
     exif = Image.Exif()
     exif.get_ifd(IFD.Exif)[Base.DateTimeOriginal] = f"{local:%Y:%m:%d %H:%M:%S}"

@@ -41,9 +41,9 @@ from sareloc.models import load_model
 
 REAL_TOWNS = ("cambridge-train", "cambridge-val", "tmbud-west")
 SEEDS = (21, 22, 23, 24, 25)
-SHARES = {"query": 0.7, "absent": 0.15, "stranger": 0.15}
+SHARES = {"query": 0.7, "absent": 0.15, "other town": 0.15}
 """How much each kind of trial counts."""
-STRANGERS = 50  # of each other town
+OTHER_TOWN = 50  # queries of each other town
 PENALTY = 0.01  # of the squares of the weights of the score, against a mean loss
 CONFIDENCE_PENALTY = 0.001  # the same for the confidence, but for its constant
 
@@ -72,15 +72,15 @@ def search_town(name: str, localizer: Localizer, towns: dict[str, Places], limit
     rows = np.random.default_rng(0).permutation(len(queries))[:limit]
     asked = [queries.path(int(row)) for row in rows]
     trials, *_ = _search_trials(localizer, asked, ecef_from_wgs84(latlon_of(queries)[rows]))
-    strangers: list[Trial] = []
+    other_towns: list[Trial] = []
     for other, places in towns.items():
         if other.split("-")[0] != name.split("-")[0]:
-            some = np.random.default_rng(1).permutation(len(places.queries))[:STRANGERS]
+            some = np.random.default_rng(1).permutation(len(places.queries))[:OTHER_TOWN]
             photos = [places.queries.path(int(row)) for row in some]
             found, *_ = _search_trials(localizer, photos, ecef_from_wgs84(latlon_of(places.queries)[some]))
-            strangers += [replace(trial, absent=True) for trial in found if not trial.absent]
+            other_towns += [replace(trial, absent=True) for trial in found if not trial.absent]
     shown = [trial for trial in trials if not trial.absent]
-    kinds = {"query": shown, "absent": [trial for trial in trials if trial.absent], "stranger": strangers}
+    kinds = {"query": shown, "absent": [trial for trial in trials if trial.absent], "other town": other_towns}
     print(name, {kind: len(found) for kind, found in kinds.items()}, flush=True)
     return Town(name, kinds, localizer.calibration.temperature)
 

@@ -37,7 +37,7 @@ def check_options(config: Any) -> None:
         value = getattr(config, field.name)
         _check_value(type(config), field.name, value)
         if isinstance(value, int | float) and value < 0:
-            raise ArgumentError(f"{field.name} must not be negative, got {value}")
+            raise ArgumentError(f"{field.name} must not be negative, found {value}")
 
 
 def read_options(path: Path, config: type) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def _check_one(name: str, value: Any, kinds: list[type]) -> None:
     if not number and not any(type(value) is kind or (kind is not int and isinstance(value, kind)) for kind in kinds):
         raise ArgumentError(f"{name} must be {expected}, found {value!r}")
     if isinstance(value, int | float) and not math.isfinite(value):
-        raise ArgumentError(f"{name} must be a finite number, got {value}")
+        raise ArgumentError(f"{name} must be a finite number, found {value}")
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

@@ -21,15 +21,18 @@ from sareloc.cli import calibrate, data, evaluate, figure, geotag, localize, map
 from sareloc.cli.options import ResumableStop
 from sareloc.errors import explain
 
+LISTS = Parameter(negative_iterable=())
+"""No --empty-NAME options; each group has it too, for the reference."""
+
 app = App(
     name="sareloc",
     help="Visual place recognition: train a model, build a map of geotagged photos, localize photos.",
     version=__version__,
     suppress_keyboard_interrupt=False,  # `main` reports it
-    default_parameter=Parameter(negative_iterable=()),  # no --empty-NAME options
+    default_parameter=LISTS,
 )
 
-maps = App(name="map", help="Build, update, check and calibrate maps of geotagged photos.")
+maps = App(name="map", help="Build, update, check and calibrate maps of geotagged photos.", default_parameter=LISTS)
 for _one in (map.build, map.add, map.sync, map.upgrade, map.remove, map.info, map.verify, map.compact, map.copy):
     maps.command(_one)
 maps.command(calibrate.calibrate_command, name="calibrate")
@@ -41,6 +44,7 @@ app.command(geotag.geotag_command, name="geotag")
 datasets = App(
     name="data",
     help="Check a dataset, geotag photos by a track, draw a synthetic city, or cut a 360° photo into views.",
+    default_parameter=LISTS,
 )
 datasets.command(data.check, name="check")
 datasets.command(data.track, name="track")
@@ -57,7 +61,11 @@ app.command(train.train_command, name="train")
 app.command(evaluate.evaluate_command, name="evaluate")
 app.command(model.export_command, name="export")
 
-figures = App(name="figure", help="Draw the paper's figures, and figures of models and datasets, as PNG, SVG or PDF.")
+figures = App(
+    name="figure",
+    help="Draw the paper's figures, and figures of models and datasets, as PNG, SVG or PDF.",
+    default_parameter=LISTS,
+)
 for _figure in (
     *(figure.gradients, figure.gradient_decay, figure.recall, figure.precision_recall, figure.confidence),
     *(figure.heatmap, figure.embedding, figure.matches),

@@ -39,7 +39,7 @@ def evaluate_command(
     precision: Precision = "auto",
     as_json: Json = False,
 ) -> None:
-    """Describe the database and the queries of a dataset, search exactly, and judge by the dataset's protocol.
+    """Compute the descriptors of a dataset's database and queries, search exactly, and judge by the dataset's protocol.
 
     With --fixes: build a map of the database, localize the queries in it, and judge their positions, radii, headings
     and confidences instead. A fix is correct within 25 m, and answered if it has the minimum confidence.
@@ -66,8 +66,8 @@ def evaluate_command(
         Verify the top N results of each query geometrically, by local features, and re-rank them; 0: do not. Default:
         0, with --fixes 10 if the map holds local features.
     place_map
-        Search this map of the dataset's database photos (a file or an address) instead of describing them. With
-        --fixes it may hold other photos too.
+        Search this map of the dataset's database photos (a file or an address) instead of computing their descriptors.
+        With --fixes it may hold other photos too.
     fixes
         Print a localization report instead of recall.
     out_of_map
@@ -76,7 +76,7 @@ def evaluate_command(
     min_confidence
         With --fixes: the minimum confidence of an answer.
     batch
-        Maximum photos described at once.
+        Maximum number of photos encoded at once.
     """
     from sareloc.datasets import choose_split, load_dataset
     from sareloc.evaluation import evaluate, evaluate_fixes

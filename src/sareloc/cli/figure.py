@@ -114,7 +114,7 @@ def heatmap(
     stride
         Step of the box in pixels. Default: half of its side.
     batch
-        Number of occluded photos described at once.
+        Number of occluded photos encoded at once.
     """
     from sareloc.encode import occlusion_map
     from sareloc.figures import draw_heatmaps, save_figure

@@ -114,7 +114,7 @@ def geotag_command(
     panorama
         Treat photos without GPano tags that are 2:1 as 360° photos; the heading is that of their middle.
     as_json
-        Print one JSON object a line for each localized photo: the keys of localize --json, and the files written.
+        Print one JSON object per line for each localized photo: the keys of localize --json, and the files written.
     """
     from sareloc.localize import read_photo_times
     from sareloc.localize.formats import answer_line
@@ -125,7 +125,7 @@ def geotag_command(
     if exiftool:
         find_exiftool()
 
-    def tell(line: str) -> None:
+    def print_status(line: str) -> None:
         print(line, file=sys.stderr if as_json else sys.stdout)
 
     targets = dict(copies(photos, out))
@@ -140,7 +140,7 @@ def geotag_command(
         raise ArgumentError(f"{out / f'geotags.{sidecar}'} exists: give another --out, or --replace")
     asked = [photo for photo in outputs if retag or read_geotag(photo) is None]
     if len(asked) < len(outputs):
-        tell(f"{len(outputs) - len(asked):,} photos already have a position (--retag localizes them too)")
+        print_status(f"{len(outputs) - len(asked):,} photos already have a position (--retag localizes them too)")
     if not asked:
         return 0
     times: dict[Path, float | None] = {}
@@ -170,7 +170,7 @@ def geotag_command(
             if photo in written:
                 print(f"{answer_line(str(photo), fix)} -> {', '.join(map(str, written[photo]))}")
     missing = f", {failed:,} could not be written" if failed else ""
-    tell(
+    print_status(
         f"{len(written):,} of {len(asked):,} photos {'would be geotagged' if dry_run else 'geotagged'} in {out}, "
         f"{len(unsure):,} below confidence {min_confidence:g}{missing}"
     )

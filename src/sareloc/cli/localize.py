@@ -38,7 +38,7 @@ def localize_command(
     circle: Annotated[tuple[float, float, float] | None, Parameter(negative=())] = None,
     walk_step_m: float | None = None,
     every_s: float = 1.0,
-    track: Annotated[tuple[Path, ...], Parameter(negative=(), consume_multiple=True)] = (),
+    track: Annotated[tuple[Path, ...], Parameter(negative=(), consume_multiple=True, show_default=False)] = (),
     estimate_offset: Flag = False,
     clock_offset: Annotated[float | str, Parameter(allow_leading_hyphen=True)] = 0.0,
     video_start: str | None = None,
@@ -94,7 +94,7 @@ def localize_command(
         Treat photos without GPano tags that are 2:1 as 360° photos. A 360° photo is cut into views, which give one
         position together; the heading is that of its middle.
     as_json
-        Print one JSON object a line: photo, latlon, radius_m, confidence, heading_deg, place, matches; without a
+        Print one JSON object per line: photo, latlon, radius_m, confidence, heading_deg, place, matches; without a
         position also reason, and as guess and guess_radius_m the low-confidence position.
     as_geojson
         Print one GeoJSON FeatureCollection.

@@ -74,8 +74,7 @@ class PhotoOptions:
     trust_estimates: Flag = False
     """Also use positions that sareloc estimated (geotag); by default they are left out."""
     restore: Flag = False
-    """Undo edits and removals: take the positions of the files again where another program has changed them in the
-    map, and add photos again that were removed from it."""
+    """Read positions that were edited in the map from the files again, and add removed photos again."""
     config: Annotated[Path | None, Parameter(name="--config")] = None
     """TOML file of other options (dim, storage, batch, precision, views, ...)."""
     rare: Rare = NO_RARE
@@ -135,7 +134,7 @@ def build(
     keypoints
         Keypoints of a photo's local features, up to 4096; 0: none. Default: 1024.
     cluster
-        A Ray cluster that computes: ray://host:10001, ray://local.
+        A Ray cluster: ray://host:10001 or ray://local.
     """
     from sareloc.photos.finding import is_url
 

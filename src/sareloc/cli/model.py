@@ -20,7 +20,7 @@ STEP = "  "
 
 
 def list_models(*, as_json: Json = False) -> None:
-    """List the packaged models, one a line: architecture, size and fingerprint."""
+    """List the packaged models, one per line: architecture, size and fingerprint."""
     from sareloc.models.checkpoint import PACKAGED, find_checkpoint, read_checkpoint_manifest
 
     for name in PACKAGED:

@@ -90,7 +90,7 @@ class LocalizerOptions:
     """Checkpoint that the map was built with; default: the packaged model that the map was built with."""
     search: SearchFlags = DEFAULT_SEARCH
     batch: int = 8
-    """Maximum photos described at once."""
+    """Maximum number of photos encoded at once."""
     workers: Workers = 2
     device: Device = None
     precision: Precision = "auto"

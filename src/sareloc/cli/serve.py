@@ -29,11 +29,11 @@ class GivenOptions(ServeConfig):
 
     tiles: Annotated[str | None, Shown] = ServeConfig.tiles
     """URL of base map tiles, such as https://tiles.example.org/{z}/{x}/{y}.png; default: no base map."""
-    photos: Annotated[tuple[Path, ...], Shown] = ServeConfig.photos
+    photos: Annotated[tuple[Path, ...], Shown, Parameter(show_default=False)] = ServeConfig.photos
     """Folder of photos that may be shown, in addition to the map file's; may be repeated."""
     token: Annotated[str | None, Shown] = ServeConfig.token
     """Clients with it can add and remove photos; better set in the environment: SARELOC_TOKEN."""
-    allow_host: Annotated[tuple[str, ...], Shown] = ServeConfig.allow_host
+    allow_host: Annotated[tuple[str, ...], Shown, Parameter(show_default=False)] = ServeConfig.allow_host
     """Host name accepted in requests besides localhost; may be repeated; *: every name."""
     min_confidence: Annotated[float, Shown] = ServeConfig.min_confidence
     """Minimum confidence of a position; below it the answer is "not in this map"."""

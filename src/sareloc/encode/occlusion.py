@@ -28,7 +28,7 @@ def occlusion_map(
         image: (H, W, 3); it is not resized: smaller is faster.
         box: side of the square, in pixels; default: about 1/25 of the area.
         stride: pixels between neighbouring squares; default: half a box.
-        batch: images described at once.
+        batch: images encoded at once.
 
     Raises:
         ArgumentError: if a pixel would not be covered.

@@ -301,7 +301,7 @@ def match_scores(distances: npt.ArrayLike, temperature: float, evidence: Evidenc
 
 
 USUAL_FOCAL_35MM = 28.0
-"""Of photos whose EXIF does not tell their focal length: the main camera of most phones, in mm."""
+"""Of photos whose EXIF has no focal length: the main camera of most phones, in mm."""
 
 
 def turn_deg(query: LocalFeatures, other: LocalFeatures, view: TwoView) -> float | None:

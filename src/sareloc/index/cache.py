@@ -133,10 +133,10 @@ class IndexCache:
         """
         _make_folders(self.folder)
         before = self._files()
-        told = self._about | {"change_id": change_id, "parts": [asdict(file) for file in files]}
+        manifest = self._about | {"change_id": change_id, "parts": [asdict(file) for file in files]}
         beside = self.folder / f"{uuid.uuid4().hex}.new"
         try:
-            beside.write_text(json.dumps(told, indent=1))
+            beside.write_text(json.dumps(manifest, indent=1))
             os.replace(beside, self.folder / MANIFEST)
         finally:
             beside.unlink(missing_ok=True)
@@ -192,9 +192,9 @@ def _named_parts(folder: Path, about: dict[str, Any] | None = None) -> list[Part
         return []
     try:
         with path.open("rb") as content:
-            told = json.loads(content.read(MANIFEST_BYTES))
-        files = [PartFile(**entry) for entry in told["parts"]]
-        fits = about is None or all(told[key] == value for key, value in about.items())
+            manifest = json.loads(content.read(MANIFEST_BYTES))
+        files = [PartFile(**entry) for entry in manifest["parts"]]
+        fits = about is None or all(manifest[key] == value for key, value in about.items())
         plain = all(_PART.fullmatch(file.name) and isinstance(file.sha256, str) for file in files)
         whole = all(type(file.vectors) is type(file.size) is int for file in files)
         large = all(0 < ROW_BYTES * file.vectors < file.size for file in files)

@@ -67,7 +67,7 @@ def calibrate_by_map(place_map: PlaceMap, candidates: int = CANDIDATES) -> Calib
 
     Each is searched twice: among the photos that were not taken on the same spot, and among those more than 50 m away,
     as a photo that the map does not show. Photos of one drive look more alike than photos of another night or year,
-    and the map does not tell how much more: noise is added to the descriptors first, in random directions, from none up
+    and the map does not show how much more: noise is added to the descriptors first, in random directions, from none up
     to 2.5 times the median distance to the nearest photo. The radius scale is the geometric mean of the fitted one and
     the default, because errors also depend on where queries are taken. A map too small to fit anything gives the
     default calibration. `finish_map` stores that of 20 candidates in the map.
@@ -221,7 +221,7 @@ def fit_calibration(
     """The calibration fitted to these outcomes; with few of them it stays near the prior.
 
     Logistic regression of "right" on `features`, with a normal prior around `PRIOR` (that is, L2-regularised). Photos
-    that the map does not show (an infinite error) count together as `absent_share` of all: the map does not tell how
+    that the map does not show (an infinite error) count together as `absent_share` of all: the map does not show how
     often such queries come. Verified matches have weights and a prior of their own. `temperature` is the one
     that the outcomes were fused with. `sample_weight`: how much each outcome counts.
     For the radius see `fit_radius`; `radius_share` of the answers are to be inside.

@@ -75,7 +75,7 @@ class Condition:
         try:
             given = json.loads(text)
             if given["format"] != FORMAT:
-                raise ValueError("its format is a newer one")
+                raise ValueError("it was written by a newer version of sareloc")
             photos, places, space = given["photos"], given["places"], given["vector_space"]
             if type(photos) is not int or type(places) is not int or not 0 <= places <= photos:
                 raise ValueError("its numbers of photos and places are out of range")
@@ -83,7 +83,7 @@ class Condition:
                 raise TypeError("its vector space is not a text")
             mean = np.frombuffer(base64.b64decode(given["mean"], validate=True), dtype="<f4").astype(np.float32)
             if not float(np.linalg.norm(mean.astype(np.float64))) <= 1 + 1e-3:  # also if it is not a number
-                raise ValueError("its mean is not one of unit vectors")
+                raise ValueError("it is not a mean of unit vectors")
             return Condition(mean, photos, places, space)
         except (ValueError, KeyError, TypeError, IndexError, RecursionError) as wrong:
             raise ArgumentError(

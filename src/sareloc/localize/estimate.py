@@ -160,7 +160,7 @@ class Calibration:
     """(9,) for verified matches."""
     radius_scale: float = 4.0
     temperature: float = TEMPERATURE
-    """Of the weights of matches, see `weigh`."""
+    """Temperature of the weights of matches, see `weigh`."""
     photos: int = 0
     """Number of photos with known positions that it was fitted on; 0: none, the values are the defaults."""
     origin: str = "nothing"
@@ -185,13 +185,13 @@ class Calibration:
         try:
             given: dict[str, Any] = json.loads(text)
             if given.pop("format") != FORMAT:
-                raise ValueError("its format is a newer one")
+                raise ValueError("it was written by a newer version of sareloc")
             weights, verified_weights = (
                 tuple(float(weight) for weight in given.pop(name, default))
                 for name, default in (("weights", ()), ("verified_weights", VERIFIED_PRIOR))
             )
             if (len(weights), len(verified_weights)) != (len(PRIOR), len(VERIFIED_PRIOR)):
-                raise ValueError("it has another number of weights")
+                raise ValueError("its number of weights differs")
             read = Calibration(weights, verified_weights, **given)
             if read.origin == MAP_ORIGIN:  # those of the version that stored it, not fitted to the map
                 read = replace(read, verified_weights=VERIFIED_PRIOR)

@@ -99,7 +99,7 @@ class Localizer:
         calibration: how confidence and radius are computed; default: see `map_calibration`.
         min_confidence: a fix of a lower confidence has no position.
         views: how a 360° photo is cut; default: twelve views around, of photos with GPano tags.
-        batch: photos described at once.
+        batch: maximum number of photos encoded at once.
         workers: processes that decode photos; 0: this one.
 
     Raises:
@@ -163,7 +163,7 @@ class Localizer:
         """Where a photo was taken.
 
         Args:
-            photo: the query.
+            photo: the query: a path, the bytes of a file, RGB pixels (H, W, 3), a Pillow image, or an `ImageRecord`.
             near: search only there; a `Fix` means within 500 m of it (and its radius), or anywhere if it has no
                 position.
             top: how many matches the fix lists; all if the map holds fewer.
@@ -183,7 +183,7 @@ class Localizer:
         """Where each photo was taken, in order; for one that cannot be decoded, the error that says why.
 
         Args:
-            photos: the queries.
+            photos: the queries, each as for `localize`.
             near: as for `localize`.
             top: as for `localize`.
             condition: default: that of 20 or more photos is estimated from them, see `estimate_condition`; fewer are

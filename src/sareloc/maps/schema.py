@@ -182,7 +182,7 @@ def _cause(path: Path, error: sqlite3.Error) -> str:
 
 
 def _why_unreadable(path: Path) -> str | None:
-    """The system's error of reading a file, which SQLite does not tell; None if it can be read or does not exist."""
+    """The system's error of reading a file, which SQLite does not report; None if it can be read or does not exist."""
     try:
         with path.open("rb") as file:
             file.read(16)

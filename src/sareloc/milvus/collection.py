@@ -235,8 +235,8 @@ class MilvusCollection:
         rows = {hit["id"]: hit["entity"] for hits in found for hit in hits}
         if not found:
             return _nothing(len(asked)), rows
-        told = [[(hit["distance"], hit["entity"]["length"]) for hit in hits[:k]] for hits in found]
-        products, lengths = np.moveaxis(np.array(told, dtype=np.float64).reshape(len(asked), k, 2), 2, 0)
+        values = [[(hit["distance"], hit["entity"]["length"]) for hit in hits[:k]] for hits in found]
+        products, lengths = np.moveaxis(np.array(values, dtype=np.float64).reshape(len(asked), k, 2), 2, 0)
         ids = np.array([[hit["id"] for hit in hits[:k]] for hits in found], dtype=np.int64).reshape(len(asked), k)
         return nearest_of(k, Hits(ids, _distances(asked, products, lengths))), rows
 

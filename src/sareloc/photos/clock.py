@@ -134,8 +134,8 @@ def estimate_offset(
 
     All offsets up to 14 hours are tried, so that wrong time zones are found, too. The estimate minimizes the mean of
     d²/(d² + (20 m)²), d: the distance of a photo to the track at the shifted time, so that some wrong positions do no
-    harm. It is `ambiguous` where positions do not tell the time: photos taken while standing still, or a way that was
-    travelled several times.
+    harm. It is `ambiguous` where positions do not determine the time: photos taken while standing still, or a way
+    that was travelled several times.
 
     Args:
         photo_times: (N,) what the clock showed, in seconds since 1970.

@@ -29,7 +29,7 @@ VIDEO_EXTENSIONS = (".mp4", ".mov", ".mkv", ".m4v", ".webm", ".avi", ".insv", ".
 LARGEST_SIDE_PX = 16_384
 LATEST_S = 1e6  # eleven days
 METHOD = "sareloc visual place recognition"
-"""The GPSProcessingMethod of positions that sareloc estimates: by it they are told from measured ones."""
+"""The GPSProcessingMethod of positions that sareloc estimates: it distinguishes them from measured ones."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST_S, LAST_S = (datetime(year, 1, 1, tzinfo=UTC).timestamp() for year in (1, 9999))
 NUMBER = r"-?\d{1,7}(?:\.\d{1,6})?"
@@ -158,7 +158,7 @@ class Geotag:
 
 @dataclass(frozen=True)
 class Estimate:
-    """How a position was estimated; written with the position to tell it from a GPS measurement."""
+    """How a position was estimated; written with the position to distinguish it from a GPS measurement."""
 
     radius_m: float
     """The horizontal positioning error in metres."""

@@ -51,7 +51,7 @@ def find_takeout_json(photo: str | Path) -> Path | None:
     """The existing Takeout JSON of a photo; None if there is none.
 
     The folder is listed once, not searched for each possible name. Photos with names of more than 46 characters, of
-    which several may have JSONs of the same name but for the counter, are told apart by the title in the JSON.
+    which several may have JSONs of the same name but for the counter, are distinguished by the title in the JSON.
     """
     path = Path(photo)
     listed = _json_files(path.parent)

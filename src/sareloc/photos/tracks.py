@@ -45,7 +45,7 @@ class TrackPositions:
     """Where a track was at N times; see `Track.at`."""
 
     latlon: Floats
-    """(N, 2) degrees, WGS84; NaN where the track does not tell."""
+    """(N, 2) degrees, WGS84; NaN where the track has no position."""
     heading_deg: Floats
     """(N,) direction of movement, clockwise from north; NaN where there is no position or no movement."""
     gap_s: Floats

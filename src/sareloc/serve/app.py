@@ -31,7 +31,7 @@ TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".webmanifest": "a
 
 
 def build_app(live: LiveMap, batch: int, serving: Serving, limits: Limits) -> FastAPI:
-    """The app of an open map; see `make_app`. `batch`: maximum photos described at once."""
+    """The app of an open map; see `make_app`. `batch`: maximum number of photos encoded at once."""
     if serving.token is not None and not live.place_map.store_class.is_file:
         raise ArgumentError(
             'photos are added to a map on a server by "sareloc map add", not over HTTP: start the service without a '

@@ -110,7 +110,7 @@ class ServeConfig(Serving, Limits):
     """Verify about N of them geometrically, by local features, and re-rank them; 0: do not verify. Default: 10 if the
     map holds local features, else 0."""
     batch: int = 8
-    """Maximum photos described at once."""
+    """Maximum number of photos encoded at once."""
     access_log: bool = False
     """Log every request, including the positions in its parameters."""
 

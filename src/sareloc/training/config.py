@@ -128,15 +128,15 @@ class TrainingConfig:
         for name, least in LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:
-                raise ArgumentError(f"{name} must be at least {least}, got {value}")
+                raise ArgumentError(f"{name} must be at least {least}, found {value}")
         for name in ("lr", "cell_m", "kernel_width"):
             if getattr(self, name) == 0:
-                raise ArgumentError(f"{name} must be above 0, got {getattr(self, name)}")
+                raise ArgumentError(f"{name} must be above 0, found {getattr(self, name)}")
         for name in ("crop", "light"):
             if getattr(self, name) > 1:
-                raise ArgumentError(f"{name} is a strength, 0 to 1, got {getattr(self, name)}")
+                raise ArgumentError(f"{name} is a strength, 0 to 1, found {getattr(self, name)}")
         if self.seed >= 2**63:
-            raise ArgumentError(f"seed must be below 2^63, got {self.seed}")
+            raise ArgumentError(f"seed must be below 2^63, found {self.seed}")
         if not self.positive_min_m < self.positive_radius_m <= self.negative_radius_m:
             raise ArgumentError(
                 "the radii must rise: positive_min_m < positive_radius_m <= negative_radius_m, got "
@@ -147,7 +147,7 @@ class TrainingConfig:
         if self.whitening != "after" and self.dim == 0:
             raise ArgumentError("a learned whitening needs dimensions: set dim above 0, or whitening=after")
         if (self.height is None) != (self.width is None):
-            raise ArgumentError(f"set height and width together, got {self.height} and {self.width}")
+            raise ArgumentError(f"set height and width together, found {self.height} and {self.width}")
         known = _options_of(self.loss)
         for name in LOSS_OPTIONS:
             if getattr(self, name) is not None and name not in known:
