@@ -22,6 +22,7 @@ LAYERS = [
     ["localize"],
     ["evaluation"],
     ["training"],
+    ["adapt"],
     ["figures"],
     ["milvus", "cluster", "serve", "city"],
     ["cli"],

@@ -35,6 +35,7 @@ app = App(
 maps = App(name="map", help="Build, update, check and calibrate maps of geotagged photos.", default_parameter=LISTS)
 for _one in (map.build, map.add, map.sync, map.upgrade, map.remove, map.info, map.verify, map.compact, map.copy):
     maps.command(_one)
+maps.command(map.adapt)
 maps.command(calibrate.calibrate_command, name="calibrate")
 app.command(maps)
 app.command(localize.localize_command, name="localize")

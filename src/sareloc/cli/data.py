@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from sareloc.cli.options import NO_TRACK, NOTES, Flag, Json, Root, Split, Track, print_notes
+from sareloc.cli.options import NO_TRACK, NOTES, Device, Flag, Json, Root, Split, Track, Workers, print_notes
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.files import replacing
 from sareloc.wording import plural
 
 if TYPE_CHECKING:
+    from sareloc.adapt import GeotagCheck
     from sareloc.datasets import Check, Places
     from sareloc.photos import TrackOptions
     from sareloc.photos.track_geotags import TrackReport
@@ -32,18 +34,24 @@ def check(
     figure: Path | None = None,
     decode: Flag = False,
     sources: Flag = False,
+    geometry: Flag = False,
+    page: Path | None = None,
+    workers: Workers = 2,
+    device: Device = None,
     as_json: Json = False,
 ) -> int:
     """Check a dataset: photos, extent, sources of positions, queries with a positive, missing and unreadable files.
 
     Of the sources of positions (a table, EXIF, XMP, Takeout JSON, file name), in this order, the first that has one is
-    used; positions of others are noted if they are more than 50 m away. The exit status is 1 if a file is missing or
-    cannot be read.
+    used; positions of others are noted if they are more than 50 m away. With --geometry the photos are compared with
+    each other: a photo that agrees with photos of a place more than 100 m away, and with none around its geotag, has a
+    suspicious geotag, and is listed with the position that geometry suggests. The exit status is 1 if a file is missing
+    or cannot be read.
 
     Parameters
     ----------
     dataset
-        The name of a published dataset, a folder of photos, or a CSV file.
+        The name of a published dataset, a folder of photos, or a CSV file; with --geometry also a map (.gpkg).
     figure
         Draw a map of database and queries to this file (.png, .svg or .pdf); of a folder without queries, by the
         sources of the positions.
@@ -51,20 +59,73 @@ def check(
         Decode every photo instead of reading its header; finds truncated files, takes longer.
     sources
         Also list the source of each photo's position.
+    geometry
+        Also list suspicious geotags. The photos of a dataset are encoded as for a map: if there is a map of them, give
+        that instead.
+    page
+        Write the suspicious geotags with pictures to this file (.html).
     """
     from sareloc.datasets import check_places, load_dataset
     from sareloc.figures import draw_dataset, save_figure
 
+    if page is not None and not geometry:
+        raise ArgumentError("--page shows suspicious geotags: give --geometry too")
+    if Path(dataset).suffix.lower() == ".gpkg":
+        return _check_map(Path(dataset), page, geometry, device, as_json)
     places = load_dataset(dataset, root, split)
     if figure is not None:
         save_figure(draw_dataset(places), figure)
     found = check_places(places, decode=decode, progress=True)
     by_photo = sources_by_photo(places) if sources else {}
+    geotags = None
+    if geometry:
+        from sareloc.adapt import check_geotags_of_dataset
+        from sareloc.maps import MapConfig
+
+        geotags = check_geotags_of_dataset(places, config=MapConfig(workers=workers, device=device))
+        _write_page(page, geotags, Path())
     if as_json:
-        print(json.dumps(found.to_json() | ({"sources": by_photo} if sources else {})))
+        more = {"sources": by_photo} if sources else {}
+        print(json.dumps(found.to_json() | more | ({} if geotags is None else {"geotags": asdict(geotags)})))
     else:
         print(check_table(found, by_photo, decoded=decode))
+        if geotags is not None:
+            print(*geotag_lines(geotags), sep="\n")
     return 1 if found.missing or found.unreadable else 0
+
+
+def _check_map(path: Path, page: Path | None, geometry: bool, device: str | None, as_json: bool) -> int:
+    """Check the geotags of a map's photos."""
+    from sareloc.adapt import check_geotags
+    from sareloc.maps import PlaceMap
+
+    if not geometry:
+        raise ArgumentError(f"{path} is a map: check its geotags with --geometry, the file with sareloc map verify")
+    with PlaceMap(path) as place_map:
+        found = check_geotags(place_map, device=device)
+    _write_page(page, found, path.parent)
+    print(json.dumps({"geotags": asdict(found)}) if as_json else "\n".join(geotag_lines(found)))
+    return 0
+
+
+def _write_page(page: Path | None, found: GeotagCheck, folder: Path) -> None:
+    if page is not None:
+        from sareloc.figures import write_geotag_page
+
+        write_geotag_page(page, found, folder)
+
+
+def geotag_lines(found: GeotagCheck) -> list[str]:
+    """Suspicious geotags as lines of text."""
+    lines = [
+        ("geotags", f"{len(found.suspicious):,} suspicious"),
+        ("", f"{found.compared:,} of {found.photos:,} photos agree with another photo by geometry"),
+    ]
+    for one in found.suspicious:
+        where = ", ".join(f"{number:.5f}" for number in one.suggested)
+        surely = f"confidence {one.confidence:.2f}, {len(one.witnesses)} photos agree, such as {one.witnesses[0].photo}"
+        lines.append(("", f"{one.photo}: {one.away_m:,.0f} m away at {where} ({surely})"))
+    return [f"{name:<12}{value}" for name, value in lines]
 
 
 def sources_by_photo(places: Places) -> dict[str, str]:

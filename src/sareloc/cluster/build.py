@@ -87,7 +87,7 @@ def build_map_on_cluster(
             precision = choose_precision(model.precision)
             work = Work(
                 str(out), False, writer.manifest, keypoints, writer.views, config.batch, config.workers,
-                config.trust_estimates, precision, config.restore,
+                config.trust_estimates, precision, config.restore, writer.adaptation(),
             )  # fmt: skip
             # A file with new content may have the former content of another file: these photos are added by one
             # process, in order, when the workers have finished.

@@ -23,6 +23,7 @@ import numpy as np
 from sareloc.arrays import Vectors
 from sareloc.encode import Encoder
 from sareloc.errors import ArgumentError, PhotoError
+from sareloc.geometry.adaptation import Adaptation
 from sareloc.maps import MapManifest, MapPhoto, open_store
 from sareloc.maps.examine import Duplicate, Tally, examine, split_usable
 from sareloc.maps.writer import MapWriter, Packed, encode_new, pack
@@ -72,6 +73,8 @@ class Work:
     """Number format of the model on the worker; auto: the worker's device decides."""
     restore: bool = False
     """Add photos again that were removed from the map."""
+    adaptation: Adaptation | None = None
+    """Of the map."""
 
 
 @dataclass
@@ -221,7 +224,7 @@ class PacketEncoder:
         self._writer.views = work.views
         self._encoder = None if work.writes else Encoder(
             model, dim=work.manifest.dim, keypoints=work.keypoints, aggregate_dim=work.manifest.aggregate_dim,
-            batch=work.batch,
+            adaptation=work.adaptation, batch=work.batch,
         )  # fmt: skip
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:

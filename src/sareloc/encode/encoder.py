@@ -21,6 +21,7 @@ import torch
 
 from sareloc.arrays import Image, Vectors
 from sareloc.errors import PhotoError
+from sareloc.geometry.adaptation import Adaptation
 from sareloc.geometry.local_features import KEYPOINTS, LocalFeatureExtractor, LocalFeatures, feature_size, search_vector
 from sareloc.models.fused import fold_norms, fuse_relus, with_stored_format
 from sareloc.models.place_model import PlaceModel, RuntimeModel, evaluating
@@ -60,6 +61,7 @@ class Encoder:
         dim: int | None = None,
         keypoints: int = KEYPOINTS,
         aggregate_dim: int = 0,
+        adaptation: Adaptation | None = None,
         batch: int = 8,
     ) -> None:
         """Prepare the networks.
@@ -70,12 +72,14 @@ class Encoder:
             keypoints: local features of each image; 0: none.
             aggregate_dim: dimensions of the aggregated local features in the search vectors; 0: the search vectors
                 are the descriptors.
+            adaptation: of the map, applied to the search vectors; default: none.
             batch: images in one forward pass on a GPU.
         """
         self.model = model
         self.dim = dim or model.dim
         self.keypoints = keypoints
         self.aggregate_dim = aggregate_dim
+        self.adaptation = adaptation
         self.batch = batch
         self.extractor = LocalFeatureExtractor(model.runs_on) if keypoints else None
         self._folded = model if isinstance(model, RuntimeModel) else with_stored_format(fold_norms(model))
@@ -144,7 +148,12 @@ class Encoder:
         return tag, Encoded(descriptor(), features(), vector())
 
     def _aggregate(self, descriptor: Callable[[], Vectors], features: Callable[[], LocalFeatures | None]) -> Vectors:
-        return search_vector(descriptor(), features(), self.aggregate_dim)
+        return self.search_vector(descriptor(), features())
+
+    def search_vector(self, descriptor: Vectors, features: LocalFeatures | None) -> Vectors:
+        """The search vector of an image by its descriptor (dim,) and its local features, as the map holds it."""
+        vector = search_vector(descriptor, features, self.aggregate_dim)
+        return vector if self.adaptation is None else self.adaptation(vector)
 
     def _describe(self, pixels: Image) -> Vectors:
         dim = None if self.dim == self.model.dim else self.dim
@@ -168,8 +177,8 @@ class Encoder:
                 features = self.extractor.extract(details, self.keypoints, focal_35mm=focal_35mm)
 
             def finish() -> list[tuple[T, Encoded | PhotoError]]:
-                descriptors, dims = fetch(), [self.aggregate_dim] * len(group)
-                vectors = single_threads("encode", os.getpid()).map(search_vector, descriptors, features, dims)
+                descriptors = fetch()
+                vectors = single_threads("encode", os.getpid()).map(self.search_vector, descriptors, features)
                 rows = zip(group, descriptors, features, vectors, strict=True)
                 return [(tag, Encoded(descriptor, one, vector)) for (tag, _), descriptor, one, vector in rows]
 

@@ -409,15 +409,15 @@ def first_matches(
         found: what `Localizer.find_matches` found for them.
     """
     place_map, verifier, temperature = localizer.place_map, localizer.verifier, localizer.calibration.temperature
-    more = np.zeros(place_map.manifest.aggregate_dim, dtype=np.float32)
     steps: list[dict[str, First]] = []
     for views, one in zip(encoded, found, strict=True):
         first: dict[str, First] = {}
         if len(views) == 1:
             (query,) = views
-            first["descriptor"] = _first(place_map.search(np.append(query.descriptor, more)[None], 1))
+            alone = localizer.encoder.search_vector(query.descriptor, None)
+            first["descriptor"] = _first(place_map.search(alone[None], 1))
             retrieved = localizer.retrieve(views, localizer.search.candidates or 1)
-            if len(more):
+            if place_map.manifest.aggregate_dim:
                 first["search vector"] = _first(retrieved)
             if verifier is not None and query.features is not None:
                 order = verifier.prefilter(query.features, retrieved.ids[0], retrieved.distances[0], temperature)

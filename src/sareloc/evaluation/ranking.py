@@ -275,6 +275,7 @@ def _search_vectors(
         dim=manifest.dim,
         keypoints=KEYPOINTS if manifest.aggregate_dim else 0,
         aggregate_dim=manifest.aggregate_dim,
+        adaptation=place_map.adaptation(),
         batch=batch,
     )
     vectors, failures = np.zeros((len(paths), manifest.vector_dim), dtype=np.float32), dict[int, PhotoError]()

@@ -1,7 +1,7 @@
 """Figures of losses, evaluations, datasets and single photos, and a report page that combines them.
 
 Functions named `draw_...` return a matplotlib Figure (extra `plot`), which `save_figure` writes as PNG, SVG or PDF;
-`write_report` and `write_embedding_page` write self-contained HTML pages that need no network.
+`write_report`, `write_embedding_page` and `write_geotag_page` write self-contained HTML pages that need no network.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from sareloc.figures.curves import (
     paper_losses,
 )
 from sareloc.figures.embedding import draw_embedding, place_labels, project_tsne, write_embedding_page
+from sareloc.figures.geotags import write_geotag_page
 from sareloc.figures.map import PredictedPositions, draw_dataset, draw_map, draw_track, errors_geojson, write_geojson
 from sareloc.figures.matches import (
     QueryMatches,
@@ -77,5 +78,6 @@ __all__ = [
     "svg_bytes",
     "write_embedding_page",
     "write_geojson",
+    "write_geotag_page",
     "write_report",
 ]

@@ -191,8 +191,8 @@ def _matched_features(matches: QueryMatches, inliers: Mapping[int, InlierPairs])
     blocks = []
     for query, pairs in inliers.items():
         name = html.escape(matches.places.queries.files[query])
-        tile = _tile(paint_inliers(matches, query, pairs), inliers_label(matches, query, pairs), "lines")
-        blocks.append(f'<div class="query"><h3>{name}</h3>{tile}</div>')
+        lines = tile(paint_inliers(matches, query, pairs), inliers_label(matches, query, pairs), "lines")
+        blocks.append(f'<div class="query"><h3>{name}</h3>{lines}</div>')
     return section("Matched local features", paragraph(words), *blocks)
 
 
@@ -214,19 +214,20 @@ def _failures(matches: QueryMatches, count: int, model: PlaceModel | None, progr
 
 def _query(matches: QueryMatches, query: int, heatmap: Image | None, *, with_heatmap: bool) -> str:
     photos = matches.places
-    tiles = [_tile(load_thumbnail(photos.queries.path(query), THUMBNAIL_PX), "query")]
+    tiles = [tile(load_thumbnail(photos.queries.path(query), THUMBNAIL_PX), "query")]
     if with_heatmap:
-        tiles.append(_tile(heatmap, "heat map"))
+        tiles.append(tile(heatmap, "heat map"))
     for place, row in enumerate(matches.rankings[query, :TOP_MATCHES].tolist()):
         if row >= 0:
             kind = "right" if matches.right[query, place] else "wrong"
             words = match_label(matches, query, place)
-            tiles.append(_tile(load_thumbnail(photos.database.path(row), THUMBNAIL_PX), words, kind))
+            tiles.append(tile(load_thumbnail(photos.database.path(row), THUMBNAIL_PX), words, kind))
     name = html.escape(photos.queries.files[query])
     return f'<div class="query"><h3>{name}</h3><div class="tiles">{"".join(tiles)}</div></div>'
 
 
-def _tile(image: Image | None, words: str, kind: str = "") -> str:
+def tile(image: Image | None, words: str, kind: str = "") -> str:
+    """An image with its caption; None: that there is no photo. kind: the CSS class, such as "right" or "wrong"."""
     shown = html.escape(words)
     inside = '<div class="none">no photo</div>' if image is None else f'<img alt="{shown}" src="{jpeg_uri(image)}">'
     return f'<figure class="{kind}">{inside}<figcaption>{shown}</figcaption></figure>'

@@ -169,13 +169,13 @@ def _search_trials(
                 truths = np.stack([truth for truth, _ in read])
                 queries = [encoded for (encoded,) in localizer.encode([image for _, image in read])]
                 matches = localizer.retrieve(queries, k)
-                verify = _verifying(localizer, queries, matches)
+                verify = verifying(localizer, queries, matches)
                 trials += make_trials(matches, truths, candidates, absent_m=FAR_M, verify=verify)
             bar.update(len(loaded))
     return trials, unreadable, panoramas
 
 
-def _verifying(
+def verifying(
     localizer: Localizer, queries: Sequence[Encoded], matches: Matches
 ) -> Callable[[int, Ints], tuple[Ints, Evidence]] | None:
     """What chooses and verifies matches of a query, by its row and theirs; None if matches are not verified."""

@@ -133,6 +133,7 @@ class Localizer:
             dim=place_map.manifest.dim,
             keypoints=KEYPOINTS if self.search.verify or place_map.manifest.aggregate_dim else 0,
             aggregate_dim=place_map.manifest.aggregate_dim,
+            adaptation=place_map.adaptation(),
             batch=batch,
         )
         """Encodes queries as the map's photos were encoded."""

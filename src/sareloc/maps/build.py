@@ -320,7 +320,7 @@ def sync_map(
     items = [Path(photos)] if isinstance(photos, str | Path) else [Path(item) for item in photos]
     files = [file for item in items for file in _files_in(item, allow_empty)]
     with open_store(path, write=not dry_run) as store:
-        check_aggregate(store.manifest, store.name)
+        check_aggregate(store.manifest, store.name, store.notes())
         if isinstance(model, PlaceModel):
             check_same(store, _manifest_with(store.manifest, model))
         collected = collect_records(photos, files, geotags, track)

@@ -16,7 +16,16 @@ from sareloc.arrays import Ints, Vectors
 from sareloc.errors import ArgumentError, MapError
 from sareloc.maps import gpkg
 from sareloc.maps.notes import LOCAL_FEATURES, NOT_HELD, check_room, finish_map, read_features_note
-from sareloc.maps.records import Entry, MapManifest, MapPhoto, Storage, entry_of, has_present_aggregate, same_entry
+from sareloc.maps.records import (
+    ADAPTATION,
+    Entry,
+    MapManifest,
+    MapPhoto,
+    Storage,
+    entry_of,
+    has_present_aggregate,
+    same_entry,
+)
 from sareloc.maps.rows import PACKINGS
 from sareloc.maps.store import (
     NO_WHITENING,
@@ -85,10 +94,10 @@ def copy_map(source: Address, target: Address, *, progress: bool = True) -> Copy
         _verify(a, b, total, expected % MODULUS, progress)
         b.remember_removed(a.all_removed())
         features, notes = _copy_features(a, b, progress)
-        count, left = b.count(), a.count() - total
+        count, left, a_notes = b.count(), a.count() - total, a.notes()
     if left:
         notes = (*notes, f'{left:,} photos cannot be read and were not copied: list them with "sareloc map verify"')
-    if a.manifest.aggregate_dim and not has_present_aggregate(a.manifest):
+    if a.manifest.aggregate_dim and not has_present_aggregate(a.manifest, a_notes):
         notes = (*notes, f'its search vectors are of other constants: run "sareloc map upgrade {target}"')
     else:
         finish_map(target, changed=copied > 0)
@@ -99,6 +108,8 @@ def _open_target(a: MapStore, target: Address) -> MapStore:
     """The map that is copied to, created if it does not exist and can hold all that is needed."""
     if a.whitening() is not None and not store_class(target).is_file:
         raise MapError(f"map {a.name} has its own whitening, and cannot be copied to {target}: {NO_WHITENING}")
+    if ADAPTATION in a.notes() and not store_class(target).is_file:
+        raise MapError(f"map {a.name} is adapted, and cannot be copied to {target}: a server stores no adaptation")
     if (note := read_features_note(a)) is not None:
         check_room(store_class(target), note.keypoints)
     return open_or_create_store(target, replace(a.manifest, map_id=""))

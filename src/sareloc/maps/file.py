@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from sareloc.arrays import Ints, Vectors
 from sareloc.errors import ArgumentError, MapError
 from sareloc.maps import edits, gpkg, schema
 from sareloc.maps.file_reader import NOTE, FileReader, marks
-from sareloc.maps.records import OTHER_VECTORS, Entry, MapInfo, MapManifest, MapPhoto, complete_vectors
+from sareloc.maps.records import OTHER_VECTORS, Entry, MapInfo, MapManifest, MapPhoto, complete_vectors, read_adaptation
 from sareloc.maps.rows import (
     BAD_VALUE,
     INSERTED,
@@ -40,6 +40,9 @@ from sareloc.maps.rows import (
     whitening_rows,
 )
 from sareloc.maps.store import Address
+
+if TYPE_CHECKING:
+    from sareloc.geometry.adaptation import Adaptation
 
 ID_GAP = 2**32
 """A writer's ids begin after a random gap of up to this size: two maps that continue one backup share no new ids."""
@@ -164,19 +167,21 @@ class MapFile(FileReader):
 
     def write_features(self, ids: Ints, blobs: Sequence[bytes]) -> int:
         """See `MapStore`; one transaction."""
-        written = 0
+        written, adaptation = 0, read_adaptation(self.notes(), self.manifest, str(self.path))
         with self._transaction() as sql:
             for fid, blob in zip(ids.tolist(), blobs, strict=True):
                 written += _insert_features(sql, fid, blob)
-                self._complete_vector(sql, fid, blob)
+                self._complete_vector(sql, fid, blob, adaptation)
         return written
 
-    def _complete_vector(self, sql: sqlite3.Connection, photo_id: int, features: bytes) -> None:
+    def _complete_vector(
+        self, sql: sqlite3.Connection, photo_id: int, features: bytes, adaptation: Adaptation | None
+    ) -> None:
         """Give a photo's search vector its aggregated local features, see `complete_vectors`."""
         for _, before, checksum in self.blobs([photo_id]) if self.manifest.aggregate_dim else ():
             if self.bad_blob(before, checksum) is None:
                 vectors = self._packing.unpack([before], self.manifest.vector_dim)
-                completed = complete_vectors(vectors, [features], self.manifest)
+                completed = complete_vectors(vectors, [features], self.manifest, adaptation)
                 if not np.array_equal(completed, vectors):
                     (blob,) = self._packing.pack(completed)
                     sql.execute("UPDATE descriptors SET descriptor = ? WHERE fid = ?", (blob, photo_id))

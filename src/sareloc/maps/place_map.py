@@ -24,10 +24,19 @@ from sareloc.index.exact import find_rows
 from sareloc.index.sharded import exact_below
 from sareloc.maps.file import MapFile, SharedFile
 from sareloc.maps.notes import read_keypoints
-from sareloc.maps.records import ListedPhoto, ListedPhotos, MapManifest, Matches, PhotoTable, check_aggregate
+from sareloc.maps.records import (
+    ListedPhoto,
+    ListedPhotos,
+    MapManifest,
+    Matches,
+    PhotoTable,
+    check_aggregate,
+    read_adaptation,
+)
 from sareloc.maps.store import Address, MapStore, map_class
 
 if TYPE_CHECKING:
+    from sareloc.geometry.adaptation import Adaptation
     from sareloc.geometry.local_features import LocalFeatures
     from sareloc.models.place_model import PlaceModel
 
@@ -73,7 +82,7 @@ class PlaceMap:
         self._features_checked = self._listed_version = 0  # versions of the file
         with self._file.use() as file:
             self.manifest = file.manifest
-            check_aggregate(self.manifest, str(self.path))
+            check_aggregate(self.manifest, str(self.path), file.notes())
             dim = self.manifest.vector_dim
             self._index: Index = ExactIndex(dim) if exact else ShardedIndex(dim)
             self._held: tuple[Ints, Ints] | None = None  # ids and checksums of the index's vectors
@@ -212,6 +221,13 @@ class PlaceMap:
         """
         with self._reading() as file:
             return file.whitening()
+
+    def adaptation(self) -> Adaptation | None:
+        """The linear map that is applied to the search vectors of its photos and queries; None if it has none.
+
+        Raises MapError if it is damaged.
+        """
+        return read_adaptation(self.notes, self.manifest, str(self.path))
 
     def index_info(self) -> IndexInfo:
         """The index that searches this map."""

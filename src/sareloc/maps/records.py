@@ -6,11 +6,12 @@ The search vector of a photo is its descriptor and the aggregated local features
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from sareloc.arrays import Floats, Ints, Vectors
 from sareloc.errors import MapError
 from sareloc.geo import Box
 from sareloc.photos import Geotag
+
+if TYPE_CHECKING:
+    from sareloc.geometry.adaptation import Adaptation
 
 FORMAT = 6
 """Of maps. Format 1 had no checksums and no change id, formats 1 and 2 no local features, format 3 local features
@@ -283,6 +287,10 @@ def shown(value: object) -> str:
     return text if len(text) <= 100 else f"{text[:90]}... ({len(text)} characters)"
 
 
+ADAPTATION = "adaptation"
+"""The name of the note that holds the adaptation of a map, see `sareloc.geometry.adaptation`."""
+NO_AGGREGATE = 0.05  # of a unit vector: a part that is shorter, after rounding, is zero
+
 OTHER_VECTORS = "the search vectors of map {} were changed by another process meanwhile: repeat the command"
 
 
@@ -294,34 +302,68 @@ def with_aggregate(manifest: MapManifest) -> MapManifest:
     return replace(manifest, aggregate=constants_fingerprint(), aggregate_dim=dim)
 
 
-def has_present_aggregate(manifest: MapManifest) -> bool:
+def vectors_fingerprint(notes: Mapping[str, str]) -> str:
+    """The `aggregate` of the manifest of a map with these notes: of this sareloc's constants, and of its adaptation."""
+    from sareloc.geometry.local_features import constants_fingerprint
+
+    constants, adaptation = constants_fingerprint(), notes.get(ADAPTATION)
+    if adaptation is None:
+        return constants
+    return hashlib.sha256(f"{constants} {adaptation}".encode()).hexdigest()[:16]
+
+
+def read_adaptation(notes: Mapping[str, str], manifest: MapManifest, name: str) -> Adaptation | None:
+    """The adaptation of the map `name` with these notes; None if it has none. Raises MapError if it is damaged."""
+    from sareloc.geometry.adaptation import Adaptation
+
+    text = notes.get(ADAPTATION)
+    if text is None:
+        return None
+    try:
+        return Adaptation.from_json(json.loads(text), manifest.dim, manifest.vector_dim)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as wrong:
+        raise MapError(
+            f"map {name} is damaged: its adaptation cannot be used ({wrong}). Restore a backup, or adapt it again"
+        ) from wrong
+
+
+def has_present_aggregate(manifest: MapManifest, notes: Mapping[str, str]) -> bool:
     """Whether a map's search vectors have aggregated local features of this sareloc's constants."""
-    from sareloc.geometry.local_features import constants_fingerprint
-
-    return manifest.aggregate == constants_fingerprint()
+    return manifest.aggregate == vectors_fingerprint(notes)
 
 
-def check_aggregate(manifest: MapManifest, name: str) -> None:
+def check_aggregate(manifest: MapManifest, name: str, notes: Mapping[str, str]) -> None:
     """Raise MapError if the map `name` has aggregated local features of other constants than this sareloc has."""
-    from sareloc.geometry.local_features import constants_fingerprint
-
-    if manifest.aggregate_dim and not has_present_aggregate(manifest):
+    if manifest.aggregate_dim and not has_present_aggregate(manifest, notes):
         raise MapError(
             f"map {name} has search vectors with local features aggregated by the constants {manifest.aggregate}, this "
-            f'sareloc has {constants_fingerprint()}: compute them again with "sareloc map upgrade", or use the sareloc '
-            f"that made them ({manifest.made_by})"
+            f'sareloc has {vectors_fingerprint(notes)}: compute them again with "sareloc map upgrade", or use the '
+            f"sareloc that made them ({manifest.made_by})"
         )
 
 
-def complete_vectors(vectors: Vectors, blobs: Sequence[bytes], manifest: MapManifest) -> Vectors:
+def complete_vectors(
+    vectors: Vectors, blobs: Sequence[bytes], manifest: MapManifest, adaptation: Adaptation | None = None
+) -> Vectors:
     """Search vectors (n, vector_dim) of photos whose packed local features are stored now.
 
     Those of photos that had no local features get the aggregated ones; the others are returned as they are.
+
+    Args:
+        vectors: as they are in the map.
+        blobs: packed local features (n).
+        manifest: of the map.
+        adaptation: of the map.
     """
     from sareloc.geometry.local_features import search_vector, unpack_features
 
     completed = vectors.copy()
-    for row in np.flatnonzero(~vectors[:, manifest.dim :].any(axis=1)).tolist() if manifest.aggregate_dim else ():
-        descriptor = vectors[row, : manifest.dim]
-        completed[row] = search_vector(descriptor, unpack_features(blobs[row]), manifest.aggregate_dim)
+    if not manifest.aggregate_dim:
+        return completed
+    before = vectors if adaptation is None else adaptation.inverse(vectors)
+    lengths = np.linalg.norm(before[:, manifest.dim :], axis=1)
+    for row in np.flatnonzero(lengths < (NO_AGGREGATE if adaptation else np.finfo(np.float32).tiny)).tolist():
+        features = unpack_features(blobs[row])
+        vector = search_vector(before[row, : manifest.dim], features, manifest.aggregate_dim)
+        completed[row] = vector if adaptation is None else adaptation(vector)
     return completed

@@ -23,7 +23,14 @@ from sareloc.errors import MapError, PhotoError
 from sareloc.loading import read_images
 from sareloc.maps.file import MapFile
 from sareloc.maps.notes import NOT_HELD, OWN_CALIBRATION, choose_keypoints, finish_map
-from sareloc.maps.records import CALIBRATION, MapPhoto, has_present_aggregate, with_aggregate
+from sareloc.maps.records import (
+    ADAPTATION,
+    CALIBRATION,
+    MapPhoto,
+    has_present_aggregate,
+    read_adaptation,
+    with_aggregate,
+)
 from sareloc.maps.store import Address, MapStore, open_store
 from sareloc.photos import is_url
 
@@ -95,7 +102,7 @@ def add_local_features(
             raise MapError(f"local features cannot be added to map {store.name}: {NOT_HELD}")
         chosen = choose_keypoints(store, keypoints)
         report = add_missing_features(store, chosen, device=on, batch=batch, workers=workers, progress=progress)
-        if not has_present_aggregate(store.manifest):
+        if not has_present_aggregate(store.manifest, store.notes()):
             if isinstance(store, MapFile):
                 report = add_aggregate(store, report, progress)
             else:
@@ -127,11 +134,13 @@ def add_aggregate(file: MapFile, report: FeaturesReport, progress: bool) -> Feat
             for first in range(0, len(ids), VECTORS_PART):
                 _stage(file, made.aggregate_dim, ids[first : first + VECTORS_PART], waiting, threads)
                 bar.update(min(VECTORS_PART, len(ids) - first))
-            removed = file.replace_vectors(made, _is_of_vectors)
+            removed = file.replace_vectors(made, is_of_vectors)
             if removed is not None:  # else another process added or changed photos meanwhile
                 break
     notes = list(report.notes)
-    if fitted := [name.removeprefix(CALIBRATION) for name in removed if name != OWN_CALIBRATION]:
+    if ADAPTATION in removed:
+        notes.append('the adaptation was fitted on the former search vectors and removed: repeat "sareloc map adapt"')
+    if fitted := [name.removeprefix(CALIBRATION) for name in removed if name.startswith(CALIBRATION)]:
         notes.append(
             f"calibrations for {', '.join(fitted)} were fitted on the former search vectors and removed: fit them "
             'again with "sareloc map calibrate"'
@@ -139,9 +148,9 @@ def add_aggregate(file: MapFile, report: FeaturesReport, progress: bool) -> Feat
     return replace(report, aggregated=file.count(), notes=tuple(notes))
 
 
-def _is_of_vectors(note: str) -> bool:
+def is_of_vectors(note: str) -> bool:
     """Whether a note of this name holds what was fitted on the map's search vectors."""
-    return note == OWN_CALIBRATION or note.startswith(CALIBRATION)
+    return note in (OWN_CALIBRATION, ADAPTATION) or note.startswith(CALIBRATION)
 
 
 def _stage(
@@ -154,13 +163,14 @@ def _stage(
         rows = file.feature_rows(ids)  # without photos that were removed meanwhile
         there = np.array([row.photo_id for row in rows], dtype=np.int64)
         vectors = [vector for _, part in file.descriptors(there) for vector in part]
+        adaptation = read_adaptation(file.notes(), file.manifest, str(file.path))
 
     def new_vector(row: FeatureRow, before: Vectors) -> Vectors:
         try:
             features = None if row.is_empty or not row.is_own else row.unpack()
         except ValueError as wrong:
             raise row.damage(file.path, wrong) from wrong
-        descriptor = before[: file.manifest.dim]
+        descriptor = (before if adaptation is None else adaptation.inverse(before))[: file.manifest.dim]
         if file.manifest.aggregate_dim:  # a part of a unit vector
             descriptor = descriptor / max(float(np.linalg.norm(descriptor)), 1e-9)
         return search_vector(descriptor, features, aggregate_dim)

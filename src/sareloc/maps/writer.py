@@ -19,6 +19,7 @@ from tqdm import tqdm
 from sareloc.arrays import Vectors
 from sareloc.encode import Encoded, Encoder
 from sareloc.errors import ArgumentError, MapError, PhotoError
+from sareloc.geometry.adaptation import Adaptation
 from sareloc.geometry.local_features import KEYPOINTS, pack_features
 from sareloc.loading import read_images
 from sareloc.maps.examine import (
@@ -41,7 +42,7 @@ from sareloc.maps.notes import (
     untagged_note,
     write_view_options,
 )
-from sareloc.maps.records import OTHER_VECTORS, Entry, MapManifest, MapPhoto, check_aggregate
+from sareloc.maps.records import OTHER_VECTORS, Entry, MapManifest, MapPhoto, check_aggregate, read_adaptation
 from sareloc.maps.store import NO_WHITENING, MapStore, map_model, needs_whitening, open_or_create_store, store_class
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.whitening import fit_whitening
@@ -201,7 +202,7 @@ class MapWriter:
     def _use_aggregate(self, store: MapStore) -> None:
         """Compute search vectors as the map has them. Raises MapError if they were computed otherwise until now."""
         found = store.manifest
-        check_aggregate(found, store.name)
+        check_aggregate(found, store.name, store.notes())
         if self._encoder is not None and self._encoder.aggregate_dim != found.aggregate_dim:
             raise MapError(OTHER_VECTORS.format(store.name))
         self.manifest = replace(self.manifest, aggregate=found.aggregate, aggregate_dim=found.aggregate_dim)
@@ -328,9 +329,14 @@ class MapWriter:
                 dim=self.manifest.dim,
                 keypoints=keypoints,
                 aggregate_dim=self.manifest.aggregate_dim,
+                adaptation=self.adaptation(),
                 batch=self.batch,
             )
         return self._encoder
+
+    def adaptation(self) -> Adaptation | None:
+        """That of the map, if it has one."""
+        return None if self.store is None else read_adaptation(self.store.notes(), self.manifest, self.store.name)
 
     def stored_keypoints(self, tally: Tally) -> int:
         """Local features of each image that the map stores; 0: none, which is noted if they were asked for."""

@@ -50,7 +50,7 @@ class MilvusMap(PlaceMap):
         self._store = MilvusStore.open(path, consistency="Bounded")
         self._collection = self._store.collection
         self.manifest = self._store.manifest
-        check_aggregate(self.manifest, self._store.name)
+        check_aggregate(self.manifest, self._store.name, {})
         self._extent: Box | None = None
         self._extent_until = 0.0
         self._lock = threading.Lock()

@@ -1,0 +1,207 @@
+"""Geotags that geometry contradicts: photos that show another place than the one their geotag names.
+
+A photo with a wrong geotag agrees with several photos of the place that it shows, and not with those around its
+geotag. Photos whose geotags are wrong together, such as those of a drive with a wrong clock, agree with each other and
+are not found.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sareloc.adapt.compare import NEAR_M, Comparisons, check_features, compare_photos
+from sareloc.arrays import Bools, Ints
+from sareloc.datasets.places import Places
+from sareloc.errors import DatasetError
+from sareloc.geo import distance_m, ecef_from_wgs84
+from sareloc.geometry import LocalFeatureExtractor
+from sareloc.localize import Calibration, Match, Search
+from sareloc.localize.estimate import MIN_CONFIDENCE, PLACE_M, SURE_INLIERS, LatLon, fuse, weigh
+from sareloc.localize.localizer import map_calibration
+from sareloc.localize.verify import Verifier
+from sareloc.maps import MapConfig, PlaceMap, build_map
+from sareloc.maps.upgrade import checked_device
+from sareloc.models.place_model import PlaceModel
+from sareloc.photos import ImageRecord
+
+FAR_M = 100.0
+"""A position that is nearer than this to the geotag does not contradict it: GPS errs by some 10 m between houses."""
+WITNESSES = 2
+"""Photos that must agree with a photo at the place that they suggest: if two photos agree with each other alone,
+nothing says which of the geotags is wrong."""
+
+NEAR_SHARE = 0.01
+"""Of the weight of all compared photos, those within 50 m of the geotag have less."""
+
+
+@dataclass(frozen=True)
+class SuspiciousGeotag:
+    """A photo whose geotag geometry contradicts."""
+
+    photo: str
+    """Its file, as the map names it."""
+    latlon: LatLon
+    """Its geotag, in degrees."""
+    suggested: LatLon
+    """Where the photos that agree with it were taken."""
+    away_m: float
+    """The distance of the two."""
+    confidence: float
+    """The probability that the photo was taken within 25 m of the suggested position."""
+    witnesses: tuple[Match, ...]
+    """The photos at the suggested position that agree with it, most inliers first."""
+    near: tuple[Match, ...]
+    """The photos within 50 m of its geotag that it was compared with, most inliers first."""
+
+
+@dataclass(frozen=True)
+class GeotagCheck:
+    """The photos of a map whose geotags were compared with what they show."""
+
+    photos: int
+    """Of the map."""
+    compared: int
+    """Photos that agree with at least one other photo: of the others geometry knows nothing."""
+    suspicious: tuple[SuspiciousGeotag, ...]
+    """The surest first."""
+
+
+def check_geotags(
+    place_map: PlaceMap, *, folder: Path | None = None, device: torch.device | str | None = None, progress: bool = True
+) -> GeotagCheck:
+    """Find the photos of a map whose geotags geometry contradicts.
+
+    Args:
+        place_map: a map file with local features.
+        folder: where comparisons are kept, so that a call that was interrupted continues; default: nowhere.
+        device: that compares local features; default: the GPU if there is one.
+        progress: show a progress bar, on a terminal.
+
+    Raises:
+        MapError: if the map has no local features, is on a server, or has fewer than two photos.
+    """
+    check_features(place_map)
+    verifier = Verifier(place_map, LocalFeatureExtractor(checked_device(device)))
+    calibration = map_calibration(place_map, Search().for_map(place_map))
+    found = compare_photos(verifier, calibration.temperature, folder=folder, progress=progress)
+    return find_suspicious(place_map, found, calibration)
+
+
+def check_geotags_of_dataset(
+    places: Places, model: PlaceModel | str | None = None, *, config: MapConfig | None = None
+) -> GeotagCheck:
+    """As `check_geotags`, of the photos of a dataset, of which a map is built in a temporary folder.
+
+    Args:
+        places: the dataset; database and queries are checked together.
+        model: by which photos are searched; default: see `build_map`.
+        config: of the map.
+
+    Raises:
+        DatasetError: if its positions are not on Earth.
+    """
+    records: list[ImageRecord] = []
+    for photos in (places.database, places.queries):
+        if len(photos) and (photos.positions is None or photos.positions.frame == "local"):
+            raise DatasetError(
+                f"the photos of {places.name} have no positions in degrees: there are no geotags to check"
+            )
+        for path, (latitude, longitude) in zip(
+            photos.paths(), [] if photos.positions is None else photos.positions.latlon().tolist(), strict=True
+        ):
+            records.append(ImageRecord(str(path), path, (latitude, longitude)))
+    with tempfile.TemporaryDirectory(prefix="sareloc-") as scratch:
+        path = Path(scratch) / "dataset.gpkg"
+        build_map(records, path, model, config=config)
+        with PlaceMap(path) as place_map:
+            return check_geotags(place_map)
+
+
+def find_suspicious(place_map: PlaceMap, compared: Comparisons, calibration: Calibration) -> GeotagCheck:
+    """The photos whose geotags their comparisons contradict.
+
+    The compared photos of a photo are fused into a place, as the matches of a query (see `fuse`). Its geotag is
+    suspicious if that place is more than 100 m away, its confidence is 0.5 or more, at least two photos there have 15
+    inliers or more, and those within 50 m of the geotag have less than a hundredth of the weight. Photos found so are
+    then left out, as witnesses, and what is still suspicious remains.
+
+    Args:
+        place_map: the map.
+        compared: all of its photos, see `compare_photos`.
+        calibration: of the map.
+    """
+    compared = compared.take(~np.isnan(compared.inliers))
+    starts = np.flatnonzero(np.diff(compared.query, prepend=-1))
+    groups = np.split(np.arange(len(compared)), starts[1:]) if len(compared) else []
+    first = {int(compared.query[rows[0]]): rows for rows in groups}
+    found = _judge(place_map, compared, first, calibration, np.zeros(0, dtype=np.int64))
+    again = {photo_id: first[photo_id] for photo_id in found}
+    kept = _judge(place_map, compared, again, calibration, np.array(list(found), dtype=np.int64))
+    agreeing = np.unique(compared.query[compared.inliers >= SURE_INLIERS])
+    ordered = sorted(kept.values(), key=lambda one: (-one.confidence, one.photo))
+    return GeotagCheck(len(place_map), len(agreeing), tuple(ordered))
+
+
+def _judge(
+    place_map: PlaceMap, compared: Comparisons, groups: dict[int, Ints], calibration: Calibration, left_out: Ints
+) -> dict[int, SuspiciousGeotag]:
+    """The suspicious photos by id, among those whose rows of the comparisons are given, without some witnesses."""
+    found: dict[int, SuspiciousGeotag] = {}
+    for photo_id, all_rows in groups.items():
+        rows = all_rows[~np.isin(compared.photo[all_rows], left_out)]
+        if not len(rows):
+            continue
+        own = int(np.searchsorted(place_map.ids, photo_id))
+        others = np.searchsorted(place_map.ids, compared.photo[rows])
+        latlon, part = place_map.latlon[others], compared.take(rows)
+        weights = weigh(part.distance, calibration.temperature, part.evidence)
+        place = fuse(latlon, part.distance, weights, part.evidence)
+        (away_m,) = distance_m([place_map.latlon[own]], [place.latlon]).tolist()
+        here = ecef_from_wgs84(place_map.latlon[own])[0]
+        near = np.linalg.norm(ecef_from_wgs84(latlon) - here, axis=1) <= NEAR_M
+        there = np.linalg.norm(ecef_from_wgs84(latlon) - ecef_from_wgs84(place.latlon)[0], axis=1) <= PLACE_M
+        agreeing = there & (part.inliers >= SURE_INLIERS)
+        confidence = calibration.confidence(place)
+        if (
+            away_m <= FAR_M
+            or confidence < MIN_CONFIDENCE
+            or agreeing.sum() < WITNESSES
+            or weights[near].sum() >= NEAR_SHARE
+        ):
+            continue
+        found[photo_id] = SuspiciousGeotag(
+            place_map.files[own],
+            _latlon(place_map.latlon[own]),
+            place.latlon,
+            away_m,
+            confidence,
+            _matches(place_map, part, others, agreeing),
+            _matches(place_map, part, others, near),
+        )
+    return found
+
+
+def _matches(place_map: PlaceMap, part: Comparisons, others: Ints, chosen: Bools) -> tuple[Match, ...]:
+    """Some of the compared photos, which are in these rows of the map, most inliers first."""
+    rows = np.flatnonzero(chosen)
+    return tuple(
+        Match(
+            int(part.photo[row]),
+            place_map.files[others[row]],
+            _latlon(place_map.latlon[others[row]]),
+            float(part.distance[row]),
+            int(part.inliers[row]),
+            int(part.planar[row]),
+        )
+        for row in rows[np.argsort(-part.inliers[rows], kind="stable")]
+    )
+
+
+def _latlon(degrees: Sequence[float] | np.ndarray[tuple[int], np.dtype[np.float64]]) -> LatLon:
+    return float(degrees[0]), float(degrees[1])

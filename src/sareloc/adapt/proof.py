@@ -1,0 +1,121 @@
+"""The proof of an adaptation: recall and answers before and after, on a part of the area that it was not fitted on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sareloc.adapt.learn import Queries, bootstrap_gain, first_right
+from sareloc.adapt.material import Source
+from sareloc.arrays import Bools, Floats, Ints, Vectors
+from sareloc.encode import Encoded
+from sareloc.geo import ecef_from_wgs84
+from sareloc.geometry.adaptation import Adaptation
+from sareloc.localize import Localizer
+from sareloc.localize.calibrate import FAR_M, Judged, judge_all, verifying
+from sareloc.localize.calibration import make_trials, search_depth
+from sareloc.localize.estimate import CANDIDATES
+
+INTERVAL = (2.5, 97.5)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A share of queries before and after, and the 95 % interval of the difference, in percent."""
+
+    queries: int
+    before: float
+    after: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Proved:
+    """The gains for one kind of queries in the held-out part of the area."""
+
+    kind: str
+    """Such as "photos of the map": each without the photos of its own spot."""
+    recall_1: Gain
+    """Queries whose nearest photo, by the search vector alone, was taken within 25 m."""
+    answered: Gain | None
+    """Queries that are answered, with verification, and correctly: within 25 m, with a confidence of 0.5 or more."""
+    rejected: Gain | None
+    """The same queries without the map's photos within 200 m: those that are not answered."""
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What was found before and after for n queries of one kind, in these cells."""
+
+    cells: Ints
+    before: Bools
+    after: Bools
+
+    def gain(self, rng: np.random.Generator) -> tuple[Gain, Floats]:
+        """The gain, and the draws of a paired bootstrap over cells."""
+        drawn = 100 * bootstrap_gain(self.after.astype(np.float64) - self.before, self.cells, rng)
+        low, high = np.percentile(drawn, INTERVAL).tolist()
+        return Gain(len(self.cells), 100 * float(self.before.mean()), 100 * float(self.after.mean()), low, high), drawn
+
+    @staticmethod
+    def join(parts: Sequence[Answers]) -> Answers:
+        """Those of several folds."""
+        return Answers(
+            *(np.concatenate([getattr(part, name) for part in parts]) for name in ("cells", "before", "after"))
+        )
+
+
+def recall_answers(queries: Queries, database: Vectors, adaptation: Adaptation) -> Answers:
+    """Whether the nearest photo is right, by the search vectors (N, D) of the map alone, and by the adapted ones."""
+    adapted = Queries(adaptation(queries.vectors), queries.positives, queries.ignored, queries.cells)
+    return Answers(queries.cells, first_right(queries, database), first_right(adapted, adaptation(database)))
+
+
+def judge(localizer: Localizer, encoded: Sequence[Encoded], source: Source, rows: Ints) -> Judged:
+    """The answers of a localizer to queries, twice each: as they are, and as if the map did not show their places.
+
+    Args:
+        localizer: verifies matches.
+        encoded: the queries, with vectors as the map has them.
+        source: of the queries.
+        rows: their rows there.
+    """
+    candidates, truth_m = localizer.search.candidates or CANDIDATES, ecef_from_wgs84(source.latlon[rows])
+    matches = localizer.retrieve(encoded, search_depth(localizer.place_map, truth_m, candidates, FAR_M))
+    trials = make_trials(
+        matches, truth_m, candidates, same_spot_m=source.same_spot_m, absent_m=FAR_M,
+        verify=verifying(localizer, encoded, matches),
+    )  # fmt: skip
+    return judge_all(trials, [localizer.calibration] * len(trials))
+
+
+def verified_answers(
+    before: Localizer, after: Localizer, adaptation: Adaptation, source: Source, rows: Ints
+) -> tuple[Answers, Answers] | None:
+    """Whether queries of these rows are answered correctly, and whether they are rejected where they are absent.
+
+    None if no query can be read, or if the map has so few photos that some are never absent.
+
+    Args:
+        before: the localizer of the map.
+        after: that of the adapted map.
+        adaptation: from the vectors of the former to those of the latter.
+        source: of the queries.
+        rows: of the queries.
+    """
+    found = source.encode(rows)
+    used = np.array([row for row, _ in found], dtype=np.int64)
+    queries = [one for _, one in found]
+    if not queries:
+        return None
+    changed = [replace(query, vector=adaptation(query.vector)) for query in queries]
+    old, new = judge(before, queries, source, used), judge(after, changed, source, used)
+    if len(old.absent) != 2 * len(used) or not np.array_equal(old.absent, new.absent):
+        return None
+    cells, absent = source.cells[used], old.absent
+    right = [(one.answered & one.right)[~absent] for one in (old, new)]
+    rejected = [~one.answered[absent] for one in (old, new)]
+    return Answers(cells, right[0], right[1]), Answers(cells, rejected[0], rejected[1])

@@ -1,0 +1,106 @@
+"""Geotags that geometry contradicts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cyclopts import App
+from tests.adapt.walls import PHOTOS, PLACES, build_walls, write_walls
+from tests.localize.street import position, street_model
+
+from sareloc.adapt import check_geotags, check_geotags_of_dataset
+from sareloc.cli.data import check
+from sareloc.datasets import load_dataset
+from sareloc.errors import ArgumentError, DatasetError, MapError
+from sareloc.geo import distance_m
+from sareloc.maps import MapConfig, PlaceMap
+
+WRONG = {(2, 1): 6, (5, 3): 0}
+
+
+@pytest.fixture(scope="module")
+def town(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_walls(tmp_path_factory.mktemp("walls"), WRONG)
+
+
+def run(*words: object) -> int:
+    app = App(result_action="return_value")
+    app.command(check)
+    return app(["check", *map(str, words)])
+
+
+def test_photos_of_other_places_than_their_geotags_are_found_with_their_places(town: Path) -> None:
+    with PlaceMap(town) as place_map:
+        found = check_geotags(place_map, progress=False)
+    assert found.photos == PLACES * PHOTOS
+    assert {one.photo for one in found.suspicious} == {"photos/02_1.jpg", "photos/05_3.jpg"}
+    by_photo = {one.photo: one for one in found.suspicious}
+    second = by_photo["photos/02_1.jpg"]
+    assert distance_m([second.suggested], [position(2, 3.0)])[0] < 10
+    assert second.away_m == pytest.approx(320, abs=10)
+    assert len(second.witnesses) >= 2
+    assert all(match.photo.startswith("photos/02") for match in second.witnesses)
+
+
+def test_right_geotags_are_not_suspicious(tmp_path: Path) -> None:
+    with PlaceMap(build_walls(tmp_path, {})) as place_map:
+        assert not check_geotags(place_map, progress=False).suspicious
+
+
+def test_a_single_witness_does_not_say_which_geotag_is_wrong(tmp_path: Path) -> None:
+    moved = {(2, i): 6 for i in range(2)}  # two photos tagged there, two here: each half has one witness besides itself
+    with PlaceMap(build_walls(tmp_path, moved | {(2, 2): 4})) as place_map:
+        found = {one.photo for one in check_geotags(place_map, progress=False).suspicious}
+    assert "photos/02_0.jpg" not in found
+    assert "photos/02_1.jpg" not in found
+
+
+def test_comparisons_are_kept_and_an_interrupted_check_continues(town: Path, tmp_path: Path) -> None:
+    with PlaceMap(town) as place_map:
+        first = check_geotags(place_map, folder=tmp_path, progress=False)
+        (kept,) = tmp_path.glob("*.npz")
+        content = kept.read_bytes()
+        kept.write_bytes(content[:100])  # as after a power cut
+        assert check_geotags(place_map, folder=tmp_path, progress=False) == first
+        assert kept.read_bytes() == content
+
+
+def test_a_dataset_is_checked_without_a_map(tmp_path: Path) -> None:
+    places = load_dataset(write_walls(tmp_path, WRONG))
+    found = check_geotags_of_dataset(places, street_model(), config=MapConfig(keypoints=200, progress=False))
+    assert {Path(one.photo).name for one in found.suspicious} == {"02_1.jpg", "05_3.jpg"}
+
+
+def test_positions_that_are_not_on_earth_are_no_geotags(tmp_path: Path) -> None:
+    (tmp_path / "meta.csv").write_text("file,x_east_m,y_north_m,role\na.jpg,1,2,db\n")
+    with pytest.raises(DatasetError, match="degrees"):
+        check_geotags_of_dataset(load_dataset(tmp_path / "meta.csv"))
+
+
+def test_a_map_without_local_features_is_refused(tmp_path: Path) -> None:
+    with PlaceMap(build_walls(tmp_path, {}, keypoints=0)) as place_map, pytest.raises(MapError, match="map upgrade"):
+        check_geotags(place_map)
+
+
+def test_the_command_prints_them_and_writes_a_page(town: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    page = tmp_path / "page.html"
+    assert run(town, "--geometry", "--page", page) == 0
+    printed = capsys.readouterr().out
+    assert "2 suspicious" in printed
+    assert "photos/02_1.jpg: 3" in printed
+    html = page.read_text()
+    assert html.count('<div class="query">') == 2
+    assert "at the suggested position" in html
+    assert "no photo" not in html
+    assert run(town, "--geometry", "--json") == 0
+    listed = json.loads(capsys.readouterr().out)["geotags"]["suspicious"]
+    assert {one["photo"] for one in listed} == {"photos/02_1.jpg", "photos/05_3.jpg"}
+
+
+def test_a_map_is_checked_by_geometry_alone(town: Path) -> None:
+    with pytest.raises(ArgumentError, match="--geometry"):
+        run(town)
+    with pytest.raises(ArgumentError, match="--geometry"):
+        run(town, "--page", "page.html")
