@@ -49,7 +49,7 @@ def evaluate(
     seed: int = 0,
     progress: bool = True,
 ) -> Report:
-    """Describe the database and the queries of a dataset, search exactly, and judge the rankings.
+    """Compute the descriptors of a dataset's database and queries, search exactly, and judge the rankings.
 
     Args:
         model: the model.

@@ -105,7 +105,7 @@ Boxes = Literal["crop", "full"]
 
 @dataclass(frozen=True, eq=False)
 class Ranked:
-    """The nearest database photos of each of Q queries, and the model that described them."""
+    """The nearest database photos of each of Q queries, and the model of their descriptors."""
 
     places: Places
     """The dataset, with the protocol to judge by."""
@@ -141,7 +141,7 @@ def rank(
     store: Path | None = None,
     progress: bool = True,
 ) -> Ranked:
-    """Describe database and queries and search exactly, as deep as the protocol needs to judge the first n.
+    """Search the database exactly for each query, as deep as the protocol needs to judge the first n results.
 
     Args:
         model: the model.

@@ -313,7 +313,7 @@ def aggregate(features: LocalFeatures, dim: int | None = None) -> Vectors:
     photos later (`map upgrade`), to the last bit.
 
     Args:
-        features: of the image.
+        features: local features of the image.
         dim: the first coordinates to keep; default: all 512.
     """
     centres, mean, projection = _constants()
@@ -332,7 +332,7 @@ def search_vector(descriptor: Vectors, features: LocalFeatures | None, dim: int)
 
     Args:
         descriptor: (D,) of the place model.
-        features: of the image.
+        features: local features of the image.
         dim: of the aggregated local features; 0: the search vector is the descriptor.
     """
     if not dim:

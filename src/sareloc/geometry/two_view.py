@@ -273,7 +273,7 @@ class Evidence:
 
 
 def count_inliers(views: Sequence[TwoView | None]) -> Evidence:
-    """The evidence of K two-view geometries; of None, NaN."""
+    """The evidence of K two-view geometries; NaN where there is none."""
     inliers, planar = (
         np.array([np.nan if view is None else int(getattr(view, mask).sum()) for view in views])
         for mask in ("inlier", "planar")

@@ -178,7 +178,7 @@ class State(NamedTuple):
 
 
 class ShardedIndex:
-    """Vectors in parts with codes; recent ones are compared exactly until they are enough for a part.
+    """An approximate index: parts with product-quantisation codes; vectors that fill no part yet are compared exactly.
 
     Searching and fetching are safe from several threads, also while one of them builds the index; `upsert`, `delete`,
     `save` and `load` are not.

@@ -43,7 +43,7 @@ LARGEST_BYTES = 2**20  # of a file
 
 @dataclass(frozen=True, eq=False)
 class Condition:
-    """What the search vectors of photos of many places have in common."""
+    """A condition of photos, such as night: what the search vectors of photos of many places have in common."""
 
     mean: Vectors
     """(vector_dim,) The mean of their search vectors, each of unit length."""
@@ -96,7 +96,7 @@ UsedCondition = Condition | Literal["auto"] | None
 
 
 def save_condition(condition: Condition, path: str | Path) -> Path:
-    """Write a condition to a file, for photos of the same camera or the same night that are asked later."""
+    """Write a condition to a file, for photos of the same camera or the same night that are localized later."""
     return write_atomically(Path(path), condition.to_json().encode())
 
 

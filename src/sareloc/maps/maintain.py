@@ -82,7 +82,7 @@ def verify_map(address: Address) -> list[str]:
 
 
 def compact_map(address: Address) -> tuple[int, int]:
-    """Give the space of removed photos back to the disk; returns the file's bytes before and after.
+    """Free the disk space of removed photos; returns the size of the file in bytes before and after.
 
     Needs as much free space as the map takes, and no other process that has the map open. Raises ArgumentError if the
     map is on a server.

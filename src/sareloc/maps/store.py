@@ -206,7 +206,7 @@ class MapStore(ABC):
         """See `verify_map`."""
 
     def compact(self) -> None:
-        """Give the space of removed photos back to the disk. Raises ArgumentError if the map is on a server."""
+        """Free the disk space of removed photos. Raises ArgumentError if the map is on a server."""
         raise ArgumentError(f"map {self.name} is on a server, which reclaims the space of removed photos automatically")
 
     @abstractmethod

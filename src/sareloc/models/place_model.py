@@ -380,7 +380,7 @@ def model_from_spec(spec: ModelSpec) -> PlaceModel:
 
 
 def run_on(model: PlaceModel, runtime: str) -> RuntimeModel:
-    """The same model with `encode` computed by another runtime; for describing, not for training.
+    """The same model with `encode` computed by another runtime; for computing descriptors, not for training.
 
     "openvino": the backbone by OpenVINO (extra `openvino`), in the model's `precision` as it is now; in float32 where
     OpenVINO cannot multiply bfloat16. "openvino-int8": in 8-bit integers, on processors with VNNI. Descriptors differ

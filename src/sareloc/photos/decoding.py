@@ -96,7 +96,7 @@ def interpolation_of(size: SizeRule) -> Interpolation:
 
 @dataclass(frozen=True, eq=False)
 class PhotoMetadata:
-    """What a photo's file says of the photo, beside its pixels."""
+    """The metadata in a photo's file."""
 
     width: int
     """Pixels, as stored in the file."""
@@ -121,7 +121,7 @@ class PhotoMetadata:
 def read_metadata(
     source: Source, *, digest: bool = False, name: str | None = None, max_pixels: int = MAX_PIXELS
 ) -> PhotoMetadata:
-    """What a photo's file says of the photo; the pixels are not decoded.
+    """The metadata in a photo's file; the pixels are not decoded.
 
     Args:
         source: a file, its content, or a binary stream.

@@ -64,7 +64,7 @@ class ReadImage:
     sha256: bytes | None = None
     """Identifies the content, if it was asked for (see `content_digest`)."""
     metadata: PhotoMetadata | None = None
-    """What a photo's file says of it; None of other images, and of those read by another process."""
+    """The metadata in a photo's file; None for other images, and for those read by another process."""
     truncated: bool = False
     """Whether the end of the file is missing, and the rest was used."""
     note: str = ""
@@ -74,7 +74,7 @@ class ReadImage:
     view: View | None = None
     """Which view of a 360° photo it is."""
     time_s: float | None = None
-    """Of a frame of a video, after its first frame."""
+    """Of a frame of a video: seconds after the first frame."""
     views: tuple[ReadImage, ...] = ()
     """The views of a 360° photo."""
 

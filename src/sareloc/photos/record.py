@@ -76,7 +76,7 @@ class Address:
     view: View | None = None
     """Of a 360° photo."""
     time_s: float | None = None
-    """Of a frame of a video, after its first frame."""
+    """Of a frame of a video: seconds after the first frame."""
 
     @property
     def fragment(self) -> str:

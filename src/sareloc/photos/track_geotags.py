@@ -75,9 +75,9 @@ class PlacedPhoto:
     photo: Path
     geotag: Geotag
     nearest_s: float
-    """Between the photo and the point of the track nearest in time."""
+    """Seconds between the photo and the point of the track nearest in time."""
     nearest_m: float
-    """From the position to that point."""
+    """Metres from the position to that point."""
 
     def __str__(self) -> str:
         """One line of text."""

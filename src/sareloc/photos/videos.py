@@ -35,7 +35,7 @@ CLOCKWISE_DEG = {Turn.ROTATE_270: 90, Turn.ROTATE_180: 180, Turn.ROTATE_90: 270}
 
 @dataclass(frozen=True)
 class Video:
-    """What a video file says about itself."""
+    """The metadata of a video file."""
 
     path: Path
     width: int
@@ -55,7 +55,7 @@ class Video:
 
 
 def read_video(path: str | Path) -> Video:
-    """What a video says about itself. Raises PhotoError if it is missing, not a video, or has no frame to decode."""
+    """The metadata of a video. Raises PhotoError if it is missing, not a video, or has no frame to decode."""
     with borrowed_reader(path) as reader:
         height, width = reader.size
         stream, container = reader.stream, reader.container

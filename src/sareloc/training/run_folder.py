@@ -50,7 +50,7 @@ class EpochRecord:
     lr: float
     tuples: int
     images: int
-    """Photos in training steps; those described for mining are not counted."""
+    """Photos in training steps; those encoded for mining are not counted."""
     seconds: float
     """Training and mining, without validation."""
     recall_1: float = math.nan
