@@ -215,7 +215,7 @@ def test_an_empty_map_says_what_to_do_and_notices_photos(browser: Browser, own_f
         expect(page.get_by_role("heading", name="This map has no photos yet")).to_be_visible()
         expect(page.get_by_role("button", name="Choose photos")).to_be_hidden()
         expect(page.locator("#about")).to_contain_text("0 photos")
-        add_photos(own_folder / "photos", path, street_model(), config=MapConfig(progress=False))
+        add_photos(own_folder / "photos", path, street_model(), config=MapConfig(progress=False, restore=True))
         page.get_by_role("button", name="Look again").click()
         choose(page, own_folder / "queries" / "q07.jpg")
         assert verdict(page) != "Not in this map"
