@@ -111,6 +111,7 @@ def test_csv_is_a_table(town: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "heading_deg",
         "time",
         "place",
+        "map",
     ]
     assert len(rows) == 30
     assert distance_m((float(rows[5]["lat"]), float(rows[5]["lon"])), position(5, 3.0)) < 25

@@ -49,6 +49,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {  # in this order: each finds the map as
     "map sync": ("map", "sync", "map.gpkg", "more", *MODEL, *QUICK, "--json"),
     "map upgrade": ("map", "upgrade", "map.gpkg", *QUICK, "--json"),
     "map info": ("map", "info", "map.gpkg", "--json"),
+    "map list": ("map", "list", ".", "--json"),
     "map copy": ("map", "copy", "map.gpkg", "copy.gpkg", "--json"),
     "map calibrate": ("map", "calibrate", "copy.gpkg", "queries", *MODEL, *QUICK, "--json"),
     "map info, calibrated": ("map", "info", "copy.gpkg", "--json"),

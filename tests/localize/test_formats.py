@@ -111,7 +111,7 @@ def test_csv_leaves_nowhere_empty() -> None:
 
 def test_csv_has_heading_and_time() -> None:
     rows = list(csv.DictReader(io.StringIO(csv_table(WALK))))
-    assert list(rows[0])[-3:] == ["heading_deg", "time", "place"]
+    assert list(rows[0])[-4:] == ["heading_deg", "time", "place", "map"]
     assert [(row["heading_deg"], row["time"]) for row in rows] == [
         ("", ""),
         ("", "2024-05-31T12:00:00Z"),

@@ -145,7 +145,7 @@ def test_a_calibration_leaves_360_photos_out(town: Localizer, query: Path, tmp_p
     truth = [position(n % PLACES) for n in range(12)]
     report = calibrate(town, [*ordinary, query], [*truth, position(2)])
     assert (report.photos, report.panoramas, report.unreadable) == (12, (str(query),), ())
-    lines = calibration_table(report, []).splitlines()
+    lines = calibration_table(report, [], []).splitlines()
     assert lines[-2].startswith("1 photo is a 360° photo")
     assert lines[-1].strip() == str(query)
     with pytest.raises(ArgumentError, match="1 are 360° photos"):

@@ -36,6 +36,7 @@ maps = App(name="map", help="Build, update, check and calibrate maps of geotagge
 for _one in (map.build, map.add, map.sync, map.upgrade, map.remove, map.info, map.verify, map.compact, map.copy):
     maps.command(_one)
 maps.command(map.adapt)
+maps.command(map.list_command, name="list")
 maps.command(calibrate.calibrate_command, name="calibrate")
 app.command(maps)
 app.command(localize.localize_command, name="localize")

@@ -53,6 +53,9 @@ def localize_command(
 ) -> int:
     """Localize photos, or the frames of a video, in a map: where each was taken, by photos of the same place.
 
+    Several maps are asked at once: sareloc localize berlin.gpkg rome.gpkg photo.jpg. Each answer is that of one map,
+    which is named; it is the less sure the more another map is sure of another place.
+
     The radius belongs to many answers: of 10 positions of photos in the map, right or wrong, 9 are within their radius
     of the truth. The confidence belongs to one answer: the probability that this position is within 25 m of the truth.
 
@@ -62,7 +65,8 @@ def localize_command(
     Parameters
     ----------
     photos
-        The queries: photos, folders of photos with their subfolders, or videos, each of which is one walk.
+        More maps (.gpkg files or addresses), then the queries: photos, folders of photos with their subfolders, or
+        videos, each of which is one walk.
     top
         Number of matches to list for each photo.
     min_confidence
@@ -95,17 +99,18 @@ def localize_command(
         position together; the heading is that of its middle.
     as_json
         Print one JSON object per line: photo, latlon, radius_m, confidence, heading_deg, place, matches; without a
-        position also reason, and as guess and guess_radius_m the low-confidence position.
+        position also reason, and as guess and guess_radius_m the low-confidence position; with several maps also map.
     as_geojson
         Print one GeoJSON FeatureCollection.
     as_csv
-        Print a CSV: photo, lat, lon, radius_m, confidence, match, distance, heading_deg, time, place.
+        Print a CSV: photo, lat, lon, radius_m, confidence, match, distance, heading_deg, time, place, map.
     as_gpx
         Print a GPX 1.1 file of the positions found: waypoints, or a track with --walk-step-m.
     as_kml
         Print a KML file of the positions found: placemarks, and a line through them with --walk-step-m.
     """
     from sareloc.localize import (
+        Localizer,
         VideoClock,
         localize_video,
         read_photo_times,
@@ -121,6 +126,7 @@ def localize_command(
     chosen = [name for name, given in flags.items() if given]
     if len(chosen) > 1:
         raise ArgumentError(f"choose one of {', '.join(f'--{name}' for name in flags)}: found {len(chosen)} of them")
+    maps, photos = split_maps(place_map, photos)
     files = listed(photos)
     stills, videos = [file for file in files if not is_video(file)], [file for file in files if is_video(file)]
     clock, recorded = VideoClock(clock_offset, video_start), None
@@ -153,7 +159,13 @@ def localize_command(
         return 1
     if estimate_offset and not track and not any(walk.track for walk in walks):
         raise ArgumentError(NO_TRACK)
-    localizer = options.open(place_map, min_confidence=min_confidence, panorama=panorama)
+    if len(maps) > 1 and (walks or walk_step_m is not None):
+        raise ArgumentError("a walk and a video are localized in one map: give one map, or ask the maps one by one")
+    localizer = (
+        options.open(place_map, min_confidence=min_confidence, panorama=panorama)
+        if len(maps) == 1
+        else options.open_several(maps, min_confidence=min_confidence, panorama=panorama)
+    )
     near = area(box, circle)
     condition = centred.choose(localizer, [*stills, *(frame for walk in walks for frame in walk.frames)], near)
 
@@ -161,6 +173,7 @@ def localize_command(
         if stills:
             yield from localize_files(localizer, stills, walk_step_m, near=near, top=top, condition=condition)
         for walk in walks:
+            assert isinstance(localizer, Localizer)
             found = localize_video(
                 localizer, walk, track=recorded, estimate_offset=estimate_offset, near=near, top=top,
                 condition=condition, progress=True,
@@ -186,6 +199,19 @@ def localize_command(
             missing = f", {unreadable:,} could not be read" if unreadable else ""
             print(f"{found:,} of {count + unreadable:,} {photos_or_frames} found{missing}")
     return 0 if count else 1
+
+
+def split_maps(first: Path, given: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """The maps and the photos of a command line: after the first map, what is a GeoPackage or an address is a map."""
+    from sareloc.maps.store import is_map_address
+
+    maps = [first, *(one for one in given if is_map_address(one))]
+    photos = [one for one in given if not is_map_address(one)]
+    if given and not photos:
+        raise ArgumentError(
+            f"no photos were given, only maps ({', '.join(map(str, maps))}): name the photos after them"
+        )
+    return maps, photos
 
 
 def listed(given: Sequence[Path]) -> list[Path]:

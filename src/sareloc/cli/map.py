@@ -289,6 +289,35 @@ def info(map_path: Map, *, as_json: Json = False) -> None:
     print(json.dumps(asdict(found)) if as_json else table(found))
 
 
+def list_command(folder: Path, *, as_json: Json = False) -> int:
+    """List the maps in a folder: photos, model, area and local features of each. The exit status is 1 if there is none.
+
+    With --json: one object a line for each map: name, photos, model, extent and keypoints, or name and problem.
+
+    Parameters
+    ----------
+    folder
+        Folder of map files (.gpkg); its subfolders are not searched.
+    """
+    from sareloc.maps import MapInfo, list_maps
+
+    found = list_maps(folder)
+    for path, known in found.items():
+        if not isinstance(known, MapInfo):
+            print(json.dumps({"name": path.name, "problem": str(known)}) if as_json else f"{path.name}: {known}")
+            continue
+        keypoints = None if known.local_features is None else known.local_features.keypoints
+        box = None if known.extent is None else asdict(known.extent)
+        made = {"name": path.name, "photos": known.photos, "model": known.manifest.model, "extent": box}
+        area = "no area" if box is None else "{south:.4f}, {west:.4f} to {north:.4f}, {east:.4f}".format(**box)
+        features = "no local features" if keypoints is None else plural(keypoints, "keypoint")
+        line = f"{path.name:<24}  {plural(known.photos, 'photo')}  model {known.manifest.model}  {area}  {features}"
+        print(json.dumps(made | {"keypoints": keypoints}) if as_json else line)
+    if not found:
+        print(f"sareloc: {folder} has no maps (.gpkg)", file=sys.stderr)
+    return 0 if found else 1
+
+
 def verify(map_path: Map) -> int:
     """Check a map's integrity: read all of it and list the problems. The exit status is 1 if there are any.
 

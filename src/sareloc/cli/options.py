@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 from tqdm import tqdm
@@ -20,7 +20,7 @@ from sareloc.wording import plural
 
 if TYPE_CHECKING:
     from sareloc.geo import Area
-    from sareloc.localize import Fix, Localizer, Search, UsedCondition
+    from sareloc.localize import Fix, Localizer, Search, SeveralMaps, UsedCondition
     from sareloc.photos import TrackOptions
 
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
@@ -98,13 +98,28 @@ class LocalizerOptions:
     def open(self, place_map: Path, *, min_confidence: float = MIN_CONFIDENCE, panorama: bool = False) -> Localizer:
         """The localizer of a map; panorama: 2:1 photos without GPano tags are 360° photos."""
         from sareloc.localize import open_localizer
+
+        return open_localizer(place_map, self.model, self.search.search(), **self._others(min_confidence, panorama))
+
+    def open_several(
+        self, maps: list[Path], *, min_confidence: float = MIN_CONFIDENCE, panorama: bool = False
+    ) -> SeveralMaps:
+        """The localizer of several maps, see `open`."""
+        from sareloc.localize import open_localizer
+
+        return open_localizer(maps, self.model, self.search.search(), **self._others(min_confidence, panorama))
+
+    def _others(self, min_confidence: float, panorama: bool) -> dict[str, Any]:
         from sareloc.photos import ViewOptions
 
-        return open_localizer(
-            place_map, self.model, self.search.search(), min_confidence=min_confidence,
-            views=ViewOptions(untagged=panorama), device=self.device, precision=self.precision, batch=self.batch,
-            workers=self.workers,
-        )  # fmt: skip
+        return {
+            "min_confidence": min_confidence,
+            "views": ViewOptions(untagged=panorama),
+            "device": self.device,
+            "precision": self.precision,
+            "batch": self.batch,
+            "workers": self.workers,
+        }
 
 
 DEFAULT_LOCALIZER = LocalizerOptions()
@@ -122,7 +137,9 @@ class ConditionOptions:
     save_condition: Path | None = None
     """Estimate the condition of all photos together, write it to this file, and use it."""
 
-    def choose(self, localizer: Localizer, photos: Sequence[Path], near: Area | None = None) -> UsedCondition:
+    def choose(
+        self, localizer: Localizer | SeveralMaps, photos: Sequence[Path], near: Area | None = None
+    ) -> UsedCondition:
         """The condition of these photos, which is written to a file if that was asked for."""
         from sareloc.localize import open_condition, save_condition
 
@@ -202,7 +219,7 @@ def print_notes(notes: Iterable[str]) -> None:
 
 
 def localize_files(
-    localizer: Localizer,
+    localizer: Localizer | SeveralMaps,
     files: Sequence[Path],
     walk_step_m: float | None = None,
     *,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from sareloc.lazy import lazy_names
 from sareloc.localize.condition import Condition, UsedCondition, open_condition, save_condition
 from sareloc.localize.estimate import MIN_CONFIDENCE, Calibration, Fix, Match, estimate
-from sareloc.localize.localizer import Localizer, open_localizer
+from sareloc.localize.localizer import Localizer, Localizes, open_localizer
 from sareloc.localize.verify import Search
 from sareloc.localize.walk import estimate_walk, walk_clock_offset
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         sort_by_time,
     )
     from sareloc.localize.place_names import Town, find_town
+    from sareloc.localize.several import SeveralMaps
 
 __all__ = [
     "MIN_CONFIDENCE",
@@ -27,8 +28,10 @@ __all__ = [
     "Condition",
     "Fix",
     "Localizer",
+    "Localizes",
     "Match",
     "Search",
+    "SeveralMaps",
     "Town",
     "UsedCondition",
     "VideoClock",
@@ -52,5 +55,6 @@ __getattr__ = lazy_names(
     {
         "clock": "VideoClock VideoFixes VideoWalk localize_video read_photo_times read_video_walk sort_by_time",
         "place_names": "Town find_town",
+        "several": "SeveralMaps",
     },
 )

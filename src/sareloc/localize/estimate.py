@@ -51,6 +51,7 @@ JSON_ORDER = (
     "confidence",
     "heading_deg",
     "place",
+    "map",
     "matches",
     "reason",
     "guess",
@@ -78,6 +79,8 @@ class Match:
     """Local features that match and agree on one homography; None: the match was not verified."""
     heading_deg: float | None = None
     """The query's heading by this photo's own and the relative pose of the two; None: not estimated."""
+    map: str | None = None
+    """The map of the photo, if several were asked."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,8 @@ class Fix:
     """The radius of `guess`."""
     heading_deg: float | None = None
     """The direction of the optical axis, clockwise from north, 0 to 360; None: unknown, or the matches disagree."""
+    map: str | None = None
+    """The map that the position came from, if several were asked."""
 
     @property
     def found(self) -> bool:
@@ -139,10 +144,14 @@ class Fix:
 
     def to_json(self, photo: str) -> dict[str, Any]:
         """A JSON object: photo, latlon, radius_m, confidence, heading_deg, place, matches; if latlon is null also
-        reason, and guess and guess_radius_m if there are matches. place: see `place_name`, of latlon, else of guess."""
+        reason, and guess and guess_radius_m if there are matches. place: see `place_name`, of latlon, else of guess.
+        map, also of each match: only if several maps were asked."""
         stated = asdict(self) | {"place": place_name(self.latlon or self.guess)}
+        if self.map is None:
+            for match in stated["matches"]:
+                del match["map"]
         answer: dict[str, Any] = {"photo": photo, **{name: stated[name] for name in JSON_ORDER}}
-        absent = {name for name in ("reason", "guess", "guess_radius_m") if answer[name] is None}
+        absent = {name for name in ("reason", "guess", "guess_radius_m", "map") if answer[name] is None}
         return {name: value for name, value in answer.items() if name not in absent}
 
 

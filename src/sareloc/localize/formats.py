@@ -30,7 +30,19 @@ class Answer(NamedTuple):
     fix: Fix
 
 
-CSV_COLUMNS = ("photo", "lat", "lon", "radius_m", "confidence", "match", "distance", "heading_deg", "time", "place")
+CSV_COLUMNS = (
+    "photo",
+    "lat",
+    "lon",
+    "radius_m",
+    "confidence",
+    "match",
+    "distance",
+    "heading_deg",
+    "time",
+    "place",
+    "map",
+)
 GEOTAG_COLUMNS = ("file", "lat", "lon", "radius_m", "confidence", "heading_deg", "time", "place")
 EXTENSIONS, KML = "urn:sareloc:gpx:1", "http://www.opengis.net/kml/2.2"
 DIGITS = 7  # of a degree: a centimetre
@@ -45,12 +57,14 @@ def answer_text(photo: str, fix: Fix) -> str:
         return f"{photo}\n  {fix.reason}"
     rows = [("position", f"{coordinates(latlon)}  {osm_link(latlon)}")]
     if fix.latlon is None:
-        rows = [("not in this map; low-confidence position", rows[0][1])]
+        where = "not in this map" if fix.map is None else "not in these maps"
+        rows = [(f"{where}; low-confidence position", rows[0][1])]
     rows += [("place", name)] if (name := place_name(latlon)) else []
     rows += [("radius", _radius_sentence(fix.radius_m))] if fix.radius_m is not None else []
     rows.append(("confidence", _confidence_sentence(fix.confidence)))
     rows += [("heading", heading_sentence(fix.heading_deg))] if fix.heading_deg is not None else []
     rows += [("most like", match.photo) for match in fix.matches[:1]]
+    rows += [("map", fix.map)] if fix.map else []
     return "\n".join([photo, *(f"  {name:<10}  {value}" for name, value in rows)])
 
 
@@ -227,7 +241,11 @@ def _csv_row(answer: Answer) -> tuple[object, ...]:
     latitude, longitude = ("", "") if fix.latlon is None else (round(degree, DIGITS) for degree in fix.latlon)
     radius = "" if fix.radius_m is None else round(fix.radius_m, 1)
     first = (fix.matches[0].photo, round(fix.matches[0].distance, 4)) if fix.matches else ("", "")
-    return name, latitude, longitude, radius, round(fix.confidence, 4), *first, _heading(fix), _iso(time), _place(fix)
+    return name, latitude, longitude, radius, round(fix.confidence, 4), *first, *_rest(fix, time)
+
+
+def _rest(fix: Fix, time: float | None) -> tuple[object, ...]:
+    return _heading(fix), _iso(time), _place(fix), fix.map or ""
 
 
 def _heading(fix: Fix) -> object:

@@ -7,11 +7,13 @@ import hashlib
 import logging
 import math
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 import torch
@@ -56,9 +58,14 @@ from sareloc.photos import Image, ImageRecord, ReadImage, ViewOptions
 from sareloc.photos.decoding import TRUNCATED
 from sareloc.photos.panoramas import panorama_places
 
+if TYPE_CHECKING:
+    from sareloc.localize.several import SeveralMaps
+
 Query = Image | ImageRecord | ReadImage
 """An image (a path, the bytes of a file, pixels), the record of one, or one that was read already."""
 Near = Area | Fix | None
+Maps = list[str] | list[Path] | list[str | Path] | tuple[str | Path, ...]
+"""Several maps that are asked at once: files and addresses."""
 
 AROUND_M = 500.0
 PANORAMA_DEPTH, PANORAMA_VERIFIED = 2, 4
@@ -86,7 +93,52 @@ def map_calibration(place_map: PlaceMap, search: Search) -> Calibration:
     return calibrate_by_map(place_map, search.fused)
 
 
-class Localizer:
+class Localizes(ABC):
+    """Says where photos were taken: a `Localizer`, or `SeveralMaps`."""
+
+    min_confidence: float
+    """A fix of a lower confidence has no position."""
+
+    def localize(self, photo: Query, *, near: Near = None, top: int = 5, condition: Condition | None = None) -> Fix:
+        """Where a photo was taken.
+
+        Args:
+            photo: the query: a path, the bytes of a file, RGB pixels (H, W, 3), a Pillow image, or an `ImageRecord`.
+            near: search only there; a `Fix` means within 500 m of it (and its radius), or anywhere if it has no
+                position.
+            top: how many matches the fix lists; all if the map holds fewer.
+            condition: of photos like this one (see `estimate_condition`); default: it is searched as it is.
+
+        Raises:
+            PhotoError: if it cannot be decoded.
+        """
+        (found,) = self.localize_many([photo], near=near, top=top, condition=condition)
+        if isinstance(found, PhotoError):
+            raise found
+        return found
+
+    def localize_many(
+        self, photos: Sequence[Query], *, near: Near = None, top: int = 5, condition: UsedCondition = "auto"
+    ) -> list[Fix | PhotoError]:
+        """Where each photo was taken, in order; for one that cannot be decoded, the error that says why.
+
+        Args:
+            photos: the queries, each as for `localize`.
+            near: as for `localize`.
+            top: as for `localize`.
+            condition: default: that of 20 or more photos is estimated from them, see `estimate_condition`; fewer are
+                searched as they are. None: all are. A condition that was estimated before is used as it is.
+        """
+        return list(self.localize_each(photos, near=near, top=top, condition=condition))
+
+    @abstractmethod
+    def localize_each(
+        self, photos: Sequence[Query], *, near: Near = None, top: int = 5, condition: UsedCondition = "auto"
+    ) -> Iterator[Fix | PhotoError]:
+        """As `localize_many`, each answer as soon as it is known, in constant memory."""
+
+
+class Localizer(Localizes):
     """Localizes photos with a map and the model that it was built with.
 
     A 360° photo is cut into views, whose matches give one fix together; its heading is that of the middle of the
@@ -160,57 +212,42 @@ class Localizer:
         parts = (self.encoder.model.fingerprint(), manifest.dim, manifest.aggregate, manifest.aggregate_dim)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
-    def localize(self, photo: Query, *, near: Near = None, top: int = 5, condition: Condition | None = None) -> Fix:
-        """Where a photo was taken.
-
-        Args:
-            photo: the query: a path, the bytes of a file, RGB pixels (H, W, 3), a Pillow image, or an `ImageRecord`.
-            near: search only there; a `Fix` means within 500 m of it (and its radius), or anywhere if it has no
-                position.
-            top: how many matches the fix lists; all if the map holds fewer.
-            condition: of photos like this one (see `estimate_condition`); default: it is searched as it is.
-
-        Raises:
-            PhotoError: if it cannot be decoded.
-        """
-        (found,) = self.localize_many([photo], near=near, top=top, condition=condition)
-        if isinstance(found, PhotoError):
-            raise found
-        return found
-
-    def localize_many(
-        self, photos: Sequence[Query], *, near: Near = None, top: int = 5, condition: UsedCondition = "auto"
-    ) -> list[Fix | PhotoError]:
-        """Where each photo was taken, in order; for one that cannot be decoded, the error that says why.
-
-        Args:
-            photos: the queries, each as for `localize`.
-            near: as for `localize`.
-            top: as for `localize`.
-            condition: default: that of 20 or more photos is estimated from them, see `estimate_condition`; fewer are
-                searched as they are. None: all are. A condition that was estimated before is used as it is.
-        """
-        return list(self.localize_each(photos, near=near, top=top, condition=condition))
-
     def localize_each(
         self, photos: Sequence[Query], *, near: Near = None, top: int = 5, condition: UsedCondition = "auto"
     ) -> Iterator[Fix | PhotoError]:
-        """As `localize_many`, each answer as soon as it is known, in constant memory."""
-        _check(photos, top)
+        """See `Localizes`."""
+        check_queries(photos, top)
         for found in self._search(photos, _area(near), top, condition):
-            if isinstance(found, PhotoError):
-                yield found
-                continue
-            yield replace(self.fix(found), matches=found.matches[:top])
+            yield found if isinstance(found, PhotoError) else replace(self.fix(found), matches=found.matches[:top])
+
+    def find_candidates(
+        self,
+        queries: Sequence[ReadImage],
+        encoded: Sequence[Sequence[Encoded]],
+        near: Near = None,
+        top: int = 5,
+        condition: Condition | None = None,
+    ) -> list[Candidates]:
+        """What is found for each query, for a fix that lists some matches.
+
+        Args:
+            queries: as for `find_matches`.
+            encoded: as for `find_matches`.
+            near: as for `localize`.
+            top: as for `localize`.
+            condition: of the queries.
+        """
+        k = max(top, self.search.fused)
+        return self.find_matches(queries, encoded, k, _area(near), condition) if queries else []
 
     def fix(self, found: Candidates) -> Fix:
         """The fix that what was found for a query gives."""
         if found.place is not None:
             matches = found.matches
             return fix_at(found.place, found.confidence, matches, self.calibration, self.min_confidence, found.pose)
-        return estimate(self._fused(found), self.calibration, pose=found.pose, min_confidence=self.min_confidence)
+        return estimate(self.fused(found), self.calibration, pose=found.pose, min_confidence=self.min_confidence)
 
-    def _fused(self, found: Candidates) -> tuple[Match, ...]:
+    def fused(self, found: Candidates) -> tuple[Match, ...]:
         """The matches that are fused into a fix: those that were verified; if none was, the first."""
         verified = tuple(match for match in found.matches if match.inliers is not None)
         return verified or found.matches[: self.search.fused]
@@ -232,15 +269,18 @@ class Localizer:
                 counts as one without matches.
             reach_m: the largest distance between two photos that follow each other; one number, or one for each of the
                 T - 1 steps, such as a speed in m/s times the seconds between them.
+            near: as for `localize_many`.
+            top: as for `localize_many`.
+            condition: as for `localize_many`.
             progress: show a bar on standard error.
         """
-        _check(photos, top)
+        check_queries(photos, top)
         searched = self._search(photos, _area(near), top, condition)
         bar = tqdm(searched, total=len(photos), desc="localize", unit="photo", disable=None if progress else True)
         found = list(bar)
         seen = [Candidates(()) if isinstance(one, PhotoError) else one for one in found]
         fixes = estimate_walk(
-            [self._fused(one) for one in seen],
+            [self.fused(one) for one in seen],
             reach_m,
             self.calibration,
             poses=[one.pose for one in seen],
@@ -263,7 +303,7 @@ class Localizer:
             photos: of many places, 20 or more.
             near: as for `localize`.
         """
-        _check(photos, 1)
+        check_queries(photos, 1)
         sampled = [photos[row] for row in spread(len(photos), SAMPLED).tolist()]
         total, count, first = np.zeros(self.place_map.manifest.vector_dim), 0, list[Floats]()
         for loaded in _chunks(self._read(sampled)):
@@ -435,18 +475,35 @@ class Localizer:
     def _search(
         self, photos: Sequence[Query], near: Area | None, top: int, condition: UsedCondition
     ) -> Iterator[Candidates | PhotoError]:
+        used, k = self.used_condition(photos, near, condition), max(top, self.search.fused)
+        for loaded, queries, encoded in self.encode_each(photos):
+            found = iter(self.find_matches(queries, encoded, k, near, used) if queries else ())
+            for query in loaded:
+                yield query if isinstance(query, PhotoError) else next(found)
+
+    def used_condition(self, photos: Sequence[Query], near: Near, condition: UsedCondition) -> Condition | None:
+        """The condition by which these photos are searched.
+
+        Args:
+            photos: the queries.
+            near: as for `localize`.
+            condition: as for `localize_many`.
+        """
         if isinstance(condition, str) and condition != "auto":
             raise ArgumentError(
                 f'condition must be a Condition, "auto" or None, found {condition!r}: see open_condition'
             )
         if condition == "auto":
-            condition = self.estimate_condition(photos, near=near) if len(photos) >= MIN_PHOTOS else None
+            return self.estimate_condition(photos, near=near) if len(photos) >= MIN_PHOTOS else None
+        return condition
+
+    def encode_each(
+        self, photos: Sequence[Query]
+    ) -> Iterator[tuple[list[ReadImage | PhotoError], list[ReadImage], list[list[Encoded]]]]:
+        """Some queries at a time: as they are read, those that could be read, and the latter encoded."""
         for loaded in _chunks(self.load(photos)):
             queries = [query for query in loaded if not isinstance(query, PhotoError)]
-            k = max(top, self.search.fused)
-            found = iter(self.find_matches(queries, self.encode(queries), k, near, condition) if queries else ())
-            for query in loaded:
-                yield query if isinstance(query, PhotoError) else next(found)
+            yield loaded, queries, self.encode(queries) if queries else []
 
 
 def _yaws(query: ReadImage) -> list[float]:
@@ -490,7 +547,8 @@ def _ranked(matches: Sequence[Match], verified: Verified, temperature: float) ->
     return (*(first[row] for row in order), *matches[count:])
 
 
-def _check(photos: Sequence[Query], top: int) -> None:
+def check_queries(photos: Sequence[Query], top: int) -> None:
+    """Raise ArgumentError if there are no photos, or no matches are asked for."""
     if not len(photos):
         raise ArgumentError("no photos were given: name at least one")
     if isinstance(photos, str | bytes):
@@ -517,8 +575,38 @@ def _lists(matches: Matches) -> list[tuple[Match, ...]]:
     ]
 
 
+@overload
 def open_localizer(
     path: str | Path,
+    model: str | Path | PlaceModel | None = None,
+    search: Search | None = None,
+    *,
+    min_confidence: float = ...,
+    views: ViewOptions | None = None,
+    device: torch.device | str | None = None,
+    precision: Precision = "auto",
+    batch: int = 8,
+    workers: int = 0,
+) -> Localizer: ...
+
+
+@overload
+def open_localizer(
+    path: Maps,
+    model: str | Path | PlaceModel | None = None,
+    search: Search | None = None,
+    *,
+    min_confidence: float = ...,
+    views: ViewOptions | None = None,
+    device: torch.device | str | None = None,
+    precision: Precision = "auto",
+    batch: int = 8,
+    workers: int = 0,
+) -> SeveralMaps: ...
+
+
+def open_localizer(
+    path: str | Path | Maps,
     model: str | Path | PlaceModel | None = None,
     search: Search | None = None,
     *,
@@ -528,11 +616,11 @@ def open_localizer(
     precision: Precision = "auto",
     batch: int = 8,
     workers: int = 0,
-) -> Localizer:
-    """Open a map with the model that it was built with.
+) -> Localizer | SeveralMaps:
+    """Open a map with the model that it was built with, or several maps, which are asked at once.
 
     Args:
-        path: a map file, or the address of a map.
+        path: a map file, or the address of a map; or a list of them.
         model: a model, a checkpoint or a packaged model's name; default: the packaged model that the map was built
             with.
         search: see `Localizer`.
@@ -543,7 +631,22 @@ def open_localizer(
         batch: see `Localizer`.
         workers: see `Localizer`.
     """
-    place_map = PlaceMap(path)
-    if not isinstance(model, PlaceModel):
-        model = load_map_model(place_map.manifest, place_map.path.name, model, device, precision)
-    return Localizer(model, place_map, search, min_confidence=min_confidence, views=views, batch=batch, workers=workers)
+    from sareloc.localize.several import SeveralMaps
+
+    addresses = [path] if isinstance(path, str | Path) else path
+    alone = isinstance(path, str | Path)
+    models: dict[str, PlaceModel] = {}
+    localizers = []
+    for place_map in map(PlaceMap, addresses):
+        made = place_map.manifest
+        if made.fingerprint not in models:
+            if isinstance(model, PlaceModel):
+                models[made.fingerprint] = model
+            else:
+                models[made.fingerprint] = load_map_model(made, place_map.path.name, model, device, precision)
+        least = min_confidence if alone else 0.0  # of several maps, after their fixes were compared
+        opened = Localizer(
+            models[made.fingerprint], place_map, search, min_confidence=least, views=views, batch=batch, workers=workers
+        )
+        localizers.append(opened)
+    return localizers[0] if alone else SeveralMaps(localizers, min_confidence)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sareloc.maps.build import BuildReport, SyncReport, add_photos, build_map, sync_map
     from sareloc.maps.config import MapConfig
     from sareloc.maps.copy import CopyReport, copy_map
-    from sareloc.maps.maintain import compact_map, find_gone, map_info, remove_photos, verify_map
+    from sareloc.maps.maintain import compact_map, find_gone, list_maps, map_info, remove_photos, verify_map
     from sareloc.maps.upgrade import FeaturesReport, add_local_features
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "copy_map",
     "create_map_file",
     "find_gone",
+    "list_maps",
     "load_map_model",
     "map_class",
     "map_info",
@@ -69,7 +70,7 @@ __getattr__ = lazy_names(
         "build": "BuildReport SyncReport add_photos build_map sync_map",
         "config": "MapConfig",
         "copy": "CopyReport copy_map",
-        "maintain": "compact_map find_gone map_info remove_photos verify_map",
+        "maintain": "compact_map find_gone list_maps map_info remove_photos verify_map",
         "upgrade": "FeaturesReport add_local_features",
     },
 )

@@ -32,6 +32,23 @@ def map_info(address: Address) -> MapInfo:
         return store.info()
 
 
+def list_maps(folder: str | Path) -> dict[Path, MapInfo | MapError]:
+    """The maps in a folder (not in its subfolders), by name, each with its content, or why it cannot be read.
+
+    Raises ArgumentError if it is not a folder.
+    """
+    if not Path(folder).is_dir():
+        raise ArgumentError(f"{folder} is not a folder: name the folder of the maps")
+    found: dict[Path, MapInfo | MapError] = {}
+    for path in sorted(Path(folder).iterdir()):
+        if path.suffix.lower() == ".gpkg":
+            try:
+                found[path] = map_info(path)
+            except MapError as error:
+                found[path] = error
+    return found
+
+
 def find_gone(path: str | Path) -> tuple[str, ...]:
     """The names of the photos of a map whose files no longer exist; URLs are not checked.
 

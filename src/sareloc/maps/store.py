@@ -222,6 +222,12 @@ def map_class(address: Address) -> type[PlaceMap]:
     return found
 
 
+def is_map_address(address: Address) -> bool:
+    """Whether this is the name of a map file (.gpkg) or the address of a server, not that of a photo or folder."""
+    scheme, colon, _ = str(address).partition(":")
+    return bool(colon and scheme in MAPS) or Path(address).suffix.lower() == ".gpkg"
+
+
 def store_class(address: Address) -> type[MapStore]:
     """The class of the rows of the map at an address."""
     return map_class(address).store_class

@@ -1,0 +1,168 @@
+"""Several maps that are asked at once: one search over all, one fix, and which map it came from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NoReturn
+
+from sareloc.errors import ArgumentError, PhotoError
+from sareloc.geo import distance_m
+from sareloc.localize.condition import UsedCondition
+from sareloc.localize.estimate import PLACE_M, Candidates, Fix, check_confidence, estimate
+from sareloc.localize.localizer import Localizer, Localizes, Near, Query, check_queries
+
+SUREST = 1 - 1e-9
+ONE_MAP = "a walk, a video and a saved condition belong to one map: ask the maps one by one"
+
+
+class SeveralMaps(Localizes):
+    """Localizes photos in several maps. Open it with `open_localizer([map, map])`.
+
+    Maps with the same search vectors are asked as if they were one: a photo is encoded once, and the matches of all
+    compete. Those of other models give fixes of their own, the most confident of which is the answer (`choose_fix`).
+    """
+
+    def __init__(self, localizers: Sequence[Localizer], min_confidence: float) -> None:
+        """Join localizers.
+
+        Args:
+            localizers: of the maps, with a `min_confidence` of 0.
+            min_confidence: a fix of a lower confidence has no position.
+        """
+        if not localizers:
+            raise ArgumentError("no maps were given: name at least one")
+        check_confidence(min_confidence)
+        self.min_confidence = min_confidence
+        paths = [localizer.place_map.path for localizer in localizers]
+        if len(set(paths)) < len(paths):
+            raise ArgumentError(f"the same map was given twice: {', '.join(map(str, paths))}")
+        names = [path.name for path in paths]
+        self.localizers = {
+            str(path) if names.count(path.name) > 1 else path.name: localizer
+            for path, localizer in zip(paths, localizers, strict=True)
+        }
+        """By the names of the maps; by their paths if two have the same name."""
+
+    def __repr__(self) -> str:
+        return f"<SeveralMaps: {', '.join(self.localizers)}>"
+
+    def localize_each(
+        self, photos: Sequence[Query], *, near: Near = None, top: int = 5, condition: UsedCondition = "auto"
+    ) -> Iterator[Fix | PhotoError]:
+        """See `Localizes`. The matches are those of the map of the fix (`top`), then the first of each other map; a
+        condition is estimated for each map.
+        """
+        check_queries(photos, top)
+        groups: dict[tuple[str, bool], dict[str, Localizer]] = {}
+        for name, localizer in self.localizers.items():
+            groups.setdefault((localizer.vector_space, localizer.verifier is None), {})[name] = localizer
+        asked = [_ask(group, photos, near, top, condition) for group in groups.values()]
+        for answers in zip(*asked, strict=True):
+            errors = [answer for answer in answers if isinstance(answer, PhotoError)]
+            fixes = [answer for answer in answers if not isinstance(answer, PhotoError)]
+            found = {name: fix for by_map in fixes for name, fix in by_map.items()}
+            yield errors[0] if errors else choose_fix(found, self.min_confidence)
+
+    def localize_walk(self, *_: object, **__: object) -> NoReturn:
+        """Raises ArgumentError: the places of a walk are estimated in one map."""
+        raise ArgumentError(ONE_MAP)
+
+    def estimate_condition(self, *_: object, **__: object) -> NoReturn:
+        """Raises ArgumentError: a condition belongs to the search vectors and the places of one map."""
+        raise ArgumentError(ONE_MAP)
+
+
+def choose_fix(fixes: dict[str, Fix], min_confidence: float) -> Fix:
+    """The fix of the map with the highest confidence, less what other maps say of another place.
+
+    Each map gives odds o = p / (1 - p) that its position is within 25 m of the truth. Positions more than 25 m apart
+    exclude each other, so that the confidence is o / (1 + o + sum of the odds of other places): two maps of equal
+    confidence 0.9 leave 0.47, one of 0.9 beside one of 0.05 leaves 0.90. A map that gives the same place changes
+    nothing.
+
+    Args:
+        fixes: of each map, with a position if there are matches; ties: the first.
+        min_confidence: a fix of a lower confidence has no position.
+
+    Returns:
+        The fix, with its own matches and the first of each other map.
+    """
+    placed = {name: fix for name, fix in fixes.items() if fix.latlon is not None}
+    if not placed:
+        return next(iter(fixes.values()))
+    name, best = max(placed.items(), key=lambda item: item[1].confidence)
+    assert best.latlon is not None
+    others = [fix for other, fix in placed.items() if other != name and _apart(fix, best)]
+    own = _odds(best.confidence)
+    confidence = own / (1 + own + math.fsum(_odds(fix.confidence) for fix in others))
+    matches = [replace(match, map=match.map or name) for match in best.matches]
+    matches += [
+        replace(match, map=match.map or other)
+        for other, fix in fixes.items()
+        if other != name
+        for match in fix.matches[:1]
+    ]
+    chosen = replace(best, confidence=confidence, matches=tuple(matches), map=name)
+    if confidence >= min_confidence:
+        return chosen
+    reason = f"not in these maps: the best position has confidence {confidence:.2f}, below {min_confidence:.2f}"
+    guess, radius_m = best.latlon, best.radius_m
+    return replace(
+        chosen, latlon=None, radius_m=None, heading_deg=None, reason=reason, guess=guess, guess_radius_m=radius_m
+    )
+
+
+def _ask(
+    group: dict[str, Localizer], photos: Sequence[Query], near: Near, top: int, condition: UsedCondition
+) -> Iterator[dict[str, Fix] | PhotoError]:
+    """The fix of each photo by the maps of a group with the same search vectors, under the name of its map."""
+    first = next(iter(group.values()))
+    conditions = {name: localizer.used_condition(photos, near, condition) for name, localizer in group.items()}
+    for loaded, queries, encoded in first.encode_each(photos):
+        found = {
+            name: iter(localizer.find_candidates(queries, encoded, near, top, conditions[name]))
+            for name, localizer in group.items()
+        }
+        for query in loaded:
+            if isinstance(query, PhotoError):
+                yield query
+                continue
+            yield _joint_fix(group, {name: next(each) for name, each in found.items()}, top)
+
+
+def _joint_fix(group: dict[str, Localizer], found: dict[str, Candidates], top: int) -> dict[str, Fix]:
+    """The fix of a query by what was found in maps with the same search vectors, as if they were one map.
+
+    Their matches compete: distances and inliers mean the same in all. The calibration is that of the map with the most
+    inliers, or the smallest distance if none was verified. The places of a 360° query are compared as of other maps.
+    """
+    fixes = {name: replace(group[name].fix(one), matches=one.matches[:top]) for name, one in found.items()}
+    if len(found) == 1 or any(one.place is not None for one in found.values()):
+        return fixes
+    listed = [replace(match, map=name) for name, one in found.items() for match in group[name].fused(one)]
+    matches = [match for match in listed if match.inliers is not None] or listed
+    if not matches:
+        return fixes
+    strongest = min(matches, key=lambda match: (-(match.inliers or 0), match.distance)).map
+    assert strongest is not None
+    calibration, pose = group[strongest].calibration, found[strongest].pose
+    fix = estimate(tuple(matches), calibration, pose=pose, min_confidence=0.0)
+    if fix.latlon is None:
+        return fixes
+    at = fix.latlon
+    name = min(matches, key=lambda match: float(distance_m(match.latlon, at))).map
+    assert name is not None
+    others = [replace(match, map=other) for other, one in found.items() if other != name for match in one.matches[:1]]
+    return {name: replace(fix, matches=(*found[name].matches[:top], *others))}
+
+
+def _apart(one: Fix, other: Fix) -> bool:
+    assert one.latlon is not None
+    assert other.latlon is not None
+    return float(distance_m(one.latlon, other.latlon)) > PLACE_M
+
+
+def _odds(confidence: float) -> float:
+    return min(confidence, SUREST) / (1 - min(confidence, SUREST))
