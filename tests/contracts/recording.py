@@ -67,6 +67,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {  # in this order: each finds the map as
         *QUICK,
         "--json",
     ),
+    "geotag": ("geotag", "queries", "--map", "map.gpkg", "--min-confidence", "0", *MODEL, *QUICK, "--json"),
     "localize, csv": ("localize", "map.gpkg", "queries", *MODEL, *QUICK, "--csv"),
     "localize, geojson": ("localize", "map.gpkg", "queries", "--min-confidence", "0", *MODEL, *QUICK, "--geojson"),
     "evaluate": ("evaluate", "meta.csv", *MODEL, *QUICK, "--json"),

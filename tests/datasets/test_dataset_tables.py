@@ -77,6 +77,9 @@ def test_all_bad_rows_are_in_one_error(tmp_path):
     assert [line.split(":")[0].strip() for line in str(error.value).splitlines()[1:]] == [
         f"line {line}" for line in (2, 3, 4, 5, 6, 7)
     ]
+    with pytest.raises(DatasetError, match="80 bad rows") as error:
+        load_table(write(tmp_path, "file,lat,lon,role\n" + "".join(f"{row},north,2,db\n" for row in range(80))))
+    assert str(error.value).splitlines()[10:] == ["  line 11: latitude 'north' is not a number", "  ... and 70 more"]
 
 
 def test_degrees_are_preferred_to_metres(tmp_path):

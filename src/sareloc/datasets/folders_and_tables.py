@@ -70,7 +70,7 @@ NAMES = {
 }
 ALIASED = ("file", "lat", "lon")
 """Columns that are also accepted under the names in `sareloc.photos.tables.COLUMNS`."""
-LISTED = 100  # bad rows in one error
+LISTED = 10  # bad rows in one error
 ROLES = {"database": "database", "db": "database", "query": "queries", "queries": "queries"}
 
 
