@@ -85,12 +85,12 @@ def test_a_calibrations_temperature_weighs_the_matches() -> None:
 
 def test_json_has_exactly_the_promised_keys() -> None:
     told = json.loads(json.dumps(estimate(GOOD).to_json("walk/a.jpg")))
-    assert list(told) == ["photo", "latlon", "radius_m", "confidence", "heading_deg", "matches"]
+    assert list(told) == ["photo", "latlon", "radius_m", "confidence", "heading_deg", "place", "matches"]
     assert told["photo"] == "walk/a.jpg"
     assert list(told["matches"][0]) == ["id", "photo", "latlon", "distance", "inliers", "planar_inliers", "heading_deg"]
     lost = estimate(LOST).to_json("b.jpg")
     assert list(lost) == [
-        *("photo", "latlon", "radius_m", "confidence", "heading_deg"),
+        *("photo", "latlon", "radius_m", "confidence", "heading_deg", "place"),
         *("matches", "reason", "guess", "guess_radius_m"),
     ]
     assert lost["latlon"] is None
