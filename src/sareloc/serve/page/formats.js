@@ -3,7 +3,8 @@
 
 import { confidenceOf, radiusOf } from "./text.js";
 
-const COLUMNS = ["photo", "lat", "lon", "radius_m", "confidence", "match", "distance", "heading_deg", "time", "place"];
+const COLUMNS = ["photo", "lat", "lon", "radius_m", "confidence", "match", "distance", "heading_deg", "time", "place",
+  "map"];
 const GPX = "http://www.topografix.com/GPX/1/1";
 const EXTENSIONS = "urn:sareloc:gpx:1";
 const NOT_XML = /[^\t\n\r\x20-\ud7ff\ue000-\ufffd\u{10000}-\u{10ffff}]/gu;
@@ -15,7 +16,7 @@ export function toCsv(answers) {
     const [lat, lon] = fix.latlon ?? [];
     return [
       name, rounded(lat, 7), rounded(lon, 7), rounded(fix.radius_m, 1), rounded(fix.confidence, 4),
-      match?.photo, rounded(match?.distance, 4), rounded(fix.heading_deg, 1), "", fix.latlon && fix.place,
+      match?.photo, rounded(match?.distance, 4), rounded(fix.heading_deg, 1), "", fix.latlon && fix.place, fix.map,
     ];
   });
   return [COLUMNS, ...rows].map((row) => `${row.map(cell).join(",")}\n`).join("");
