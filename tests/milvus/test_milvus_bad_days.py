@@ -307,11 +307,12 @@ def test_two_processes_at_once(model: PlaceModel, tmp_path: Path) -> None:
     write_town(tmp_path / "photos", 6)
     save_checkpoint(model, tmp_path / "model")
     code = (
-        "import sys; from sareloc.models.checkpoint import load_model; from sareloc.maps.build import build_map\n"
+        "import sys; from sareloc.models import load_model; from sareloc.maps import MapConfig, build_map\n"
         f"model = load_model({str(tmp_path / 'model')!r})\n"
         "for line in sys.stdin:\n"
         f"    photos = {str(tmp_path / 'photos')!r}\n"
-        "    report = build_map(model, photos, line.strip(), batch=2, keypoints=0, progress=False)\n"
+        "    config = MapConfig(batch=2, keypoints=0, progress=False)\n"
+        "    report = build_map(photos, line.strip(), model, config=config)\n"
         "    print(report.added + report.already, flush=True)\n"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
