@@ -564,7 +564,9 @@ def hostile_maps(folder: Path) -> Iterator[tuple[str, str]]:
         path = folder / f"hostile{number}.gpkg"
         add_drawn(path, range(20), 8)
         with closing(sqlite3.connect(path)) as connection:
-            for (trigger,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            for (trigger,) in connection.execute(
+                "SELECT name FROM sqlite_master WHERE name GLOB 'rtree_*' AND type = 'trigger'"
+            ).fetchall():
                 connection.execute(f'DROP TRIGGER "{trigger}"')  # those of the R-tree need functions of a GIS
             connection.executescript(script)
         for what, work in hostile_uses(path).items():
