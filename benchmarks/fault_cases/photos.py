@@ -6,7 +6,6 @@ import io
 import os
 import resource
 import socket
-import sqlite3
 import struct
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
-from tests.maps.small_town import build_map, geotag_of, tiny_model, write_photo, write_town
+from tests.maps.small_town import build_map, geotag_of, gis, tiny_model, write_photo, write_town
 from tests.photos.panorama_files import gpano_xmp
 from tests.photos.telemetry_files import SCALES, add_track, camm5, device, gps5, klv
 from tests.photos.video_files import write_video
@@ -371,7 +370,7 @@ def _map_row(folder: Path, name: str) -> str:
     if name != "NUL":
         SPECIAL[name](folder / bad)
     for row in (bad, f"{bad}#yaw=0&pitch=0&fov=60&size=64x48"):
-        with closing(sqlite3.connect(folder / "town.gpkg")) as connection:
+        with closing(gis(folder / "town.gpkg")) as connection:
             connection.execute("UPDATE photos SET file = ? WHERE fid = 1", (row,))
             connection.commit()
         report = add_local_features(folder / "town.gpkg", keypoints=8, device="cpu", progress=False)

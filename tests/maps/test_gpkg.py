@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sqlite3
 import struct
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -134,3 +135,11 @@ def test_a_layer_with_a_spatial_index_from_qgis_can_still_be_written(town: tuple
     found = connection.execute("SELECT * FROM rtree_trees_geom").fetchone()
     assert [math.floor(number + 0.5) for number in found] == [1, 2, 2, 48, 48]
     connection.close()
+
+
+@pytest.mark.parametrize("geometry", [b"", b"GP", b"no geometry at all", gpkg.point_blob((95.0, 2.0)), 7, "text", None])
+def test_coordinates_of_a_geometry_that_cannot_be_read_are_null(geometry: object) -> None:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        gpkg.allow_spatial_index(connection)
+        query = "SELECT ST_MinX(?1), ST_MaxX(?1), ST_MinY(?1), ST_MaxY(?1), ST_IsEmpty(?1)"
+        assert connection.execute(query, (geometry,)).fetchone() == (None, None, None, None, 1)

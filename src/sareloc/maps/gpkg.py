@@ -6,6 +6,7 @@ import sqlite3
 import struct
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import partial
 
 import numpy as np
 
@@ -237,9 +238,11 @@ def allow_spatial_index(connection: sqlite3.Connection) -> None:
 
     SQLite has no such functions. A geometry that is not a valid point counts as empty: it is not in the R-tree.
     """
-    functions = {"ST_MinX": 1, "ST_MaxX": 1, "ST_MinY": 0, "ST_MaxY": 0}
-    for name, column in functions.items():
-        connection.create_function(
-            name, 1, lambda blob, column=column: float(latlon_of_blobs([blob])[0, column]), deterministic=True
-        )
+    for name, column in {"ST_MinX": 1, "ST_MaxX": 1, "ST_MinY": 0, "ST_MaxY": 0}.items():
+        connection.create_function(name, 1, partial(_coordinate, column=column), deterministic=True)
     connection.create_function("ST_IsEmpty", 1, lambda blob: int(point_problem(blob) is not None), deterministic=True)
+
+
+def _coordinate(blob: object, column: int) -> float | None:
+    """Latitude (column 0) or longitude (1) of a point; None (NULL) if it cannot be read, as in GIS programs."""
+    return None if point_problem(blob) else float(latlon_of_blobs([blob])[0, column])  # type: ignore[list-item]
