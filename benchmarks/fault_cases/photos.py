@@ -23,7 +23,7 @@ from tests.photos.video_files import write_video
 
 from sareloc.errors import SarelocError
 from sareloc.geo import distance_m
-from sareloc.maps import add_local_features
+from sareloc.maps import add_local_features, verify_map
 from sareloc.models import save_checkpoint
 from sareloc.photos import (
     Geotag,
@@ -374,6 +374,8 @@ def _map_row(folder: Path, name: str) -> str:
             connection.execute("UPDATE photos SET file = ? WHERE fid = 1", (row,))
             connection.commit()
         report = add_local_features(folder / "town.gpkg", keypoints=8, device="cpu", progress=False)
-        if len(report.unreadable) != 1:
+        # a row whose name cannot be a file is left out when the map is read, and `map verify` names it
+        named = verify_map(folder / "town.gpkg") if name == "NUL" else report.unreadable
+        if len(named) != 1:
             return "silently wrong"
     return "right"
