@@ -11,6 +11,7 @@ arc, and there is no antimeridian and no zone boundary.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
@@ -325,6 +326,23 @@ class Box:
         inside = (self.west <= longitude, longitude <= self.east)
         between = inside[0] & inside[1] if self.west <= self.east else inside[0] | inside[1]
         return np.flatnonzero(between & (self.south <= latitude) & (latitude <= self.north))
+
+
+def enclosing_box(boxes: Sequence[Box]) -> Box | None:
+    """The smallest box that contains these, across the antimeridian if that is shorter; None without any."""
+    if not boxes:
+        return None
+    best = (360.0, -180.0)
+    for start in boxes:  # the box that begins where one of them does and is the narrowest
+        width = max(
+            (box.west - start.west) % 360 + ((box.east - box.west) % 360 if box.east != box.west else 0.0)
+            for box in boxes
+        )
+        best = min(best, (width, start.west))
+    width, west = best
+    east = west + width - (360.0 if west + width > 180 else 0.0)
+    south, north = min(box.south for box in boxes), max(box.north for box in boxes)
+    return Box(south, west, north, east) if width < 360 else Box(south, -180.0, north, 180.0)
 
 
 @dataclass(frozen=True)

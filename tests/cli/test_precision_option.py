@@ -92,5 +92,5 @@ def test_the_service_computes_in_it(precision: Precision, empty: bool, town: Pat
     if empty:
         remove_photos(path, files=["*"])
     app = make_app(path, town / "model.safetensors", device="cpu", precision=precision)
-    assert app.state.service.live.model.precision == precision
+    assert app.state.service.model.precision == precision
     app.state.service.live.close()

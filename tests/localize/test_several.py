@@ -16,7 +16,7 @@ from sareloc.encode import Encoder
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.geo import distance_m
 from sareloc.localize import Fix, Localizer, Match, SeveralMaps, open_localizer
-from sareloc.localize.several import choose_fix
+from sareloc.localize.several import choose_fix, map_names
 from sareloc.maps import MapConfig, PlaceMap, build_map, list_maps
 from sareloc.models import save_checkpoint
 
@@ -66,7 +66,9 @@ def test_each_town_is_found_in_its_map(maps: list[Path], tmp_path: Path, monkeyp
 
 def test_maps_of_two_models_are_each_asked_with_their_own(maps: list[Path], tmp_path: Path) -> None:
     photos = write_queries(tmp_path, town=OTHER_TOWN)
-    two = SeveralMaps([open_localizer(maps[0], street_model()), open_localizer(maps[2], street_model(2))], 0.0)
+    two = SeveralMaps(
+        {"a": open_localizer(maps[0], street_model()), "otherwise.gpkg": open_localizer(maps[2], street_model(2))}, 0.0
+    )
     alone = ask(Localizer(street_model(2), PlaceMap(maps[2]), min_confidence=0.0), photos)
     found = ask(two, photos)
     right = [fix.map == "otherwise.gpkg" and near(fix, one) for fix, one in zip(found, alone, strict=True)]
@@ -111,7 +113,7 @@ def test_errors_are_sentences(maps: list[Path], tmp_path: Path) -> None:
     good = write_queries(tmp_path)[0]
     assert [type(found) for found in both.localize_many([tmp_path / "bad.jpg", good])] == [PhotoError, Fix]
     with pytest.raises(ArgumentError, match="one map"):
-        both.localize_walk([good], 10.0)
+        both.estimate_condition([good])
     with pytest.raises(ArgumentError, match="twice"):
         open_localizer([maps[0], maps[0]], street_model())
     with pytest.raises(ArgumentError, match="no maps"):
@@ -141,9 +143,38 @@ def test_the_command_line(maps: list[Path], tmp_path: Path, capsys: pytest.Captu
     code, _, err = run(capsys, "localize", *maps[:2], *options)
     assert code != 0
     assert "only maps" in err
-    code, _, err = run(capsys, "localize", *maps[:2], photo, *options, "--walk-step-m", "9")
-    assert code != 0
-    assert "one map" in err
+    code, out, _ = run(capsys, "localize", *maps[:2], photo, *options, "--walk-step-m", "9", "--min-confidence", "0")
+    assert code == 0
+    assert "other.gpkg" in out
+    code, out, _ = run(
+        capsys, "geotag", photo, "--map", maps[0], "--map", maps[1], *options, "--min-confidence", "0", "--json",
+        "--out", tmp_path / "tagged",
+    )  # fmt: skip
+    assert (code, json.loads(out)["map"]) == (0, "other.gpkg")
+    assert (tmp_path / "tagged" / photo.name).is_file()
+
+
+def test_a_walk_leads_from_one_map_into_another(maps: list[Path], tmp_path: Path) -> None:
+    photos = [*write_queries(tmp_path / "a")[:8], *write_queries(tmp_path / "b", town=OTHER_TOWN)[:8]]
+    (tmp_path / "bad.jpg").write_bytes(b"not a photo")
+    found = open_localizer(maps[:2], street_model()).localize_walk([*photos, tmp_path / "bad.jpg"], 90.0)
+    assert isinstance(found[-1], PhotoError)
+    fixes = [fix for fix in found if isinstance(fix, Fix)]
+    assert [fix.map for fix in fixes[:7]] == ["street.gpkg"] * 7
+    assert [fix.map for fix in fixes[-7:]] == ["other.gpkg"] * 7
+    assert np.mean([fix.found for fix in fixes]) >= 0.8
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["/maps/a.gpkg", "b.gpkg"], ["a.gpkg", "b.gpkg"]),
+        (["/maps/rome/a.gpkg", "/maps/oslo/a.gpkg", "/x/b.gpkg"], ["rome/a.gpkg", "oslo/a.gpkg", "x/b.gpkg"]),
+        (["a.gpkg", "old/a.gpkg"], ["a.gpkg", "old/a.gpkg"]),
+    ],
+)
+def test_names_tell_maps_apart(paths: list[str], names: list[str]) -> None:
+    assert map_names([Path(path) for path in paths]) == names
 
 
 def test_the_maps_of_a_folder_are_listed(maps: list[Path], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -143,13 +143,13 @@ def test_photos_that_are_not_there(client: httpx.Client, photo: str) -> None:
 
 def test_settings_health_and_metrics(client: httpx.Client, street_folder: Path) -> None:
     assert client.get("/settings").json() == {
-        "name": "Street", "tiles": None, "attribution": None, "max_bytes": 32 * 2**20, "max_files": 16,
-        "max_features": 10_000, "adding": False, "heatmap": True,
+        "name": "Street", "maps": ["street.gpkg"], "tiles": None, "attribution": None, "max_bytes": 32 * 2**20,
+        "max_files": 16, "max_features": 10_000, "adding": False, "heatmap": True,
     }  # fmt: skip
     manifest = PlaceMap(street_folder / "street.gpkg").manifest
+    described = {"photos": 3 * PLACES, "model": "street", "fingerprint": manifest.fingerprint}
     assert client.get("/health").json() == {
-        "status": "ok", "photos": 3 * PLACES, "model": "street", "fingerprint": manifest.fingerprint,
-        "version": __version__,
+        "status": "ok", "version": __version__, "maps": [{"name": "street.gpkg", **described}], **described,
     }  # fmt: skip
     client.post("/localize", content=query(street_folder, 1))
     client.get("/nobody/made/this/route")

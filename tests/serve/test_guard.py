@@ -18,7 +18,7 @@ from sareloc.errors import ArgumentError
 from sareloc.maps import PlaceMap
 from sareloc.models import make_model
 from sareloc.serve import Limits, ServeConfig, Serving, guard, make_app
-from sareloc.serve.live_map import LiveMap
+from sareloc.serve.live_map import LiveMap, LiveMaps
 from sareloc.serve.service import Service
 
 SMALL = ServeConfig(max_bytes=200_000, held_bytes=300_000)
@@ -302,11 +302,11 @@ def test_limits_check_themselves() -> None:
 def test_a_long_strip_is_not_given_to_the_model_at_full_length(street_folder: Path) -> None:
     """A model that keeps the aspect would look at every pixel of it."""
     model = make_model("alexnet", "max", size=640)
-    live = LiveMap(model, PlaceMap(street_folder / "street.gpkg"), None)
+    live = LiveMaps({"street.gpkg": LiveMap(model, PlaceMap(street_folder / "street.gpkg"), None)}, 0.5)
     service = Service(live, 8, Serving(), Limits(model_pixels=1_000_000))
-    assert service.model_size(480, 640) == (480, 640)
+    assert service.model_size(model, 480, 640) == (480, 640)
     with pytest.raises(ArgumentError, match="64 x 60000 px"):
-        service.model_size(64, 60_000)
+        service.model_size(model, 64, 60_000)
 
 
 def test_problems_are_json_with_the_standards_members(client: httpx.Client) -> None:

@@ -14,7 +14,7 @@ from sareloc.localize import Localizer
 from sareloc.maps import Box, MapConfig, PlaceMap, add_photos, open_map_file
 from sareloc.maps.records import PhotoTable
 from sareloc.photos import Geotag, read_image
-from sareloc.serve.live_map import LiveMap, Query
+from sareloc.serve.live_map import LiveMap, LiveMaps, Query
 from sareloc.serve.routes import map_geojson
 
 
@@ -55,7 +55,8 @@ def test_headings_and_times_are_told(own_folder: Path) -> None:
     (own_folder / "new").mkdir()
     Image.fromarray(view(40, 0)).save(own_folder / "new" / "a.jpg", exif=exif_bytes(tag))
     add_photos(own_folder / "new", own_folder / "street.gpkg", street_model(), config=MapConfig(progress=False))
-    told = map_geojson(PlaceMap(own_folder / "street.gpkg").list_photos(Box(47.9, 1.9, 48.1, 2.1), 10), str)
+    listed = PlaceMap(own_folder / "street.gpkg").list_photos(Box(47.9, 1.9, 48.1, 2.1), 10)
+    told = map_geojson({"street.gpkg": listed}, str, several=False)
     assert told["features"][0]["properties"] == {
         "photo": "new/a.jpg", "heading_deg": 123.0, "time": "2023-11-14T22:13:20.000Z",
     }  # fmt: skip
@@ -103,7 +104,7 @@ def test_a_map_that_is_closed_last_leaves_one_file(own_folder: Path) -> None:
 def test_nothing_is_read_again_while_nothing_changes(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     map_path = own_folder / "street.gpkg"
     place_map = PlaceMap(map_path)
-    live = LiveMap(street_model(), place_map, Localizer(street_model(), place_map))
+    live = LiveMaps({"a": LiveMap(street_model(), place_map, Localizer(street_model(), place_map))}, 0.5)
     question = Query(read_image(view(5, 99), (street_model().preprocess.size,)), None, 3)
     first = live.localize([question])
     listed = place_map.current_files()

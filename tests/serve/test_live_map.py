@@ -10,7 +10,7 @@ from tests.localize.street import position, street_model
 from sareloc.localize import Localizer
 from sareloc.maps import Circle, PlaceMap
 from sareloc.photos import read_image
-from sareloc.serve.live_map import LiveMap, Query
+from sareloc.serve.live_map import LiveMap, LiveMaps, Query
 
 
 def test_different_numbers_of_matches_go_to_the_model_together_and_areas_apart(street_folder: Path) -> None:
@@ -28,7 +28,7 @@ def test_different_numbers_of_matches_go_to_the_model_together_and_areas_apart(s
         return answer(photos, **options)
 
     localizer.localize_many = counted
-    live = LiveMap(model, place_map, localizer)
+    live = LiveMaps({"street.gpkg": LiveMap(model, place_map, localizer)}, 0.5)
     try:
         found = live.localize(asked)
     finally:
@@ -45,7 +45,7 @@ def test_photos_of_many_clients_are_not_centred_on_a_common_condition(street_fol
     localizer = Localizer(model, place_map)
     images = [read_image(path, (model.preprocess.size,)) for path in sorted((street_folder / "queries").iterdir())]
     assert localizer.estimate_condition(images).weight > 0
-    live = LiveMap(model, place_map, localizer)
+    live = LiveMaps({"street.gpkg": LiveMap(model, place_map, localizer)}, 0.5)
     try:
         found = live.localize([Query(image, None, 5) for image in images])
     finally:

@@ -57,8 +57,9 @@ def test_a_thumbnail_is_found_under_the_id_of_a_match(milvus: httpx.Client, stre
 
 def test_a_map_on_milvus_has_no_folder_of_its_own(address: str, street_folder: Path) -> None:
     service = make_app(address, street_model()).state.service
-    assert service.photo_folders == ()
-    assert (service.hidden_photos().count, service.hidden_photos().folders) == (90, (str(street_folder / "photos"),))
+    (served,) = service.maps.values()
+    assert served.photo_folders == ()
+    assert (served.hidden_photos().count, served.hidden_photos().folders) == (90, (str(street_folder / "photos"),))
 
 
 def test_the_listing_is_that_of_the_file(milvus: httpx.Client, file: httpx.Client) -> None:

@@ -53,7 +53,7 @@ class Outputs:
 def geotag_command(
     photos: Annotated[list[Path], Parameter(negative=())],
     *,
-    place_map: Annotated[Path, Parameter(name="--map", metavar="MAP")],
+    place_map: Annotated[list[Path], Parameter(name="--map", metavar="MAP", negative=())],
     out: Path = Path("geotagged"),
     sidecar: Literal["xmp"] | Table | None = None,
     xmp_names: Literal["appended", "replaced"] = "appended",
@@ -86,7 +86,8 @@ def geotag_command(
     photos
         Photos, or folders of photos with their subfolders.
     place_map
-        The map: a file, or an address such as milvus://HOST:PORT/NAME.
+        The map: a file, or an address such as milvus://HOST:PORT/NAME. May be repeated: several maps are asked at once,
+        and the surest answers.
     out
         Folder for copies and sidecars. Subfolders are kept; if several folders are given, each keeps its own name
         as a level below this one.
@@ -147,7 +148,7 @@ def geotag_command(
     if sidecar not in (None, "xmp"):
         times, notes = read_photo_times(asked, photos)
         print_notes(notes)
-    localizer = options.open(place_map, min_confidence=min_confidence, panorama=panorama)
+    localizer = options.open_all(place_map, min_confidence=min_confidence, panorama=panorama)
     fixes = localize_files(localizer, asked, condition=centred.choose(localizer, asked))
     found = [(Path(photo), fix) for photo, fix in report_unreadable(fixes)]
     sure = [(photo, fix) for photo, fix in found if fix.found]

@@ -54,7 +54,8 @@ def localize_command(
     """Localize photos, or the frames of a video, in a map: where each was taken, by photos of the same place.
 
     Several maps are asked at once: sareloc localize berlin.gpkg rome.gpkg photo.jpg. Each answer is that of one map,
-    which is named; it is the less sure the more another map is sure of another place.
+    which is named; it is the less sure the more another map is sure of another place. A walk may lead from one map
+    into another.
 
     The radius belongs to many answers: of 10 positions of photos in the map, right or wrong, 9 are within their radius
     of the truth. The confidence belongs to one answer: the probability that this position is within 25 m of the truth.
@@ -110,7 +111,6 @@ def localize_command(
         Print a KML file of the positions found: placemarks, and a line through them with --walk-step-m.
     """
     from sareloc.localize import (
-        Localizer,
         VideoClock,
         localize_video,
         read_photo_times,
@@ -159,13 +159,7 @@ def localize_command(
         return 1
     if estimate_offset and not track and not any(walk.track for walk in walks):
         raise ArgumentError(NO_TRACK)
-    if len(maps) > 1 and (walks or walk_step_m is not None):
-        raise ArgumentError("a walk and a video are localized in one map: give one map, or ask the maps one by one")
-    localizer = (
-        options.open(place_map, min_confidence=min_confidence, panorama=panorama)
-        if len(maps) == 1
-        else options.open_several(maps, min_confidence=min_confidence, panorama=panorama)
-    )
+    localizer = options.open_all(maps, min_confidence=min_confidence, panorama=panorama)
     near = area(box, circle)
     condition = centred.choose(localizer, [*stills, *(frame for walk in walks for frame in walk.frames)], near)
 
@@ -173,7 +167,6 @@ def localize_command(
         if stills:
             yield from localize_files(localizer, stills, walk_step_m, near=near, top=top, condition=condition)
         for walk in walks:
-            assert isinstance(localizer, Localizer)
             found = localize_video(
                 localizer, walk, track=recorded, estimate_offset=estimate_offset, near=near, top=top,
                 condition=condition, progress=True,

@@ -101,12 +101,14 @@ class LocalizerOptions:
 
         return open_localizer(place_map, self.model, self.search.search(), **self._others(min_confidence, panorama))
 
-    def open_several(
+    def open_all(
         self, maps: list[Path], *, min_confidence: float = MIN_CONFIDENCE, panorama: bool = False
-    ) -> SeveralMaps:
-        """The localizer of several maps, see `open`."""
+    ) -> Localizer | SeveralMaps:
+        """The localizer of one or several maps, see `open`."""
         from sareloc.localize import open_localizer
 
+        if len(maps) == 1:
+            return self.open(maps[0], min_confidence=min_confidence, panorama=panorama)
         return open_localizer(maps, self.model, self.search.search(), **self._others(min_confidence, panorama))
 
     def _others(self, min_confidence: float, panorama: bool) -> dict[str, Any]:

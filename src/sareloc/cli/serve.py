@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from sareloc.cli.options import Device, MapPath, Precision
+from sareloc.cli.options import Device, Precision
 from sareloc.errors import ArgumentError, need
 from sareloc.serve.config import LOOPBACK, ServeConfig, bracketed, read_serve_config
 from sareloc.wording import plural
@@ -43,7 +43,7 @@ class GivenOptions(ServeConfig):
 
 
 def serve_command(
-    place_map: MapPath,
+    maps: Annotated[list[Path], Parameter(name="maps", negative=())],
     *,
     model: str | None = None,
     host: str = "127.0.0.1",
@@ -55,10 +55,14 @@ def serve_command(
 ) -> None:
     """Localize photos over HTTP: an API for programs, and a page for people.
 
+    Several maps are asked at once, and answers name the map: sareloc serve berlin.gpkg rome.gpkg.
+
     Ctrl-C or SIGTERM stops the service after the accepted requests are answered, or after stop_s seconds.
 
     Parameters
     ----------
+    maps
+        The maps: files, or server addresses such as milvus://host:19530/city.
     model
         Checkpoint that the map was built with; default: the packaged model that the map was built with.
     host
@@ -92,13 +96,15 @@ def serve_command(
             file=sys.stderr,
         )
     with bind(host, port) as listening:  # before the map is opened, which takes longer
-        app = make_app(place_map, model, config=config, device=device, precision=precision)
-        hidden = app.state.service.hidden_photos()
-        if hidden.count:
+        app = make_app(maps, model, config=config, device=device, precision=precision)
+        for served in app.state.service.maps.values():
+            hidden = served.hidden_photos()
+            if not hidden.count:
+                continue
             folders = " ".join(f"--photos {shlex.quote(folder)}" for folder in hidden.folders)
             print(
-                f"sareloc: note: {plural(hidden.count, 'photo')} of the map without thumbnails, outside of the folders "
-                f"that may be shown: add {folders} to show them",
+                f"sareloc: note: {plural(hidden.count, 'photo')} of the map {served.name} without thumbnails, outside "
+                f"of the folders that may be shown: add {folders} to show them",
                 file=sys.stderr,
             )
         name = host if host not in EVERYWHERE else config.allow_host[0].replace("*", "localhost")
@@ -106,7 +112,7 @@ def serve_command(
         make_server(
             app,
             config,
-            lambda: print(f"serving {place_map.name} at {where} (Ctrl-C stops)", flush=True),
+            lambda: print(f"serving {', '.join(path.name for path in maps)} at {where} (Ctrl-C stops)", flush=True),
             access_log=config.access_log,
         ).run(sockets=[listening])
 

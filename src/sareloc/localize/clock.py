@@ -21,7 +21,7 @@ from sareloc.errors import PhotoError, PositionError
 from sareloc.geo import Area, distance_m
 from sareloc.localize.condition import UsedCondition
 from sareloc.localize.estimate import Fix
-from sareloc.localize.localizer import Localizer
+from sareloc.localize.localizer import Localizes
 from sareloc.localize.walk import walk_clock_offset
 from sareloc.photos import ClockOffset, Telemetry, Track, parse_offset, read_time, read_video, video_frames
 from sareloc.photos.clock import parse_moment
@@ -121,7 +121,7 @@ def read_video_walk(
 
 
 def localize_video(
-    localizer: Localizer,
+    localizer: Localizes,
     walk: VideoWalk,
     *,
     track: Track | None = None,
@@ -134,7 +134,7 @@ def localize_video(
     """Localize the frames of a video as one walk, and compare its clock with a track.
 
     Args:
-        localizer: of the map.
+        localizer: of the map, or of several.
         walk: see `read_video_walk`.
         track: recorded together with the video; default: that inside it.
         estimate_offset: estimate the offset of the video's clock against the track by the positions found, and add it

@@ -137,6 +137,30 @@ class Localizes(ABC):
     ) -> Iterator[Fix | PhotoError]:
         """As `localize_many`, each answer as soon as it is known, in constant memory."""
 
+    @abstractmethod
+    def localize_walk(
+        self,
+        photos: Sequence[Query],
+        reach_m: float | Sequence[float],
+        *,
+        near: Near = None,
+        top: int = 5,
+        condition: UsedCondition = "auto",
+        progress: bool = False,
+    ) -> list[Fix | PhotoError]:
+        """As `localize_many`, for the photos of one walk, whose places are estimated together (see `estimate_walk`).
+
+        Args:
+            photos: in the order in which they were taken; they are not sorted here. A photo that cannot be decoded
+                counts as one without matches.
+            reach_m: the largest distance between two photos that follow each other; one number, or one for each of the
+                T - 1 steps, such as a speed in m/s times the seconds between them.
+            near: as for `localize_many`.
+            top: as for `localize_many`.
+            condition: as for `localize_many`.
+            progress: show a bar on standard error.
+        """
+
 
 class Localizer(Localizes):
     """Localizes photos with a map and the model that it was built with.
@@ -262,18 +286,7 @@ class Localizer(Localizes):
         condition: UsedCondition = "auto",
         progress: bool = False,
     ) -> list[Fix | PhotoError]:
-        """As `localize_many`, for the photos of one walk, whose places are estimated together (see `estimate_walk`).
-
-        Args:
-            photos: in the order in which they were taken; they are not sorted here. A photo that cannot be decoded
-                counts as one without matches.
-            reach_m: the largest distance between two photos that follow each other; one number, or one for each of the
-                T - 1 steps, such as a speed in m/s times the seconds between them.
-            near: as for `localize_many`.
-            top: as for `localize_many`.
-            condition: as for `localize_many`.
-            progress: show a bar on standard error.
-        """
+        """See `Localizes`."""
         check_queries(photos, top)
         searched = self._search(photos, _area(near), top, condition)
         bar = tqdm(searched, total=len(photos), desc="localize", unit="photo", disable=None if progress else True)
@@ -631,7 +644,7 @@ def open_localizer(
         batch: see `Localizer`.
         workers: see `Localizer`.
     """
-    from sareloc.localize.several import SeveralMaps
+    from sareloc.localize.several import SeveralMaps, map_names
 
     addresses = [path] if isinstance(path, str | Path) else path
     alone = isinstance(path, str | Path)
@@ -649,4 +662,7 @@ def open_localizer(
             models[made.fingerprint], place_map, search, min_confidence=least, views=views, batch=batch, workers=workers
         )
         localizers.append(opened)
-    return localizers[0] if alone else SeveralMaps(localizers, min_confidence)
+    if alone:
+        return localizers[0]
+    names = map_names([localizer.place_map.path for localizer in localizers])
+    return SeveralMaps(dict(zip(names, localizers, strict=True)), min_confidence)

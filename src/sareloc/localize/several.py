@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import NoReturn
 
 from sareloc.errors import ArgumentError, PhotoError
@@ -14,7 +15,7 @@ from sareloc.localize.estimate import PLACE_M, Candidates, Fix, check_confidence
 from sareloc.localize.localizer import Localizer, Localizes, Near, Query, check_queries
 
 SUREST = 1 - 1e-9
-ONE_MAP = "a walk, a video and a saved condition belong to one map: ask the maps one by one"
+ONE_MAP = "a saved condition belongs to one map: estimate and use it with each map alone"
 
 
 class SeveralMaps(Localizes):
@@ -24,26 +25,16 @@ class SeveralMaps(Localizes):
     compete. Those of other models give fixes of their own, the most confident of which is the answer (`choose_fix`).
     """
 
-    def __init__(self, localizers: Sequence[Localizer], min_confidence: float) -> None:
+    def __init__(self, localizers: Mapping[str, Localizer], min_confidence: float) -> None:
         """Join localizers.
 
         Args:
-            localizers: of the maps, with a `min_confidence` of 0.
+            localizers: by the names of their maps (see `map_names`), with a `min_confidence` of 0.
             min_confidence: a fix of a lower confidence has no position.
         """
-        if not localizers:
-            raise ArgumentError("no maps were given: name at least one")
         check_confidence(min_confidence)
         self.min_confidence = min_confidence
-        paths = [localizer.place_map.path for localizer in localizers]
-        if len(set(paths)) < len(paths):
-            raise ArgumentError(f"the same map was given twice: {', '.join(map(str, paths))}")
-        names = [path.name for path in paths]
-        self.localizers = {
-            str(path) if names.count(path.name) > 1 else path.name: localizer
-            for path, localizer in zip(paths, localizers, strict=True)
-        }
-        """By the names of the maps; by their paths if two have the same name."""
+        self.localizers = dict(localizers)
 
     def __repr__(self) -> str:
         return f"<SeveralMaps: {', '.join(self.localizers)}>"
@@ -65,13 +56,50 @@ class SeveralMaps(Localizes):
             found = {name: fix for by_map in fixes for name, fix in by_map.items()}
             yield errors[0] if errors else choose_fix(found, self.min_confidence)
 
-    def localize_walk(self, *_: object, **__: object) -> NoReturn:
-        """Raises ArgumentError: the places of a walk are estimated in one map."""
-        raise ArgumentError(ONE_MAP)
+    def localize_walk(
+        self,
+        photos: Sequence[Query],
+        reach_m: float | Sequence[float],
+        *,
+        near: Near = None,
+        top: int = 5,
+        condition: UsedCondition = "auto",
+        progress: bool = False,
+    ) -> list[Fix | PhotoError]:
+        """See `Localizes`. The walk is estimated in each map; of each photo the most confident map answers
+        (`choose_fix`), so that a walk may lead from one map into another.
+        """
+        walks = {
+            name: localizer.localize_walk(photos, reach_m, near=near, top=top, condition=condition, progress=progress)
+            for name, localizer in self.localizers.items()
+        }
+        chosen: list[Fix | PhotoError] = []
+        for row in range(len(photos)):
+            answers = {name: walk[row] for name, walk in walks.items()}
+            errors = [answer for answer in answers.values() if isinstance(answer, PhotoError)]
+            fixes = {name: answer for name, answer in answers.items() if isinstance(answer, Fix)}
+            chosen.append(errors[0] if errors else choose_fix(fixes, self.min_confidence))
+        return chosen
 
     def estimate_condition(self, *_: object, **__: object) -> NoReturn:
         """Raises ArgumentError: a condition belongs to the search vectors and the places of one map."""
         raise ArgumentError(ONE_MAP)
+
+
+def map_names(paths: Sequence[Path]) -> list[str]:
+    """The names of maps in answers: of each the file name, with as many folders as needed to tell all apart.
+
+    Raises ArgumentError if there are none, or if one was given twice.
+    """
+    if not paths:
+        raise ArgumentError("no maps were given: name at least one")
+    if len(set(paths)) < len(paths):
+        raise ArgumentError(f"the same map was given twice: {', '.join(map(str, paths))}")
+    for depth in range(1, max(len(path.parts) for path in paths) + 1):
+        names = [Path(*path.parts[-depth:]).as_posix() for path in paths]
+        if len(set(names)) == len(names):
+            break
+    return names
 
 
 def choose_fix(fixes: dict[str, Fix], min_confidence: float) -> Fix:

@@ -13,14 +13,15 @@ if TYPE_CHECKING:
     import torch
     from fastapi import FastAPI
 
-    from sareloc.localize import Localizer
+    from sareloc.localize import Localizer, SeveralMaps
+    from sareloc.localize.localizer import Maps
     from sareloc.models import PlaceModel, Precision
 
 __all__ = ["Limits", "ServeConfig", "Serving", "make_app"]
 
 
 def make_app(
-    place_map: Localizer | str | Path,
+    place_map: Localizer | SeveralMaps | str | Path | Maps,
     model: str | Path | PlaceModel | None = None,
     *,
     config: ServeConfig | None = None,
@@ -31,7 +32,8 @@ def make_app(
     """The service as an ASGI app, for uvicorn or another server.
 
     Args:
-        place_map: the path or address of a map, which may be empty, or a localizer.
+        place_map: the path or address of a map, which may be empty, or a list of them, which are asked at once; or a
+            localizer.
         model: as in `open_localizer`; ignored for a localizer, which has its own, as the options of the search, the
             batch and the minimum confidence.
         config: what the service shows and to whom, limits on requests, and how it answers.
@@ -41,15 +43,19 @@ def make_app(
     """
     for module in ("fastapi", "python_multipart", "prometheus_client"):
         need(module, "serve")
-    from sareloc.localize import Localizer, Search
+    from sareloc.localize import Localizer, Search, SeveralMaps
+    from sareloc.localize.several import map_names
     from sareloc.serve.app import build_app
-    from sareloc.serve.live_map import LiveMap, open_live_map
+    from sareloc.serve.live_map import LiveMap, LiveMaps, open_live_maps
 
     config = merge_options(config or ServeConfig(), options, records=("serving", "limits", "search"))
-    batch = config.batch
     if isinstance(place_map, Localizer):
-        live, batch = LiveMap(place_map.model, place_map.place_map, place_map), place_map.encoder.batch
-    else:
-        search = Search(config.candidates, config.verify)
-        live = open_live_map(place_map, model, search, config.min_confidence, device, precision, batch)
-    return build_app(live, batch, config, config)
+        place_map = SeveralMaps(dict.fromkeys(map_names([place_map.place_map.path]), place_map), config.min_confidence)
+    if isinstance(place_map, SeveralMaps):
+        opened = {name: LiveMap(one.model, one.place_map, one) for name, one in place_map.localizers.items()}
+        batch = min(one.encoder.batch for one in place_map.localizers.values())
+        return build_app(LiveMaps(opened, place_map.min_confidence), batch, config, config)
+    search = Search(config.candidates, config.verify)
+    paths = [place_map] if isinstance(place_map, str | Path) else place_map
+    live = open_live_maps(paths, model, search, config.min_confidence, device, precision, config.batch)
+    return build_app(live, config.batch, config, config)

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
@@ -19,25 +20,26 @@ from sareloc import __version__
 from sareloc.errors import ArgumentError
 from sareloc.serve.config import Limits, Serving
 from sareloc.serve.guard import Guard, Problem, add_problem_handlers
-from sareloc.serve.live_map import LiveMap
+from sareloc.serve.live_map import LiveMaps
 from sareloc.serve.own_photo import own_photo_routes
 from sareloc.serve.routes import localize_routes, map_routes
 from sareloc.serve.schemas import HealthAnswer, SettingsAnswer, docs_page, problem_responses, style_policy
-from sareloc.serve.service import Service
+from sareloc.serve.service import ServedMap, Service
 
 START = "index.html"
 TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".webmanifest": "application/manifest+json"}
 """Media types that the operating system's table may have wrong."""
 
 
-def build_app(live: LiveMap, batch: int, serving: Serving, limits: Limits) -> FastAPI:
-    """The app of an open map; see `make_app`. `batch`: maximum number of photos encoded at once."""
-    if serving.token is not None and not live.place_map.store_class.is_file:
+def build_app(live: LiveMaps, batch: int, serving: Serving, limits: Limits) -> FastAPI:
+    """The app of open maps; see `make_app`. `batch`: maximum number of photos encoded at once."""
+    if serving.token is not None and not all(one.place_map.store_class.is_file for one in live.maps.values()):
         raise ArgumentError(
             'photos are added to a map on a server by "sareloc map add", not over HTTP: start the service without a '
             "token"
         )
-    live.model.eval()  # before threads share it
+    for one in live.maps.values():
+        one.model.eval()  # before threads share it
     service = Service(live, batch, serving, limits)
 
     @asynccontextmanager
@@ -49,7 +51,7 @@ def build_app(live: LiveMap, batch: int, serving: Serving, limits: Limits) -> Fa
         title="sareloc",
         version=__version__,
         summary="Where was this photo taken?",
-        description=f"The service localizes photos in the map {service.name!r}.",
+        description=f"The service localizes photos in the map{'s' * (len(live.maps) > 1)} {service.name!r}.",
         lifespan=lifespan,
         docs_url=None,  # FastAPI's pages load scripts from other servers
         redoc_url=None,
@@ -95,11 +97,12 @@ def about_routes(service: Service) -> APIRouter:
         responses={200: {"model": SettingsAnswer}, **problem_responses(421)},
     )
     async def settings() -> Response:
-        """The name of the map, the URL of base tiles, the limits of requests and the options of the service."""
+        """The name and the maps, the URL of base tiles, the limits of requests and the options of the service."""
         serving = service.serving
         return JSONResponse(
             {
                 "name": service.name,
+                "maps": list(service.maps),
                 "tiles": serving.tiles,
                 "attribution": serving.attribution,
                 "max_bytes": service.limits.max_bytes,
@@ -114,15 +117,17 @@ def about_routes(service: Service) -> APIRouter:
         "/health", summary="Health check.", responses={200: {"model": HealthAnswer}, **problem_responses(421, 503)}
     )
     async def health() -> Response:
-        """The number of photos in the map, its model and the version of sareloc; 503 if the map cannot be read."""
-        photos = await asyncio.to_thread(service.live.place_map.current_count)
-        manifest = service.live.place_map.manifest
+        """The number of photos in the maps, their models and the version of sareloc; 503 if a map cannot be read.
+
+        `photos` is the sum, `model` and `fingerprint` are those of all maps, separated by commas if they differ.
+        """
+        maps = [await asyncio.to_thread(_map_health, served) for served in service.maps.values()]
         return JSONResponse(
             {
                 "status": "ok",
-                "photos": photos,
-                "model": manifest.model,
-                "fingerprint": manifest.fingerprint,
+                "photos": sum(one["photos"] for one in maps),
+                **{key: ", ".join(dict.fromkeys(one[key] for one in maps)) for key in ("model", "fingerprint")},
+                "maps": maps,
                 "version": __version__,
             }
         )
@@ -141,6 +146,16 @@ def about_routes(service: Service) -> APIRouter:
         return Response(generate_latest(service.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     return router
+
+
+def _map_health(served: ServedMap) -> dict[str, Any]:
+    manifest = served.place_map.manifest
+    return {
+        "name": served.name,
+        "photos": served.place_map.current_count(),
+        "model": manifest.model,
+        "fingerprint": manifest.fingerprint,
+    }
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""A map that is searched while other processes change it: every batch of queries sees the map's present photos."""
+"""Maps that are searched while other processes change them: every batch of queries sees their present photos."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,34 +10,38 @@ from typing import Any
 import torch
 
 from sareloc.geometry import InlierPairs
-from sareloc.localize import Fix, Localizer, Search
+from sareloc.localize import Fix, Localizer, Localizes, Search, SeveralMaps
+from sareloc.localize.several import map_names
 from sareloc.maps import Area, PlaceMap, load_map_model
 from sareloc.models import PlaceModel, Precision
-from sareloc.photos import ReadImage
+from sareloc.photos import ImageRecord, ReadImage
 
 EMPTY = Fix(None, None, 0.0, (), "this map holds no photos yet")
+ALL_EMPTY = Fix(None, None, 0.0, (), "these maps hold no photos yet")
 
 
 @dataclass(frozen=True, eq=False)
 class Query:
     """A photo to localize: the area to search (None: all of the map) and the matches to return."""
 
-    photo: ReadImage
+    photo: ReadImage | ImageRecord
+    """Read already, unless the models of several maps read it at sizes of their own."""
     near: Area | None
     top: int
 
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """A query and a photo of the map, whose matched keypoints are asked for."""
+    """A query and a photo of a map, whose matched keypoints are asked for."""
 
+    live: LiveMap
     query: ReadImage
     photo_id: int
     file: str
 
 
 class LiveMap:
-    """Localizes queries by a map that may change or be empty. Not safe from several threads, except `inlier_pairs`.
+    """A map that may change or be empty. Not safe from several threads, except `inlier_pairs`.
 
     `localizer`: None if the map is empty; it is then created with `options` when the map has photos.
     """
@@ -45,7 +49,7 @@ class LiveMap:
     def __init__(self, model: PlaceModel, place_map: PlaceMap, localizer: Localizer | None, **options: Any) -> None:
         self.model = model
         self.place_map = place_map
-        self._localizer = localizer
+        self.localizer = localizer
         self._options = options
         self._notes = place_map.notes
         self._version: int | None = None
@@ -53,32 +57,12 @@ class LiveMap:
     @property
     def verifies(self) -> bool:
         """Whether matches are verified, for which queries are decoded in more detail."""
-        return self._localizer is not None and self._localizer.verifier is not None
+        return self.localizer is not None and self.localizer.verifier is not None
 
-    def localize(self, queries: Sequence[Query]) -> list[Fix]:
-        """The fix of each query; queries of the same area are described and searched together."""
-        self.refresh()
-        if self._localizer is None or not len(self.place_map):
-            return [EMPTY] * len(queries)
-        groups: dict[Area | None, list[int]] = {}
-        for row, query in enumerate(queries):
-            groups.setdefault(query.near, []).append(row)
-        fixes: dict[int, Fix] = {}
-        for near, rows in groups.items():
-            most = max(queries[row].top for row in rows)
-            found = self._localizer.localize_many(
-                [queries[row].photo for row in rows], near=near, top=most, condition=None
-            )
-            for row, fix in zip(rows, found, strict=True):
-                assert isinstance(fix, Fix), "photos are decoded already"
-                fixes[row] = replace(fix, matches=fix.matches[: queries[row].top])
-        return [fixes[row] for row in range(len(queries))]
-
-    def inlier_pairs(self, pairs: Sequence[Pair]) -> list[InlierPairs | None]:
-        """The matched keypoints of each pair that agree; see `Localizer.inlier_pairs`. Requires `verifies`."""
-        localizer = self._localizer
-        assert localizer is not None, "the service checks that the map is verified"
-        return [localizer.inlier_pairs(pair.query, pair.photo_id, pair.file) for pair in pairs]
+    def inlier_pairs(self, pair: Pair) -> InlierPairs | None:
+        """The matched keypoints of a pair that agree; see `Localizer.inlier_pairs`. Requires `verifies`."""
+        assert self.localizer is not None, "the service checks that the map is verified"
+        return self.localizer.inlier_pairs(pair.query, pair.photo_id, pair.file)
 
     def refresh(self) -> None:
         """Read what has changed in the map since the last call; a new calibration in the map replaces the old one."""
@@ -87,10 +71,10 @@ class LiveMap:
             return
         self.place_map.refresh()
         if len(self.place_map):
-            if self._localizer is None:
-                self._localizer = Localizer(self.model, self.place_map, **self._options)
+            if self.localizer is None:
+                self.localizer = Localizer(self.model, self.place_map, **self._options)
             elif self.place_map.notes != self._notes:
-                self._localizer = self._localizer.recalibrated()
+                self.localizer = self.localizer.recalibrated()
             self._notes = self.place_map.notes
         self._version = version
 
@@ -99,21 +83,78 @@ class LiveMap:
         self.place_map.close()
 
 
-def open_live_map(
-    path: str | Path,
+class LiveMaps:
+    """Localizes queries by one or several maps, by their names; not safe from several threads.
+
+    Answers of several maps name the map, as those of `SeveralMaps`; `min_confidence` is then theirs together.
+    """
+
+    def __init__(self, maps: Mapping[str, LiveMap], min_confidence: float) -> None:
+        self.maps = dict(maps)
+        self.min_confidence = min_confidence
+
+    def localizer(self) -> Localizes | None:
+        """Of the maps that hold photos; None: all are empty."""
+        full = {name: live.localizer for name, live in self.maps.items() if live.localizer and len(live.place_map)}
+        if not full:
+            return None
+        return next(iter(full.values())) if len(self.maps) == 1 else SeveralMaps(full, self.min_confidence)
+
+    def localize(self, queries: Sequence[Query]) -> list[Fix]:
+        """The fix of each query; queries of the same area are described and searched together."""
+        self.refresh()
+        localizer = self.localizer()
+        if localizer is None:
+            return [EMPTY if len(self.maps) == 1 else ALL_EMPTY] * len(queries)
+        groups: dict[Area | None, list[int]] = {}
+        for row, query in enumerate(queries):
+            groups.setdefault(query.near, []).append(row)
+        fixes: dict[int, Fix] = {}
+        for near, rows in groups.items():
+            most = max(queries[row].top for row in rows)
+            found = localizer.localize_many([queries[row].photo for row in rows], near=near, top=most, condition=None)
+            for row, fix in zip(rows, found, strict=True):
+                assert isinstance(fix, Fix), "photos are decoded already"
+                own = [match for match in fix.matches if match.map == fix.map]
+                others = [match for match in fix.matches if match.map != fix.map]
+                fixes[row] = replace(fix, matches=(*own[: queries[row].top], *others))
+        return [fixes[row] for row in range(len(queries))]
+
+    def refresh(self) -> None:
+        """Read what has changed in the maps, see `LiveMap.refresh`."""
+        for live in self.maps.values():
+            live.refresh()
+
+    def close(self) -> None:
+        """Close the maps."""
+        for live in self.maps.values():
+            live.close()
+
+
+def open_live_maps(
+    paths: Sequence[str | Path],
     model: str | Path | PlaceModel | None,
     search: Search | None,
     min_confidence: float,
     device: torch.device | str | None,
     precision: Precision,
     batch: int,
-) -> LiveMap:
-    """Open a map with its model, as `open_localizer` does; the map may be empty."""
-    place_map = PlaceMap(path)
-    if not isinstance(model, PlaceModel):
-        model = load_map_model(place_map.manifest, place_map.path.name, model, device, precision)
-    options: dict[str, Any] = {"search": search, "min_confidence": min_confidence, "batch": batch}
-    if len(place_map):
-        return LiveMap(model, place_map, Localizer(model, place_map, **options))
-    place_map.check_model(model)
-    return LiveMap(model, place_map, None, **options)
+) -> LiveMaps:
+    """Open maps with their models, as `open_localizer` does; a map may be empty."""
+    least = min_confidence if len(paths) == 1 else 0.0  # of several maps, after their fixes were compared
+    options: dict[str, Any] = {"search": search, "min_confidence": least, "batch": batch}
+    place_maps = [PlaceMap(path) for path in paths]
+    names = map_names([place_map.path for place_map in place_maps])
+    models: dict[str, PlaceModel] = {}
+    opened = []
+    for place_map in place_maps:
+        made = place_map.manifest
+        if isinstance(model, PlaceModel):
+            models[made.fingerprint] = model
+        elif made.fingerprint not in models:
+            models[made.fingerprint] = load_map_model(made, place_map.path.name, model, device, precision)
+        own = models[made.fingerprint]
+        place_map.check_model(own)
+        localizer = Localizer(own, place_map, **options) if len(place_map) else None
+        opened.append(LiveMap(own, place_map, localizer, **options))
+    return LiveMaps(dict(zip(names, opened, strict=True)), min_confidence)

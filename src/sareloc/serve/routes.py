@@ -5,7 +5,7 @@ Annotations are evaluated here (no `from __future__ import annotations`): they c
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path as FilePath
 from typing import Annotated, Any, TypeVar
@@ -15,6 +15,7 @@ from fastapi.responses import JSONResponse, Response
 from fastapi.security import HTTPBearer
 
 from sareloc.errors import PhotoError, PositionError
+from sareloc.geo import enclosing_box
 from sareloc.geometry import InlierPairs
 from sareloc.localize import Fix
 from sareloc.maps import Area, Box, Circle, ListedPhoto, ListedPhotos
@@ -40,7 +41,7 @@ from sareloc.serve.schemas import (
     photo_body,
     problem_responses,
 )
-from sareloc.serve.service import FailedPhotoError, Service, draw_thumbnail, etag_of
+from sareloc.serve.service import FailedPhotoError, ServedMap, Service, draw_thumbnail, etag_of
 
 T = TypeVar("T")
 
@@ -56,6 +57,12 @@ CIRCLE = Query(
     description="Restrict to a circle: latitude,longitude,radius in metres.",
     pattern=rf"^{NUMBER}(,{NUMBER}){{2}}$",
     examples=["48.8584,2.2945,500"],
+)
+MAP_NAME = Query(
+    alias="map",
+    max_length=1024,
+    description="Name of the map, as in answers; required if the service has several.",
+    examples=["city.gpkg"],
 )
 
 
@@ -106,21 +113,23 @@ def localize_routes(service: Service) -> APIRouter:
         photo_id: Annotated[
             int, Query(alias="id", ge=1, le=LARGEST_ID, description="Id of the photo in the map, such as of a match.")
         ],
+        map_name: Annotated[str | None, MAP_NAME] = None,
     ) -> Response:
         """Where the photo and a photo of the map show the same points: their matched local features that agree.
 
         404 if the photo of the map may not be shown (as for its thumbnail), or if matches are not verified, because the
         map holds no local features or the service was started with `--verify 0`.
         """
-        if not service.live.verifies:
+        served = service.map_named(map_name)
+        if not served.live.verifies:
             raise Problem(404, "matches are not verified: the map holds no local features, or --verify is 0")
         try:
-            file, path = await asyncio.to_thread(service.shown_file, photo_id)
+            file, path = await asyncio.to_thread(served.shown_file, photo_id)
         except OSError:
             raise not_shown() from None
         if not await asyncio.to_thread(file_of(path).is_file):
             raise not_shown()
-        pairs = decodable(await service.inlier_pairs(await read_photo(request), photo_id, file))
+        pairs = decodable(await service.inlier_pairs(served, await read_photo(request), photo_id, file))
         if pairs is None:
             raise not_shown()
         return JSONResponse(_pairs_to_json(photo_id, pairs))
@@ -136,7 +145,7 @@ def localize_routes(service: Service) -> APIRouter:
         openapi_extra={"requestBody": photo_body(), **curl("--data-binary @photo.jpg /heatmap -o heat.png")},
     )
     async def heatmap(request: Request) -> Response:
-        """The parts of the photo that its descriptor depends on (occlusion heat map).
+        """The parts of the photo that its descriptor depends on (occlusion heat map), by the model of the first map.
 
         The PNG has the aspect ratio of the photo, its longer side 512 px; it is transparent where covering the photo
         does not change the descriptor.
@@ -234,11 +243,18 @@ def map_routes(service: Service) -> APIRouter:
         request: Request,
         box: Annotated[str | None, BOX] = None,
         limit: Annotated[int, Query(ge=1, le=limits.max_features, description="Maximum photos in the answer.")] = 1000,
+        map_name: Annotated[
+            str | None, Query(alias="map", max_length=1024, description="Only photos of this map; default: of all.")
+        ] = None,
     ) -> Response:
-        """Photos of the map as GeoJSON, of one box or all; if they exceed the limit, an even sample."""
+        """Photos of the maps as GeoJSON, of one box or all; if they exceed the limit, an even sample."""
         near, names = area(box, None), photo_names(request, service)
-        listed = service.live.place_map.list_photos
-        return await asyncio.to_thread(lambda: GeoJSONResponse(map_geojson(listed(near, limit), names)))
+
+        def listed() -> Response:
+            found = service.list_photos(near, limit, map_name)
+            return GeoJSONResponse(map_geojson(found, names, several=len(service.maps) > 1))
+
+        return await asyncio.to_thread(listed)
 
     @router.get(
         "/photos/{photo_id}/thumbnail",
@@ -255,10 +271,12 @@ def map_routes(service: Service) -> APIRouter:
         request: Request,
         photo_id: PhotoId,
         size: Annotated[int, Query(ge=32, le=1024, description="Maximum length of the longer side in pixels.")] = 256,
+        map_name: Annotated[str | None, MAP_NAME] = None,
     ) -> Response:
         """A photo of the map as a small JPEG; 404 if its file is missing, damaged or may not be shown."""
+        served = service.map_named(map_name)
         try:
-            path, etag = await asyncio.to_thread(_shown_file, service, photo_id, size)
+            path, etag = await asyncio.to_thread(_shown_file, served, photo_id, size)
             headers = {"ETag": etag, "Cache-Control": "private, max-age=3600"}
             if etag in request.headers.get("if-none-match", ""):
                 return Response(status_code=304, headers=headers)
@@ -292,12 +310,13 @@ def map_routes(service: Service) -> APIRouter:
                     "description": "For photos without a geotag.",
                 },
                 lon={"type": "number", "minimum": -180, "maximum": 180},
+                map={"type": "string", "description": "Name of the map; required if the service has several."},
             ),
             **curl("-H 'Authorization: Bearer TOKEN' -F photos=@new.jpg -F lat=48.8584 -F lon=2.2945 /photos"),
         },
     )
     async def add(request: Request) -> Response:
-        """Add the photos of a form to the map; the next query can match them.
+        """Add the photos of a form to the map, or to the one that the field `map` names; the next query can match them.
 
         The fields `lat` and `lon` are the position of photos without a geotag. The answer has the id of each photo,
         also of those that the map already had, or the reason why it was not added; if no photo was added, the status
@@ -305,7 +324,9 @@ def map_routes(service: Service) -> APIRouter:
         each, `id` is that of the first.
         """
         uploads, form = await read_form(request, limits)
-        added = await service.add(uploads, read_position(form))
+        named = form.get("map")
+        served = service.map_named(named if isinstance(named, str) else None)
+        added = await service.add(served, uploads, read_position(form))
         results = [_added(upload.name, one) for upload, one in zip(uploads, added, strict=True)]
         if all(isinstance(one, PhotoError) for one in added):
             status = 500 if any(isinstance(one, FailedPhotoError) for one in added) else 422
@@ -320,27 +341,37 @@ def map_routes(service: Service) -> APIRouter:
         responses=problem_responses(401, 403, 404, 421, 422, 503),
         openapi_extra=curl("-X DELETE -H 'Authorization: Bearer TOKEN' /photos/7"),
     )
-    async def remove(photo_id: PhotoId) -> Response:
+    async def remove(photo_id: PhotoId, map_name: Annotated[str | None, MAP_NAME] = None) -> Response:
         """Remove a photo from the map, or a view of a 360° photo.
 
         The file is deleted if it was added by POST /photos and the map has no other view of it; other files are kept.
         """
-        if not await asyncio.to_thread(service.adder.remove, photo_id):
+        if not await asyncio.to_thread(service.map_named(map_name).adder.remove, photo_id):
             raise Problem(404, f"the map has no photo with id {photo_id}")
         return Response(status_code=204)
 
     return router
 
 
-def map_geojson(listed: ListedPhotos, names: Callable[[str], str]) -> dict[str, Any]:
-    """A FeatureCollection of photos, with the extent of the map and the counts of its photos, in all and inside.
+def map_geojson(listed: Mapping[str, ListedPhotos], names: Callable[[str], str], *, several: bool) -> dict[str, Any]:
+    """A FeatureCollection of photos, with the extent of the maps and the counts of their photos, in all and inside.
 
-    names: how photos of the map are named.
+    Args:
+        listed: the photos of each map.
+        names: how photos of the maps are named.
+        several: whether each photo has the name of its map.
     """
-    box = listed.extent
-    bbox = {} if box is None else {"bbox": [box.west, box.south, box.east, box.north]}
-    features = [_feature(photo, names) for photo in listed.photos]
-    return {"type": "FeatureCollection", **bbox, "total": listed.total, "inside": listed.inside, "features": features}
+    box = enclosing_box([one.extent for one in listed.values() if one.extent is not None])
+    features = [
+        _feature(photo, names, {"map": name} if several else {}) for name, one in listed.items() for photo in one.photos
+    ]
+    return {
+        "type": "FeatureCollection",
+        **({} if box is None else {"bbox": [box.west, box.south, box.east, box.north]}),
+        "total": sum(one.total for one in listed.values()),
+        "inside": sum(one.inside for one in listed.values()),
+        "features": features,
+    }
 
 
 def _added(name: str, ids: tuple[int, ...] | PhotoError) -> dict[str, Any]:
@@ -350,17 +381,17 @@ def _added(name: str, ids: tuple[int, ...] | PhotoError) -> dict[str, Any]:
     return {"photo": name, "id": ids[0]} | ({"ids": list(ids)} if len(ids) > 1 else {})
 
 
-def _feature(photo: ListedPhoto, names: Callable[[str], str]) -> dict[str, Any]:
+def _feature(photo: ListedPhoto, names: Callable[[str], str], more: dict[str, str]) -> dict[str, Any]:
     latitude, longitude = photo.latlon
     return {
         "type": "Feature",
         "id": photo.photo_id,
         "geometry": {"type": "Point", "coordinates": [longitude, latitude]},
-        "properties": {"photo": names(photo.file), "heading_deg": photo.heading_deg, "time": photo.time},
+        "properties": {"photo": names(photo.file), "heading_deg": photo.heading_deg, "time": photo.time, **more},
     }
 
 
-def _shown_file(service: Service, photo_id: int, size: int) -> tuple[FilePath, str]:
+def _shown_file(served: ServedMap, photo_id: int, size: int) -> tuple[FilePath, str]:
     """The file of a photo and the ETag of its thumbnail. Raises OSError if it is missing or may not be shown."""
-    _, path = service.shown_file(photo_id)
+    _, path = served.shown_file(photo_id)
     return path, etag_of(path, size)

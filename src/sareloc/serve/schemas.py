@@ -56,6 +56,7 @@ class MatchAnswer(BaseModel):
     heading_deg: float | None = Field(
         default=None, description="Heading of the query by this photo's own heading; null if it was not estimated."
     )
+    map: str | None = Field(default=None, description="Map of the photo; absent if the service has one map.")
 
 
 class FixAnswer(BaseModel):
@@ -79,6 +80,9 @@ class FixAnswer(BaseModel):
         default=None,
         description="Town of the position, or of the low-confidence position: Cambridge, GB or 2 km north of "
         "Cambridge, GB (GeoNames, CC BY 4.0); null if there is neither.",
+    )
+    map: str | None = Field(
+        default=None, description="Map that the position came from; absent if the service has one map."
     )
     matches: list[MatchAnswer]
     reason: str = Field(default="", description="Why there is no position; absent if there is one.")
@@ -165,6 +169,7 @@ class PhotoProperties(BaseModel):
     photo: str = Field(description="Its name, as in matches.")
     heading_deg: float | None
     time: str | None
+    map: str | None = Field(default=None, description="Its map; absent if the service has one map.")
 
 
 class FeatureAnswer(BaseModel):
@@ -209,6 +214,7 @@ class SettingsAnswer(BaseModel):
     """Settings for clients."""
 
     name: str
+    maps: list[str] = Field(description="Names of the maps, as in answers and in the parameter map.")
     tiles: str | None
     attribution: str | None
     max_bytes: int
@@ -218,13 +224,23 @@ class SettingsAnswer(BaseModel):
     heatmap: bool
 
 
+class MapHealth(BaseModel):
+    """One of the maps."""
+
+    name: str
+    photos: int
+    model: str
+    fingerprint: str
+
+
 class HealthAnswer(BaseModel):
-    """The state of the service, and the map and model that it serves."""
+    """The state of the service, and the maps and models that it serves."""
 
     status: Literal["ok"]
     photos: int
     model: str
     fingerprint: str
+    maps: list[MapHealth]
     version: str
 
 

@@ -33,7 +33,8 @@ from sareloc.arrays import Image
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.geometry import InlierPairs, feature_size
 from sareloc.localize import Fix
-from sareloc.maps import Area, store_class
+from sareloc.maps import Area, ListedPhotos, store_class
+from sareloc.models import PlaceModel
 from sareloc.models.preprocess import MIN_SIDE_PX
 from sareloc.photos import (
     MAX_PIXELS,
@@ -50,8 +51,8 @@ from sareloc.photos import (
     read_image,
 )
 from sareloc.serve.config import Limits, Serving
-from sareloc.serve.guard import INTERNAL, busy
-from sareloc.serve.live_map import LiveMap, Pair, Query
+from sareloc.serve.guard import INTERNAL, Problem, busy
+from sareloc.serve.live_map import LiveMap, LiveMaps, Pair, Query
 from sareloc.serve.uploads import Adder, Addition, read_addition
 
 SUGGESTED = 3
@@ -130,11 +131,40 @@ DECAY = 0.9  # of the mean seconds per item: about the last ten batches count
 log = logging.getLogger("sareloc.serve")
 
 
-class Service:
-    """What requests share: the map, the model, the queues and the metrics; open inside `running`."""
+class ServedMap:
+    """One of the maps: which of its photos may be shown, and how photos are added to it."""
 
-    def __init__(self, live: LiveMap, batch: int, serving: Serving, limits: Limits) -> None:
+    def __init__(self, name: str, live: LiveMap, batch: int, serving: Serving, limits: Limits) -> None:
+        self.name = name
         self.live = live
+        self.place_map = live.place_map
+        self.photo_folders = photo_folders(live.place_map.path, serving.photos)
+        self.adder = Adder(live.model, live.place_map.path, batch)
+        self.additions = BatchQueue[Addition, tuple[int, ...]](
+            self.adder.add, batch=batch, bound=limits.queue, name="add"
+        )
+
+    def hidden_photos(self) -> HiddenPhotos:
+        """Photos without thumbnails, as they are not in the folders that may be shown; on a server, of a sample."""
+        return hidden_photos(self.place_map.current_files(), self.place_map.path.parent, self.photo_folders)
+
+    def shown_file(self, photo_id: int) -> tuple[str, Path]:
+        """The name of a photo in the map and its real path. Raises FileNotFoundError if it may not be shown."""
+        file = self.place_map.current_file(photo_id)
+        path = None if file is None else allowed_path(self.place_map.photo_path(file), self.photo_folders)
+        if file is None or path is None:
+            raise FileNotFoundError
+        return file, path
+
+
+class Service:
+    """What requests share: the maps, the models, the queues and the metrics; open inside `running`."""
+
+    def __init__(self, live: LiveMaps, batch: int, serving: Serving, limits: Limits) -> None:
+        self.live = live
+        self.maps = {name: ServedMap(name, one, batch, serving, limits) for name, one in live.maps.items()}
+        self.model = next(iter(live.maps.values())).model
+        """That of the first map, which heat maps are of."""
         self.serving = serving
         self.limits = limits
         self.registry = Registry()
@@ -142,21 +172,23 @@ class Service:
         self._batches = Histogram(
             "sareloc_batch_photos", "Photos given to the model at once.", buckets=BATCH_SIZES, registry=self.registry
         )
-        self.photo_folders = photo_folders(live.place_map.path, serving.photos)
-        self.adder = Adder(live.model, live.place_map.path, batch)
         self.queries = BatchQueue[Query, Fix](
             live.localize, batch=batch, bound=limits.queue, name="localize", observe=self._batches.observe
         )
-        self.additions = BatchQueue[Addition, tuple[int, ...]](
-            self.adder.add, batch=batch, bound=limits.queue, name="add"
-        )
         self.heatmaps = BatchQueue[Image, bytes](self._draw_heatmaps, batch=1, bound=HEATMAP_QUEUE, name="heat")
         self.pairs = BatchQueue[Pair, InlierPairs | None](
-            live.inlier_pairs, batch=1, bound=INLIERS_QUEUE, name="inliers"
+            lambda pairs: [pair.live.inlier_pairs(pair) for pair in pairs],
+            batch=1,
+            bound=INLIERS_QUEUE,
+            name="inliers",
         )
         self._gauge("sareloc_queue_photos", "Photos accepted and not answered.", lambda: self.queries.accepted)
         self._gauge("sareloc_waiting_photos", "Photos waiting for the model.", lambda: self.queries.waiting)
-        self._gauge("sareloc_map_photos", "Photos in the map at the last query.", lambda: len(live.place_map))
+        self._gauge(
+            "sareloc_map_photos",
+            "Photos in the map at the last query.",
+            lambda: sum(len(served.place_map) for served in self.maps.values()),
+        )
         self._decoders: ThreadPoolExecutor | None = None
         self._free_decoders = asyncio.Semaphore(limits.decoders)
 
@@ -165,20 +197,34 @@ class Service:
 
     @property
     def name(self) -> str:
-        """The name of the map on the page."""
-        return self.serving.name or self.live.place_map.path.stem
+        """The name of the map, or the names of the maps, on the page."""
+        return self.serving.name or ", ".join(served.place_map.path.stem for served in self.maps.values())
 
-    def hidden_photos(self) -> HiddenPhotos:
-        """Photos without thumbnails, as they are not in the folders that may be shown; on a server, of a sample."""
-        return hidden_photos(self.live.place_map.current_files(), self.live.place_map.path.parent, self.photo_folders)
+    def map_named(self, name: str | None) -> ServedMap:
+        """The map of this name; of a service of one map it need not be named. Raises Problem (422) if there is none."""
+        if name is None and len(self.maps) == 1:
+            return next(iter(self.maps.values()))
+        if name not in self.maps:
+            found = "is missing" if name is None else f"is {name[:80]!r}"
+            raise Problem(422, f"map {found}: name one of the maps of this service, {', '.join(self.maps)}")
+        return self.maps[name]
 
-    def shown_file(self, photo_id: int) -> tuple[str, Path]:
-        """The name of a photo in the map and its real path. Raises FileNotFoundError if it may not be shown."""
-        file = self.live.place_map.current_file(photo_id)
-        path = None if file is None else allowed_path(self.live.place_map.photo_path(file), self.photo_folders)
-        if file is None or path is None:
-            raise FileNotFoundError
-        return file, path
+    def list_photos(self, near: Area | None, limit: int, name: str | None) -> dict[str, ListedPhotos]:
+        """The photos of each map, or of one; together at most `limit`, of each map its share of an even sample."""
+        chosen = self.maps if name is None else {name: self.map_named(name)}
+        listed = {name: served.place_map.list_photos(near, limit) for name, served in chosen.items()}
+        inside = sum(one.inside for one in listed.values())
+        if inside <= limit:
+            return listed
+        shares = {name: limit * one.inside // inside for name, one in listed.items()}
+        return {
+            name: replace(
+                one, photos=[one.photos[row * len(one.photos) // shares[name]] for row in range(shares[name])]
+            )
+            if len(listed) > 1
+            else one
+            for name, one in listed.items()
+        }
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -186,7 +232,9 @@ class Service:
         async with AsyncExitStack() as stack:
             stack.callback(self.live.close)
             self._decoders = await stack.enter_async_context(thread_pool(self.limits.decoders, "sareloc-decode"))
-            for queue in (self.queries, self.additions, self.heatmaps, self.pairs):
+            for served in self.maps.values():
+                await stack.enter_async_context(served.additions.running())
+            for queue in (self.queries, self.heatmaps, self.pairs):
                 await stack.enter_async_context(queue.running())
             await self.queries.in_thread(self.live.refresh)
             yield
@@ -195,7 +243,7 @@ class Service:
         """The fix of each photo, or the error of a photo that cannot be decoded or failed."""
         try:
             found = await self._process(
-                uploads, lambda upload: Query(self._read_query(upload), near, top), self.queries
+                uploads, lambda upload: Query(self._read_localized(upload), near, top), self.queries
             )
         except asyncio.CancelledError:
             self._photos.labels("dropped").inc(len(uploads))
@@ -209,27 +257,43 @@ class Service:
         (png,) = await self._process([upload], self._read_heatmap_image, self.heatmaps)
         return png
 
-    async def inlier_pairs(self, upload: ImageRecord, photo_id: int, file: str) -> InlierPairs | PhotoError | None:
-        """The matched keypoints of a photo and one of the map that agree, or the error of a photo that is unreadable.
+    async def inlier_pairs(
+        self, served: ServedMap, upload: ImageRecord, photo_id: int, file: str
+    ) -> InlierPairs | PhotoError | None:
+        """The matched keypoints of a photo and one of a map that agree, or the error of a photo that is unreadable.
 
-        None if the map's photo has no local features and its file cannot be read. Requires `live.verifies`.
+        Args:
+            served: the map, with `live.verifies`.
+            upload: the query.
+            photo_id: of the map's photo.
+            file: of the map's photo.
+
+        Returns:
+            The pairs; None if the map's photo has no local features and its file cannot be read.
         """
-        (pairs,) = await self._process(
-            [upload], lambda upload: Pair(self._read_query(upload), photo_id, file), self.pairs
-        )
+
+        def read(upload: ImageRecord) -> Pair:
+            return Pair(served.live, self._read_query(upload, served.live.model), photo_id, file)
+
+        (pairs,) = await self._process([upload], read, self.pairs)
         return pairs
 
-    async def add(self, uploads: Sequence[ImageRecord], position: Geotag | None) -> list[tuple[int, ...] | PhotoError]:
-        """Add photos and return the ids of their images, or the error, of each; a 360° photo becomes its views.
+    async def add(
+        self, served: ServedMap, uploads: Sequence[ImageRecord], position: Geotag | None
+    ) -> list[tuple[int, ...] | PhotoError]:
+        """Add photos to a map; the ids of their images, or the error, of each; a 360° photo becomes its views.
 
-        `position` is used for photos without a geotag.
+        Args:
+            served: the map.
+            uploads: the photos.
+            position: of photos without a geotag.
         """
-        views = await self.in_decoder(self.adder.view_options)
+        views = await self.in_decoder(served.adder.view_options)
 
         def read(upload: ImageRecord) -> Addition:
-            return read_addition(upload, position, self._sizes(), self.limits.max_pixels, views)
+            return read_addition(upload, position, self._sizes(served.live.model), self.limits.max_pixels, views)
 
-        return await self._process(uploads, read, self.additions)
+        return await self._process(uploads, read, served.additions)
 
     async def _process(
         self, uploads: Sequence[ImageRecord], read: Callable[[ImageRecord], Item], queue: BatchQueue[Item, Result]
@@ -260,8 +324,14 @@ class Service:
                 for task in tasks:  # those that an error of the map, or the end of the request, leaves behind
                     task.cancel()
 
-    def _read_query(self, upload: ImageRecord) -> ReadImage:
-        return read_image(upload, self._sizes(), cut=ViewOptions(), max_pixels=self.limits.max_pixels)
+    def _read_localized(self, upload: ImageRecord) -> ReadImage | ImageRecord:
+        """A query, checked and read; of maps of different models, each reads it again at its own size."""
+        models = {served.live.model.fingerprint(): served.live.model for served in self.maps.values()}
+        read = [self._read_query(upload, model) for model in models.values()]
+        return read[0] if len(read) == 1 else upload
+
+    def _read_query(self, upload: ImageRecord, model: PlaceModel) -> ReadImage:
+        return read_image(upload, self._sizes(model), cut=ViewOptions(), max_pixels=self.limits.max_pixels)
 
     def _read_heatmap_image(self, upload: ImageRecord) -> Image:
         return decode(upload, size=self._heatmap_size, max_pixels=self.limits.max_pixels)
@@ -280,9 +350,9 @@ class Service:
         with self.queries.reserve(1):
             return await self.in_decoder(work)
 
-    def model_size(self, height: int, width: int) -> tuple[int, int]:
-        """The model's size rule. Raises ArgumentError if the resized photo exceeds `Limits.model_pixels`."""
-        size = self.live.model.preprocess.size(height, width)
+    def model_size(self, model: PlaceModel, height: int, width: int) -> tuple[int, int]:
+        """A model's size rule. Raises ArgumentError if the resized photo exceeds `Limits.model_pixels`."""
+        size = model.preprocess.size(height, width)
         if size[0] * size[1] > self.limits.model_pixels:
             raise ArgumentError(
                 f"the model would resize it to {size[0]} x {size[1]} px, more than "
@@ -290,18 +360,18 @@ class Service:
             )
         return size
 
-    def _sizes(self) -> tuple[SizeRule, SizeRule]:
+    def _sizes(self, model: PlaceModel) -> tuple[SizeRule, SizeRule]:
         """The sizes at which photos are encoded (see `Encoder.sizes`), with the limits of the service."""
-        return Resizing(self.model_size, self.live.model.preprocess.interpolation), feature_size
+        return Resizing(partial(self.model_size, model), model.preprocess.interpolation), feature_size
 
     def _heatmap_size(self, height: int, width: int) -> tuple[int, int]:
-        self.model_size(height, width)  # the same photos are rejected as by `localize`
+        self.model_size(self.model, height, width)  # the same photos are rejected as by `localize`
         return heatmap_size(height, width)
 
     def _draw_heatmaps(self, images: Sequence[Image]) -> list[bytes]:
         from sareloc.encode import occlusion_map  # few services draw heat maps
 
-        return [heatmap_png(occlusion_map(self.live.model, image)) for image in images]
+        return [heatmap_png(occlusion_map(self.model, image)) for image in images]
 
 
 @asynccontextmanager

@@ -8,8 +8,8 @@ const POSITION = /^\s*([-+]?\d+(?:\.\d*)?)\s*[,; ]\s*([-+]?\d+(?:\.\d*)?)\s*$/;
 const PREFIX = "No photo was added: ";  // of the server's reasons
 const FIELDS = "send one in the fields lat and lon";
 
-/** maxBytes(): of a request. changed(): called after photos were added. announce(text): for screen readers. */
-export function makeAdding({ form, token, position, input, note }, { maxBytes, changed, announce }) {
+/** map: the list of the maps. maxBytes(): of a request. changed(): called after photos were added. announce(text): for screen readers. */
+export function makeAdding({ form, map, token, position, input, note }, { maxBytes, changed, announce }) {
   const say = (text) => {
     note.textContent = text;
     note.hidden = !text;
@@ -66,6 +66,7 @@ export function makeAdding({ form, token, position, input, note }, { maxBytes, c
     if (unusable) throw unusable;
     const fields = new FormData();
     fields.append("photos", file);
+    if (map.options.length > 1) fields.append("map", map.value);
     const [, lat, lon] = POSITION.exec(position.value) ?? [];
     if (lat) fields.append("lat", lat), fields.append("lon", lon);
     const { signal } = new AbortController();

@@ -1,5 +1,6 @@
 // The answer in the panel: verdict, position, and the photo beside its matches.
 
+import { thumbnailUrl } from "./api.js";
 import { confidenceOf, degrees, fileName, headingOf, mapSite, radiusOf, verdictOf } from "./text.js";
 
 const byId = (id) => document.getElementById(id);
@@ -16,6 +17,8 @@ export function showAnswer(fix, away, choose) {
     byId("radius").textContent = `${radiusOf(fix)}: the circle.`;
     byId("place").textContent = fix.place ?? "";
     byId("place").hidden = !fix.place;
+    byId("map-name").textContent = fix.map ? `Map ${fix.map}` : "";
+    byId("map-name").hidden = !fix.map;
     byId("heading").textContent = headingOf(fix);
     byId("heading").hidden = fix.heading_deg == null;
     byId("open").href = `geo:${degrees(fix.latlon, 6).replace(" ", "")}`;
@@ -38,7 +41,7 @@ export function showMatch(match, number, away) {
     button.setAttribute("aria-pressed", String(i + 1 === number));
   }
   const image = byId("match");
-  image.src = `photos/${match.id}/thumbnail?size=512`;
+  image.src = thumbnailUrl(match, 512);
   image.alt = `Match ${number}, ${fileName(match.photo)}`;
   const visible = (can) => {
     image.hidden = !can;
@@ -46,7 +49,8 @@ export function showMatch(match, number, away) {
   };
   visible(true);
   image.onerror = () => visible(false);
-  byId("match-caption").textContent = `Match ${number}${away ? ` · ${away} from the answer` : ""}`;
+  const parts = [`Match ${number}`, match.map, away && `${away} from the answer`];
+  byId("match-caption").textContent = parts.filter(Boolean).join(" · ");
 }
 
 export function clearMatch() {
@@ -59,7 +63,7 @@ function thumbnail(match, number, away, choose) {
   const item = document.createElement("li");
   const button = Object.assign(document.createElement("button"), { type: "button" });
   button.setAttribute("aria-label", `Match ${number}${away ? `, ${away} from the answer` : ""}`);
-  const image = Object.assign(new Image(), { src: `photos/${match.id}/thumbnail?size=192`, alt: "", loading: "lazy" });
+  const image = Object.assign(new Image(), { src: thumbnailUrl(match, 192), alt: "", loading: "lazy" });
   image.addEventListener("error", () => image.remove());  // its number stays
   const label = Object.assign(document.createElement("span"), { className: "number", textContent: number });
   const caption = Object.assign(document.createElement("small"), { textContent: away });

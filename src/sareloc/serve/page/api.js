@@ -28,6 +28,16 @@ function readJson(text) {
   return JSON.parse(text.replace(/("id":\s*)(\d{16,})/g, '$1"$2"'));
 }
 
+/** The parameter that names the map of a photo; "" if the service has one map. */
+export function mapParameter({ map }) {
+  return map ? `&map=${encodeURIComponent(map)}` : "";
+}
+
+/** The address of a photo of the map as a JPEG, its longer side `size` px. photo: {id, map}. */
+export function thumbnailUrl(photo, size) {
+  return `photos/${photo.id}/thumbnail?size=${size}${mapParameter(photo)}`;
+}
+
 /** POST a file or a form. XMLHttpRequest, because fetch does not report upload progress. */
 export function postFile(path, file, { signal, as = "json", token, onSent = () => {} }) {
   return new Promise((resolve, reject) => {

@@ -11,7 +11,7 @@ import { Queue } from "./queue.js";
 import { makeSave } from "./save.js";
 import { fetchJson, retryWhileBusy, postFile } from "./api.js";
 import { showProgress } from "./progress.js";
-import { checkFile, count, degrees, metres, errorText } from "./text.js";
+import { aboutMaps, checkFile, degrees, metres, errorText } from "./text.js";
 
 const MATCHES = 5;
 const PHOTOS_AT_ONCE = 10000;  // two megabytes; of a larger map, a sample of what is in view
@@ -39,7 +39,7 @@ const save = makeSave(
 );
 makeAdding(
   {
-    form: byId("add-form"), token: byId("add-token"), position: byId("add-position"), input: byId("add-file"),
+    form: byId("add-form"), map: byId("add-map"), token: byId("add-token"), position: byId("add-position"), input: byId("add-file"),
     note: byId("add-note"),
   },
   { maxBytes: () => settings.max_bytes, changed: showMap, announce },
@@ -76,6 +76,8 @@ async function openMap() {
     if (settings.tiles) mapView.setTiles(settings.tiles, settings.attribution);
     else mapView.setEarth(fetchJson("assets/land.json"));
     document.body.toggleAttribute("data-adding", settings.adding);
+    byId("add-map").replaceChildren(...settings.maps.map((name) => new Option(name)));
+    byId("add-map-row").hidden = settings.maps.length < 2;
     const found = await showMap();
     if (!found.total) {
       setState("empty");
@@ -96,7 +98,7 @@ function photosAtOnce() {
 /** Show the photos of the map, all of them or an even sample; the view moves if there were none before. */
 async function showMap() {
   const found = await fetchJson(`map?limit=${photosAtOnce()}`);
-  byId("about").textContent = `${settings.name} · ${count(found.total, "photo")}`;
+  byId("about").textContent = aboutMaps(settings, found.total);
   const first = !mapView.photoLayer.photos.length;
   mapView.showPhotos(photosOf(found));
   if (found.total && first) mapView.viewBox(found.bbox);
@@ -107,7 +109,7 @@ async function showMap() {
 function photosOf({ features }) {
   return features.map(({ id, geometry, properties }) => ({
     id, latlon: [geometry.coordinates[1], geometry.coordinates[0]],
-    heading: properties.heading_deg, name: properties.photo, time: properties.time,
+    heading: properties.heading_deg, name: properties.photo, time: properties.time, map: properties.map,
   }));
 }
 

@@ -1,6 +1,6 @@
 // What matched: the photo and a match in a dialog, with a line between each pair of local features that agree.
 
-import { postFile, retryWhileBusy } from "./api.js";
+import { mapParameter, postFile, retryWhileBusy, thumbnailUrl } from "./api.js";
 import { agreement, errorText, fileName, linesDrawn } from "./text.js";
 
 const MOST_LINES = 100;
@@ -24,7 +24,7 @@ export function makeMatched({ shown, button, dialog, close, note, query, photo, 
     const { signal } = job;
     note.textContent = "Comparing the local features of both photos…";
     try {
-      const send = () => postFile(`inliers?id=${asked.match.id}`, asked.file, { signal });
+      const send = () => postFile(`inliers?id=${asked.match.id}${mapParameter(asked.match)}`, asked.file, { signal });
       const answer = await retryWhileBusy(send, {
         signal, onBusy: (seconds) => (note.textContent = `The server is busy: trying again in ${Math.ceil(seconds)} s.`),
       });
@@ -42,7 +42,7 @@ export function makeMatched({ shown, button, dialog, close, note, query, photo, 
 
   button.addEventListener("click", () => {
     query.src = shown.src;
-    photo.src = `photos/${asked.match.id}/thumbnail?size=1024`;
+    photo.src = thumbnailUrl(asked.match, 1024);
     caption.textContent = `Match ${asked.number}`;
     photo.alt = `Match ${asked.number}, ${fileName(asked.match.photo)}`;
     job = new AbortController();

@@ -15,7 +15,7 @@ export const PhotoLayer = CanvasLayer.extend({
     this.show([]);
   },
 
-  /** photos: [{id, latlon, heading, name, time}]. */
+  /** photos: [{id, latlon, heading, name, time, map}]. */
   show(photos) {
     this.photos = photos;
     this.spots = findSpots(photos.map((photo) => photo.latlon[0]), photos.map((photo) => photo.latlon[1]));

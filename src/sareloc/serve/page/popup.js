@@ -1,8 +1,9 @@
 // A popup with the photos of one spot of the map.
 
+import { thumbnailUrl } from "./api.js";
 import { compass, fileName, moment } from "./text.js";
 
-/** photos: of one spot, [{id, latlon, name, heading, time}]. Returns the element to focus. */
+/** photos: of one spot, [{id, latlon, name, heading, time, map}]. Returns the element to focus. */
 export function openPhotoPopup(map, photos) {
   const image = new Image();
   const missing = Object.assign(document.createElement("p"), { textContent: "The picture is not on this server." });
@@ -13,12 +14,12 @@ export function openPhotoPopup(map, photos) {
   image.onerror = () => visible(false);
   const show = (number) => {
     shown = (number + photos.length) % photos.length;
-    const { id, name, heading, time } = photos[shown];
+    const { name, heading, time, map: mapName } = photos[shown];
     visible(true);
-    image.src = `photos/${id}/thumbnail?size=480`;
+    image.src = thumbnailUrl(photos[shown], 480);
     image.alt = `Photo ${fileName(name)}`;
     const facing = heading == null ? "" : `facing ${compass(heading)}`;
-    about.textContent = [time && moment(time), facing].filter(Boolean).join(" · ");
+    about.textContent = [time && moment(time), facing, mapName].filter(Boolean).join(" · ");
     place.textContent = `${shown + 1} of ${photos.length} here`;
   };
   const box = document.createElement("div");

@@ -8,7 +8,7 @@ const SURE = [
 ];
 
 export function verdictOf(fix) {
-  return fix.latlon ? SURE.find(([least]) => fix.confidence >= least)[1] : "Not in this map";
+  return fix.latlon ? SURE.find(([least]) => fix.confidence >= least)[1] : fix.map ? "Not in these maps" : "Not in this map";
 }
 
 /** One or two words, for a list. */
@@ -97,6 +97,12 @@ export function queueCount(photos, open) {
   const [done, found] = [({ state }) => state === "answer" || state === "error", ({ fix }) => fix?.latlon];
   const number = photos.filter(open ? done : found).length;
   return `${number} of ${photos.length} ${open ? "answered" : "found"}`;
+}
+
+/** The line below the title: the name of the map, or how many maps there are, and their photos. */
+export function aboutMaps({ name, maps }, photos) {
+  const several = maps.length > 1 ? `${count(maps.length, "map")} · ` : "";
+  return `${name} · ${several}${count(photos, "photo")}`;
 }
 
 export function fileName(path) {
