@@ -242,7 +242,7 @@ def draw(
 
 
 def views(
-    panorama_photo: Annotated[Path, Parameter(name="PANO")],
+    pano: Path,
     out: Path,
     *,
     yaw: Annotated[tuple[float, ...] | None, Parameter(consume_multiple=True)] = None,
@@ -255,7 +255,7 @@ def views(
 
     Parameters
     ----------
-    panorama_photo
+    pano
         An equirectangular 360° photo with GPano tags, full or partial.
     out
         The folder in which the views are written: PANO_yaw000_pitch+00.jpg, ...
@@ -274,7 +274,7 @@ def views(
 
     width, height = _view_size(size)
     options = ViewOptions(yaw or ViewOptions.yaw_deg, pitch, fov, width, height)
-    written, left_out = write_views(panorama_photo, out, options, assume=panorama)
+    written, left_out = write_views(pano, out, options, assume=panorama)
     print(f"{plural(len(written), 'view')} written to {out}")
     if left_out:
         shown = ", ".join(f"{view.yaw_deg:g}/{view.pitch_deg:g}" for view in left_out[:LISTED])
