@@ -646,11 +646,15 @@ def test_a_truncated_map_is_told_so(tmp_path: Path) -> None:
         list(file.descriptors(file.photos()[0]))
 
 
-def test_a_photo_without_descriptor_is_named(tmp_path: Path) -> None:
+def test_a_photo_without_descriptor_is_left_out_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = make_map(tmp_path / "town.gpkg", 3)
     break_map(path, "DELETE FROM descriptors WHERE fid = 2")
-    with open_map_file(path) as file, pytest.raises(MapError, match=r"photo 2 \(0001.jpg\) has no descriptor"):
-        list(file.descriptors(file.photos()[0]))
+    with open_map_file(path) as file:
+        assert file.photos()[0].tolist() == [1, 3]
+        assert [ids.tolist() for ids, _ in file.descriptors(file.photos()[0])] == [[1, 3]]
+        assert file.unusable() == ("photo 2 (0001.jpg): it has no descriptor: remove it and add it again",)
+    assert len(PlaceMap(path)) == 2
+    assert "photo 2 (0001.jpg): it has no descriptor" in caplog.text
 
 
 def test_a_map_is_created_where_there_are_no_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

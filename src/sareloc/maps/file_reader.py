@@ -50,6 +50,8 @@ T = TypeVar("T")
 PART = 4096  # rows read at a time
 PLACES = "SELECT fid, geom, file, {} FROM photos ORDER BY fid"
 REMOVED = f"SELECT source.sha256 FROM {edits.TABLE} AS source LEFT JOIN photos USING (fid)"
+LOST = "SELECT fid FROM photos WHERE fid NOT IN (SELECT fid FROM descriptors)"
+NO_DESCRIPTOR = "it has no descriptor: remove it and add it again"
 NOTE = "note "
 HEADER_BYTES, PLACE_BYTES, STEPS_BYTES = 8, 3, 32  # of packed local features and of each keypoint: `pack_features`
 LARGEST_NUMBER = 60_000.0  # of a descriptor: indexes store half precision
@@ -138,9 +140,11 @@ class FileReader(MapStore):
     def photos(self) -> tuple[Ints, Floats, tuple[str, ...]]:
         """The ids (N,) of all photos, ascending, their latitudes and longitudes (N, 2), and their file names.
 
-        Photos whose rows cannot be read are left out, see `unusable`.
+        Photos whose rows cannot be read, or that have no descriptor, are left out, see `unusable`.
         """
-        rows = self.query(PLACES.format(self._photo_checksum))
+        rows, lost = self.query(PLACES.format(self._photo_checksum)), self._lost()
+        if lost:
+            rows = [row for row in rows if row[0] not in lost]
         try:
             return places_of(rows)
         except BAD_VALUE:
@@ -148,8 +152,15 @@ class FileReader(MapStore):
 
     def unusable(self) -> tuple[str, ...]:
         """The photos that `photos` leaves out, each with the reason."""
-        found = ((row, _problem(row)) for row in self.query(PLACES.format(self._photo_checksum)))
+        lost = self._lost()
+        found = (
+            (row, _problem(row) or (NO_DESCRIPTOR if row[0] in lost else None))
+            for row in self.query(PLACES.format(self._photo_checksum))
+        )
         return tuple(f"photo {row[0]} ({shown(row[2])}): {wrong}" for row, wrong in found if wrong is not None)
+
+    def _lost(self) -> set[int]:
+        return {fid for (fid,) in self.query(LOST)}
 
     def pages(self, area: Area | None = None) -> Iterator[tuple[Ints, Floats, tuple[str, ...]]]:
         """See `MapStore`; all at once."""

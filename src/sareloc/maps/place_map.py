@@ -308,9 +308,9 @@ class PlaceMap:
         unusable = file.unusable() if file.count() != used else ()
         if len(unusable) != self._unusable and unusable:
             log.warning(
-                f"map {self.path}: {len(unusable):,} photos are left out because their rows cannot be read, such as "
-                f'{unusable[0]}. All: "sareloc map verify"; the positions of their files again: "sareloc map sync '
-                '--restore"'
+                f"map {self.path}: {len(unusable):,} photos are left out because their rows or descriptors cannot be "
+                f'read, such as {unusable[0]}. All: "sareloc map verify"; the positions of their files again: '
+                '"sareloc map sync --restore"'
             )
         self._unusable = len(unusable)
 
