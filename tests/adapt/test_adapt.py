@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +24,16 @@ from sareloc.errors import ArgumentError, MapError
 from sareloc.geometry.adaptation import Adaptation, Step
 from sareloc.geometry.local_features import pack_features, search_vector
 from sareloc.localize import open_localizer
-from sareloc.maps import MapConfig, PlaceMap, add_local_features, add_photos, copy_map, open_store, verify_map
+from sareloc.maps import (
+    MapConfig,
+    PlaceMap,
+    add_local_features,
+    add_photos,
+    build_map,
+    copy_map,
+    open_store,
+    verify_map,
+)
 from sareloc.maps.records import ADAPTATION
 from sareloc.photos import Geotag, exif_bytes
 
@@ -187,6 +200,76 @@ def test_an_interrupted_call_continues_and_the_start_is_kept_unless_the_gain_is_
     assert report.kept_because  # every wall is found already
     assert report.map is None
     assert not list(tmp_path.iterdir())
+
+
+KILLED = """
+import os, signal, sys
+import sareloc.adapt.adapt as adapting
+from tests.localize.street import street_model
+
+path, out, moment = sys.argv[1:]
+adapting.MIN_PAIRS, adapting.ANSWERED = 10, 6
+adapting.choose_step, adapting._objection = lambda *given: (0.3, 1.25), lambda proved, mean: None
+if moment:
+    setattr(adapting, moment, lambda *given, **named: os.kill(os.getpid(), signal.SIGKILL))
+adapting.adapt_map(path, out, model=street_model(), progress=False)
+"""
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [*(pytest.param(name, marks=pytest.mark.slow) for name in ("relit_vectors", "finish_map")), "write_atomically"],
+)
+def test_a_kill_leaves_the_map_whole_and_the_next_call_completes(town: Path, tmp_path: Path, moment: str) -> None:
+    """Killed before photos are relit, while an adapted copy is written, and before the report and the renaming."""
+
+    def call(moment: str) -> int:
+        arguments = [sys.executable, "-c", KILLED, str(town), str(tmp_path / "out"), moment]
+        return subprocess.run(
+            arguments, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, check=False
+        ).returncode
+
+    content = town.read_bytes()
+    assert call(moment) == -signal.SIGKILL
+    assert town.read_bytes() == content
+    assert not (tmp_path / "out").exists()
+    assert call("") == 0
+    assert town.read_bytes() == content
+    assert not verify_map(tmp_path / "out" / "walls.gpkg")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_map_that_cannot_be_written_is_adapted_into_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    town = build_walls(tmp_path / "read-only", {})
+    for path, mode in ((town, 0o444), (town.parent, 0o555)):
+        path.chmod(mode)
+    small(monkeypatch)
+    monkeypatch.setattr(adapting, "choose_step", lambda *given: (0.3, 1.25))
+    monkeypatch.setattr(adapting, "_objection", lambda proved, mean: None)
+    try:
+        files = sorted(path.name for path in town.parent.iterdir())
+        report = adapt_map(town, tmp_path / "out", model=street_model(), progress=False)
+        assert sorted(path.name for path in town.parent.iterdir()) == files
+    finally:
+        town.parent.chmod(0o755)
+    assert report.map is not None
+    assert not verify_map(report.map)
+    with open_store(report.map, write=True) as store:
+        store.write_note("tested", "the copy can be written")
+
+
+def test_a_map_without_any_verified_pair_says_so(tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for place in range(9):
+        Image.fromarray(wall(place, 0)).save(
+            photos / f"{place}.jpg", quality=95, exif=exif_bytes(Geotag(position(place, 0.0)))
+        )
+    build_map(photos, tmp_path / "one.gpkg", street_model(), config=MapConfig(keypoints=200, progress=False))
+    with pytest.raises(MapError, match=r"has 0 pairs .* 100 are needed"):
+        adapt_map(tmp_path / "one.gpkg", tmp_path / "out", model=street_model(), progress=False)
 
 
 GAIN = Gain(50, 80.0, 84.0, 1.0, 7.0)

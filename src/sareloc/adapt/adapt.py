@@ -60,7 +60,7 @@ ANSWERED = 60
 """At most so many queries of each kind are localized with verification, before and after."""
 MANY_PAIRS = 20_000
 """With so many, training of the network is proposed."""
-RELIT_S, ANSWER_S = 0.25, 0.8  # seconds on two cores, for the estimate of the time
+RELIT_S, ANSWER_S = 0.1, 0.8  # seconds on two cores, for the estimate of the time
 TIMES_OF = 1000  # photos whose times are looked at
 NUMBERS = 3_000_000  # of a table of queries by photos
 REPORT = "adaptation.json"

@@ -22,7 +22,7 @@ from sareloc.errors import DatasetError
 from sareloc.geo import distance_m, ecef_from_wgs84
 from sareloc.geometry import LocalFeatureExtractor
 from sareloc.localize import Calibration, Match, Search
-from sareloc.localize.estimate import MIN_CONFIDENCE, PLACE_M, SURE_INLIERS, LatLon, fuse, weigh
+from sareloc.localize.estimate import PLACE_M, SURE_INLIERS, LatLon, fuse, weigh
 from sareloc.localize.localizer import map_calibration
 from sareloc.localize.verify import Verifier
 from sareloc.maps import MapConfig, PlaceMap, build_map
@@ -36,8 +36,10 @@ WITNESSES = 2
 """Photos that must agree with a photo at the place that they suggest: if two photos agree with each other alone,
 nothing says which of the geotags is wrong."""
 
-NEAR_SHARE = 0.01
+NEAR_SHARE = 0.1
 """Of the weight of all compared photos, those within 50 m of the geotag have less."""
+LEAST_CONFIDENCE = 0.3
+"""Of the place that they suggest. An answer needs more; here two witnesses, and few at the geotag, are evidence too."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +129,8 @@ def find_suspicious(place_map: PlaceMap, compared: Comparisons, calibration: Cal
     """The photos whose geotags their comparisons contradict.
 
     The compared photos of a photo are fused into a place, as the matches of a query (see `fuse`). Its geotag is
-    suspicious if that place is more than 100 m away, its confidence is 0.5 or more, at least two photos there have 15
-    inliers or more, and those within 50 m of the geotag have less than a hundredth of the weight. Photos found so are
+    suspicious if that place is more than 100 m away, its confidence is 0.3 or more, at least two photos there have 15
+    inliers or more, and those within 50 m of the geotag have less than a tenth of the weight. Photos found so are
     then left out, as witnesses, and what is still suspicious remains.
 
     Args:
@@ -170,7 +172,7 @@ def _judge(
         confidence = calibration.confidence(place)
         if (
             away_m <= FAR_M
-            or confidence < MIN_CONFIDENCE
+            or confidence < LEAST_CONFIDENCE
             or agreeing.sum() < WITNESSES
             or weights[near].sum() >= NEAR_SHARE
         ):
