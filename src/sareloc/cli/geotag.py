@@ -148,7 +148,7 @@ def geotag_command(
     if sidecar not in (None, "xmp"):
         times, notes = read_photo_times(asked, photos)
         print_notes(notes)
-    localizer = options.open_all(place_map, min_confidence=min_confidence, panorama=panorama)
+    localizer = options.open(place_map, min_confidence=min_confidence, panorama=panorama)
     fixes = localize_files(localizer, asked, condition=centred.choose(localizer, asked))
     found = [(Path(photo), fix) for photo, fix in report_unreadable(fixes)]
     sure = [(photo, fix) for photo, fix in found if fix.found]
