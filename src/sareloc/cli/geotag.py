@@ -74,7 +74,7 @@ def geotag_command(
     file's times are not changed. Other photos (HEIC, AVIF, raw files) are copied unchanged, with the position in an XMP
     sidecar beside the copy, which keeps the content of a sidecar of the original, or are written by --exiftool.
 
-    A position is marked as an estimate: GPSHPositioningError is its radius, GPSProcessingMethod names sareloc and the
+    A position is marked as an estimate: GPSHPositioningError is its radius, GPSAreaInformation names sareloc and the
     confidence.
 
     Each photo is listed with the file that was written, its position, radius and confidence. Photos that already have a

@@ -11,7 +11,7 @@ from pathlib import Path
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.files import writing
 from sareloc.photos.decoding import open_file
-from sareloc.photos.record import Estimate, Geotag
+from sareloc.photos.record import ESTIMATE_FIELDS, NOT_MEASURED, Estimate, Geotag
 from sareloc.photos.write_geotags import keep_status
 
 LONGEST_S = 600.0
@@ -74,6 +74,8 @@ def _tags(geotag: Geotag, estimate: Estimate | None) -> list[str]:
     }
     if geotag.heading_deg is not None:
         tags |= {"GPSImgDirectionRef": "T", "GPSImgDirection": f"{geotag.heading_deg:.6f}"}
+    tags |= dict.fromkeys(ESTIMATE_FIELDS, "")  # those of the former position are removed
     if estimate is not None:
-        tags |= {"GPSHPositioningError": f"{estimate.radius_m:.2f}", "GPSProcessingMethod": estimate.method}
+        tags |= {"GPSHPositioningError": f"{estimate.radius_m:.2f}"}
+        tags |= {"GPSAreaInformation": estimate.method, "GPSProcessingMethod": NOT_MEASURED}
     return [f"-EXIF:{name}={value}" for name, value in tags.items()]
