@@ -115,8 +115,8 @@ def test_exiftool_reads_it(tmp_path: Path) -> None:
         pytest.skip("exiftool is not installed")
     sidecar = tmp_path / "photo.png.xmp"
     sidecar.write_bytes(sidecar_with_geotag(tmp_path / "photo.png", HERE, GUESS))
-    shown = subprocess.run([exiftool, "-validate", "-all", "-json", "-n", sidecar], check=True, capture_output=True, text=True).stdout
-    (told,) = json.loads(shown)
+    words = [exiftool, "-validate", "-all", "-json", "-n", sidecar]
+    (told,) = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
     assert (told["GPSLatitude"], told["GPSLongitude"]) == pytest.approx(HERE.latlon, abs=1e-7)
     assert told["GPSHPositioningError"] == 12.3
     assert told["GPSAreaInformation"] == GUESS.method

@@ -31,8 +31,8 @@ LATEST_S = 1e6  # eleven days
 METHOD = "sareloc visual place recognition"
 """How the mark of positions that sareloc estimated begins, which distinguishes them from measured ones."""
 MARK_FIELDS = ("GPSAreaInformation", "GPSProcessingMethod")
-"""The EXIF and XMP fields with the mark: the one that is written, a free text, and that of earlier versions, for which the
-specification knows four words only (GPS, CELLID, WLAN, MANUAL)."""
+"""The EXIF and XMP fields with the mark: the one that is written, a free text, and that of earlier versions, for which
+the specification knows four words only (GPS, CELLID, WLAN, MANUAL)."""
 NOT_MEASURED = "MANUAL"
 """The GPSProcessingMethod of estimates: the one of the four words that names no receiver."""
 ESTIMATE_FIELDS = ("GPSHPositioningError", *MARK_FIELDS)

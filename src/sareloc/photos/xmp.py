@@ -21,7 +21,16 @@ from xml.parsers import expat
 from sareloc.errors import PhotoError, PositionError
 from sareloc.files import read_regular
 from sareloc.photos.decoding import Source, read_metadata
-from sareloc.photos.record import EPOCH, ESTIMATE_FIELDS, MARK_FIELDS, METHOD, NOT_MEASURED, Estimate, Geotag, seconds_since_1970
+from sareloc.photos.record import (
+    EPOCH,
+    ESTIMATE_FIELDS,
+    MARK_FIELDS,
+    METHOD,
+    NOT_MEASURED,
+    Estimate,
+    Geotag,
+    seconds_since_1970,
+)
 
 DEEPEST = 100
 LONGEST_TAG = 2_000_000  # bytes, with its attributes; also of a comment
