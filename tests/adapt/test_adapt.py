@@ -19,6 +19,8 @@ from tests.localize.town import wall
 
 import sareloc.adapt.adapt as adapting
 from sareloc.adapt import adapt_map
+from sareloc.adapt.learn import Queries
+from sareloc.adapt.material import Source
 from sareloc.adapt.proof import Answers, Gain, Proved
 from sareloc.errors import ArgumentError, MapError
 from sareloc.geometry.adaptation import Adaptation, Step
@@ -199,6 +201,47 @@ def test_an_interrupted_call_continues_and_the_start_is_kept_unless_the_gain_is_
         report = adapt_map(town, tmp_path / "out", model=street_model(), progress=False)
     assert report.kept_because  # every wall is found already
     assert report.map is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_fold_in_which_no_change_is_better_counts_as_no_gain() -> None:
+    """Two queries in each of two folds, all wrong before; a change by the one fold mends its two."""
+    database, queries = np.eye(3, dtype=np.float32)[:2], np.array([[0.8, 0.0, 0.6]] * 2, dtype=np.float32)
+    queries[:, 1] = 0.5
+    asked = Queries(queries, np.array([[False, True]] * 2), np.zeros((2, 2), dtype=bool), np.arange(2))
+    mends = Step(1.0, np.eye(3, dtype=np.float32)[:1], np.array([0.1]))
+    inside = [(Source("photos", queries, np.zeros((2, 2)), np.arange(2), -1.0, lambda rows: []), asked, np.arange(2))]
+    rng = np.random.default_rng(0)
+    for fits, gain in (([(mends, inside)], 100.0), ([(mends, inside), (None, inside)], 50.0), ([(None, inside)], 0.0)):
+        (proved,), mean = adapting._prove_recall(fits, database, 3, rng)
+        assert (proved.recall_1.before, proved.recall_1.after, mean[0]) == (0.0, gain, gain)
+    assert adapting._objection([proved], mean)
+
+
+def test_all_photos_are_asked_whether_a_change_is_better_in_their_fold_or_not(
+    town: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small(monkeypatch)
+    options = iter([None, (0.3, 1.25), None, (0.3, 1.25)])
+    monkeypatch.setattr(adapting, "choose_step", lambda *given: next(options))
+    monkeypatch.setattr(adapting, "_objection", lambda proved, mean: None)
+    report = adapt_map(town, tmp_path / "out", model=street_model(), progress=False)
+    for one in report.proved:
+        assert one.recall_1.queries == PLACES * PHOTOS
+        assert one.answered is not None
+        assert one.answered.queries == adapting.FOLDS * (adapting.ANSWERED // adapting.FOLDS)
+
+
+def test_nothing_is_written_if_no_change_is_better_on_the_whole_area(
+    town: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small(monkeypatch)
+    options = iter([None, (0.3, 1.25), None, None])
+    monkeypatch.setattr(adapting, "choose_step", lambda *given: next(options))
+    monkeypatch.setattr(adapting, "_objection", lambda proved, mean: None)
+    report = adapt_map(town, tmp_path / "out", model=street_model(), progress=False)
+    assert report.map is None
+    assert "whole area" in (report.kept_because or "")
     assert not list(tmp_path.iterdir())
 
 

@@ -229,8 +229,8 @@ def test_copies_say_that_their_position_is_an_estimate(town: Path, photos: Path,
     with Image.open(tmp_path / "out" / "q05.jpg") as copy:
         gps = copy.getexif().get_ifd(IFD.GPSInfo)
     assert 0 < float(gps[GPS.GPSHPositioningError]) < 1000
-    assert gps[GPS.GPSProcessingMethod].startswith(b"ASCII\0\0\0sareloc")
-    assert b"confidence" in gps[GPS.GPSProcessingMethod]
+    assert gps[GPS.GPSAreaInformation].startswith(b"ASCII\0\0\0sareloc")
+    assert b"confidence" in gps[GPS.GPSAreaInformation]
     assert GPS.GPSDateStamp not in gps
 
 

@@ -77,8 +77,8 @@ def test_a_geotagged_jpeg_differs_by_its_position_alone(client: httpx.Client, tm
         assert tagged.getexif()[ExifTags.Base.Artist] == "someone"
         gps = tagged.getexif().get_ifd(ExifTags.IFD.GPSInfo)
     assert float(gps[ExifTags.GPS.GPSHPositioningError]) == pytest.approx(12.4)
-    assert b"sareloc" in gps[ExifTags.GPS.GPSProcessingMethod]
-    assert b"0.93" in gps[ExifTags.GPS.GPSProcessingMethod]
+    assert b"sareloc" in gps[ExifTags.GPS.GPSAreaInformation]
+    assert b"0.93" in gps[ExifTags.GPS.GPSAreaInformation]
     assert (pixels(answer.content) == pixels(original)).all()
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -145,7 +146,7 @@ def adapt_map(
     verifier = _checked_verifier(localizer)
 
     say(f"comparing {len(place_map):,} photos with those that look alike and those near by")
-    compared = compare_photos(verifier, localizer.calibration.temperature, folder=work, progress=progress)
+    compared = compare_photos(place_map, verifier, localizer.calibration.temperature, folder=work, progress=progress)
     geotags = find_suspicious(place_map, compared, localizer.calibration)
     wrong = {one.photo for one in geotags.suspicious}
     left_out = np.array([i for i, file in zip(place_map.ids.tolist(), place_map.files, strict=True) if file in wrong])
@@ -166,12 +167,11 @@ def adapt_map(
     sources = sources_of(localizer, vectors, cells, relit, relit_seen, placed, placed_cells, seed)
     rng = np.random.default_rng(seed)
     folds = rng.permutation(int(max(cells.max(initial=0), placed_cells.max(initial=0))) + 1) % FOLDS
-    fits: list[tuple[Step, list[tuple[Source, Queries, Ints]]]] = []  # of each fold, and the queries in it
+    fits: list[tuple[Step | None, list[tuple[Source, Queries, Ints]]]] = []  # of each fold, and the queries in it
     for fold in range(FOLDS):
+        inside = [(one, *_queries(localizer, one, folds == fold, PROVED // FOLDS)) for one in sources]
         step = _fit_best(localizer, pairs, sources, vectors, folds, folds != fold)
-        if step is not None:
-            inside = [(one, *_queries(localizer, one, folds == fold, PROVED // FOLDS)) for one in sources]
-            fits.append((step, [(one, queries, rows) for one, queries, rows in inside if len(queries)]))
+        fits.append((step, [(one, queries, rows) for one, queries, rows in inside if len(queries)]))
     proved, mean = _prove_recall(fits, vectors, dim, rng)
     kept_because = _objection(proved, mean)
     if kept_because is None:
@@ -179,6 +179,8 @@ def adapt_map(
         proved = _prove_answers(proved, fits, localizer, work / "trial", rng)
         kept_because = _objection(proved, mean)
     step = None if kept_because else _fit_best(localizer, pairs, sources, vectors, folds, folds >= 0)
+    if step is None and kept_because is None:
+        kept_because = "no change is better on the whole area, although some are on parts of it"
     report = AdaptReport(
         len(place_map), count, look_alikes(localizer, compared), placed.given, len(placed.photos), len(relit),
         1.0 if step is None else step.weight, 0 if step is None else len(step.factors), tuple(proved), mean,
@@ -273,8 +275,9 @@ def _fit_best(
     return None if option is None else dict(fit_steps(learnt, vectors, dim, option[1]))[option[0]]
 
 
-Fits = Sequence[tuple[Step, Sequence[tuple[Source, Queries, Ints]]]]
-"""The adaptation by the other folds, and the queries in this fold with their rows; of each fold."""
+Fits = Sequence[tuple[Step | None, Sequence[tuple[Source, Queries, Ints]]]]
+"""Of each fold: the adaptation by the others, None if no change is better there, and the queries in it with their rows.
+Queries of a fold without a change count, as no gain."""
 
 
 def _prove_recall(
@@ -284,7 +287,8 @@ def _prove_recall(
     parts: dict[str, list[Answers]] = {}
     for step, inside in fits:
         for source, queries, _ in inside:
-            parts.setdefault(source.kind, []).append(recall_answers(queries, vectors, Adaptation(dim, (step,))))
+            change = None if step is None else Adaptation(dim, (step,))
+            parts.setdefault(source.kind, []).append(recall_answers(queries, vectors, change))
     gains = {kind: Answers.join(found).gain(rng) for kind, found in parts.items()}
     proved = [Proved(kind, gain, None, None) for kind, (gain, _) in gains.items()]
     if not proved:
@@ -299,12 +303,16 @@ def _prove_answers(
     """The same with the gains of correct answers and of rejections, by maps that are written to a folder."""
     parts: dict[str, list[tuple[Answers, Answers]]] = {}
     for step, inside in fits:
-        with PlaceMap(_write(localizer.place_map.path, folder / localizer.place_map.path.name, step)) as trial:
-            after = Localizer(localizer.model, trial, localizer.search, workers=localizer.workers)
-            change = Adaptation(trial.manifest.dim, (step,))
+        with ExitStack() as opened:
+            after = None
+            if step is not None:
+                written = _write(localizer.place_map.path, folder / localizer.place_map.path.name, step)
+                trial = opened.enter_context(PlaceMap(written))
+                adapted = Localizer(localizer.model, trial, localizer.search, workers=localizer.workers)
+                after = (adapted, Adaptation(trial.manifest.dim, (step,)))
             for source, _, rows in inside:
                 some = rows[spread(len(rows), ANSWERED // FOLDS)]
-                found = verified_answers(localizer, after, change, source, some)
+                found = verified_answers(localizer, after, source, some)
                 if found is not None:
                     parts.setdefault(source.kind, []).append(found)
     completed = []

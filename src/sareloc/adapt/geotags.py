@@ -91,7 +91,7 @@ def check_geotags(
     check_features(place_map)
     verifier = Verifier(place_map, LocalFeatureExtractor(checked_device(device)))
     calibration = map_calibration(place_map, Search().for_map(place_map))
-    found = compare_photos(verifier, calibration.temperature, folder=folder, progress=progress)
+    found = compare_photos(place_map, verifier, calibration.temperature, folder=folder, progress=progress)
     return find_suspicious(place_map, found, calibration)
 
 

@@ -68,10 +68,16 @@ class Answers:
         )
 
 
-def recall_answers(queries: Queries, database: Vectors, adaptation: Adaptation) -> Answers:
-    """Whether the nearest photo is right, by the search vectors (N, D) of the map alone, and by the adapted ones."""
+def recall_answers(queries: Queries, database: Vectors, adaptation: Adaptation | None) -> Answers:
+    """Whether the nearest photo is right, by the search vectors (N, D) of the map alone, and by the adapted ones.
+
+    adaptation: None: no change, and after is as before.
+    """
+    before = first_right(queries, database)
+    if adaptation is None:
+        return Answers(queries.cells, before, before)
     adapted = Queries(adaptation(queries.vectors), queries.positives, queries.ignored, queries.cells)
-    return Answers(queries.cells, first_right(queries, database), first_right(adapted, adaptation(database)))
+    return Answers(queries.cells, before, first_right(adapted, adaptation(database)))
 
 
 def judge(localizer: Localizer, encoded: Sequence[Encoded], source: Source, rows: Ints) -> Judged:
@@ -93,7 +99,7 @@ def judge(localizer: Localizer, encoded: Sequence[Encoded], source: Source, rows
 
 
 def verified_answers(
-    before: Localizer, after: Localizer, adaptation: Adaptation, source: Source, rows: Ints
+    before: Localizer, after: tuple[Localizer, Adaptation] | None, source: Source, rows: Ints
 ) -> tuple[Answers, Answers] | None:
     """Whether queries of these rows are answered correctly, and whether they are rejected where they are absent.
 
@@ -101,8 +107,8 @@ def verified_answers(
 
     Args:
         before: the localizer of the map.
-        after: that of the adapted map.
-        adaptation: from the vectors of the former to those of the latter.
+        after: that of the adapted map, and the adaptation from the vectors of the former to those of the latter; None:
+            no change, and after is as before.
         source: of the queries.
         rows: of the queries.
     """
@@ -111,8 +117,11 @@ def verified_answers(
     queries = [one for _, one in found]
     if not queries:
         return None
-    changed = [replace(query, vector=adaptation(query.vector)) for query in queries]
-    old, new = judge(before, queries, source, used), judge(after, changed, source, used)
+    old = new = judge(before, queries, source, used)
+    if after is not None:
+        adapted, change = after
+        changed = [replace(query, vector=change(query.vector)) for query in queries]
+        new = judge(adapted, changed, source, used)
     if len(old.absent) != 2 * len(used) or not np.array_equal(old.absent, new.absent):
         return None
     cells, absent = source.cells[used], old.absent

@@ -27,7 +27,7 @@ from sareloc.photos.decoding import open_file, read_bytes, read_metadata, read_p
 from sareloc.photos.finding import read_geotag
 from sareloc.photos.geotags import view_focal_35mm
 from sareloc.photos.panoramas import ViewOptions, cut_view, matching_size, panorama_from, panorama_pixels, views_of
-from sareloc.photos.record import EPOCH, Address, Estimate, Geotag, View
+from sareloc.photos.record import EPOCH, ESTIMATE_FIELDS, NOT_MEASURED, Address, Estimate, Geotag, View
 from sareloc.photos.xmp import PlaceTags, sidecar_with_geotag
 
 BYTE, ASCII, LONG, RATIONAL, UNDEFINED = 1, 2, 4, 5, 7
@@ -57,13 +57,13 @@ def write_geotag(photo: str | Path, target: str | Path, geotag: Geotag, estimate
     """Copy a JPEG, PNG, WebP or TIFF with this geotag in its EXIF.
 
     Image data, other metadata, GPS fields that the geotag does not set, and the file's times are unchanged; how the
-    former position was determined (GPSHPositioningError, GPSProcessingMethod) is removed.
+    former position was determined (GPSHPositioningError, GPSAreaInformation, GPSProcessingMethod) is removed.
 
     Args:
         photo: a file that `takes_exif`.
         target: path of the copy; may be the same file.
         geotag: position, heading and time.
-        estimate: marks the position as an estimate, by GPSHPositioningError and GPSProcessingMethod.
+        estimate: marks the position as an estimate, by GPSHPositioningError and GPSAreaInformation.
 
     Raises:
         PhotoError: if the photo is of another format, or is damaged, or its EXIF is damaged or full.
@@ -213,8 +213,8 @@ def with_gps(tiff: bytes, geotag: Geotag, estimate: Estimate | None = None) -> b
     gps: dict[int, bytes] = {}
     if IFD.GPSInfo in first:
         gps, _ = _read_directory(tiff, order, struct.unpack_from(order + "I", first[IFD.GPSInfo], 8)[0])
-        for tag in (GPS.GPSHPositioningError, GPS.GPSProcessingMethod):  # of the former position
-            gps.pop(tag, None)
+        for name in ESTIMATE_FIELDS:  # of the former position
+            gps.pop(GPS[name], None)
     grown = tiff + b"\0" * (len(tiff) % 2)  # directories start at even offsets
     pointer = struct.pack(order + "I", len(grown))
     grown += _directory(order, len(grown), gps, _gps_fields(geotag, estimate, order), 0)
@@ -250,7 +250,8 @@ def _gps_fields(geotag: Geotag, estimate: Estimate | None, order: str) -> dict[i
         fields[GPS.GPSDateStamp] = (ASCII, b"%04d:%02d:%02d\0" % (moment.year, moment.month, moment.day))
     if estimate is not None:
         fields[GPS.GPSHPositioningError] = rationals((round(estimate.radius_m * 100), 100))
-        fields[GPS.GPSProcessingMethod] = (UNDEFINED, b"ASCII\0\0\0" + estimate.method.encode("ascii", "replace"))
+        for tag, text in ((GPS.GPSAreaInformation, estimate.method), (GPS.GPSProcessingMethod, NOT_MEASURED)):
+            fields[tag] = (UNDEFINED, b"ASCII\0\0\0" + text.encode("ascii", "replace"))
     return fields
 
 
