@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -16,10 +17,12 @@ from PIL import Image, ImageFile
 from tests.localize.street import PLACES, position, street_model, view, write_queries, write_view
 from tests.serve.running import DEADLINE_S, running
 
-from sareloc.localize import Fix, Localizer, SeveralMaps, open_localizer
-from sareloc.maps import MapConfig, PlaceMap, build_map
+from sareloc.localize import Fix, Localizer, SeveralMaps
+from sareloc.maps import MapConfig, PlaceMap, build_map, remove_photos
 from sareloc.models import PlaceModel, make_model
-from sareloc.serve import make_app
+from sareloc.serve import ServeConfig, make_app
+from sareloc.serve.app import build_app
+from sareloc.serve.live_map import LiveMap, LiveMaps
 
 OTHER_TOWN = 5
 COUNTED: list[Counter[str]] = []
@@ -113,15 +116,21 @@ def test_several_maps_open_and_decode_a_photo_once(
         assert (fix.map, fix.matches[0].id, fix.latlon) == ("other", own.matches[0].id, own.latlon)
 
 
-def test_a_map_of_another_model_that_is_empty_does_not_shift_the_sizes(street_folder: Path, folder: Path) -> None:
+def test_an_empty_map_of_another_model_does_not_shift_the_sizes(
+    street_folder: Path, folder: Path, tmp_path: Path
+) -> None:
     """Photos are read for all maps of the service, also for those that hold no photos yet."""
-    joined = both(street_folder, folder)
-    app = make_app(joined)
-    live = app.state.service.live
-    live.maps["street"].localizer = None
-    photo = folder / "other" / "q03.jpg"
+    shutil.copy(street_folder / "street.gpkg", tmp_path)
+    remove_photos(tmp_path / "street.gpkg", files=["*"])
+    other = Localizer(other_model(), PlaceMap(folder / "other.gpkg"), min_confidence=0.0)
+    maps = {
+        "street": LiveMap(street_model(), PlaceMap(tmp_path / "street.gpkg"), None),
+        "other": LiveMap(other.model, other.place_map, other),
+    }
+    config, photo = ServeConfig(), folder / "other" / "q03.jpg"
+    app = build_app(LiveMaps(maps, 0.0), 8, config, config)
     with running(app) as address, httpx.Client(base_url=address, timeout=DEADLINE_S) as client:
         answer = client.post("/localize", content=photo.read_bytes()).raise_for_status().json()
-    alone = open_localizer(folder / "other.gpkg", other_model(), min_confidence=0.0).localize(photo)
-    assert answer["matches"][0]["id"] == alone.matches[0].id
-    assert answer["matches"][0]["distance"] == pytest.approx(alone.matches[0].distance, abs=1e-5)
+    match = other.localize(photo).matches[0]
+    assert (answer["matches"][0]["id"], answer["matches"][0]["map"]) == (match.id, "other")
+    assert answer["matches"][0]["distance"] == pytest.approx(match.distance, abs=1e-5)
