@@ -21,6 +21,7 @@ from PIL import Image
 import sareloc.photos.decoding as decoding
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.photos import Resizing, decode, is_truncated
+from sareloc.photos.pillow_limits import DecodingMemory, pillow_errors
 
 pytest.importorskip("pillow_heif").register_heif_opener()  # so that Pillow can save HEIC; decode does without
 
@@ -410,8 +411,8 @@ def test_heic_without_its_extra_names_the_pip_line(monkeypatch: pytest.MonkeyPat
 
 
 def test_pillow_stays_quiet_until_the_last_one_is_out() -> None:
-    with decoding.pillow_errors("first"):
-        with decoding.pillow_errors("second"):
+    with pillow_errors("first"):
+        with pillow_errors("second"):
             pass
         warnings.warn("still not heard", stacklevel=1)
         assert Image.MAX_IMAGE_PIXELS is None
@@ -611,7 +612,7 @@ def test_six_large_transparent_photos_at_once_stay_below_a_gigabyte() -> None:
 
 
 def test_many_threads_that_need_all_the_memory_take_turns_and_all_finish(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "_MEMORY", decoding._Memory(1))
+    monkeypatch.setattr(decoding, "MEMORY", DecodingMemory(1))
     inside, most, found = 0, 0, []
     lock = threading.Lock()
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import io
 import os
-import sys
-import threading
 import traceback
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,11 +14,21 @@ from typing import BinaryIO, Literal
 
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
-from PIL.JpegImagePlugin import MARKER as JPEG_MARKERS
 
 from sareloc import arrays
-from sareloc.errors import ArgumentError, PhotoError, SarelocError, need
+from sareloc.errors import ArgumentError, PhotoError, need
 from sareloc.files import open_regular
+from sareloc.photos.jpeg import (
+    END_OF_IMAGE,
+    JPEGS,
+    START_OF_IMAGE,
+    all_of,
+    check_jpeg_header,
+    lacks_end,
+    scans_of,
+    shows_all_detail,
+)
+from sareloc.photos.pillow_limits import BYTES_PER_PIXEL, MEMORY, pillow_errors
 from sareloc.photos.raw import FUJIFILM, LEAST_PREVIEW_PX, RAW, RawFile, is_raw, open_raw
 
 Source = str | Path | bytes | BinaryIO
@@ -50,16 +56,9 @@ LEAST_DECODED_PX = 960
 """... and at least so many pixels on its longer side: enough for local features (twice 480 px), so that the pixels of
 an image do not depend on what else is read with it."""
 REDUCING_GAP = 3.0  # beyond 6 times the target size a box filter is applied first; Pillow calls 3 indistinguishable
-JPEGS = ("JPEG", "MPO")
 PNG_EXIF = (b"eXIf", b"Raw profile type exif")
-START_OF_IMAGE, END_OF_IMAGE, START_OF_SCAN = b"\xff\xd8", b"\xff\xd9", 0xDA
-NO_LENGTH = {0x00, 0x01, *range(0xD0, 0xD9), 0xFF}  # after 0xFF: markers without content, and bytes that are no marker
-MOST_SEGMENTS, MOST_EXIF_SEGMENTS, MOST_BETWEEN = 10_000, 64, 100_000  # before the pixels of a JPEG
 TRUNCATED = "truncated: the end of the file is missing, the rest was used"
 MIN_ROWS = 0.8  # fraction of the rows of a truncated JPEG; the last 3 % of its bytes may be more than 3 % of its rows
-DECODING_BYTES = 600_000_000  # limit for all photos that one process decodes at the same time
-BYTES_PER_PIXEL = 8  # Pillow uses four for RGB and RGBA, and there are two copies
-LARGE_BYTES = 100_000_000
 STRIP_PIXELS = 1_000_000
 SPARSE_BYTES, MIN_STORED = 50_000_000, 0.01  # a larger file of which less is stored is not read
 BACKGROUND = "white"  # behind transparent pixels
@@ -190,7 +189,7 @@ def _read(
     with pillow_errors(label):
         content = read_bytes(source, label)
         image, stream, raw = _open(io.BytesIO(content), label, max_pixels)
-        held.enter_context(_MEMORY.hold(BYTES_PER_PIXEL * image.width * image.height))
+        held.enter_context(MEMORY.hold(BYTES_PER_PIXEL * image.width * image.height))
         if image.format not in JPEGS:
             image.load()  # Pillow rotates a TIFF while loading; a PNG may have its EXIF after the pixels
         metadata = _metadata(image, stream, content, raw)
@@ -204,7 +203,7 @@ def _read(
         except OSError:
             if not metadata.truncated:
                 raise
-            rgb, box = _reduced_with_end(_all_of(stream), stored, label)
+            rgb, box = _reduced_with_end(all_of(stream), stored, label)
         images = []
         for size, target in zip(sizes, stored, strict=True):
             resized_rgb = rgb
@@ -221,23 +220,6 @@ def is_truncated(photo: str | Path) -> bool:
         return read_metadata(photo).truncated
     except PhotoError:
         return False
-
-
-@contextmanager
-def pillow_errors(photo: str) -> Iterator[None]:
-    """A context that silences Pillow's warnings and raises its errors (a dozen types) as PhotoError."""
-    with _QUIET:
-        try:
-            yield
-        except PhotoError:
-            raise
-        except SarelocError as error:
-            raise PhotoError(photo, str(error)) from error
-        except UnidentifiedImageError as unknown:
-            raise PhotoError(photo, "not a JPEG, PNG, WebP, AVIF, TIFF or HEIC photo, or damaged") from unknown
-        except Exception as error:
-            why = str(error) or type(error).__name__
-            raise PhotoError(photo, f"cannot be decoded: {why}") from error
 
 
 def longest_side(pixels: int) -> SizeRule:
@@ -259,74 +241,6 @@ def target_size(size: SizeRule, height: int, width: int, photo: str) -> tuple[in
     if not (len(target) == 2 and all(isinstance(side, int) and side > 0 for side in target)):
         raise ArgumentError(f"a size rule must return two positive integers: found {target} for {height} x {width} px")
     return target
-
-
-class _QuietPillow:
-    """A context without Pillow's warnings and pixel limit (`MAX_PIXELS` is checked instead).
-
-    Both are global to the process. Threads may overlap in any order, so the first to enter changes them and the last to
-    leave restores them.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside = 0
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._inside == 0:
-                self._warnings = warnings.catch_warnings()
-                self._warnings.__enter__()
-                warnings.simplefilter("ignore")
-                self._limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
-            self._inside += 1
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
-                Image.MAX_IMAGE_PIXELS = self._limit
-                self._warnings.__exit__(None, None, None)
-
-
-_QUIET = _QuietPillow()
-
-
-class _Memory:
-    """The memory limit for decoding, shared by all threads of a process; a photo that needs more is decoded alone."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._used = 0
-        self._freed = threading.Condition()
-        self._queue = threading.Lock()  # first come, first served: small photos must not starve a large one
-
-    @contextmanager
-    def hold(self, needed: int) -> Iterator[None]:
-        """A context that holds `needed` bytes; waits until they are free."""
-        needed = min(needed, self._total)
-        with self._queue, self._freed:
-            self._freed.wait_for(lambda: self._used + needed <= self._total)
-            self._used += needed
-        try:
-            yield
-        finally:
-            if needed >= LARGE_BYTES:
-                _trim_heap()
-            with self._freed:
-                self._used -= needed
-                self._freed.notify_all()
-
-
-_MEMORY = _Memory(DECODING_BYTES)
-
-
-def _trim_heap() -> None:
-    """Return freed memory to the system; glibc would keep it for the thread that used it."""
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only in glibc
-        if trim is not None:
-            trim(0)
 
 
 def _name_of(source: Source) -> str:
@@ -409,7 +323,7 @@ def _image(stream: BinaryIO, label: str, max_pixels: int) -> Image.Image:
     if not head:
         raise PhotoError(label, "the file is empty (0 bytes)")
     if head[:2] == START_OF_IMAGE:
-        _check_jpeg_header(stream, label)
+        check_jpeg_header(stream, label)
         stream.seek(0)
     try:
         image = Image.open(stream, formats=FORMATS)
@@ -431,7 +345,7 @@ def _image(stream: BinaryIO, label: str, max_pixels: int) -> Image.Image:
 def _metadata(image: Image.Image, stream: BinaryIO, content: bytes | None, raw: RawFile | None) -> PhotoMetadata:
     """What the file of an opened photo says of it; `content`: all of it, if it was read."""
     xmp, is_jpeg = image.info.get("xmp"), image.format in JPEGS
-    if image.format == "PNG" and not any(tag in (content or _all_of(stream)) for tag in PNG_EXIF):
+    if image.format == "PNG" and not any(tag in (content or all_of(stream)) for tag in PNG_EXIF):
         exif = Image.Exif()  # Pillow would decode the pixels to look for it behind them
     else:
         exif = _exif(image.getexif)
@@ -445,42 +359,9 @@ def _metadata(image: Image.Image, stream: BinaryIO, content: bytes | None, raw: 
         RAW if raw is not None else image.format or "",
         exif,
         xmp.encode() if isinstance(xmp, str) else xmp if isinstance(xmp, bytes) else None,
-        is_jpeg and _lacks_end(stream),
+        is_jpeg and lacks_end(stream),
         None if content is None else hashlib.sha256(content).digest(),
     )
-
-
-def _all_of(stream: BinaryIO) -> bytes:
-    stream.seek(0)
-    return stream.read()
-
-
-def _check_jpeg_header(stream: BinaryIO, label: str) -> None:
-    """Raise PhotoError if a JPEG has more in front of its pixels than a camera writes.
-
-    Pillow copies all EXIF segments for each further one, and reads bytes between segments one by one.
-    """
-    stream.seek(len(START_OF_IMAGE))
-    segments = exif = other = 0
-    while byte := stream.read(1):
-        marker = (byte == b"\xff" and stream.read(1)) or b"\0"
-        while marker == b"\xff":
-            marker, other = stream.read(1), other + 1
-        handler = JPEG_MARKERS.get(int.from_bytes(b"\xff" + marker, "big"), ("", "", None))[2]
-        if marker == START_OF_SCAN.to_bytes() or not marker:
-            return
-        if handler is None:
-            other += 1
-        else:
-            length = int.from_bytes(stream.read(2), "big")
-            segments, exif = segments + 1, exif + (marker == b"\xe1" and stream.read(6) == b"Exif\0\0")
-            stream.seek(length - 2 - (6 if marker == b"\xe1" else 0), os.SEEK_CUR)
-        if segments > MOST_SEGMENTS or exif > MOST_EXIF_SEGMENTS or other > MOST_BETWEEN:
-            raise PhotoError(
-                label,
-                f"damaged: more than {MOST_SEGMENTS:,} segments, {MOST_EXIF_SEGMENTS} of them EXIF, or "
-                f"{MOST_BETWEEN:,} bytes between them precede its pixels",
-            )
 
 
 def _exif(read: Callable[[], Image.Exif]) -> Image.Exif:
@@ -525,45 +406,10 @@ def _reduced_with_end(content: bytes, stored: Sequence[Size | None], label: str)
     rows = np.asarray(rgb)
     present = np.flatnonzero((rows != rows[-1, -1]).any(axis=(1, 2)))
     share = (present[-1] + 1) / len(rows) if len(present) else 0.0
-    if share < MIN_ROWS or (progressive and not _shows_all_detail(_scans(content)[0])):
+    if share < MIN_ROWS or (progressive and not shows_all_detail(scans_of(content)[0])):
         missing = "the details are" if progressive else f"{1 - share:.0%} of the rows are"
         raise PhotoError(label, f"truncated: {missing} missing")
     return rgb, box
-
-
-def _lacks_end(stream: BinaryIO) -> bool:
-    """Whether a JPEG has no end marker; all of it is read only if that is not its last two bytes."""
-    stream.seek(-2, os.SEEK_END)
-    return stream.read(2) != END_OF_IMAGE and not _scans(_all_of(stream))[1]
-
-
-def _scans(content: bytes) -> tuple[list[bytes], bool]:
-    """The headers of a JPEG's scans, and whether it has its end marker."""
-    headers: list[bytes] = []
-    at = 2
-    while 0 <= at < len(content) - 1:
-        marker = content[at + 1]
-        if content[at] != 0xFF or marker in NO_LENGTH:  # in the pixels of a scan
-            at = content.find(b"\xff", at + 1 if content[at] != 0xFF or marker == 0xFF else at + 2)
-        elif marker == END_OF_IMAGE[1]:
-            return headers, True
-        else:
-            length = int.from_bytes(content[at + 2 : at + 4], "big")
-            if marker == START_OF_SCAN:
-                headers.append(content[at + 4 : at + 2 + length])
-            at += 2 + length
-    return headers, False
-
-
-def _shows_all_detail(scans: list[bytes]) -> bool:
-    """Whether the last scan of a progressive JPEG, with the lowest bit of the highest luma frequency, has started."""
-    for scan in scans:
-        components = scan[0] if scan else 0
-        if len(scan) == 2 * components + 4 and scans[0][1] in scan[1 : 1 + 2 * components : 2]:
-            last, low_bit = scan[-2], scan[-1] & 15
-            if (last, low_bit) == (63, 0):
-                return True
-    return False
 
 
 def _rgb(image: Image.Image, label: str) -> Image.Image:

@@ -14,7 +14,8 @@ from sareloc.errors import PhotoError
 from sareloc.localize import Fix
 from sareloc.localize.formats import estimated_geotag
 from sareloc.photos import ImageRecord, jpeg_with_geotag
-from sareloc.photos.decoding import START_OF_IMAGE, read_metadata
+from sareloc.photos.decoding import read_metadata
+from sareloc.photos.jpeg import START_OF_IMAGE
 from sareloc.photos.xmp import xmp_with_geotag
 from sareloc.serve.guard import Problem, read_photo
 from sareloc.serve.pictures import draw_thumbnail
