@@ -22,8 +22,8 @@ from sareloc.errors import DatasetError
 from sareloc.geo import distance_m, ecef_from_wgs84
 from sareloc.geometry import LocalFeatureExtractor
 from sareloc.localize import Calibration, Match, Search
+from sareloc.localize.candidates import map_calibration
 from sareloc.localize.estimate import PLACE_M, SURE_INLIERS, LatLon, fuse, weigh
-from sareloc.localize.localizer import map_calibration
 from sareloc.localize.verify import Verifier
 from sareloc.maps import MapConfig, PlaceMap, build_map
 from sareloc.maps.upgrade import checked_device

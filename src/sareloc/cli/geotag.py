@@ -148,7 +148,7 @@ def geotag_command(
     if sidecar not in (None, "xmp"):
         times, notes = read_photo_times(list(asked), photos)
         print_notes(notes)
-    localizer = options.open_all(place_map, min_confidence=min_confidence, panorama=panorama)
+    localizer = options.open(place_map, min_confidence=min_confidence, panorama=panorama)
     fixes = localize_files(localizer, list(asked), condition=centred.choose(localizer, list(asked)))
     found = [(asked[Path(image)], fix) for image, fix in report_unreadable(fixes)]
     sure = [(photo, fix) for photo, fix in found if fix.found]

@@ -19,8 +19,9 @@ from sareloc.photos.decoding import read_metadata
 from sareloc.photos.raw import RAW
 from sareloc.photos.xmp import xmp_with_geotag
 from sareloc.serve.guard import Problem, read_photo
+from sareloc.serve.pictures import draw_thumbnail
 from sareloc.serve.schemas import curl, photo_body, problem_responses
-from sareloc.serve.service import Service, draw_thumbnail
+from sareloc.serve.service import Service
 
 T = TypeVar("T")
 
