@@ -20,7 +20,7 @@ from tests.photos.raw_files import make_dng
 
 from sareloc.cli import main
 from sareloc.cli.geotag import geotag_command
-from sareloc.cli.map import print_report
+from sareloc.cli.map_text import report_text
 from sareloc.errors import ArgumentError
 from sareloc.geo import distance_m
 from sareloc.localize import find_town
@@ -229,14 +229,12 @@ def test_copies_say_that_their_position_is_an_estimate(town: Path, photos: Path,
     with Image.open(tmp_path / "out" / "q05.jpg") as copy:
         gps = copy.getexif().get_ifd(IFD.GPSInfo)
     assert 0 < float(gps[GPS.GPSHPositioningError]) < 1000
-    assert gps[GPS.GPSProcessingMethod].startswith(b"ASCII\0\0\0sareloc")
-    assert b"confidence" in gps[GPS.GPSProcessingMethod]
+    assert gps[GPS.GPSAreaInformation].startswith(b"ASCII\0\0\0sareloc")
+    assert b"confidence" in gps[GPS.GPSAreaInformation]
     assert GPS.GPSDateStamp not in gps
 
 
-def test_what_was_geotagged_adds_nothing_to_a_map(
-    town: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_geotagged_adds_nothing_to_a_map(town: Path, photos: Path, tmp_path: Path) -> None:
     out, grown = tmp_path / "out", tmp_path / "town" / "street.gpkg"
     grown.parent.mkdir()
     shutil.copy(town / "street.gpkg", grown)
@@ -246,9 +244,9 @@ def test_what_was_geotagged_adds_nothing_to_a_map(
     report = add_photos(out, grown, town / "model.safetensors", config=MapConfig(device="cpu", progress=False))
     assert (report.added, report.updated, len(report.estimated)) == (0, 0, written)
     assert np.array_equal(PlaceMap(grown).latlon, before)
-    assert print_report(report, str(grown), as_json=False) == 1
+    assert report.used == 0
     assert f"{written} photos hold positions estimated by sareloc: left out; --trust-estimates takes" in (
-        capsys.readouterr().out
+        report_text(report, str(grown))
     )
     assert run(town, out, "--out", tmp_path / "again") == 0  # they have positions: nothing is written
     assert not (tmp_path / "again").exists()

@@ -17,8 +17,8 @@ from sareloc.errors import ArgumentError, PhotoError
 from sareloc.geo import distance_m, ecef_from_wgs84, wgs84_from_enu
 from sareloc.localize import Calibration, Localizer, Match, Search, estimate
 from sareloc.localize.calibrate import calibrate
+from sareloc.localize.candidates import combine_poses, combine_views, joint_chances
 from sareloc.localize.estimate import Candidates, Pose
-from sareloc.localize.panorama import combine_poses, combine_views, joint_chances
 from sareloc.localize.walk import Belief
 from sareloc.maps import MapConfig, PlaceMap, build_map
 from sareloc.photos import Geotag, Panorama, PhotoSource, ReadImage, ViewOptions, cut_view, panorama_pixels, read_image

@@ -12,8 +12,8 @@ from tests.localize.town import HEADING_DEG, wall, world_position, write_world
 from sareloc.cli import main
 from sareloc.geo import distance_m
 from sareloc.localize import Localizer, Search
+from sareloc.localize.candidates import combine_poses
 from sareloc.localize.estimate import Pose
-from sareloc.localize.panorama import combine_poses
 from sareloc.maps import PlaceMap
 from sareloc.models import save_checkpoint
 

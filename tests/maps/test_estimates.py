@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from PIL import Image
+from PIL.ExifTags import GPS, IFD
 from tests.maps.small_town import build_map, geotag_of, tiny_model, write_photo, write_town
 
 from sareloc.maps import MapConfig, PlaceMap, sync_map
@@ -39,6 +41,24 @@ def into_sidecar(photo: Path) -> None:
     write_sidecar(photo, photo.with_name(f"{photo.name}.xmp"), WRONG, ESTIMATE)
 
 
+def into_exif_as_before(photo: Path) -> None:
+    """As earlier versions wrote it: the mark in GPSProcessingMethod."""
+    into_exif(photo)
+    with Image.open(photo) as image:
+        image.load()
+        exif = image.getexif()
+        gps = exif.get_ifd(IFD.GPSInfo)
+        gps[GPS.GPSProcessingMethod] = gps.pop(GPS.GPSAreaInformation)
+        image.save(photo, exif=exif)
+
+
+def into_sidecar_as_before(photo: Path) -> None:
+    into_sidecar(photo)
+    sidecar = photo.with_name(f"{photo.name}.xmp")
+    text = sidecar.read_text().replace("<exif:GPSProcessingMethod>MANUAL</exif:GPSProcessingMethod>", "")
+    sidecar.write_text(text.replace("GPSAreaInformation", "GPSProcessingMethod"))
+
+
 def into_csv(photo: Path) -> None:
     table = "file,lat,lon,radius_m,confidence,heading_deg,time\n"
     (photo.parent / "geotags.csv").write_text(f"{table}{photo.name},10,20,12.0,0.93,,\n")
@@ -51,7 +71,9 @@ def into_geojson(photo: Path) -> None:
     (photo.parent / "geotags.geojson").write_text(f'{{"type": "FeatureCollection", "features": [{feature}]}}')
 
 
-WAYS = pytest.mark.parametrize("write", [into_exif, into_sidecar, into_csv, into_geojson])
+EXIF_WRITERS = [into_exif, into_exif_as_before]
+WRITERS = [*EXIF_WRITERS, into_sidecar, into_sidecar_as_before, into_csv, into_geojson]
+WAYS = pytest.mark.parametrize("write", WRITERS)
 
 
 @WAYS
@@ -78,9 +100,9 @@ def test_an_estimate_is_left_out_unless_it_is_trusted(
 def test_an_estimate_counts_after_every_measured_position(
     write: Callable[[Path], None], model: PlaceModel, tmp_path: Path
 ) -> None:
-    photo = write_photo(tmp_path / "photos" / "a.jpg", 1, tagged=write is not into_exif)
+    photo = write_photo(tmp_path / "photos" / "a.jpg", 1, tagged=write not in EXIF_WRITERS)
     write(photo)
-    if write is into_exif:
+    if write in EXIF_WRITERS:
         write_sidecar(photo, photo.with_name("a.jpg.xmp"), geotag_of(1))
     report = build_map(tmp_path / "photos", tmp_path / "town.gpkg", model)
     assert (report.added, report.estimated) == (1, ())

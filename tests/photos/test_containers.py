@@ -20,7 +20,6 @@ from sareloc.photos.write_geotags import takes_exif
 
 HERE, GUESS = Geotag((-33.8567844, 151.2152967), 278.125), Estimate(12.34, "sareloc, confidence 0.93")
 PIXELS = np.random.default_rng(0).integers(0, 256, (21, 31, 4), dtype=np.uint8)
-FREE_TEXT = "Invalid value for GPS tag 0x001b GPSProcessingMethod"  # exiftool knows four words of a free text
 
 
 def old_exif() -> bytes:
@@ -51,6 +50,9 @@ FILES = {
     "tagged.tif": {"exif": old_exif(), "dpi": (72, 72)},
     "deflated.tiff": {"compression": "tiff_adobe_deflate", "dpi": (72, 72)},
 }
+
+
+VALID = ("plain.jpg", "plain.png", "tagged.png", "lossless.webp", "alpha.webp", "lossy.webp", "plain.tif")
 
 
 def write(folder: Path, name: str) -> Path:
@@ -92,9 +94,12 @@ def test_exiftool_finds_nothing_wrong(name: str, tmp_path: Path) -> None:
 
     def warnings(file: Path) -> set[str]:
         words = [program, "-validate", "-warning", "-error", "-a", "-s3", str(file)]
-        return set(subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()[1:])
+        lines = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+        return set(lines[1:])  # the first one counts them
 
-    assert warnings(copy) - warnings(photo) <= {FREE_TEXT}
+    assert warnings(copy) <= warnings(photo)
+    if name in VALID:
+        assert warnings(copy) == set()
     read = subprocess.run([program, "-n", "-s3", "-GPSHPositioningError", str(copy)], capture_output=True, text=True)
     assert float(read.stdout) == 12.34
 

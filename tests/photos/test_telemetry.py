@@ -18,8 +18,19 @@ from tests.photos.video_files import write_video
 
 from sareloc.errors import ArgumentError, DatasetError, PhotoError
 from sareloc.geo import distance_m
-from sareloc.photos import TrackOptions, frames_on_track, read_telemetry, read_track, read_video
+from sareloc.photos import (
+    Estimate,
+    Geotag,
+    TrackOptions,
+    frames_on_track,
+    read_telemetry,
+    read_track,
+    read_video,
+    write_sidecar,
+)
 from sareloc.photos.collect import collect_records, list_photos
+from sareloc.photos.record import METHOD
+from sareloc.photos.track_geotags import tracks_in_videos
 from sareloc.photos.tracks import gpx_of_track
 
 pytest.importorskip("av")
@@ -150,6 +161,43 @@ def test_the_location_tag_of_a_phone(tmp_path: Path, tag: str, latlon: tuple[flo
     assert distance_m(found.track.latlon[0], latlon) < 1
     report = frames_on_track([video], TrackOptions())
     assert [str(frame) for frame in report.geotags] == [f"{video}#t=0"]
+
+
+MARK = {"com.apple.quicktime.location.note": f"{METHOD}, confidence 0.93"}
+PARIS, SYDNEY = "+48.8566+002.3522/", "-33.8568+151.2153/"
+APPLE_TAG = "com.apple.quicktime.location.ISO6709"
+
+
+@pytest.mark.parametrize(
+    ("tags", "sidecar", "latlon", "estimated"),
+    [
+        ({APPLE_TAG: PARIS, **MARK}, None, (48.8566, 2.3522), True),
+        ({APPLE_TAG: PARIS, "com.apple.quicktime.location.note": "a note of mine"}, None, (48.8566, 2.3522), False),
+        ({APPLE_TAG: PARIS, "location": SYDNEY, **MARK}, None, (-33.8568, 151.2153), False),
+        ({}, Estimate(40.0, METHOD), (10.0, 20.0), True),
+        ({}, None, (10.0, 20.0), False),
+        ({APPLE_TAG: PARIS}, Estimate(12.0, METHOD), (48.8566, 2.3522), False),
+    ],
+    ids=["tag", "another note", "measured tag first", "sidecar", "measured sidecar", "measured tag and sidecar"],
+)
+def test_an_estimate_of_sareloc_is_not_taken_for_a_measured_position(
+    tmp_path: Path, tags: dict[str, str], sidecar: Estimate | None, latlon: tuple[float, float], estimated: bool
+) -> None:
+    video = tmp_path / "phone.mov"
+    write_video(video, [0, 200, 400], codec="mpeg4", metadata=tags, options={"movflags": "use_metadata_tags"})
+    if sidecar is not None or not tags:
+        write_sidecar(video, tmp_path / "phone.mov.xmp", Geotag((10.0, 20.0)), sidecar)
+    found = read_telemetry(video)
+    assert found.estimated == estimated
+    assert distance_m(found.track.latlon[0], latlon) < 1
+    geotags = frames_on_track([video], TrackOptions()).geotags
+    assert [(str(frame), geotag.estimated) for frame, geotag in geotags.items()] == [(f"{video}#t=0", estimated)]
+    moment = TrackOptions(video_start="2024-05-01T12:00:00Z")
+    if estimated:
+        with pytest.raises(PhotoError, match="estimated by sareloc"):
+            tracks_in_videos([video], moment)
+    else:
+        assert len(tracks_in_videos([video], moment)) == 1
 
 
 # -- what is left out --------------------------------------------------------------------------------------------------
@@ -386,6 +434,15 @@ def test_videos_in_folders(blank: bytes, tmp_path: Path) -> None:
     assert "--track FILE" in alone.errors[0].reason
     clip = collect_records(tmp_path / "IMG_1.mp4", [tmp_path / "IMG_1.mp4"], None)
     assert clip.records
+
+
+def test_an_estimate_that_is_given_counts_after_the_own_track(video: Path) -> None:
+    write(video, "GPS5")
+    for estimated in (True, False):
+        table = {Path(f"{video}#t=0"): Geotag((10.0, 20.0), estimated=estimated)}
+        (first, *others) = collect_records(video, [video], table).records
+        assert not any(record.estimated for record in (first, *others))
+        assert (first.position == (10.0, 20.0)) is not estimated
 
 
 def test_options_without_a_track_and_without_videos(tmp_path: Path) -> None:

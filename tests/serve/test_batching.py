@@ -17,9 +17,9 @@ from tests.serve.running import DEADLINE_S, HeldLocalizer, running, same_place
 import sareloc.serve.service
 from sareloc.localize import Localizer
 from sareloc.serve import Limits, ServeConfig, make_app
+from sareloc.serve.batching import BatchQueue
 from sareloc.serve.guard import Problem
 from sareloc.serve.server import bind, make_server
-from sareloc.serve.service import BatchQueue
 
 
 class Worker:

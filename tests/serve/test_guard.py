@@ -304,9 +304,9 @@ def test_a_long_strip_is_not_given_to_the_model_at_full_length(street_folder: Pa
     model = make_model("alexnet", "max", size=640)
     live = LiveMaps({"street.gpkg": LiveMap(model, PlaceMap(street_folder / "street.gpkg"), None)}, 0.5)
     service = Service(live, 8, Serving(), Limits(model_pixels=1_000_000))
-    assert service.model_size(model, 480, 640) == (480, 640)
+    assert service.model_size(model.preprocess, 480, 640) == (480, 640)
     with pytest.raises(ArgumentError, match="64 x 60000 px"):
-        service.model_size(model, 64, 60_000)
+        service.model_size(model.preprocess, 64, 60_000)
 
 
 def test_problems_are_json_with_the_standards_members(client: httpx.Client) -> None:

@@ -13,7 +13,7 @@ from tests.localize.street import view
 from tests.serve.running import street_client
 
 from sareloc.serve import ServeConfig
-from sareloc.serve.service import heatmap_png, heatmap_size
+from sareloc.serve.pictures import heatmap_png, heatmap_size
 
 
 def test_a_heat_map_has_the_photos_shape_and_shows_through(client: httpx.Client, street_folder: Path) -> None:

@@ -21,7 +21,7 @@ from sareloc.errors import MapError
 from sareloc.localize import Localizer
 from sareloc.maps import PlaceMap
 from sareloc.serve import ServeConfig, make_app
-from sareloc.serve.service import BatchQueue
+from sareloc.serve.batching import BatchQueue
 
 XMP = b"""<?xml version="1.0" encoding="nonsense"?>
 <x:xmpmeta xmlns:x="adobe:ns:meta/" xmlns:GPano="http://ns.google.com/photos/1.0/panorama/"

@@ -14,7 +14,7 @@ from tests.serve.running import street_client
 from sareloc.errors import ArgumentError
 from sareloc.maps import PlaceMap, copy_map
 from sareloc.serve import ServeConfig, make_app
-from sareloc.serve.service import allowed_path, hidden_photos
+from sareloc.serve.served_map import allowed_path, hidden_photos
 
 
 @pytest.fixture

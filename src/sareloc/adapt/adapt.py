@@ -147,7 +147,7 @@ def adapt_map(
     verifier = _checked_verifier(localizer)
 
     say(f"comparing {len(place_map):,} photos with those that look alike and those near by")
-    compared = compare_photos(verifier, localizer.calibration.temperature, folder=work, progress=progress)
+    compared = compare_photos(place_map, verifier, localizer.calibration.temperature, folder=work, progress=progress)
     geotags = find_suspicious(place_map, compared, localizer.calibration)
     wrong = {one.photo for one in geotags.suspicious}
     left_out = np.array([i for i, file in zip(place_map.ids.tolist(), place_map.files, strict=True) if file in wrong])

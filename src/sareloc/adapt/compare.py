@@ -89,19 +89,19 @@ def check_features(place_map: PlaceMap) -> None:
 
 
 def compare_photos(
-    verifier: Verifier, temperature: float, *, folder: Path | None = None, progress: bool = True
+    place_map: PlaceMap, verifier: Verifier, temperature: float, *, folder: Path | None = None, progress: bool = True
 ) -> Comparisons:
     """Compare each photo of a map with about ten others that look alike and five that were taken within 50 m.
 
     The views of one 360° photo are not compared with each other.
 
     Args:
+        place_map: a map of photos with local features.
         verifier: of the map.
         temperature: of the map's calibration.
         folder: where comparisons are kept, so that a call that was interrupted continues; default: nowhere.
         progress: show a progress bar, on a terminal.
     """
-    place_map = verifier.place_map
     near = within_radius(place_map.positions.metres, place_map.positions.metres, NEAR_M)
 
     def compare(row: int) -> Comparisons:
@@ -114,24 +114,24 @@ def compare_photos(
         own = without_fragment(place_map.files[row])
         rows = np.union1d(np.searchsorted(place_map.ids, found.ids[0]), near[row])
         rows = np.array([one for one in rows.tolist() if without_fragment(place_map.files[one]) != own], dtype=np.int64)
-        return _compare(verifier, photo_id, features, vector[0], rows, np.isin(rows, near[row]), temperature)
+        return _compare(place_map, verifier, photo_id, features, vector[0], rows, np.isin(rows, near[row]), temperature)
 
     name = hashlib.sha256(place_map.ids.tobytes() + str(place_map.manifest.map_id).encode()).hexdigest()[:16]
     return _all_rows(compare, len(place_map), name, folder, progress)
 
 
 def compare_queries(
-    verifier: Verifier, queries: Sequence[Encoded], temperature: float, *, progress: bool = True
+    place_map: PlaceMap, verifier: Verifier, queries: Sequence[Encoded], temperature: float, *, progress: bool = True
 ) -> Comparisons:
     """Compare photos without positions, whose rows are the `query` of the result, with those of the map most like them.
 
     Args:
+        place_map: a map of photos with local features.
         verifier: of the map.
         queries: the photos, with local features.
         temperature: of the map's calibration.
         progress: show a progress bar, on a terminal.
     """
-    place_map = verifier.place_map
 
     def compare(row: int) -> Comparisons:
         features = queries[row].features
@@ -139,13 +139,21 @@ def compare_queries(
         found = place_map.search(queries[row].vector[None], PREFILTERED)
         rows = np.searchsorted(place_map.ids, np.sort(found.ids[0]))
         return _compare(
-            verifier, row, features, queries[row].vector, rows, np.zeros(len(rows), dtype=np.bool_), temperature
+            place_map,
+            verifier,
+            row,
+            features,
+            queries[row].vector,
+            rows,
+            np.zeros(len(rows), dtype=np.bool_),
+            temperature,
         )
 
     return _all_rows(compare, len(queries), "", None, progress)
 
 
 def _compare(
+    place_map: PlaceMap,
     verifier: Verifier,
     query: int,
     features: LocalFeatures,
@@ -155,7 +163,6 @@ def _compare(
     temperature: float,
 ) -> Comparisons:
     """Compare a photo with ten of the photos in these rows of the map, and five of those that are near (n,)."""
-    place_map = verifier.place_map
     if not len(rows):
         return Comparisons.join([])
     ids = place_map.ids[rows]

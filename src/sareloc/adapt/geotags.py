@@ -22,8 +22,8 @@ from sareloc.errors import DatasetError
 from sareloc.geo import distance_m, ecef_from_wgs84
 from sareloc.geometry import LocalFeatureExtractor
 from sareloc.localize import Calibration, Match, Search
+from sareloc.localize.candidates import map_calibration
 from sareloc.localize.estimate import PLACE_M, SURE_INLIERS, LatLon, fuse, weigh
-from sareloc.localize.localizer import map_calibration
 from sareloc.localize.verify import Verifier
 from sareloc.maps import MapConfig, PlaceMap, build_map
 from sareloc.maps.upgrade import checked_device
@@ -91,7 +91,7 @@ def check_geotags(
     check_features(place_map)
     verifier = Verifier(place_map, LocalFeatureExtractor(checked_device(device)))
     calibration = map_calibration(place_map, Search().for_map(place_map))
-    found = compare_photos(verifier, calibration.temperature, folder=folder, progress=progress)
+    found = compare_photos(place_map, verifier, calibration.temperature, folder=folder, progress=progress)
     return find_suspicious(place_map, found, calibration)
 
 

@@ -147,7 +147,7 @@ def place_photos(localizer: Localizer, photos: Sequence[Path], folder: Path | No
             if isinstance(image, ReadImage) and not image.views
         ]
         encoded: list[Encoded] = [one for (one,) in localizer.encode([image for _, image in read])]
-        found = compare_queries(verifier, encoded, calibration.temperature)
+        found = compare_queries(localizer.place_map, verifier, encoded, calibration.temperature)
         rows = np.array([row for row, _ in read], dtype=np.int64)
         vectors = np.array([one.vector for one in encoded], dtype=np.float32).reshape(-1, dim)
         return {"rows": rows, "vectors": vectors, **replace(found, query=rows[found.query]).arrays()}

@@ -72,9 +72,10 @@ def geotag_command(
 
     The position of a JPEG, PNG, WebP or TIFF is written into the EXIF of its copy; image data, other metadata and the
     file's times are not changed. Other photos (HEIC, AVIF, raw files) are copied unchanged, with the position in an XMP
-    sidecar beside the copy, which keeps the content of a sidecar of the original, or are written by --exiftool.
+    sidecar beside the copy, which keeps the content of a sidecar of the original, or are written by --exiftool. So are
+    videos that are named; their position is that of their first frame.
 
-    A position is marked as an estimate: GPSHPositioningError is its radius, GPSProcessingMethod names sareloc and the
+    A position is marked as an estimate: GPSHPositioningError is its radius, GPSAreaInformation names sareloc and the
     confidence.
 
     Each photo is listed with the file that was written, its position, radius and confidence. Photos that already have a
@@ -84,7 +85,7 @@ def geotag_command(
     Parameters
     ----------
     photos
-        Photos, or folders of photos with their subfolders.
+        Photos, or folders of photos with their subfolders; videos, if they are named.
     place_map
         The map: a file, or an address such as milvus://HOST:PORT/NAME. May be repeated: several maps are asked at once,
         and the surest answers.
@@ -108,8 +109,8 @@ def geotag_command(
         Also write the IPTC properties City and Country into an XMP sidecar of each photo: City if the position is in a
         town (GeoNames, CC BY 4.0).
     exiftool
-        Write the positions of HEIC, AVIF and raw files into their copies by the program exiftool, which must be
-        installed, instead of into sidecars.
+        Write the positions of HEIC, AVIF, raw files and videos (MP4, MOV) into their copies by the program exiftool,
+        which must be installed, instead of into sidecars.
     dry_run
         Localize and list, but write nothing.
     panorama
@@ -119,7 +120,6 @@ def geotag_command(
     """
     from sareloc.localize import read_photo_times
     from sareloc.localize.formats import answer_line
-    from sareloc.photos import read_geotag
     from sareloc.photos.exiftool import find_exiftool
     from sareloc.photos.finding import raw_twins_note
 
@@ -130,7 +130,7 @@ def geotag_command(
         print(line, file=sys.stderr if as_json else sys.stdout)
 
     targets = dict(copies(photos, out))
-    print_notes(raw_twins_note([photo for photo in targets if photo not in photos]))
+    print_notes([*raw_twins_note([photo for photo in targets if photo not in photos]), *_videos_note(photos)])
     if not targets:
         raise ArgumentError(f"no photos in {', '.join(map(str, photos))}" if photos else "no photos given")
     outputs: dict[Path, Outputs] = {photo: Outputs() for photo in targets}
@@ -139,29 +139,31 @@ def geotag_command(
         outputs = plan(targets, copy=sidecar is None, sidecars=all_sidecars, exiftool=exiftool, xmp_names=xmp_names)
     elif (out / f"geotags.{sidecar}").exists() and not (replace or dry_run):
         raise ArgumentError(f"{out / f'geotags.{sidecar}'} exists: give another --out, or --replace")
-    asked = [photo for photo in outputs if retag or read_geotag(photo) is None]
+    asked = {_image_of(photo): photo for photo in outputs if retag or not _has_position(photo)}
     if len(asked) < len(outputs):
         print_status(f"{len(outputs) - len(asked):,} photos already have a position (--retag localizes them too)")
     if not asked:
         return 0
     times: dict[Path, float | None] = {}
     if sidecar not in (None, "xmp"):
-        times, notes = read_photo_times(asked, photos)
+        times, notes = read_photo_times(list(asked), photos)
         print_notes(notes)
-    localizer = options.open_all(place_map, min_confidence=min_confidence, panorama=panorama)
-    fixes = localize_files(localizer, asked, condition=centred.choose(localizer, asked))
-    found = [(Path(photo), fix) for photo, fix in report_unreadable(fixes)]
+    localizer = options.open(place_map, min_confidence=min_confidence, panorama=panorama)
+    fixes = localize_files(localizer, list(asked), condition=centred.choose(localizer, list(asked)))
+    found = [(asked[Path(image)], fix) for image, fix in report_unreadable(fixes)]
     sure = [(photo, fix) for photo, fix in found if fix.found]
     table = None if sidecar is None or sidecar == "xmp" else out / f"geotags.{sidecar}"
     written: dict[Path, tuple[Path, ...]] = {}
     if dry_run:
         written = {photo: outputs[photo].files or (out / f"geotags.{sidecar}",) for photo, _ in sure}
     elif table is None:
-        answers = [(photo, outputs[photo], fix) for photo, fix in sure]
-        written = _write_each(answers, replace=replace, place_names=place_names)
+        each = ((photo, outputs[photo], fix) for photo, fix in sure)
+        written = _write_each(each, replace=replace, place_names=place_names)
     else:
-        rows = _write_table([(photo, times[photo], fix) for photo, fix in sure], table, sidecar)  # type: ignore[arg-type]
-        written = dict.fromkeys(rows, (table,))
+        images = {photo: image for image, photo in asked.items()}
+        answers = [(images[photo], times[images[photo]], fix) for photo, fix in sure]
+        rows = _write_table(answers, table, sidecar)  # type: ignore[arg-type]
+        written = dict.fromkeys([asked[image] for image in rows], (table,))
     unsure, failed = [(photo, fix) for photo, fix in found if not fix.found], len(sure) - len(written)
     if as_json:
         for photo, fix in found:
@@ -178,6 +180,30 @@ def geotag_command(
     if unsure and not as_json:
         print("low-confidence positions, not written:", *(answer_line(str(p), fix) for p, fix in unsure), sep="\n  ")
     return 0 if written and not failed else 1
+
+
+def _image_of(file: Path) -> Path:
+    """The image that is localized: the photo, or the first frame of a video."""
+    from sareloc.photos.record import Address, is_video
+
+    return Address(file, time_s=0.0).path if is_video(file) else file
+
+
+def _videos_note(given: Sequence[Path]) -> list[str]:
+    """A note on the videos in folders, which are not localized."""
+    from sareloc.photos import find_photos
+    from sareloc.photos.record import VIDEO_EXTENSIONS
+    from sareloc.wording import counted
+
+    videos = [str(video) for one in given if one.is_dir() for video in find_photos(one, VIDEO_EXTENSIONS)]
+    return [f"{counted(videos, 'video')} in folders not geotagged: name a video to geotag it"] if videos else []
+
+
+def _has_position(file: Path) -> bool:
+    from sareloc.photos import is_video, read_geotag
+    from sareloc.photos.telemetry import find_telemetry
+
+    return (find_telemetry(file) if is_video(file) else read_geotag(file)) is not None
 
 
 def copies(given: Sequence[Path], out: Path) -> Iterator[tuple[Path, Path]]:
@@ -202,9 +228,11 @@ def plan(
 ) -> dict[Path, Outputs]:
     """The files to be written for each photo; a photo given twice counts once.
 
-    The copy of a JPEG, PNG, WebP or TIFF contains its position; any other photo needs a sidecar, unless exiftool writes
-    its copy. Raises ArgumentError if a file would replace an original, or one that is written for another photo.
+    The copy of a JPEG, PNG, WebP or TIFF contains its position; any other photo, and a video, needs a sidecar, unless
+    exiftool writes its copy. Raises ArgumentError if a file would replace an original, or one that is written for
+    another photo.
     """
+    from sareloc.photos.exiftool import exiftool_writes
     from sareloc.photos.write_geotags import takes_exif
     from sareloc.photos.xmp import sidecar_path
 
@@ -213,7 +241,7 @@ def plan(
     plans: dict[Path, Outputs] = {}
     for photo, target in targets.items():
         exif = takes_exif(photo)
-        way: Way = "exif" if exif else "exiftool" if exiftool and copy else "sidecar"
+        way: Way = "exif" if exif else "exiftool" if exiftool and copy and exiftool_writes(photo) else "sidecar"
         xmp = sidecar_path(target, xmp_names) if sidecars or way == "sidecar" else None
         outputs = Outputs(target if copy else None, xmp, way)
         for file in outputs.files:

@@ -159,7 +159,7 @@ def localize_command(
         return 1
     if estimate_offset and not track and not any(walk.track for walk in walks):
         raise ArgumentError(NO_TRACK)
-    localizer = options.open_all(maps, min_confidence=min_confidence, panorama=panorama)
+    localizer = options.open(maps, min_confidence=min_confidence, panorama=panorama)
     near = area(box, circle)
     condition = centred.choose(localizer, [*stills, *(frame for walk in walks for frame in walk.frames)], near)
 

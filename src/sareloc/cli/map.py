@@ -5,31 +5,30 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from sareloc.cli.map_text import (
+    adapt_text,
+    copy_text,
+    first_of,
+    info_text,
+    listing_line,
+    problems_text,
+    report_text,
+    upgrade_text,
+)
 from sareloc.cli.options import MAP, NO_TRACK, Device, Flag, Json, Precision, Track, Workers
 from sareloc.errors import ArgumentError
 from sareloc.wording import plural
 
 if TYPE_CHECKING:
-    from sareloc.adapt import AdaptReport
-    from sareloc.maps import BuildReport, MapConfig, MapInfo
+    from sareloc.maps import BuildReport, CopyReport, FeaturesReport, MapConfig
 
 
-LISTED = 10
-GONE = ("no longer exists; it stays in the map until map sync", "no longer exist; they stay in the map until map sync")
-LEFT_OUT = "estimated by sareloc: left out; --trust-estimates takes"
-ESTIMATED = (f"holds a position {LEFT_OUT} it", f"hold positions {LEFT_OUT} them")
-FILES_OWN = "(--restore: the positions of the files)"
-KEPT_EDITS = (f"keeps what was edited in the map {FILES_OWN}", f"keep what was edited in the map {FILES_OWN}")
-NOT_ADDED = "removed from the map before, not added again (--restore adds"
-KEPT_REMOVALS = (f"was {NOT_ADDED} it)", f"were {NOT_ADDED} them)")
-RESTORED = ("is again as its file says", "are again as their files say")
 Map = Annotated[str, MAP]
 Photos = Annotated[list[Path], Parameter(negative=(), help="Folders of photos, with their subfolders, or photos.")]
 
@@ -154,7 +153,8 @@ def build(
         if remote := [photo for photo in photos if is_url(photo)]:
             raise ArgumentError(f"{remote[0]} is a URL, not a folder: read URLs with --cluster ray://local")
         report = build_map(photos, out, model, geotags=options.geotags, track=track, config=config)
-    return print_report(report, out, as_json)
+    show(report, as_json, report_text(report, out), map=out)
+    return 0 if report.used else 1
 
 
 def add(
@@ -174,7 +174,8 @@ def add(
 
     config, track = options.map_config(views), options.track.options()
     report = add_photos(photos, map_path, model, geotags=options.geotags, track=track, config=config)
-    return print_report(report, map_path, as_json)
+    show(report, as_json, report_text(report, map_path), map=map_path)
+    return 0 if report.used else 1
 
 
 def sync(
@@ -207,7 +208,7 @@ def sync(
     )  # fmt: skip
     if dry_run and not as_json:
         print("dry run, nothing was written; without --dry-run the report would be:")
-    print_report(report, map_path, as_json)
+    show(report, as_json, report_text(report, map_path), map=map_path)
 
 
 def upgrade(
@@ -232,19 +233,7 @@ def upgrade(
     from sareloc.maps import add_local_features
 
     report = add_local_features(map_path, keypoints=keypoints, device=device, workers=workers)
-    unreadable = [str(error) for error in report.unreadable]
-    if as_json:
-        print(json.dumps(asdict(report) | {"unreadable": unreadable, "map": map_path}))
-        return
-    print(
-        f"{map_path}: added local features of {plural(report.added, 'photo')}, up to {report.keypoints} keypoints "
-        f"each, in {report.seconds:,.1f} s; {report.already:,} had them already"
-    )
-    if report.aggregated:
-        of = plural(report.aggregated, "photo")
-        print(f"{map_path}: search vectors of {of} have aggregated local features now")
-    _list(("still has none", "still have none"), unreadable)
-    _list_notes(report.notes)
+    show(report, as_json, upgrade_text(report, map_path), map=map_path)
 
 
 def remove(
@@ -275,7 +264,7 @@ def remove(
     removed = remove_photos(map_path, files=files or (), area=area, dry_run=dry_run)
     if removed:
         print(f"{'would remove' if dry_run else 'removed'} {plural(len(removed), 'photo')} from {map_path}")
-        print(*(f"  {name}" for name in _listed(removed)), sep="\n")
+        print(*(f"  {name}" for name in first_of(removed)), sep="\n")
         return 0
     print(f"sareloc: nothing was removed: no photo of {map_path} has such a name or is in the box", file=sys.stderr)
     return 1
@@ -286,7 +275,7 @@ def info(map_path: Map, *, as_json: Json = False) -> None:
     from sareloc.maps import map_info
 
     found = map_info(map_path)
-    print(json.dumps(asdict(found)) if as_json else table(found))
+    print(json.dumps(asdict(found)) if as_json else info_text(found))
 
 
 def list_command(folder: Path, *, as_json: Json = False) -> int:
@@ -306,13 +295,13 @@ def list_command(folder: Path, *, as_json: Json = False) -> int:
         if not isinstance(known, MapInfo):
             print(json.dumps({"name": path.name, "problem": str(known)}) if as_json else f"{path.name}: {known}")
             continue
-        keypoints = None if known.local_features is None else known.local_features.keypoints
+        if not as_json:
+            print(listing_line(path.name, known))
+            continue
         box = None if known.extent is None else asdict(known.extent)
         made = {"name": path.name, "photos": known.photos, "model": known.manifest.model, "extent": box}
-        area = "no area" if box is None else "{south:.4f}, {west:.4f} to {north:.4f}, {east:.4f}".format(**box)
-        features = "no local features" if keypoints is None else plural(keypoints, "keypoint")
-        line = f"{path.name:<24}  {plural(known.photos, 'photo')}  model {known.manifest.model}  {area}  {features}"
-        print(json.dumps(made | {"keypoints": keypoints}) if as_json else line)
+        stored = known.local_features
+        print(json.dumps(made | {"keypoints": None if stored is None else stored.keypoints}))
     if not found:
         print(f"sareloc: {folder} has no maps (.gpkg)", file=sys.stderr)
     return 0 if found else 1
@@ -326,9 +315,7 @@ def verify(map_path: Map) -> int:
     from sareloc.maps import find_gone, verify_map
 
     problems = verify_map(map_path)
-    print("\n".join(_listed(problems)) if problems else f"{map_path}: no problems found")
-    if not problems:
-        _list(GONE, find_gone(map_path))
+    print(problems_text(map_path, problems, [] if problems else find_gone(map_path)))
     return 1 if problems else 0
 
 
@@ -353,12 +340,7 @@ def copy(source: str, target: str, *, as_json: Json = False) -> None:
     from sareloc.maps import copy_map
 
     report = copy_map(source, target)
-    if as_json:
-        print(json.dumps(asdict(report) | {"source": source, "map": target}))
-    else:
-        there = report.photos - report.copied
-        print(f"{target}: copied {plural(report.copied, 'photo')}, {_already(there)}; checksum {report.checksum}")
-        _list_notes(report.notes)
+    show(report, as_json, copy_text(report, target), source=source, map=target)
 
 
 def adapt(
@@ -398,178 +380,9 @@ def adapt(
         map_path, out, photos=list_photos(photos) if photos else (), model=model, seed=seed, device=device,
         precision=precision, workers=workers, say=lambda line: print(f"sareloc: {line}", file=sys.stderr),
     )  # fmt: skip
-    print(json.dumps(asdict(report)) if as_json else adapt_table(report))
+    print(json.dumps(asdict(report)) if as_json else adapt_text(report))
 
 
-def adapt_table(report: AdaptReport) -> str:
-    """The report of an adaptation as text."""
-    lines = [
-        f"{report.photos:,} photos, {report.verified:,} verified pairs, {report.refuted:,} look-alikes refuted, "
-        f"{report.relit:,} photos relit, {report.placed:,} of {report.given:,} photos without positions placed",
-        f"{'each third of the area held out, %':44}{'before':>8}{'after':>8}   95 % of the difference",
-    ]
-    for one in report.proved:
-        lines.append(f"{one.kind}, {one.recall_1.queries:,} queries")
-        for name, gain in (
-            ("recall@1 without verification", one.recall_1),
-            ("answered and correct, verified", one.answered),
-            ("absent photos rejected", one.rejected),
-        ):
-            if gain is not None:
-                lines.append(
-                    f"  {name:42}{gain.before:>8.1f}{gain.after:>8.1f}   {gain.low:+.1f} to {gain.high:+.1f}"
-                    + f" ({gain.queries:,} queries)" * (gain.queries != one.recall_1.queries)
-                )
-    mean, low, high = report.mean_gain
-    lines.append(f"mean gain of recall@1: {mean:+.1f} points, {low:+.1f} to {high:+.1f}; {report.seconds / 60:.1f} min")
-    if suspicious := len(report.geotags.suspicious):
-        lines.append(f"{suspicious:,} geotags are suspicious: sareloc data check MAP --geometry lists them")
-    lines += [f"note: {note}" for note in report.notes]
-    if report.map is None:
-        lines.append(f"nothing was written, the map stays as it is: {report.kept_because}")
-    else:
-        lines.append(f"{report.map}: {report.directions} directions of the search vector were shortened")
-    return "\n".join(lines)
-
-
-def table(found: MapInfo) -> str:
-    """`MapInfo` as lines of text."""
-    made = found.manifest
-    before = found.whitened_from
-    reduced = "" if before is None else f", whitened from {before:,} dimensions by the map's own whitening"
-    lines = [
-        ("photos", f"{found.photos:,}{_views_text(found)}"),
-        ("model", f"{made.model} {made.fingerprint}"),
-        (
-            "descriptors",
-            f"{made.dim} dimensions, {made.storage if found.file_bytes is not None else 'float32'}{reduced}",
-        ),
-        ("search vector", _vector_text(found)),
-        ("index", found.index),
-        ("made by", f"{made.made_by}, format {made.format}"),
-    ]
-    if found.file_bytes is not None:
-        each = found.file_bytes / max(found.photos, 1)
-        lines.insert(4, ("file", f"{found.file_bytes / 1e6:,.1f} MB, {each:,.0f} bytes a photo"))
-    lines.insert(4, ("features", _features_text(found)))
-    if found.extent is not None:
-        e = found.extent
-        lines.append(("latitude", f"{e.south:.5f} to {e.north:.5f}"))
-        lines.append(("longitude", f"{e.west:.5f} to {e.east:.5f}"))
-    if found.first is not None:
-        lines.append(("taken", f"{found.first} to {found.last}"))
-    if found.edited:
-        lines.append(("edited", f"{plural(len(found.edited), 'photo')} by other programs, such as {found.edited[0]}"))
-    if found.removed:
-        lines.append(("removed", f"{plural(found.removed, 'photo')}, not added again without --restore"))
-    if found.unusable:
-        lines.append(("left out", f"{plural(len(found.unusable), 'photo')}, such as {found.unusable[0]}"))
-    for one in found.calibrations:
-        fitted = (
-            "cannot be read"
-            if one.origin == "unreadable"
-            else f"fitted on {plural(one.photos, 'photo')} ({one.origin})"
-        )
-        lines.append(("calibrated", f"search {one.search}, {fitted}"))
-    if found.gone:
-        lines.append(
-            ("missing", f"the files of {plural(len(found.gone), 'photo')} no longer exist, such as {found.gone[0]}")
-        )
-    return "\n".join(f"{name:<15}{value}" for name, value in lines)
-
-
-def _views_text(found: MapInfo) -> str:
-    return f", of which {found.views:,} are views of {plural(found.panoramas, '360° photo')}" if found.views else ""
-
-
-def _vector_text(found: MapInfo) -> str:
-    made = found.manifest
-    if made.aggregate_dim:
-        return f"{made.dim} + {made.aggregate_dim} dimensions: descriptor and aggregated local features"
-    upgrade = "" if found.local_features is None else "; add aggregated local features with sareloc map upgrade"
-    return f"{made.dim} dimensions: the descriptor{upgrade}"
-
-
-def _features_text(found: MapInfo) -> str:
-    stored = found.local_features
-    if stored is None and found.file_bytes is None:
-        return "none, computed from the photos when matches are verified"
-    if stored is None:
-        return "none, add them with sareloc map upgrade"
-    size = "" if stored.bytes is None else f", {stored.bytes / 1e6:,.1f} MB"
-    return f"{stored.keypoints} keypoints, {plural(stored.photos, 'photo')}{size}"
-
-
-def print_report(report: BuildReport, map_path: str, as_json: bool) -> int:
-    """Print what was done with the photos; the exit status: 1 if none of them is in the map."""
-    unreadable = [str(error) for error in report.unreadable]
-    used = report.added + report.updated + report.already + report.duplicates + len(report.kept_removals)
-    if as_json:
-        print(json.dumps(asdict(report) | {"unreadable": unreadable, "map": map_path}))
-    else:
-        print(f"{map_path}: {_counts(report)}")
-        for verb, photos in (
-            *_changes(report),
-            (("has no position", "have no position"), report.untagged),
-            (("cannot be read", "cannot be read"), unreadable),
-            (KEPT_EDITS, report.kept_edits),
-            (KEPT_REMOVALS, report.kept_removals),
-            (RESTORED, report.restored),
-            (GONE, report.gone),
-            (ESTIMATED, report.estimated),
-        ):
-            _list(verb, photos)
-        _list(("", ""), list(map(str, report.duplicate_photos)), "duplicate")
-        _list_notes(report.notes)
-        if report.untagged and not used:
-            print("no photo has a position: give a table with --geotags (file, lat, lon) or a track with --track")
-    return 0 if used else 1
-
-
-def _counts(report: BuildReport) -> str:
-    parts = [f"added {plural(report.added, 'photo')} in {report.seconds:,.1f} s"]
-    if report.updated:
-        parts.append(f"updated {report.updated:,}")
-    parts.append(_already(report.already))
-    if report.duplicates:
-        parts.append(plural(report.duplicates, "duplicate"))
-    if report.panoramas:
-        parts.append(f"{plural(report.panoramas, '360° photo')} as views")
-    if report.features:
-        parts.append(f"local features of {report.features:,}")
-    return ", ".join(parts)
-
-
-def _already(count: int) -> str:
-    return f"{count:,} {'was' if count == 1 else 'were'} in it already"
-
-
-def _changes(report: BuildReport) -> Iterator[tuple[tuple[str, str], Sequence[str]]]:
-    """What `sync` removed, and what a dry run of it would do, each with its verb."""
-    from sareloc.maps import SyncReport
-
-    if isinstance(report, SyncReport):
-        if report.dry_run:
-            yield ("would be added",) * 2, report.added_photos
-            yield ("would be updated",) * 2, report.updated_photos
-            yield ("that no longer exists would be removed", "that no longer exist would be removed"), report.removed
-        else:
-            yield ("that no longer exists was removed", "that no longer exist were removed"), report.removed
-
-
-def _list_notes(notes: Sequence[str]) -> None:
-    if notes:
-        print("notes:", *(f"  {note}" for note in _listed(notes)), sep="\n")
-
-
-def _list(verb: tuple[str, str], photos: Sequence[str], what: str = "photo") -> None:
-    """Print how many photos, with the verb for one or for several, and the first of them."""
-    if photos:
-        heading = plural(len(photos), what, verb).rstrip()
-        print(f"{heading}:", *(f"  {line}" for line in _listed(photos)), sep="\n")
-
-
-def _listed(lines: Iterable[str]) -> list[str]:
-    known = list(lines)
-    more = len(known) - LISTED
-    return known[:LISTED] + ([f"... and {more:,} more (--json lists all)"] if more > 0 else [])
+def show(report: BuildReport | FeaturesReport | CopyReport, as_json: bool, text: str, **maps: str) -> None:
+    """Print a report: as JSON, with the names of its maps, or as text."""
+    print(json.dumps(asdict(report) | maps, default=str) if as_json else text)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, overload
 
 from cyclopts import Parameter
 from tqdm import tqdm
@@ -95,33 +95,32 @@ class LocalizerOptions:
     device: Device = None
     precision: Precision = "auto"
 
-    def open(self, place_map: Path, *, min_confidence: float = MIN_CONFIDENCE, panorama: bool = False) -> Localizer:
-        """The localizer of a map; panorama: 2:1 photos without GPano tags are 360° photos."""
-        from sareloc.localize import open_localizer
+    @overload
+    def open(self, maps: Path, *, min_confidence: float = ..., panorama: bool = ...) -> Localizer: ...
 
-        return open_localizer(place_map, self.model, self.search.search(), **self._others(min_confidence, panorama))
+    @overload
+    def open(
+        self, maps: list[Path], *, min_confidence: float = ..., panorama: bool = ...
+    ) -> Localizer | SeveralMaps: ...
 
-    def open_all(
-        self, maps: list[Path], *, min_confidence: float = MIN_CONFIDENCE, panorama: bool = False
+    def open(
+        self, maps: Path | list[Path], *, min_confidence: float = MIN_CONFIDENCE, panorama: bool = False
     ) -> Localizer | SeveralMaps:
-        """The localizer of one or several maps, see `open`."""
+        """The localizer of one or several maps; panorama: 2:1 photos without GPano tags are 360° photos."""
         from sareloc.localize import open_localizer
-
-        if len(maps) == 1:
-            return self.open(maps[0], min_confidence=min_confidence, panorama=panorama)
-        return open_localizer(maps, self.model, self.search.search(), **self._others(min_confidence, panorama))
-
-    def _others(self, min_confidence: float, panorama: bool) -> dict[str, Any]:
         from sareloc.photos import ViewOptions
 
-        return {
-            "min_confidence": min_confidence,
-            "views": ViewOptions(untagged=panorama),
-            "device": self.device,
-            "precision": self.precision,
-            "batch": self.batch,
-            "workers": self.workers,
-        }
+        return open_localizer(
+            maps[0] if isinstance(maps, list) and len(maps) == 1 else maps,
+            self.model,
+            self.search.search(),
+            min_confidence=min_confidence,
+            views=ViewOptions(untagged=panorama),
+            device=self.device,
+            precision=self.precision,
+            batch=self.batch,
+            workers=self.workers,
+        )
 
 
 DEFAULT_LOCALIZER = LocalizerOptions()

@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar
@@ -33,6 +32,7 @@ from sareloc.geo import Positions, distance_m, wgs84_from_enu
 from sareloc.localize import MIN_CONFIDENCE, Fix, Localizer, Search
 from sareloc.localize.calibration import ABSENT_SHARE, expected_calibration_error, sample_weights
 from sareloc.localize.estimate import PLACE_M, Candidates, LatLon, check_confidence
+from sareloc.localize.queries import readable, split_into_chunks
 from sareloc.maps import MapConfig, Matches, PlaceMap, build_map
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Geotag, read_geotag
@@ -42,7 +42,6 @@ LADDER = ("descriptor", "search vector", "pre-filter", "verified")
 """The steps of a search, see `FixReport.ladder`."""
 First = tuple[str, LatLon]
 """The file of a match, as the map names it, and where it was taken."""
-AT_ONCE = 32  # queries that are read before they are encoded
 Failures = Mapping[str, tuple[tuple[str, str], ...]]
 Located = Fix | PhotoError
 """The result of localizing a photo; PhotoError: it cannot be decoded."""
@@ -378,10 +377,9 @@ def _localize(
     """The fixes of photos, and the first match of each at each step of the search."""
     fixes: list[Located] = []
     firsts: list[dict[str, First]] = []
-    waiting = iter(localizer.load(photos)) if len(photos) else iter(())
     with tqdm(total=len(photos), desc=title, unit="photo", disable=None if progress else True) as bar:
-        while loaded := list(islice(waiting, AT_ONCE)):
-            queries = [query for query in loaded if not isinstance(query, PhotoError)]
+        for loaded in split_into_chunks(localizer.load(photos)):
+            queries = readable(loaded)
             encoded = localizer.encode(queries)
             found = localizer.find_matches(queries, encoded, localizer.search.fused) if queries else []
             steps = first_matches(localizer, encoded, found)

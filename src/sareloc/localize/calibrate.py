@@ -28,7 +28,8 @@ from sareloc.localize.calibration import (
     search_depth,
 )
 from sareloc.localize.estimate import CANDIDATES, MIN_CONFIDENCE, PLACE_M, Calibration
-from sareloc.localize.localizer import AT_ONCE, Localizer
+from sareloc.localize.localizer import Localizer
+from sareloc.localize.queries import AT_ONCE
 from sareloc.maps import Matches, open_store
 from sareloc.photos import ReadImage, content_digest
 

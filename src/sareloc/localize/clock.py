@@ -14,6 +14,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -121,7 +122,7 @@ def read_video_walk(
 
 
 def localize_video(
-    localizer: Localizes,
+    localizer: Localizes[Any],
     walk: VideoWalk,
     *,
     track: Track | None = None,

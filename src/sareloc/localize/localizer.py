@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-import hashlib
-import logging
-import math
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Generic, TypeVar, overload
 
 import numpy as np
 import torch
@@ -21,21 +14,11 @@ from tqdm import tqdm
 
 from sareloc.arrays import Floats
 from sareloc.encode import Encoded, Encoder
-from sareloc.encode.encoder import single_threads
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.geometry import KEYPOINTS, InlierPairs
-from sareloc.loading import read_images
-from sareloc.localize.condition import (
-    MIN_PHOTOS,
-    SAMPLED,
-    Condition,
-    UsedCondition,
-    count_places,
-    search_centred,
-    spread,
-)
+from sareloc.localize.candidates import CandidateSearch
+from sareloc.localize.condition import MIN_PHOTOS, SAMPLED, Condition, UsedCondition, count_places, spread
 from sareloc.localize.estimate import (
-    CANDIDATES,
     MIN_CONFIDENCE,
     Calibration,
     Candidates,
@@ -44,56 +27,37 @@ from sareloc.localize.estimate import (
     check_confidence,
     estimate,
     fix_at,
-    weigh,
 )
-from sareloc.localize.panorama import combine_views
-from sareloc.localize.verify import Search, Verified, Verifier, find_pose
+from sareloc.localize.queries import (
+    Near,
+    Query,
+    area_of,
+    check_queries,
+    read_queries,
+    readable,
+    split_into_chunks,
+    with_warnings,
+)
+from sareloc.localize.verify import Search
 from sareloc.localize.walk import chance_of_place, estimate_walk
-from sareloc.maps import Area, Circle, Matches, PlaceMap, load_map_model
-from sareloc.maps.notes import own_calibration, untagged_note
+from sareloc.maps import PlaceMap, load_map_model
 from sareloc.maps.store import map_model
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Precision
-from sareloc.photos import Image, ImageRecord, ReadImage, ViewOptions
-from sareloc.photos.decoding import TRUNCATED
+from sareloc.photos import ReadImage, ViewOptions
 from sareloc.photos.panoramas import panorama_places
 
 if TYPE_CHECKING:
     from sareloc.localize.several import SeveralMaps
 
-Query = Image | ImageRecord | ReadImage
-"""An image (a path, the bytes of a file, pixels), the record of one, or one that was read already."""
-Near = Area | Fix | None
 Maps = list[str] | list[Path] | list[str | Path] | tuple[str | Path, ...]
 """Several maps that are asked at once: files and addresses."""
 
-AROUND_M = 500.0
-PANORAMA_DEPTH, PANORAMA_VERIFIED = 2, 4
-"""Times as many photos are retrieved, and verified, for all views of a 360° query as for a photo."""
-AT_ONCE = 32  # images that are read before they are encoded
-FEW = 8  # files: starting workers takes longer than reading so many
-
-log = logging.getLogger("sareloc.localize")
+Found = TypeVar("Found")
+"""What is found for a query, of which a fix is made."""
 
 
-def map_calibration(place_map: PlaceMap, search: Search) -> Calibration:
-    """The calibration stored in a map for this search, else one fitted to the map's own photos.
-
-    The latter is stored too, for 20 candidates; where it is absent or outdated (see `own_calibration`), it is fitted.
-    """
-    stored = place_map.notes.get(search.note)
-    if stored is not None:
-        return Calibration.from_json(stored)
-    own = own_calibration(place_map.notes, len(place_map)) if search.fused == CANDIDATES else None
-    if own is not None:
-        with suppress(MapError):  # it can be fitted again
-            return Calibration.from_json(own)
-    from sareloc.localize.calibration import calibrate_by_map  # most maps hold their calibration
-
-    return calibrate_by_map(place_map, search.fused)
-
-
-class Localizes(ABC):
+class Localizes(ABC, Generic[Found]):
     """Says where photos were taken: a `Localizer`, or `SeveralMaps`."""
 
     min_confidence: float
@@ -131,13 +95,14 @@ class Localizes(ABC):
         """
         return list(self.localize_each(photos, near=near, top=top, condition=condition))
 
-    @abstractmethod
     def localize_each(
         self, photos: Sequence[Query], *, near: Near = None, top: int = 5, condition: UsedCondition = "auto"
     ) -> Iterator[Fix | PhotoError]:
         """As `localize_many`, each answer as soon as it is known, in constant memory."""
+        check_queries(photos, top, condition)
+        for found in self._search(photos, near, top, condition):
+            yield found if isinstance(found, PhotoError) else self.answer(found, top)
 
-    @abstractmethod
     def localize_walk(
         self,
         photos: Sequence[Query],
@@ -160,9 +125,36 @@ class Localizes(ABC):
             condition: as for `localize_many`.
             progress: show a bar on standard error.
         """
+        check_queries(photos, top, condition)
+        searched = self._search(photos, near, top, condition)
+        bar = tqdm(searched, total=len(photos), desc="localize", unit="photo", disable=None if progress else True)
+        found = list(bar)
+        seen = [None if isinstance(one, PhotoError) else one for one in found]
+        fixes = self.answer_walk(seen, reach_m, top)
+        return [one if isinstance(one, PhotoError) else fix for one, fix in zip(found, fixes, strict=True)]
+
+    @abstractmethod
+    def _search(
+        self, photos: Sequence[Query], near: Near, top: int, condition: UsedCondition
+    ) -> Iterator[Found | PhotoError]:
+        """What is found for each photo, in order, or why it cannot be decoded."""
+
+    @abstractmethod
+    def answer(self, found: Found, top: int) -> Fix:
+        """The fix of a query, with `top` matches."""
+
+    @abstractmethod
+    def answer_walk(self, found: Sequence[Found | None], reach_m: float | Sequence[float], top: int) -> list[Fix]:
+        """The fixes of a walk.
+
+        Args:
+            found: what is found for each photo; None: it cannot be decoded.
+            reach_m: as for `localize_walk`.
+            top: how many matches each fix lists.
+        """
 
 
-class Localizer(Localizes):
+class Localizer(CandidateSearch, Localizes[Candidates]):
     """Localizes photos with a map and the model that it was built with.
 
     A 360° photo is cut into views, whose matches give one fix together; its heading is that of the middle of the
@@ -198,51 +190,42 @@ class Localizer(Localizes):
             raise MapError(f'map {place_map.path} holds no photos: add some with "sareloc map add"')
         check_confidence(min_confidence)
         place_map.check_model(model)
-        self.model = model
-        self.place_map = place_map
-        self.search = (search or Search()).for_map(place_map)
-        self.min_confidence = min_confidence
-        self.views = views
-        self.workers = workers
-        self.encoder = Encoder(
+        used = (search or Search()).for_map(place_map)
+        encoder = Encoder(
             map_model(model, place_map),
             dim=place_map.manifest.dim,
-            keypoints=KEYPOINTS if self.search.verify or place_map.manifest.aggregate_dim else 0,
+            keypoints=KEYPOINTS if used.verify or place_map.manifest.aggregate_dim else 0,
             aggregate_dim=place_map.manifest.aggregate_dim,
             adaptation=place_map.adaptation(),
             batch=batch,
         )
-        """Encodes queries as the map's photos were encoded."""
-        extractor = self.encoder.extractor if self.search.verify else None
-        self.verifier = None if extractor is None else Verifier(place_map, extractor)
-        """Verifies matches; None: they are not verified."""
-        self._given = calibration
-        self.calibration = calibration or map_calibration(place_map, self.search)
-        """The parameters of confidence and radius."""
+        super().__init__(place_map, used, encoder, calibration)
+        self.model = model
+        self.min_confidence = min_confidence
+        self.views = views or ViewOptions()
+        self.workers = workers
 
     def __repr__(self) -> str:
         return f"<Localizer: {self.place_map!r}, search {self.search.name}>"
 
-    def recalibrated(self) -> Localizer:
-        """This localizer with the calibration that its map has now; one given as an argument is kept."""
-        fresh = copy.copy(self)
-        fresh.calibration = self._given or map_calibration(self.place_map, self.search)
-        return fresh
+    def load(self, photos: Sequence[Query]) -> Iterator[ReadImage | PhotoError]:
+        """The queries as they are read, in order; for one that cannot be read, the error. Logs warnings."""
+        return with_warnings(read_queries(photos, self.encoder.sizes, self.views, self.workers))
 
-    @cached_property
-    def vector_space(self) -> str:
-        """16 hex digits over what search vectors depend on: the model, the map's own whitening, and dimensions."""
-        manifest = self.place_map.manifest
-        parts = (self.encoder.model.fingerprint(), manifest.dim, manifest.aggregate, manifest.aggregate_dim)
-        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+    def encode(self, queries: Sequence[ReadImage]) -> list[list[Encoded]]:
+        """Each query encoded: one image, or the views of a 360° photo."""
+        encoded = iter(self.encoder.encode([image for query in queries for image in query.images]))
+        return [[next(encoded) for _ in query.images] for query in queries]
 
-    def localize_each(
-        self, photos: Sequence[Query], *, near: Near = None, top: int = 5, condition: UsedCondition = "auto"
-    ) -> Iterator[Fix | PhotoError]:
-        """See `Localizes`."""
-        check_queries(photos, top)
-        for found in self._search(photos, _area(near), top, condition):
-            yield found if isinstance(found, PhotoError) else replace(self.fix(found), matches=found.matches[:top])
+    def _search(
+        self, photos: Sequence[Query], near: Near, top: int, condition: UsedCondition
+    ) -> Iterator[Candidates | PhotoError]:
+        used = self.used_condition(photos, near, condition)
+        for loaded in split_into_chunks(self.load(photos)):
+            queries = readable(loaded)
+            found = iter(self.find_candidates(queries, self.encode(queries), near, top, used) if queries else ())
+            for query in loaded:
+                yield query if isinstance(query, PhotoError) else next(found)
 
     def find_candidates(
         self,
@@ -255,14 +238,13 @@ class Localizer(Localizes):
         """What is found for each query, for a fix that lists some matches.
 
         Args:
-            queries: as for `find_matches`.
+            queries: as for `find_matches`; one or more.
             encoded: as for `find_matches`.
             near: as for `localize`.
             top: as for `localize`.
             condition: of the queries.
         """
-        k = max(top, self.search.fused)
-        return self.find_matches(queries, encoded, k, _area(near), condition) if queries else []
+        return self.find_matches(queries, encoded, max(top, self.search.fused), area_of(near), condition)
 
     def fix(self, found: Candidates) -> Fix:
         """The fix that what was found for a query gives."""
@@ -276,22 +258,19 @@ class Localizer(Localizes):
         verified = tuple(match for match in found.matches if match.inliers is not None)
         return verified or found.matches[: self.search.fused]
 
-    def localize_walk(
-        self,
-        photos: Sequence[Query],
-        reach_m: float | Sequence[float],
-        *,
-        near: Near = None,
-        top: int = 5,
-        condition: UsedCondition = "auto",
-        progress: bool = False,
-    ) -> list[Fix | PhotoError]:
+    def answer(self, found: Candidates, top: int) -> Fix:
         """See `Localizes`."""
-        check_queries(photos, top)
-        searched = self._search(photos, _area(near), top, condition)
-        bar = tqdm(searched, total=len(photos), desc="localize", unit="photo", disable=None if progress else True)
-        found = list(bar)
-        seen = [Candidates(()) if isinstance(one, PhotoError) else one for one in found]
+        return replace(self.fix(found), matches=found.matches[:top])
+
+    def answer_walk(self, found: Sequence[Candidates | None], reach_m: float | Sequence[float], top: int) -> list[Fix]:
+        """The fixes of a walk.
+
+        Args:
+            found: as for `Localizes.answer_walk`.
+            reach_m: as for `localize_walk`.
+            top: how many matches each fix lists.
+        """
+        seen = [one or Candidates(()) for one in found]
         fixes = estimate_walk(
             [self.fused(one) for one in seen],
             reach_m,
@@ -300,10 +279,19 @@ class Localizer(Localizes):
             chance=chance_of_place(self.place_map),
             min_confidence=self.min_confidence,
         )
-        return [
-            one if isinstance(one, PhotoError) else replace(fix, matches=one.matches[:top])
-            for one, fix in zip(found, fixes, strict=True)
-        ]
+        return [replace(fix, matches=one.matches[:top]) for one, fix in zip(seen, fixes, strict=True)]
+
+    def used_condition(self, photos: Sequence[Query], near: Near, condition: UsedCondition) -> Condition | None:
+        """The condition by which these photos are searched.
+
+        Args:
+            photos: the queries.
+            near: as for `localize`.
+            condition: as for `localize_many`.
+        """
+        if condition == "auto":
+            return self.estimate_condition(photos, near=near) if len(photos) >= MIN_PHOTOS else None
+        return condition
 
     def estimate_condition(self, photos: Sequence[Query], *, near: Near = None) -> Condition:
         """What these photos have in common, such as night: it makes photos taken in this condition easier to find.
@@ -316,15 +304,15 @@ class Localizer(Localizes):
             photos: of many places, 20 or more.
             near: as for `localize`.
         """
-        check_queries(photos, 1)
+        check_queries(photos, 1, None)
         sampled = [photos[row] for row in spread(len(photos), SAMPLED).tolist()]
         total, count, first = np.zeros(self.place_map.manifest.vector_dim), 0, list[Floats]()
-        for loaded in _chunks(self._read(sampled)):
-            queries = [query for query in loaded if not isinstance(query, PhotoError)]
+        for loaded in split_into_chunks(read_queries(sampled, self.encoder.sizes, self.views, self.workers)):
+            queries = readable(loaded)
             if not queries:
                 continue
             encoded = self.encode(queries)
-            found = self.retrieve([view for views in encoded for view in views], 1, _area(near))
+            found = self.retrieve([view for views in encoded for view in views], 1, area_of(near))
             row = 0
             for views in encoded:
                 total += np.mean([view.vector for view in views], axis=0, dtype=np.float64)
@@ -334,97 +322,6 @@ class Localizer(Localizes):
             count += len(queries)
         mean = (total / max(count, 1)).astype(np.float32)
         return Condition(mean, count, count_places(first), self.vector_space)
-
-    def find_matches(
-        self,
-        queries: Sequence[ReadImage],
-        encoded: Sequence[Sequence[Encoded]],
-        k: int,
-        near: Area | None = None,
-        condition: Condition | None = None,
-    ) -> list[Candidates]:
-        """The k photos of the map most like each query, more if more are retrieved, and its pose by them.
-
-        Those of a 360° query are found by its views (see `combine_views`), which together verify four times as many
-        matches as one photo.
-
-        Args:
-            queries: read at the sizes of `encoder`.
-            encoded: the same, see `encode`.
-            k: how many photos.
-            near: search only there.
-            condition: of the queries.
-        """
-        images = [one for views in encoded for one in views]
-        count, depth = self.search.verify or 0, self.search.candidates or 0
-        retrieved = self.retrieve(images, max(k, depth), near, condition)
-        shares = [
-            (math.ceil(PANORAMA_VERIFIED * count / len(views)), math.ceil(PANORAMA_DEPTH * depth / len(views)))
-            if query.views
-            else (count, depth)
-            for query, views in zip(queries, encoded, strict=True)
-            for _ in views
-        ]
-        found = iter(self._verified(images, retrieved, shares))
-        chance = chance_of_place(self.place_map) if any(query.views for query in queries) else 1.0
-        return [
-            combine_views([next(found).best(CANDIDATES) for _ in query.views], _yaws(query), self.calibration, chance)
-            if query.views
-            else next(found)
-            for query in queries
-        ]
-
-    def encode(self, queries: Sequence[ReadImage]) -> list[list[Encoded]]:
-        """Each query encoded: one image, or the views of a 360° photo."""
-        encoded = iter(self.encoder.encode([image for query in queries for image in query.images]))
-        return [[next(encoded) for _ in query.images] for query in queries]
-
-    def retrieve(
-        self, encoded: Sequence[Encoded], k: int, near: Area | None = None, condition: Condition | None = None
-    ) -> Matches:
-        """The k photos of the map whose search vectors are nearest to that of each image.
-
-        Args:
-            encoded: the images.
-            k: how many photos.
-            near: search only there.
-            condition: the vectors of images and map are centred before they are compared, see `search_centred`.
-
-        Raises:
-            ArgumentError: if the condition was estimated with another model, or another map's whitening.
-        """
-        vectors = np.stack([one.vector for one in encoded])
-        if condition is None:
-            return self.place_map.search(vectors, k, near)
-        if condition.vector_space != self.vector_space or condition.mean.shape != vectors.shape[1:]:
-            raise ArgumentError(
-                f"the condition is of the vector space {condition.vector_space:.80} with {condition.mean.size} "
-                f"dimensions, the map has {self.vector_space} with {vectors.shape[1]}: estimate it again with this map"
-            )
-        if not condition.weight:
-            return self.place_map.search(vectors, k, near)
-        return search_centred(self.place_map, vectors, k, near, condition)
-
-    def _verified(
-        self, encoded: Sequence[Encoded], retrieved: Matches, shares: Sequence[tuple[int, int]]
-    ) -> list[Candidates]:
-        """What was found for each of N images, with the `count` and `depth` of `Verifier.verify_best` for each."""
-        lists = _lists(retrieved)
-        if self.verifier is None:
-            return [Candidates(matches) for matches in lists]
-        verifier, temperature = self.verifier, self.calibration.temperature
-
-        def verified(row: int, share: tuple[int, int]) -> Candidates:
-            features, (count, depth) = encoded[row].features, share
-            assert features is not None
-            nearest = retrieved.take(row, np.arange(min(depth, retrieved.ids.shape[1])))
-            order, found = verifier.verify_best(features, nearest, count, temperature)
-            first = order[: len(found.views)]
-            pose = find_pose(found, retrieved.latlon[row, first], retrieved.distances[row, first], temperature)
-            ordered = [*(lists[row][column] for column in order), *lists[row][len(order) :]]
-            return Candidates(_ranked(ordered, found, temperature), pose)
-
-        return list(single_threads("verify", os.getpid()).map(verified, range(len(encoded)), shares))
 
     def inlier_pairs(self, photo: Query, photo_id: int, file: str) -> InlierPairs | None:
         """The matched keypoints of a query and a photo of the map that agree with one geometry.
@@ -462,130 +359,6 @@ class Localizer(Localizes):
             query_xy=panorama_places(query.panorama, view, found.query_xy),
             query_size=(query.panorama.width, query.panorama.height),
         )
-
-    def _read(self, photos: Sequence[Query]) -> Iterator[ReadImage | PhotoError]:
-        unread = [photo for photo in photos if not isinstance(photo, ReadImage)]
-        workers = self.workers if len(unread) > FEW else 0
-        views = self.views or ViewOptions()
-        loaded = read_images(unread, self.encoder.sizes, cut=views, workers=workers) if unread else iter(())
-        for photo in photos:
-            yield photo if isinstance(photo, ReadImage) else next(loaded)[1]
-
-    def load(self, photos: Sequence[Query]) -> Iterator[ReadImage | PhotoError]:
-        """The queries as they are read, in order; for one that cannot be read, the error. Logs warnings."""
-        spheres: list[str] = []
-        for query in self._read(photos):
-            if isinstance(query, ReadImage) and query.note:
-                log.warning(query.note)
-            if isinstance(query, ReadImage) and query.truncated:
-                log.warning(f"{query.name}: {TRUNCATED}")
-            if isinstance(query, ReadImage) and query.is_untagged_sphere:
-                spheres.append(query.name)
-            yield query
-        if spheres:
-            log.warning(untagged_note(spheres))
-
-    def _search(
-        self, photos: Sequence[Query], near: Area | None, top: int, condition: UsedCondition
-    ) -> Iterator[Candidates | PhotoError]:
-        used, k = self.used_condition(photos, near, condition), max(top, self.search.fused)
-        for loaded, queries, encoded in self.encode_each(photos):
-            found = iter(self.find_matches(queries, encoded, k, near, used) if queries else ())
-            for query in loaded:
-                yield query if isinstance(query, PhotoError) else next(found)
-
-    def used_condition(self, photos: Sequence[Query], near: Near, condition: UsedCondition) -> Condition | None:
-        """The condition by which these photos are searched.
-
-        Args:
-            photos: the queries.
-            near: as for `localize`.
-            condition: as for `localize_many`.
-        """
-        if isinstance(condition, str) and condition != "auto":
-            raise ArgumentError(
-                f'condition must be a Condition, "auto" or None, found {condition!r}: see open_condition'
-            )
-        if condition == "auto":
-            return self.estimate_condition(photos, near=near) if len(photos) >= MIN_PHOTOS else None
-        return condition
-
-    def encode_each(
-        self, photos: Sequence[Query]
-    ) -> Iterator[tuple[list[ReadImage | PhotoError], list[ReadImage], list[list[Encoded]]]]:
-        """Some queries at a time: as they are read, those that could be read, and the latter encoded."""
-        for loaded in _chunks(self.load(photos)):
-            queries = [query for query in loaded if not isinstance(query, PhotoError)]
-            yield loaded, queries, self.encode(queries) if queries else []
-
-
-def _yaws(query: ReadImage) -> list[float]:
-    return [image.view.yaw_deg for image in query.views if image.view is not None]
-
-
-def _chunks(loaded: Iterator[ReadImage | PhotoError]) -> Iterator[list[ReadImage | PhotoError]]:
-    """Queries in lists that together have about `AT_ONCE` images."""
-    chunk: list[ReadImage | PhotoError] = []
-    count = 0
-    for query in loaded:
-        chunk.append(query)
-        count += 1 if isinstance(query, PhotoError) else len(query.images)
-        if count >= AT_ONCE:
-            yield chunk
-            chunk, count = [], 0
-    if chunk:
-        yield chunk
-
-
-def _ranked(matches: Sequence[Match], verified: Verified, temperature: float) -> tuple[Match, ...]:
-    """The verified matches, which are the first, by their weights (see `weigh`), then the others."""
-    evidence, count = verified.evidence, len(verified.views)
-    if np.isnan(evidence.inliers).all():
-        return tuple(matches)
-    first = [
-        match
-        if np.isnan(inliers)
-        else replace(
-            match,
-            inliers=int(inliers),
-            planar_inliers=int(planar),
-            heading_deg=None if np.isnan(heading) else float(heading),
-        )
-        for match, inliers, planar, heading in zip(
-            matches[:count], evidence.inliers, evidence.planar, verified.query_headings_deg(), strict=True
-        )
-    ]
-    distances = np.array([match.distance for match in first])
-    order = np.lexsort((distances, -weigh(distances, temperature, evidence)))
-    return (*(first[row] for row in order), *matches[count:])
-
-
-def check_queries(photos: Sequence[Query], top: int) -> None:
-    """Raise ArgumentError if there are no photos, or no matches are asked for."""
-    if not len(photos):
-        raise ArgumentError("no photos were given: name at least one")
-    if isinstance(photos, str | bytes):
-        raise ArgumentError("expected a list of photos, found a single one: put it in a list, or call localize")
-    if top < 1:
-        raise ArgumentError(f"top must be 1 or more, found {top}")
-
-
-def _area(near: Near) -> Area | None:
-    if not isinstance(near, Fix):
-        return near
-    return None if near.latlon is None else Circle(near.latlon, AROUND_M + (near.radius_m or 0.0))
-
-
-def _lists(matches: Matches) -> list[tuple[Match, ...]]:
-    return [
-        tuple(
-            Match(int(photo_id), file, (float(lat), float(lon)), float(distance))
-            for photo_id, file, (lat, lon), distance in zip(ids, files, latlon, distances, strict=True)
-        )
-        for ids, files, latlon, distances in zip(
-            matches.ids, matches.files, matches.latlon, matches.distances, strict=True
-        )
-    ]
 
 
 @overload

@@ -5,81 +5,116 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import NoReturn
 
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.geo import distance_m
+from sareloc.geometry import feature_size
 from sareloc.localize.condition import UsedCondition
 from sareloc.localize.estimate import PLACE_M, Candidates, Fix, check_confidence, estimate
-from sareloc.localize.localizer import Localizer, Localizes, Near, Query, check_queries
+from sareloc.localize.localizer import Localizer, Localizes
+from sareloc.localize.queries import Near, Query, read_queries, readable, split_into_chunks, with_warnings
+from sareloc.photos import ReadImage, SizeRule
 
 SUREST = 1 - 1e-9
 ONE_MAP = "a saved condition belongs to one map: estimate and use it with each map alone"
 
 
-class SeveralMaps(Localizes):
+class SeveralMaps(Localizes[dict[str, Candidates]]):
     """Localizes photos in several maps. Open it with `open_localizer([map, map])`.
 
-    Maps with the same search vectors are asked as if they were one: a photo is encoded once, and the matches of all
-    compete. Those of other models give fixes of their own, the most confident of which is the answer (`choose_fix`).
+    A photo is read once for all maps. Maps with the same search vectors are asked as if they were one: it is encoded
+    once, and the matches of all compete. Those of other models give fixes of their own, the most confident of which is
+    the answer (`choose_fix`): its matches, then the first of each other map. A walk is estimated in each map, and of
+    each photo the most confident map answers, so that it may lead from one map into another. A condition is estimated
+    for each map.
     """
 
     def __init__(self, localizers: Mapping[str, Localizer], min_confidence: float) -> None:
         """Join localizers.
 
         Args:
-            localizers: by the names of their maps (see `map_names`), with a `min_confidence` of 0.
+            localizers: by the names of their maps (see `map_names`), with a `min_confidence` of 0. Photos are read by
+                the options of the first.
             min_confidence: a fix of a lower confidence has no position.
         """
         check_confidence(min_confidence)
         self.min_confidence = min_confidence
         self.localizers = dict(localizers)
+        self.preprocesses = tuple(dict.fromkeys(one.model.preprocess for one in self.localizers.values()))
+        """How the models resize images, each once."""
 
     def __repr__(self) -> str:
         return f"<SeveralMaps: {', '.join(self.localizers)}>"
 
-    def localize_each(
-        self, photos: Sequence[Query], *, near: Near = None, top: int = 5, condition: UsedCondition = "auto"
-    ) -> Iterator[Fix | PhotoError]:
-        """See `Localizes`. The matches are those of the map of the fix (`top`), then the first of each other map; a
-        condition is estimated for each map.
-        """
-        check_queries(photos, top)
+    @property
+    def sizes(self) -> tuple[SizeRule, ...]:
+        """The size rules with which photos must be read: one of each of `preprocesses`, then that of local features."""
+        extracts = any(one.encoder.extractor is not None for one in self.localizers.values())
+        return (*(one.resizing for one in self.preprocesses), *((feature_size,) if extracts else ()))
+
+    def _own(self, localizer: Localizer, photo: ReadImage) -> ReadImage:
+        """A photo that was read at `sizes`, at those of one map."""
+        row = self.preprocesses.index(localizer.model.preprocess)
+        return photo.take([row] if localizer.encoder.extractor is None else [row, -1])
+
+    def _search(
+        self, photos: Sequence[Query], near: Near, top: int, condition: UsedCondition
+    ) -> Iterator[dict[str, Candidates] | PhotoError]:
+        used = {
+            name: one.used_condition(
+                [self._own(one, photo) if isinstance(photo, ReadImage) else photo for photo in photos], near, condition
+            )
+            for name, one in self.localizers.items()
+        }
+        first = next(iter(self.localizers.values()))
+        for loaded in split_into_chunks(with_warnings(read_queries(photos, self.sizes, first.views, first.workers))):
+            queries = readable(loaded)
+            found: dict[str, Iterator[Candidates]] = {}
+            for group in self._groups if queries else ():
+                encoder = next(iter(group.values()))
+                own = [self._own(encoder, query) for query in queries]
+                encoded = encoder.encode(own)
+                for name, one in group.items():
+                    found[name] = iter(one.find_candidates(own, encoded, near, top, used[name]))
+            for query in loaded:
+                yield query if isinstance(query, PhotoError) else {name: next(each) for name, each in found.items()}
+
+    @cached_property
+    def _groups(self) -> tuple[dict[str, Localizer], ...]:
+        """The maps, those with the same search vectors together."""
         groups: dict[tuple[str, bool], dict[str, Localizer]] = {}
         for name, localizer in self.localizers.items():
             groups.setdefault((localizer.vector_space, localizer.verifier is None), {})[name] = localizer
-        asked = [_ask(group, photos, near, top, condition) for group in groups.values()]
-        for answers in zip(*asked, strict=True):
-            errors = [answer for answer in answers if isinstance(answer, PhotoError)]
-            fixes = [answer for answer in answers if not isinstance(answer, PhotoError)]
-            found = {name: fix for by_map in fixes for name, fix in by_map.items()}
-            yield errors[0] if errors else choose_fix(found, self.min_confidence)
+        return tuple(groups.values())
 
-    def localize_walk(
-        self,
-        photos: Sequence[Query],
-        reach_m: float | Sequence[float],
-        *,
-        near: Near = None,
-        top: int = 5,
-        condition: UsedCondition = "auto",
-        progress: bool = False,
-    ) -> list[Fix | PhotoError]:
-        """See `Localizes`. The walk is estimated in each map; of each photo the most confident map answers
-        (`choose_fix`), so that a walk may lead from one map into another.
+    def answer(self, found: dict[str, Candidates], top: int) -> Fix:
+        """See `Localizes`."""
+        fixes: dict[str, Fix] = {}
+        for group in self._groups:
+            fixes |= _joint_fix(group, {name: found[name] for name in group}, top)
+        return choose_fix(fixes, self.min_confidence)
+
+    def answer_walk(
+        self, found: Sequence[dict[str, Candidates] | None], reach_m: float | Sequence[float], top: int
+    ) -> list[Fix]:
+        """The fixes of a walk.
+
+        Args:
+            found: what each map finds for each photo; None: it cannot be decoded.
+            reach_m: as for `localize_walk`.
+            top: how many matches each fix lists.
         """
-        walks = {
-            name: localizer.localize_walk(photos, reach_m, near=near, top=top, condition=condition, progress=progress)
-            for name, localizer in self.localizers.items()
-        }
-        chosen: list[Fix | PhotoError] = []
-        for row in range(len(photos)):
-            answers = {name: walk[row] for name, walk in walks.items()}
-            errors = [answer for answer in answers.values() if isinstance(answer, PhotoError)]
-            fixes = {name: answer for name, answer in answers.items() if isinstance(answer, Fix)}
-            chosen.append(errors[0] if errors else choose_fix(fixes, self.min_confidence))
-        return chosen
+        walks = [
+            one.answer_walk([None if seen is None else seen[name] for seen in found], reach_m, top)
+            for name, one in self.localizers.items()
+        ]
+        return [
+            choose_fix(dict(zip(self.localizers, fixes, strict=True)), self.min_confidence)
+            for fixes in zip(*walks, strict=True)
+        ]
 
     def estimate_condition(self, *_: object, **__: object) -> NoReturn:
         """Raises ArgumentError: a condition belongs to the search vectors and the places of one map."""
@@ -140,24 +175,6 @@ def choose_fix(fixes: dict[str, Fix], min_confidence: float) -> Fix:
     return replace(
         chosen, latlon=None, radius_m=None, heading_deg=None, reason=reason, guess=guess, guess_radius_m=radius_m
     )
-
-
-def _ask(
-    group: dict[str, Localizer], photos: Sequence[Query], near: Near, top: int, condition: UsedCondition
-) -> Iterator[dict[str, Fix] | PhotoError]:
-    """The fix of each photo by the maps of a group with the same search vectors, under the name of its map."""
-    first = next(iter(group.values()))
-    conditions = {name: localizer.used_condition(photos, near, condition) for name, localizer in group.items()}
-    for loaded, queries, encoded in first.encode_each(photos):
-        found = {
-            name: iter(localizer.find_candidates(queries, encoded, near, top, conditions[name]))
-            for name, localizer in group.items()
-        }
-        for query in loaded:
-            if isinstance(query, PhotoError):
-                yield query
-                continue
-            yield _joint_fix(group, {name: next(each) for name, each in found.items()}, top)
 
 
 def _joint_fix(group: dict[str, Localizer], found: dict[str, Candidates], top: int) -> dict[str, Fix]:

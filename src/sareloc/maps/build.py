@@ -75,6 +75,11 @@ class BuildReport:
     """Given photos that have the position of their file again, or were added again after they were removed: with
     `restore`. An edit also ends with the photo: if its file has other content and another position now."""
 
+    @property
+    def used(self) -> int:
+        """How many of the photos have a position: they are in the map, or were and are kept out of it."""
+        return self.added + self.updated + self.already + self.duplicates + len(self.kept_removals)
+
 
 @dataclass(frozen=True)
 class SyncReport(BuildReport):

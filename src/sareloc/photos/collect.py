@@ -93,9 +93,9 @@ def collect_records(
         else:
             unused.setdefault(error.reason, []).append(error.photo)
     notes += [f"{counted(names, 'video')} not used: {reason}" for reason, names in unused.items()]
-    records += [
-        record_with(frame, geotag_from_table(frame, table.tags) or geotag) for frame, geotag in report.geotags.items()
-    ]
+    for frame, geotag in report.geotags.items():
+        row = geotag_from_table(frame, table.tags)
+        records.append(record_with(frame, geotag if row is None or (row.estimated and not geotag.estimated) else row))
     return Collected(tuple(records), tuple(errors), (*report.notes, *notes))
 
 

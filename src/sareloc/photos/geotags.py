@@ -20,7 +20,7 @@ from PIL.ExifTags import GPS, IFD, Base
 from sareloc.errors import ArgumentError, PhotoError, PositionError
 from sareloc.geo import utm_epsg, utm_from_wgs84, wgs84_from_utm
 from sareloc.photos.decoding import Source, read_metadata
-from sareloc.photos.record import EPOCH, METHOD, Geotag, View, parse_address, seconds_since_1970
+from sareloc.photos.record import EPOCH, MARK_FIELDS, METHOD, Geotag, View, parse_address, seconds_since_1970
 
 BANDS = "CDEFGHJKLMNPQRSTUVWX"  # UTM latitude bands of 8 degrees from 80 south; N and later are north of the equator
 DIAGONAL_35MM = math.hypot(36.0, 24.0)
@@ -99,7 +99,7 @@ def geotag_from_exif(exif: Image.Exif) -> Geotag | None:
     if latitude is None or longitude is None or latitude == longitude == 0:
         return None
     try:
-        estimated = METHOD in _text(gps.get(GPS.GPSProcessingMethod))
+        estimated = any(METHOD in _text(gps.get(GPS[name])) for name in MARK_FIELDS)
         return Geotag((latitude, longitude), heading_from_exif(exif), seconds_from_exif(exif), estimated)
     except PositionError:
         return None

@@ -89,6 +89,11 @@ class ReadImage:
         """The views of a 360° photo, else the image itself."""
         return self.views or (self,)
 
+    def take(self, rows: Sequence[int]) -> ReadImage:
+        """The same at some of the sizes that it was read at, by their numbers."""
+        pixels = tuple(self.pixels[row] for row in rows) if self.pixels else ()
+        return replace(self, pixels=pixels, views=tuple(view.take(rows) for view in self.views))
+
 
 def read_image(
     image: Image | ImageRecord,

@@ -29,7 +29,14 @@ VIDEO_EXTENSIONS = (".mp4", ".mov", ".mkv", ".m4v", ".webm", ".avi", ".insv", ".
 LARGEST_SIDE_PX = 16_384
 LATEST_S = 1e6  # eleven days
 METHOD = "sareloc visual place recognition"
-"""The GPSProcessingMethod of positions that sareloc estimates: it distinguishes them from measured ones."""
+"""How the mark of positions that sareloc estimated begins, which distinguishes them from measured ones."""
+MARK_FIELDS = ("GPSAreaInformation", "GPSProcessingMethod")
+"""The EXIF and XMP fields with the mark: the one that is written, a free text, and that of earlier versions, for which
+the specification knows four words only (GPS, CELLID, WLAN, MANUAL)."""
+NOT_MEASURED = "MANUAL"
+"""The GPSProcessingMethod of estimates: the one of the four words that names no receiver."""
+ESTIMATE_FIELDS = ("GPSHPositioningError", *MARK_FIELDS)
+"""The EXIF and XMP fields that belong to one position, and not to the next one of the photo."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST_S, LAST_S = (datetime(year, 1, 1, tzinfo=UTC).timestamp() for year in (1, 9999))
 NUMBER = r"-?\d{1,7}(?:\.\d{1,6})?"
@@ -163,7 +170,7 @@ class Estimate:
     radius_m: float
     """The horizontal positioning error in metres."""
     method: str
-    """The processing method, in ASCII."""
+    """The mark (see `METHOD`), in ASCII."""
 
 
 def seconds_since_1970(moment: datetime) -> float:

@@ -1,7 +1,8 @@
 """Telemetry: the positions over time that a camera stores inside its videos, as a track.
 
 Read are GoPro's GPMF (GPS9, GPS5, and GPRI of the Karma drone), CAMM (packets 5 and 6), the NMEA log of BlackVue
-dashcams, and the location tag of phones, which is one position for the start. Others are named in the error.
+dashcams, and the location tag of phones, which is one position for the start, as is that of an XMP sidecar. Others are
+named in the error.
 
 The positions are stored with times of the video itself, so that its frames are placed by them without a clock. The
 receiver's own time (UTC) says when the first frame was taken.
@@ -29,20 +30,24 @@ from sareloc.geo import ecef_from_wgs84
 from sareloc.photos.decoding import open_file
 from sareloc.photos.record import LATEST_S
 from sareloc.photos.telemetry_formats import (
+    ESTIMATE,
     KINDS,
-    LOCATION,
     LOG,
     READERS,
     RETIMED,
+    SIDECAR,
+    STARTS,
     Found,
     Payload,
     Rows,
+    add_start,
     read_location,
     read_log,
 )
 from sareloc.photos.tracks import LARGEST_BYTES, Track, make_track, utc
 from sareloc.photos.video_reader import borrowed_reader, boxes, top_boxes
 from sareloc.photos.videos import read_video
+from sareloc.photos.xmp import read_sidecar_geotag
 from sareloc.wording import plural
 
 POOR_DOP = 10.0  # 1 is ideal, 10 is moderate: times the 3 m of a receiver under an open sky
@@ -85,6 +90,11 @@ class Telemetry:
     start: float | None
     """When the first frame was taken, in seconds since 1970, by the receiver, else by the file; None: unknown."""
 
+    @property
+    def estimated(self) -> bool:
+        """Whether sareloc estimated the position (`sareloc geotag`): it is then not used as a true one."""
+        return self.kind == ESTIMATE
+
     def starting_at(self, start: float) -> Telemetry:
         """The same with another time of the first frame, in seconds since 1970."""
         moved = replace(self.track, times=self.track.times - (self.start or 0.0) + start)
@@ -93,7 +103,7 @@ class Telemetry:
 
 @np.errstate(all="ignore")  # damaged numbers may be infinite
 def read_telemetry(path: str | Path) -> Telemetry:
-    """The positions inside a video.
+    """The positions inside a video, else that of its XMP sidecar, else one that sareloc estimated.
 
     Positions without a fix, with a poor one (DOP above 10, accuracy above 30 m), without a valid latitude and
     longitude, and jumps (more than 540 km/h) are left out. Raises PhotoError if the video cannot be read, holds no
@@ -110,12 +120,15 @@ def read_telemetry(path: str | Path) -> Telemetry:
         read_location({str(name): str(value) for name, value in reader.container.metadata.items()}, found)
     if inside.log is not None:
         read_log(inside.log, found)
+    beside = read_sidecar_geotag(file)
+    if beside is not None:
+        add_start(beside.latlon, math.nan, ESTIMATE if beside.estimated else SIDECAR, found)
     failures = []
     for kind in KINDS:
         if kind in found.rows:
             rows, left_out = _usable(np.concatenate(found.rows[kind]))
             if len(rows):
-                others = inside.unread - {APPLE} if kind == LOCATION else ()
+                others = inside.unread - {APPLE} if kind in STARTS else ()
                 return _telemetry(found, kind, rows, left_out, [_name_unread(file, others)] if others else [])
             failures.append(f"{kind}: {', '.join(left_out) or 'empty'}")
     failures += found.sentences()
@@ -125,6 +138,14 @@ def read_telemetry(path: str | Path) -> Telemetry:
     if inside.unread:
         raise PhotoError(path, _name_unread(file, inside.unread))
     raise PhotoError(path, NOTHING)
+
+
+def read_measured(path: str | Path) -> Telemetry:
+    """As `read_telemetry`; also raises PhotoError if sareloc estimated the position."""
+    telemetry = read_telemetry(path)
+    if telemetry.estimated:
+        raise PhotoError(path, "its position was estimated by sareloc, which is no track: give one (--track FILE)")
+    return telemetry
 
 
 def find_telemetry(path: str | Path) -> Telemetry | None:
@@ -147,7 +168,7 @@ def _telemetry(found: Found, kind: str, rows: Rows, left_out: list[str], others:
     by_receiver = bool(known.any())
     start = float(np.median((clock - rows["seconds"])[known])) if by_receiver else found.created
     unset = None if by_receiver or not np.isfinite(clock).any() else float(np.nanmin(clock))
-    if start is not None and not (start < LAST_CLOCK and (start >= FIRST_CLOCK or kind == LOCATION)):
+    if start is not None and not (start < LAST_CLOCK and (start >= FIRST_CLOCK or kind in STARTS)):
         start, unset = None, start if unset is None else unset
     if start is not None and by_receiver and kind in RETIMED:
         own = clock - start
@@ -157,7 +178,7 @@ def _telemetry(found: Found, kind: str, rows: Rows, left_out: list[str], others:
     if not steady.all():
         left_out = [*left_out, f"{(~steady).sum():,} after jumps of more than {FASTEST_MPS * 3.6:g} km/h"]
     rows = rows[steady]
-    count = f"{plural(len(rows), 'position')} inside the video"
+    count = f"{plural(len(rows), 'position')} {'of' if kind in (SIDECAR, ESTIMATE) else 'inside'} the video"
     notes = [f"{file}: {count}, {kind}, {_accuracy(rows)}; {_clock(start, by_receiver, unset)}"]
     if left_out:
         notes.append(f"{file}: of {total:,} positions were left out: {', '.join(left_out)}")

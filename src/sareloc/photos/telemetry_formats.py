@@ -6,6 +6,7 @@ file is trusted: sizes are compared with what is there before anything is made o
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections import Counter
@@ -20,7 +21,7 @@ import numpy.typing as npt
 
 from sareloc.arrays import Floats
 from sareloc.errors import DatasetError, PhotoError
-from sareloc.photos.record import seconds_since_1970
+from sareloc.photos.record import METHOD, seconds_since_1970
 from sareloc.photos.tracks import MOST_POINTS, parse_nmea
 
 MOST_ENTRIES = 10_000_000  # a GoPro writes some 200 a second
@@ -35,7 +36,10 @@ Rows = npt.NDArray[np.void]
 GPS9, GPS5, GPRI = "GoPro (GPMF, GPS9)", "GoPro (GPMF, GPS5)", "GoPro Karma (GPMF, GPRI)"
 CAMM6, CAMM5 = "CAMM (GPS)", "CAMM (positions)"
 LOG, LOCATION = "NMEA log of a dashcam", "location tag, the start alone"
-KINDS = (GPS9, GPS5, GPRI, CAMM6, CAMM5, LOG, LOCATION)
+SIDECAR, ESTIMATE = "XMP sidecar, the start alone", "estimated by sareloc, the start alone"
+STARTS = (LOCATION, SIDECAR, ESTIMATE)
+"""One position, of the first frame."""
+KINDS = (GPS9, GPS5, GPRI, CAMM6, CAMM5, LOG, *STARTS)
 """Of a video that has several, the first with usable positions is used."""
 RETIMED = (GPS9, GPRI)
 """Kinds whose positions have a time of the receiver each, and of the video only together."""
@@ -267,7 +271,9 @@ READERS: Mapping[bytes, Callable[[Iterator[Payload], Found], None]] = {b"gpmd": 
 
 STAMP = re.compile(rb"\[(\d{10,13})\]")
 FIRST_FIX = re.compile(rb"\[(\d{10,13})\]\s{0,2}\$\w\wRMC,[^,\r\n]{0,20},A,")
-LOCATION_TAGS = ("com.apple.quicktime.location.ISO6709", "location", "location-eng")
+APPLE_LOCATION = "com.apple.quicktime.location.ISO6709"
+LOCATION_TAGS = (APPLE_LOCATION, "location", "location-eng")
+NOTE_TAG = "com.apple.quicktime.location.note"
 ACCURACY_TAG = "com.apple.quicktime.location.accuracy.horizontal"
 ISO6709 = re.compile(r"([+-])(\d{2,6}(?:\.\d{1,12})?)([+-])(\d{3,7}(?:\.\d{1,12})?)(?:[+-]|/|CRS|$)")
 
@@ -289,21 +295,31 @@ def read_log(log: bytes, found: Found) -> None:
 
 
 def read_location(tags: Mapping[str, str], found: Found) -> None:
-    """Read where a phone was when it began to record (ISO 6709)."""
-    text = next((tags[name] for name in LOCATION_TAGS if name in tags), None)
-    if text is None:
-        return
+    """Read where a phone was when it began to record (ISO 6709), and the estimate that `sareloc geotag` wrote."""
+    names = [name for name in LOCATION_TAGS if name in tags]
+    accuracy = tags.get(ACCURACY_TAG, "")
+    if names[:1] == [APPLE_LOCATION] and METHOD in tags.get(NOTE_TAG, ""):
+        _add_location(tags[names.pop(0)], "", ESTIMATE, found)
+        accuracy = ""  # that of the estimate
+    if names:
+        _add_location(tags[names[0]], accuracy, LOCATION, found)
+
+
+def _add_location(text: str, accuracy: str, kind: str, found: Found) -> None:
     match = ISO6709.match(text)
     if match is None:
         found.problems["location tag that is not ISO 6709"] += 1
         return
+    accuracy_m = float(accuracy) if re.fullmatch(r"\d{1,7}(\.\d{1,9})?", accuracy) else math.nan
+    add_start((_degrees(match[1], match[2], 2), _degrees(match[3], match[4], 3)), accuracy_m, kind, found)
+
+
+def add_start(latlon: tuple[float, float], accuracy_m: float, kind: str, found: Found) -> None:
+    """Add the position of the first frame, of one of the kinds `STARTS`."""
     row = _empty(1)
-    row["seconds"] = 0.0
-    row["latitude"], row["longitude"] = _degrees(match[1], match[2], 2), _degrees(match[3], match[4], 3)
-    accuracy = tags.get(ACCURACY_TAG, "")
-    if re.fullmatch(r"\d{1,7}(\.\d{1,9})?", accuracy):
-        row["accuracy_m"] = float(accuracy)
-    found.add(LOCATION, row)
+    row["seconds"], row["accuracy_m"] = 0.0, accuracy_m
+    row["latitude"], row["longitude"] = latlon
+    found.add(kind, row)
 
 
 def _degrees(sign: str, digits: str, whole: int) -> float:

@@ -10,7 +10,7 @@ import io
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal
@@ -22,7 +22,7 @@ from sareloc.photos.clock import ClockOffset, estimate_offset, parse_moment, par
 from sareloc.photos.finding import read_geotag
 from sareloc.photos.geotags import PhotoTime, read_exif_time
 from sareloc.photos.record import EPOCH, LAST_S, Geotag
-from sareloc.photos.telemetry import read_telemetry
+from sareloc.photos.telemetry import read_measured, read_telemetry
 from sareloc.photos.tracks import MAX_GAP_S, Track, TrackPositions, nearest_rows, read_tracks, utc
 from sareloc.photos.videos import frame_addresses, frame_times, missing_end, read_video, times_every_m
 from sareloc.wording import counted
@@ -341,11 +341,13 @@ def _frames_of(
     if options.video_start is not None and not alone:
         raise PhotoError(path, ONE_START)
     start = None if options.video_start is None else parse_moment(options.video_start, options.timezone)
+    estimated = False
     if given is None:
         telemetry = read_telemetry(path)
         if start is not None:
             telemetry = telemetry.starting_at(start)
         track, start, notes = telemetry.track, telemetry.start, list(telemetry.track.notes)
+        estimated = telemetry.estimated
     else:
         track, start, notes = given, video.start if start is None else start, []
         if start is None:
@@ -374,10 +376,10 @@ def _frames_of(
     times = times[np.unique(nearest_rows(times, wanted))]
     at = track.at(first + times, options.max_gap_s)
     moving = options.track_heading == "movement"
-    tags = {
-        address: _geotag_at(at, row, None if start is None else first + times[row], moving)
-        for row, address in enumerate(frame_addresses(path, times))
-    }
+    tags = {}
+    for row, address in enumerate(frame_addresses(path, times)):
+        taken = None if start is None else first + times[row]
+        tags[address] = replace(_geotag_at(at, row, taken, moving), estimated=estimated)
     notes.append(f"{path}: {len(tags):,} frames, {options.every_m:g} m apart, of a video {recorded}")
     truncated = missing_end(video, [end_s])
     return tags, notes if truncated is None else [*notes, truncated]
@@ -393,4 +395,4 @@ def tracks_in_videos(videos: Sequence[Path], options: TrackOptions) -> Track:
         return read_tracks(videos)
     if len(videos) > 1:
         raise ArgumentError(ONE_START)
-    return read_telemetry(videos[0]).starting_at(parse_moment(options.video_start, options.timezone)).track
+    return read_measured(videos[0]).starting_at(parse_moment(options.video_start, options.timezone)).track

@@ -178,11 +178,11 @@ def read_track(path: str | Path) -> Track:
     file cannot be read, is larger than the limits, or has no points with times; PhotoError for a video without them.
     """
     from sareloc.photos.record import is_video
-    from sareloc.photos.telemetry import read_telemetry  # which makes tracks of its own
+    from sareloc.photos.telemetry import read_measured  # which makes tracks of its own
 
     file = Path(path)
     if is_video(file):
-        telemetry = read_telemetry(file)
+        telemetry = read_measured(file)
         if telemetry.start is None:
             raise PhotoError(
                 file, "its positions have no times, as its clock was not set: they place its own frames alone"

@@ -22,12 +22,12 @@ from PIL.ExifTags import GPS, IFD, Base
 
 from sareloc.errors import PhotoError
 from sareloc.files import open_regular, replacing, write_atomically
-from sareloc.photos.containers import EXIF, NO_TAGS, change_exif, change_jpeg, file_kind
+from sareloc.photos.containers import EXIF, NO_TAGS, change_exif, file_kind
 from sareloc.photos.decoding import open_file, read_bytes, read_metadata, read_photo
 from sareloc.photos.finding import read_geotag
 from sareloc.photos.geotags import view_focal_35mm
 from sareloc.photos.panoramas import ViewOptions, cut_view, matching_size, panorama_from, panorama_pixels, views_of
-from sareloc.photos.record import EPOCH, Address, Estimate, Geotag, View
+from sareloc.photos.record import EPOCH, ESTIMATE_FIELDS, NOT_MEASURED, Address, Estimate, Geotag, View
 from sareloc.photos.xmp import PlaceTags, sidecar_with_geotag
 
 BYTE, ASCII, LONG, RATIONAL, UNDEFINED = 1, 2, 4, 5, 7
@@ -57,13 +57,13 @@ def write_geotag(photo: str | Path, target: str | Path, geotag: Geotag, estimate
     """Copy a JPEG, PNG, WebP or TIFF with this geotag in its EXIF.
 
     Image data, other metadata, GPS fields that the geotag does not set, and the file's times are unchanged; how the
-    former position was determined (GPSHPositioningError, GPSProcessingMethod) is removed.
+    former position was determined (GPSHPositioningError, GPSAreaInformation, GPSProcessingMethod) is removed.
 
     Args:
         photo: a file that `takes_exif`.
         target: path of the copy; may be the same file.
         geotag: position, heading and time.
-        estimate: marks the position as an estimate, by GPSHPositioningError and GPSProcessingMethod.
+        estimate: marks the position as an estimate, by GPSHPositioningError and GPSAreaInformation.
 
     Raises:
         PhotoError: if the photo is of another format, or is damaged, or its EXIF is damaged or full.
@@ -77,10 +77,7 @@ def write_geotag(photo: str | Path, target: str | Path, geotag: Geotag, estimate
         raise PhotoError(photo, f"cannot be read: {error.strerror}") from error
     if not _writable(photo, content[:12]):
         raise PhotoError(photo, "not a JPEG, PNG, WebP or TIFF: write the geotag of other formats with write_sidecar")
-    try:
-        tagged = change_exif(content, partial(with_gps, geotag=geotag, estimate=estimate))
-    except (ValueError, OSError, SyntaxError) as error:
-        raise PhotoError(photo, f"the geotag cannot be written: {error}") from error
+    tagged = photo_with_geotag(content, geotag, estimate, name=str(photo))
     with replacing(target) as temporary:
         temporary.write_bytes(tagged)
         keep_status(status, temporary)
@@ -190,18 +187,24 @@ def _writable(photo: str | Path, start: bytes) -> bool:
     return kind is not None and (kind != "tiff" or Path(photo).suffix.lower() in TIFF_SUFFIXES)
 
 
-def jpeg_with_geotag(jpeg: bytes, geotag: Geotag, estimate: Estimate | None = None) -> bytes:
-    """The bytes of a JPEG with this geotag in its EXIF segment, otherwise unchanged.
+def photo_with_geotag(
+    content: bytes, geotag: Geotag, estimate: Estimate | None = None, *, name: str = "the photo"
+) -> bytes:
+    """The bytes of a JPEG, PNG, WebP or TIFF with this geotag in its EXIF, otherwise unchanged.
 
     Args:
-        jpeg: content of the file.
+        content: of the file.
         geotag: position, heading and time.
         estimate: marks the position as an estimate.
+        name: of the photo, for errors.
 
     Raises:
-        ValueError: if the JPEG or its EXIF is damaged.
+        PhotoError: if the photo is of another format, or is damaged, or its EXIF is damaged or full.
     """
-    return change_jpeg(jpeg, partial(with_gps, geotag=geotag, estimate=estimate))
+    try:
+        return change_exif(content, partial(with_gps, geotag=geotag, estimate=estimate))
+    except (ValueError, OSError, SyntaxError) as error:
+        raise PhotoError(name, f"the geotag cannot be written: {error}") from error
 
 
 def with_gps(tiff: bytes, geotag: Geotag, estimate: Estimate | None = None) -> bytes:
@@ -213,8 +216,8 @@ def with_gps(tiff: bytes, geotag: Geotag, estimate: Estimate | None = None) -> b
     gps: dict[int, bytes] = {}
     if IFD.GPSInfo in first:
         gps, _ = _read_directory(tiff, order, struct.unpack_from(order + "I", first[IFD.GPSInfo], 8)[0])
-        for tag in (GPS.GPSHPositioningError, GPS.GPSProcessingMethod):  # of the former position
-            gps.pop(tag, None)
+        for name in ESTIMATE_FIELDS:  # of the former position
+            gps.pop(GPS[name], None)
     grown = tiff + b"\0" * (len(tiff) % 2)  # directories start at even offsets
     pointer = struct.pack(order + "I", len(grown))
     grown += _directory(order, len(grown), gps, _gps_fields(geotag, estimate, order), 0)
@@ -250,7 +253,8 @@ def _gps_fields(geotag: Geotag, estimate: Estimate | None, order: str) -> dict[i
         fields[GPS.GPSDateStamp] = (ASCII, b"%04d:%02d:%02d\0" % (moment.year, moment.month, moment.day))
     if estimate is not None:
         fields[GPS.GPSHPositioningError] = rationals((round(estimate.radius_m * 100), 100))
-        fields[GPS.GPSProcessingMethod] = (UNDEFINED, b"ASCII\0\0\0" + estimate.method.encode("ascii", "replace"))
+        for tag, text in ((GPS.GPSAreaInformation, estimate.method), (GPS.GPSProcessingMethod, NOT_MEASURED)):
+            fields[tag] = (UNDEFINED, b"ASCII\0\0\0" + text.encode("ascii", "replace"))
     return fields
 
 

@@ -21,7 +21,16 @@ from xml.parsers import expat
 from sareloc.errors import PhotoError, PositionError
 from sareloc.files import read_regular
 from sareloc.photos.decoding import Source, read_metadata
-from sareloc.photos.record import EPOCH, METHOD, Estimate, Geotag, seconds_since_1970
+from sareloc.photos.record import (
+    EPOCH,
+    ESTIMATE_FIELDS,
+    MARK_FIELDS,
+    METHOD,
+    NOT_MEASURED,
+    Estimate,
+    Geotag,
+    seconds_since_1970,
+)
 
 DEEPEST = 100
 LONGEST_TAG = 2_000_000  # bytes, with its attributes; also of a comment
@@ -131,7 +140,6 @@ LARGEST_BYTES = 32_000_000
 MOST_ELEMENTS = 500_000
 LONGEST_VALUE = 200
 """Characters of a property that is used: a number or a time."""
-ESTIMATE_FIELDS = ("GPSHPositioningError", "GPSProcessingMethod")  # of the position that is there: not of a new one
 MINUTE_PARTS = 10**8  # of an arc minute: 0.02 mm on the ground
 
 
@@ -222,8 +230,9 @@ def _geotag(found: dict[str, str]) -> Geotag | None:
     if latitude is None or longitude is None or latitude == longitude == 0:
         return None
     try:
-        heading, method = (found.get(f"{{{EXIF}}}{name}", "") for name in ("GPSImgDirection", "GPSProcessingMethod"))
-        return Geotag((latitude, longitude), _heading(heading), _time(found), METHOD in method)
+        heading, *marks = (found.get(f"{{{EXIF}}}{name}", "") for name in ("GPSImgDirection", *MARK_FIELDS))
+        estimated = any(METHOD in mark for mark in marks)
+        return Geotag((latitude, longitude), _heading(heading), _time(found), estimated)
     except PositionError:
         return None
 
@@ -304,7 +313,7 @@ def _fields(geotag: Geotag, estimate: Estimate | None) -> dict[str, str]:
         fields["GPSTimeStamp"] = f"{(EPOCH + timedelta(seconds=geotag.time)):%Y-%m-%dT%H:%M:%S}Z"
     if estimate is not None:
         fields["GPSHPositioningError"] = f"{round(estimate.radius_m * 100)}/100"
-        fields["GPSProcessingMethod"] = estimate.method
+        fields |= {"GPSAreaInformation": estimate.method, "GPSProcessingMethod": NOT_MEASURED}
     return fields
 
 

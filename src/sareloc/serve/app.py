@@ -24,7 +24,8 @@ from sareloc.serve.live_map import LiveMaps
 from sareloc.serve.own_photo import own_photo_routes
 from sareloc.serve.routes import localize_routes, map_routes
 from sareloc.serve.schemas import HealthAnswer, SettingsAnswer, docs_page, problem_responses, style_policy
-from sareloc.serve.service import ServedMap, Service
+from sareloc.serve.served_map import ServedMap
+from sareloc.serve.service import Service
 
 START = "index.html"
 TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".webmanifest": "application/manifest+json"}

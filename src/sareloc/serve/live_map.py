@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from sareloc.geometry import InlierPairs
-from sareloc.localize import Fix, Localizer, Localizes, Search, SeveralMaps
+from sareloc.localize import Fix, Localizer, Search, SeveralMaps
 from sareloc.localize.several import map_names
 from sareloc.maps import Area, PlaceMap, load_map_model
 from sareloc.models import PlaceModel, Precision
-from sareloc.photos import ImageRecord, ReadImage
+from sareloc.photos import ReadImage
 
 EMPTY = Fix(None, None, 0.0, (), "this map holds no photos yet")
 ALL_EMPTY = Fix(None, None, 0.0, (), "these maps hold no photos yet")
@@ -24,8 +24,8 @@ ALL_EMPTY = Fix(None, None, 0.0, (), "these maps hold no photos yet")
 class Query:
     """A photo to localize: the area to search (None: all of the map) and the matches to return."""
 
-    photo: ReadImage | ImageRecord
-    """Read already, unless the models of several maps read it at sizes of their own."""
+    photo: ReadImage
+    """Read at the size of each of `LiveMaps.preprocesses`, then at that of local features."""
     near: Area | None
     top: int
 
@@ -91,9 +91,11 @@ class LiveMaps:
 
     def __init__(self, maps: Mapping[str, LiveMap], min_confidence: float) -> None:
         self.maps = dict(maps)
+        self.preprocesses = tuple(dict.fromkeys(live.model.preprocess for live in maps.values()))
+        """How the models of all maps, also of empty ones, resize images; each once."""
         self.min_confidence = min_confidence
 
-    def localizer(self) -> Localizes | None:
+    def localizer(self) -> Localizer | SeveralMaps | None:
         """Of the maps that hold photos; None: all are empty."""
         full = {name: live.localizer for name, live in self.maps.items() if live.localizer and len(live.place_map)}
         if not full:
@@ -106,13 +108,16 @@ class LiveMaps:
         localizer = self.localizer()
         if localizer is None:
             return [EMPTY if len(self.maps) == 1 else ALL_EMPTY] * len(queries)
+        models = localizer.preprocesses if isinstance(localizer, SeveralMaps) else [localizer.model.preprocess]
+        sizes = [*map(self.preprocesses.index, models), -1]
         groups: dict[Area | None, list[int]] = {}
         for row, query in enumerate(queries):
             groups.setdefault(query.near, []).append(row)
         fixes: dict[int, Fix] = {}
         for near, rows in groups.items():
             most = max(queries[row].top for row in rows)
-            found = localizer.localize_many([queries[row].photo for row in rows], near=near, top=most, condition=None)
+            photos = [queries[row].photo.take(sizes) for row in rows]
+            found = localizer.localize_many(photos, near=near, top=most, condition=None)
             for row, fix in zip(rows, found, strict=True):
                 assert isinstance(fix, Fix), "photos are decoded already"
                 own = [match for match in fix.matches if match.map == fix.map]

@@ -30,6 +30,7 @@ from sareloc.serve.guard import (
     read_photo,
     read_position,
 )
+from sareloc.serve.pictures import draw_thumbnail, etag_of
 from sareloc.serve.schemas import (
     FixAnswer,
     FixesAnswer,
@@ -41,7 +42,8 @@ from sareloc.serve.schemas import (
     photo_body,
     problem_responses,
 )
-from sareloc.serve.service import FailedPhotoError, ServedMap, Service, draw_thumbnail, etag_of
+from sareloc.serve.served_map import ServedMap
+from sareloc.serve.service import FailedPhotoError, Service
 
 T = TypeVar("T")
 

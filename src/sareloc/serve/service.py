@@ -1,160 +1,39 @@
-"""The service behind the routes: decoding threads, queues that give the photos of many requests to the model, and which
-photos may be shown.
-
-A map contains file names, and a map may come from an untrusted source: a photo is shown only if its real path is in a
-folder that the operator allows.
-"""
+"""The service behind the routes: the threads that decode photos, and the queues that give them to the model."""
 
 from __future__ import annotations
 
 import asyncio
-import collections
-import hashlib
-import io
 import logging
-import math
-import os
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TypeVar
 
-import numpy as np
-import numpy.typing as npt
-from PIL import Image as Pillow
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
-from scipy.ndimage import gaussian_filter
 
 from sareloc.arrays import Image
 from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.geometry import InlierPairs, feature_size
 from sareloc.localize import Fix
-from sareloc.maps import Area, ListedPhotos, store_class
-from sareloc.models import PlaceModel
-from sareloc.models.preprocess import MIN_SIDE_PX
-from sareloc.photos import (
-    MAX_PIXELS,
-    Geotag,
-    ImageRecord,
-    ReadImage,
-    Resizing,
-    SizeRule,
-    ViewOptions,
-    decode,
-    file_of,
-    longest_side,
-    parse_address,
-    read_image,
-)
+from sareloc.maps import Area, ListedPhotos
+from sareloc.models.preprocess import Preprocess
+from sareloc.photos import Geotag, ImageRecord, ReadImage, Resizing, SizeRule, ViewOptions, decode, read_image
+from sareloc.serve.batching import BatchQueue, thread_pool
 from sareloc.serve.config import Limits, Serving
-from sareloc.serve.guard import INTERNAL, Problem, busy
-from sareloc.serve.live_map import LiveMap, LiveMaps, Pair, Query
-from sareloc.serve.uploads import Adder, Addition, read_addition
-
-SUGGESTED = 3
-
-
-def photo_folders(map_path: Path, added: Iterable[Path]) -> tuple[Path, ...]:
-    """The folders whose photos may be shown, as real paths: the map file's own, and `added`."""
-    for folder in added:
-        if not folder.is_dir():
-            raise ArgumentError(f"--photos {folder} is not a folder: give a folder with photos of the map")
-    own = (map_path.parent,) if store_class(map_path).is_file else ()
-    return tuple(Path(os.path.realpath(folder)) for folder in (*own, *added))
-
-
-def allowed_path(path: str | Path, folders: Iterable[Path]) -> Path | None:
-    """The address with the real path of its file if that is in one of these folders (real paths) or their subfolders;
-    else None."""
-    address = parse_address(path)
-    try:
-        real = Path(os.path.realpath(address.file))
-    except (OSError, ValueError):  # too long, or with a NUL
-        return None
-    return replace(address, file=real).path if any(real.is_relative_to(folder) for folder in folders) else None
-
-
-def etag_of(path: Path, size: int) -> str:
-    """The ETag of a thumbnail of this size; it changes with the file. Raises OSError if there is no such file."""
-    status = file_of(path).stat()
-    stamp = f"{path} {status.st_size} {status.st_mtime_ns} {size}"
-    return f'"{hashlib.sha256(os.fsencode(stamp)).hexdigest()[:24]}"'
-
-
-def draw_thumbnail(photo: Path | ImageRecord, size: int, max_pixels: int = MAX_PIXELS) -> bytes:
-    """A JPEG of a photo whose longer side has at most `size` px. Raises PhotoError if it cannot be decoded.
-
-    max_pixels: larger photos are refused before they are decoded.
-    """
-    content = io.BytesIO()
-    image = decode(photo, size=longest_side(size), max_pixels=max_pixels)
-    Pillow.fromarray(image).save(content, "JPEG", quality=85)
-    return content.getvalue()
-
-
-@dataclass(frozen=True)
-class HiddenPhotos:
-    """Photos of a map that may not be shown."""
-
-    count: int
-    folders: tuple[str, ...]
-    """Folders to allow: the one that contains all these photos, else those with most of them."""
-
-
-def hidden_photos(files: Sequence[str], map_folder: Path, folders: Sequence[Path]) -> HiddenPhotos:
-    """The photos of a map that are in none of the folders that may be shown; names are relative to `map_folder`."""
-    hidden = collections.Counter[str]()
-    for parent, count in collections.Counter(os.path.dirname(os.path.join(map_folder, file)) for file in files).items():
-        if allowed_path(parent, folders) is None:
-            hidden[os.path.abspath(parent)] += count
-    common = os.path.commonpath(hidden) if hidden else ""
-    if common and common != os.path.dirname(common):
-        return HiddenPhotos(hidden.total(), (common,))
-    return HiddenPhotos(hidden.total(), tuple(parent for parent, _ in hidden.most_common(SUGGESTED)))
-
+from sareloc.serve.guard import INTERNAL, Problem
+from sareloc.serve.live_map import LiveMaps, Pair, Query
+from sareloc.serve.pictures import heatmap_png, heatmap_size
+from sareloc.serve.served_map import ServedMap
+from sareloc.serve.uploads import Addition, read_addition
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
 HEATMAP_QUEUE, INLIERS_QUEUE = 4, 8
-HEATMAP_INPUT_PX = 224
-HEATMAP_OUTPUT_PX = 512
-SMOOTHING = 30  # standard deviation of the smoothing: the shorter side divided by this
-OPACITY = 0.85
-LOW, HIGH = np.array([200.0, 30.0, 60.0]), np.array([255.0, 225.0, 90.0])  # also differ in brightness
-DECAY = 0.9  # of the mean seconds per item: about the last ten batches count
 log = logging.getLogger("sareloc.serve")
-
-
-class ServedMap:
-    """One of the maps: which of its photos may be shown, and how photos are added to it."""
-
-    def __init__(self, name: str, live: LiveMap, batch: int, serving: Serving, limits: Limits) -> None:
-        self.name = name
-        self.live = live
-        self.place_map = live.place_map
-        self.photo_folders = photo_folders(live.place_map.path, serving.photos)
-        self.adder = Adder(live.model, live.place_map.path, batch)
-        self.additions = BatchQueue[Addition, tuple[int, ...]](
-            self.adder.add, batch=batch, bound=limits.queue, name="add"
-        )
-
-    def hidden_photos(self) -> HiddenPhotos:
-        """Photos without thumbnails, as they are not in the folders that may be shown; on a server, of a sample."""
-        return hidden_photos(self.place_map.current_files(), self.place_map.path.parent, self.photo_folders)
-
-    def shown_file(self, photo_id: int) -> tuple[str, Path]:
-        """The name of a photo in the map and its real path. Raises FileNotFoundError if it may not be shown."""
-        file = self.place_map.current_file(photo_id)
-        path = None if file is None else allowed_path(self.place_map.photo_path(file), self.photo_folders)
-        if file is None or path is None:
-            raise FileNotFoundError
-        return file, path
 
 
 class Service:
@@ -243,7 +122,7 @@ class Service:
         """The fix of each photo, or the error of a photo that cannot be decoded or failed."""
         try:
             found = await self._process(
-                uploads, lambda upload: Query(self._read_localized(upload), near, top), self.queries
+                uploads, lambda upload: Query(self._read_query(upload, self.live.preprocesses), near, top), self.queries
             )
         except asyncio.CancelledError:
             self._photos.labels("dropped").inc(len(uploads))
@@ -273,7 +152,7 @@ class Service:
         """
 
         def read(upload: ImageRecord) -> Pair:
-            return Pair(served.live, self._read_query(upload, served.live.model), photo_id, file)
+            return Pair(served.live, self._read_query(upload, [served.live.model.preprocess]), photo_id, file)
 
         (pairs,) = await self._process([upload], read, self.pairs)
         return pairs
@@ -291,7 +170,8 @@ class Service:
         views = await self.in_decoder(served.adder.view_options)
 
         def read(upload: ImageRecord) -> Addition:
-            return read_addition(upload, position, self._sizes(served.live.model), self.limits.max_pixels, views)
+            sizes = (self._resizing(served.live.model.preprocess), feature_size)
+            return read_addition(upload, position, sizes, self.limits.max_pixels, views)
 
         return await self._process(uploads, read, served.additions)
 
@@ -324,14 +204,10 @@ class Service:
                 for task in tasks:  # those that an error of the map, or the end of the request, leaves behind
                     task.cancel()
 
-    def _read_localized(self, upload: ImageRecord) -> ReadImage | ImageRecord:
-        """A query, checked and read; of maps of different models, each reads it again at its own size."""
-        models = {served.live.model.fingerprint(): served.live.model for served in self.maps.values()}
-        read = [self._read_query(upload, model) for model in models.values()]
-        return read[0] if len(read) == 1 else upload
-
-    def _read_query(self, upload: ImageRecord, model: PlaceModel) -> ReadImage:
-        return read_image(upload, self._sizes(model), cut=ViewOptions(), max_pixels=self.limits.max_pixels)
+    def _read_query(self, upload: ImageRecord, preprocesses: Iterable[Preprocess]) -> ReadImage:
+        """A query, read once for models that resize images so; see `Query.photo`."""
+        sizes: list[SizeRule] = [*map(self._resizing, preprocesses), feature_size]
+        return read_image(upload, sizes, cut=ViewOptions(), max_pixels=self.limits.max_pixels)
 
     def _read_heatmap_image(self, upload: ImageRecord) -> Image:
         return decode(upload, size=self._heatmap_size, max_pixels=self.limits.max_pixels)
@@ -350,9 +226,9 @@ class Service:
         with self.queries.reserve(1):
             return await self.in_decoder(work)
 
-    def model_size(self, model: PlaceModel, height: int, width: int) -> tuple[int, int]:
+    def model_size(self, preprocess: Preprocess, height: int, width: int) -> tuple[int, int]:
         """A model's size rule. Raises ArgumentError if the resized photo exceeds `Limits.model_pixels`."""
-        size = model.preprocess.size(height, width)
+        size = preprocess.size(height, width)
         if size[0] * size[1] > self.limits.model_pixels:
             raise ArgumentError(
                 f"the model would resize it to {size[0]} x {size[1]} px, more than "
@@ -360,28 +236,18 @@ class Service:
             )
         return size
 
-    def _sizes(self, model: PlaceModel) -> tuple[SizeRule, SizeRule]:
-        """The sizes at which photos are encoded (see `Encoder.sizes`), with the limits of the service."""
-        return Resizing(partial(self.model_size, model), model.preprocess.interpolation), feature_size
+    def _resizing(self, preprocess: Preprocess) -> Resizing:
+        """The size at which photos are encoded, with the limits of the service."""
+        return Resizing(partial(self.model_size, preprocess), preprocess.interpolation)
 
     def _heatmap_size(self, height: int, width: int) -> tuple[int, int]:
-        self.model_size(self.model, height, width)  # the same photos are rejected as by `localize`
+        self.model_size(self.model.preprocess, height, width)  # the same photos are rejected as by `localize`
         return heatmap_size(height, width)
 
     def _draw_heatmaps(self, images: Sequence[Image]) -> list[bytes]:
         from sareloc.encode import occlusion_map  # few services draw heat maps
 
         return [heatmap_png(occlusion_map(self.model, image)) for image in images]
-
-
-@asynccontextmanager
-async def thread_pool(threads: int, name: str) -> AsyncIterator[ThreadPoolExecutor]:
-    """Threads that complete their work at the end, while the event loop goes on and answers cancelled requests."""
-    pool = ThreadPoolExecutor(threads, name)
-    try:
-        yield pool
-    finally:
-        await asyncio.to_thread(pool.shutdown)
 
 
 class FailedPhotoError(PhotoError):
@@ -396,118 +262,6 @@ def _outcome(fix: Fix | PhotoError) -> str:
     return "found" if fix.found else "not in the map"
 
 
-class BatchQueue(Generic[Item, Result]):
-    """Collects the items of many requests and processes up to `batch` of them at once, in one thread.
-
-    It does not wait for a batch to fill: the items that arrive while a batch is processed are the next batch. If a
-    batch fails, each of its items is processed alone: only those that fail again get their error.
-    `process` gets items in order and returns as many results; it always runs in the same thread. `bound`: maximum
-    items that are accepted and not processed. `observe` is called with the size of each batch.
-    """
-
-    def __init__(
-        self,
-        process: Callable[[Sequence[Item]], Sequence[Result]],
-        *,
-        batch: int,
-        bound: int,
-        name: str,
-        observe: Callable[[float], None] = lambda size: None,
-    ) -> None:
-        self._process = process
-        self._batch = batch
-        self._bound = bound
-        self._observe = observe
-        self._waiting: dict[asyncio.Future[Result], Item] = {}
-        self._arrived = asyncio.Event()
-        self.name = name
-        self._thread: ThreadPoolExecutor | None = None
-        self._item_s = 0.1  # seconds per item, an exponential mean
-        self.accepted = 0
-        """Items that are reserved and not processed yet."""
-
-    @property
-    def waiting(self) -> int:
-        """Items that are not in a batch yet."""
-        return len(self._waiting)
-
-    @contextmanager
-    def reserve(self, count: int) -> Iterator[None]:
-        """Reserve places for `count` items while inside. Raises Problem (503) if there are not as many free."""
-        if self.accepted + count > self._bound:
-            wait_s = max(1, math.ceil(self.accepted * self._item_s))
-            raise busy(f"the service is busy with {self.accepted} photos: try again in {wait_s} s", wait_s)
-        self.accepted += count
-        try:
-            yield
-        finally:
-            self.accepted -= count
-
-    async def submit(self, item: Item) -> Result:
-        """The result of an item; an item whose caller is cancelled before its batch starts is dropped."""
-        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._waiting[future] = item
-        self._arrived.set()
-        try:
-            return await future
-        finally:
-            self._waiting.pop(future, None)
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Process items while inside; items that still wait at the end are not processed."""
-        async with thread_pool(1, f"sareloc-{self.name}") as self._thread:
-            worker = asyncio.get_running_loop().create_task(self._work())
-            try:
-                yield
-            finally:
-                worker.cancel()
-
-    async def in_thread(self, work: Callable[[], None]) -> None:
-        """Call a function in the queue's thread, between two batches."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, work)
-
-    async def _work(self) -> None:
-        while True:
-            await self._arrived.wait()
-            taken = self._take()
-            if taken:
-                await self._process_batch(taken)
-
-    async def _process_batch(self, taken: list[tuple[Item, asyncio.Future[Result]]]) -> None:
-        start = time.monotonic()
-        self._observe(len(taken))
-        work = partial(self._process, [item for item, _ in taken])
-        try:
-            results = await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        except Exception as error:
-            if len(taken) > 1 and not isinstance(error, MapError):  # which concerns all of them
-                log.warning("a batch of %d photos failed (%r): each is processed alone", len(taken), error)
-                for item, future in taken:
-                    if not future.done():
-                        await self._process_batch([(item, future)])
-                return
-            for _, future in taken:
-                if not future.done():
-                    future.set_exception(error)
-            return
-        for (_, future), result in zip(taken, results, strict=True):
-            if not future.done():
-                future.set_result(result)
-        self._item_s = DECAY * self._item_s + (1 - DECAY) * (time.monotonic() - start) / len(taken)
-
-    def _take(self) -> list[tuple[Item, asyncio.Future[Result]]]:
-        taken: list[tuple[Item, asyncio.Future[Result]]] = []
-        while self._waiting and len(taken) < self._batch:
-            future = next(iter(self._waiting))
-            item = self._waiting.pop(future)
-            if not future.done():  # else its request was cancelled just now
-                taken.append((item, future))
-        if not self._waiting:
-            self._arrived.clear()
-        return taken
-
-
 class Registry(CollectorRegistry):
     """The metrics of one app, without the `_created` series of counters and histograms.
 
@@ -519,23 +273,3 @@ class Registry(CollectorRegistry):
         for metric in super().collect():
             metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
             yield metric
-
-
-def heatmap_size(height: int, width: int) -> tuple[int, int]:
-    """The size of a photo for its heat map, the longer side 224 px: about eighty copies of it are described."""
-    scale = HEATMAP_INPUT_PX / max(height, width)
-    return max(MIN_SIDE_PX, round(height * scale)), max(MIN_SIDE_PX, round(width * scale))
-
-
-def heatmap_png(heat: npt.NDArray[np.float32]) -> bytes:
-    """An occlusion map (H, W) as PNG, the longer side 512 px: smoothed; the minimum is transparent."""
-    height, width = heat.shape
-    scale = HEATMAP_OUTPUT_PX / max(height, width)
-    size = (round(width * scale), round(height * scale))
-    large = np.asarray(Pillow.fromarray(heat).resize(size, Pillow.Resampling.BILINEAR))
-    smooth = gaussian_filter(large, min(size) / SMOOTHING)
-    shares = ((smooth - smooth.min()) / max(float(np.ptp(smooth)), 1e-9))[..., None]
-    pixels = np.concatenate([LOW + (HIGH - LOW) * shares, 255 * OPACITY * shares], axis=2)
-    png = io.BytesIO()
-    Pillow.fromarray(pixels.round().astype(np.uint8), "RGBA").save(png, "PNG")
-    return png.getvalue()
