@@ -50,7 +50,8 @@ from benchmarks.fault_cases import service as fault_service
 from benchmarks.fault_cases import weights as fault_weights
 from benchmarks.map import drawn_photo
 from benchmarks.measuring import about
-from tests.maps.kill_builds import die_before_statement, enough_photos, kill_builds
+from tests.kills import before_file_operations, before_statements, die_at
+from tests.maps.kill_builds import enough_photos, kill_builds
 from tests.maps.small_town import geotag_of, tiny_model, write_town
 
 from sareloc.errors import SarelocError
@@ -75,7 +76,6 @@ INDEXED = 3000
 """Photos of a map that is searched by an index: the threshold is lowered, so that a small map has one."""
 HANG_S = 120
 MEMORY_BYTES, FILE_BYTES = 8 * 2**30, 2**29
-FILE_OPERATIONS = {"open", "os.rename", "os.remove", "os.mkdir", "os.link", "os.chmod", "os.rmdir", "shutil.rmtree"}
 BAD = {
     "lost rows": "lost rows",
     "silently wrong": "silently wrong answers",
@@ -123,19 +123,6 @@ def in_a_process(work: Callable[[], str]) -> str:
     if os.WIFSIGNALED(status):
         return {int(signal.SIGKILL): "killed", int(signal.SIGALRM): "hang"}.get(os.WTERMSIG(status), "crash")
     return received.decode()
-
-
-def die_before_operation(number: int) -> None:
-    """This process kills itself before its file operation of that number (sys.audit's events)."""
-    left = [number]
-
-    def count(event: str, _: tuple[Any, ...]) -> None:
-        if event in FILE_OPERATIONS:
-            left[0] -= 1
-            if left[0] == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.addaudithook(count)
 
 
 class Tally:
@@ -248,10 +235,10 @@ def killed_work(
     done, most = 0, 64
     while done < kills:
         number = rng.randrange(1, most + 1)
-        hook = die_before_statement if by_sql and rng.random() < 0.5 else die_before_operation
+        hook = before_statements if by_sql and rng.random() < 0.5 else before_file_operations
 
-        def dying(number: int = number, hook: Callable[[int], None] = hook) -> str:
-            hook(number)
+        def dying(number: int = number, hook: Callable[[Callable[[], None]], None] = hook) -> str:
+            hook(die_at(number))
             work()
             return "ended"
 

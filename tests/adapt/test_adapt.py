@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -150,6 +146,16 @@ def test_a_folder_that_exists_is_not_overwritten(town: Path, tmp_path: Path) -> 
         adapt_map(town, tmp_path)
 
 
+def test_what_a_killed_call_left_beside_an_adapted_map_is_removed(town: Path, adapted: Path) -> None:
+    (adapted.parent / "adaptation.json").write_text("{}")
+    rest = Path(f"{adapted.parent}.work")
+    rest.mkdir()
+    with pytest.raises(ArgumentError, match="holds an adapted map"):
+        adapt_map(town, adapted.parent)
+    assert not rest.exists()
+    assert adapted.exists()
+
+
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A town of walls is enough, and few queries are asked."""
     monkeypatch.setattr(adapting, "MIN_PAIRS", 10)
@@ -243,43 +249,6 @@ def test_nothing_is_written_if_no_change_is_better_on_the_whole_area(
     assert report.map is None
     assert "whole area" in (report.kept_because or "")
     assert not list(tmp_path.iterdir())
-
-
-KILLED = """
-import os, signal, sys
-import sareloc.adapt.adapt as adapting
-from tests.localize.street import street_model
-
-path, out, moment = sys.argv[1:]
-adapting.MIN_PAIRS, adapting.ANSWERED = 10, 6
-adapting.choose_step, adapting._objection = lambda *given: (0.3, 1.25), lambda proved, mean: None
-if moment:
-    setattr(adapting, moment, lambda *given, **named: os.kill(os.getpid(), signal.SIGKILL))
-adapting.adapt_map(path, out, model=street_model(), progress=False)
-"""
-
-
-@pytest.mark.parametrize(
-    "moment",
-    [*(pytest.param(name, marks=pytest.mark.slow) for name in ("relit_vectors", "finish_map")), "write_atomically"],
-)
-def test_a_kill_leaves_the_map_whole_and_the_next_call_completes(town: Path, tmp_path: Path, moment: str) -> None:
-    """Killed before photos are relit, while an adapted copy is written, and before the report and the renaming."""
-
-    def call(moment: str) -> int:
-        arguments = [sys.executable, "-c", KILLED, str(town), str(tmp_path / "out"), moment]
-        return subprocess.run(
-            arguments, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, check=False
-        ).returncode
-
-    content = town.read_bytes()
-    assert call(moment) == -signal.SIGKILL
-    assert town.read_bytes() == content
-    assert not (tmp_path / "out").exists()
-    assert call("") == 0
-    assert town.read_bytes() == content
-    assert not verify_map(tmp_path / "out" / "walls.gpkg")
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_a_map_that_cannot_be_written_is_adapted_into_another_folder(

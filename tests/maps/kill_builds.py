@@ -15,12 +15,11 @@ import json
 import os
 import random
 import signal
-import sqlite3
 import sys
 from pathlib import Path
-from typing import Any
 
 import torch
+from tests.kills import before_statements, die_at
 from tests.maps.small_town import build_map, tiny_model
 
 from sareloc.maps import MapFile, open_map_file
@@ -36,23 +35,6 @@ MOST_STATEMENTS = 40
 def enough_photos(kills: int) -> int:
     """So many photos that so many killed processes cannot have written all of them."""
     return (kills + 1) // 2 * (MOST_BATCHES * BATCH + MOST_STATEMENTS // 2) + BATCH
-
-
-def die_before_statement(number: int) -> None:
-    """This process kills itself before its SQL statement of that number, not counting those that only read."""
-    connect, left = sqlite3.connect, [number]
-
-    def count(statement: str) -> None:
-        left[0] -= not statement.startswith("SELECT")
-        if left[0] == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def connect_and_count(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        connection: sqlite3.Connection = connect(*arguments, **options)
-        connection.set_trace_callback(count)
-        return connection
-
-    sqlite3.connect = connect_and_count  # type: ignore[assignment]
 
 
 def build_and_acknowledge(model: PlaceModel, photos: Path, out: Path, tokens: int, acknowledgements: int) -> None:
@@ -78,7 +60,7 @@ def build_and_kill(model: PlaceModel, photos: Path, out: Path, rng: random.Rando
         os.close(give)
         try:
             if not from_outside:
-                die_before_statement(statement)
+                before_statements(die_at(statement))
             build_and_acknowledge(model, photos, out, token, acknowledge)
         finally:
             os._exit(1)  # it was meant to be killed

@@ -15,7 +15,7 @@ from PIL import Image
 from PIL.ExifTags import GPS, IFD, Base
 
 from sareloc.errors import PhotoError
-from sareloc.photos import Estimate, Geotag, decode, exif_bytes, jpeg_with_geotag, read_exif_geotag, write_geotag
+from sareloc.photos import Estimate, Geotag, decode, exif_bytes, photo_with_geotag, read_exif_geotag, write_geotag
 from sareloc.photos.write_geotags import with_gps
 
 HERE = Geotag((-33.8567844, 151.2152967), 278.125, 1_717_156_800.25)
@@ -123,12 +123,12 @@ def test_the_thumbnails_directory_is_still_linked() -> None:
 
 
 def test_a_photo_without_exif_gets_it_behind_jfif() -> None:
-    written = jpeg_with_geotag(jpeg(), HERE)
+    written = photo_with_geotag(jpeg(), HERE)
     assert without_exif(written) == jpeg()
     assert written[2:4] == b"\xff\xe0"  # JFIF stays first
     bare = without_exif(jpeg(exif_bytes(HERE)))
     bare = bare[:2] + bare[20:] if bare[2:4] == b"\xff\xe0" else bare
-    assert jpeg_with_geotag(bare, HERE)[2:4] == b"\xff\xe1"
+    assert photo_with_geotag(bare, HERE)[2:4] == b"\xff\xe1"
 
 
 def test_written_over_itself_the_last_one_counts(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_exif_in_several_segments_becomes_one() -> None:
     plain = jpeg()
     parts = [block[:60], b"Exif\0\0" + block[60:]]
     split = plain[:20] + b"".join(b"\xff\xe1" + struct.pack(">H", len(part) + 2) + part for part in parts) + plain[20:]
-    written = jpeg_with_geotag(split, Geotag((1.5, 2.5)))
+    written = photo_with_geotag(split, Geotag((1.5, 2.5)))
     assert written.count(b"Exif\0\0") == 1
     assert without_exif(written) == plain
 
@@ -158,7 +158,7 @@ def test_a_multi_picture_jpeg_keeps_its_second_picture(tmp_path: Path) -> None:
     Image.new("RGB", (64, 48), "white").save(
         stream, "MPO", save_all=True, append_images=[Image.new("RGB", (64, 48), "red")]
     )
-    with Image.open(io.BytesIO(jpeg_with_geotag(stream.getvalue(), HERE))) as written:
+    with Image.open(io.BytesIO(photo_with_geotag(stream.getvalue(), HERE))) as written:
         assert written.n_frames == 2
         written.seek(1)
         assert written.convert("RGB").getpixel((5, 5)) == (254, 0, 0)
@@ -194,8 +194,8 @@ def test_errors_name_the_photo(tmp_path: Path) -> None:
 @given(st.binary(max_size=60), st.integers(0, 300))
 def test_mutated_jpegs_are_tagged_or_refused(noise: bytes, at: int) -> None:
     content = jpeg(exif_bytes(HERE))
-    with contextlib.suppress(ValueError):
-        jpeg_with_geotag(content[:at] + noise + content[at + len(noise) :], HERE)
+    with contextlib.suppress(PhotoError):
+        photo_with_geotag(content[:at] + noise + content[at + len(noise) :], HERE)
 
 
 @pytest.mark.data

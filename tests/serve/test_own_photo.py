@@ -9,10 +9,13 @@ import httpx
 import numpy as np
 import pytest
 from PIL import ExifTags, Image
+from tests.photos.raw_files import make_dng
 from tests.serve.running import street_client
 
 from sareloc.geo import distance_m
-from sareloc.photos import read_geotag
+from sareloc.localize import Fix
+from sareloc.localize.formats import estimated_geotag
+from sareloc.photos import read_geotag, write_geotag
 from sareloc.photos.xmp import geotag_from_xmp
 from sareloc.serve import ServeConfig
 
@@ -82,14 +85,34 @@ def test_a_geotagged_jpeg_differs_by_its_position_alone(client: httpx.Client, tm
     assert (pixels(answer.content) == pixels(original)).all()
 
 
-@pytest.mark.parametrize("form", ["PNG", "TIFF", "WEBP"])
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "TIFF", "WEBP"])
+def test_the_photo_is_written_as_by_the_command_line(client: httpx.Client, form: str, tmp_path: Path) -> None:
+    original = tmp_path / f"original.{'tif' if form == 'TIFF' else form.lower()}"
+    original.write_bytes(photo_bytes(form))
+    answer = client.post("/geotag", params=ANSWER, content=original.read_bytes())
+    assert answer.headers["content-type"] == f"image/{form.lower()}"
+    fix = Fix((ANSWER["lat"], ANSWER["lon"]), ANSWER["radius_m"], ANSWER["confidence"], ())
+    write_geotag(original, tmp_path / original.name, *estimated_geotag(fix))
+    assert answer.content == original.read_bytes()
+    assert read_geotag(original).estimated
+
+
+def raw_bytes() -> bytes:
+    pytest.importorskip("rawpy")
+    preview = io.BytesIO()
+    Image.new("RGB", (400, 300)).save(preview, "JPEG")
+    return make_dng(preview.getvalue())
+
+
+@pytest.mark.parametrize("form", ["AVIF", "HEIC", "RAW"])
 def test_the_position_of_other_formats_is_a_sidecar(
     client: httpx.Client, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "photo.xmp").write_text("<secret/>")  # of this machine: not of the client's photo
-    answer = client.post("/geotag", params=ANSWER, content=photo_bytes(form))
-    assert answer.headers["content-type"] == "application/rdf+xml"
+    content = raw_bytes() if form == "RAW" else photo_bytes(form)
+    answer = client.post("/geotag", params=ANSWER, content=content)
+    assert answer.headers["content-type"] == "application/rdf+xml", answer.text
     found = geotag_from_xmp(answer.content)
     assert found is not None
     assert float(distance_m(found.latlon, (ANSWER["lat"], ANSWER["lon"]))) < 0.01

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -140,7 +141,7 @@ def adapt_map(
     began = time.monotonic()
     target, work = Path(out), Path(f"{out}.work")
     if target.exists():
-        raise ArgumentError(f"{target} exists: give another folder (--out), or remove it")
+        _refuse_existing(target, work)
     localizer = open_localizer(path, model, device=device, precision=precision, workers=workers)
     place_map = localizer.place_map
     verifier = _checked_verifier(localizer)
@@ -194,6 +195,14 @@ def adapt_map(
         os.replace(result, target)
     shutil.rmtree(work, ignore_errors=True)
     return report
+
+
+def _refuse_existing(target: Path, work: Path) -> NoReturn:
+    """Raise ArgumentError; what a call that was killed after its last step left is removed."""
+    if not (target / REPORT).exists():
+        raise ArgumentError(f"{target} exists: give another folder (--out), or remove it")
+    shutil.rmtree(work, ignore_errors=True)
+    raise ArgumentError(f"{target} exists and holds an adapted map: use it, or give another folder (--out)")
 
 
 def _checked_verifier(localizer: Localizer) -> Verifier:

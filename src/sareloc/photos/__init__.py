@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     )
     from sareloc.photos.tracks import MAX_GAP_S, Track, TrackPositions, merge_tracks, read_track, read_tracks
     from sareloc.photos.videos import Video, decode_frame, frame_times, read_video, video_frames
-    from sareloc.photos.write_geotags import exif_bytes, jpeg_with_geotag, write_geotag, write_sidecar, write_views
+    from sareloc.photos.write_geotags import exif_bytes, photo_with_geotag, write_geotag, write_sidecar, write_views
 
 __all__ = [
     "DIAGONAL_35MM",
@@ -130,7 +130,6 @@ __all__ = [
     "is_truncated",
     "is_url",
     "is_video",
-    "jpeg_with_geotag",
     "longest_side",
     "looks_like_panorama",
     "make_utm_name",
@@ -141,6 +140,7 @@ __all__ = [
     "parse_offset",
     "parse_timezone",
     "parse_utm_name",
+    "photo_with_geotag",
     "read_embedded_geotag",
     "read_exif_geotag",
     "read_exif_time",
@@ -178,6 +178,6 @@ __getattr__ = lazy_names(
         "track_geotags": "FramesReport PlacedPhoto TrackOptions TrackReport frames_on_track geotags_from_track",
         "tracks": "MAX_GAP_S Track TrackPositions merge_tracks read_track read_tracks",
         "videos": "Video decode_frame frame_times read_video video_frames",
-        "write_geotags": "exif_bytes jpeg_with_geotag write_geotag write_sidecar write_views",
+        "write_geotags": "exif_bytes photo_with_geotag write_geotag write_sidecar write_views",
     },
 )

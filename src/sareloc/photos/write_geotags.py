@@ -22,7 +22,7 @@ from PIL.ExifTags import GPS, IFD, Base
 
 from sareloc.errors import PhotoError
 from sareloc.files import open_regular, replacing, write_atomically
-from sareloc.photos.containers import EXIF, NO_TAGS, change_exif, change_jpeg, file_kind
+from sareloc.photos.containers import EXIF, NO_TAGS, change_exif, file_kind
 from sareloc.photos.decoding import open_file, read_bytes, read_metadata, read_photo
 from sareloc.photos.finding import read_geotag
 from sareloc.photos.geotags import view_focal_35mm
@@ -77,10 +77,7 @@ def write_geotag(photo: str | Path, target: str | Path, geotag: Geotag, estimate
         raise PhotoError(photo, f"cannot be read: {error.strerror}") from error
     if not _writable(photo, content[:12]):
         raise PhotoError(photo, "not a JPEG, PNG, WebP or TIFF: write the geotag of other formats with write_sidecar")
-    try:
-        tagged = change_exif(content, partial(with_gps, geotag=geotag, estimate=estimate))
-    except (ValueError, OSError, SyntaxError) as error:
-        raise PhotoError(photo, f"the geotag cannot be written: {error}") from error
+    tagged = photo_with_geotag(content, geotag, estimate, name=str(photo))
     with replacing(target) as temporary:
         temporary.write_bytes(tagged)
         keep_status(status, temporary)
@@ -190,18 +187,24 @@ def _writable(photo: str | Path, start: bytes) -> bool:
     return kind is not None and (kind != "tiff" or Path(photo).suffix.lower() in TIFF_SUFFIXES)
 
 
-def jpeg_with_geotag(jpeg: bytes, geotag: Geotag, estimate: Estimate | None = None) -> bytes:
-    """The bytes of a JPEG with this geotag in its EXIF segment, otherwise unchanged.
+def photo_with_geotag(
+    content: bytes, geotag: Geotag, estimate: Estimate | None = None, *, name: str = "the photo"
+) -> bytes:
+    """The bytes of a JPEG, PNG, WebP or TIFF with this geotag in its EXIF, otherwise unchanged.
 
     Args:
-        jpeg: content of the file.
+        content: of the file.
         geotag: position, heading and time.
         estimate: marks the position as an estimate.
+        name: of the photo, for errors.
 
     Raises:
-        ValueError: if the JPEG or its EXIF is damaged.
+        PhotoError: if the photo is of another format, or is damaged, or its EXIF is damaged or full.
     """
-    return change_jpeg(jpeg, partial(with_gps, geotag=geotag, estimate=estimate))
+    try:
+        return change_exif(content, partial(with_gps, geotag=geotag, estimate=estimate))
+    except (ValueError, OSError, SyntaxError) as error:
+        raise PhotoError(name, f"the geotag cannot be written: {error}") from error
 
 
 def with_gps(tiff: bytes, geotag: Geotag, estimate: Estimate | None = None) -> bytes:

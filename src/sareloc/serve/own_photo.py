@@ -1,5 +1,5 @@
 """Routes that give a client its own photo back: as a small JPEG, which every browser shows (POST /preview), and with
-its position in it (POST /geotag). Nothing of the photo is stored.
+its position in it (POST /geotag), written as by `sareloc geotag`. Nothing of the photo is stored.
 
 Annotations are evaluated here (no `from __future__ import annotations`), as in `sareloc.serve.routes`.
 """
@@ -13,9 +13,10 @@ from fastapi.responses import Response
 from sareloc.errors import PhotoError
 from sareloc.localize import Fix
 from sareloc.localize.formats import estimated_geotag
-from sareloc.photos import ImageRecord, jpeg_with_geotag
+from sareloc.photos import ImageRecord, photo_with_geotag
+from sareloc.photos.containers import WRITERS, file_kind
 from sareloc.photos.decoding import read_metadata
-from sareloc.photos.jpeg import START_OF_IMAGE
+from sareloc.photos.raw import RAW
 from sareloc.photos.xmp import xmp_with_geotag
 from sareloc.serve.guard import Problem, read_photo
 from sareloc.serve.pictures import draw_thumbnail
@@ -60,8 +61,9 @@ def own_photo_routes(service: Service) -> APIRouter:
         response_class=Response,
         responses={
             200: {
-                "content": {JPEG: {}, XMP: {}},
-                "description": "Of a JPEG: the photo with the position in its EXIF. Of another format: an XMP sidecar.",
+                "content": {**{f"image/{kind}": {} for kind in WRITERS}, XMP: {}},
+                "description": "Of a JPEG, PNG, WebP or TIFF: the photo with the position in its EXIF. Of another "
+                "format: an XMP sidecar.",
             },
             **problem_responses(400, 408, 413, 421, 422, 503),
         },
@@ -87,9 +89,9 @@ def own_photo_routes(service: Service) -> APIRouter:
     ) -> Response:
         """The photo with the position of an answer of `POST /localize`.
 
-        The position is marked as an estimate as by `sareloc geotag`, by radius and confidence. Of a JPEG only the EXIF
-        changes. The answer for a photo of another format is an XMP sidecar, to be stored as photo.png.xmp beside
-        photo.png.
+        The position is marked as an estimate as by `sareloc geotag`, by radius and confidence. Of a JPEG, PNG, WebP
+        or TIFF only the EXIF changes. The answer for a photo of another format is an XMP sidecar, to be stored as
+        photo.heic.xmp beside photo.heic.
         """
         photo, fix = await read_photo(request), Fix((lat, lon), radius_m, confidence, ())
         content, media_type = await _read(service, partial(tagged, photo, fix, max_pixels))
@@ -109,14 +111,12 @@ async def _read(service: Service, work: partial[T]) -> T:
 def tagged(photo: ImageRecord, fix: Fix, max_pixels: int) -> tuple[bytes, str]:
     """An uploaded photo with the position of a fix, or an XMP sidecar of it, and the media type.
 
-    Raises PhotoError if it is not a photo, or if it is a JPEG whose EXIF cannot be changed.
+    Raises PhotoError if it is not a photo, or if its EXIF cannot be changed.
     """
     assert isinstance(photo.image, bytes)
-    read_metadata(photo.image, name=photo.name, max_pixels=max_pixels)  # refuses what is no photo
+    metadata = read_metadata(photo.image, name=photo.name, max_pixels=max_pixels)  # refuses what is no photo
     geotag, estimate = estimated_geotag(fix)
-    if not photo.image.startswith(START_OF_IMAGE):
+    kind = None if metadata.format == RAW else file_kind(photo.image[:12])
+    if kind is None:
         return xmp_with_geotag(geotag, estimate), XMP
-    try:
-        return jpeg_with_geotag(photo.image, geotag, estimate), JPEG
-    except ValueError as error:
-        raise PhotoError(photo.name, f"the geotag cannot be written: {error}") from error
+    return photo_with_geotag(photo.image, geotag, estimate, name=photo.name), f"image/{kind}"

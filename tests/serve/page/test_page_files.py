@@ -125,17 +125,19 @@ def test_one_photo_is_saved_with_its_position(visit: Visit, street_folder: Path,
 
 def test_several_photos_are_saved_as_a_zip_of_those_found(visit: Visit, street_folder: Path, tmp_path: Path) -> None:
     page = visit.page
-    with Image.open(street_folder / "queries" / "q03.jpg") as photo:
-        photo.save(tmp_path / "q03.png")
-    choose(page, street_folder / "queries" / "q07.jpg", street_folder / "elsewhere.jpg", tmp_path / "q03.png")
-    expect(page.locator("#queue-count")).to_have_text("2 of 3 found")
+    for name in ("q03.png", "q05.avif"):
+        with Image.open(street_folder / "queries" / f"{name[:3]}.jpg") as photo:
+            photo.save(tmp_path / name)
+    elsewhere = street_folder / "elsewhere.jpg"
+    choose(page, street_folder / "queries" / "q07.jpg", elsewhere, tmp_path / "q03.png", tmp_path / "q05.avif")
+    expect(page.locator("#queue-count")).to_have_text("3 of 4 found")
     name, content = saved(page, "Geotagged photos")
     assert name == "geotagged.zip"
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        assert archive.namelist() == ["q07.jpg", "q03.png", "q03.png.xmp"]
-        assert archive.read("q03.png") == (tmp_path / "q03.png").read_bytes()
+        assert archive.namelist() == ["q07.jpg", "q03.png", "q05.avif", "q05.avif.xmp"]
+        assert archive.read("q05.avif") == (tmp_path / "q05.avif").read_bytes()
         archive.extractall(tmp_path / "saved")
-    for name, place in (("q07.jpg", 7), ("q03.png", 3)):
+    for name, place in (("q07.jpg", 7), ("q03.png", 3), ("q05.avif", 5)):
         found = read_geotag(tmp_path / "saved" / name)
         assert found is not None
         assert float(distance_m(found.latlon, position(place, 3.0))) < 10
@@ -144,6 +146,7 @@ def test_several_photos_are_saved_as_a_zip_of_those_found(visit: Visit, street_f
         ("q07.jpg", True),
         ("elsewhere.jpg", False),
         ("q03.png", True),
+        ("q05.avif", True),
     ]
 
 

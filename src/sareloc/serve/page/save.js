@@ -67,14 +67,14 @@ export function makeSave({ box, note, buttons }, { answers, announce }) {
   };
 }
 
-/** A photo with the position of its fix: itself if it is a JPEG, else it and its XMP sidecar. */
+/** A photo with the position of its fix: itself if the service writes its format, else it and its XMP sidecar. */
 async function tagged(file, { latlon: [lat, lon], radius_m, confidence }) {
   const { signal } = new AbortController();
   const fix = new URLSearchParams({ lat, lon, radius_m, confidence });
   const send = () => postFile(`geotag?${fix}`, file, { signal, as: "blob" });
   const blob = await retryWhileBusy(send, { signal, onBusy: () => {} });
   const time = file.lastModified;
-  if (blob.type === "image/jpeg") return [{ name: file.name, blob, time }];
+  if (blob.type.startsWith("image/")) return [{ name: file.name, blob, time }];
   return [{ name: file.name, blob: file, time }, { name: `${file.name}.xmp`, blob, time }];
 }
 
