@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,10 +14,12 @@ from cyclopts import Parameter
 from sareloc.cli.options import (
     DEFAULT_CONDITION,
     DEFAULT_LOCALIZER,
+    NO_VIDEO,
     ConditionFlags,
     Flag,
     MapPath,
     Opened,
+    Videos,
     localize_files,
     print_notes,
     report_unreadable,
@@ -25,7 +28,7 @@ from sareloc.errors import ArgumentError, PhotoError
 
 if TYPE_CHECKING:
     from sareloc.geo import Area
-    from sareloc.localize import Fix
+    from sareloc.localize import Fix, VideoWalk
 
 
 def localize_command(
@@ -37,11 +40,7 @@ def localize_command(
     box: Annotated[tuple[float, float, float, float] | None, Parameter(negative=())] = None,
     circle: Annotated[tuple[float, float, float] | None, Parameter(negative=())] = None,
     walk_step_m: float | None = None,
-    every_s: float = 1.0,
-    track: Annotated[tuple[Path, ...], Parameter(negative=(), consume_multiple=True, show_default=False)] = (),
-    estimate_offset: Flag = False,
-    clock_offset: Annotated[float | str, Parameter(allow_leading_hyphen=True)] = 0.0,
-    video_start: str | None = None,
+    of_videos: Videos = NO_VIDEO,
     panorama: Flag = False,
     centred: ConditionFlags = DEFAULT_CONDITION,
     options: Opened = DEFAULT_LOCALIZER,
@@ -82,19 +81,6 @@ def localize_command(
         follow each other. Photos are sorted by time if all have one (in a table beside them, their EXIF, a sidecar or
         their names); otherwise they stay in the order given. Default for the frames of a video: 40 m for each second
         between them.
-    every_s
-        Seconds between two frames of a video that are localized. A frame is named as its file and time, such as
-        drive.mp4#t=12.
-    track
-        GPX files or NMEA logs that were recorded with the videos; default: the positions inside the videos. A note on
-        standard error says how far from the track the positions are.
-    estimate_offset
-        Estimate the offset of a video's clock against the track, by the positions found. It is printed on standard
-        error, as map build takes it (--clock-offset), and added to the times.
-    clock_offset
-        What to add to a video's clock, such as -3.2s if it was 3.2 s fast.
-    video_start
-        When the first frame of a video was taken that has no clock, or a wrong one, such as 2024-05-31T12:00:00Z.
     panorama
         Treat photos without GPano tags that are 2:1 as 360° photos. A 360° photo is cut into views, which give one
         position together; the heading is that of its middle.
@@ -111,16 +97,13 @@ def localize_command(
         Print a KML file of the positions found: placemarks, and a line through them with --walk-step-m.
     """
     from sareloc.localize import (
-        VideoClock,
         localize_video,
         read_photo_times,
-        read_video_walk,
+        read_video_walks,
         sort_by_time,
     )
-    from sareloc.localize.clock import NO_TRACK
     from sareloc.localize.formats import POINT_FORMATS, TRACK_FORMATS, Answer, answer_text, iso_time
-    from sareloc.photos import is_video, parse_offset, read_tracks
-    from sareloc.photos.track_geotags import ONE_START
+    from sareloc.photos import is_video
 
     flags = {"json": as_json, "geojson": as_geojson, "csv": as_csv, "gpx": as_gpx, "kml": as_kml}
     chosen = [name for name, given in flags.items() if given]
@@ -129,13 +112,8 @@ def localize_command(
     maps, photos = split_maps(place_map, photos)
     files = listed(photos)
     stills, videos = [file for file in files if not is_video(file)], [file for file in files if is_video(file)]
-    clock, recorded = VideoClock(clock_offset, video_start), None
-    if (track or estimate_offset or clock != VideoClock()) and not videos:
+    if replace(of_videos, every_s=NO_VIDEO.every_s) != NO_VIDEO and not videos:
         raise ArgumentError("--track, --estimate-offset, --clock-offset and --video-start are options of videos")
-    if video_start is not None and len(videos) > 1:
-        raise ArgumentError(ONE_START)
-    if estimate_offset and parse_offset(clock_offset):
-        raise ArgumentError("the clock offset is either given (--clock-offset) or estimated (--estimate-offset)")
     formats = POINT_FORMATS if walk_step_m is None and stills else TRACK_FORMATS
     written = formats.get(chosen[0]) if chosen else None
     times: dict[Path, float | None] = {}
@@ -145,20 +123,15 @@ def localize_command(
     if walk_step_m is not None:
         stills, notes = sort_by_time(stills, times)
         print_notes(notes)
-    if track:
-        recorded = read_tracks(track)
-        print_notes(recorded.notes)
-    walks = []
-    for video in videos:
-        try:
-            walks.append(read_video_walk(video, every_s, clock=clock, step_m=walk_step_m))
-            print_notes(walks[-1].notes)
-        except PhotoError as error:
+    walks: tuple[VideoWalk, ...] = ()
+    if videos:
+        read = read_video_walks(videos, of_videos.options(), step_m=walk_step_m)
+        print_notes(read.notes)
+        for error in read.errors:
             print(f"sareloc: {error}", file=sys.stderr)
+        walks = read.walks
     if not stills and not walks:
         return 1
-    if estimate_offset and not track and not any(walk.track for walk in walks):
-        raise ArgumentError(NO_TRACK)
     localizer = options.open(maps, min_confidence=min_confidence, panorama=panorama)
     near = area(box, circle)
     condition = centred.choose(localizer, [*stills, *(frame for walk in walks for frame in walk.frames)], near)
@@ -167,10 +140,7 @@ def localize_command(
         if stills:
             yield from localize_files(localizer, stills, walk_step_m, near=near, top=top, condition=condition)
         for walk in walks:
-            found = localize_video(
-                localizer, walk, track=recorded, estimate_offset=estimate_offset, near=near, top=top,
-                condition=condition, progress=True,
-            )  # fmt: skip
+            found = localize_video(localizer, walk, near=near, top=top, condition=condition, progress=True)
             if found.note is not None:
                 print_notes([f"{walk.video}: {found.note}"])
             times.update(zip(walk.frames, found.times, strict=True))

@@ -20,7 +20,7 @@ from sareloc.wording import plural
 
 if TYPE_CHECKING:
     from sareloc.geo import Area
-    from sareloc.localize import Fix, Localizer, Search, SeveralMaps, UsedCondition
+    from sareloc.localize import Fix, Localizer, Search, SeveralMaps, UsedCondition, VideoOptions
     from sareloc.photos import TrackOptions
 
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
@@ -201,6 +201,36 @@ class TrackFlags:
 NO_TRACK = TrackFlags()
 Track = Annotated[TrackFlags, Parameter(name="*", negative=(), consume_multiple=True)]
 """The options `--track`, `--timezone`, `--clock-offset`, ... of a command that places photos on tracks."""
+
+
+@dataclass(frozen=True)
+class VideoFlags:
+    """The options of `sareloc.localize.VideoOptions`."""
+
+    every_s: float = 1.0
+    """Seconds between two frames of a video that are localized. A frame is named as its file and time, such as
+    drive.mp4#t=12."""
+    track: Annotated[tuple[Path, ...], Parameter(negative=(), consume_multiple=True, show_default=False)] = ()
+    """GPX files or NMEA logs that were recorded with the videos; default: the positions inside the videos. A note on
+    standard error says how far from the track the positions are."""
+    estimate_offset: Flag = False
+    """Estimate the offset of a video's clock against the track, by the positions found. It is printed on standard
+    error, as map build takes it (--clock-offset), and added to the times."""
+    clock_offset: Annotated[float | str, Parameter(allow_leading_hyphen=True)] = 0.0
+    """What to add to a video's clock, such as -3.2s if it was 3.2 s fast."""
+    video_start: str | None = None
+    """When the first frame of a video was taken that has no clock, or a wrong one, such as 2024-05-31T12:00:00Z."""
+
+    def options(self) -> VideoOptions:
+        """The record of the library. Raises ArgumentError for invalid options."""
+        from sareloc.localize import VideoOptions
+
+        return VideoOptions(**vars(self))
+
+
+NO_VIDEO = VideoFlags()
+Videos = Annotated[VideoFlags, Parameter(name="*")]
+"""The options `--every-s`, `--track`, `--estimate-offset`, `--clock-offset` and `--video-start`."""
 
 
 NOTES = 10

@@ -11,12 +11,14 @@ from sareloc.localize.walk import estimate_walk, walk_clock_offset
 
 if TYPE_CHECKING:
     from sareloc.localize.clock import (
-        VideoClock,
         VideoFixes,
+        VideoOptions,
         VideoWalk,
+        VideoWalks,
         localize_video,
         read_photo_times,
         read_video_walk,
+        read_video_walks,
         sort_by_time,
     )
     from sareloc.localize.place_names import Town, find_town
@@ -34,9 +36,10 @@ __all__ = [
     "SeveralMaps",
     "Town",
     "UsedCondition",
-    "VideoClock",
     "VideoFixes",
+    "VideoOptions",
     "VideoWalk",
+    "VideoWalks",
     "estimate",
     "estimate_walk",
     "find_town",
@@ -45,6 +48,7 @@ __all__ = [
     "open_localizer",
     "read_photo_times",
     "read_video_walk",
+    "read_video_walks",
     "save_condition",
     "sort_by_time",
     "walk_clock_offset",
@@ -53,7 +57,8 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "clock": "VideoClock VideoFixes VideoWalk localize_video read_photo_times read_video_walk sort_by_time",
+        "clock": "VideoFixes VideoOptions VideoWalk VideoWalks localize_video read_photo_times read_video_walk "
+        "read_video_walks sort_by_time",
         "place_names": "Town find_town",
         "several": "SeveralMaps",
     },

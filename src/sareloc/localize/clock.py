@@ -4,8 +4,8 @@ A video is localized as one walk. Its clock may be wrong: with a track that was 
 found say by how much. A video that holds positions itself (telemetry) has the clock of its GPS receiver, and its own
 track.
 
-    walk = read_video_walk("drive.mp4", every_s=2.0, clock=VideoClock(offset="-3.2s"))
-    answer = localize_video(localizer, walk, track=read_tracks(["drive.gpx"]), estimate_offset=True)
+    walk = read_video_walk("drive.mp4", VideoOptions(every_s=2.0, track=(Path("drive.gpx"),), estimate_offset=True))
+    answer = localize_video(localizer, walk)
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import Any
 
 import numpy as np
 
-from sareloc.errors import PhotoError, PositionError
+from sareloc.errors import ArgumentError, PhotoError, PositionError
 from sareloc.geo import Area, distance_m
 from sareloc.localize.condition import UsedCondition
 from sareloc.localize.estimate import Fix
 from sareloc.localize.localizer import Localizes
 from sareloc.localize.walk import walk_clock_offset
-from sareloc.photos import ClockOffset, Telemetry, Track, parse_offset, read_time, read_video, video_frames
+from sareloc.photos import ClockOffset, Telemetry, Track, parse_offset, read_time, read_tracks, read_video, video_frames
 from sareloc.photos.clock import parse_moment
 from sareloc.photos.collect import read_tables
 from sareloc.photos.telemetry import find_telemetry
-from sareloc.photos.track_geotags import NO_CLOCK
+from sareloc.photos.track_geotags import NO_CLOCK, ONE_START
 from sareloc.photos.tracks import utc
 from sareloc.photos.videos import Video, missing_end
 
@@ -38,26 +38,33 @@ SPEED_MPS = 40.0
 
 
 @dataclass(frozen=True)
-class VideoClock:
-    """How the clock of a video is corrected. Raises ArgumentError for invalid options."""
+class VideoOptions:
+    """How videos become walks, and their clocks are corrected. Raises ArgumentError for invalid options."""
 
-    offset: float | str = 0.0
-    """What to add to the camera's clock, in seconds or as text: -3.2s if it was 3.2 s fast; also 1h2m3s or
-    +00:01:30."""
-    start: str | None = None
-    """When the first frame was taken, such as 2024-05-31T12:00:00Z; default: by the telemetry of the video, else by
-    the header of the file."""
+    every_s: float = 1.0
+    """Seconds between two frames that are localized."""
+    track: tuple[Path, ...] = ()
+    """GPX files or NMEA logs that were recorded with the videos; default: the positions inside the videos."""
+    estimate_offset: bool = False
+    """Estimate the offset of a video's clock against the track by the positions found, and add it to the times, unless
+    it is ambiguous (see `walk_clock_offset`)."""
+    clock_offset: float | str = 0.0
+    """What to add to a video's clock, in seconds or as text: -3.2s if it was 3.2 s fast; also 1h2m3s or +00:01:30."""
+    video_start: str | None = None
+    """When the first frame of a video was taken, such as 2024-05-31T12:00:00Z; default: by the telemetry of the video,
+    else by the header of the file."""
 
     def __post_init__(self) -> None:
-        parse_offset(self.offset)
-        if self.start is not None:
-            parse_moment(self.start)
+        if parse_offset(self.clock_offset) and self.estimate_offset:
+            raise ArgumentError("the clock offset is either given (--clock-offset) or estimated (--estimate-offset)")
+        if self.video_start is not None:
+            parse_moment(self.video_start)
 
     def start_of(self, video: Video, telemetry: Telemetry | None = None) -> float | None:
         """When the first frame was taken, in seconds since 1970; None: unknown."""
         said = video.start if telemetry is None or telemetry.start is None else telemetry.start
-        start = said if self.start is None else parse_moment(self.start)
-        return None if start is None else start + parse_offset(self.offset)
+        start = said if self.video_start is None else parse_moment(self.video_start)
+        return None if start is None else start + parse_offset(self.clock_offset)
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,9 @@ class VideoWalk:
     reach_m: float | tuple[float, ...]
     """The largest distance between two frames that follow each other; one number, or one for each of T - 1 steps."""
     track: Track | None = None
-    """The positions inside the video."""
+    """That of the options, else the positions inside the video."""
+    estimate_offset: bool = False
+    """See `VideoOptions`."""
     notes: tuple[str, ...] = ()
     """A truncated file; how many positions are inside it, and which clock they have."""
 
@@ -91,32 +100,78 @@ class VideoFixes:
     """What the track says about the clock, in a sentence; None: there is no track."""
 
 
-def read_video_walk(
-    video: str | Path, every_s: float = 1.0, *, clock: VideoClock | None = None, step_m: float | None = None
-) -> VideoWalk:
-    """The frames of a video as a walk, and when they were taken.
+@dataclass(frozen=True)
+class VideoWalks:
+    """The walks of several videos."""
+
+    walks: tuple[VideoWalk, ...]
+    """Of those that can be read."""
+    errors: tuple[PhotoError, ...]
+    """Of the others."""
+    notes: tuple[str, ...]
+    """On the tracks and the videos."""
+
+
+def read_video_walks(
+    videos: Sequence[Path], options: VideoOptions | None = None, *, step_m: float | None = None
+) -> VideoWalks:
+    """The frames of videos, each of which is a walk, and when they were taken.
 
     Args:
-        video: the file.
-        every_s: seconds between two frames.
-        clock: how its clock is corrected; default: not at all.
+        videos: the files.
+        options: which frames, and how the clocks are corrected.
         step_m: the largest distance in metres between two frames that follow each other; default: 40 m for each second
             between them.
 
     Raises:
-        PhotoError: if the video cannot be read.
+        ArgumentError: if a clock is to be estimated and there is no track, or one start is given for several videos.
     """
-    frames, times = video_frames(video, every_s)
+    options = options or VideoOptions()
+    if options.video_start is not None and len(videos) > 1:
+        raise ArgumentError(ONE_START)
+    recorded = read_tracks(options.track) if options.track else None
+    walks: list[VideoWalk] = []
+    errors: list[PhotoError] = []
+    for video in videos:
+        try:
+            walks.append(_read_walk(video, options, recorded, step_m))
+        except PhotoError as error:
+            errors.append(error)
+    if options.estimate_offset and walks and not any(walk.track for walk in walks):
+        raise ArgumentError(NO_TRACK)
+    notes = [] if recorded is None else list(recorded.notes)
+    return VideoWalks(tuple(walks), tuple(errors), tuple(notes + [note for walk in walks for note in walk.notes]))
+
+
+def read_video_walk(
+    video: str | Path, options: VideoOptions | None = None, *, step_m: float | None = None
+) -> VideoWalk:
+    """The walk of one video, see `read_video_walks`. Raises PhotoError if it cannot be read.
+
+    Args:
+        video: the file.
+        options: as for `read_video_walks`.
+        step_m: as for `read_video_walks`.
+    """
+    found = read_video_walks([Path(video)], options, step_m=step_m)
+    if found.errors:
+        raise found.errors[0]
+    return found.walks[0]
+
+
+def _read_walk(video: Path, options: VideoOptions, recorded: Track | None, step_m: float | None) -> VideoWalk:
+    frames, times = video_frames(video, options.every_s)
     described, telemetry = read_video(video), find_telemetry(video)
-    note = missing_end(described, times[-1:] + every_s)
-    start = (clock or VideoClock()).start_of(described, telemetry)
+    note = missing_end(described, times[-1:] + options.every_s)
+    start = options.start_of(described, telemetry)
     own = None if telemetry is None or telemetry.start is None or len(telemetry.track) == 1 else telemetry.track
     return VideoWalk(
-        video=Path(video),
+        video=video,
         frames=tuple(frames),
         times=tuple(None if start is None else start + time for time in times.tolist()),
         reach_m=tuple((SPEED_MPS * np.diff(times)).tolist()) if step_m is None else step_m,
-        track=own,
+        track=recorded or own,
+        estimate_offset=options.estimate_offset,
         notes=(*(() if own is None else own.notes), *(() if note is None else (note,))),
     )
 
@@ -125,8 +180,6 @@ def localize_video(
     localizer: Localizes[Any],
     walk: VideoWalk,
     *,
-    track: Track | None = None,
-    estimate_offset: bool = False,
     near: Area | None = None,
     top: int = 5,
     condition: UsedCondition = "auto",
@@ -136,10 +189,7 @@ def localize_video(
 
     Args:
         localizer: of the map, or of several.
-        walk: see `read_video_walk`.
-        track: recorded together with the video; default: that inside it.
-        estimate_offset: estimate the offset of the video's clock against the track by the positions found, and add it
-            to the times, unless it is ambiguous (see `walk_clock_offset`).
+        walk: see `read_video_walks`.
         near: search only there.
         top: how many matches each fix lists.
         condition: see `Localizer.localize_many`.
@@ -148,13 +198,13 @@ def localize_video(
     fixes = tuple(
         localizer.localize_walk(walk.frames, walk.reach_m, near=near, top=top, condition=condition, progress=progress)
     )
-    track = track or walk.track
+    track = walk.track
     if track is None:
-        return VideoFixes(fixes, walk.times, note=NO_TRACK if estimate_offset else None)
+        return VideoFixes(fixes, walk.times, note=NO_TRACK if walk.estimate_offset else None)
     times = [time for time in walk.times if time is not None]
     if len(times) < len(walk.times):
         return VideoFixes(fixes, walk.times, note=NO_CLOCK)
-    if not estimate_offset:
+    if not walk.estimate_offset:
         return VideoFixes(fixes, walk.times, note=distance_from_track(fixes, times, track))
     try:
         offset = walk_clock_offset(fixes, times, track)
