@@ -3,7 +3,8 @@
     python -m research.fit_evidence --data DATA --work WORK
 
 A map is built of the database of each training town: drawn towns of other seeds than those that results are reported
-on (--seeds); with --towns also Cambridge's train and val parts and TMBuD's west. Each query gives two trials, as it
+on (--seeds); with --towns also Cambridge's train and val parts and TMBuD's west, with --relit these also with queries
+in another light. Each query gives two trials, as it
 is and as if the map did not show its place; queries of the other towns are out-of-map photos. The score is a softmax
 regression of "this match is within 25 m" over the verified matches of a query; the confidence a logistic regression
 of "the place is within 25 m", with a penalty on large weights. Every town counts the same, whatever its number of
@@ -20,11 +21,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import real_sets
 from benchmarks.measuring import machine
 from benchmarks.verify import build, latlon_of
+from PIL import Image
 from scipy.optimize import minimize
 
 from sareloc.arrays import Bools, Floats
@@ -38,8 +41,10 @@ from sareloc.localize.calibrate import _search_trials
 from sareloc.localize.calibration import Outcome, Trial, fit_logistic, outcomes_of
 from sareloc.localize.estimate import PLACE_M, VERIFIED_PRIOR, features, sigmoid
 from sareloc.models import load_model
+from sareloc.training import augment
 
 REAL_TOWNS = ("cambridge-train", "cambridge-val", "tmbud-west")
+RELIT = "-relit"
 SEEDS = (21, 22, 23, 24, 25)
 SHARES = {"query": 0.7, "absent": 0.15, "other town": 0.15}
 """How much each kind of trial counts."""
@@ -58,6 +63,8 @@ class Town:
 
 
 def load_town(name: str, args: argparse.Namespace) -> Places:
+    if name.endswith(RELIT):
+        return relit(load_town(name.removesuffix(RELIT), args), args.work / f"fit-{name}")
     if name.startswith("cambridge"):
         return real_sets.cambridge(args.data, name.split("-")[1])
     if name == "tmbud-west":
@@ -65,6 +72,22 @@ def load_town(name: str, args: argparse.Namespace) -> Places:
     folder = args.work / f"fit-{name}-{args.city}"
     draw_places(folder, int(name.removeprefix("city")), args.city, splits=("val",), photo_size=(480, 640))
     return load_dataset(folder, split="val")
+
+
+def relit(places: Places, folder: Path) -> Places:
+    """The same with queries in another light: each is relit twice, as the nights of `sareloc map adapt`."""
+    files = tuple(f"{row}.jpg" for row in range(len(places.queries)))
+    folder.mkdir(exist_ok=True)
+    for row, file in enumerate(files):
+        if not (folder / file).exists():
+            with Image.open(places.queries.path(row)) as photo:
+                pixels = torch.from_numpy(np.array(photo.convert("RGB"))).permute(2, 0, 1)[None]
+                rng = torch.Generator().manual_seed(row)
+                for _ in range(2):
+                    pixels = (255 * augment(pixels, rng, crop=0.0, light=1.0)).round().to(torch.uint8)
+                image = Image.fromarray(pixels[0].permute(1, 2, 0).numpy())
+                image.save(folder / file, quality=95, exif=photo.getexif())
+    return replace(places, queries=replace(places.queries, folder=folder, files=files))
 
 
 def search_town(name: str, localizer: Localizer, towns: dict[str, Places], limit: int) -> Town:
@@ -186,17 +209,20 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["fast"])
     parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS), help="of drawn towns")
     parser.add_argument("--towns", nargs="*", choices=REAL_TOWNS, default=[], help="real towns too")
+    parser.add_argument("--relit", action="store_true", help="the real towns also with queries in another light")
     parser.add_argument("--city", choices=("small", "medium"), default="small")
     parser.add_argument("--limit", type=int, default=400, help="queries of each town")
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
-    towns = {name: load_town(name, args) for name in (*(f"city{seed}" for seed in args.seeds), *args.towns)}
+    real = [*args.towns, *(name + RELIT for name in args.towns if args.relit)]
+    towns = {name: load_town(name, args) for name in (*(f"city{seed}" for seed in args.seeds), *real)}
     searched: list[Town] = []
     for called in args.models:
         model = load_model(called)
         for name, places in towns.items():
-            place_map = build(model, places, args.work / f"fit-{Path(called).stem}-{name}.gpkg", args.workers)
+            path = args.work / f"fit-{Path(called).stem}-{name.removesuffix(RELIT)}.gpkg"
+            place_map = build(model, places, path, args.workers)
             found = search_town(name, Localizer(model, place_map, workers=args.workers), towns, args.limit)
             print(f"{called}, {name}: {recall_at_1([found])}", flush=True)
             searched.append(found)
