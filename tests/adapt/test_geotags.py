@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cyclopts import App
 from tests.adapt.walls import PHOTOS, PLACES, build_walls, write_walls
 from tests.localize.street import position, street_model
 
 from sareloc.adapt import check_geotags, check_geotags_of_dataset
+from sareloc.adapt.compare import Comparisons
+from sareloc.adapt.geotags import find_suspicious
 from sareloc.cli.data import check
 from sareloc.datasets import load_dataset
 from sareloc.errors import ArgumentError, DatasetError, MapError
 from sareloc.geo import distance_m
+from sareloc.localize import Calibration
 from sareloc.maps import MapConfig, PlaceMap, build_map
 
 WRONG = {(2, 1): 6, (5, 3): 0}
@@ -57,6 +61,24 @@ def test_a_single_witness_does_not_say_which_geotag_is_wrong(tmp_path: Path) -> 
     build_map(folder, tmp_path / "walls.gpkg", street_model(), config=config)
     with PlaceMap(tmp_path / "walls.gpkg") as place_map:
         assert not check_geotags(place_map, progress=False).suspicious
+
+
+@pytest.mark.parametrize(
+    ("confirming", "near", "suspicious"), [(60, 5, True), (20, 5, False), (60, 40, False)],
+    ids=["confirmed", "not confirmed", "agrees near its geotag"],
+)  # fmt: skip
+def test_one_witness_is_enough_if_its_own_geotag_is_right(
+    town: Path, confirming: int, near: int, suspicious: bool
+) -> None:
+    with PlaceMap(town) as place_map:
+        number = {file: int(photo_id) for file, photo_id in zip(place_map.files, place_map.ids, strict=True)}
+        wrong, witness, third = (number[f"photos/02_{i}.jpg"] for i in (1, 0, 2))  # the first has a geotag at wall 6
+        at_geotag = number["photos/06_0.jpg"]
+        queries, photos = [wrong, wrong, witness], [witness, at_geotag, third]
+        inliers = np.array([150.0, near, confirming])
+        compared = Comparisons(np.array(queries), np.array(photos), np.array([0.3, 0.9, 0.3]), inliers, inliers)
+        found = find_suspicious(place_map, compared, Calibration())
+    assert [one.photo for one in found.suspicious] == ["photos/02_1.jpg"] * suspicious
 
 
 def test_comparisons_are_kept_and_an_interrupted_check_continues(town: Path, tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ NEAR_M = 50.0
 """Photos nearer than this to a photo's geotag are compared with it whatever their search vectors are."""
 NEAR_COMPARED = 5
 """So many of them."""
+VERIFIED_INLIERS = 30
+"""Photos of the map within 50 m of each other with so many inliers show the same thing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +75,14 @@ class Comparisons:
                 for field, kind in zip(fields(Comparisons), kinds, strict=True)
             )
         )
+
+
+def shown_together(place_map: PlaceMap, compared: Comparisons) -> Bools:
+    """Whether the photos of each comparison (n,) are within 50 m of each other and show the same thing."""
+    rows, others = (np.searchsorted(place_map.ids, ids) for ids in (compared.query, compared.photo))
+    metres = place_map.positions.metres
+    near = np.linalg.norm(metres[rows] - metres[others], axis=1) <= NEAR_M
+    return np.asarray(near & (compared.inliers >= VERIFIED_INLIERS))
 
 
 def check_features(place_map: PlaceMap) -> None:

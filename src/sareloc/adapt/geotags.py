@@ -15,7 +15,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sareloc.adapt.compare import NEAR_M, Comparisons, check_features, compare_photos
+from sareloc.adapt.compare import (
+    NEAR_M,
+    VERIFIED_INLIERS,
+    Comparisons,
+    check_features,
+    compare_photos,
+    shown_together,
+)
 from sareloc.arrays import Bools, Ints
 from sareloc.datasets.places import Places
 from sareloc.errors import DatasetError
@@ -23,7 +30,7 @@ from sareloc.geo import distance_m, ecef_from_wgs84
 from sareloc.geometry import LocalFeatureExtractor
 from sareloc.localize import Calibration, Match, Search
 from sareloc.localize.candidates import map_calibration
-from sareloc.localize.estimate import PLACE_M, SURE_INLIERS, LatLon, fuse, weigh
+from sareloc.localize.estimate import SURE_INLIERS, LatLon, fuse, weigh
 from sareloc.localize.verify import Verifier
 from sareloc.maps import MapConfig, PlaceMap, build_map
 from sareloc.maps.upgrade import checked_device
@@ -35,11 +42,12 @@ FAR_M = 100.0
 WITNESSES = 2
 """Photos that must agree with a photo at the place that they suggest: if two photos agree with each other alone,
 nothing says which of the geotags is wrong."""
-
+SOLE_WITNESS_INLIERS = 100
+"""One photo is enough if it has so many inliers and shows the same thing as another one near its own geotag."""
 NEAR_SHARE = 0.1
 """Of the weight of all compared photos, those within 50 m of the geotag have less."""
-LEAST_CONFIDENCE = 0.3
-"""Of the place that they suggest. An answer needs more; here two witnesses, and few at the geotag, are evidence too."""
+LEAST_CONFIDENCE = 0.2
+"""Of the place that they suggest. An answer needs more; here witnesses, and none at the geotag, are evidence too."""
 
 
 @dataclass(frozen=True)
@@ -129,9 +137,10 @@ def find_suspicious(place_map: PlaceMap, compared: Comparisons, calibration: Cal
     """The photos whose geotags their comparisons contradict.
 
     The compared photos of a photo are fused into a place, as the matches of a query (see `fuse`). Its geotag is
-    suspicious if that place is more than 100 m away, its confidence is 0.3 or more, at least two photos there have 15
-    inliers or more, and those within 50 m of the geotag have less than a tenth of the weight. Photos found so are
-    then left out, as witnesses, and what is still suspicious remains.
+    suspicious if that place is more than 100 m away, its confidence is 0.2 or more, at least two photos within 50 m of
+    it have 15 inliers or more, and those within 50 m of the geotag have less than a tenth of the weight and none of
+    them 30 inliers. One photo there is enough if it has 100 inliers and agrees with another one near its own geotag.
+    Photos found so are then left out, as witnesses, and what is still suspicious remains.
 
     Args:
         place_map: the map.
@@ -155,6 +164,8 @@ def _judge(
 ) -> dict[int, SuspiciousGeotag]:
     """The suspicious photos by id, among those whose rows of the comparisons are given, without some witnesses."""
     found: dict[int, SuspiciousGeotag] = {}
+    alike = compared.take(shown_together(place_map, compared))
+    confirmed = np.union1d(alike.query, alike.photo)
     for photo_id, all_rows in groups.items():
         rows = all_rows[~np.isin(compared.photo[all_rows], left_out)]
         if not len(rows):
@@ -167,14 +178,16 @@ def _judge(
         (away_m,) = distance_m([place_map.latlon[own]], [place.latlon]).tolist()
         here = ecef_from_wgs84(place_map.latlon[own])[0]
         near = np.linalg.norm(ecef_from_wgs84(latlon) - here, axis=1) <= NEAR_M
-        there = np.linalg.norm(ecef_from_wgs84(latlon) - ecef_from_wgs84(place.latlon)[0], axis=1) <= PLACE_M
+        there = np.linalg.norm(ecef_from_wgs84(latlon) - ecef_from_wgs84(place.latlon)[0], axis=1) <= NEAR_M
         agreeing = there & (part.inliers >= SURE_INLIERS)
+        sole = agreeing & (part.inliers >= SOLE_WITNESS_INLIERS) & np.isin(part.photo, confirmed)
         confidence = calibration.confidence(place)
         if (
             away_m <= FAR_M
             or confidence < LEAST_CONFIDENCE
-            or agreeing.sum() < WITNESSES
+            or (agreeing.sum() < WITNESSES and not sole.any())
             or weights[near].sum() >= NEAR_SHARE
+            or (part.inliers[near] >= VERIFIED_INLIERS).any()
         ):
             continue
         found[photo_id] = SuspiciousGeotag(

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sareloc.adapt.compare import Comparisons, compare_queries
+from sareloc.adapt.compare import Comparisons, compare_queries, shown_together
 from sareloc.adapt.keep import Arrays, in_chunks
 from sareloc.adapt.learn import Pairs, Queries
 from sareloc.arrays import Floats, Image, Ints, Vectors
@@ -26,9 +26,6 @@ from sareloc.localize.estimate import MIN_CONFIDENCE, PLACE_M, SURE_INLIERS, fus
 from sareloc.photos import ReadImage
 from sareloc.training import augment
 
-VERIFIED_INLIERS = 30
-"""Photos of the map within 50 m of each other with so many inliers show the same thing."""
-PAIR_M = 50.0
 FAR_M = 4 * PLACE_M
 """A photo of the map farther than this from a query is wrong; between 25 m and this it is neither right nor wrong."""
 CELL_M = 50.0
@@ -64,12 +61,8 @@ def verified_pairs(localizer: Localizer, compared: Comparisons, left_out: Ints) 
         compared: its photos.
         left_out: ids of photos whose geotags are suspicious.
     """
-    place_map = localizer.place_map
-    rows, others = (np.searchsorted(place_map.ids, ids) for ids in (compared.query, compared.photo))
-    metres = place_map.positions.metres
-    near = np.linalg.norm(metres[rows] - metres[others], axis=1) <= PAIR_M
     sound = ~np.isin(compared.query, left_out) & ~np.isin(compared.photo, left_out)
-    found = compared.take(near & sound & (compared.inliers >= VERIFIED_INLIERS))
+    found = compared.take(sound & shown_together(localizer.place_map, compared))
     both = np.sort(np.stack([found.query, found.photo], axis=1), axis=1)
     _, first = np.unique(both, axis=0, return_index=True)
     return found.take(np.sort(first))
