@@ -97,7 +97,7 @@ def test_copies_get_positions_and_originals_stay(
     assert not names & {"elsewhere.jpg", "tagged.jpg", "broken.jpg"}
     truth = [position(7 if path.stem == "screen" else int(path.stem[1:]), 3.0) for path in written]
     assert max(distance_m([tag.latlon for tag in written.values()], truth)) < 25
-    assert "1 photos already have a position" in told.out
+    assert "1 photo already has a position" in told.out
     assert f"{len(names)} of 33 photos geotagged in {tmp_path / 'out'}" in told.out
     assert "broken.jpg" in told.err
 

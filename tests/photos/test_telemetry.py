@@ -227,12 +227,16 @@ DAMAGED: dict[str, tuple[bytes, str, int]] = {
     "zeros": (gps5([(0.0, 0.0)] * 5, NOON + 1), "5 without a valid position", 20),
     "out of range": (gps5([(91.0, 2.29)] * 5, NOON + 1), "5 without a valid position", 20),
     "jump": (jumped(1), "1 after jumps", 24),
-    "no scale": (gps5(within(1), NOON + 1, scales=b""), "1 GPS5 entries without a scale", 20),
+    "no scale": (gps5(within(1), NOON + 1, scales=b""), "GPS5 entries without a scale (SCAL): 1", 20),
     "zero scale": (gps5(within(1), NOON + 1, scales=klv(b"SCAL", b"l", 4, 1, bytes(4))), "does not fit", 20),
     "two scales": (gps5(within(1), NOON + 1, scales=klv(b"SCAL", b"l", 4, 2, b"\1" * 8)), "does not fit", 20),
     "text as scale": (gps5(within(1), NOON + 1, scales=klv(b"SCAL", b"c", 4, 5, bytes(20))), "not read", 20),
-    "cut off": (gps5(within(1), NOON + 1)[:-40], "1 GPMF payloads that are cut off", 20),
-    "repeat beyond the payload": (stream(SCALES, gps5_entry(65_535, 255)), "1 GPMF payloads that are cut off", 20),
+    "cut off": (gps5(within(1), NOON + 1)[:-40], "cut off or damaged: 1", 20),
+    "repeat beyond the payload": (
+        stream(SCALES, gps5_entry(65_535, 255)),
+        "cut off or damaged: 1",
+        20,
+    ),
     "one number": (stream(SCALES, klv(b"GPS5", b"l", 4, 1, bytes(4))), "too few numbers", 20),
     "odd size": (stream(SCALES, klv(b"GPS5", b"l", 21, 1, bytes(21))), "does not fit their size", 20),
     "no size": (stream(SCALES, klv(b"GPS5", b"l", 0, 9, b"")), "does not fit their size", 20),
@@ -348,7 +352,7 @@ def test_samples_after_the_end_of_the_file_are_counted(video: Path) -> None:
     video.write_bytes(broken)
     found = read_telemetry(video)
     assert len(found.track) == 20
-    assert "1 telemetry samples that are cut off" in " ".join(found.track.notes)
+    assert "telemetry samples that are cut off or too large: 1" in " ".join(found.track.notes)
 
 
 def test_a_track_without_samples(video: Path) -> None:

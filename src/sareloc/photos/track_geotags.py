@@ -25,7 +25,7 @@ from sareloc.photos.record import EPOCH, LAST_S, Geotag
 from sareloc.photos.telemetry import read_measured, read_telemetry
 from sareloc.photos.tracks import MAX_GAP_S, Track, TrackPositions, nearest_rows, read_tracks, utc
 from sareloc.photos.videos import frame_addresses, frame_times, missing_end, read_video, times_every_m
-from sareloc.wording import counted
+from sareloc.wording import counted, plural
 
 DIGITS = 7  # of a degree: a centimetre
 NO_TIME = "no time in its EXIF (DateTimeOriginal)"
@@ -111,7 +111,7 @@ class TrackReport:
 
     def summary(self) -> str:
         """One line: how many photos were placed, and how far from the points of the track."""
-        text = f"{len(self.placed):,} photos got a position from the track"
+        text = f"{plural(len(self.placed), 'photo')} got a position from the track"
         if self.placed:
             seconds, metres = ([getattr(one, name) for one in self.placed] for name in ("nearest_s", "nearest_m"))
             text += (
