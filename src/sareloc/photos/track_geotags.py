@@ -118,7 +118,8 @@ class TrackReport:
                 f", {np.median(seconds):.1f} s and {np.median(metres):.1f} m from a track point (median; at most "
                 f"{max(seconds):.1f} s and {max(metres):.1f} m)"
             )
-        return f"{text}, {len(self.own):,} have their own, {len(self.untagged):,} got none"
+        own = "1 has its own" if len(self.own) == 1 else f"{len(self.own):,} have their own"
+        return f"{text}, {own}, {len(self.untagged):,} got none"
 
 
 def geotags_by_options(photos: Sequence[Path], options: TrackOptions, own: Mapping[str, Geotag]) -> TrackReport:
