@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.maps.small_town import build_map, tiny_model
+from tests.maps.test_video_maps import in_map
 from tests.photos.telemetry_files import SCALES, add_track, box, camm5, camm6, device, gps5, gps9, klv, nmea
 from tests.photos.video_files import write_video
 
@@ -487,20 +489,16 @@ def test_the_same_positions_as_exiftool(video: Path, name: str) -> None:
 
 
 @pytest.mark.data
-def test_a_gopro_video_within_5_m_of_exiftool(shared_data: Path) -> None:
+def test_a_map_of_a_gopro_video_is_within_5_m_of_exiftool(shared_data: Path, tmp_path: Path) -> None:
     video = shared_data / "inputs" / "gopro_karma.mp4"
     if not video.exists():
         pytest.skip(f"no file {video}")
-    found, compared = read_telemetry(video), 0
-    for time, latlon in zip(exiftool(video, "GPSDateTime"), positions_by_exiftool(video), strict=True):
-        taken = datetime.strptime(time, "%Y:%m:%d %H:%M:%S.%f").replace(tzinfo=UTC).timestamp()
-        position = found.track.at(taken)
-        if position.found[0]:
-            compared += 1
-            assert distance_m(position.latlon[0], latlon) < 5
-    assert compared >= 40
-    report = frames_on_track([video], TrackOptions())
-    assert len(report.geotags) >= 10
+    said = [datetime.strptime(time, "%Y:%m:%d %H:%M:%S.%f") for time in exiftool(video, "GPSDateTime")]
+    times, latlon = [time.replace(tzinfo=UTC).timestamp() for time in said], positions_by_exiftool(video)
+    assert build_map(video, tmp_path / "gopro.gpkg", tiny_model(), progress=False).added == 17
+    for geotag in in_map(tmp_path / "gopro.gpkg").values():
+        expected = [np.interp(geotag.time, times, column) for column in latlon.T]
+        assert distance_m(geotag.latlon, expected) < 5
 
 
 @pytest.mark.data
