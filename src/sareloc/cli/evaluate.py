@@ -133,7 +133,7 @@ def report_table(report: Report) -> str:
         asked = "" if report.boxes is None else f" ({report.boxes} queries)"
         lines.append(("mAP", f"{report.mean_average_precision:6.2f} %{asked}"))
     if report.error_quantiles_m is not None:
-        spread = ", ".join(f"{_metres(m)} for {share:.0%}" for share, m in report.error_quantiles_m.items())
+        spread = ", ".join(f"{_metres(m)} for {100 * share:g} %" for share, m in report.error_quantiles_m.items())
         lines.append(("error", f"at most {spread} of the queries"))
     if report.queries_without_positives:
         hopeless = plural(report.queries_without_positives, "query", ("has", "have"))

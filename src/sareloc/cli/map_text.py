@@ -29,7 +29,6 @@ def report_text(report: BuildReport, map_path: str) -> str:
     for verb, photos in (
         *_changes(report),
         (("has no position", "have no position"), report.untagged),
-        (("cannot be read", "cannot be read"), list(map(str, report.unreadable))),
         (KEPT_EDITS, report.kept_edits),
         (KEPT_REMOVALS, report.kept_removals),
         (RESTORED, report.restored),
@@ -37,6 +36,7 @@ def report_text(report: BuildReport, map_path: str) -> str:
         (ESTIMATED, report.estimated),
     ):
         lines += named_photos(verb, photos)
+    lines += named_photos(("cannot be read",) * 2, list(map(str, report.unreadable)), "file")
     lines += named_photos(("", ""), list(map(str, report.duplicate_photos)), "duplicate")
     lines += _notes(report.notes)
     if report.untagged and not report.used:
