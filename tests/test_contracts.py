@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from tests.contracts.recording import (
     COMMANDS,
     MODEL,
+    NEEDS,
     PLACES,
     QUICK,
     SERVED,
@@ -53,7 +55,9 @@ def run_here(capsys: pytest.CaptureFixture[str]) -> Run:
 
 def test_commands_print_the_recorded_keys_types_and_columns(street: Path, run_here: Run) -> None:
     recorded = read("cli.json")
-    found: dict[str, Any] = {name: record_command(name, street, run_here) for name in COMMANDS}
+    absent = {name for name, module in NEEDS.items() if find_spec(module) is None}
+    recorded = {name: one for name, one in recorded.items() if name not in absent}
+    found: dict[str, Any] = {name: record_command(name, street, run_here) for name in COMMANDS if name not in absent}
     differing = [name for name in recorded if found.get(name) != recorded[name]]
     assert {name: found.get(name) for name in differing} == {name: recorded[name] for name in differing}, AGAIN
     assert sorted(found) == sorted(recorded), AGAIN

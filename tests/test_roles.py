@@ -97,7 +97,7 @@ def test_an_archivist(town: Path, tmp_path: Path, run: Run) -> None:
     geotag = ("geotag", archive, "--map", town / "street.gpkg", "--out", out, "--min-confidence", "0", *quick(town))
     planned, noted = run(*geotag, "--dry-run")
     assert "1 RAW file (" in noted
-    assert "7.NEF) not used: the photos of the same names beside them are" in noted
+    assert "7.NEF) not used: the photo of its name beside it is" in noted
     assert "4 of 4 photos would be geotagged" in planned
     assert not out.exists()
     told, _ = run(*geotag)

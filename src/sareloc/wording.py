@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 SHOWN = 5  # values quoted behind a count
@@ -12,11 +13,12 @@ def plural(count: int, what: str, verb: tuple[str, str] | None = None) -> str:
 
     Args:
         count: how many.
-        what: the noun in the singular; its plural ends in s.
+        what: the noun in the singular; its plural ends in s, or ies after a consonant and y.
         verb: its forms for one and for several, such as ("is", "are"); default: no verb.
     """
     one = count == 1
-    return f"{count:,} {what}{'' if one else 's'}" + ("" if verb is None else f" {verb[0] if one else verb[1]}")
+    several = f"{what[:-1]}ies" if re.search("[^aeiou]y$", what) else f"{what}s"
+    return f"{count:,} {what if one else several}" + ("" if verb is None else f" {verb[0] if one else verb[1]}")
 
 
 def counted(values: Sequence[str], what: str) -> str:

@@ -131,7 +131,7 @@ def test_a_map_that_is_too_small_says_how_many_pairs_it_has(town: Path, tmp_path
 
 def test_photos_of_one_place_are_refused(tmp_path: Path) -> None:
     one = build_walls(tmp_path, {(place, i): 0 for place in range(PLACES) for i in range(PHOTOS)})
-    with pytest.raises(MapError, match="are of 1 places"):
+    with pytest.raises(MapError, match="are of 1 place "):
         adapt_map(one, tmp_path / "out", model=street_model(), progress=False)
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -26,7 +27,7 @@ from sareloc.geo import distance_m
 from sareloc.localize import find_town
 from sareloc.maps import MapConfig, PlaceMap, add_photos
 from sareloc.models import save_checkpoint
-from sareloc.photos import find_photos, read_geotag, read_geotag_table
+from sareloc.photos import decode, find_photos, read_geotag, read_geotag_table
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +98,7 @@ def test_copies_get_positions_and_originals_stay(
     assert not names & {"elsewhere.jpg", "tagged.jpg", "broken.jpg"}
     truth = [position(7 if path.stem == "screen" else int(path.stem[1:]), 3.0) for path in written]
     assert max(distance_m([tag.latlon for tag in written.values()], truth)) < 25
-    assert "1 photos already have a position" in told.out
+    assert "1 photo already has a position" in told.out
     assert f"{len(names)} of 33 photos geotagged in {tmp_path / 'out'}" in told.out
     assert "broken.jpg" in told.err
 
@@ -347,21 +348,47 @@ def test_names_of_places_are_written_on_request(town: Path, tmp_path: Path) -> N
     assert (f"<photoshop:City>{town_here.name}</photoshop:City>" in told) == town_here.inside
 
 
-def test_exiftool_writes_what_is_not_written_here(town: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given, out = tmp_path / "given", tmp_path / "out"
-    write_kinds(given)
-    words = (given / "e.avif", "--out", out, "--min-confidence", "0", "--exiftool")
-    with monkeypatch.context() as bare:
-        bare.setattr("shutil.which", lambda _: None)
-        with pytest.raises(ArgumentError, match="not installed"):
-            run(town, *words)
-    if shutil.which("exiftool") is None:
-        pytest.skip("exiftool is not installed")
-    assert run(town, *words) == 0
-    assert sorted(contents(out)) == ["e.avif"]
-    assert distance_m(read_geotag(out / "e.avif").latlon, position(9, 3.0)) < 25
-    assert np.array_equal(np.asarray(Image.open(out / "e.avif")), np.asarray(Image.open(given / "e.avif")))
-    assert (out / "e.avif").stat().st_mtime_ns == (given / "e.avif").stat().st_mtime_ns
+def test_exiftool_is_asked_for_where_it_is_not_installed(
+    town: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_kinds(tmp_path / "given")
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    with pytest.raises(ArgumentError, match="not installed"):
+        run(town, tmp_path / "given" / "e.avif", "--out", tmp_path / "out", "--exiftool")
+    assert not (tmp_path / "out").exists()
+
+
+def validated(photo: Path) -> set[str]:
+    """What exiftool finds wrong in a photo."""
+    words = ["exiftool", "-validate", "-warning", "-error", "-a", "-s3", str(photo)]
+    return set(subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()[1:])
+
+
+@pytest.mark.skipif(shutil.which("exiftool") is None, reason="exiftool is not installed")
+@pytest.mark.parametrize(("name", "extra"), [("a.avif", None), ("a.heic", "pillow_heif"), ("a.dng", "rawpy")])
+def test_exiftool_writes_what_is_not_written_here(name: str, extra: str | None, town: Path, tmp_path: Path) -> None:
+    given, out = tmp_path / "given" / name, tmp_path / "out"
+    given.parent.mkdir()
+    image, content = Image.fromarray(view(5, 99)).resize((400, 300)), io.BytesIO()
+    if extra is None:
+        image.save(given)
+    elif name == "a.heic":
+        pytest.importorskip(extra).from_pillow(image).save(given, quality=95)
+    else:
+        pytest.importorskip(extra)
+        image.save(content, "JPEG", quality=95)
+        given.write_bytes(make_dng(content.getvalue()))
+    os.utime(given, ns=(1_500_000_000 * 10**9, 1_400_000_000 * 10**9))
+    before = given.read_bytes(), validated(given)
+    assert run(town, given, "--out", out, "--min-confidence", "0", "--exiftool") == 0
+    assert (given.read_bytes(), validated(given)) == before
+    assert sorted(contents(out)) == [name]
+    geotag = read_geotag(out / name)
+    assert geotag.estimated
+    assert distance_m(geotag.latlon, position(5, 3.0)) < 25
+    assert np.array_equal(decode(out / name), decode(given))
+    assert validated(out / name) <= before[1]
+    assert (out / name).stat().st_mtime_ns == 1_400_000_000 * 10**9
 
 
 def test_sidecars_alone_beside_the_originals(town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

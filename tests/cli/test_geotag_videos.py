@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from cyclopts import App
-from tests.localize.street import build_street, position, street_model, view, write_view
+from tests.localize.street import PLACES, build_street, position, street_model, view, write_view
 from tests.photos.video_files import write_video
 
 from sareloc.cli.geotag import geotag_command
@@ -20,6 +21,7 @@ from sareloc.models import save_checkpoint
 from sareloc.photos import read_sidecar_geotag, read_telemetry
 
 pytest.importorskip("av")
+STREET_PHOTOS = 3 * PLACES
 EXIFTOOL = shutil.which("exiftool")
 FRAMES = {"codec_options": {"crf": "10"}, "metadata": {"creation_time": "2024-05-01T10:00:00Z"}}
 
@@ -47,9 +49,9 @@ def geotag(town: Path, *words: str | Path) -> int:
     return run("geotag", *words, *named, "--min-confidence", "0")
 
 
-def build_map(town: Path, video: Path, out: Path, *words: str) -> int:
+def build_map(town: Path, given: Sequence[Path], out: Path, *words: str) -> int:
     quick = ("--model", town / "model.safetensors", "--keypoints", "0", "--workers", "0", "--device", "cpu")
-    return run("build", video, "--out", out, *quick, *words)
+    return run("build", *given, "--out", out, *quick, *words)
 
 
 def check_estimate(town: Path, video: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,11 +59,19 @@ def check_estimate(town: Path, video: Path, tmp_path: Path, capsys: pytest.Captu
     found = read_telemetry(video)
     assert found.estimated
     assert distance_m(found.track.latlon[0], position(5)) < 25
-    capsys.readouterr()
-    assert build_map(town, video, tmp_path / "map.gpkg") == 1
-    assert "1 photo holds a position estimated by sareloc: left out; --trust-estimates" in capsys.readouterr().out
-    assert build_map(town, video, tmp_path / "map.gpkg", "--trust-estimates") == 0
-    assert distance_m(PlaceMap(tmp_path / "map.gpkg").latlon[0], position(5)) < 25
+    named, archive = tmp_path / "named.gpkg", tmp_path / "archive.gpkg"
+    for given, out, status, photos in (
+        ([video], named, 1, 0),
+        ([town / "photos", video.parent], archive, 0, STREET_PHOTOS),
+    ):
+        capsys.readouterr()
+        assert build_map(town, given, out) == status
+        assert "estimated by sareloc: left out; --trust-estimates" in capsys.readouterr().out
+        assert out.exists() == (photos > 0)
+    assert {Path(file).suffix for file in PlaceMap(archive).files} == {".jpg"}
+    assert len(PlaceMap(archive)) == STREET_PHOTOS
+    assert build_map(town, [video], named, "--trust-estimates") == 0
+    assert distance_m(PlaceMap(named).latlon[0], position(5)) < 25
     assert geotag(town, video, "--out", tmp_path / "again") == 0
     assert "already" in capsys.readouterr().out
     assert not (tmp_path / "again").exists()
@@ -96,7 +106,7 @@ def test_a_row_of_a_table_is_not_truth_either(town: Path, tmp_path: Path, capsys
     video = shutil.copy(town / "drive.mp4", tmp_path)
     assert geotag(town, video, "--out", tmp_path, "--sidecar", "csv") == 0
     assert "\ndrive.mp4#t=0," in (tmp_path / "geotags.csv").read_text()
-    assert build_map(town, tmp_path, tmp_path / "map.gpkg") == 1
+    assert build_map(town, [tmp_path], tmp_path / "map.gpkg") == 1
     assert "drive.mp4) not used: it holds no positions" in capsys.readouterr().out
 
 

@@ -204,7 +204,7 @@ def test_photos_left_out_are_told(town: Path, capsys: pytest.CaptureFixture[str]
     assert "nowhere09.jpg" in out
     assert "nowhere10.jpg" not in out
     assert "... and 2 more" in out
-    assert "1 photo cannot be read:" in out
+    assert "1 file cannot be read:" in out
     assert "broken.jpg: not a JPEG" in out
 
 

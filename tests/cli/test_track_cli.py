@@ -59,7 +59,7 @@ def test_a_table_of_positions_and_how_far_each_photo_was(town: Path, capsys: pyt
     assert lines[2] == "photos/2.jpg: 47.000900, 8.000000, heading 0°, 0.0 s and 0.0 m from a track point"
     assert "photos/5.jpg: no position, taken 0:04:13 after the track ends" in lines
     assert lines[-1].startswith("5 photos got a position from the track, 0.0 s")
-    assert lines[-1].endswith("1 have their own, 1 got none; written to photos/geotags.csv")
+    assert lines[-1].endswith("1 has its own, 1 got none; written to photos/geotags.csv")
     tags = read_geotag_table("photos/geotags.csv").tags
     assert [tag.latlon[0] for tag in tags.values()] == pytest.approx([47 + (7 + i) * 1e-4 for i in range(5)], abs=1e-6)
     model = ("--model", "model", "--keypoints", "0")

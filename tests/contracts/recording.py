@@ -24,17 +24,25 @@ import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
+from tests.photos.telemetry_files import add_track, gps5
+from tests.photos.test_track_geotags import take
+from tests.photos.test_tracks import gpx, north
+from tests.photos.video_files import write_video
 
 import sareloc
+from sareloc.photos import Geotag, write_geotag
 
 HERE = Path(__file__).resolve().parent
 PLACES, SPACING_M, SIDE = 12, 80.0, 96
+MANY = 6
+"""Photos of each place in many/."""
 QUICK = ("--workers", "0", "--device", "cpu")
 MODEL = ("--model", "little.safetensors")
 FREE = ("training",)  # keys of free content: what the maker of a model recorded
@@ -67,6 +75,17 @@ COMMANDS: dict[str, tuple[str, ...]] = {  # in this order: each finds the map as
         *QUICK,
         "--json",
     ),
+    "localize, two maps": (
+        "localize",
+        "map.gpkg",
+        "copy.gpkg",
+        "queries",
+        "--min-confidence",
+        "0",
+        *MODEL,
+        *QUICK,
+        "--json",
+    ),
     "geotag": ("geotag", "queries", "--map", "map.gpkg", "--min-confidence", "0", *MODEL, *QUICK, "--json"),
     "localize, csv": ("localize", "map.gpkg", "queries", *MODEL, *QUICK, "--csv"),
     "localize, geojson": ("localize", "map.gpkg", "queries", "--min-confidence", "0", *MODEL, *QUICK, "--geojson"),
@@ -84,9 +103,16 @@ COMMANDS: dict[str, tuple[str, ...]] = {  # in this order: each finds the map as
         "--json",
     ),
     "data check": ("data", "check", "meta.csv", "--json"),
+    "map build, many": ("map", "build", "many", "--out", "many.gpkg", *MODEL, *QUICK, "--json"),
+    "data check, geometry": ("data", "check", "many.gpkg", "--geometry", "--device", "cpu", "--json"),
+    "map adapt": ("map", "adapt", "many.gpkg", "--out", "adapted", *MODEL, *QUICK, "--json"),
+    "data track": ("data", "track", "walk", "--track", "walk.gpx", "--out", "walk.csv", "--json"),
+    "data track, video": ("data", "track", "drive.mp4", "--out", "drive.gpx", "--json"),
     "model list": ("model", "list", "--json"),
     "model info": ("model", "info", "little.safetensors", "--json"),
 }
+NEEDS = {"data track, video": "av"}
+"""Modules that commands need, beyond the core."""
 LOST = {"map sync, dry run": "more/01.jpg"}
 """Photos that are deleted before a command."""
 SERVED = ("--min-confidence", "0", "--token", "t")
@@ -97,14 +123,11 @@ def draw_street(folder: Path) -> None:
     parts = (("photos", 1.0, 0.0), ("more", 0.9, 2.0), ("queries", 0.8, 4.0), ("evening", 0.7, 4.0))
     tables: dict[str, Rows] = {part: [] for part, *_ in parts}
     for place in range(PLACES):
-        wall = np.random.default_rng(place).integers(0, 256, (6, 6, 3), dtype=np.uint8)
         for part, light, shift_m in parts:
-            path = folder / part / f"{place:02d}.jpg"
-            path.parent.mkdir(exist_ok=True)
-            seen = Image.fromarray((wall * light).astype(np.uint8))
-            seen.resize((SIDE, SIDE), Image.Resampling.BICUBIC).save(path)
-            latitude = 48.85 + (place * SPACING_M + shift_m) / 111_320
-            tables[part].append((path.name, latitude, 2.29, 45.0 * place, f"2026-05-31T12:00:{place:02d}Z"))
+            path = _draw_wall(folder / part / f"{place:02d}.jpg", place, light)
+            tables[part].append(
+                (path.name, _latitude(place, shift_m), 2.29, 45.0 * place, f"2026-05-31T12:00:{place:02d}Z")
+            )
     roles = {"photos": "database", "queries": "query", "more": "database", "evening": "query"}
     rows: dict[str, Rows] = {
         part: [(f"{part}/{name}", lat, lon, role) for name, lat, lon, *_ in tables[part]]
@@ -119,13 +142,44 @@ def draw_street(folder: Path) -> None:
         shutil.copy(folder / "photos" / "00.jpg", folder / part / name)
         tables[part].append((name, latitude, 2.29, 0.0, "2026-05-31T12:01:00Z"))
     tables["photos"].append(("bad_row.jpg", "north", 2.29, 0.0, ""))
+    tables["many"] = []
+    for place in range(PLACES):
+        for i in range(MANY):
+            path = _draw_wall(folder / "many" / f"{place:02d}_{i}.jpg", place, 1.0 - 0.08 * i)
+            wrong = 6 if (place, i) == (2, 1) else 0  # places off
+            tables["many"].append((path.name, _latitude(place + wrong, i), 2.29, 0.0, ""))
     for part, tags in tables.items():
         _write_table(folder / part / "geotags.csv", ("file", "lat", "lon", "heading", "time"), tags)
     (folder / "more" / "unreadable.jpg").write_bytes(b"not a photo")
     Image.new("RGB", (SIDE, SIDE)).save(folder / "more" / "untagged.jpg")
+    _draw_walk(folder)
     rng = torch.Generator().manual_seed(1)
     model = sareloc.make_model("alexnet", "max", size=(SIDE, SIDE), name="little", rng=rng)
     sareloc.save_checkpoint(model, folder / "little.safetensors")
+
+
+def _draw_wall(path: Path, place: int, light: float) -> Path:
+    """A photo of the wall of a place."""
+    path.parent.mkdir(exist_ok=True)
+    wall = np.random.default_rng(place).integers(0, 256, (6, 6, 3), dtype=np.uint8)
+    seen = Image.fromarray((wall * light).astype(np.uint8))
+    seen.resize((SIDE, SIDE), Image.Resampling.BICUBIC).save(path)
+    return path
+
+
+def _latitude(place: int, shift_m: float) -> float:
+    return 48.85 + (place * SPACING_M + shift_m) / 111_320
+
+
+def _draw_walk(folder: Path) -> None:
+    """walk/ and walk.gpx: photos on the track, after its end, and with a position; drive.mp4 with GPS inside."""
+    (folder / "walk.gpx").write_text(gpx(north(60)))
+    for name, shown in (("on.jpg", "12:00:05"), ("late.jpg", "15:00:00"), ("own.jpg", "12:00:06")):
+        take(folder / "walk" / name, shown)
+    write_geotag(folder / "walk" / "own.jpg", folder / "walk" / "own.jpg", Geotag((48.85, 2.29)))
+    if find_spec("av") is not None:
+        video = write_video(folder / "drive.mp4", range(0, 2000, 200), codec="mpeg4")
+        add_track(video, [(second, gps5([(_latitude(0, second), 2.29)] * 5, 1.7e9 + second)) for second in range(2)])
 
 
 def _write_table(path: Path, columns: tuple[str, ...], rows: Rows) -> None:

@@ -175,7 +175,7 @@ def test_the_steps_of_the_search(tmp_path: Path) -> None:
 def test_unreadable_photos_are_mentioned(tmp_path: Path) -> None:
     report = make_report(RECALL, failures={"database": (("a.jpg", "empty"),), "queries": ()})
     shown = read(write_report(tmp_path / "r.html", reports={"x": report}))
-    assert "1 photos of the database" in " ".join(shown.words)
+    assert "1 photo of the database" in " ".join(shown.words)
 
 
 def test_nothing_to_report_is_an_error(tmp_path: Path) -> None:

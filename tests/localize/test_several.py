@@ -15,7 +15,7 @@ from sareloc.cli import main
 from sareloc.encode import Encoder
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.geo import distance_m
-from sareloc.localize import Fix, Localizer, Match, SeveralMaps, open_localizer
+from sareloc.localize import Calibration, Fix, Localizer, Match, SeveralMaps, open_localizer
 from sareloc.localize.several import choose_fix, map_names
 from sareloc.maps import MapConfig, PlaceMap, build_map, list_maps
 from sareloc.models import save_checkpoint
@@ -73,6 +73,40 @@ def test_maps_of_two_models_are_each_asked_with_their_own(maps: list[Path], tmp_
     found = ask(two, photos)
     right = [fix.map == "otherwise.gpkg" and near(fix, one) for fix, one in zip(found, alone, strict=True)]
     assert np.mean(right) >= 0.8
+
+
+def test_maps_of_one_town_answer_together_as_one_map_of_it(street_folder: Path, tmp_path: Path) -> None:
+    """One has the first photo of each place, the other one the second and third."""
+    config, photos = MapConfig(keypoints=0, progress=False), street_folder / "photos"
+    halves = {"a": sorted(photos.glob("*_0.jpg")), "b": sorted(photos.glob("*_[12].jpg"))}
+    parts = {}
+    for name, given in halves.items():
+        build_map(given, tmp_path / f"{name}.gpkg", street_model(), config=config)
+        parts[name] = PlaceMap(tmp_path / f"{name}.gpkg")
+    whole, *each = (
+        Localizer(street_model(), place_map, calibration=Calibration(), min_confidence=0.0)
+        for place_map in (PlaceMap(street_folder / "street.gpkg"), *parts.values())
+    )
+    queries = write_queries(tmp_path / "q")
+    together = ask(SeveralMaps(dict(zip(parts, each, strict=True)), 0.0), queries)
+    away_m, part_m = (
+        np.array([distance_m(fix.latlon, one.latlon) for fix, one in zip(ask(whole, queries), found, strict=True)])
+        for found in (together, ask(each[1], queries))
+    )
+    assert np.median(away_m) < 0.1 * np.median(part_m)
+
+
+def test_the_map_with_the_best_match_says_how_near(maps: list[Path], tmp_path: Path) -> None:
+    both = open_localizer(maps[:2], street_model())
+    assert isinstance(both, SeveralMaps)
+    for name, scale in (("street.gpkg", 4.0), ("other.gpkg", 4000.0)):
+        one = both.localizers[name]
+        one.calibration = replace(one.calibration, radius_scale=scale)
+    for town, right in ((0, "street.gpkg"), (OTHER_TOWN, "other.gpkg")):
+        found = [fix for fix in ask(both, write_queries(tmp_path / right, town=town)) if fix.found]
+        wide = [fix.radius_m > 10_000 for fix in found if fix.map == right]
+        assert len(wide) >= 0.8 * PLACES
+        assert np.mean(wide) == (right == "other.gpkg")
 
 
 def fix_of(confidence: float, longitude: float) -> Fix:

@@ -152,7 +152,7 @@ def test_maps_of_format_1_are_indexed_verified_and_refreshed(tmp_path: Path, mon
     opened.refresh()
     for city in (opened, PlaceMap(path)):
         assert city.search(unit_vectors(1, seed=8), 1).files == (("5000.jpg",),)
-    assert map_info(path).index == "1 photos added and 0 removed since it was built"
+    assert map_info(path).index == "1 photo added and 0 removed since it was built"
 
 
 def test_bytes_that_were_flipped_are_found(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Small RAW files: a DNG with a JPEG preview, EXIF, a position and an image of 64 x 48 sensor values."""
+"""Small RAW files: a DNG and a RAF with a JPEG preview, EXIF, a position and an image of 64 x 48 sensor values."""
 
 from __future__ import annotations
 
@@ -68,6 +68,17 @@ def make_dng(
     first_at = place(_directory(first, at))
     dng = b"II*\0" + struct.pack("<I", first_at) + b"".join(blocks)
     return dng if geotag is None else with_gps(dng, geotag, estimate)
+
+
+def make_raf(preview: bytes) -> bytes:
+    """A RAF; preview: a JPEG whose first segment is its EXIF, as cameras write it, and the only one of the file."""
+    size, sensor, at = (48, 64), np.full(48 * 64, 500, "<u2").tobytes(), 160
+    tags = struct.pack(">I4H4H", 2, 0x100, 4, *size, 0x121, 4, *size)
+    tags_at = at + len(preview) + len(preview) % 2
+    sensor_at = tags_at + len(tags)
+    model = b"FUJIFILMCCD-RAW 0201FF383501" + b"X100".ljust(32, b"\0") + b"0100" + bytes(20)
+    index = struct.pack(">6I", at, len(preview), tags_at, len(tags), sensor_at, len(sensor))
+    return (model + index).ljust(at, b"\0") + preview.ljust(tags_at - at, b"\0") + tags + sensor
 
 
 def write_dng(path: Path, geotag: Geotag | None = None, *, seed: int = 0) -> Path:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.maps.small_town import build_map, geotag_of, tiny_model, write_photo
-from tests.photos.raw_files import jpeg, make_dng, write_dng
+from tests.photos.raw_files import jpeg, make_dng, make_raf, write_dng
 
 from sareloc.errors import PhotoError
 from sareloc.maps import PlaceMap
@@ -23,6 +23,7 @@ from sareloc.photos import (
     read_geotag,
     read_image,
     read_time,
+    write_geotag,
     write_sidecar,
 )
 from sareloc.photos.finding import raw_twins_note
@@ -61,6 +62,21 @@ def test_a_preview_is_read_with_the_position_and_the_time_of_its_file(tmp_path: 
     assert read_geotag(photo) is None
     write_sidecar(photo, tmp_path / "a.dng.xmp", HERE)
     assert read_geotag(photo).latlon == pytest.approx(HERE.latlon)
+
+
+def test_the_position_and_the_time_of_a_raf_file_are_in_its_preview(tmp_path: Path) -> None:
+    pytest.importorskip("rawpy")
+    preview, photo = tmp_path / "preview.jpg", tmp_path / "a.raf"
+    preview.write_bytes(jpeg(400, 300))
+    write_geotag(preview, preview, HERE)
+    content = preview.read_bytes()
+    assert content[2:4] == b"\xff\xe0"  # JFIF, which cameras do not write
+    photo.write_bytes(make_raf(content[:2] + content[4 + int.from_bytes(content[4:6], "big") :]))
+    read = read_image(photo, (None,))
+    assert (read.width, read.height, read.metadata.format) == (400, 300, "RAW")
+    assert np.array_equal(read.pixels[0], decode(preview))
+    assert read_geotag(photo).latlon == pytest.approx(HERE.latlon)
+    assert read_time(photo) == read_time(preview) == HERE.time
 
 
 @pytest.mark.parametrize(

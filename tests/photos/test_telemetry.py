@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.maps.small_town import build_map, tiny_model
+from tests.maps.test_video_maps import in_map
 from tests.photos.telemetry_files import SCALES, add_track, box, camm5, camm6, device, gps5, gps9, klv, nmea
 from tests.photos.video_files import write_video
 
@@ -227,12 +229,16 @@ DAMAGED: dict[str, tuple[bytes, str, int]] = {
     "zeros": (gps5([(0.0, 0.0)] * 5, NOON + 1), "5 without a valid position", 20),
     "out of range": (gps5([(91.0, 2.29)] * 5, NOON + 1), "5 without a valid position", 20),
     "jump": (jumped(1), "1 after jumps", 24),
-    "no scale": (gps5(within(1), NOON + 1, scales=b""), "1 GPS5 entries without a scale", 20),
+    "no scale": (gps5(within(1), NOON + 1, scales=b""), "GPS5 entries without a scale (SCAL): 1", 20),
     "zero scale": (gps5(within(1), NOON + 1, scales=klv(b"SCAL", b"l", 4, 1, bytes(4))), "does not fit", 20),
     "two scales": (gps5(within(1), NOON + 1, scales=klv(b"SCAL", b"l", 4, 2, b"\1" * 8)), "does not fit", 20),
     "text as scale": (gps5(within(1), NOON + 1, scales=klv(b"SCAL", b"c", 4, 5, bytes(20))), "not read", 20),
-    "cut off": (gps5(within(1), NOON + 1)[:-40], "1 GPMF payloads that are cut off", 20),
-    "repeat beyond the payload": (stream(SCALES, gps5_entry(65_535, 255)), "1 GPMF payloads that are cut off", 20),
+    "cut off": (gps5(within(1), NOON + 1)[:-40], "cut off or damaged: 1", 20),
+    "repeat beyond the payload": (
+        stream(SCALES, gps5_entry(65_535, 255)),
+        "cut off or damaged: 1",
+        20,
+    ),
     "one number": (stream(SCALES, klv(b"GPS5", b"l", 4, 1, bytes(4))), "too few numbers", 20),
     "odd size": (stream(SCALES, klv(b"GPS5", b"l", 21, 1, bytes(21))), "does not fit their size", 20),
     "no size": (stream(SCALES, klv(b"GPS5", b"l", 0, 9, b"")), "does not fit their size", 20),
@@ -348,7 +354,7 @@ def test_samples_after_the_end_of_the_file_are_counted(video: Path) -> None:
     video.write_bytes(broken)
     found = read_telemetry(video)
     assert len(found.track) == 20
-    assert "1 telemetry samples that are cut off" in " ".join(found.track.notes)
+    assert "telemetry samples that are cut off or too large: 1" in " ".join(found.track.notes)
 
 
 def test_a_track_without_samples(video: Path) -> None:
@@ -483,20 +489,16 @@ def test_the_same_positions_as_exiftool(video: Path, name: str) -> None:
 
 
 @pytest.mark.data
-def test_a_gopro_video_within_5_m_of_exiftool(shared_data: Path) -> None:
+def test_a_map_of_a_gopro_video_is_within_5_m_of_exiftool(shared_data: Path, tmp_path: Path) -> None:
     video = shared_data / "inputs" / "gopro_karma.mp4"
     if not video.exists():
         pytest.skip(f"no file {video}")
-    found, compared = read_telemetry(video), 0
-    for time, latlon in zip(exiftool(video, "GPSDateTime"), positions_by_exiftool(video), strict=True):
-        taken = datetime.strptime(time, "%Y:%m:%d %H:%M:%S.%f").replace(tzinfo=UTC).timestamp()
-        position = found.track.at(taken)
-        if position.found[0]:
-            compared += 1
-            assert distance_m(position.latlon[0], latlon) < 5
-    assert compared >= 40
-    report = frames_on_track([video], TrackOptions())
-    assert len(report.geotags) >= 10
+    said = [datetime.strptime(time, "%Y:%m:%d %H:%M:%S.%f") for time in exiftool(video, "GPSDateTime")]
+    times, latlon = [time.replace(tzinfo=UTC).timestamp() for time in said], positions_by_exiftool(video)
+    assert build_map(video, tmp_path / "gopro.gpkg", tiny_model(), progress=False).added == 17
+    for geotag in in_map(tmp_path / "gopro.gpkg").values():
+        expected = [np.interp(geotag.time, times, column) for column in latlon.T]
+        assert distance_m(geotag.latlon, expected) < 5
 
 
 @pytest.mark.data

@@ -105,7 +105,7 @@ def test_every_photo_is_placed_kept_or_has_a_reason(tmp_path: Path) -> None:
     }
     assert (report.placed[0].nearest_s, report.placed[0].nearest_m) == pytest.approx((4.5, 4.5), abs=0.01)
     assert "4.5 s and 4.5 m from a track point" in str(report.placed[0])
-    assert report.summary().startswith("1 photos got a position from the track, 4.5 s and 4.5 m from a track point")
+    assert report.summary().startswith("1 photo got a position from the track, 4.5 s and 4.5 m from a track point")
     assert report.summary().endswith("2 have their own, 4 got none")
     assert geotags_from_track(photos, track, max_gap_s=90).placed[1].photo.name == "gap.jpg"
 

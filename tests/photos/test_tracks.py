@@ -163,8 +163,8 @@ def test_points_without_times_or_positions_are_left_out_and_counted(tmp_path: Pa
     track = read_track(write(tmp_path / "a.gpx", gpx(points)))
     assert len(track) == 3
     assert [note.partition("a.gpx: ")[2] for note in track.notes] == [
-        "3 of 8 points have no time and were left out",
-        "2 points without a valid position or year were left out",
+        "3 of 8 points left out: no time",
+        "2 points without a valid position or year left out",
     ]
 
 
@@ -174,7 +174,7 @@ def test_points_out_of_order_are_sorted_and_double_times_left_out(tmp_path: Path
     assert (track.times - NOON).tolist() == [0, 1, 2, 10, 11, 12]
     assert track.latlon[1, 0] == pytest.approx(47.0001)
     assert "2 points are earlier" in track.notes[0]
-    assert "1 points have the time of another point at another place" in track.notes[1]
+    assert "1 point has the time of another point at another place" in track.notes[1]
 
 
 def test_a_gpx_without_times_is_an_error_that_says_so(tmp_path: Path) -> None:
@@ -334,8 +334,8 @@ def test_sentences_with_bad_checksums_or_without_a_fix_are_left_out(tmp_path: Pa
     track = read_track(write(tmp_path / "a.nmea", "\n".join(lines)))
     assert len(track) == 1
     assert [note.partition("a.nmea: ")[2] for note in track.notes] == [
-        "3 sentences with a wrong or missing checksum or field were left out",
-        "2 sentences without a fix were left out",
+        "3 sentences with a wrong or missing checksum or field left out",
+        "2 sentences without a fix left out",
     ]
 
 
@@ -347,7 +347,7 @@ def test_sentences_after_a_prefix_of_the_logger(tmp_path: Path) -> None:
 def test_nmea_logs_that_cannot_be_used(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="no positions in NMEA"):
         read_track(write(tmp_path / "a.log", "server started"))
-    with pytest.raises(DatasetError, match="1 sentences with a wrong or missing checksum"):
+    with pytest.raises(DatasetError, match="1 sentence with a wrong or missing checksum"):
         read_track(write(tmp_path / "b.log", rmc("120000").replace("4722", "4822")))
     with pytest.raises(DatasetError, match="no date"):
         read_track(write(tmp_path / "c.log", gga("120000.00")))

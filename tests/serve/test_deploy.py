@@ -1,4 +1,8 @@
-"""The files in deploy/: where there is no Docker engine and no systemd, their steps are checked one by one."""
+"""The files in deploy/: their steps are run here one by one, without a Docker engine and without systemd.
+
+Root starts the service as the container's user, who may read all files, such as Python's in the home of root, and write
+those of his own; any other user starts it as himself.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,10 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import tomllib
 import urllib.request
 from collections.abc import Iterator
@@ -17,6 +23,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 from tests.localize.street import street_model
@@ -41,6 +48,15 @@ def texts(name: str) -> list[str]:
     return [text for kind, text in instructions() if kind == name]
 
 
+USER = int(texts("USER")[-1])
+READS = "caps=-all,+dac_read_search"
+SETPRIV = f"setpriv --reuid={USER} --regid={USER} --clear-groups --no-new-privs --inh-{READS} --ambient-{READS}"
+AS_USER = SETPRIV.split() if os.geteuid() == 0 else []
+needs_setpriv = pytest.mark.skipif(
+    bool(AS_USER) and shutil.which("setpriv") is None, reason="root starts no service: setpriv is not installed"
+)
+
+
 def command() -> list[str]:
     """The container's command."""
     return list(json.loads(texts("CMD")[0]))
@@ -60,28 +76,78 @@ def unit() -> dict[str, list[str]]:
     return found
 
 
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder into which the package is installed from what the Dockerfile copies alone."""
+    build = tmp_path_factory.mktemp("build")
+    for copy in texts("COPY"):
+        *sources, target = copy.split()
+        for source in sources:
+            if (ROOT / source).is_dir():
+                shutil.copytree(ROOT / source, build / target, ignore=shutil.ignore_patterns(*left_out()))
+            else:
+                shutil.copy(ROOT / source, build / target)
+    with tempfile.TemporaryDirectory() as site:
+        Path(site).chmod(0o755)
+        install = ["pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-compile", "--target", site]
+        subprocess.run([sys.executable, "-m", *install, build], check=True)
+        yield Path(site)
+
+
+def left_out() -> list[str]:
+    """The patterns of what is not copied from any folder."""
+    lines = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    return [line.removeprefix("**/") for line in lines if line.startswith("**/")]
+
+
+@pytest.fixture
+def served(street_folder: Path) -> Iterator[Path]:
+    """The folders that the Dockerfile makes for its user: data/, with a map and its model, and cache/."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        shutil.copytree(street_folder, folder / "data")
+        save_checkpoint(street_model(), folder / "data" / "model.safetensors")
+        (folder / "cache").mkdir()
+        for path in folder.rglob("*") if AS_USER else ():
+            os.chown(path, USER, USER)
+        yield folder
+
+
 @contextmanager
-def started(words: list[str], folder: Path, map_path: str) -> Iterator[str]:
-    """The address of the service that a command of deploy/ starts: with the map of `folder` and a free port."""
-    save_checkpoint(street_model(), folder / "model.safetensors")
-    here = {map_path: str(folder / "street.gpkg"), "8000": "0"}
+def started(words: list[str], served: Path, map_path: str, package: Path) -> Iterator[tuple[str, int]]:
+    """The address and the process of the service that a command of deploy/ starts; SIGTERM ends it without error.
+
+    Args:
+        words: of the command; the port becomes a free one.
+        served: the folder of data/ and cache/.
+        map_path: that of the command, which becomes the map in data/.
+        package: the folder with the package.
+    """
+    data = served / "data"
+    here = {map_path: str(data / "street.gpkg"), "8000": "0"}
     own = [here.get(word, word) for word in words[1:]]
-    options = ["--model", str(folder / "model.safetensors"), "--device", "cpu"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sareloc", *own, *options],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
-        env=os.environ | {"SARELOC_CACHE": str(folder / "cache")},
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert process.stderr is not None
-    try:
-        said = process.stdout.readline()
-        port = re.search(r":(\d+)/", said)
-        assert port is not None, process.stderr.read()
-        yield f"http://127.0.0.1:{port[1]}"
-    finally:
-        process.terminate()
-        process.communicate(timeout=DEADLINE_S)
+    options = ["--model", str(data / "model.safetensors"), "--device", "cpu"]
+    with subprocess.Popen(
+        [*AS_USER, sys.executable, "-m", "sareloc", *own, *options],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=data, env=environment(served, package),
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            said = process.stdout.readline()
+            port = re.search(r":(\d+)/", said)
+            assert port is not None, process.stderr.read()
+            yield f"http://127.0.0.1:{port[1]}", process.pid
+        finally:
+            process.terminate()
+            _, errors = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == -signal.SIGTERM, errors  # 128 + SIGTERM: a thread of it was still working
+    assert "Traceback" not in errors
+
+
+def environment(served: Path, package: Path) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(package), "HOME": "/nonexistent", "SARELOC_CACHE": str(served / "cache")}
 
 
 def health(address: str) -> Any:
@@ -122,14 +188,27 @@ def test_the_image_runs_as_a_user_without_rights() -> None:
     assert f"--uid {user}" in " ".join(texts("RUN"))
     names = [name for name, _ in instructions()]
     assert names.index("USER") > max(i for i, name in enumerate(names) if name in {"RUN", "COPY"})
+    made = re.search(r"install --directory --owner=sareloc --group=sareloc (.*)", texts("RUN")[-1])
+    assert made is not None
+    assert made[1].split() == json.loads(texts("VOLUME")[0])
 
 
-def test_the_containers_command_serves_a_map_and_its_health_check_tells(own_folder: Path) -> None:
-    with started(command(), own_folder, "/data/city.gpkg") as address:
+@needs_setpriv
+def test_the_containers_steps_make_a_service_whose_health_check_answers(served: Path, package: Path) -> None:
+    shown = subprocess.run(
+        [*AS_USER, sys.executable, "-c", "import sareloc; sareloc.load_model('fast', 'cpu'); print(sareloc.__file__)"],
+        capture_output=True, text=True, check=True, cwd=served, env=environment(served, package),
+    )  # fmt: skip
+    assert Path(shown.stdout.strip()).is_relative_to(package)
+    with started(command(), served, "/data/city.gpkg", package) as (address, process):
+        assert 0 not in psutil.Process(process).uids()
         assert health(address)["status"] == "ok"
+        photo = next((served / "data" / "queries").iterdir()).read_bytes()
+        with urllib.request.urlopen(f"{address}/localize", photo, timeout=DEADLINE_S) as answer:
+            assert json.load(answer)["matches"]
         check = [word.replace("http://127.0.0.1:8000", address) for word in health_check()]
         assert check[0] == "python"
-        assert subprocess.run([sys.executable, *check[1:]]).returncode == 0
+        assert subprocess.run([*AS_USER, sys.executable, *check[1:]]).returncode == 0
     gone = subprocess.run([sys.executable, *check[1:]], capture_output=True, text=True)
     assert gone.returncode != 0
 
@@ -149,13 +228,15 @@ def test_compose_runs_the_image_with_its_volumes() -> None:
     assert list(service["environment"]) == ["SARELOC_TOKEN"]
 
 
-def test_the_units_command_serves_a_map(own_folder: Path) -> None:
+@needs_setpriv
+def test_the_units_command_serves_a_map(served: Path, package: Path) -> None:
     (words,) = (shlex.split(value) for value in unit()["ExecStart"])
     config = words.index("--config") + 1
     assert words[config] == "/etc/sareloc/serve.toml"
-    words[config] = str(DEPLOY / "serve.toml")
+    words[config] = shutil.copy(DEPLOY / "serve.toml", served)
     assert read_serve_config(DEPLOY / "serve.toml") == {"allow_host": ("places.example.org",)}
-    with started([*words, "--port", "0"], own_folder, "/var/lib/sareloc/city.gpkg") as address:
+    with started([*words, "--port", "0"], served, "/var/lib/sareloc/city.gpkg", package) as (address, process):
+        assert 0 not in psutil.Process(process).uids()
         asked = urllib.request.Request(f"{address}/health", headers={"Host": "places.example.org"})
         with urllib.request.urlopen(asked, timeout=DEADLINE_S) as answer:
             assert answer.status == 200

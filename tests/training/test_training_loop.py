@@ -292,7 +292,7 @@ def test_from_files_as_from_memory_and_unreadable_photos_are_left_out(
     broken = places.database.path(3)
     broken.write_bytes(broken.read_bytes()[:100])
     run = train(tiny_model(), places, replace(QUICK, epochs=1, keep=keep), progress=False)
-    assert "1 photos cannot be read" in capsys.readouterr().out
+    assert "1 photo is left out, not readable" in capsys.readouterr().out
     assert run.history[1].tuples == PLACES
 
 

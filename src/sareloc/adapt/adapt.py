@@ -47,6 +47,7 @@ from sareloc.maps.records import ADAPTATION, CALIBRATION, read_adaptation, vecto
 from sareloc.maps.upgrade import is_of_vectors
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Precision
+from sareloc.wording import plural
 
 MIN_PAIRS = 100
 """Verified pairs that an adaptation is fitted on, at least: fewer determine no direction well."""
@@ -226,16 +227,16 @@ def _checked_verifier(localizer: Localizer) -> Verifier:
 def _check_enough(name: str, pairs: int, placed: Placed, cells: int) -> None:
     if cells < MIN_CELLS:
         raise MapError(
-            f"the photos of map {name} are of {cells} places (cells of {CELL_M:g} m), {MIN_CELLS} are needed, of which "
-            "some are held out: there is nothing to learn from one place"
+            f"the photos of map {name} are of {plural(cells, 'place')} (cells of {CELL_M:g} m), {MIN_CELLS} are "
+            "needed, of which some are held out: there is nothing to learn from one place"
         )
     if pairs < MIN_PAIRS:
         tried = f", {len(placed.photos):,} of {placed.given:,} photos without positions were placed" * bool(
             placed.given
         )
         raise MapError(
-            f"map {name} has {pairs:,} pairs of photos that geometry verifies{tried}; {MIN_PAIRS} are needed: add "
-            "photos of the same places, or give more photos without positions (--photos)"
+            f"map {name} has {plural(pairs, 'pair')} of photos that geometry verifies{tried}; {MIN_PAIRS} are needed: "
+            "add photos of the same places, or give more photos without positions (--photos)"
         )
 
 

@@ -119,7 +119,7 @@ def geotag_lines(found: GeotagCheck) -> list[str]:
     """Suspicious geotags as lines of text."""
     lines = [
         ("geotags", f"{len(found.suspicious):,} suspicious"),
-        ("", f"{found.compared:,} of {found.photos:,} photos agree with another photo by geometry"),
+        ("", f"{found.compared:,} of {plural(found.photos, 'photo')} agree with another photo by geometry"),
     ]
     for one in found.suspicious:
         where = ", ".join(f"{number:.5f}" for number in one.suggested)
@@ -345,7 +345,7 @@ def drive(
         gps_noise_m=gps_noise_m,
     )  # fmt: skip
     draw_drive(found, out, frame_size=_frame_size(frame, "--frame"), device=where, progress=True)
-    print(f"{len(found.poses):,} frames and {len(found.track_times):,} track points written to {out}")
+    print(f"{plural(len(found.poses), 'frame')} and {plural(len(found.track_times), 'track point')} written to {out}")
 
 
 def _photo_size(text: str | None) -> tuple[int, int] | None:

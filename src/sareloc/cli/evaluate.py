@@ -118,8 +118,9 @@ def evaluate_command(
 def report_table(report: Report) -> str:
     """A report as text."""
     low, high = report.recall_at_1_interval or (0.0, 0.0)
+    photos = f"{plural(report.database, 'database photo')}, {plural(report.queries, 'query')}"
     lines = [
-        ("dataset", f"{report.dataset} {report.split}: {report.database} database photos, {report.queries} queries"),
+        ("dataset", f"{report.dataset} {report.split}: {photos}"),
         ("model", f"{report.model} {report.fingerprint}, {report.dim}-D"),
         ("correct", f"{report.meaning} (protocol {report.protocol})"),
         *((f"recall@{n}", f"{percent:6.2f} %") for n, percent in report.recall.items()),
@@ -132,16 +133,17 @@ def report_table(report: Report) -> str:
         asked = "" if report.boxes is None else f" ({report.boxes} queries)"
         lines.append(("mAP", f"{report.mean_average_precision:6.2f} %{asked}"))
     if report.error_quantiles_m is not None:
-        spread = ", ".join(f"{_metres(m)} for {share:.0%}" for share, m in report.error_quantiles_m.items())
+        spread = ", ".join(f"{_metres(m)} for {100 * share:g} %" for share, m in report.error_quantiles_m.items())
         lines.append(("error", f"at most {spread} of the queries"))
     if report.queries_without_positives:
-        lines.append(("unanswerable", f"{report.queries_without_positives} queries have no positive: missed"))
+        hopeless = plural(report.queries_without_positives, "query", ("has", "have"))
+        lines.append(("unanswerable", f"{hopeless} no positive: missed"))
     return _table([*lines, *_failures(report.failures)])
 
 
 def fix_table(report: FixReport) -> str:
     """A localization report as text; what there is nothing to count of is left out."""
-    photos = [f"{plural(report.database or 0, 'photo')} in the map", f"{report.queries:,} queries"]
+    photos = [f"{plural(report.database or 0, 'photo')} in the map", plural(report.queries, "query")]
     photos += [plural(report.strangers, "out-of-map photo")] if report.strangers else []
     verified = f"about {report.verify} matches verified" if report.verify else "matches not verified"
     queries, answers = "{:6.2f} % of the queries", "{:6.2f} % of the answers"

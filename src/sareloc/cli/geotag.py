@@ -25,6 +25,7 @@ from sareloc.cli.options import (
 )
 from sareloc.errors import ArgumentError, PhotoError, explain
 from sareloc.files import replacing
+from sareloc.wording import counted, plural
 
 if TYPE_CHECKING:
     from sareloc.localize import Fix
@@ -141,7 +142,8 @@ def geotag_command(
         raise ArgumentError(f"{out / f'geotags.{sidecar}'} exists: give another --out, or --replace")
     asked = {_image_of(photo): photo for photo in outputs if retag or not _has_position(photo)}
     if len(asked) < len(outputs):
-        print_status(f"{len(outputs) - len(asked):,} photos already have a position (--retag localizes them too)")
+        known = plural(len(outputs) - len(asked), "photo", ("already has", "already have"))
+        print_status(f"{known} a position (--retag: localize again)")
     if not asked:
         return 0
     times: dict[Path, float | None] = {}
@@ -174,8 +176,8 @@ def geotag_command(
                 print(f"{answer_line(str(photo), fix)} -> {', '.join(map(str, written[photo]))}")
     missing = f", {failed:,} could not be written" if failed else ""
     print_status(
-        f"{len(written):,} of {len(asked):,} photos {'would be geotagged' if dry_run else 'geotagged'} in {out}, "
-        f"{len(unsure):,} below confidence {min_confidence:g}{missing}"
+        f"{len(written):,} of {plural(len(asked), 'photo')} {'would be geotagged' if dry_run else 'geotagged'} "
+        f"in {out}, {len(unsure):,} below confidence {min_confidence:g}{missing}"
     )
     if unsure and not as_json:
         print("low-confidence positions, not written:", *(answer_line(str(p), fix) for p, fix in unsure), sep="\n  ")
@@ -193,7 +195,6 @@ def _videos_note(given: Sequence[Path]) -> list[str]:
     """A note on the videos in folders, which are not localized."""
     from sareloc.photos import find_photos
     from sareloc.photos.record import VIDEO_EXTENSIONS
-    from sareloc.wording import counted
 
     videos = [str(video) for one in given if one.is_dir() for video in find_photos(one, VIDEO_EXTENSIONS)]
     return [f"{counted(videos, 'video')} in folders not geotagged: name a video to geotag it"] if videos else []

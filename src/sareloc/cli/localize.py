@@ -25,6 +25,7 @@ from sareloc.cli.options import (
     report_unreadable,
 )
 from sareloc.errors import ArgumentError, PhotoError
+from sareloc.wording import plural
 
 if TYPE_CHECKING:
     from sareloc.geo import Area
@@ -158,9 +159,9 @@ def localize_command(
             print(json.dumps(fix.to_json(photo) | time) if as_json else f"{answer_text(photo, fix)}\n", flush=True)
         if not as_json:
             unreadable = len(stills) + sum(len(walk.frames) for walk in walks) - count
-            photos_or_frames = " and ".join(["photos"] * bool(stills) + ["frames"] * bool(walks))
+            asked = "photos and frame" if stills and walks else "photo" if stills else "frame"
             missing = f", {unreadable:,} could not be read" if unreadable else ""
-            print(f"{found:,} of {count + unreadable:,} {photos_or_frames} found{missing}")
+            print(f"{found:,} of {plural(count + unreadable, asked)} found{missing}")
     return 0 if count else 1
 
 

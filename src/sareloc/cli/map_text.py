@@ -29,7 +29,6 @@ def report_text(report: BuildReport, map_path: str) -> str:
     for verb, photos in (
         *_changes(report),
         (("has no position", "have no position"), report.untagged),
-        (("cannot be read", "cannot be read"), list(map(str, report.unreadable))),
         (KEPT_EDITS, report.kept_edits),
         (KEPT_REMOVALS, report.kept_removals),
         (RESTORED, report.restored),
@@ -37,6 +36,7 @@ def report_text(report: BuildReport, map_path: str) -> str:
         (ESTIMATED, report.estimated),
     ):
         lines += named_photos(verb, photos)
+    lines += named_photos(("cannot be read",) * 2, list(map(str, report.unreadable)), "file")
     lines += named_photos(("", ""), list(map(str, report.duplicate_photos)), "duplicate")
     lines += _notes(report.notes)
     if report.untagged and not report.used:
@@ -87,7 +87,7 @@ def adapt_text(report: AdaptReport) -> str:
         f"{'each third of the area held out, %':44}{'before':>8}{'after':>8}   95 % of the difference",
     ]
     for one in report.proved:
-        lines.append(f"{one.kind}, {one.recall_1.queries:,} queries")
+        lines.append(f"{one.kind}, {plural(one.recall_1.queries, 'query')}")
         for name, gain in (
             ("recall@1 without verification", one.recall_1),
             ("answered and correct, verified", one.answered),
@@ -96,17 +96,17 @@ def adapt_text(report: AdaptReport) -> str:
             if gain is not None:
                 lines.append(
                     f"  {name:42}{gain.before:>8.1f}{gain.after:>8.1f}   {gain.low:+.1f} to {gain.high:+.1f}"
-                    + f" ({gain.queries:,} queries)" * (gain.queries != one.recall_1.queries)
+                    + f" ({plural(gain.queries, 'query')})" * (gain.queries != one.recall_1.queries)
                 )
     mean, low, high = report.mean_gain
     lines.append(f"mean gain of recall@1: {mean:+.1f} points, {low:+.1f} to {high:+.1f}; {report.seconds / 60:.1f} min")
     if suspicious := len(report.geotags.suspicious):
-        lines.append(f"{suspicious:,} geotags are suspicious: sareloc data check MAP --geometry lists them")
+        lines.append(f"{plural(suspicious, 'suspicious geotag')}: sareloc data check MAP --geometry lists them")
     lines += [f"note: {note}" for note in report.notes]
     if report.map is None:
         lines.append(f"nothing was written, the map stays as it is: {report.kept_because}")
     else:
-        lines.append(f"{report.map}: {report.directions} directions of the search vector were shortened")
+        lines.append(f"{report.map}: {plural(report.directions, 'direction')} shortened in the search vectors")
     return "\n".join(lines)
 
 

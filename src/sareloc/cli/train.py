@@ -13,6 +13,7 @@ from sareloc.config_files import toml_line
 from sareloc.errors import ArgumentError
 from sareloc.files import replacing
 from sareloc.training.config import LOSS_OPTIONS, RECIPE_MODELS, TrainingConfig
+from sareloc.wording import plural
 
 if TYPE_CHECKING:
     from sareloc.datasets import Places
@@ -159,10 +160,14 @@ def _load_splits(name: str, root: Path | None) -> tuple[bool, Places, Places | N
     train, val = split_places(places)
     left_out = sum(map(len, (places.database, places.queries)))
     left_out -= sum(len(photos) for part in (train, val) for photos in (part.database, part.queries))
-    counts = (f"{p.split} {len(p.database)} database photos and {len(p.queries)} queries" for p in (train, val))
+    counts = (
+        f"{p.split} {plural(len(p.database), 'database photo')} and {plural(len(p.queries), 'query')}"
+        for p in (train, val)
+    )
+    between = plural(left_out, "photo", ("is", "are"))
     print(
         f"{places.name} has no train and val splits, so it is split by "
-        f"{'place' if places.protocol == 'place-id' else 'position'}: {', '.join(counts)}; {left_out} photos between "
-        "them are left out (see split.csv in the run folder)"
+        f"{'place' if places.protocol == 'place-id' else 'position'}: {', '.join(counts)}; {between} left out "
+        "between them (see split.csv in the run folder)"
     )
     return True, train, val

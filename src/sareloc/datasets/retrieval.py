@@ -15,6 +15,7 @@ from sareloc.datasets.places import IdLists, PhotoSet, Places
 from sareloc.datasets.published import find_file, not_found, read_columns, read_text
 from sareloc.errors import DatasetError
 from sareloc.photos import find_photos
+from sareloc.wording import plural
 
 OXFORD_LAYOUT = """\
   ROOT/groundtruth/all_souls_1_query.txt, _good.txt, _ok.txt, _junk.txt ...    55 queries (or gt_files/, or ROOT itself)
@@ -116,7 +117,7 @@ def _listing(root: Path, layout: str) -> _Listing:
     sound = photos.take([row for row, file in enumerate(photos.files) if Path(file).stem not in corrupt])
     rows = {Path(file).stem: row for row, file in enumerate(sound.files)}
     if len(rows) != len(sound):
-        raise DatasetError(f"{sound.folder} contains {len(sound) - len(rows)} photos with duplicate names")
+        raise DatasetError(f"{sound.folder} contains {plural(len(sound) - len(rows), 'photo')} with duplicate names")
     return _Listing(sound, rows, corrupt)
 
 

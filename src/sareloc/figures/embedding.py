@@ -20,6 +20,7 @@ from sareloc.figures.matches import jpeg_uri
 from sareloc.figures.style import INK, new_figure, require_finite, styled
 from sareloc.files import write_atomically
 from sareloc.geo import within_radius
+from sareloc.wording import plural
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -208,7 +209,7 @@ def write_embedding_page(
     template = (files("sareloc.figures") / "embedding.html").read_text(encoding="utf-8")
     page = (
         template.replace("{{title}}", html.escape(title))
-        .replace("{{count}}", f"{len(photos):,} photos, {len(set(numbers.tolist())):,} places")
+        .replace("{{count}}", f"{plural(len(photos), 'photo')}, {plural(len(set(numbers.tolist())), 'place')}")
         .replace("{{thumbnail}}", str(THUMBNAIL))
         .replace("{{photos}}", json.dumps(photos).replace("<", "\\u003c"))
     )

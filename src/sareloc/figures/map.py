@@ -19,6 +19,7 @@ from sareloc.geo import Positions, distance_m, enu_from_wgs84, unwrap_longitudes
 from sareloc.photos import SOURCES, Geotag, TrackReport
 from sareloc.photos.finding import TABLE
 from sareloc.photos.tracks import utc
+from sareloc.wording import plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,7 +75,7 @@ def draw_map(predicted: PredictedPositions) -> Figure:
     planes = project_to_plane(groups)
     figure, axes = map_axes(np.concatenate(planes))
     if predicted.database is not None:
-        label = f"database ({len(predicted.database)} photos)"
+        label = f"database ({plural(len(predicted.database), 'photo')})"
         many = len(predicted.database) > RASTERIZE_FROM
         axes.plot(*planes[2].T, ".", color=DATABASE_COLOUR, markersize=4, zorder=1, label=label, rasterized=many)
     lines = need("matplotlib.collections", "plot").LineCollection
@@ -187,7 +188,7 @@ def draw_track(report: TrackReport) -> Figure:
     )
     figure, axes = map_axes(np.concatenate([points, on_track, own]))
     line: dict[str, Any] = {"color": DATABASE_COLOUR, "linewidth": 1.0, "marker": ".", "markersize": 3}
-    axes.plot(points[:, 0], points[:, 1], label=f"track ({len(points):,} points)", **line)
+    axes.plot(points[:, 0], points[:, 1], label=f"track ({plural(len(points), 'point')})", **line)
     for label, where, tags, style in (
         ("photos placed on it", on_track, placed, SERIES_STYLES[0]),
         ("photos with positions", own, near, SERIES_STYLES[1]),

@@ -47,6 +47,7 @@ from sareloc.files import read_regular, write_atomically
 from sareloc.geometry import InlierPairs
 from sareloc.models.place_model import PlaceModel
 from sareloc.training import EpochRecord
+from sareloc.wording import plural
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -140,8 +141,8 @@ def _headline(report: Report) -> str:
         shown.append((f"{report.median_error_m:.1f} m", "median error of the first match"))
     tiles = "".join(f"<div><b>{html.escape(number)}</b><span>{html.escape(of)}</span></div>" for number, of in shown)
     summary = (
-        f"{report.model or 'A ranking'} on {report.dataset} {report.split}: {report.queries:,} queries against "
-        f"{report.database:,} database photos. Right: {report.meaning}."
+        f"{report.model or 'A ranking'} on {report.dataset} {report.split}: {plural(report.queries, 'query')} against "
+        f"{plural(report.database, 'database photo')}. Right: {report.meaning}."
     )
     return paragraph(summary) + f'\n<div class="numbers">{tiles}</div>'
 
@@ -175,7 +176,7 @@ def _results(reports: Mapping[str, Report]) -> str:
         words = "Precision and recall over the distance of the first match"
         figures.append(drawing(draw_precision_recall(curves), words))
     left_out = [
-        f"{name}: {len(listed)} photos of the {role} could not be read ({outcome})."
+        f"{name}: {plural(len(listed), 'photo')} of the {role} could not be read ({outcome})."
         for name, report in reports.items()
         for role, outcome in (("database", "left out"), ("queries", "counted as failures"))
         if (listed := report.failures.get(role, ()))
@@ -199,7 +200,7 @@ def _matched_features(matches: QueryMatches, inliers: Mapping[int, InlierPairs])
 def _failures(matches: QueryMatches, count: int, model: PlaceModel | None, progress: bool) -> str:
     wrong = int((~matches.first_right).sum())
     without_positive = int((~matches.has_positive).sum())
-    words = f"The first match is wrong for {wrong:,} of {len(matches.right):,} queries"
+    words = f"The first match is wrong for {wrong:,} of {plural(len(matches.right), 'query')}"
     words += f"; {without_positive:,} of them have no positive in the database." if without_positive else "."
     chosen = matches.worst(count)
     if not chosen:

@@ -31,6 +31,7 @@ from sareloc.photos.telemetry import find_telemetry
 from sareloc.photos.track_geotags import NO_CLOCK, ONE_START
 from sareloc.photos.tracks import utc
 from sareloc.photos.videos import Video, missing_end
+from sareloc.wording import plural
 
 NO_TRACK = "the clock offset is estimated against a track, and the video holds none: name one (--track FILE)"
 SPEED_MPS = 40.0
@@ -231,7 +232,8 @@ def distance_from_track(fixes: Sequence[Fix | PhotoError], times: Sequence[float
     if not away_m:
         begins = f"the video begins at {utc(times[0])} UTC, the track has {track}"
         return f"none of the positions is of a time on the track: {begins}; check --clock-offset"
-    return f"{len(away_m):,} positions are of times on the track, {np.median(away_m):.1f} m from it (median)"
+    placed = plural(len(away_m), "position", ("is of a time", "are of times"))
+    return f"{placed} on the track, {np.median(away_m):.1f} m from it (median)"
 
 
 def read_photo_times(files: Sequence[Path], given: Sequence[Path]) -> tuple[dict[Path, float | None], tuple[str, ...]]:

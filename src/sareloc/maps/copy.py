@@ -36,6 +36,7 @@ from sareloc.maps.store import (
     store_class,
 )
 from sareloc.photos.finding import is_url
+from sareloc.wording import plural
 
 SCALES = {"int8": 4}
 """Bytes of a packed descriptor's scale, whose last bit may differ if it is packed again."""
@@ -96,7 +97,7 @@ def copy_map(source: Address, target: Address, *, progress: bool = True) -> Copy
         features, notes = _copy_features(a, b, progress)
         count, left, a_notes = b.count(), a.count() - total, a.notes()
     if left:
-        notes = (*notes, f'{left:,} photos cannot be read and were not copied: list them with "sareloc map verify"')
+        notes = (*notes, f'{plural(left, "photo")} cannot be read, not copied: "sareloc map verify" lists them')
     if a.manifest.aggregate_dim and not has_present_aggregate(a.manifest, a_notes):
         notes = (*notes, f'its search vectors are of other constants: run "sareloc map upgrade {target}"')
     else:

@@ -19,6 +19,7 @@ from sareloc.maps.rows import PACKINGS
 from sareloc.maps.schema import FEATURES
 from sareloc.maps.store import Address, gone_photos, open_store
 from sareloc.photos import parse_address
+from sareloc.wording import plural
 
 HALF = 1e-3  # rounding to half precision changes a number of a unit vector by less
 SAMPLE = 1000
@@ -171,7 +172,7 @@ def _index_state(file: FileReader) -> str:
     now = set(zip(photos.tolist(), checksums.tolist(), strict=True))
     held = {row for ids, marks in parts for row in zip(ids.tolist(), marks.tolist(), strict=True) if row[1]}
     came, went = len(now - held), len(held - now)
-    return f"{came} photos added and {went} removed since it was built" if came or went else "fresh"
+    return f"{plural(came, 'photo')} added and {went:,} removed since it was built" if came or went else "fresh"
 
 
 def _unused_index(path: Path) -> str:

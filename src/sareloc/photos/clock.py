@@ -16,6 +16,7 @@ from sareloc.errors import ArgumentError, PositionError
 from sareloc.geo import ecef_from_wgs84
 from sareloc.photos.record import seconds_since_1970
 from sareloc.photos.tracks import MAX_GAP_S, Track, interpolate
+from sareloc.wording import plural
 
 WIDEST_S = 14 * 3600.0  # local times are up to 14 hours from UTC
 STEPS_S, FINE_S = (1.0, 5.0), 0.05
@@ -117,7 +118,7 @@ class ClockOffset:
         """One sentence."""
         low, high = self.fits_s
         where = (
-            f"{self.on_track:,} of {self.photos:,} photos with positions are then on the track, "
+            f"{self.on_track:,} of {plural(self.photos, 'photo')} with positions are then on the track, "
             f"{self.median_m:.1f} m away (median)"
         )
         if not self.ambiguous:

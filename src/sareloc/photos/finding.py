@@ -220,7 +220,8 @@ def raw_twins_note(photos: Sequence[Path]) -> list[str]:
 
 def twins_note(raw: Sequence[str]) -> str:
     """A note on RAW files that are left out as twins of other photos."""
-    return f"{counted(raw, 'RAW file')} not used: the photos of the same names beside them are"
+    used = "the photo of its name beside it is" if len(raw) == 1 else "the photos of their names beside them are"
+    return f"{counted(raw, 'RAW file')} not used: {used}"
 
 
 def is_utf8(name: str) -> bool:

@@ -181,7 +181,7 @@ def _telemetry(found: Found, kind: str, rows: Rows, left_out: list[str], others:
     count = f"{plural(len(rows), 'position')} {'of' if kind in (SIDECAR, ESTIMATE) else 'inside'} the video"
     notes = [f"{file}: {count}, {kind}, {_accuracy(rows)}; {_clock(start, by_receiver, unset)}"]
     if left_out:
-        notes.append(f"{file}: of {total:,} positions were left out: {', '.join(left_out)}")
+        notes.append(f"{file}: of {plural(total, 'position')} were left out: {', '.join(left_out)}")
     if kind == LOG:
         others = ["its log is taken to begin with the first frame, which may be a second off", *others]
     notes += [f"{file}: {sentence}" for sentence in (*found.sentences(), *others)]

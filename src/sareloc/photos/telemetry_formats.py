@@ -84,7 +84,7 @@ class Found:
 
     def sentences(self) -> list[str]:
         """What could not be read."""
-        return [f"not read: {count:,} {problem}" for problem, count in self.problems.items()]
+        return [f"not read, {problem}: {count:,}" for problem, count in self.problems.items()]
 
 
 def _empty(count: int) -> Rows:
@@ -283,7 +283,7 @@ def read_log(log: bytes, found: Found) -> None:
     try:
         track = parse_nmea(found.file, STAMP.sub(b"\n", log))
     except DatasetError:
-        found.problems["dashcam log without positions in NMEA sentences"] += 1
+        found.problems["dashcam logs without positions in NMEA sentences"] += 1
         return
     first, first_fix = STAMP.search(log), FIRST_FIX.search(log)
     delay_s = (int(first_fix[1]) - int(first[1])) / 1000 if first and first_fix else 0.0

@@ -25,7 +25,7 @@ from sareloc.photos.record import EPOCH, LAST_S, Geotag
 from sareloc.photos.telemetry import read_measured, read_telemetry
 from sareloc.photos.tracks import MAX_GAP_S, Track, TrackPositions, nearest_rows, read_tracks, utc
 from sareloc.photos.videos import frame_addresses, frame_times, missing_end, read_video, times_every_m
-from sareloc.wording import counted
+from sareloc.wording import counted, plural
 
 DIGITS = 7  # of a degree: a centimetre
 NO_TIME = "no time in its EXIF (DateTimeOriginal)"
@@ -111,14 +111,15 @@ class TrackReport:
 
     def summary(self) -> str:
         """One line: how many photos were placed, and how far from the points of the track."""
-        text = f"{len(self.placed):,} photos got a position from the track"
+        text = f"{plural(len(self.placed), 'photo')} got a position from the track"
         if self.placed:
             seconds, metres = ([getattr(one, name) for one in self.placed] for name in ("nearest_s", "nearest_m"))
             text += (
                 f", {np.median(seconds):.1f} s and {np.median(metres):.1f} m from a track point (median; at most "
                 f"{max(seconds):.1f} s and {max(metres):.1f} m)"
             )
-        return f"{text}, {len(self.own):,} have their own, {len(self.untagged):,} got none"
+        own = "1 has its own" if len(self.own) == 1 else f"{len(self.own):,} have their own"
+        return f"{text}, {own}, {len(self.untagged):,} got none"
 
 
 def geotags_by_options(photos: Sequence[Path], options: TrackOptions, own: Mapping[str, Geotag]) -> TrackReport:

@@ -22,6 +22,7 @@ from sareloc.files import read_regular
 from sareloc.geo import distance_m, ecef_from_wgs84, wgs84_from_ecef
 from sareloc.photos.record import EPOCH, FIRST_S, LAST_S, seconds_since_1970
 from sareloc.photos.xmp import XmlError, parse_xml
+from sareloc.wording import plural
 
 MAX_GAP_S = 30.0
 """Default for the longest time between two points of a track that positions are interpolated over."""
@@ -88,7 +89,7 @@ class Track:
 
     def __str__(self) -> str:
         """Its points and its first and last time."""
-        return f"{len(self):,} points, {utc(self.times[0])} to {utc(self.times[-1])} UTC"
+        return f"{plural(len(self), 'point')}, {utc(self.times[0])} to {utc(self.times[-1])} UTC"
 
     def at(self, times: npt.ArrayLike, max_gap_s: float = MAX_GAP_S) -> TrackPositions:
         """Positions and headings at these times (N,), in seconds since 1970.
@@ -257,19 +258,23 @@ def make_track(file: Path, rows: Iterable[tuple[float, float, float]], notes: Se
     valid &= (latitude != 0) | (longitude != 0)  # written without a fix
     found_notes = list(notes)
     if not valid.all():
-        found_notes.append(f"{file}: {(~valid).sum():,} points without a valid position or year were left out")
+        found_notes.append(f"{file}: {plural(int((~valid).sum()), 'point')} without a valid position or year left out")
     table = table[valid]
     if not len(table):
         return None
     backwards = int((np.diff(table[:, 0]) < 0).sum())
     if backwards:
-        found_notes.append(f"{file}: {backwards:,} points are earlier than the one before: sorted by time")
+        found_notes.append(
+            f"{file}: {plural(backwards, 'point', ('is', 'are'))} earlier than the one before: sorted by time"
+        )
     times, firsts = np.unique(table[:, 0], return_index=True)  # of points with one time the first
     latlon = table[firsts, 1:]
     again = np.delete(table, firsts, axis=0)
     others = int((np.abs(again[:, 1:] - latlon[np.searchsorted(times, again[:, 0])]) > SAME_DEG).any(axis=1).sum())
     if others:
-        found_notes.append(f"{file}: {others:,} points have the time of another point at another place: left out")
+        found_notes.append(
+            f"{file}: {plural(others, 'point', ('has', 'have'))} the time of another point at another place: left out"
+        )
     return Track(times, latlon, (file,), tuple(found_notes))
 
 
@@ -293,15 +298,15 @@ def _read_gpx(file: Path, content: bytes) -> Track:
     timeless = sum(time is None for rows in tracks for time, _, _ in rows)
     if timeless == points:
         raise DatasetError(
-            f"{file} has {points:,} track points and none has a time, so that photos cannot be placed on it by their "
-            "time: export the recorded track with times, not a planned route"
+            f"{file} has {plural(points, 'track point')} and none has a time, so that photos cannot be placed on it by "
+            "their time: export the recorded track with times, not a planned route"
         )
     if timeless:
-        notes.append(f"{file}: {timeless:,} of {points:,} points have no time and were left out")
+        notes.append(f"{file}: {timeless:,} of {plural(points, 'point')} left out: no time")
     read = [make_track(file, ((time, lat, lon) for time, lat, lon in rows if time is not None), ()) for rows in tracks]
     known = [track for track in read if track is not None]
     if not known:
-        raise DatasetError(f"{file} has {points:,} track points and none has a valid position")
+        raise DatasetError(f"{file} has {plural(points, 'track point')} and none has a valid position")
     merged = merge_tracks(known)
     return replace(merged, notes=(*notes, *merged.notes))
 
@@ -392,7 +397,7 @@ def parse_nmea(file: Path, content: bytes) -> Track:
         if len(found) > 2 * MOST_POINTS:
             raise DatasetError(f"{file} has more than {2 * MOST_POINTS:,} positions: split it")
     left_out = [
-        f"{file}: {count:,} sentences {why} were left out"
+        f"{file}: {plural(count, 'sentence')} {why} left out"
         for count, why in ((bad, "with a wrong or missing checksum or field"), (without_fix, "without a fix"))
         if count
     ]

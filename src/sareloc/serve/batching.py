@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 
 from sareloc.errors import MapError
 from sareloc.serve.guard import busy
+from sareloc.wording import plural
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -72,7 +73,7 @@ class BatchQueue(Generic[Item, Result]):
         """Reserve places for `count` items while inside. Raises Problem (503) if there are not as many free."""
         if self.accepted + count > self._bound:
             wait_s = max(1, math.ceil(self.accepted * self._item_s))
-            raise busy(f"the service is busy with {self.accepted} photos: try again in {wait_s} s", wait_s)
+            raise busy(f"the service is busy with {plural(self.accepted, 'photo')}: try again in {wait_s} s", wait_s)
         self.accepted += count
         try:
             yield

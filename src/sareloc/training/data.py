@@ -30,6 +30,7 @@ from sareloc.models.fused import run_fused
 from sareloc.models.preprocess import autocast
 from sareloc.photos import Interpolation, ReadImage, Resizing
 from sareloc.training.config import TrainingConfig
+from sareloc.wording import plural
 
 Stage = Literal["pixels", "features"]
 Keep = Literal["auto", "features", "pixels", "nothing"]
@@ -99,7 +100,7 @@ def _open(
         batch=config.batch, progress=progress,
     )  # fmt: skip
     if opened.failures:
-        tqdm.write(f"{len(opened.failures)} photos cannot be read and are left out:")
+        tqdm.write(f"{plural(len(opened.failures), 'photo', ('is', 'are'))} left out, not readable:")
         for failure in opened.failures:
             tqdm.write(f"  {failure}")
     database = len(places.database)

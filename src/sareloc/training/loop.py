@@ -60,6 +60,7 @@ from sareloc.training.tasks import (
     warmup,
 )
 from sareloc.training.whitening import WhiteningFit, cut_whitening, whitening_dim, with_whitening
+from sareloc.wording import plural
 
 LOG_EVERY = 20  # steps between two readings of the loss: each reading waits for the GPU
 
@@ -239,7 +240,7 @@ def train_epoch(
             skipped += len(block) - sum(step.tuples for step in steps)
             expected -= -(-len(block) // task.rows_per_step) - len(steps)
             bar.total = expected
-            bar.set_postfix_str(f"{skipped:,} tuples without a violating negative" if skipped else "")
+            bar.set_postfix_str(f"{plural(skipped, 'tuple')} without a violating negative" if skipped else "")
         rng = torch.Generator().manual_seed(seed + group.rank)
         batches = task.inputs.batches([part.rows for step in steps for part in step.parts], device)
         network.train()
@@ -251,7 +252,7 @@ def train_epoch(
             bar.update()
             if len(losses) % LOG_EVERY == 0:
                 rate = images / (time.perf_counter() - began)
-                without = f", {skipped:,} tuples without a violating negative" if skipped else ""
+                without = f", {plural(skipped, 'tuple')} without a violating negative" if skipped else ""
                 loss = _finite_mean(losses[-LOG_EVERY:], epoch)
                 bar.set_postfix_str(f"loss {loss:.4f}, {rate:.0f} images/s{without}")
     bar.close()

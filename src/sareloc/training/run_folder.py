@@ -33,6 +33,7 @@ from sareloc.errors import ArgumentError, WeightsError, need
 from sareloc.files import replacing
 from sareloc.models import PlaceModel, Whitening
 from sareloc.training.config import TrainingConfig, config_text
+from sareloc.wording import plural
 
 STATE_VERSION = 2
 CONFIG_KEY = "knobs"  # of the config in a state file; states of older versions have it
@@ -75,7 +76,7 @@ class EpochRecord:
         text = f"epoch {self.epoch}: "
         text += f"loss {self.loss:.4f}, {self.seconds:.0f} s, {rate:.0f} images/s" if self.epoch else "initial model"
         if self.skipped:
-            text += f", {self.skipped:,} of {self.skipped + self.tuples:,} tuples had no violating negative"
+            text += f", {self.skipped:,} of {plural(self.skipped + self.tuples, 'tuple')} had no violating negative"
         if math.isnan(self.recall_5):
             return text
         return f"{text}, recall@1/5/10 {self.recall_1:.1%} / {self.recall_5:.1%} / {self.recall_10:.1%}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +51,21 @@ def test_a_dropped_photo_is_seen_in_the_right_place(visit: Visit, street_folder:
     assert abs(circle["x"] + circle["width"] / 2 - (left + 1280) / 2) < 100
     assert 0 < circle["y"] < circle["y"] + circle["height"] < 800
     assert visit.failed == []
+
+
+def test_with_several_maps_that_of_the_answer_is_named_on_a_line_of_its_own(
+    browser: Browser, street_folder: Path, tmp_path: Path
+) -> None:
+    shutil.copy(street_folder / "street.gpkg", tmp_path / "again.gpkg")
+    app = make_app([street_folder / "street.gpkg", tmp_path / "again.gpkg"], street_model())
+    with running(app) as url, Visit(browser, url) as visit:
+        drop(visit.page, street_folder / "queries" / "q07.jpg")
+        verdict(visit.page)
+        expect(visit.page.locator("#map-name")).to_have_text(re.compile(r"^Map \w+\.gpkg$"))
+        place, name = (visit.page.locator(one).bounding_box() for one in ("#place", "#map-name"))
+        assert place is not None
+        assert name is not None
+        assert name["y"] >= place["y"] + place["height"] - 1
 
 
 def test_matches_are_pins_and_thumbnails_of_the_same_numbers(page: Page, street_folder: Path) -> None:

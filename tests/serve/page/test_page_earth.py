@@ -98,6 +98,31 @@ def test_land_and_water_are_told_apart_from_afar_and_not_among_streets(page: Pag
     expect(page.locator(".leaflet-control-attribution")).to_contain_text("Natural Earth")
 
 
+def test_between_two_zooms_what_is_painted_again_is_where_it_was(page: Page, first_photo: tuple[float, float]) -> None:
+    page.wait_for_function("async () => (await import('/assets/app.js')).mapView.earth.paths")
+    for zoom in (1.5, 3.5, 15.5):
+        before = seen(page, first_photo, zoom)
+        page.evaluate(
+            "async () => { const { mapView: { earth, photoLayer } } = await import('/assets/app.js');"
+            " earth.redraw(), photoLayer.redraw(); }"
+        )
+        after = seen(page, first_photo, zoom)
+        for layer in ("photos", "earth"):
+            assert np.abs(after[layer].astype(float) - before[layer]).mean() < 1, (layer, zoom)
+
+
+def test_dots_have_one_size_also_between_two_zooms(page: Page, first_photo: tuple[float, float]) -> None:
+    sizes = [(seen(page, first_photo, zoom)["photos"][..., 3] > 127).sum() for zoom in (4, 4.5, 5, 5.5)]
+    assert max(sizes) < 1.2 * min(sizes)
+
+
+def test_beyond_the_edges_of_the_map_are_water_and_antarctica(page: Page) -> None:
+    page.wait_for_function("async () => (await import('/assets/app.js')).mapView.earth.paths")
+    north, south = (seen(page, (latitude, -40.0), 1)["earth"][..., :3] for latitude in (85.05, -85.05))
+    assert (north[2, 13] == seen(page, OCEAN, 1)["earth"][13, 13][:3]).all()
+    assert (south[28, 13] == seen(page, OCEAN, 1)["background"]).all()
+
+
 @pytest.mark.parametrize("zoom", [2, 9, 14, 20])
 def test_lines_of_latitude_and_longitude_are_at_every_zoom(page: Page, zoom: int) -> None:
     step = page.evaluate(f"async () => (await import('/assets/earth_layer.js')).stepOf({zoom})")

@@ -140,6 +140,7 @@ def test_pins_keep_apart_and_stay_near(shared_page: Page) -> None:
         ("metres(12.6)", "13 m"),
         ("metres(1234)", "1.2 km"),
         ("metres(123456)", "123 km"),
+        ("metres(12345678)", "12,346 km"),
         (
             "confidenceOf({latlon: [1, 2], confidence: 0.951, matches: []})",
             "95\u00a0% sure that it is within 25\u00a0m",

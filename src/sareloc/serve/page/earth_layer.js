@@ -18,7 +18,12 @@ export const EarthLayer = CanvasLayer.extend({
     this.redraw();
   },
 
-  paint(context, { x, y, z }) {
+  /** Tiles are also north and south of the map's edges, where there is water and Antarctica. */
+  _isValidTile({ x, y, z }) {
+    return z < GONE_ZOOM || L.GridLayer.prototype._isValidTile.call(this, { x, y, z });
+  },
+
+  paint(context, { x, y, z }, pixel) {
     const colour = coloursOf(this._map.getContainer());
     const [scale, left, top] = [scaleOf(z), x * TILE, y * TILE];
     if (this.paths && z < GONE_ZOOM) {
@@ -30,7 +35,7 @@ export const EarthLayer = CanvasLayer.extend({
       context.scale(scale, scale);
       context.fillStyle = colour("map-background");
       context.strokeStyle = colour("coast");
-      context.lineWidth = 1 / scale;
+      context.lineWidth = pixel / scale;
       context.translate(-1, 0);
       for (let copy = 0; copy < 3; copy += 1) {  // land beyond the antimeridian is at the other edge of the map
         context.fill(this.paths.land, "evenodd");
@@ -39,7 +44,7 @@ export const EarthLayer = CanvasLayer.extend({
       }
       context.restore();
     }
-    drawLines(context, colour, { step: stepOf(z), scale, left, top });
+    drawLines(context, colour, { step: stepOf(z), scale, left, top, pixel });
   },
 });
 
@@ -65,6 +70,7 @@ function pathsOf({ units, rings }) {
     });
     land.closePath();
   }
+  land.rect(0, 1, 1, 1);  // Antarctica, south of the edge of the map
   return { land, coast };
 }
 
@@ -74,25 +80,26 @@ export function stepOf(zoom) {
   return STEPS.findLast((step) => (step * scaleOf(zoom)) / 360 >= least) ?? STEPS[0];
 }
 
-function drawLines(context, colour, { step, scale, left, top }) {
+function drawLines(context, colour, { step, scale, left, top, pixel }) {
   const longitudeAt = (px) => ((left + px) / scale - 0.5) * 360;
   const latitudeAt = (px) => latitudeOf((top + px) / scale);
-  const meridians = multiples(step, longitudeAt(-LABEL_PX), longitudeAt(TILE));
-  const parallels = multiples(step, latitudeAt(TILE + LABEL_PX), latitudeAt(-LABEL_PX))
+  const reach = LABEL_PX * pixel;
+  const meridians = multiples(step, longitudeAt(-reach), longitudeAt(TILE));
+  const parallels = multiples(step, latitudeAt(TILE + reach), latitudeAt(-reach))
     .filter((latitude) => Math.abs(latitude) < FARTHEST_LATITUDE);
   const across = (longitude) => mercator(0, longitude)[0] * scale - left;
   const down = (latitude) => mercator(latitude, 0)[1] * scale - top;
   context.strokeStyle = colour("graticule");
-  context.lineWidth = 1;
+  context.lineWidth = pixel;
   context.beginPath();
   for (const longitude of meridians) context.moveTo(across(longitude), 0), context.lineTo(across(longitude), TILE);
   for (const latitude of parallels) context.moveTo(0, down(latitude)), context.lineTo(TILE, down(latitude));
   context.stroke();
-  context.font = "10px system-ui, sans-serif";
+  context.font = `${10 * pixel}px system-ui, sans-serif`;
   context.fillStyle = colour("grid-text");
   for (const latitude of parallels) {
     for (const longitude of meridians) {
-      context.fillText(gridLabel(latitude, longitude, step), across(longitude) + 4, down(latitude) - 4);
+      context.fillText(gridLabel(latitude, longitude, step), across(longitude) + 4 * pixel, down(latitude) - 4 * pixel);
     }
   }
 }

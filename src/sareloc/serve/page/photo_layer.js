@@ -35,12 +35,12 @@ export const PhotoLayer = CanvasLayer.extend({
     return photos[nearest].map((photo) => this.photos[photo]);
   },
 
-  paint(context, coords) {
+  paint(context, coords, pixel) {
     const { x, y, photos, joined, reach, usual, grid, metresPerUnit } = this.spots;
     const scale = scaleOf(coords.z);
     const across = (i) => x[i] * scale - coords.x * TILE;
     const down = (i) => y[i] * scale - coords.y * TILE;
-    const pad = reach + MARGIN_PX / scale;
+    const pad = reach + (MARGIN_PX * pixel) / scale;
     const [left, top, size] = [coords.x, coords.y, 1].map((tiles) => (tiles * TILE) / scale);
     const spots = grid.inside(left - pad, top - pad, left + size + pad, top + size + pad);
     const colour = coloursOf(this._map.getContainer());
@@ -48,16 +48,17 @@ export const PhotoLayer = CanvasLayer.extend({
 
     context.lineCap = "round";
     const lines = spots.flatMap((a) => joined[a].map((b) => [across(a), down(a), across(b), down(b)]));
-    const width = Math.min(22, Math.max(1.5, (STREET_M / metresPerUnit) * scale));
-    if (spacing > 1) strokeLines(context, lines, colour("street"), width);
+    const width = Math.min(22 * pixel, Math.max(1.5 * pixel, (STREET_M / metresPerUnit) * scale));
+    if (spacing > pixel) strokeLines(context, lines, colour("street"), width);
 
-    const radius = Math.max(Math.min(3, spacing / 8), leastRadius(coords.z));
-    if (spacing > 28) {
+    const radius = Math.max(Math.min(3 * pixel, spacing / 8), leastRadius(this.paintedZoom) * pixel);
+    if (spacing > 28 * pixel) {
       const headings = (i) => photos[i].map((photo) => this.photos[photo].heading).filter((heading) => heading != null);
-      const ticks = spots.flatMap((i) => headings(i).map((heading) => tick(across(i), down(i), heading, radius)));
-      strokeLines(context, ticks, colour("tick"), 1.2);
+      const ends = [radius, radius + TICK_PX * pixel];
+      const ticks = spots.flatMap((i) => headings(i).map((heading) => tick([across(i), down(i)], heading, ends)));
+      strokeLines(context, ticks, colour("tick"), 1.2 * pixel);
     }
-    for (const [name, size] of [["dot-edge", radius + EDGE_PX], ["dot", radius]]) {
+    for (const [name, size] of [["dot-edge", radius + EDGE_PX * pixel], ["dot", radius]]) {
       context.fillStyle = colour(name);
       context.beginPath();
       for (const i of spots) {
@@ -75,10 +76,10 @@ function leastRadius(zoom) {
   return Math.min(5, Math.max(1.5, 5 - 0.6 * (zoom - 8)));
 }
 
-function tick(x, y, heading, radius) {
+/** A line from [x, y] in the direction of a heading, between two distances. */
+function tick([x, y], heading, distances) {
   const [east, south] = [Math.sin((heading * Math.PI) / 180), -Math.cos((heading * Math.PI) / 180)];
-  const end = radius + TICK_PX;
-  return [x + east * radius, y + south * radius, x + east * end, y + south * end];
+  return distances.flatMap((distance) => [x + east * distance, y + south * distance]);
 }
 
 function strokeLines(context, lines, colour, width) {

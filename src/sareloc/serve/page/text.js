@@ -39,7 +39,7 @@ export function degrees([latitude, longitude], digits = 5) {
 
 export function metres(m) {
   if (m < 1) return "under 1 m";
-  if (m >= 9950) return `${Math.round(m / 1000)} km`;
+  if (m >= 9950) return `${Math.round(m / 1000).toLocaleString("en")} km`;
   return m >= 950 ? `${(m / 1000).toFixed(1)} km` : `${Math.round(m)} m`;
 }
 
