@@ -48,7 +48,7 @@ RELIT = "-relit"
 SEEDS = (21, 22, 23, 24, 25)
 SHARES = {"query": 0.7, "absent": 0.15, "other town": 0.15}
 """How much each kind of trial counts."""
-OTHER_TOWN = 50  # queries of each other town
+OTHER_TOWN = 25  # queries of each other town
 PENALTY = 0.01  # of the squares of the weights of the score, against a mean loss
 CONFIDENCE_PENALTY = 0.001  # the same for the confidence, but for its constant
 
@@ -97,7 +97,7 @@ def search_town(name: str, localizer: Localizer, towns: dict[str, Places], limit
     trials, *_ = _search_trials(localizer, asked, ecef_from_wgs84(latlon_of(queries)[rows]))
     other_towns: list[Trial] = []
     for other, places in towns.items():
-        if other.split("-")[0] != name.split("-")[0]:
+        if other.split("-")[0] != name.split("-")[0] and not other.endswith(RELIT):
             some = np.random.default_rng(1).permutation(len(places.queries))[:OTHER_TOWN]
             photos = [places.queries.path(int(row)) for row in some]
             found, *_ = _search_trials(localizer, photos, ecef_from_wgs84(latlon_of(places.queries)[some]))

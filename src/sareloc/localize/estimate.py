@@ -32,7 +32,7 @@ TEMPERATURE = 0.05
 MAX_STEPS, CONVERGED_M = 100, 1e-4  # of the mean shift
 PRIOR = (0.0, -3.0, 16.0, 3.0)
 """Weights of the confidence that whitened descriptors of street photos gave, in a drawn and in a real city, rounded."""
-VERIFIED_PRIOR = (-1.9, -1.9, 0.8, 2.8, 0.35, -0.4, 0.4, 0.0, 0.55)
+VERIFIED_PRIOR = (-2.8, -1.3, 0.25, 2.2, 0.75, -1.0, 1.05, -0.1, 0.15)
 """Weights of the confidence of verified matches, see `features`: fitted on training towns, rounded."""
 SURE_INLIERS = 15
 """Photos with so many inliers or more confirm one another."""
