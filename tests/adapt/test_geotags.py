@@ -63,22 +63,30 @@ def test_a_single_witness_does_not_say_which_geotag_is_wrong(tmp_path: Path) -> 
         assert not check_geotags(place_map, progress=False).suspicious
 
 
-@pytest.mark.parametrize(
-    ("confirming", "near", "suspicious"), [(60, 5, True), (20, 5, False), (60, 40, False)],
-    ids=["confirmed", "not confirmed", "agrees near its geotag"],
-)  # fmt: skip
-def test_one_witness_is_enough_if_its_own_geotag_is_right(
-    town: Path, confirming: int, near: int, suspicious: bool
+@pytest.mark.parametrize(("confirming", "suspicious"), [(60, True), (20, False)])
+def test_one_witness_is_enough_if_its_own_geotag_is_right(town: Path, confirming: int, suspicious: bool) -> None:
+    pairs = [("02_1", "02_0", 150), ("02_1", "06_0", 5), ("02_0", "02_2", confirming)]  # 02_1 is tagged at wall 6
+    assert judged(town, pairs) == ["02_1"] * suspicious
+
+
+@pytest.mark.parametrize(("look_alike", "suspicious"), [(20, True), (60, False)])
+def test_two_witnesses_must_agree_more_than_look_alikes_of_the_town(
+    town: Path, look_alike: int, suspicious: bool
 ) -> None:
+    pairs = [("02_1", "02_0", 40), ("02_1", "02_2", 30), ("02_1", "06_0", 5)]
+    pairs += [(f"{i:02d}_0", f"{i + 3:02d}_0", look_alike) for i in (0, 1, 3, 4)]
+    assert judged(town, pairs) == ["02_1"] * suspicious
+
+
+def judged(town: Path, pairs: list[tuple[str, str, int]]) -> list[str]:
+    """The suspicious photos of the town by these comparisons: query, photo, inliers."""
     with PlaceMap(town) as place_map:
-        number = {file: int(photo_id) for file, photo_id in zip(place_map.files, place_map.ids, strict=True)}
-        wrong, witness, third = (number[f"photos/02_{i}.jpg"] for i in (1, 0, 2))  # the first has a geotag at wall 6
-        at_geotag = number["photos/06_0.jpg"]
-        queries, photos = [wrong, wrong, witness], [witness, at_geotag, third]
-        inliers = np.array([150.0, near, confirming])
-        compared = Comparisons(np.array(queries), np.array(photos), np.array([0.3, 0.9, 0.3]), inliers, inliers)
-        found = find_suspicious(place_map, compared, Calibration())
-    assert [one.photo for one in found.suspicious] == ["photos/02_1.jpg"] * suspicious
+        number = dict(zip((Path(file).stem for file in place_map.files), place_map.ids.tolist(), strict=True))
+        queries, photos, inliers = zip(*((number[a], number[b], float(count)) for a, b, count in pairs), strict=True)
+        rows, counts = np.argsort(queries, kind="stable"), np.array(inliers)
+        distances = np.where(counts > 10, 0.3, 0.9)
+        compared = Comparisons(np.array(queries), np.array(photos), distances, counts, counts).take(rows)
+        return [Path(one.photo).stem for one in find_suspicious(place_map, compared, Calibration()).suspicious]
 
 
 def test_comparisons_are_kept_and_an_interrupted_check_continues(town: Path, tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ import torch
 
 from sareloc.adapt.compare import (
     NEAR_M,
-    VERIFIED_INLIERS,
     Comparisons,
     check_features,
     compare_photos,
@@ -26,7 +25,7 @@ from sareloc.adapt.compare import (
 from sareloc.arrays import Bools, Ints
 from sareloc.datasets.places import Places
 from sareloc.errors import DatasetError
-from sareloc.geo import distance_m, ecef_from_wgs84
+from sareloc.geo import ecef_from_wgs84
 from sareloc.geometry import LocalFeatureExtractor
 from sareloc.localize import Calibration, Match, Search
 from sareloc.localize.candidates import map_calibration
@@ -44,10 +43,13 @@ WITNESSES = 2
 nothing says which of the geotags is wrong."""
 SOLE_WITNESS_INLIERS = 100
 """One photo is enough if it has so many inliers and shows the same thing as another one near its own geotag."""
+LOOK_ALIKE_SHARE = 0.8
+"""Of the photos of the map, so many have fewer inliers with each photo more than 100 m away than the best witness must
+have: in some towns houses look alike."""
 NEAR_SHARE = 0.1
 """Of the weight of all compared photos, those within 50 m of the geotag have less."""
-LEAST_CONFIDENCE = 0.2
-"""Of the place that they suggest. An answer needs more; here witnesses, and none at the geotag, are evidence too."""
+LEAST_CONFIDENCE = 0.1
+"""Of the place that they suggest. An answer needs more; here witnesses, and few at the geotag, are evidence too."""
 
 
 @dataclass(frozen=True)
@@ -137,10 +139,11 @@ def find_suspicious(place_map: PlaceMap, compared: Comparisons, calibration: Cal
     """The photos whose geotags their comparisons contradict.
 
     The compared photos of a photo are fused into a place, as the matches of a query (see `fuse`). Its geotag is
-    suspicious if that place is more than 100 m away, its confidence is 0.2 or more, at least two photos within 50 m of
-    it have 15 inliers or more, and those within 50 m of the geotag have less than a tenth of the weight and none of
-    them 30 inliers. One photo there is enough if it has 100 inliers and agrees with another one near its own geotag.
-    Photos found so are then left out, as witnesses, and what is still suspicious remains.
+    suspicious if that place is more than 100 m away, its confidence is 0.1 or more, those within 50 m of the geotag
+    have less than a tenth of the weight, and there are witnesses: two or more photos within 50 m of that place with
+    15 inliers or more, one of them with at least the `look_alike_inliers` of the map; or one with 100 inliers that
+    agrees with another photo near its own geotag. Photos found so are then left out, as witnesses, and what is still
+    suspicious remains.
 
     Args:
         place_map: the map.
@@ -151,55 +154,68 @@ def find_suspicious(place_map: PlaceMap, compared: Comparisons, calibration: Cal
     starts = np.flatnonzero(np.diff(compared.query, prepend=-1))
     groups = np.split(np.arange(len(compared)), starts[1:]) if len(compared) else []
     first = {int(compared.query[rows[0]]): rows for rows in groups}
-    found = _judge(place_map, compared, first, calibration, np.zeros(0, dtype=np.int64))
-    again = {photo_id: first[photo_id] for photo_id in found}
-    kept = _judge(place_map, compared, again, calibration, np.array(list(found), dtype=np.int64))
+    together = compared.take(shown_together(place_map, compared))
+    confirmed, usual = np.union1d(together.query, together.photo), look_alike_inliers(place_map, compared)
+
+    def judge(groups: dict[int, Ints], left_out: Sequence[int]) -> dict[int, SuspiciousGeotag]:
+        rows = {photo_id: some[~np.isin(compared.photo[some], left_out)] for photo_id, some in groups.items()}
+        judged = {
+            photo_id: _judge(place_map, photo_id, compared.take(some), calibration, confirmed, usual)
+            for photo_id, some in rows.items()
+            if len(some)
+        }
+        return {photo_id: one for photo_id, one in judged.items() if one is not None}
+
+    found = judge(first, [])
+    kept = judge({photo_id: first[photo_id] for photo_id in found}, list(found))
     agreeing = np.unique(compared.query[compared.inliers >= SURE_INLIERS])
     ordered = sorted(kept.values(), key=lambda one: (-one.confidence, one.photo))
     return GeotagCheck(len(place_map), len(agreeing), tuple(ordered))
 
 
+def look_alike_inliers(place_map: PlaceMap, compared: Comparisons) -> float:
+    """The most inliers with a photo more than 100 m away that four of five photos do not exceed."""
+    rows, others = (np.searchsorted(place_map.ids, ids) for ids in (compared.query, compared.photo))
+    metres = place_map.positions.metres
+    far = np.linalg.norm(metres[rows] - metres[others], axis=1) > FAR_M
+    photos, number = np.unique(compared.query, return_inverse=True)
+    most = np.zeros(len(photos))
+    np.maximum.at(most, number[far], compared.inliers[far])
+    return float(np.quantile(most, LOOK_ALIKE_SHARE)) if len(most) else 0.0
+
+
 def _judge(
-    place_map: PlaceMap, compared: Comparisons, groups: dict[int, Ints], calibration: Calibration, left_out: Ints
-) -> dict[int, SuspiciousGeotag]:
-    """The suspicious photos by id, among those whose rows of the comparisons are given, without some witnesses."""
-    found: dict[int, SuspiciousGeotag] = {}
-    alike = compared.take(shown_together(place_map, compared))
-    confirmed = np.union1d(alike.query, alike.photo)
-    for photo_id, all_rows in groups.items():
-        rows = all_rows[~np.isin(compared.photo[all_rows], left_out)]
-        if not len(rows):
-            continue
-        own = int(np.searchsorted(place_map.ids, photo_id))
-        others = np.searchsorted(place_map.ids, compared.photo[rows])
-        latlon, part = place_map.latlon[others], compared.take(rows)
-        weights = weigh(part.distance, calibration.temperature, part.evidence)
-        place = fuse(latlon, part.distance, weights, part.evidence)
-        (away_m,) = distance_m([place_map.latlon[own]], [place.latlon]).tolist()
-        here = ecef_from_wgs84(place_map.latlon[own])[0]
-        near = np.linalg.norm(ecef_from_wgs84(latlon) - here, axis=1) <= NEAR_M
-        there = np.linalg.norm(ecef_from_wgs84(latlon) - ecef_from_wgs84(place.latlon)[0], axis=1) <= NEAR_M
-        agreeing = there & (part.inliers >= SURE_INLIERS)
-        sole = agreeing & (part.inliers >= SOLE_WITNESS_INLIERS) & np.isin(part.photo, confirmed)
-        confidence = calibration.confidence(place)
-        if (
-            away_m <= FAR_M
-            or confidence < LEAST_CONFIDENCE
-            or (agreeing.sum() < WITNESSES and not sole.any())
-            or weights[near].sum() >= NEAR_SHARE
-            or (part.inliers[near] >= VERIFIED_INLIERS).any()
-        ):
-            continue
-        found[photo_id] = SuspiciousGeotag(
-            place_map.files[own],
-            _latlon(place_map.latlon[own]),
-            place.latlon,
-            away_m,
-            confidence,
-            _matches(place_map, part, others, agreeing),
-            _matches(place_map, part, others, near),
-        )
-    return found
+    place_map: PlaceMap, photo_id: int, compared: Comparisons, calibration: Calibration, confirmed: Ints, usual: float
+) -> SuspiciousGeotag | None:
+    """Whether the comparisons of one photo make its geotag suspicious, see `find_suspicious`."""
+    own = int(np.searchsorted(place_map.ids, photo_id))
+    others = np.searchsorted(place_map.ids, compared.photo)
+    latlon = place_map.latlon[others]
+    weights = weigh(compared.distance, calibration.temperature, compared.evidence)
+    place = fuse(latlon, compared.distance, weights, compared.evidence)
+    points, here, there = (ecef_from_wgs84(at) for at in (latlon, place_map.latlon[own], place.latlon))
+    away_m = float(np.linalg.norm(here - there))
+    near = np.linalg.norm(points - here, axis=1) <= NEAR_M
+    agreeing = (np.linalg.norm(points - there, axis=1) <= NEAR_M) & (compared.inliers >= SURE_INLIERS)
+    several = agreeing.sum() >= WITNESSES and compared.inliers[agreeing].max() >= usual
+    one = agreeing & (compared.inliers >= SOLE_WITNESS_INLIERS) & np.isin(compared.photo, confirmed)
+    confidence = calibration.confidence(place)
+    if (
+        away_m <= FAR_M
+        or confidence < LEAST_CONFIDENCE
+        or weights[near].sum() >= NEAR_SHARE
+        or not (several or one.any())
+    ):
+        return None
+    return SuspiciousGeotag(
+        place_map.files[own],
+        _latlon(place_map.latlon[own]),
+        place.latlon,
+        away_m,
+        confidence,
+        _matches(place_map, compared, others, agreeing),
+        _matches(place_map, compared, others, near),
+    )
 
 
 def _matches(place_map: PlaceMap, part: Comparisons, others: Ints, chosen: Bools) -> tuple[Match, ...]:
