@@ -14,8 +14,9 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from sareloc.cli.options import Device, Precision
+from sareloc.config_files import read_options
 from sareloc.errors import ArgumentError, need
-from sareloc.serve.config import LOOPBACK, ServeConfig, bracketed, read_serve_config
+from sareloc.serve.config import LOOPBACK, ServeConfig, bracketed
 from sareloc.wording import plural
 
 EVERYWHERE = ("0.0.0.0", "::")
@@ -78,7 +79,7 @@ def serve_command(
     from sareloc.serve.server import bind, make_server
 
     given: dict[str, Any] = options.given  # type: ignore[attr-defined]
-    config = ServeConfig(**({} if config_file is None else read_serve_config(config_file)) | given)
+    config = ServeConfig(**({} if config_file is None else read_options(config_file, ServeConfig)) | given)
     if config.token is None:
         config = replace(config, token=os.environ.get("SARELOC_TOKEN"))
     if is_loopback(host):

@@ -242,12 +242,8 @@ def config_text(config: TrainingConfig, *, defaults: bool = False) -> str:
     A value that equals the default is written as a comment (`#lr = 0.001`), so that a recipe can still change it;
     `defaults`: write these too.
     """
-    header = (
-        "Options of training: sareloc train DATASETS --config THIS_FILE --out RUN",
-        'A line such as "#lr = 0.001" shows a default: remove the "#" to set the option.',
-        "The command line takes precedence over this file, this file over --recipe.",
-    )
-    return options_text(config, header, defaults=defaults)
+    title = "Options of sareloc train DATASETS --config THIS_FILE --out RUN: they take precedence over --recipe."
+    return options_text(config, title, defaults=defaults)
 
 
 def _options_of(loss: str) -> set[str]:
