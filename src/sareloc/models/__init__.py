@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sareloc.lazy import lazy_names
+from sareloc import lazy_names
 from sareloc.models.aggregation import AGGREGATIONS, CRN, Aggregation, GeM, NetVLAD, make_aggregation
 from sareloc.models.backbones import BACKBONES, Backbone, init_weights, make_backbone
 from sareloc.models.checkpoint import (
