@@ -93,7 +93,7 @@ def by_upload(model: PlaceModel, photo: Path, folder: Path) -> Stored:
 def by_cluster(model: PlaceModel, photo: Path, folder: Path) -> Stored:
     save_checkpoint(model, folder / "model.safetensors")
     manifest = with_aggregate(MapManifest(model.name, model.fingerprint(), model.dim, "float32"))
-    work = Work(str(folder / "town.gpkg"), False, manifest, KEYPOINTS, ViewOptions(), 8, 0)
+    work = Work(str(folder / "town.gpkg"), False, manifest, MapConfig(keypoints=KEYPOINTS, views=ViewOptions()))
     (packet,) = packets_of([ImageRecord(str(photo), photo)], 8)
     done = read_done(PacketEncoder((folder / "model.safetensors").read_bytes(), work)({"packet": packet}))
     ((_, (_, vector, features)),) = done.images
