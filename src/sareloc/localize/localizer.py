@@ -40,8 +40,8 @@ from sareloc.localize.queries import (
 )
 from sareloc.localize.verify import Search
 from sareloc.localize.walk import chance_of_place, estimate_walk
-from sareloc.maps import PlaceMap, load_map_model
-from sareloc.maps.store import map_model
+from sareloc.maps import PlaceMap
+from sareloc.maps.store import load_map_models, map_model
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Precision
 from sareloc.photos import ReadImage, ViewOptions
@@ -419,22 +419,13 @@ def open_localizer(
     """
     from sareloc.localize.several import SeveralMaps, map_names
 
-    addresses = [path] if isinstance(path, str | Path) else path
     alone = isinstance(path, str | Path)
-    models: dict[str, PlaceModel] = {}
-    localizers = []
-    for place_map in map(PlaceMap, addresses):
-        made = place_map.manifest
-        if made.fingerprint not in models:
-            if isinstance(model, PlaceModel):
-                models[made.fingerprint] = model
-            else:
-                models[made.fingerprint] = load_map_model(made, place_map.path.name, model, device, precision)
-        least = min_confidence if alone else 0.0  # of several maps, after their fixes were compared
-        opened = Localizer(
-            models[made.fingerprint], place_map, search, min_confidence=least, views=views, batch=batch, workers=workers
-        )
-        localizers.append(opened)
+    least = min_confidence if alone else 0.0  # of several maps, after their fixes were compared
+    maps = map(PlaceMap, [path] if isinstance(path, str | Path) else path)
+    localizers = [
+        Localizer(own, place_map, search, min_confidence=least, views=views, batch=batch, workers=workers)
+        for place_map, own in load_map_models(maps, model, device, precision)
+    ]
     if alone:
         return localizers[0]
     names = map_names([localizer.place_map.path for localizer in localizers])
