@@ -24,7 +24,7 @@ Shown = Parameter(show=True)
 
 
 @dataclass(frozen=True, init=False)
-class GivenOptions(ServeConfig):
+class ServeFlags(ServeConfig):
     """The options that the command line gave. All of `ServeConfig` are taken; help shows those declared here, the
     others are keys of the file of --config."""
 
@@ -49,7 +49,7 @@ def serve_command(
     model: str | None = None,
     host: str = "127.0.0.1",
     port: int = 8000,
-    options: Annotated[GivenOptions, Parameter(name="*", show=False)] = GivenOptions(),  # noqa: B008
+    options: Annotated[ServeFlags, Parameter(name="*", show=False)] = ServeFlags(),  # noqa: B008
     config_file: Annotated[Path | None, Parameter(name="--config")] = None,
     device: Device = None,
     precision: Annotated[Precision, Parameter(show=False)] = "auto",

@@ -11,21 +11,18 @@ are assigned softly to 64 centres; the residuals to each centre are summed, scal
 from __future__ import annotations
 
 import hashlib
-import json
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from safetensors import numpy as safetensors_numpy
-from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.utils import fuse_conv_bn_eval
@@ -275,7 +272,6 @@ def strict_maxima(heat: Tensor) -> Tensor:
 
 
 CONSTANTS = "aggregate.safetensors"
-AGGREGATE_DIM = 512
 SHARPNESS = 30.0
 """Of the soft assignment, see `vlad`."""
 
@@ -289,13 +285,6 @@ def constants_path() -> Path:
 def constants_fingerprint() -> str:
     """16 hex digits that identify the constants: vectors of other constants cannot be compared."""
     return hashlib.sha256(constants_path().read_bytes()).hexdigest()[:16]
-
-
-def read_card() -> dict[str, Any]:
-    """What the constants were fitted on, and by what."""
-    with safe_open(constants_path(), "numpy") as file:
-        card: dict[str, Any] = json.loads(file.metadata()["card"])
-    return card
 
 
 @cache
