@@ -13,6 +13,7 @@ from sareloc.localize.estimate import Fix
 from sareloc.maps.notes import untagged_note
 from sareloc.photos import Image, ImageRecord, ReadImage, SizeRule, ViewOptions
 from sareloc.photos.decoding import TRUNCATED
+from sareloc.photos.record import check_several
 
 Query = Image | ImageRecord | ReadImage
 """An image (a path, the bytes of a file, pixels), the record of one, or one that was read already."""
@@ -27,11 +28,10 @@ log = logging.getLogger("sareloc.localize")
 
 
 def check_queries(photos: Sequence[Query], top: int, condition: UsedCondition) -> None:
-    """Raise ArgumentError if there are no photos, no matches are asked for, or the condition is not one."""
+    """Raise ArgumentError if this is not a list of photos, no matches are asked for, or the condition is not one."""
+    check_several(photos)
     if not len(photos):
         raise ArgumentError("no photos were given: name at least one")
-    if isinstance(photos, str | bytes):
-        raise ArgumentError("expected a list of photos, found a single one: put it in a list, or call localize")
     if top < 1:
         raise ArgumentError(f"top must be 1 or more, found {top}")
     if isinstance(condition, str) and condition != "auto":

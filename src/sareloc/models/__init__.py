@@ -28,8 +28,9 @@ from sareloc.models.place_model import (
     make_model,
     run_on,
 )
-from sareloc.models.preprocess import Image, Precision, Preprocess, Resize, number_format
+from sareloc.models.preprocess import Precision, Preprocess, Resize, number_format
 from sareloc.models.whitening import fit_whitening
+from sareloc.photos import Image
 
 if TYPE_CHECKING:
     from sareloc.models.dinov2 import DINOv2

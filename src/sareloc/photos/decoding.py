@@ -214,6 +214,17 @@ def _read(
         return metadata, tuple(images)
 
 
+def read_pixels(image: Image.Image, label: str) -> arrays.Image:
+    """The pixels (H, W, 3) uint8 of an image of Pillow, as `read_photo` reads those of its file, not resized.
+
+    Raises PhotoError, which calls it `label`, if it cannot be decoded.
+    """
+    with pillow_errors(label):
+        rgb = _rgb(image, label)  # before the orientation is read: Pillow rotates a TIFF while loading
+        turn = _turn(_exif(image.getexif))
+    return np.array(rgb if turn is None else rgb.transpose(turn))
+
+
 def is_truncated(photo: str | Path) -> bool:
     """Whether a file is a JPEG without its end; it can be decoded if at least `MIN_ROWS` of its rows are present."""
     try:

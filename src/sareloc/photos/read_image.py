@@ -25,6 +25,7 @@ from sareloc.photos.decoding import (
     read_bytes,
     read_metadata,
     read_photo,
+    read_pixels,
     resized,
     target_size,
 )
@@ -323,7 +324,7 @@ _PANORAMAS = _PanoramaCache()
 
 def _checked_pixels(image: arrays.Image | Pillow.Image, name: str) -> arrays.Image:
     if isinstance(image, Pillow.Image):
-        return np.asarray(image.convert("RGB"))
+        return read_pixels(image, name)
     if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
         raise PhotoError(name, f"expected RGB pixels (H, W, 3) uint8, found {image.shape} {image.dtype}")
     return image

@@ -33,8 +33,9 @@ from sareloc.loading import read_images
 from sareloc.models import PlaceModel, Preprocess, Whitening, init_netvlad, make_model
 from sareloc.models.checkpoint import save_checkpoint
 from sareloc.models.netvlad_init import INIT_PHOTOS, imagenet_weights
-from sareloc.models.preprocess import Image, number_format
+from sareloc.models.preprocess import number_format
 from sareloc.models.published import load_backbone_weights
+from sareloc.photos import Image
 from sareloc.training.config import TrainingConfig
 from sareloc.training.data import TrainingSet, augment, open_datasets
 from sareloc.training.distributed import (
