@@ -214,15 +214,16 @@ def _read(
         return metadata, tuple(images)
 
 
-def read_pixels(image: Image.Image, label: str) -> arrays.Image:
-    """The pixels (H, W, 3) uint8 of an image of Pillow, as `read_photo` reads those of its file, not resized.
+def read_pillow(image: Image.Image, label: str) -> tuple[Image.Exif, arrays.Image]:
+    """The EXIF of an image of Pillow, and its pixels (H, W, 3) uint8 as `read_photo` reads those of its file.
 
     Raises PhotoError, which calls it `label`, if it cannot be decoded.
     """
     with pillow_errors(label):
         rgb = _rgb(image, label)  # before the orientation is read: Pillow rotates a TIFF while loading
-        turn = _turn(_exif(image.getexif))
-    return np.array(rgb if turn is None else rgb.transpose(turn))
+        exif = _exif(image.getexif)
+        turn = _turn(exif)
+        return exif, np.array(rgb if turn is None else rgb.transpose(turn))
 
 
 def is_truncated(photo: str | Path) -> bool:
