@@ -13,9 +13,9 @@ import torch
 from tqdm import tqdm
 
 from sareloc.arrays import Floats
-from sareloc.encode import Encoded, Encoder
-from sareloc.errors import ArgumentError, MapError, PhotoError
-from sareloc.geometry import KEYPOINTS, InlierPairs
+from sareloc.encode import Encoded
+from sareloc.errors import ArgumentError, PhotoError
+from sareloc.geometry import InlierPairs
 from sareloc.localize.candidates import CandidateSearch
 from sareloc.localize.condition import MIN_PHOTOS, SAMPLED, Condition, UsedCondition, count_places, spread
 from sareloc.localize.estimate import (
@@ -33,6 +33,7 @@ from sareloc.localize.queries import (
     Query,
     area_of,
     check_queries,
+    query_encoder,
     read_queries,
     readable,
     split_into_chunks,
@@ -41,7 +42,7 @@ from sareloc.localize.queries import (
 from sareloc.localize.verify import Search
 from sareloc.localize.walk import chance_of_place, estimate_walk
 from sareloc.maps import PlaceMap
-from sareloc.maps.store import load_map_models, map_model
+from sareloc.maps.store import load_map_models
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Precision
 from sareloc.photos import ReadImage, ViewOptions
@@ -186,19 +187,9 @@ class Localizer(CandidateSearch, Localizes[Candidates]):
         batch: int = 8,
         workers: int = 0,
     ) -> None:
-        if not len(place_map):
-            raise MapError(f'map {place_map.path} holds no photos: add some with "sareloc map add"')
         check_confidence(min_confidence)
-        place_map.check_model(model)
         used = (search or Search()).for_map(place_map)
-        encoder = Encoder(
-            map_model(model, place_map),
-            dim=place_map.manifest.dim,
-            keypoints=KEYPOINTS if used.verify or place_map.manifest.aggregate_dim else 0,
-            aggregate_dim=place_map.manifest.aggregate_dim,
-            adaptation=place_map.adaptation(),
-            batch=batch,
-        )
+        encoder = query_encoder(model, place_map, verify=bool(used.verify), batch=batch)
         super().__init__(place_map, used, encoder, calibration)
         self.model = model
         self.min_confidence = min_confidence
