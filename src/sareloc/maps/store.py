@@ -1,7 +1,7 @@
 """MapStore, the rows of an open map for reading and writing; and the registry, which finds the classes of an address.
 
-A map is a file, or it is on a server. The core opens both by their address and knows no server by name: `MAPS` says
-which class to import for a scheme.
+A map is a file, or it is on a server. The core opens both by their address and names no server: `MAPS` has the class
+to import for a scheme.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class MapStore(ABC):
         """Those of these contents (SHA-256) that a user has removed from the map."""
 
     def all_removed(self) -> set[bytes]:
-        """All contents that a user has removed from the map, as far as they are known: a server knows only ids."""
+        """All contents that a user has removed from the map, as far as they are known: a server stores only ids."""
         return set()
 
     @abstractmethod

@@ -239,7 +239,7 @@ class MapWriter:
             and entries[name].stamp == stamp_of(record)
             and not (self.config.restore and (entries[name].edited or entries[name].problem))
         }
-        unchanged = [(entries[name], _geotag_beside(named[name])) for name in named if name in same]
+        unchanged = [(entries[name], _present_geotag(named[name])) for name in named if name in same]
         cut = {without_fragment(name) for name in entries if parse_address(name).view is not None}
         for name in cut.intersection(named).difference(same):
             photos = examine(named[name], name, self.views).photos
@@ -342,7 +342,7 @@ def check_same(store: MapStore, wanted: MapManifest) -> None:
         )
 
 
-def _geotag_beside(record: ImageRecord) -> Geotag | None:
+def _present_geotag(record: ImageRecord) -> Geotag | None:
     """The geotag of a record, else of a sidecar of its file: what may change while the file does not."""
     if record.geotag is not None or not isinstance(record.image, str | Path) or is_url(record.image):
         return record.geotag

@@ -14,7 +14,7 @@ from sareloc.photos.finding import (
     find_photos,
     match_table,
     raw_twins_note,
-    read_tables_beside,
+    read_folder_tables,
     turned,
 )
 from sareloc.photos.panoramas import read_panorama
@@ -130,7 +130,7 @@ def _read_tables(given: PhotoPaths, table: Geotags | None, photos: Sequence[Path
     if table is not None:
         return match_table(read_geotag_table(table), photos)
     found = [
-        read_tables_beside(item, [photo for photo in photos if photo.is_relative_to(item)]) for item in _items(given)
+        read_folder_tables(item, [photo for photo in photos if photo.is_relative_to(item)]) for item in _items(given)
     ]
     return TableTags(
         {path: tag for one in found for path, tag in one.tags.items()},

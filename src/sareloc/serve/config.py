@@ -98,7 +98,7 @@ class Serving:
 class ServeConfig(Serving, Limits):
     """Every option of the service: what it shows and to whom, limits on requests, and how it answers.
 
-    Raises ArgumentError if a value has the wrong type, is out of range, or contradicts another one.
+    Raises ArgumentError if a value has the wrong type, is out of range, or contradicts another option.
     """
 
     min_confidence: float = 0.5

@@ -25,7 +25,7 @@ LOSS_OPTIONS = {"kernel": "kernel", "kernel_width": "width", "margin": "margin"}
 class TrainingConfig:
     """Every option of training. Default: the paper's values for Pitts30k, where it gives one; newer options are off.
 
-    Raises ArgumentError if a value has the wrong type, is out of range, or contradicts another one.
+    Raises ArgumentError if a value has the wrong type, is out of range, or contradicts another option.
     """
 
     loss: str = "sare-ind"
