@@ -27,7 +27,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.utils import fuse_conv_bn_eval
 
-from sareloc.arrays import Image, Vectors
+from sareloc.arrays import Image, Vectors, unit_vectors
 from sareloc.errors import MapError
 from sareloc.models.preprocess import RUNTIME_DEVICES, find_device
 from sareloc.photos import DIAGONAL_35MM
@@ -309,7 +309,7 @@ def aggregate(features: LocalFeatures, dim: int | None = None) -> Vectors:
     if not len(features):
         return np.zeros(len(projection[:dim]), dtype=np.float32)
     centred = vlad(stored_steps(features).astype(np.float32), centres) - mean
-    return _unit(product(centred[None], projection[:dim])[0])
+    return unit_vectors(product(centred[None], projection[:dim])[0])
 
 
 def search_vector(descriptor: Vectors, features: LocalFeatures | None, dim: int) -> Vectors:
@@ -327,7 +327,7 @@ def search_vector(descriptor: Vectors, features: LocalFeatures | None, dim: int)
     if not dim:
         return descriptor
     part = np.zeros(dim, dtype=np.float32) if features is None else aggregate(features, dim)
-    return _unit(np.concatenate([descriptor, part]))
+    return unit_vectors(np.concatenate([descriptor, part]))
 
 
 def vlad(descriptors: Vectors, centres: Vectors) -> Vectors:
@@ -336,18 +336,12 @@ def vlad(descriptors: Vectors, centres: Vectors) -> Vectors:
     With unit descriptors x_i, the assignments `a_ik = softmax_k(30 x_i . c_k)` and the residuals
     `v_k = sum_i a_ik (x_i - c_k)`, each v_k is scaled to unit length (intra-normalization), then all together.
     """
-    x = _unit(descriptors)  # (N, D)
+    x = unit_vectors(descriptors)  # (N, D)
     scores = SHARPNESS * product(x, centres)  # (N, K)
     shares = np.exp(scores - scores.max(axis=1, keepdims=True))
     shares /= shares.sum(axis=1, keepdims=True)
     residuals = product(shares.T, x.T) - shares.sum(axis=0)[:, None] * centres  # (K, D)
-    return _unit(_unit(residuals).ravel())
-
-
-def _unit(vectors: Vectors) -> Vectors:
-    """Vectors (..., D) scaled to unit length; zeros stay."""
-    unit: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-9)
-    return unit
+    return unit_vectors(unit_vectors(residuals).ravel())
 
 
 def product(a: Vectors, b: Vectors) -> Vectors:
