@@ -1,4 +1,4 @@
-"""Aliases of numpy array types for signatures, and vectors of unit length."""
+"""Aliases of numpy array types for signatures."""
 
 from __future__ import annotations
 
@@ -12,9 +12,3 @@ Vectors = npt.NDArray[np.float32]
 """Descriptors, one per row."""
 Image = npt.NDArray[np.uint8]
 """Pixels (height, width, 3), RGB."""
-
-
-def unit_vectors(vectors: Vectors) -> Vectors:
-    """Vectors (..., D) scaled to unit length; zeros stay."""
-    unit: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-9)
-    return unit

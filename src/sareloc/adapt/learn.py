@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sareloc.arrays import Bools, Floats, Ints, Vectors, unit_vectors
+from sareloc.arrays import Bools, Floats, Ints, Vectors
 from sareloc.geometry.adaptation import MOST_DIRECTIONS, SMALLEST_FACTOR, Adaptation, Step
+from sareloc.geometry.local_features import unit_vectors
 from sareloc.localize.calibration import TEMPERATURE_SHARE
 from sareloc.localize.estimate import CANDIDATES
 

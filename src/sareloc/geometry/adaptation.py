@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from sareloc.arrays import Floats, Vectors, unit_vectors
+from sareloc.arrays import Floats, Vectors
+from sareloc.geometry.local_features import unit_vectors
 
 FORMAT = 1
 MOST_STEPS, MOST_DIRECTIONS = 4, 512

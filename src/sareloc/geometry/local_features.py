@@ -27,7 +27,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.utils import fuse_conv_bn_eval
 
-from sareloc.arrays import Image, Vectors, unit_vectors
+from sareloc.arrays import Image, Vectors
 from sareloc.errors import MapError
 from sareloc.models.preprocess import RUNTIME_DEVICES, find_device
 from sareloc.photos import DIAGONAL_35MM
@@ -342,6 +342,12 @@ def vlad(descriptors: Vectors, centres: Vectors) -> Vectors:
     shares /= shares.sum(axis=1, keepdims=True)
     residuals = product(shares.T, x.T) - shares.sum(axis=0)[:, None] * centres  # (K, D)
     return unit_vectors(unit_vectors(residuals).ravel())
+
+
+def unit_vectors(vectors: Vectors) -> Vectors:
+    """Vectors (..., D) scaled to unit length; zeros stay."""
+    unit: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-9)
+    return unit
 
 
 def product(a: Vectors, b: Vectors) -> Vectors:
