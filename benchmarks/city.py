@@ -48,10 +48,10 @@ from sareloc.encode import Encoded, Encoder
 from sareloc.evaluation import evaluate_rankings, judge_fixes
 from sareloc.evaluation.ranking import search
 from sareloc.geometry import count_inliers, verify
-from sareloc.geometry.local_features import AGGREGATE_DIM
 from sareloc.loading import read_images
 from sareloc.localize import Fix, Localizer
 from sareloc.maps import PlaceMap, build_map
+from sareloc.maps.records import LARGEST_AGGREGATE_DIM
 from sareloc.models import (
     PlaceModel,
     fit_whitening,
@@ -157,7 +157,7 @@ def real_places(data: Path) -> dict[str, Places]:
 
 def judge(places: Places, database: list[Any], queries: list[Any], rows: Ints, weights: Path | None) -> dict[str, Any]:
     """The row of a set in the table; `database` and `queries` (those of `rows`): paths or pixels."""
-    encoder = Encoder(load_model("fast"), aggregate_dim=AGGREGATE_DIM)
+    encoder = Encoder(load_model("fast"), aggregate_dim=LARGEST_AGGREGATE_DIM)
     known, asked = encode(encoder, database), encode(encoder, queries)
     elsewhere, here = inliers(places, known, asked, rows)
     found: dict[str, Any] = {

@@ -54,11 +54,16 @@ def commands() -> str:
 
 def option_files() -> dict[str, str]:
     """Every option of each stage with its default and meaning, as TOML."""
-    from sareloc.maps.config import map_config_text
-    from sareloc.serve.config import serve_config_text
-    from sareloc.training.config import TrainingConfig, config_text
+    from sareloc.config_files import options_text
+    from sareloc.maps import MapConfig
+    from sareloc.serve import ServeConfig
+    from sareloc.training import TrainingConfig, config_text
 
-    return {"training": config_text(TrainingConfig()), "map": map_config_text(), "service": serve_config_text()}
+    return {
+        "training": config_text(TrainingConfig()),
+        "map": options_text(MapConfig(), "Options of sareloc map build PHOTOS --out MAP --config THIS_FILE"),
+        "service": options_text(ServeConfig(), "Options of sareloc serve MAP --config THIS_FILE"),
+    }
 
 
 def root_names() -> str:

@@ -51,7 +51,7 @@ def main() -> None:
             write_atomically(photo.with_name(f"{photo.name}.xmp"), sidecar_with_geotag(photo.name, geotag))
         if name in JSON_FILES:
             write_atomically(photo.with_name(JSON_FILES[name]), takeout_json(photo.name, geotag))
-    # corrected in Google Photos, as exported: the position in EXIF is another one
+    # corrected in Google Photos, as exported: the position in EXIF differs
     write_atomically(folder / "camera/IMG_0003.jpg.json", takeout_json("IMG_0003.jpg", geotag_of(6)))
     latitude, longitude = geotag_of(PHOTOS.index("scans/old_town.jpg")).latlon
     write_atomically(folder / "geotags.csv", f"file,lat,lon\nscans/old_town.jpg,{latitude},{longitude}\n".encode())

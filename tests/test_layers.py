@@ -8,7 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "sareloc"
 # Bottom to top; a module may import from its own package and from the layers before it.
 LAYERS = [
-    ["errors", "arrays", "lazy", "wording"],
+    ["errors", "arrays", "wording"],
     ["files"],
     ["config_files"],
     ["geo"],

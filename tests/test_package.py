@@ -27,6 +27,16 @@ def test_every_public_name_is_where_the_table_says() -> None:
         sareloc.localise  # noqa: B018
 
 
+@pytest.mark.parametrize("package", ["adapt", "encode", "localize", "maps", "models", "photos", "training"])
+def test_names_that_are_imported_at_their_first_use_are_found(package: str) -> None:
+    module = importlib.import_module(f"sareloc.{package}")
+    assert all(getattr(module, name) is not None for name in module.__all__)
+    with pytest.raises(
+        AttributeError, match=f"'sareloc.{package}' has no attribute 'Fixed': it has {module.__all__[0]}"
+    ):
+        module.Fixed  # noqa: B018
+
+
 def test_a_public_name_is_not_hidden_by_a_module() -> None:
     for name in sareloc.__all__:
         assert not (Path(sareloc.__file__).parent / name).exists(), f"{name} is a package and a public name"

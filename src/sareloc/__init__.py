@@ -6,7 +6,9 @@ module when it is first used.
 
 from __future__ import annotations
 
-import importlib
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -44,47 +46,44 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "ArgumentError": "sareloc.errors",
-    "DatasetError": "sareloc.errors",
-    "Fix": "sareloc.localize",
-    "ImageRecord": "sareloc.photos",
-    "Localizer": "sareloc.localize",
-    "MapConfig": "sareloc.maps",
-    "MapError": "sareloc.errors",
-    "MissingExtraError": "sareloc.errors",
-    "PanoramaError": "sareloc.errors",
-    "PhotoError": "sareloc.errors",
-    "PlaceMap": "sareloc.maps",
-    "PlaceModel": "sareloc.models",
-    "Places": "sareloc.datasets.places",
-    "PositionError": "sareloc.errors",
-    "Report": "sareloc.evaluation",
-    "SARE": "sareloc.losses",
-    "SarelocError": "sareloc.errors",
-    "TrainingConfig": "sareloc.training",
-    "WeightsError": "sareloc.errors",
-    "build_map": "sareloc.maps.build",
-    "describe": "sareloc.encode",
-    "evaluate": "sareloc.evaluation",
-    "export_onnx": "sareloc.export",
-    "load_dataset": "sareloc.datasets",
-    "load_model": "sareloc.models.checkpoint",
-    "make_loss": "sareloc.losses",
-    "make_model": "sareloc.models",
-    "open_localizer": "sareloc.localize",
-    "read_image": "sareloc.photos",
-    "save_checkpoint": "sareloc.models.checkpoint",
-    "train": "sareloc.training",
+
+def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """The `__getattr__` of a package (PEP 562), which imports names at their first use.
+
+    Args:
+        package: its name.
+        homes: the names, separated by spaces, by the module of the package that defines them.
+    """
+    home_of = {name: home for home, names in homes.items() for name in names.split()}
+
+    def fetch(name: str) -> Any:
+        if name not in home_of:
+            known = ", ".join(sys.modules[package].__all__)
+            raise AttributeError(f"module {package!r} has no attribute {name!r}: it has {known}")
+        return getattr(import_module(f"{package}.{home_of[name]}"), name)
+
+    return fetch
+
+
+_HOMES = {
+    "datasets": "load_dataset",
+    "datasets.places": "Places",
+    "encode": "describe",
+    "errors": "ArgumentError DatasetError MapError MissingExtraError PanoramaError PhotoError PositionError "
+    "SarelocError WeightsError",
+    "evaluation": "Report evaluate",
+    "export": "export_onnx",
+    "localize": "Fix Localizer open_localizer",
+    "losses": "SARE make_loss",
+    "maps": "MapConfig PlaceMap",
+    "maps.build": "build_map",
+    "models": "PlaceModel make_model",
+    "models.checkpoint": "load_model save_checkpoint",
+    "photos": "ImageRecord read_image",
+    "training": "TrainingConfig train",
 }
-__all__ = ["__version__", *sorted(_HOME)]
-
-
-def __getattr__(name: str) -> Any:
-    """Fetch a public name from its module (PEP 562)."""
-    if name not in _HOME:
-        raise AttributeError(f"module 'sareloc' has no attribute {name!r}: it has {', '.join(__all__)}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+__all__ = ["__version__", *sorted(name for names in _HOMES.values() for name in names.split())]
+__getattr__ = lazy_names(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -77,16 +77,20 @@ def _from_toml(options: dict[str, Any], config: type) -> dict[str, Any]:
     return found
 
 
-def options_text(config: Any, header: Iterable[str], *, defaults: bool = False) -> str:
+def options_text(config: Any, title: str, *, defaults: bool = False) -> str:
     """A TOML file with every option of a config, its documentation and its value.
 
     Args:
         config: a config dataclass.
-        header: the first lines of the file, written as comments.
+        title: the first line of the file, written as a comment.
         defaults: write values that equal the default too; default: as comments (`#lr = 0.001`).
     """
-    lines = [f"# {line}" for line in header]
     kind: type = type(config)
+    lines = [
+        f"# {title}",
+        '# A line such as "#option = value" shows a default: remove the "#" to set the option.',
+        "# The command line takes precedence over this file.",
+    ]
     docs = option_docs(kind)
     for field in fields(config):
         value = getattr(config, field.name)

@@ -68,12 +68,9 @@ def said(ray: Any, photos: Path, out: str | None) -> str:
     model = busy_model()
     manifest = MapManifest(model.name, model.fingerprint(), model.dim)
     packet = packets_of(list_records(photos, None)[0], 100)[0] if out else "no packet"
+    config = MapConfig(keypoints=0, views=ViewOptions(), batch=2)
     try:
-        list(
-            run_packets(
-                ray, [packet], checkpoint_of(model), Work(str(out), out is not None, manifest, 0, ViewOptions(), 2, 0)
-            )
-        )
+        list(run_packets(ray, [packet], checkpoint_of(model), Work(str(out), out is not None, manifest, config)))
     except SarelocError as error:
         return str(error)
     return "nothing"

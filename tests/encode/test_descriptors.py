@@ -94,7 +94,7 @@ def test_photos_are_given_as_paths_bytes_pixels_or_records(model: PlaceModel, tm
         found = describe(given, model)
     assert not found.failures
     assert {vector.tobytes() for vector in found.vectors} == {found.vectors[0].tobytes()}
-    with pytest.raises(ArgumentError, match="a list of photos"):
+    with pytest.raises(ArgumentError, match="a single one"):
         describe(str(path), model)
     with pytest.raises(ArgumentError, match="stored for files"):
         describe([path.read_bytes()], model, store=tmp_path / "store")

@@ -76,6 +76,11 @@ def by_pixels(model: PlaceModel, photo: Path, folder: Path) -> Stored:
         return build(model, [ImageRecord("front/1", np.asarray(image), HERE, focal_35mm=FOCAL_35MM)], folder)
 
 
+def by_pillow(model: PlaceModel, photo: Path, folder: Path) -> Stored:
+    with Image.open(photo) as image:
+        return build(model, [ImageRecord("front/1", image, HERE)], folder)
+
+
 def by_upload(model: PlaceModel, photo: Path, folder: Path) -> Stored:
     other = np.random.default_rng(5).integers(0, 256, (240, 320, 3), dtype=np.uint8)
     build(model, [ImageRecord("first", other, HERE)], folder)
@@ -93,7 +98,7 @@ def by_upload(model: PlaceModel, photo: Path, folder: Path) -> Stored:
 def by_cluster(model: PlaceModel, photo: Path, folder: Path) -> Stored:
     save_checkpoint(model, folder / "model.safetensors")
     manifest = with_aggregate(MapManifest(model.name, model.fingerprint(), model.dim, "float32"))
-    work = Work(str(folder / "town.gpkg"), False, manifest, KEYPOINTS, ViewOptions(), 8, 0)
+    work = Work(str(folder / "town.gpkg"), False, manifest, MapConfig(keypoints=KEYPOINTS, views=ViewOptions()))
     (packet,) = packets_of([ImageRecord(str(photo), photo)], 8)
     done = read_done(PacketEncoder((folder / "model.safetensors").read_bytes(), work)({"packet": packet}))
     ((_, (_, vector, features)),) = done.images
@@ -138,7 +143,7 @@ def by_evaluation(model: PlaceModel, photo: Path, folder: Path) -> Stored:
     return joined(np.load(folder / "store" / "vectors.npy")[0], packed), packed
 
 
-DOORS = [by_bytes, by_pixels, by_upload, by_cluster, by_query, by_describe, by_search, by_evaluation]
+DOORS = [by_bytes, by_pixels, by_pillow, by_upload, by_cluster, by_query, by_describe, by_search, by_evaluation]
 
 
 @pytest.fixture(scope="module", params=MODELS)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from tests.geometry.scenes import texture
 
 from sareloc.geometry import (
@@ -16,7 +18,8 @@ from sareloc.geometry import (
     search_vector,
     unpack_features,
 )
-from sareloc.geometry.local_features import AGGREGATE_DIM, constants_fingerprint, packed_prefix, read_card, vlad
+from sareloc.geometry.local_features import constants_fingerprint, constants_path, packed_prefix, vlad
+from sareloc.maps.records import LARGEST_AGGREGATE_DIM
 
 
 def random_features(count: int, seed: int = 0) -> LocalFeatures:
@@ -59,7 +62,7 @@ def test_the_order_of_keypoints_does_not_matter() -> None:
 def test_fewer_dimensions_are_the_first_ones_of_unit_length() -> None:
     features = random_features(40)
     whole, some = aggregate(features), aggregate(features, 32)
-    assert len(whole) == AGGREGATE_DIM
+    assert len(whole) == LARGEST_AGGREGATE_DIM
     np.testing.assert_allclose(some, whole[:32] / np.linalg.norm(whole[:32]), atol=1e-6)
 
 
@@ -74,7 +77,7 @@ def test_an_image_without_keypoints_has_a_vector_of_zeros() -> None:
 def test_the_cosine_of_search_vectors_is_the_mean_of_both_parts() -> None:
     a, b = random_features(80, 1), random_features(80, 2)
     one, two = (np.array(values, dtype=np.float32) for values in ((1.0, 0.0), (0.6, 0.8)))
-    together = float(search_vector(one, a, AGGREGATE_DIM) @ search_vector(two, b, AGGREGATE_DIM))
+    together = float(search_vector(one, a, LARGEST_AGGREGATE_DIM) @ search_vector(two, b, LARGEST_AGGREGATE_DIM))
     assert together == pytest.approx((0.6 + float(aggregate(a) @ aggregate(b))) / 2, abs=1e-5)
     np.testing.assert_array_equal(search_vector(one, a, 0), one)
 
@@ -86,7 +89,8 @@ def test_views_of_one_texture_are_nearer_than_of_another() -> None:
 
 
 def test_the_constants_say_what_they_were_fitted_on() -> None:
-    assert set(read_card()["photos"]) == {"landmarks", "drawn towns"}
+    with safe_open(constants_path(), "numpy") as file:
+        assert set(json.loads(file.metadata()["card"])["photos"]) == {"landmarks", "drawn towns"}
     assert len(constants_fingerprint()) == 16
 
 

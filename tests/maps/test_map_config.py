@@ -11,9 +11,9 @@ from tests.maps.small_town import tiny_model, write_town
 
 import sareloc
 from sareloc.cli.map import CutOptions, PhotoOptions, RareOptions
+from sareloc.config_files import options_text, read_options
 from sareloc.errors import ArgumentError
 from sareloc.maps import MapConfig, add_photos, build_map, map_info, sync_map
-from sareloc.maps.config import map_config_text, read_map_config
 from sareloc.models.checkpoint import STANDARD
 from sareloc.photos import ViewOptions
 
@@ -40,13 +40,13 @@ def test_a_config_checks_itself(options: dict[str, object], reason: str) -> None
 
 def test_the_file_of_every_option_is_read_and_has_the_defaults(tmp_path: Path) -> None:
     file = tmp_path / "map.toml"
-    text = map_config_text()
+    text = options_text(MapConfig(), "Options of maps")
     file.write_text(text)
-    assert read_map_config(file) == {}
+    assert read_options(file, MapConfig) == {}
     live = "\n".join(re.findall(r"^#(\w+ = \S.*)$", text, re.MULTILINE))
     assert tomllib.loads(live)["batch"] == 8
     file.write_text(live)
-    assert MapConfig(**read_map_config(file)) == MapConfig()
+    assert MapConfig(**read_options(file, MapConfig)) == MapConfig()
 
 
 def test_views_are_a_table_and_the_command_line_takes_precedence(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_views_are_a_table_and_the_command_line_takes_precedence(tmp_path: Path)
     for text, reason in {"dims = 1": "did you mean 'dim'", "[views]\nyaw = [0]": "yaw_deg", "a": "not a TOML"}.items():
         file.write_text(text)
         with pytest.raises(ArgumentError, match=reason):
-            read_map_config(file)
+            read_options(file, MapConfig)
 
 
 def test_without_a_model_a_map_is_built_with_the_packaged_one(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.maps.test_map_file import TINY, photo
 from sareloc.encode import Encoder
 from sareloc.errors import ArgumentError, MapError
 from sareloc.geometry import pack_features, search_vector
-from sareloc.geometry.local_features import AGGREGATE_DIM, constants_fingerprint
+from sareloc.geometry.local_features import constants_fingerprint
 from sareloc.localize import Localizer, Search
 from sareloc.maps import (
     MapConfig,
@@ -29,7 +29,7 @@ from sareloc.maps import (
     sync_map,
     verify_map,
 )
-from sareloc.maps.records import LARGEST_AGGREGATE_DIM, Storage, with_aggregate
+from sareloc.maps.records import Storage, with_aggregate
 from sareloc.models import PlaceModel
 from sareloc.photos import read_image
 
@@ -76,7 +76,6 @@ def test_a_new_map_with_local_features_has_them_in_its_search_vectors(model: Pla
     path = built / "town.gpkg"
     made = map_info(path).manifest
     assert (made.format, made.aggregate, made.aggregate_dim) == (6, constants_fingerprint(), model.dim)
-    assert LARGEST_AGGREGATE_DIM == AGGREGATE_DIM
     encoder = Encoder(model, keypoints=KEYPOINTS, aggregate_dim=model.dim)
     for name, vector in stored(path).items():
         (one,) = encoder.encode([read_image(built / "photos" / name, encoder.sizes)])

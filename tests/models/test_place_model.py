@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from sareloc.errors import ArgumentError
+from sareloc.errors import ArgumentError, PhotoError
 from sareloc.models import (
     AGGREGATIONS,
     ModelSpec,
@@ -31,6 +32,7 @@ from sareloc.models import (
     make_model,
 )
 from sareloc.models.place_model import model_from_spec
+from sareloc.photos import ImageRecord
 
 FULL: Precision = "float32"
 
@@ -106,6 +108,16 @@ def test_pil_images_and_arrays_are_the_same_to_it() -> None:
     model = make_model("alexnet", "gem", size=(64, 96))
     images = [photo(120, 200), photo(200, 120, 1)]
     same([Image.fromarray(i) for i in images], images, model)
+
+
+def test_images_are_taken_as_paths_bytes_and_records_too(tmp_path: Path) -> None:
+    model, path = make_model("alexnet", "gem", size=(64, 96)), tmp_path / "photo.png"
+    Image.fromarray(photo(120, 200)).save(path)
+    same([path, str(path), path.read_bytes(), ImageRecord("front/1", path)], [photo(120, 200)] * 4, model)
+    pixels = photo(120, 200)
+    for alone in (path, str(path), path.read_bytes(), pixels, Image.fromarray(pixels), ImageRecord("front/1", path)):
+        with pytest.raises(ArgumentError, match="a single one"):
+            model.encode(alone)
 
 
 def test_images_are_brought_to_the_models_size() -> None:
@@ -187,7 +199,7 @@ def test_encode_leaves_every_parts_mode_as_it_was(fails: bool) -> None:
     statistics = model.state_dict()["backbone.layer3.0.bn1.running_mean"].clone()
     assert len(set(before)) == 2
     if fails:
-        with pytest.raises(ArgumentError):
+        with pytest.raises(PhotoError, match="10 x 10 px"):
             model.encode([photo(64, 64), photo(10, 10)])
     else:
         model.encode([photo(64, 64)])

@@ -453,6 +453,12 @@ SMALL["LZW"] = encoded(scene(24, 40), "TIFF", compression="tiff_lzw")
 SMALL["GREY16"] = encoded(Image.fromarray(grey().astype(np.uint16)), "TIFF")
 
 
+@pytest.mark.parametrize("format", sorted(SMALL))
+def test_an_opened_image_is_read_as_its_file_is(format: str) -> None:
+    with Image.open(io.BytesIO(SMALL[format])) as image:
+        np.testing.assert_array_equal(decode(image), decode(SMALL[format]))
+
+
 @st.composite
 def mutations(draw: st.DrawFn) -> tuple[str, bytes]:
     format = draw(st.sampled_from(sorted(SMALL)))

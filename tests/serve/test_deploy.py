@@ -30,8 +30,9 @@ from tests.localize.street import street_model
 from tests.serve.running import DEADLINE_S
 
 from sareloc import save_checkpoint
+from sareloc.config_files import read_options
 from sareloc.serve import ServeConfig
-from sareloc.serve.config import MIB, read_serve_config
+from sareloc.serve.config import MIB
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -234,7 +235,7 @@ def test_the_units_command_serves_a_map(served: Path, package: Path) -> None:
     config = words.index("--config") + 1
     assert words[config] == "/etc/sareloc/serve.toml"
     words[config] = shutil.copy(DEPLOY / "serve.toml", served)
-    assert read_serve_config(DEPLOY / "serve.toml") == {"allow_host": ("places.example.org",)}
+    assert read_options(DEPLOY / "serve.toml", ServeConfig) == {"allow_host": ("places.example.org",)}
     with started([*words, "--port", "0"], served, "/var/lib/sareloc/city.gpkg", package) as (address, process):
         assert 0 not in psutil.Process(process).uids()
         asked = urllib.request.Request(f"{address}/health", headers={"Host": "places.example.org"})

@@ -3,8 +3,9 @@
 `check_geotags` lists the photos whose geotags geometry contradicts; `adapt_map` learns from a map's own photos.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from sareloc import lazy_names
 
 if TYPE_CHECKING:
     from sareloc.adapt.adapt import AdaptReport, adapt_map
@@ -12,12 +13,10 @@ if TYPE_CHECKING:
 
 __all__ = ["AdaptReport", "GeotagCheck", "SuspiciousGeotag", "adapt_map", "check_geotags", "check_geotags_of_dataset"]
 
-_MODULES = ("geotags", "adapt")
-
-
-def __getattr__(name: str) -> Any:
-    """Names of the modules, imported at their first use: they import torch."""
-    for module in _MODULES if name in __all__ else ():
-        if hasattr(found := import_module(f"{__name__}.{module}"), name):
-            return getattr(found, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "adapt": "AdaptReport adapt_map",
+        "geotags": "GeotagCheck SuspiciousGeotag check_geotags check_geotags_of_dataset",
+    },
+)

@@ -79,7 +79,7 @@ class GeotagCheck:
     photos: int
     """Of the map."""
     compared: int
-    """Photos that agree with at least one other photo: of the others geometry knows nothing."""
+    """Photos that agree with at least one other photo; the others cannot be checked."""
     suspicious: tuple[SuspiciousGeotag, ...]
     """The surest first."""
 

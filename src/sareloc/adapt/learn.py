@@ -15,6 +15,7 @@ import numpy as np
 
 from sareloc.arrays import Bools, Floats, Ints, Vectors
 from sareloc.geometry.adaptation import MOST_DIRECTIONS, SMALLEST_FACTOR, Adaptation, Step
+from sareloc.geometry.local_features import unit_vectors
 from sareloc.localize.calibration import TEMPERATURE_SHARE
 from sareloc.localize.estimate import CANDIDATES
 
@@ -76,7 +77,7 @@ def within_scatter(kinds: Sequence[Pairs], weigh: Step | None = None, dim: int =
     """
     scatters = []
     for pairs in (kind for kind in kinds if len(kind)):
-        a, b = (one if weigh is None else _unit(weigh(one, dim)) for one in (pairs.a, pairs.b))
+        a, b = (one if weigh is None else unit_vectors(weigh(one, dim)) for one in (pairs.a, pairs.b))
         apart = (a - b).astype(np.float64)
         scatters.append((apart * pairs.weights[:, None]).T @ apart / (2 * pairs.weights.sum()))
     return np.asarray(np.mean(scatters, axis=0))
@@ -92,7 +93,7 @@ def fit_steps(kinds: Sequence[Pairs], vectors: Vectors, dim: int, weight: float)
         weight: of the other part.
     """
     weigh = Step(weight, np.zeros((0, vectors.shape[1]), dtype=np.float32), np.zeros(0))
-    unit = float(_unit(weigh(vectors, dim)).var(axis=0, dtype=np.float64).mean())
+    unit = float(unit_vectors(weigh(vectors, dim)).var(axis=0, dtype=np.float64).mean())
     values, columns = np.linalg.eigh(within_scatter(kinds, weigh, dim) / max(unit, 1e-12))
     values, columns = np.maximum(values[::-1], 0), columns[:, ::-1]
     for strength in STRENGTHS:
@@ -192,8 +193,3 @@ def bootstrap_gain(gains: Floats, cells: Ints, rng: np.random.Generator, count: 
     sums, sizes = np.bincount(rows, weights=gains), np.bincount(rows)
     drawn = rng.integers(0, len(sums), (count, len(sums)))
     return np.asarray(sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1))
-
-
-def _unit(vectors: Vectors) -> Vectors:
-    unit: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
-    return unit

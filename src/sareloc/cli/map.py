@@ -82,11 +82,11 @@ class PhotoOptions:
 
     def map_config(self, cut: CutOptions = NO_CUT, **given: int | None) -> MapConfig:
         """The options of a map: those given on the command line, else those of the file, else the defaults."""
+        from sareloc.config_files import read_options
         from sareloc.maps import MapConfig
-        from sareloc.maps.config import read_map_config
         from sareloc.photos import ViewOptions
 
-        options = {"workers": WORKERS} | ({} if self.config is None else read_map_config(self.config))
+        options = {"workers": WORKERS} | ({} if self.config is None else read_options(self.config, MapConfig))
         chosen = vars(self.rare) | {"workers": self.workers, "device": self.device, "restore": self.restore or None}
         chosen |= given
         options |= {name: value for name, value in chosen.items() if value is not None}

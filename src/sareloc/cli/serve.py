@@ -14,8 +14,9 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from sareloc.cli.options import Device, Precision
+from sareloc.config_files import read_options
 from sareloc.errors import ArgumentError, need
-from sareloc.serve.config import LOOPBACK, ServeConfig, bracketed, read_serve_config
+from sareloc.serve.config import LOOPBACK, ServeConfig, bracketed
 from sareloc.wording import plural
 
 EVERYWHERE = ("0.0.0.0", "::")
@@ -23,7 +24,7 @@ Shown = Parameter(show=True)
 
 
 @dataclass(frozen=True, init=False)
-class GivenOptions(ServeConfig):
+class ServeFlags(ServeConfig):
     """The options that the command line gave. All of `ServeConfig` are taken; help shows those declared here, the
     others are keys of the file of --config."""
 
@@ -48,7 +49,7 @@ def serve_command(
     model: str | None = None,
     host: str = "127.0.0.1",
     port: int = 8000,
-    options: Annotated[GivenOptions, Parameter(name="*", show=False)] = GivenOptions(),  # noqa: B008
+    options: Annotated[ServeFlags, Parameter(name="*", show=False)] = ServeFlags(),  # noqa: B008
     config_file: Annotated[Path | None, Parameter(name="--config")] = None,
     device: Device = None,
     precision: Annotated[Precision, Parameter(show=False)] = "auto",
@@ -78,7 +79,7 @@ def serve_command(
     from sareloc.serve.server import bind, make_server
 
     given: dict[str, Any] = options.given  # type: ignore[attr-defined]
-    config = ServeConfig(**({} if config_file is None else read_serve_config(config_file)) | given)
+    config = ServeConfig(**({} if config_file is None else read_options(config_file, ServeConfig)) | given)
     if config.token is None:
         config = replace(config, token=os.environ.get("SARELOC_TOKEN"))
     if is_loopback(host):

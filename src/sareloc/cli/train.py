@@ -23,7 +23,7 @@ Start = Parameter(group="Initial model")
 
 
 @dataclass(frozen=True, init=False)
-class GivenOptions(TrainingConfig):
+class TrainFlags(TrainingConfig):
     """The options that the command line gave. It parses all of `TrainingConfig`, so that an option of the config file
     is refused with the name of its key, and shows those that are declared here."""
 
@@ -38,7 +38,7 @@ class GivenOptions(TrainingConfig):
         """Raises ArgumentError if an option belongs in a config file."""
         given: dict[str, Any] = self.given  # type: ignore[attr-defined]
         for name, value in given.items():
-            if name not in GivenOptions.__annotations__:
+            if name not in TrainFlags.__annotations__:
                 raise ArgumentError(
                     f"{name} is set in a config file: write {toml_line(name, value)!r} into FILE.toml and give "
                     "--config FILE.toml (sareloc train --write-config FILE.toml writes one with every option)"
@@ -55,7 +55,7 @@ def train_command(
     config_file: Annotated[Path | None, Parameter(name="config")] = None,
     write_config: Path | None = None,
     resume: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
-    options: Annotated[GivenOptions, Parameter(name="*", show=False)] = GivenOptions(),  # noqa: B008
+    options: Annotated[TrainFlags, Parameter(name="*", show=False)] = TrainFlags(),  # noqa: B008
     model: Annotated[str | None, Start] = None,
     backbone: Annotated[str | None, Start] = None,
     aggregation: Annotated[str | None, Start] = None,

@@ -83,12 +83,11 @@ def build_map_on_cluster(
             if on_server:
                 writer.open()  # before the workers
             checkpoint = checkpoint_of(model if writer.store is None else map_model(model, writer.store))
-            keypoints = writer.stored_keypoints(tally)
-            precision = choose_precision(model.precision)
-            work = Work(
-                str(out), False, writer.manifest, keypoints, writer.views, config.batch, config.workers,
-                config.trust_estimates, precision, config.restore, writer.adaptation(),
+            settled = replace(
+                config, keypoints=writer.stored_keypoints(tally), views=writer.views, progress=False,
+                precision=choose_precision(model.precision),
             )  # fmt: skip
+            work = Work(str(out), False, writer.manifest, settled, writer.adaptation())
             # A file with new content may have the former content of another file: these photos are added by one
             # process, in order, when the workers have finished.
             fresh = [record for name, record in rest.items() if on_server and name not in entries]
@@ -111,7 +110,7 @@ def _take(writer: MapWriter, done: Done, entries: dict[str, Entry], tally: Tally
     tally.include(done.tally)
     packed = {photo.sha256: image for _, image in done.images for photo in image[:1]}
     found = [(ImageRecord(name, name), photo) for name, (photo, _, _) in done.images]
-    new, changed = find_new(found, writer.store, entries, tally, writer.restore)
+    new, changed = find_new(found, writer.store, entries, tally, writer.config.restore)
     writer.update(changed)
     writer.write([(photo, *packed[photo.sha256][1:]) for _, photo in new], tally)
 

@@ -123,7 +123,7 @@ class WorkerPool:
             rows.map(
                 _RayEncoder,
                 fn_constructor_args=(ray.put(checkpoint), work),
-                **_workers(ray.nodes(), work.decoders),
+                **_workers(ray.nodes(), work.config.workers),
                 max_task_retries=TRIES,
             ).iter_rows()
         )

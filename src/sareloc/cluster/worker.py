@@ -24,12 +24,11 @@ from sareloc.arrays import Vectors
 from sareloc.encode import Encoder
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.geometry.adaptation import Adaptation
-from sareloc.maps import MapManifest, MapPhoto, open_store
+from sareloc.maps import MapConfig, MapManifest, MapPhoto, open_store
 from sareloc.maps.examine import Duplicate, Tally, examine, split_usable
 from sareloc.maps.writer import MapWriter, Packed, encode_new, pack
 from sareloc.models.checkpoint import load_model
-from sareloc.models.preprocess import Precision
-from sareloc.photos import Geotag, ImageRecord, ViewOptions, read_geotag_table
+from sareloc.photos import Geotag, ImageRecord, read_geotag_table
 from sareloc.photos.collect import collect_records, list_photos, record_with
 from sareloc.photos.decoding import TRUNCATED
 from sareloc.photos.finding import (
@@ -59,20 +58,8 @@ class Work:
     writes: bool
     """Whether the worker writes to the map; else it returns what it encoded."""
     manifest: MapManifest
-    keypoints: int
-    """Local features of each image; 0: none."""
-    views: ViewOptions
-    """How 360° photos are cut."""
-    batch: int
-    """Images in one transaction, and on a GPU in one forward pass."""
-    decoders: int
-    """Processes that read images; 0: the worker itself."""
-    trust_estimates: bool = False
-    """Whether positions that sareloc estimated are used."""
-    precision: Precision = "auto"
-    """Number format of the model on the worker; auto: the worker's device decides."""
-    restore: bool = False
-    """Add photos again that were removed from the map."""
+    config: MapConfig
+    """With the keypoints and the views of the map, and the number format of its model."""
     adaptation: Adaptation | None = None
     """Of the map."""
 
@@ -209,22 +196,11 @@ class PacketEncoder:
         with TemporaryDirectory() as folder:
             file = Path(folder) / "model.safetensors"
             file.write_bytes(checkpoint)
-            model = load_model(file, None, work.precision)
-        self._writer = MapWriter(
-            work.address,
-            work.manifest,
-            lambda: model,
-            keypoints=work.keypoints,
-            views=work.views if work.writes else None,
-            batch=work.batch,
-            workers=work.decoders,
-            trust_estimates=work.trust_estimates,
-            restore=work.restore,
-        )
-        self._writer.views = work.views
+            model = load_model(file, None, work.config.precision)
+        self._writer = MapWriter(work.address, work.manifest, lambda: model, work.config)
         self._encoder = None if work.writes else Encoder(
-            model, dim=work.manifest.dim, keypoints=work.keypoints, aggregate_dim=work.manifest.aggregate_dim,
-            adaptation=work.adaptation, batch=work.batch,
+            model, dim=work.manifest.dim, keypoints=work.config.keypoints or 0,
+            aggregate_dim=work.manifest.aggregate_dim, adaptation=work.adaptation, batch=work.config.batch,
         )  # fmt: skip
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -238,13 +214,13 @@ class PacketEncoder:
                 with self._writer as writer:
                     tally.include(writer.add(records))
                 return write_done(Done(self._name, tally))
-            examined = threads.map(lambda one: examine(one, self._writer.name_of(one), self._work.views), records)
-            new = list(split_usable(examined, self._work.trust_estimates, tally))
+            examined = threads.map(lambda one: examine(one, self._writer.name_of(one), self._writer.views), records)
+            new = list(split_usable(examined, self._work.config.trust_estimates, tally))
             return write_done(self._encode(new, self._encoder, tally))
 
     def _encode(self, new: list[tuple[ImageRecord, MapPhoto]], encoder: Encoder, tally: Tally) -> Done:
         images: list[tuple[str, Packed]] = []
-        for (record, photo), encoded, read in encode_new(encoder, new, self._work.views, self._work.decoders):
+        for (record, photo), encoded, read in encode_new(encoder, new, self._writer.views, self._work.config.workers):
             if isinstance(encoded, PhotoError):
                 tally.unreadable.append(encoded)
                 continue

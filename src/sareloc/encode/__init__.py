@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from sareloc import lazy_names
 from sareloc.encode.encoder import Encoded, Encoder
-from sareloc.lazy import lazy_names
 
 if TYPE_CHECKING:
     from sareloc.encode.descriptors import Descriptors, describe, describe_boxes, receptive_field_px

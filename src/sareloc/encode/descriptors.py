@@ -31,6 +31,7 @@ from sareloc.models.checkpoint import STANDARD, load_model
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import MIN_SIDE_PX
 from sareloc.photos import Image, ImageRecord, ReadImage, Resizing, decode, stamp
+from sareloc.photos.record import check_several
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +74,7 @@ def describe(
         ArgumentError: if the photos are not a list of images, or the folder is of another model, dimension or list of
             photos.
     """
-    if isinstance(photos, str | bytes | Path | ImageRecord):
-        raise ArgumentError("expected a list of photos, found a single one: put it in a list")
+    check_several(photos)
     if not isinstance(model, PlaceModel):
         model = load_model(model or STANDARD, None)
     encoder = Encoder(model, dim=dim, keypoints=0, batch=batch)

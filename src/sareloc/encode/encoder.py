@@ -2,7 +2,8 @@
 
 Maps, queries, streams, uploads, workers of a cluster and evaluation encode by it, with the same folded layers and
 number format. On a CPU the images are encoded one by one, whatever is encoded beside them: an image has the same
-`Encoded` to the last bit, whoever asks. On a GPU they are encoded in batches, whose size changes the last bits.
+`Encoded` to the last bit, in a map and as a query. On a GPU they are encoded in batches, whose size changes the last
+bits.
 """
 
 from __future__ import annotations

@@ -6,11 +6,14 @@ import math
 
 import numpy as np
 import torch
+from PIL import Image as Pillow
+from scipy.ndimage import gaussian_filter
 
 from sareloc.arrays import Floats, Image, Vectors
 from sareloc.errors import ArgumentError
 from sareloc.models.place_model import PlaceModel
 
+SMOOTHING = 30  # standard deviation of the Gaussian filter: the shorter side divided by this
 BOXES_ACROSS = 5  # default: a box is this part of the geometric mean of the photo's sides
 
 
@@ -46,6 +49,13 @@ def occlusion_map(
     corners = [(top, left) for top in _starts(height, box, stride) for left in _starts(width, box, stride)]
     changes = _descriptor_changes(model, image, corners, box, batch)
     return _mean_over_boxes(changes, corners, box, (height, width))
+
+
+def smooth_heat(heat: Vectors, height: int, width: int) -> Vectors:
+    """An occlusion map (h, w) for drawing: resized to (height, width), smoothed, stretched to 0..1."""
+    large = np.asarray(Pillow.fromarray(heat).resize((width, height), Pillow.Resampling.BILINEAR))
+    smooth = gaussian_filter(large, min(height, width) / SMOOTHING)
+    return np.asarray((smooth - smooth.min()) / max(float(np.ptp(smooth)), 1e-9))
 
 
 def _starts(length: int, box: int, stride: int) -> list[int]:

@@ -17,8 +17,8 @@ from tqdm import tqdm
 from sareloc.arrays import Floats, Ints, Vectors
 from sareloc.datasets import DATASETS
 from sareloc.datasets.places import Places, Protocol, photo_paths
-from sareloc.encode import Descriptors, Encoder, describe, describe_boxes
-from sareloc.errors import DatasetError, MapError, PhotoError, look_up
+from sareloc.encode import Descriptors, describe, describe_boxes
+from sareloc.errors import DatasetError, PhotoError, look_up
 from sareloc.evaluation.judging import NS, PROTOCOLS, Report, evaluate_rankings
 from sareloc.geometry import (
     KEYPOINTS,
@@ -31,8 +31,8 @@ from sareloc.geometry import (
     verify,
 )
 from sareloc.loading import read_images
+from sareloc.localize.queries import query_encoder
 from sareloc.maps import Matches, PlaceMap
-from sareloc.maps.store import map_model
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import RUNTIME_DEVICES
 
@@ -254,9 +254,6 @@ def rank_by_map(
         DatasetError: if the map has a photo that is not in the database: nothing says whether it is right.
     """
     places = places if protocol is None else replace(places, protocol=protocol)
-    if not len(place_map):
-        raise MapError(f'map {place_map.path} holds no photos: add some with "sareloc map add"')
-    place_map.check_model(model)
     check_photos(places)
     depth = look_up(PROTOCOLS, places.protocol, "protocol").depth(places, n)
     queries = _search_vectors(model, place_map, places.queries.paths(), batch, workers, progress)
@@ -269,16 +266,9 @@ def _search_vectors(
     model: PlaceModel, place_map: PlaceMap, paths: Sequence[Path], batch: int, workers: int, progress: bool
 ) -> Descriptors:
     """The vectors by which photos are searched in a map; zeros for those that cannot be decoded."""
-    manifest = place_map.manifest
-    encoder = Encoder(
-        map_model(model, place_map),
-        dim=manifest.dim,
-        keypoints=KEYPOINTS if manifest.aggregate_dim else 0,
-        aggregate_dim=manifest.aggregate_dim,
-        adaptation=place_map.adaptation(),
-        batch=batch,
-    )
-    vectors, failures = np.zeros((len(paths), manifest.vector_dim), dtype=np.float32), dict[int, PhotoError]()
+    encoder = query_encoder(model, place_map, batch=batch)
+    vectors = np.zeros((len(paths), place_map.manifest.vector_dim), dtype=np.float32)
+    failures: dict[int, PhotoError] = {}
     loaded = encoder.encode_each(read_images(paths, encoder.sizes, workers=workers))
     for row, found in tqdm(loaded, "describe", len(paths), unit="photo", disable=None if progress else True):
         if isinstance(found, PhotoError):

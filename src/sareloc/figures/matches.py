@@ -19,7 +19,7 @@ from PIL import ImageDraw
 
 from sareloc.arrays import Bools, Floats, Image, Ints
 from sareloc.datasets.places import PhotoSet, Places, find_positives
-from sareloc.encode import occlusion_map
+from sareloc.encode.occlusion import occlusion_map, smooth_heat
 from sareloc.errors import ArgumentError, PhotoError, need
 from sareloc.evaluation import Ranked, apply_protocol
 from sareloc.evaluation.metrics import right_results
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 Heat = npt.NDArray[np.float32]
 
-SMOOTHING = 30  # sigma of the Gaussian filter: the shorter side divided by this
-
 
 def overlay_heatmap(image: Image, heat: Heat) -> Image:
     """The photo in grey with the heat map as colour (H, W, 3); hotter pixels are also brighter.
@@ -49,12 +47,7 @@ def overlay_heatmap(image: Image, heat: Heat) -> Image:
     """
     if not heat.size or not np.isfinite(heat).all():
         raise ArgumentError(f"a heat map must be finite and not empty: found an array of shape {heat.shape}")
-    from scipy.ndimage import gaussian_filter
-
-    height, width = image.shape[:2]
-    smooth = np.asarray(Pillow.fromarray(heat.astype(np.float32)).resize((width, height), Pillow.Resampling.BILINEAR))
-    smooth = gaussian_filter(smooth, min(height, width) / SMOOTHING)
-    stretched = ((smooth - smooth.min()) / max(np.ptp(smooth), 1e-9))[..., None]
+    stretched = smooth_heat(heat.astype(np.float32), *image.shape[:2])[..., None]
     grey = (image @ np.array([0.299, 0.587, 0.114]))[..., None] / 255
     return np.asarray((255 * _blend(grey, stretched)).clip(0, 255).round(), dtype=np.uint8)
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from sareloc.arrays import Floats, Vectors
+from sareloc.geometry.local_features import unit_vectors
 
 FORMAT = 1
 MOST_STEPS, MOST_DIRECTIONS = 4, 512
@@ -62,13 +63,13 @@ class Adaptation:
         """Search vectors (..., D) as the map holds them, of unit length; zeros stay zeros."""
         for step in self.steps:
             vectors = step(vectors, self.dim)
-        return _unit(vectors)
+        return unit_vectors(vectors).astype(np.float32)
 
     def inverse(self, vectors: Vectors) -> Vectors:
         """The search vectors (..., D), of unit length, whose adapted ones these are."""
         for step in reversed(self.steps):
             vectors = step.inverse(vectors, self.dim)
-        return _unit(vectors)
+        return unit_vectors(vectors).astype(np.float32)
 
     def fingerprint(self) -> str:
         """16 hex digits that identify it."""
@@ -112,9 +113,3 @@ class Adaptation:
                 raise ValueError("its weight is out of range")
             steps.append(Step(weight, directions, factors))
         return Adaptation(dim, tuple(steps))
-
-
-def _unit(vectors: Vectors) -> Vectors:
-    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    unit: Vectors = (vectors / np.maximum(lengths, 1e-9)).astype(np.float32)
-    return unit

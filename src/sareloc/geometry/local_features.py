@@ -11,21 +11,18 @@ are assigned softly to 64 centres; the residuals to each centre are summed, scal
 from __future__ import annotations
 
 import hashlib
-import json
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from safetensors import numpy as safetensors_numpy
-from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.utils import fuse_conv_bn_eval
@@ -275,7 +272,6 @@ def strict_maxima(heat: Tensor) -> Tensor:
 
 
 CONSTANTS = "aggregate.safetensors"
-AGGREGATE_DIM = 512
 SHARPNESS = 30.0
 """Of the soft assignment, see `vlad`."""
 
@@ -289,13 +285,6 @@ def constants_path() -> Path:
 def constants_fingerprint() -> str:
     """16 hex digits that identify the constants: vectors of other constants cannot be compared."""
     return hashlib.sha256(constants_path().read_bytes()).hexdigest()[:16]
-
-
-def read_card() -> dict[str, Any]:
-    """What the constants were fitted on, and by what."""
-    with safe_open(constants_path(), "numpy") as file:
-        card: dict[str, Any] = json.loads(file.metadata()["card"])
-    return card
 
 
 @cache
@@ -320,7 +309,7 @@ def aggregate(features: LocalFeatures, dim: int | None = None) -> Vectors:
     if not len(features):
         return np.zeros(len(projection[:dim]), dtype=np.float32)
     centred = vlad(stored_steps(features).astype(np.float32), centres) - mean
-    return _unit(product(centred[None], projection[:dim])[0])
+    return unit_vectors(product(centred[None], projection[:dim])[0])
 
 
 def search_vector(descriptor: Vectors, features: LocalFeatures | None, dim: int) -> Vectors:
@@ -338,7 +327,7 @@ def search_vector(descriptor: Vectors, features: LocalFeatures | None, dim: int)
     if not dim:
         return descriptor
     part = np.zeros(dim, dtype=np.float32) if features is None else aggregate(features, dim)
-    return _unit(np.concatenate([descriptor, part]))
+    return unit_vectors(np.concatenate([descriptor, part]))
 
 
 def vlad(descriptors: Vectors, centres: Vectors) -> Vectors:
@@ -347,15 +336,15 @@ def vlad(descriptors: Vectors, centres: Vectors) -> Vectors:
     With unit descriptors x_i, the assignments `a_ik = softmax_k(30 x_i . c_k)` and the residuals
     `v_k = sum_i a_ik (x_i - c_k)`, each v_k is scaled to unit length (intra-normalization), then all together.
     """
-    x = _unit(descriptors)  # (N, D)
+    x = unit_vectors(descriptors)  # (N, D)
     scores = SHARPNESS * product(x, centres)  # (N, K)
     shares = np.exp(scores - scores.max(axis=1, keepdims=True))
     shares /= shares.sum(axis=1, keepdims=True)
     residuals = product(shares.T, x.T) - shares.sum(axis=0)[:, None] * centres  # (K, D)
-    return _unit(_unit(residuals).ravel())
+    return unit_vectors(unit_vectors(residuals).ravel())
 
 
-def _unit(vectors: Vectors) -> Vectors:
+def unit_vectors(vectors: Vectors) -> Vectors:
     """Vectors (..., D) scaled to unit length; zeros stay."""
     unit: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-9)
     return unit

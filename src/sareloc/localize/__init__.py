@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from sareloc.lazy import lazy_names
+from sareloc import lazy_names
 from sareloc.localize.condition import Condition, UsedCondition, open_condition, save_condition
 from sareloc.localize.estimate import MIN_CONFIDENCE, Calibration, Fix, Match, estimate
 from sareloc.localize.localizer import Localizer, Localizes, open_localizer

@@ -13,9 +13,9 @@ import torch
 from tqdm import tqdm
 
 from sareloc.arrays import Floats
-from sareloc.encode import Encoded, Encoder
-from sareloc.errors import ArgumentError, MapError, PhotoError
-from sareloc.geometry import KEYPOINTS, InlierPairs
+from sareloc.encode import Encoded
+from sareloc.errors import ArgumentError, PhotoError
+from sareloc.geometry import InlierPairs
 from sareloc.localize.candidates import CandidateSearch
 from sareloc.localize.condition import MIN_PHOTOS, SAMPLED, Condition, UsedCondition, count_places, spread
 from sareloc.localize.estimate import (
@@ -33,6 +33,7 @@ from sareloc.localize.queries import (
     Query,
     area_of,
     check_queries,
+    query_encoder,
     read_queries,
     readable,
     split_into_chunks,
@@ -40,8 +41,8 @@ from sareloc.localize.queries import (
 )
 from sareloc.localize.verify import Search
 from sareloc.localize.walk import chance_of_place, estimate_walk
-from sareloc.maps import PlaceMap, load_map_model
-from sareloc.maps.store import map_model
+from sareloc.maps import PlaceMap
+from sareloc.maps.store import load_map_models
 from sareloc.models.place_model import PlaceModel
 from sareloc.models.preprocess import Precision
 from sareloc.photos import ReadImage, ViewOptions
@@ -186,19 +187,9 @@ class Localizer(CandidateSearch, Localizes[Candidates]):
         batch: int = 8,
         workers: int = 0,
     ) -> None:
-        if not len(place_map):
-            raise MapError(f'map {place_map.path} holds no photos: add some with "sareloc map add"')
         check_confidence(min_confidence)
-        place_map.check_model(model)
         used = (search or Search()).for_map(place_map)
-        encoder = Encoder(
-            map_model(model, place_map),
-            dim=place_map.manifest.dim,
-            keypoints=KEYPOINTS if used.verify or place_map.manifest.aggregate_dim else 0,
-            aggregate_dim=place_map.manifest.aggregate_dim,
-            adaptation=place_map.adaptation(),
-            batch=batch,
-        )
+        encoder = query_encoder(model, place_map, verify=bool(used.verify), batch=batch)
         super().__init__(place_map, used, encoder, calibration)
         self.model = model
         self.min_confidence = min_confidence
@@ -419,22 +410,13 @@ def open_localizer(
     """
     from sareloc.localize.several import SeveralMaps, map_names
 
-    addresses = [path] if isinstance(path, str | Path) else path
     alone = isinstance(path, str | Path)
-    models: dict[str, PlaceModel] = {}
-    localizers = []
-    for place_map in map(PlaceMap, addresses):
-        made = place_map.manifest
-        if made.fingerprint not in models:
-            if isinstance(model, PlaceModel):
-                models[made.fingerprint] = model
-            else:
-                models[made.fingerprint] = load_map_model(made, place_map.path.name, model, device, precision)
-        least = min_confidence if alone else 0.0  # of several maps, after their fixes were compared
-        opened = Localizer(
-            models[made.fingerprint], place_map, search, min_confidence=least, views=views, batch=batch, workers=workers
-        )
-        localizers.append(opened)
+    least = min_confidence if alone else 0.0  # of several maps, after their fixes were compared
+    maps = map(PlaceMap, [path] if isinstance(path, str | Path) else path)
+    localizers = [
+        Localizer(own, place_map, search, min_confidence=least, views=views, batch=batch, workers=workers)
+        for place_map, own in load_map_models(maps, model, device, precision)
+    ]
     if alone:
         return localizers[0]
     names = map_names([localizer.place_map.path for localizer in localizers])

@@ -1,18 +1,24 @@
-"""Queries: images of any kind, read at the sizes at which they are encoded, some at a time."""
+"""Queries: images of any kind, read some at a time and encoded as the photos of a map."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
 
-from sareloc.errors import ArgumentError, PhotoError
+from sareloc.encode import Encoder
+from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.geo import Area, Circle
+from sareloc.geometry import KEYPOINTS
 from sareloc.loading import read_images
 from sareloc.localize.condition import UsedCondition
 from sareloc.localize.estimate import Fix
+from sareloc.maps import PlaceMap
 from sareloc.maps.notes import untagged_note
+from sareloc.maps.store import map_model
+from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Image, ImageRecord, ReadImage, SizeRule, ViewOptions
 from sareloc.photos.decoding import TRUNCATED
+from sareloc.photos.record import check_several
 
 Query = Image | ImageRecord | ReadImage
 """An image (a path, the bytes of a file, pixels), the record of one, or one that was read already."""
@@ -27,11 +33,10 @@ log = logging.getLogger("sareloc.localize")
 
 
 def check_queries(photos: Sequence[Query], top: int, condition: UsedCondition) -> None:
-    """Raise ArgumentError if there are no photos, no matches are asked for, or the condition is not one."""
+    """Raise ArgumentError if this is not a list of photos, no matches are asked for, or the condition is not one."""
+    check_several(photos)
     if not len(photos):
         raise ArgumentError("no photos were given: name at least one")
-    if isinstance(photos, str | bytes):
-        raise ArgumentError("expected a list of photos, found a single one: put it in a list, or call localize")
     if top < 1:
         raise ArgumentError(f"top must be 1 or more, found {top}")
     if isinstance(condition, str) and condition != "auto":
@@ -43,6 +48,32 @@ def area_of(near: Near) -> Area | None:
     if not isinstance(near, Fix):
         return near
     return None if near.latlon is None else Circle(near.latlon, AROUND_M + (near.radius_m or 0.0))
+
+
+def query_encoder(model: PlaceModel, place_map: PlaceMap, *, verify: bool = False, batch: int = 8) -> Encoder:
+    """The encoder of a map's queries: it computes of an image what the map stores of its photos.
+
+    Args:
+        model: the model that the map was built with.
+        place_map: the map.
+        verify: extract local features also if the map's search vectors do not need them.
+        batch: maximum number of images encoded at once.
+
+    Raises:
+        MapError: if the map has no photos or was built with another model.
+    """
+    if not len(place_map):
+        raise MapError(f'map {place_map.path} holds no photos: add some with "sareloc map add"')
+    place_map.check_model(model)
+    made = place_map.manifest
+    return Encoder(
+        map_model(model, place_map),
+        dim=made.dim,
+        keypoints=KEYPOINTS if verify or made.aggregate_dim else 0,
+        aggregate_dim=made.aggregate_dim,
+        adaptation=place_map.adaptation(),
+        batch=batch,
+    )
 
 
 def read_queries(

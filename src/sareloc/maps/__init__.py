@@ -7,8 +7,8 @@ map, for reading and writing; `map_class` and `store_class` find both classes by
 
 from typing import TYPE_CHECKING
 
+from sareloc import lazy_names
 from sareloc.geo import Area, Box, Circle
-from sareloc.lazy import lazy_names
 from sareloc.maps.file import MapFile, open_map_file
 from sareloc.maps.place_map import PlaceMap
 from sareloc.maps.records import Entry, ListedPhoto, ListedPhotos, MapInfo, MapManifest, MapPhoto, Matches

@@ -180,9 +180,9 @@ def _build(
         else:
             collected = collect_records(given, files, geotags, track)
             records = collected.records
-        tally = writer.add(records, progress=config.progress)
+        tally = writer.add(records)
         tally.unreadable += collected.errors
-        notes = (*collected.notes, *_add_missing_features(writer, model.runs_on, tally, config.progress))
+        notes = (*collected.notes, *_add_missing_features(writer, model.runs_on, tally))
         return finish_build(writer, tally, notes, start)
 
 
@@ -197,17 +197,7 @@ def open_writer(out: Address, model: PlaceModel, config: MapConfig) -> MapWriter
     manifest = MapManifest(model.name, model.fingerprint(), config.dim or model.dim, config.storage)
     if config.keypoints != 0:
         manifest = with_aggregate(manifest)
-    return MapWriter(
-        out,
-        manifest,
-        lambda: model,
-        keypoints=config.keypoints,
-        views=config.views,
-        batch=config.batch,
-        workers=config.workers,
-        trust_estimates=config.trust_estimates,
-        restore=config.restore,
-    )
+    return MapWriter(out, manifest, lambda: model, config)
 
 
 def finish_build(writer: MapWriter, tally: Tally, notes: tuple[str, ...], start: float) -> BuildReport:
@@ -235,16 +225,17 @@ def _are_records(photos: object) -> bool:
     return not isinstance(photos, Sequence) or (len(photos) > 0 and isinstance(photos[0], ImageRecord))
 
 
-def _add_missing_features(
-    writer: MapWriter, device: torch.device | str | None, tally: Tally, progress: bool
-) -> tuple[str, ...]:
+def _add_missing_features(writer: MapWriter, device: torch.device | str | None, tally: Tally) -> tuple[str, ...]:
     """Compute the local features of photos that were added to the map without them; returns warnings."""
     store = writer.store
     if store is None or writer.dry_run or not writer.keypoints or not store.holds_local_features:
         return ()
     if not len(store.ids_without_features()):
         return ()
-    report = add_missing_features(store, writer.keypoints, device=device, workers=writer.workers, progress=progress)
+    config = writer.config
+    report = add_missing_features(
+        store, writer.keypoints, device=device, workers=config.workers, progress=config.progress
+    )
     tally.features += report.added
     if not report.unreadable:
         return ()
@@ -330,20 +321,10 @@ def sync_map(
             check_same(store, _manifest_with(store.manifest, model))
         collected = collect_records(photos, files, geotags, track)
         load = cache(lambda: _load(model, store, config))
-        keypoints = 0 if dry_run else read_keypoints(store) or 0
-        writer = MapWriter(
-            path,
-            store.manifest,
-            load,
-            keypoints=keypoints,
-            batch=config.batch,
-            workers=config.workers,
-            trust_estimates=config.trust_estimates,
-            dry_run=dry_run,
-            restore=config.restore,
-        )
+        as_before = replace(config, keypoints=0 if dry_run else read_keypoints(store) or 0, views=None)
+        writer = MapWriter(path, store.manifest, load, as_before, dry_run=dry_run)
         writer.store, writer.views = store, read_view_options(store) or ViewOptions()
-        tally, inside = writer.add(collected.records, progress=config.progress), _inside(store, items)
+        tally, inside = writer.add(collected.records), _inside(store, items)
         tally.unreadable += collected.errors
         gone = {i: name for i, name in gone_photos(store) if i not in writer.updated_ids}
         removed = {i: name for i, name in gone.items() if inside(name)}
@@ -351,7 +332,7 @@ def sync_map(
         if removed and not dry_run:
             store.remove(np.array(list(removed), dtype=np.int64))
         on = model.runs_on if isinstance(model, PlaceModel) else config.device
-        notes = (*collected.notes, *_add_missing_features(writer, on, tally, config.progress))
+        notes = (*collected.notes, *_add_missing_features(writer, on, tally))
     if not dry_run:
         finish_map(path, changed=bool(tally.added or tally.updated or removed))
     left = tuple(name for i, name in gone.items() if i not in removed)

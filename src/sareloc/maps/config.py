@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from sareloc.config_files import check_options, options_text, read_options
+from sareloc.config_files import check_options
 from sareloc.errors import ArgumentError
 from sareloc.maps.notes import check_keypoints
 from sareloc.maps.records import Storage
@@ -59,21 +57,3 @@ class MapConfig:
         for name in ("dim", "batch", "packet"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ArgumentError(f"{name} must be 1 or more, found {getattr(self, name)}")
-
-
-def read_map_config(path: Path) -> dict[str, Any]:
-    """The options that a TOML file sets, for `MapConfig(**options)`; `views` is a table.
-
-    Raises ArgumentError if the file is not TOML, if an option is unknown, or if a value has the wrong type.
-    """
-    return read_options(path, MapConfig)
-
-
-def map_config_text() -> str:
-    """A TOML file with every option, its documentation and its default."""
-    header = (
-        "Options of maps: sareloc map build PHOTOS --out MAP --config THIS_FILE",
-        'A line such as "#batch = 8" shows a default: remove the "#" to set the option.',
-        "The command line takes precedence over this file.",
-    )
-    return options_text(MapConfig(), header)

@@ -14,7 +14,7 @@ from sareloc.geo import Area, Box
 from sareloc.index.sharded import ShardedIndex, exact_below
 from sareloc.maps.file_reader import PART, FileReader
 from sareloc.maps.notes import finish_map, read_features_note, read_keypoints
-from sareloc.maps.records import MapInfo, StoredFeatures, read_calibrations
+from sareloc.maps.records import FeaturesInfo, MapInfo, read_calibrations
 from sareloc.maps.rows import PACKINGS
 from sareloc.maps.schema import FEATURES
 from sareloc.maps.store import Address, gone_photos, open_store
@@ -140,12 +140,12 @@ def file_info(file: FileReader) -> MapInfo:
     )
 
 
-def _stored_features(file: FileReader) -> StoredFeatures | None:
+def _stored_features(file: FileReader) -> FeaturesInfo | None:
     note = read_features_note(file)
     if note is None or file.manifest.format < 3:
         return None
     photos, size = file.query(f"SELECT count(*), coalesce(sum(length(features)), 0) FROM {FEATURES}")[0]
-    return StoredFeatures(note.keypoints, photos, int(size))
+    return FeaturesInfo(note.keypoints, photos, int(size))
 
 
 def verify_file(file: FileReader) -> list[str]:

@@ -203,7 +203,7 @@ def describe_options(options: ViewOptions) -> str:
 
 
 def untagged_note(photos: Sequence[str]) -> str:
-    """What is said about photos, at least one, that look like full spheres and have no GPano tags."""
+    """A note on photos, at least one, that look like full spheres and have no GPano tags."""
     many = f"{len(photos):,} photos, such as {photos[0]}, are" if len(photos) > 1 else f"{photos[0]} is"
     return f"{many} 2:1 as a 360° photo, without GPano tags: used as an ordinary photo; --panorama cuts it into views"
 

@@ -194,7 +194,7 @@ class StoredCalibration:
 
 
 @dataclass(frozen=True)
-class StoredFeatures:
+class FeaturesInfo:
     """The local features that are stored in a map."""
 
     keypoints: int
@@ -226,7 +226,7 @@ class MapInfo:
     """Sorted by search."""
     gone: tuple[str, ...] | None = None
     """Photos whose files no longer exist; None if the map is on a server, see `find_gone`."""
-    local_features: StoredFeatures | None = None
+    local_features: FeaturesInfo | None = None
     """None if the map was built without local features."""
     views: int = 0
     """Views of 360° photos among the photos; 0 if the map is on a server."""

@@ -1,14 +1,14 @@
 """MapStore, the rows of an open map for reading and writing; and the registry, which finds the classes of an address.
 
-A map is a file, or it is on a server. The core opens both by their address and knows no server by name: `MAPS` says
-which class to import for a scheme.
+A map is a file, or it is on a server. The core opens both by their address and names no server: `MAPS` has the class
+to import for a scheme.
 """
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
@@ -125,7 +125,7 @@ class MapStore(ABC):
         """Those of these contents (SHA-256) that a user has removed from the map."""
 
     def all_removed(self) -> set[bytes]:
-        """All contents that a user has removed from the map, as far as they are known: a server knows only ids."""
+        """All contents that a user has removed from the map, as far as they are known: a server stores only ids."""
         return set()
 
     @abstractmethod
@@ -293,6 +293,31 @@ def load_map_model(
             "this sareloc: give its checkpoint as the model (--model)"
         )
     return load_model(model, device, precision)
+
+
+def load_map_models(
+    maps: Iterable[PlaceMap],
+    model: PlaceModel | str | Path | None,
+    device: torch.device | str | None,
+    precision: Precision,
+) -> Iterator[tuple[PlaceMap, PlaceModel]]:
+    """Each map with its model, which maps of the same model share.
+
+    Args:
+        maps: the maps.
+        model: the model of all, or as for `load_map_model`.
+        device: as for `load_map_model`.
+        precision: as for `load_map_model`.
+    """
+    loaded: dict[str, PlaceModel] = {}
+    for place_map in maps:
+        made = place_map.manifest
+        if made.fingerprint not in loaded:
+            if model is None or isinstance(model, str | Path):
+                loaded[made.fingerprint] = load_map_model(made, place_map.path.name, model, device, precision)
+            else:
+                loaded[made.fingerprint] = model
+        yield place_map, loaded[made.fingerprint]
 
 
 def map_model(model: PlaceModel, place: MapStore | PlaceMap) -> PlaceModel:

@@ -22,6 +22,7 @@ from sareloc.errors import ArgumentError, MapError, PhotoError
 from sareloc.geometry.adaptation import Adaptation
 from sareloc.geometry.local_features import KEYPOINTS, pack_features
 from sareloc.loading import read_images
+from sareloc.maps.config import MapConfig
 from sareloc.maps.examine import (
     New,
     Tally,
@@ -35,7 +36,6 @@ from sareloc.maps.examine import (
 )
 from sareloc.maps.notes import (
     NOT_HELD,
-    check_keypoints,
     check_room,
     check_view_options,
     choose_keypoints,
@@ -122,14 +122,9 @@ class MapWriter:
         address: str | Path,
         manifest: MapManifest,
         model: Callable[[], PlaceModel],
+        config: MapConfig,
         *,
-        keypoints: int | None = None,
-        views: ViewOptions | None = None,
-        batch: int = 8,
-        workers: int = 0,
-        trust_estimates: bool = False,
         dry_run: bool = False,
-        restore: bool = False,
     ) -> None:
         """Describe the map; it is opened by `with`.
 
@@ -137,33 +132,24 @@ class MapWriter:
             address: a file, or the address of a server.
             manifest: of the map, if it is created.
             model: loads the place model; called when there are images to encode.
-            keypoints: local features of each image; 0: none; default: those of the map, 1024 if it has none.
-            views: how 360° photos are cut; default: as before in this map, else twelve around.
-            batch: images in one transaction, and on a GPU in one forward pass.
-            workers: processes that read images; 0: this one.
-            trust_estimates: also use positions that sareloc estimated.
+            config: keypoints, views, batch, workers, progress, `trust_estimates` and `restore`.
             dry_run: examine and count, and write nothing.
-            restore: undo edits and removals of the given photos (see `sareloc.maps.edits`).
         """
         self.address = address
         self.manifest = manifest
-        self.views = views or ViewOptions()
+        self.config = config
+        self.views = config.views or ViewOptions()
         self.store_class = store_class(address)
-        self.keypoints = keypoints if keypoints is None else check_keypoints(keypoints)
-        check_room(self.store_class, keypoints or 0)
-        self.batch = batch
-        self.workers = workers
-        self.trust_estimates = trust_estimates
+        self.keypoints = config.keypoints
+        check_room(self.store_class, config.keypoints or 0)
         self.dry_run = dry_run
-        self.restore = restore
         self.store: MapStore | None = None
         self.updated_ids: set[int] = set()
         """Ids of the photos whose name or geotag was updated, or would be."""
         self.names: set[str] = set()
         """Names in the map of all images that were given, as far as their files could be read."""
         self._load_model = model
-        self._given_views = views
-        self.write_views = views is not None
+        self.write_views = config.views is not None
         """Whether the views must be noted in the map when it is written next."""
         self._encoder: Encoder | None = None
 
@@ -188,7 +174,7 @@ class MapWriter:
             try:
                 check_same(self.store, self.manifest)
                 self._use_aggregate(self.store)
-                self.views = check_view_options(self.store, self._given_views)
+                self.views = check_view_options(self.store, self.config.views)
                 if self.keypoints != 0 and self.store.holds_local_features:
                     self.keypoints = choose_keypoints(self.store, self.keypoints)
             except MapError:
@@ -215,18 +201,13 @@ class MapWriter:
             return f"{FRAME}{record.name}"
         return self.store_class.photo_name(self.address, Path(record.image))
 
-    def add(self, records: Iterable[ImageRecord], *, progress: bool = False) -> Tally:
-        """Add images to the map, and update those that are in it.
-
-        Args:
-            records: the images; few of those that are not files are in memory at a time.
-            progress: show a progress bar, on a terminal.
-        """
+    def add(self, records: Iterable[ImageRecord]) -> Tally:
+        """Add images to the map, and update those that are in it; few that are not files are in memory at a time."""
         tally, listed = Tally(), records if isinstance(records, Sequence) else None
         total = None if listed is None else len(listed)
         with (
-            tqdm(total=total, desc="map", unit="photo", disable=None if progress else True) as bar,
-            ThreadPoolExecutor(max(self.workers, 1)) as threads,
+            tqdm(total=total, desc="map", unit="photo", disable=None if self.config.progress else True) as bar,
+            ThreadPoolExecutor(max(self.config.workers, 1)) as threads,
         ):
             for chunk in _chunks(records, self.dry_run):
                 new = self._examine(chunk, threads, tally)
@@ -256,9 +237,9 @@ class MapWriter:
             if name in entries
             and not name.startswith(FRAME)
             and entries[name].stamp == stamp_of(record)
-            and not (self.restore and (entries[name].edited or entries[name].problem))
+            and not (self.config.restore and (entries[name].edited or entries[name].problem))
         }
-        unchanged = [(entries[name], _geotag_beside(named[name])) for name in named if name in same]
+        unchanged = [(entries[name], _present_geotag(named[name])) for name in named if name in same]
         cut = {without_fragment(name) for name in entries if parse_address(name).view is not None}
         for name in cut.intersection(named).difference(same):
             photos = examine(named[name], name, self.views).photos
@@ -269,7 +250,7 @@ class MapWriter:
                 tally.panoramas += 1
                 same.add(name)
         self.names |= {entry.file for entry, _ in unchanged}
-        self.update(geotag_updates(unchanged, self.trust_estimates, tally, self.restore))
+        self.update(geotag_updates(unchanged, self.config.trust_estimates, tally, self.config.restore))
         return {name: record for name, record in named.items() if name not in same}, entries
 
     def _examine(self, records: Sequence[ImageRecord], threads: ThreadPoolExecutor, tally: Tally) -> list[New]:
@@ -280,8 +261,8 @@ class MapWriter:
         views = [photo.file for one in examined for photo in one.photos if one.read and one.read.panorama]
         if views and self.store is not None:
             entries |= self.store.entries(views)
-        usable = list(split_usable(examined, self.trust_estimates, tally))
-        new, changed = find_new(usable, self.store, entries, tally, self.restore)
+        usable = list(split_usable(examined, self.config.trust_estimates, tally))
+        new, changed = find_new(usable, self.store, entries, tally, self.config.restore)
         self.update(changed)
         return new
 
@@ -293,14 +274,14 @@ class MapWriter:
 
     def _encode(self, new: Sequence[New], encoder: Encoder, tally: Tally, bar: Any) -> None:
         ready: list[Packed] = []
-        for (record, photo), encoded, read in encode_new(encoder, new, self.views, self.workers):
+        for (record, photo), encoded, read in encode_new(encoder, new, self.views, self.config.workers):
             if isinstance(encoded, PhotoError):
                 tally.unreadable.append(encoded)
             else:
                 ready.append((photo, encoded.vector, pack(encoded)))
                 if read is not None and read.truncated:
                     tally.notes.append(f"{without_fragment(record.name)}: {TRUNCATED}")
-            if len(ready) == self.batch:
+            if len(ready) == self.config.batch:
                 self.write(ready, tally)
                 ready = []
                 bar.update(tally.total - bar.n)
@@ -330,7 +311,7 @@ class MapWriter:
                 keypoints=keypoints,
                 aggregate_dim=self.manifest.aggregate_dim,
                 adaptation=self.adaptation(),
-                batch=self.batch,
+                batch=self.config.batch,
             )
         return self._encoder
 
@@ -361,7 +342,7 @@ def check_same(store: MapStore, wanted: MapManifest) -> None:
         )
 
 
-def _geotag_beside(record: ImageRecord) -> Geotag | None:
+def _present_geotag(record: ImageRecord) -> Geotag | None:
     """The geotag of a record, else of a sidecar of its file: what may change while the file does not."""
     if record.geotag is not None or not isinstance(record.image, str | Path) or is_url(record.image):
         return record.geotag
@@ -416,8 +397,8 @@ def prepare_whitening(writer: MapWriter, model: PlaceModel, records: Sequence[Im
             "dimensions"
         )
     rows = np.unique(np.linspace(0, len(records) - 1, WHITENING_SAMPLE).round().astype(np.int64))
-    encoder = Encoder(model, keypoints=0, batch=writer.batch)
-    loaded = read_images([records[row] for row in rows], encoder.sizes, cut=writer.views, workers=writer.workers)
+    encoder = Encoder(model, keypoints=0, batch=writer.config.batch)
+    loaded = read_images([records[row] for row in rows], encoder.sizes, cut=writer.views, workers=writer.config.workers)
     images = (image for _, read in loaded if not isinstance(read, PhotoError) for image in read.images)
     found = [one.descriptor for _, one in encoder.encode_each(enumerate(images)) if not isinstance(one, PhotoError)]
     vectors = np.stack(found) if found else np.zeros((0, model.dim), dtype=np.float32)

@@ -26,7 +26,7 @@ from sareloc.maps.file_reader import HEADER_BYTES, PLACE_BYTES, STEPS_BYTES
 from sareloc.maps.gpkg import time_text
 from sareloc.maps.maintain import UNIT
 from sareloc.maps.notes import read_features_note, read_keypoints, read_note
-from sareloc.maps.records import FORMAT, StoredFeatures, complete_vectors, read_calibrations
+from sareloc.maps.records import FORMAT, FeaturesInfo, complete_vectors, read_calibrations
 from sareloc.maps.rows import read_manifest
 from sareloc.maps.store import Address
 from sareloc.milvus.collection import DEFAULT, INDEXES, Column, Consistency, MilvusCollection, Row, create_collection
@@ -363,11 +363,11 @@ class MilvusStore(MapStore):
             removed=len(self.removed_ids()),
         )
 
-    def _stored_features(self) -> StoredFeatures | None:
+    def _stored_features(self) -> FeaturesInfo | None:
         note = read_features_note(self)
         if note is None or not self.holds_local_features:
             return None
-        return StoredFeatures(note.keypoints, self.collection.count(f'{FEATURES.name} != ""'), None)
+        return FeaturesInfo(note.keypoints, self.collection.count(f'{FEATURES.name} != ""'), None)
 
     def extent(self) -> Box | None:
         """The box that contains all photos; None without photos. Takes about 50 queries."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sareloc.lazy import lazy_names
+from sareloc import lazy_names
 from sareloc.models.aggregation import AGGREGATIONS, CRN, Aggregation, GeM, NetVLAD, make_aggregation
 from sareloc.models.backbones import BACKBONES, Backbone, init_weights, make_backbone
 from sareloc.models.checkpoint import (
@@ -28,8 +28,9 @@ from sareloc.models.place_model import (
     make_model,
     run_on,
 )
-from sareloc.models.preprocess import Image, Precision, Preprocess, Resize, number_format
+from sareloc.models.preprocess import Precision, Preprocess, Resize, number_format
 from sareloc.models.whitening import fit_whitening
+from sareloc.photos import Image
 
 if TYPE_CHECKING:
     from sareloc.models.dinov2 import DINOv2

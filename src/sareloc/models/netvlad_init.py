@@ -20,9 +20,10 @@ from torch import Tensor
 from sareloc.errors import ArgumentError, need
 from sareloc.models.aggregation import NetVLAD
 from sareloc.models.place_model import PlaceModel, evaluating, make_model
-from sareloc.models.preprocess import Image, Resize
+from sareloc.models.preprocess import Resize
 from sareloc.models.published import load_backbone_weights
 from sareloc.models.whitening import fit_whitening
+from sareloc.photos import Image
 
 INIT_PHOTOS = 500
 INIT_LOCATIONS = 100

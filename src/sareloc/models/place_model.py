@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from sareloc.errors import ArgumentError, look_up
 from sareloc.models.aggregation import Aggregation, Option, make_aggregation
 from sareloc.models.backbones import Backbone, make_backbone
-from sareloc.models.preprocess import Image, Precision, Preprocess, Resize, autocast, number_format
+from sareloc.models.preprocess import Precision, Preprocess, Resize, autocast, number_format
+from sareloc.photos import Image, ImageRecord
+from sareloc.photos.record import check_several
 
 MAX_DIM = 1 << 24
 RUNTIMES = {
@@ -236,7 +238,7 @@ class PlaceModel(nn.Module):
 
     def encode(
         self,
-        images: Tensor | Sequence[Image],
+        images: Tensor | Sequence[Image | ImageRecord],
         *,
         dim: int | None = None,
         batch: int = 8,
@@ -245,12 +247,16 @@ class PlaceModel(nn.Module):
         """Descriptors (N, dim) of N images: float32 unit rows on the CPU, in the images' order, without gradients.
 
         Args:
-            images: uint8 arrays (H, W, 3) or PIL images of any sizes from 64 px up, resized to the model's size, or a
-                uint8 tensor (N, 3, H, W), not resized.
+            images: of any sizes from 64 px up (see `read_image`), resized to the model's size; or a uint8 tensor
+                (N, 3, H, W), not resized.
             dim: keep the first `dim` coordinates of a whitened descriptor; default: all.
             batch: most images at a time; those of equal size share a batch.
             precision: number format of the backbone, see `number_format`; default: the model's own.
+
+        Raises:
+            PhotoError: if an image cannot be read, or is too small.
         """
+        check_several(images)
         with self._encoding(dim, precision):
             found = torch.empty(len(images), self.dim if dim is None else dim)
             for rows, pixels in self.preprocess.batches(images, batch):

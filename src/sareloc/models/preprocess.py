@@ -11,12 +11,10 @@ from typing import Literal, cast, get_args
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image as Pillow
-from PIL import ImageOps
-from PIL.ExifTags import Base
 from torch import Tensor
 
 from sareloc.errors import ArgumentError
+from sareloc.photos import Image, ImageRecord, decode
 from sareloc.photos.decoding import RESAMPLINGS, Interpolation, Resizing
 
 TORCH_DEVICES = ("cpu", "cuda", "cuda:N", "mps")
@@ -89,7 +87,6 @@ def autocast(device: torch.device | str, dtype: torch.dtype) -> torch.autocast:
     return torch.autocast(torch.device(device).type, dtype=dtype if mixed else None, enabled=mixed)
 
 
-Image = npt.NDArray[np.uint8] | Pillow.Image
 Resize = tuple[int, int] | int | None
 MIN_SIDE_PX = 64
 MAX_SIDE_PX = 16_384
@@ -167,10 +164,10 @@ class Preprocess:
         std = floats.new_tensor(self.std).view(3, 1, 1)
         return torch.addcmul(floats.new_tensor(self.mean).view(3, 1, 1) / -std, floats, bright / std)
 
-    def batches(self, images: Tensor | Sequence[Image], batch: int) -> Iterator[tuple[list[int], Tensor]]:
+    def batches(self, images: Tensor | Sequence[Image | ImageRecord], batch: int) -> Iterator[tuple[list[int], Tensor]]:
         """Images as uint8 tensors (at most `batch`, 3, H, W) of one size each, with their rows in the input.
 
-        Arrays and PIL images are resized by the size rule; a tensor (N, 3, H, W) is not.
+        Images are read and resized by the size rule (see `sareloc.photos.read_image`); a tensor (N, 3, H, W) is not.
         """
         if batch < 1:
             raise ArgumentError(f"batch must be 1 or more, found {batch}")
@@ -181,14 +178,20 @@ class Preprocess:
                 part = images[start : start + batch]
                 yield list(range(start, start + len(part))), part
             return
-        groups: dict[tuple[int, int], list[int]] = {}
+        groups: dict[tuple[int, ...], list[tuple[int, npt.NDArray[np.uint8]]]] = {}
         for row, image in enumerate(images):
-            groups.setdefault(self.size(*_height_width(image)), []).append(row)
-        for size, rows in groups.items():
-            for start in range(0, len(rows), batch):
-                chosen = rows[start : start + batch]
-                pixels = np.stack([_resized(images[row], size, self.interpolation) for row in chosen])
-                yield chosen, torch.from_numpy(pixels).permute(0, 3, 1, 2)
+            pixels = decode(image, size=self.resizing)
+            group = groups.setdefault(pixels.shape, [])
+            group.append((row, pixels))
+            if len(group) == batch:
+                yield _stacked(groups.pop(pixels.shape))
+        yield from map(_stacked, groups.values())
+
+
+def _stacked(group: Sequence[tuple[int, npt.NDArray[np.uint8]]]) -> tuple[list[int], Tensor]:
+    """The rows of images of one size, and the images as a tensor (B, 3, H, W)."""
+    rows, images = zip(*group, strict=True)
+    return list(rows), torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
 
 
 def _is_number(number: object) -> bool:
@@ -198,28 +201,6 @@ def _is_number(number: object) -> bool:
 
 def _is_side(side: object) -> bool:
     return isinstance(side, int) and not isinstance(side, bool) and MIN_SIDE_PX <= side <= MAX_SIDE_PX
-
-
-def _height_width(image: Image) -> tuple[int, int]:
-    """Height and width of the upright image."""
-    if isinstance(image, Pillow.Image):
-        sideways = image.getexif().get(Base.Orientation, 1) >= 5
-        return image.size if sideways else image.size[::-1]
-    if not isinstance(image, np.ndarray) or image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
-        found = f"{image.dtype} {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
-        raise ArgumentError(f"image: expected a uint8 array (H, W, 3) or a PIL image, found {found}")
-    return image.shape[0], image.shape[1]
-
-
-def _resized(image: Image, size: tuple[int, int], interpolation: Interpolation) -> npt.NDArray[np.uint8]:
-    """The upright RGB image at this (height, width), antialiased."""
-    if isinstance(image, np.ndarray):
-        if image.shape[:2] == size:
-            return image
-        upright = Pillow.fromarray(image)
-    else:
-        upright = ImageOps.exif_transpose(image).convert("RGB")
-    return np.asarray(upright.resize(size[::-1], RESAMPLINGS[interpolation]))
 
 
 def check_size(height: int, width: int) -> None:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from sareloc.lazy import lazy_names
+from sareloc import lazy_names
 from sareloc.photos.decoding import MAX_PIXELS, Interpolation, Resizing, SizeRule, is_truncated, longest_side, resized
 from sareloc.photos.finding import (
     SOURCES,

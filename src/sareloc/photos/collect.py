@@ -14,7 +14,7 @@ from sareloc.photos.finding import (
     find_photos,
     match_table,
     raw_twins_note,
-    read_tables_beside,
+    read_folder_tables,
     turned,
 )
 from sareloc.photos.panoramas import read_panorama
@@ -69,26 +69,26 @@ def collect_records(
     beside them (Live Photos).
     """
     photos, videos = [file for file in files if not is_video(file)], [file for file in files if is_video(file)]
-    options = TrackOptions() if track is None else track
-    if not (options.track or videos or options == TrackOptions()):
+    has_track = track is not None and bool(track.track)
+    if not (track is None or has_track or videos or track == TrackOptions()):
         raise ArgumentError(NO_TRACK)
-    table = read_tables(given, geotags, photos, options if photos and options.track else None)
+    table = read_tables(given, geotags, photos, track if photos and has_track else None)
     records = [record_with(photo, geotag_from_table(photo, table.tags)) for photo in photos]
     named = set(_items(given))
     notes = [*table.notes, *raw_twins_note([photo for photo in photos if photo not in named])]
     if not videos:
         return Collected(tuple(records), (), tuple(notes))
-    if not options.track:
+    if not has_track:
         beside = {photo.with_suffix("") for photo in photos}
         clips = {video for video in videos if video not in named and video.with_suffix("") in beside}
         videos = [video for video in videos if video not in clips]
         if clips:
             names = counted(sorted(map(str, clips)), "video")
             notes.append(f"{names} not used: clips of photos of the same name; give a clip itself to use it")
-    report = frames_on_track(videos, options)
+    report = frames_on_track(videos, track or TrackOptions())
     errors, unused = [], dict[str, list[str]]()
     for error in report.errors:
-        if options.track or Path(error.photo) in named:
+        if has_track or Path(error.photo) in named:
             errors.append(error)
         else:
             unused.setdefault(error.reason, []).append(error.photo)
@@ -130,7 +130,7 @@ def _read_tables(given: PhotoPaths, table: Geotags | None, photos: Sequence[Path
     if table is not None:
         return match_table(read_geotag_table(table), photos)
     found = [
-        read_tables_beside(item, [photo for photo in photos if photo.is_relative_to(item)]) for item in _items(given)
+        read_folder_tables(item, [photo for photo in photos if photo.is_relative_to(item)]) for item in _items(given)
     ]
     return TableTags(
         {path: tag for one in found for path, tag in one.tags.items()},

@@ -214,6 +214,18 @@ def _read(
         return metadata, tuple(images)
 
 
+def read_pillow(image: Image.Image, label: str) -> tuple[Image.Exif, arrays.Image]:
+    """The EXIF of an image of Pillow, and its pixels (H, W, 3) uint8 as `read_photo` reads those of its file.
+
+    Raises PhotoError, which calls it `label`, if it cannot be decoded.
+    """
+    with pillow_errors(label):
+        rgb = _rgb(image, label)  # before the orientation is read: Pillow rotates a TIFF while loading
+        exif = _exif(image.getexif)
+        turn = _turn(exif)
+        return exif, np.array(rgb if turn is None else rgb.transpose(turn))
+
+
 def is_truncated(photo: str | Path) -> bool:
     """Whether a file is a JPEG without its end; it can be decoded if at least `MIN_ROWS` of its rows are present."""
     try:

@@ -361,7 +361,7 @@ def find_geotagged(folder: str | Path, table: str | Path | None = None) -> Geota
     from tqdm import tqdm
 
     root, listed = Path(folder), find_photos(folder)
-    rows = read_tables_beside(root, listed) if table is None else match_table(read_geotag_table(table), listed)
+    rows = read_folder_tables(root, listed) if table is None else match_table(read_geotag_table(table), listed)
     used: dict[Path, tuple[str, Geotag]] = {}
     estimated: list[str] = []
     for photo in tqdm(listed, desc="geotags", unit="photo", disable=None, leave=False):
@@ -384,7 +384,7 @@ def find_geotagged(folder: str | Path, table: str | Path | None = None) -> Geota
     )
 
 
-def read_tables_beside(folder: Path, photos: Sequence[Path]) -> TableTags:
+def read_folder_tables(folder: Path, photos: Sequence[Path]) -> TableTags:
     """The geotags of photos in the `TABLES` of a folder; if several have a photo, the first."""
     read, notes = read_tables_of_any_program([path for name in TABLES if (path := folder / name).is_file()])
     found = [match_table(table, photos) for table in read]

@@ -25,6 +25,7 @@ from sareloc.photos.decoding import (
     read_bytes,
     read_metadata,
     read_photo,
+    read_pillow,
     resized,
     target_size,
 )
@@ -127,9 +128,13 @@ def read_image(
         if address.view is not None:
             return _read_view(record, address, address.view, sizes, digest, max_pixels)
         return _read_photo(record, read_bytes(given, record.name), sizes, cut, digest, max_pixels)
-    if not isinstance(given, np.ndarray | Pillow.Image):
-        return _read_photo(record, read_bytes(given, record.name), sizes, cut, digest, max_pixels)
-    return _read_pixels(record, _checked_pixels(given, record.name), sizes, cut, digest)
+    if isinstance(given, Pillow.Image):
+        exif, pixels = read_pillow(given, record.name)
+        focal = focal_35mm_from_exif(exif) if record.focal_35mm is None else record.focal_35mm
+        return _read_pixels(replace(record, focal_35mm=focal), pixels, sizes, cut, digest)
+    if isinstance(given, np.ndarray):
+        return _read_pixels(record, _checked_pixels(given, record.name), sizes, cut, digest)
+    return _read_photo(record, read_bytes(given, record.name), sizes, cut, digest, max_pixels)
 
 
 def decode(
@@ -321,9 +326,7 @@ class _PanoramaCache:
 _PANORAMAS = _PanoramaCache()
 
 
-def _checked_pixels(image: arrays.Image | Pillow.Image, name: str) -> arrays.Image:
-    if isinstance(image, Pillow.Image):
-        return np.asarray(image.convert("RGB"))
+def _checked_pixels(image: arrays.Image, name: str) -> arrays.Image:
     if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
         raise PhotoError(name, f"expected RGB pixels (H, W, 3) uint8, found {image.shape} {image.dtype}")
     return image

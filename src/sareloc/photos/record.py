@@ -219,6 +219,12 @@ PhotoSource = ImageRecord
 """The name of `ImageRecord` before version 0.2."""
 
 
+def check_several(images: object) -> None:
+    """Raise ArgumentError if these are not several images but a single one."""
+    if isinstance(images, str | bytes | Path | ImageRecord | Pillow.Image) or getattr(images, "ndim", 4) == 3:
+        raise ArgumentError("expected a list of images, found a single one: put it in a list")
+
+
 def record_of(image: Image | ImageRecord, name: str | None = None) -> ImageRecord:
     """The record of an image of which nothing else is known; a record itself.
 

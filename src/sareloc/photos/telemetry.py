@@ -204,7 +204,7 @@ def _accuracy(rows: Rows) -> str:
     for name, words in (("accuracy_m", "accuracy {:.1f} m (median)"), ("dop", "DOP {:.1f} (median)")):
         if np.isfinite(rows[name]).any():
             return words.format(float(np.nanmedian(rows[name])))
-    return "accuracy not said"
+    return "accuracy unknown"
 
 
 def _usable(rows: Rows) -> tuple[Rows, list[str]]:
@@ -293,7 +293,7 @@ class _Inside(NamedTuple):
 
 
 def _track_format(track: memoryview) -> tuple[int, bytes, bytes]:
-    """The number of a track, the format of its samples and its handler; 0 and empty if they are not said."""
+    """The number of a track, the format of its samples and its handler; 0 and empty if they are absent."""
     header, media = _box(track, b"tkhd"), _box(track, b"mdia")
     at = 20 if bytes(header[:1]) == b"\1" else 12
     described = _box(_box(_box(media, b"minf"), b"stbl"), b"stsd")

@@ -30,7 +30,7 @@ GPS_EPOCH, LEAP_S = datetime(1980, 1, 6, tzinfo=UTC).timestamp(), 18.0  # since 
 
 ROW = np.dtype([(name, "f8") for name in ("seconds", "latitude", "longitude", "fix", "dop", "accuracy_m", "clock")])
 """A position: seconds after the first frame, degrees, the dimensions of the fix (less than 2: none), dilution of
-precision, accuracy, UTC in seconds since 1970 by the receiver; NaN where it is not said."""
+precision, accuracy, UTC in seconds since 1970 by the receiver; NaN: unknown."""
 Rows = npt.NDArray[np.void]
 
 GPS9, GPS5, GPRI = "GoPro (GPMF, GPS9)", "GoPro (GPMF, GPS5)", "GoPro Karma (GPMF, GPRI)"

@@ -42,9 +42,9 @@ class Video:
     """Of the upright frames, in square pixels."""
     height: int
     duration_s: float | None
-    """By the header, which a file that was cut off still has; None: not said."""
+    """By the header, which a file that was cut off still has; None: unknown."""
     fps: float | None
-    """Frames per second on average; None: not said."""
+    """Frames per second on average; None: unknown."""
     start: float | None
     """The time of the first frame in seconds since 1970, UTC; None if the file has no valid time.
 

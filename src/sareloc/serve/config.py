@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
-from sareloc.config_files import check_options, options_text, read_options
+from sareloc.config_files import check_options
 from sareloc.errors import ArgumentError
 
 MIB = 2**20
@@ -99,7 +98,7 @@ class Serving:
 class ServeConfig(Serving, Limits):
     """Every option of the service: what it shows and to whom, limits on requests, and how it answers.
 
-    Raises ArgumentError if a value has the wrong type, is out of range, or contradicts another one.
+    Raises ArgumentError if a value has the wrong type, is out of range, or contradicts another option.
     """
 
     min_confidence: float = 0.5
@@ -120,24 +119,6 @@ class ServeConfig(Serving, Limits):
         Limits.__post_init__(self)
         if self.batch < 1:
             raise ArgumentError(f"batch must be 1 or more, found {self.batch}")
-
-
-def read_serve_config(path: Path) -> dict[str, Any]:
-    """The options that a TOML file sets, for `ServeConfig(**options)`.
-
-    Raises ArgumentError if the file is not TOML, if an option is unknown, or if a value has the wrong type.
-    """
-    return read_options(path, ServeConfig)
-
-
-def serve_config_text() -> str:
-    """A TOML file with every option, its documentation and its default."""
-    header = (
-        "Options of the service: sareloc serve MAP --config THIS_FILE",
-        'A line such as "#queue = 64" shows a default: remove the "#" to set the option.',
-        "The command line takes precedence over this file.",
-    )
-    return options_text(ServeConfig(), header)
 
 
 def allowed_hosts(serving: Serving) -> frozenset[str] | None:

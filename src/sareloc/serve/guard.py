@@ -124,10 +124,10 @@ def read_position(form: FormData) -> Geotag | None:
 async def _upload(file: UploadFile | str) -> ImageRecord:
     if isinstance(file, str):
         raise Problem(400, f"the field {FIELD} must be a file, found text")
-    return ImageRecord(shown_name(file.filename), await file.read())
+    return ImageRecord(printable_name(file.filename), await file.read())
 
 
-def shown_name(given: str | None) -> str:
+def printable_name(given: str | None) -> str:
     """The last part of a file name, without unprintable characters."""
     last = (given or "").replace("\\", "/").rpartition("/")[2]
     return "".join(letter for letter in last if letter.isprintable())[:LONGEST_NAME] or "photo"
@@ -137,7 +137,7 @@ def public_name(file: str) -> str:
     """The name of a photo in the map, for every client: of an absolute path, which shows the folders of this machine,
     the last part."""
     absolute = PurePosixPath(file).is_absolute() or PureWindowsPath(file).is_absolute()
-    return shown_name(file) if absolute else file
+    return printable_name(file) if absolute else file
 
 
 def add_problem_handlers(app: FastAPI) -> None:

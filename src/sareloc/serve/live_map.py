@@ -12,7 +12,8 @@ import torch
 from sareloc.geometry import InlierPairs
 from sareloc.localize import Fix, Localizer, Search, SeveralMaps
 from sareloc.localize.several import map_names
-from sareloc.maps import Area, PlaceMap, load_map_model
+from sareloc.maps import Area, PlaceMap
+from sareloc.maps.store import load_map_models
 from sareloc.models import PlaceModel, Precision
 from sareloc.photos import ReadImage
 
@@ -150,15 +151,8 @@ def open_live_maps(
     options: dict[str, Any] = {"search": search, "min_confidence": least, "batch": batch}
     place_maps = [PlaceMap(path) for path in paths]
     names = map_names([place_map.path for place_map in place_maps])
-    models: dict[str, PlaceModel] = {}
     opened = []
-    for place_map in place_maps:
-        made = place_map.manifest
-        if isinstance(model, PlaceModel):
-            models[made.fingerprint] = model
-        elif made.fingerprint not in models:
-            models[made.fingerprint] = load_map_model(made, place_map.path.name, model, device, precision)
-        own = models[made.fingerprint]
+    for place_map, own in load_map_models(place_maps, model, device, precision):
         place_map.check_model(own)
         localizer = Localizer(own, place_map, **options) if len(place_map) else None
         opened.append(LiveMap(own, place_map, localizer, **options))

@@ -10,14 +10,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from PIL import Image as Pillow
-from scipy.ndimage import gaussian_filter
 
 from sareloc.models.preprocess import MIN_SIDE_PX
 from sareloc.photos import MAX_PIXELS, ImageRecord, decode, file_of, longest_side
 
 HEATMAP_INPUT_PX = 224
 HEATMAP_OUTPUT_PX = 512
-SMOOTHING = 30  # standard deviation of the smoothing: the shorter side divided by this
 OPACITY = 0.85
 LOW, HIGH = np.array([200.0, 30.0, 60.0]), np.array([255.0, 225.0, 90.0])  # also differ in brightness
 
@@ -48,12 +46,11 @@ def heatmap_size(height: int, width: int) -> tuple[int, int]:
 
 def heatmap_png(heat: npt.NDArray[np.float32]) -> bytes:
     """An occlusion map (H, W) as PNG, the longer side 512 px: smoothed; the minimum is transparent."""
+    from sareloc.encode.occlusion import smooth_heat  # few services draw heat maps
+
     height, width = heat.shape
     scale = HEATMAP_OUTPUT_PX / max(height, width)
-    size = (round(width * scale), round(height * scale))
-    large = np.asarray(Pillow.fromarray(heat).resize(size, Pillow.Resampling.BILINEAR))
-    smooth = gaussian_filter(large, min(size) / SMOOTHING)
-    shares = ((smooth - smooth.min()) / max(float(np.ptp(smooth)), 1e-9))[..., None]
+    shares = smooth_heat(heat, round(height * scale), round(width * scale))[..., None]
     pixels = np.concatenate([LOW + (HIGH - LOW) * shares, 255 * OPACITY * shares], axis=2)
     png = io.BytesIO()
     Pillow.fromarray(pixels.round().astype(np.uint8), "RGBA").save(png, "PNG")

@@ -15,7 +15,7 @@ import numpy as np
 
 from sareloc.errors import MapError, PhotoError
 from sareloc.files import write_atomically
-from sareloc.maps import MapPhoto, open_map_file
+from sareloc.maps import MapConfig, MapPhoto, open_map_file
 from sareloc.maps.examine import Tally, find_new, photos_of
 from sareloc.maps.notes import read_keypoints, read_view_options
 from sareloc.maps.writer import MapWriter, pack
@@ -107,7 +107,8 @@ class Adder:
         with open_map_file(self.map_path) as file:
             manifest, keypoints = file.manifest, read_keypoints(file) or 0
         if self._writer is None or (self._writer.manifest, self._writer.keypoints) != (manifest, keypoints):
-            self._writer = MapWriter(self.map_path, manifest, lambda: self.model, keypoints=keypoints, batch=self.batch)
+            config = MapConfig(keypoints=keypoints, batch=self.batch)
+            self._writer = MapWriter(self.map_path, manifest, lambda: self.model, config)
         return self._writer
 
     def remove(self, photo_id: int) -> bool:

@@ -5,8 +5,9 @@
 `loop` has the training loop and its step, `tasks` what a step is made of, `mining` the tuples, `data` the inputs.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from sareloc import lazy_names
 
 if TYPE_CHECKING:
     from sareloc.training.config import RECIPES, TrainingConfig, config_text, read_config, recipe
@@ -39,12 +40,13 @@ __all__ = [
     "train",
 ]
 
-_MODULES = ("config", "data", "mining", "run_folder", "loop")
-
-
-def __getattr__(name: str) -> Any:
-    """Import modules until one has the name, at its first use: the config is read without torch."""
-    for module in _MODULES if name in __all__ else ():
-        if hasattr(found := import_module(f"{__name__}.{module}"), name):
-            return getattr(found, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "config": "RECIPES TrainingConfig config_text read_config recipe",  # which are read without torch
+        "data": "TensorInputs TrainingSet augment",
+        "loop": "Run recall_of_descriptors start_model train",
+        "mining": "Neighbourhoods Tuples find_neighbourhoods mine no_memory",
+        "run_folder": "EpochRecord RunFolder RunState best_epoch",
+    },
+)

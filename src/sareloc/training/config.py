@@ -25,7 +25,7 @@ LOSS_OPTIONS = {"kernel": "kernel", "kernel_width": "width", "margin": "margin"}
 class TrainingConfig:
     """Every option of training. Default: the paper's values for Pitts30k, where it gives one; newer options are off.
 
-    Raises ArgumentError if a value has the wrong type, is out of range, or contradicts another one.
+    Raises ArgumentError if a value has the wrong type, is out of range, or contradicts another option.
     """
 
     loss: str = "sare-ind"
@@ -242,12 +242,8 @@ def config_text(config: TrainingConfig, *, defaults: bool = False) -> str:
     A value that equals the default is written as a comment (`#lr = 0.001`), so that a recipe can still change it;
     `defaults`: write these too.
     """
-    header = (
-        "Options of training: sareloc train DATASETS --config THIS_FILE --out RUN",
-        'A line such as "#lr = 0.001" shows a default: remove the "#" to set the option.',
-        "The command line takes precedence over this file, this file over --recipe.",
-    )
-    return options_text(config, header, defaults=defaults)
+    title = "Options of sareloc train DATASETS --config THIS_FILE --out RUN: they take precedence over --recipe."
+    return options_text(config, title, defaults=defaults)
 
 
 def _options_of(loss: str) -> set[str]:

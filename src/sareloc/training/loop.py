@@ -33,8 +33,9 @@ from sareloc.loading import read_images
 from sareloc.models import PlaceModel, Preprocess, Whitening, init_netvlad, make_model
 from sareloc.models.checkpoint import save_checkpoint
 from sareloc.models.netvlad_init import INIT_PHOTOS, imagenet_weights
-from sareloc.models.preprocess import Image, number_format
+from sareloc.models.preprocess import number_format
 from sareloc.models.published import load_backbone_weights
+from sareloc.photos import Image
 from sareloc.training.config import TrainingConfig
 from sareloc.training.data import TrainingSet, augment, open_datasets
 from sareloc.training.distributed import (
@@ -59,7 +60,7 @@ from sareloc.training.tasks import (
     restore_optimizer,
     warmup,
 )
-from sareloc.training.whitening import WhiteningFit, cut_whitening, whitening_dim, with_whitening
+from sareloc.training.whitening import WhiteningFit, cut_whitening, use_whitening, whitening_dim
 from sareloc.wording import plural
 
 LOG_EVERY = 20  # steps between two readings of the loss: each reading waits for the GPU
@@ -165,7 +166,7 @@ def train(
     def validate(record: EpochRecord, whitening: Whitening | None) -> EpochRecord:
         if not validation_sets:
             return record
-        with with_whitening(model, whitening):
+        with use_whitening(model, whitening):
             return record.with_recall(mean_recall(model, validation_sets, config, dtype, group))
 
     start = state.start if state else validate(EpochRecord.of_start(), start_whitening or epoch_whitening)
@@ -182,7 +183,7 @@ def train(
         if best_epoch(history) is record:
             best_weights = _copy_weights(model)
             if folder and group.is_main:
-                with with_whitening(model, epoch_whitening):
+                with use_whitening(model, epoch_whitening):
                     save_checkpoint(model, folder.best, training=asdict(config) | {"epoch": record.epoch})
         if folder and group.is_main:
             tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}

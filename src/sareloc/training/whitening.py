@@ -100,7 +100,7 @@ class WhiteningFit:
     def descriptors(self) -> Tensor:
         """(n, D) descriptors of these photos, before whitening, by the network as it is now."""
         inputs, _ = join_inputs(self.datasets)
-        with with_whitening(self.network.model, None):
+        with use_whitening(self.network.model, None):
             return compute_descriptors(self.network, inputs, self.config.batch, self.group, rows=self.rows()).float()
 
 
@@ -115,7 +115,7 @@ def scale_to(whitening: Whitening, raw: Tensor) -> Whitening:
 
 
 @contextmanager
-def with_whitening(model: PlaceModel, whitening: Whitening | None) -> Iterator[None]:
+def use_whitening(model: PlaceModel, whitening: Whitening | None) -> Iterator[None]:
     """Inside, the model has this whitening, or none."""
     own, model.whitening = model.whitening, whitening
     try:

@@ -147,10 +147,10 @@ export function errorText(error) {
   if (!(error instanceof Error)) return error;  // from `checkFile`
   if (error.kind === "lost") return { ...LOST, retry: true, away: true };
   if (error.kind === "busy") return { title: "The server is busy", detail: error.detail, retry: true, away: true };
-  const told = { detail: error.detail || error.title || error.message, retry: true };
-  if (error.kind !== "refused") return { title: "Something went wrong on this page", ...told };
-  if (error.status >= 500) return { title: "Something went wrong on the server", ...told };
-  if (error.status === 408) return { title: "The photo did not arrive in time", ...told };
+  const shown = { detail: error.detail || error.title || error.message, retry: true };
+  if (error.kind !== "refused") return { title: "Something went wrong on this page", ...shown };
+  if (error.status >= 500) return { title: "Something went wrong on the server", ...shown };
+  if (error.status === 408) return { title: "The photo did not arrive in time", ...shown };
   // details of a photo sent as the body begin with "photo: "
-  return { title: "This photo cannot be used", detail: capital(told.detail.replace(/^photo: /, "")), retry: false };
+  return { title: "This photo cannot be used", detail: capital(shown.detail.replace(/^photo: /, "")), retry: false };
 }
