@@ -80,7 +80,7 @@ def test_a_newcomer(town: Path, run: Run) -> None:
     assert distance_m((float(said[1]), float(said[2])), position(7)) < 25
     assert re.search(r"^  heading +looks north, 35\d°$", first, re.MULTILINE)
     assert re.search(r"^  radius +9 of 10 such answers are within \d+ m$", first, re.MULTILINE)
-    assert re.search(r"^  confidence +\d+ % sure that it is within 25 m$", first, re.MULTILINE)
+    assert re.search(r"^  confidence +(more than )?\d+ % sure that it is within 25 m$", first, re.MULTILINE)
     assert re.search(r"not in this map; low-confidence position  \S+, \S+  https://", second)
     assert total == "1 of 2 photos found\n"
 
