@@ -211,6 +211,7 @@ def test_an_edit_that_makes_no_sense_leaves_out_one_photo(
     edit(town, "UPDATE photos SET geom = ? WHERE fid = 2", geometry)
     assert positions(town).keys() == {f"{number:04d}.jpg" for number in (0, 2, 3, 4)}
     (logged,) = [record.getMessage() for record in caplog.records]
+    assert "1 photo is left out" in logged
     assert "photo 2 (photos/0001.jpg)" in logged
     assert said in logged
     (problem,) = verify_map(town)
