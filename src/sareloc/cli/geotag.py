@@ -174,7 +174,9 @@ def geotag_command(
         for photo, fix in sure:
             if photo in written:
                 print(f"{answer_line(str(photo), fix)} -> {', '.join(map(str, written[photo]))}")
-    missing = f", {failed:,} could not be written" if failed else ""
+    unreadable = len(asked) - len(found)
+    missing = f", {unreadable:,} could not be read" if unreadable else ""
+    missing += f", {failed:,} could not be written" if failed else ""
     print_status(
         f"{len(written):,} of {plural(len(asked), 'photo')} {'would be geotagged' if dry_run else 'geotagged'} "
         f"in {out}, {len(unsure):,} below confidence {min_confidence:g}{missing}"
