@@ -79,9 +79,9 @@ def geotag_command(
     A position is marked as an estimate: GPSHPositioningError is its radius, GPSAreaInformation names sareloc and the
     confidence.
 
-    Each photo is listed with the file that was written, its position, radius and confidence. Photos that already have a
-    position are skipped. The exit status is 1 if there were photos to geotag and no position was found, or if writing
-    one failed.
+    Each photo is listed with the file that was written, its position, radius and confidence, and the photo of the map
+    that it is most like. Photos that already have a position are skipped. The exit status is 1 if there were photos to
+    geotag and no position was found, or if writing one failed.
 
     Parameters
     ----------
@@ -174,7 +174,9 @@ def geotag_command(
         for photo, fix in sure:
             if photo in written:
                 print(f"{answer_line(str(photo), fix)} -> {', '.join(map(str, written[photo]))}")
-    missing = f", {failed:,} could not be written" if failed else ""
+    unreadable = len(asked) - len(found)
+    missing = f", {unreadable:,} could not be read" if unreadable else ""
+    missing += f", {failed:,} could not be written" if failed else ""
     print_status(
         f"{len(written):,} of {plural(len(asked), 'photo')} {'would be geotagged' if dry_run else 'geotagged'} "
         f"in {out}, {len(unsure):,} below confidence {min_confidence:g}{missing}"
