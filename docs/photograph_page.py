@@ -3,8 +3,9 @@ page-world.png, beside this file.
 
     python docs/photograph_page.py MAP PHOTOS [--world WORLD_MAP] [--out FOLDER]
 
-MAP is served by `sareloc serve`, and the photos are given to its page, in chromium, by playwright. WORLD_MAP is a map
-of photos in several parts of the world.
+MAP is served by `sareloc serve`, and the photos are given to its page, in chromium, by playwright: the map of the first
+tutorial, its holiday.jpg, queries of the same town, and elsewhere.jpg. WORLD_MAP is a map of photos in several parts of
+the world, such as drawn photos whose positions are in a geotags.csv.
 """
 
 from __future__ import annotations

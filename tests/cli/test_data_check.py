@@ -111,6 +111,17 @@ def test_where_positions_come_from(tmp_path, capsys):
     assert f"            {tmp_path / 'c.jpg'}: XMP sidecar\n" in capsys.readouterr().out
 
 
+def test_positions_of_names_alone_have_no_order(tmp_path, capsys):
+    """If every name has the VPR-datasets format, EXIF is not read: an order that begins with it would be wrong."""
+    (tmp_path / "database").mkdir()
+    exif = exif_bytes(Geotag((48.1, 2.0)))
+    Image.new("RGB", (8, 8)).save(tmp_path / "database" / "@0500000.00@5300000.00@31@U@.jpg", exif=exif)
+    run(tmp_path)
+    printed = capsys.readouterr().out
+    assert "positions   1 file name\n" in printed
+    assert "of each photo the first of" not in printed
+
+
 def test_long_lists_are_cut(tmp_path, capsys):
     rows = "".join(f"{row}.jpg,1,2\n" for row in range(9))
     (tmp_path / "meta.csv").write_text("file,lat,lon\n" + rows)

@@ -152,7 +152,8 @@ def check_table(found: Check, by_photo: Mapping[str, str] | None = None, *, deco
             lines.append(("", f"latitude {e.south:.5f} to {e.north:.5f}, longitude {e.west:.5f} to {e.east:.5f}"))
     if found.position_sources:
         lines.append(("positions", _sources(found)))
-        lines.append(("", f"of each photo the first of: {', '.join(_priority())}"))
+        if set(found.position_sources) != {"file name"}:  # if all names have positions, nothing else is read
+            lines.append(("", f"of each photo the first of: {', '.join(_priority())}"))
         lines += [("", f"{file}: {source}") for file, source in (by_photo or {}).items()]
     how = "decoded" if decoded else "opened (--decode also decodes the pixels)"
     lines.append(("files", f"{found.photos - len(found.missing) - len(found.unreadable):,} of {found.photos:,} {how}"))
