@@ -67,6 +67,7 @@ def test_the_start_is_kept_where_nothing_beats_it(whitening: str, dim: int, tmp_
     run = train(model, tiny_dataset(), config, validation=tiny_dataset(9), out=tmp_path, progress=False)
     assert run.best.epoch == 0
     assert "initial model is kept" in run.line()
+    assert f"recall@5 {run.best.recall_5:.1%}" in run.line()
     assert same(weights(model), before)
     assert read_checkpoint_manifest(tmp_path / "model.safetensors").fingerprint == fingerprint
 

@@ -86,8 +86,9 @@ class Run:
                 return "no epoch was trained and there is no validation set: the initial model is kept"
             return f"no validation set: the last epoch, {trained}, is kept, not compared with the initial model"
         if not self.best.epoch:
-            why = "no epoch is better" if trained else "no epoch was trained"
-            return f"{why}: the initial model is kept, recall@1 {self.best.recall_1:.1%} on validation"
+            why = "no epoch has a higher recall@5" if trained else "no epoch was trained"
+            recall = f"recall@1 {self.best.recall_1:.1%}, recall@5 {self.best.recall_5:.1%} on validation"
+            return f"{why}: the initial model is kept, {recall}"
         gained = ", ".join(
             f"recall@{n} {before:.1%} -> {after:.1%}"
             for n, before, after in (
