@@ -77,7 +77,7 @@ def query_encoder(model: PlaceModel, place_map: PlaceMap, *, verify: bool = Fals
 
 
 def read_queries(
-    photos: Sequence[Query], sizes: Sequence[SizeRule], views: ViewOptions, workers: int
+    photos: Sequence[Query], sizes: Sequence[SizeRule], views: ViewOptions, workers: int, *, digest: bool = False
 ) -> Iterator[ReadImage | PhotoError]:
     """The queries as they are read, in order; for one that cannot be read, the error.
 
@@ -86,9 +86,11 @@ def read_queries(
         sizes: at which they are encoded.
         views: how a 360° photo is cut.
         workers: processes that decode; 0: this one.
+        digest: see `read_image`.
     """
     unread = [photo for photo in photos if not isinstance(photo, ReadImage)]
-    loaded = read_images(unread, sizes, cut=views, workers=workers if len(unread) > FEW else 0) if unread else iter(())
+    few = len(unread) <= FEW
+    loaded = iter(read_images(unread, sizes, cut=views, digest=digest, workers=0 if few else workers))
     for photo in photos:
         yield photo if isinstance(photo, ReadImage) else next(loaded)[1]
 
