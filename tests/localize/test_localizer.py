@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from sareloc.localize import Calibration, Fix, Localizer, Search, open_localizer
 from sareloc.localize.calibrate import calibrate
 from sareloc.maps import Box, Circle, MapManifest, PlaceMap, create_map_file
 from sareloc.models import PACKAGED, save_checkpoint
-from sareloc.photos import ReadImage
+from sareloc.photos import ReadImage, read_image
 
 
 @pytest.fixture(scope="module")
@@ -216,8 +217,10 @@ def test_wrong_arguments_say_so(localizer: Localizer, street: PlaceMap, queries:
         localizer.localize_many([])
     with pytest.raises(ArgumentError, match=r"top .* found 0"):
         localizer.localize(queries[0], top=0)
-    with pytest.raises(ArgumentError, match="list"):
-        localizer.localize_many(str(queries[0]))
+    query = queries[0]
+    for photo in (str(query), query.read_bytes(), io.BytesIO(query.read_bytes()), read_image(query)):
+        with pytest.raises(ArgumentError, match=r"list.* a single one .* localize$"):
+            localizer.localize_many(photo)
     with pytest.raises(ArgumentError, match=r"0 to 1: found 1\.5"):
         Localizer(street_model(), street, min_confidence=1.5)
     with pytest.raises(ArgumentError, match=r"verify .* found -1"):

@@ -18,7 +18,7 @@ from sareloc.maps.store import map_model
 from sareloc.models.place_model import PlaceModel
 from sareloc.photos import Image, ImageRecord, ReadImage, SizeRule, ViewOptions
 from sareloc.photos.decoding import TRUNCATED
-from sareloc.photos.record import check_several
+from sareloc.photos.read_image import check_several
 
 Query = Image | ImageRecord | ReadImage
 """An image (a path, the bytes of a file, pixels), the record of one, or one that was read already."""
@@ -34,7 +34,7 @@ log = logging.getLogger("sareloc.localize")
 
 def check_queries(photos: Sequence[Query], top: int, condition: UsedCondition) -> None:
     """Raise ArgumentError if this is not a list of photos, no matches are asked for, or the condition is not one."""
-    check_several(photos)
+    check_several(photos, "localize")
     if not len(photos):
         raise ArgumentError("no photos were given: name at least one")
     if top < 1:
