@@ -84,7 +84,9 @@ def measure_calibration(
     copy = path.with_name("calibrated.gpkg")
     shutil.copy(path, copy)
     report = calibrate(Localizer(model, PlaceMap(copy), search), photos[::2], truth[::2])
-    photos_or_kept = f"by {report.photos} photos" if report.kept_because is None else "by photos: not better, not used"
+    photos_or_kept = (
+        f"by {report.photos} photos" if report.rejected_because is None else "by photos: not better, not used"
+    )
     found = {}
     for name, city in (("by the map itself", path), (photos_or_kept, copy)):
         localizer = Localizer(model, PlaceMap(city), search, min_confidence=0)

@@ -74,7 +74,9 @@ def test_many_photos_give_what_each_gives_alone(localizer: Localizer, queries: l
         assert {m.photo for m in fix.matches[:3]} == {m.photo for m in alone.matches[:3]}
 
 
-def test_a_bad_photo_stops_nobody(localizer: Localizer, queries: list[Path], tmp_path: Path) -> None:
+def test_an_unreadable_photo_does_not_stop_the_others(
+    localizer: Localizer, queries: list[Path], tmp_path: Path
+) -> None:
     broken = tmp_path / "broken.jpg"
     broken.write_bytes(b"no photo")
     fixes = localizer.localize_many([queries[0], broken, b"neither", tmp_path / "absent.jpg", queries[1]])
@@ -161,7 +163,7 @@ def test_a_calibration_that_is_better_on_other_photos_is_stored(street_folder: P
     assert report.right > 0.9
     assert report.in_map == (str(inside),)
     assert [error.photo for error in report.unreadable] == [str(broken)]
-    assert report.kept_because is None
+    assert report.rejected_because is None
     assert (report.photos, report.places) == (PLACES, PLACES)
     assert report.before_origin == "nothing"
     assert report.before.absent_rejected == 0
@@ -181,7 +183,7 @@ def test_the_maps_own_calibration_is_kept_where_photos_give_none_better(street_f
     localizer = Localizer(street_model(), PlaceMap(path))
     known = write_queries(tmp_path / "known", tagged=True)
     report = calibrate(localizer, known, [position(place, 3.0) for place in range(PLACES)])
-    assert "standard error" in str(report.kept_because)
+    assert "standard error" in str(report.rejected_because)
     assert report.calibration == localizer.calibration
     assert report.before_origin == "map"
     assert min(report.before.right_kept, report.after.right_kept) > 0.8

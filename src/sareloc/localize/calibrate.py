@@ -74,8 +74,8 @@ class CalibrationReport:
 
     calibration: Calibration
     """The one that the map has now: the new one, or the one before."""
-    kept_because: str | None
-    """Why the map keeps its calibration, see `objection`; None: the new one was stored in the map."""
+    rejected_because: str | None
+    """Why the new one was not stored in the map, see `objection`; None: it was."""
     before_origin: str
     """What the calibration before was fitted on, see `Calibration.origin`."""
     photos: int
@@ -120,13 +120,13 @@ def calibrate(localizer: Localizer, photos: Sequence[Path], latlon: npt.ArrayLik
         )
     old, fitted = localizer.calibration, fit_trials(trials, "photos")
     before, after = judge_all(trials, [old] * len(trials)), judge_all(trials, cross_validate(trials))
-    kept_because = objection(before, after, [place_of(trial) for trial in trials])
-    if kept_because is None:
+    rejected_because = objection(before, after, [place_of(trial) for trial in trials])
+    if rejected_because is None:
         with open_store(localizer.place_map.path, write=True) as store:
             store.write_note(localizer.search.note, fitted.to_json())
     return CalibrationReport(
-        fitted if kept_because is None else old,
-        kept_because,
+        fitted if rejected_because is None else old,
+        rejected_because,
         old.origin,
         len(shown),
         len(places),
