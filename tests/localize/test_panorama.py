@@ -127,7 +127,9 @@ def test_photos_without_tags_are_cut_if_asked(town: Localizer, tmp_path: Path) -
     assert len(read_image(photo, cut=ViewOptions(untagged=True)).views) == 12
 
 
-def test_tags_that_cannot_be_used_are_said(town: Localizer, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_tags_that_cannot_be_used_are_reported(
+    town: Localizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     photo = save_panorama(tmp_path / "query.jpg", sphere(2), xmp=gpano_xmp(projection="cylindrical"))
     with caplog.at_level(logging.WARNING, "sareloc.localize"):
         (query,) = town.load([photo])

@@ -58,7 +58,7 @@ def test_a_photo_is_tried_as_it_is_and_as_if_the_map_did_not_show_it() -> None:
     assert without_itself.distances == pytest.approx([0.8, 0.9, 1.0])
 
 
-def test_a_trial_without_matches_is_none() -> None:
+def test_a_query_without_matches_is_no_trial() -> None:
     (only,) = make_trials(found((0.5, 0.5), (3, 0.8)), TRUTH, 3)
     assert not only.absent
     assert make_trials(found((0.5, 0.5)), TRUTH, 3, same_spot_m=1.0) == []
