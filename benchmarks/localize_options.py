@@ -31,8 +31,7 @@ from benchmarks.walks import measure_walks
 
 from sareloc.city import city_places, draw_pixels, draw_places
 from sareloc.evaluation import judge_fixes
-from sareloc.localize import Fix, Localizer, Search
-from sareloc.localize.calibrate import calibrate
+from sareloc.localize import Fix, Localizer, Search, calibrate
 from sareloc.maps import PlaceMap, build_map
 from sareloc.models import PlaceModel, off_the_shelf, open_checkpoint, save_checkpoint
 from sareloc.photos import decode, find_photos, read_geotag

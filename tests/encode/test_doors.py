@@ -31,8 +31,7 @@ from sareloc.geometry import (
     search_vector,
     unpack_features,
 )
-from sareloc.localize import Localizer
-from sareloc.localize.calibrate import calibrate
+from sareloc.localize import Localizer, calibrate
 from sareloc.maps import MapConfig, MapManifest, PlaceMap, add_local_features, build_map, open_map_file
 from sareloc.maps.records import with_aggregate
 from sareloc.models import PlaceModel, make_model, save_checkpoint

@@ -13,8 +13,7 @@ from tests.localize.street import PLACES, SPACING_M, position, street_model, vie
 
 from sareloc.errors import ArgumentError, MapError, PhotoError, WeightsError
 from sareloc.geo import distance_m
-from sareloc.localize import Calibration, Fix, Localizer, Search, open_localizer
-from sareloc.localize.calibrate import calibrate
+from sareloc.localize import Calibration, Fix, Localizer, Search, calibrate, open_localizer
 from sareloc.maps import Box, Circle, MapManifest, PlaceMap, create_map_file
 from sareloc.models import PACKAGED, save_checkpoint
 from sareloc.photos import ReadImage, read_image

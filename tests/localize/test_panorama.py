@@ -15,8 +15,7 @@ from tests.photos.panorama_files import gpano_xmp, save_panorama
 from sareloc.cli.calibrate import calibration_table
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.geo import distance_m, ecef_from_wgs84, wgs84_from_enu
-from sareloc.localize import Calibration, Localizer, Match, Search, estimate
-from sareloc.localize.calibrate import calibrate
+from sareloc.localize import Calibration, Localizer, Match, Search, calibrate, estimate
 from sareloc.localize.candidates import combine_poses, combine_views, joint_chances
 from sareloc.localize.estimate import Candidates, Pose
 from sareloc.localize.walk import Belief

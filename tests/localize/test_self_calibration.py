@@ -11,16 +11,6 @@ from tests.localize.street import PLACES, START, position, street_model, view, w
 
 from sareloc.geo import ecef_from_wgs84, wgs84_from_enu
 from sareloc.localize import Calibration, Localizer
-from sareloc.localize.calibrate import (
-    FAR_M,
-    Judged,
-    calibrate,
-    cross_validate,
-    held_out,
-    judge_all,
-    objection,
-    place_of,
-)
 from sareloc.localize.calibration import (
     PRIOR_STD,
     TEMPERATURE_SHARE,
@@ -33,6 +23,16 @@ from sareloc.localize.calibration import (
     search_depth,
 )
 from sareloc.localize.estimate import PRIOR, TEMPERATURE
+from sareloc.localize.photo_calibration import (
+    FAR_M,
+    Judged,
+    calibrate,
+    cross_validate,
+    held_out,
+    judge_all,
+    objection,
+    place_of,
+)
 from sareloc.localize.walk import chance_of_place
 from sareloc.maps import MapConfig, Matches, PlaceMap, build_map
 from sareloc.models import PACKAGED, open_checkpoint

@@ -17,8 +17,7 @@ from tests.localize.town import HEADING_DEG, PLACES, wall, write_town
 from sareloc.errors import ArgumentError, PhotoError
 from sareloc.geometry import Evidence, LocalFeatureExtractor, LocalFeatures, feature_size, match_features
 from sareloc.loading import read_images
-from sareloc.localize import Localizer, Search, estimate, estimate_walk
-from sareloc.localize.calibrate import calibrate
+from sareloc.localize import Localizer, Search, calibrate, estimate, estimate_walk
 from sareloc.localize.estimate import Match, Pose, agreed_heading, fuse, weigh
 from sareloc.localize.verify import Verifier
 from sareloc.maps import Matches, PlaceMap

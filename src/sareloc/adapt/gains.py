@@ -14,9 +14,9 @@ from sareloc.encode import Encoded
 from sareloc.geo import ecef_from_wgs84
 from sareloc.geometry.adaptation import Adaptation, Step
 from sareloc.localize import Localizer
-from sareloc.localize.calibrate import FAR_M, Judged, judge_all, verifying
 from sareloc.localize.calibration import make_trials, search_depth
 from sareloc.localize.estimate import CANDIDATES
+from sareloc.localize.photo_calibration import FAR_M, Judged, judge_all, verifying
 
 INTERVAL = (2.5, 97.5)
 

@@ -14,7 +14,7 @@ from sareloc.cli.options import DEFAULT_LOCALIZER, Json, MapPath, Opened, print_
 from sareloc.wording import plural
 
 if TYPE_CHECKING:
-    from sareloc.localize.calibrate import CalibrationReport
+    from sareloc.localize import CalibrationReport
 
 LISTED = 5
 
@@ -42,7 +42,7 @@ def calibrate_command(
     geotags
         CSV (file, lat, lon) or GeoJSON with the positions of the photos; default: EXIF, sidecars and file names.
     """
-    from sareloc.localize.calibrate import calibrate
+    from sareloc.localize import calibrate
     from sareloc.photos import read_geotag
     from sareloc.photos.collect import list_photos, read_tables
 

@@ -21,12 +21,14 @@ if TYPE_CHECKING:
         read_video_walks,
         sort_by_time,
     )
+    from sareloc.localize.photo_calibration import CalibrationReport, calibrate
     from sareloc.localize.place_names import Town, find_town
     from sareloc.localize.several import SeveralMaps
 
 __all__ = [
     "MIN_CONFIDENCE",
     "Calibration",
+    "CalibrationReport",
     "Condition",
     "Fix",
     "Localizer",
@@ -40,6 +42,7 @@ __all__ = [
     "VideoOptions",
     "VideoWalk",
     "VideoWalks",
+    "calibrate",
     "estimate",
     "estimate_walk",
     "find_town",
@@ -59,6 +62,7 @@ __getattr__ = lazy_names(
     {
         "clock": "VideoFixes VideoOptions VideoWalk VideoWalks localize_video read_photo_times read_video_walk "
         "read_video_walks sort_by_time",
+        "photo_calibration": "CalibrationReport calibrate",
         "place_names": "Town find_town",
         "several": "SeveralMaps",
     },

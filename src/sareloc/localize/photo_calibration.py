@@ -97,13 +97,20 @@ class CalibrationReport:
 
 
 def calibrate(localizer: Localizer, photos: Sequence[Path], latlon: npt.ArrayLike) -> CalibrationReport:
-    """Fit confidence and radius on photos taken at `latlon` (N, 2) degrees; store them in the map if they are better.
+    """Fit confidence and radius on photos with known positions; store them in the map if they are better.
 
-    The photos must not be in the map (those that are, are left out) and should be like the expected queries, from all
-    over the map: at least ten, of two places or more; some hundred are better. How many of them are found does not
-    matter: that is what is measured. The new calibration is compared with the map's current one, on photos that it was
-    not fitted on, and is stored unless there is an `objection`; else the map is not changed. A calibration belongs to
-    the localizer's `search`. Raises ArgumentError if there are too few photos.
+    How many of the photos are found does not matter: that is what is measured. The new calibration is compared with the
+    map's current one, on photos that it was not fitted on, and is stored unless there is an `objection`; else the map
+    is not changed.
+
+    Args:
+        localizer: of the map; a calibration belongs to its `search`.
+        photos: N files like the expected queries, from all over the map: at least ten, of two places or more; some
+            hundred are better. Those that are in the map are left out.
+        latlon: (N, 2) degrees, where they were taken.
+
+    Raises:
+        ArgumentError: if there are too few photos.
     """
     truth_m = ecef_from_wgs84(latlon)
     if len(photos) != len(truth_m):
