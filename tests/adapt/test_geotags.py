@@ -13,8 +13,8 @@ from tests.localize.street import position, street_model
 
 from sareloc.adapt import check_geotags, check_geotags_of_dataset
 from sareloc.adapt.compare import Comparisons
-from sareloc.adapt.geotags import find_suspicious
-from sareloc.cli.data import check
+from sareloc.adapt.geotags import GeotagCheck, find_suspicious
+from sareloc.cli.data import check, geotag_lines
 from sareloc.datasets import load_dataset
 from sareloc.errors import ArgumentError, DatasetError, MapError
 from sareloc.geo import distance_m
@@ -78,15 +78,24 @@ def test_two_witnesses_must_agree_more_than_look_alikes_of_the_town(
     assert judged(town, pairs) == ["02_1"] * suspicious
 
 
+def test_a_single_witness_is_said_in_the_singular(town: Path) -> None:
+    found = compared(town, [("02_1", "02_0", 150), ("02_1", "06_0", 5), ("02_0", "02_2", 60)])
+    assert "1 photo agrees, such as photos/02_0.jpg" in geotag_lines(found)[-1]
+
+
 def judged(town: Path, pairs: list[tuple[str, str, int]]) -> list[str]:
     """The suspicious photos of the town by these comparisons: query, photo, inliers."""
+    return [Path(one.photo).stem for one in compared(town, pairs).suspicious]
+
+
+def compared(town: Path, pairs: list[tuple[str, str, int]]) -> GeotagCheck:
     with PlaceMap(town) as place_map:
         number = dict(zip((Path(file).stem for file in place_map.files), place_map.ids.tolist(), strict=True))
         queries, photos, inliers = zip(*((number[a], number[b], float(count)) for a, b, count in pairs), strict=True)
         rows, counts = np.argsort(queries, kind="stable"), np.array(inliers)
         distances = np.where(counts > 10, 0.3, 0.9)
-        compared = Comparisons(np.array(queries), np.array(photos), distances, counts, counts).take(rows)
-        return [Path(one.photo).stem for one in find_suspicious(place_map, compared, Calibration()).suspicious]
+        comparisons = Comparisons(np.array(queries), np.array(photos), distances, counts, counts).take(rows)
+        return find_suspicious(place_map, comparisons, Calibration())
 
 
 def test_comparisons_are_kept_and_an_interrupted_check_continues(town: Path, tmp_path: Path) -> None:

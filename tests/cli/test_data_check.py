@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 
 import pytest
 from cyclopts import App
 from PIL import Image
+from tests.photos.raw_files import write_dng
 
 from sareloc.cli.data import check
 from sareloc.cli.options import print_notes
@@ -48,6 +51,22 @@ def test_faults_are_listed_and_end_with_status_1(table, capsys):
     assert "files       2 of 4 opened" in printed
     assert f"missing     1\n            {table / 'a.jpg'}\n" in printed
     assert f"unreadable  1\n            {table / 'b.jpg'}: not a JPEG" in printed
+
+
+def test_a_photo_that_cannot_be_read_is_not_one_without_a_geotag(tmp_path, capsys, monkeypatch):
+    """Its EXIF may have one: a RAW file without the extra, a damaged photo."""
+    monkeypatch.setitem(sys.modules, "rawpy", None)
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.jpg", exif=exif_bytes(Geotag((48.1, 2.0))))
+    Image.new("RGB", (8, 8)).save(tmp_path / "b.jpg")
+    write_dng(tmp_path / "c.NEF", Geotag((48.1, 2.0)))
+    (tmp_path / "d.jpg").write_bytes(b"no photo")
+    assert run(tmp_path) == 1
+    printed = capsys.readouterr().out
+    assert "files       1 of 3 opened" in printed
+    assert "positions   1 EXIF, 1 none" in printed
+    assert "unreadable  2\n" in printed
+    assert re.search(r"c\.NEF: .*sareloc\[raw\]", printed)
+    assert f"left out    1\n            {tmp_path / 'b.jpg'}: no geotag" in printed
 
 
 def test_bad_rows_beside_photos_are_listed(tmp_path, capsys):

@@ -316,7 +316,7 @@ def test_what_was_written_is_listed(town: Path, tmp_path: Path, capsys: pytest.C
     lines = [line for line in told.splitlines() if line.startswith(str(given))]
     for name, line in zip(KINDS, lines, strict=True):
         files = f"{out / name}, {out / name}.xmp" if name == "e.avif" else str(out / name)
-        sure = r"[\d.]+, [\d.]+ \(.*\); radius \d+ m, confidence \d\.\d\d"
+        sure = r"[\d.]+, [\d.]+ \(.*\); radius \d+ m, confidence \d\.\d\d; most like photos/\d\d_\d\.jpg"
         assert re.fullmatch(f"{re.escape(str(given / name))}: {sure} -> {re.escape(files)}", line)
 
 
@@ -422,7 +422,7 @@ def test_photos_below_the_confidence_are_listed_with_their_best_guess(
         listed = dict(line.strip().split(": ", 1) for line in told[heading + 1 :])
         guess = listed[str(photos / "elsewhere.jpg")]
         latitude, longitude, radius, sure = map(
-            float, re.fullmatch(r"([\d.]+), ([\d.]+) \(.*\); radius (\d+) m, confidence (0\.\d+)", guess).groups()
+            float, re.fullmatch(r"([\d.]+), ([\d.]+) \(.*\); radius (\d+) m, confidence (0\.\d+); .*", guess).groups()
         )
         assert distance_m((latitude, longitude), position(15)) < 2000
         assert radius > 0

@@ -239,7 +239,7 @@ def test_a_video_with_its_own_track(town: Path, capsys: pytest.CaptureFixture[st
     told = capsys.readouterr()
     found = re.search(r"gopro.mp4: clock offset (\S+) s \(from (\S+) to (\S+) s fits as well\)", told.err)
     assert found is not None
-    assert float(found[1]) == pytest.approx(0, abs=0.3)
+    assert float(found[1]) == pytest.approx(0, abs=0.2)
     first = datetime.fromisoformat(next(csv.DictReader(io.StringIO(told.out)))["time"])
     assert (first - start).total_seconds() == pytest.approx(float(found[1]), abs=0.2)
 

@@ -211,6 +211,7 @@ def test_an_edit_that_makes_no_sense_leaves_out_one_photo(
     edit(town, "UPDATE photos SET geom = ? WHERE fid = 2", geometry)
     assert positions(town).keys() == {f"{number:04d}.jpg" for number in (0, 2, 3, 4)}
     (logged,) = [record.getMessage() for record in caplog.records]
+    assert "1 photo is left out" in logged
     assert "photo 2 (photos/0001.jpg)" in logged
     assert said in logged
     (problem,) = verify_map(town)
@@ -228,6 +229,19 @@ def test_an_edit_that_makes_no_sense_leaves_out_one_photo(
     assert positions(town)["0001.jpg"] == at(1)
     assert verify_map(town) == []
     assert_indexed(town)
+
+
+def test_a_heading_and_a_time_that_make_no_sense_do_not_leave_out_their_photos(town: Path) -> None:
+    edit(town, "UPDATE photos SET heading_deg = 'north' WHERE fid = 2")
+    edit(town, "UPDATE photos SET time = 'tomorrow' WHERE fid = 3")
+    assert len(positions(town)) == 5
+    first, second = sync_map(town.parent / "photos", town, None, config=QUIET).kept_edits
+    assert first == "photos/0001.jpg: not valid: its heading is a str, expected a number"
+    assert second.startswith("photos/0002.jpg: not valid: its time 'tomorrow' is not")
+    assert "tomorrow" not in str(map_info(town).last)
+    undone = sync_map(town.parent / "photos", town, None, config=RESTORE)
+    assert undone.restored == ("photos/0001.jpg", "photos/0002.jpg")
+    assert verify_map(town) == []
 
 
 def test_removing_remembers_and_has_a_dry_run(

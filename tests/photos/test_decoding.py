@@ -326,7 +326,7 @@ def test_a_truncated_photo_names_itself(format: str, tmp_path: Path) -> None:
     ("content", "reason"),
     [
         (b"", r"the file is empty \(0 bytes\)"),
-        (b"\0", "not a JPEG, PNG, WebP, AVIF, TIFF or HEIC photo, or damaged"),
+        (b"\0", "not a JPEG, PNG, WebP, AVIF, TIFF, HEIC or RAW photo, or damaged"),
         (b"<html><body>404 Not Found</body></html>", "not a JPEG, PNG"),
         (b"GIF89a" + b"\0" * 50, "not a JPEG, PNG"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not a JPEG, PNG"),  # never handed to Ghostscript

@@ -416,6 +416,11 @@ def test_frames_along_the_own_track(video: Path) -> None:
     assert "no clock offset" in report.notes[0]
 
 
+def test_a_single_frame_is_counted_as_one(video: Path) -> None:
+    report = frames_on_track([write(video, "GPS5")], TrackOptions(every_m=1000))
+    assert [note for note in report.notes if "1 frame of a video" in note]
+
+
 def test_an_offset_of_the_own_track_is_not_estimated(video: Path) -> None:
     (error,) = frames_on_track([write(video, "GPS5")], TrackOptions(estimate_offset=True)).errors
     assert "own time" in error.reason

@@ -123,7 +123,8 @@ def geotag_lines(found: GeotagCheck) -> list[str]:
     ]
     for one in found.suspicious:
         where = ", ".join(f"{number:.5f}" for number in one.suggested)
-        surely = f"confidence {one.confidence:.2f}, {len(one.witnesses)} photos agree, such as {one.witnesses[0].photo}"
+        agree = plural(len(one.witnesses), "photo", ("agrees", "agree"))
+        surely = f"confidence {one.confidence:.2f}, {agree}, such as {one.witnesses[0].photo}"
         lines.append(("", f"{one.photo}: {one.away_m:,.0f} m away at {where} ({surely})"))
     return [f"{name:<12}{value}" for name, value in lines]
 

@@ -79,9 +79,9 @@ def geotag_command(
     A position is marked as an estimate: GPSHPositioningError is its radius, GPSAreaInformation names sareloc and the
     confidence.
 
-    Each photo is listed with the file that was written, its position, radius and confidence. Photos that already have a
-    position are skipped. The exit status is 1 if there were photos to geotag and no position was found, or if writing
-    one failed.
+    Each photo is listed with the file that was written, its position, radius and confidence, and the photo of the map
+    that it is most like. Photos that already have a position are skipped. The exit status is 1 if there were photos to
+    geotag and no position was found, or if writing one failed.
 
     Parameters
     ----------

@@ -55,8 +55,9 @@ class Check:
     queries_with_positive: int
     missing: tuple[str, ...]
     unreadable: tuple[tuple[str, str], ...]
-    """(file, reason) of each existing file that cannot be read."""
+    """(file, reason) of each existing file that cannot be read, also of those without a position."""
     left_out: tuple[str, ...]
+    """Files without a position that can be read."""
     notes: tuple[str, ...] = ()
     """Problems of the geotag tables, truncated photos, and photos whose sources of positions disagree."""
     position_sources: Mapping[str, int] = field(default_factory=dict)
@@ -76,7 +77,10 @@ def check_places(places: Places, *, decode: bool = False, progress: bool = False
         progress: show progress bars.
     """
     paths = photo_paths(places)
-    missing, unreadable = _faults(paths, decode_photo if decode else read_metadata, progress)
+    read = decode_photo if decode else read_metadata
+    missing, unreadable = _faults(paths, read, progress)
+    _, without_position = _faults([Path(file) for file in places.left_out], read, progress)  # the geotag was not read
+    unreadable += without_position
     bad = {file for file, _ in unreadable}
     cut = [str(path) for path in paths if decode and str(path) not in bad and is_truncated(path)]
     return Check(
@@ -86,12 +90,12 @@ def check_places(places: Places, *, decode: bool = False, progress: bool = False
         places.hit_radius_m,
         len(places.database),
         len(places.queries),
-        len(paths),
+        len(paths) + len(without_position),
         find_extent(places),
         sum(len(rows) > 0 for rows in find_positives(places)),
         missing,
         unreadable,
-        places.left_out,
+        tuple(file for file in places.left_out if file not in bad),
         (*places.notes, *(f"{file}: {TRUNCATED}" for file in cut), *_disagreements(places, progress)),
         dict(places.position_sources),
     )

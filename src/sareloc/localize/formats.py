@@ -74,7 +74,8 @@ def answer_line(photo: str, fix: Fix) -> str:
     if latlon is None:
         return f"{photo}: {fix.reason}"
     place = f" ({name})" if (name := place_name(latlon)) else ""
-    return f"{photo}: {coordinates(latlon)}{place}; radius {radius_m:.0f} m, confidence {fix.confidence:.2f}"
+    like = "".join(f"; most like {match.photo}" for match in fix.matches[:1])
+    return f"{photo}: {coordinates(latlon)}{place}; radius {radius_m:.0f} m, confidence {fix.confidence:.2f}{like}"
 
 
 def coordinates(latlon: LatLon) -> str:

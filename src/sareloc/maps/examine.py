@@ -249,7 +249,7 @@ def _updated(entry: Entry, now: Entry, tally: Tally, restore: bool) -> Entry:
         tally.restored.append(now.file)
         return now
     if entry.problem:
-        tally.kept_edits.append(f"{entry.file}: left out, {entry.problem}")
+        tally.kept_edits.append(f"{entry.file}: not valid: {entry.problem}")
         return entry
     tally.kept_edits.append(now.file)
     return replace(now, geotag=with_edits(entry, now.geotag), source=now.geotag, edited=entry.edited)

@@ -230,7 +230,10 @@ def time_text(seconds: float) -> str:
 
 def seconds_of(text: str) -> float:
     """Seconds since 1970 in UTC, from a DATETIME."""
-    return seconds_since_1970(datetime.fromisoformat(text))
+    try:
+        return seconds_since_1970(datetime.fromisoformat(text))
+    except ValueError as error:
+        raise ValueError(f"its time {text!r} is not one such as 2024-05-31T12:00:00Z") from error
 
 
 def allow_spatial_index(connection: sqlite3.Connection) -> None:

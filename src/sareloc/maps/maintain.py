@@ -25,6 +25,7 @@ HALF = 1e-3  # rounding to half precision changes a number of a unit vector by l
 SAMPLE = 1000
 FEATURES_PART = 256  # photos whose local features are read at a time: 9 MB
 UNIT = 1e-2  # tolerance of the length of a stored descriptor: 8-bit storage changes it by up to 0.005
+DATED = "time GLOB '[0-9][0-9][0-9][0-9]-*'"  # not words that a GIS program wrote there
 
 
 def map_info(address: Address) -> MapInfo:
@@ -119,7 +120,7 @@ def file_info(file: FileReader) -> MapInfo:
     """`map_info` of a map file."""
     ids, latlon, names = file.photos()
     cut = [address.file for address in map(parse_address, names) if address.view is not None]
-    first, last = file.query("SELECT min(time), max(time) FROM photos WHERE typeof(time) = 'text'")[0]
+    first, last = file.query(f"SELECT min(time), max(time) FROM photos WHERE typeof(time) = 'text' AND {DATED}")[0]
     return MapInfo(
         manifest=file.manifest,
         photos=len(ids),

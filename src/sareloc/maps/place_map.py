@@ -32,6 +32,7 @@ from sareloc.maps.records import (
     read_adaptation,
 )
 from sareloc.maps.store import Address, MapStore, map_class
+from sareloc.wording import plural
 
 if TYPE_CHECKING:
     from sareloc.geometry.adaptation import Adaptation
@@ -304,9 +305,9 @@ class PlaceMap:
         unusable = file.unusable() if file.count() != used else ()
         if len(unusable) != self._unusable and unusable:
             log.warning(
-                f"map {self.path}: {len(unusable):,} photos are left out because their rows or descriptors cannot be "
-                f'read, such as {unusable[0]}. All: "sareloc map verify"; the positions of their files again: '
-                '"sareloc map sync --restore"'
+                f"map {self.path}: {plural(len(unusable), 'photo', ('is', 'are'))} left out because the row or the "
+                f'descriptor cannot be read, such as {unusable[0]}. All: "sareloc map verify"; the positions of the '
+                'files again: "sareloc map sync --restore"'
             )
         self._unusable = len(unusable)
 

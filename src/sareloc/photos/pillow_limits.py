@@ -60,7 +60,7 @@ def pillow_errors(photo: str) -> Iterator[None]:
         except SarelocError as error:
             raise PhotoError(photo, str(error)) from error
         except UnidentifiedImageError as unknown:
-            raise PhotoError(photo, "not a JPEG, PNG, WebP, AVIF, TIFF or HEIC photo, or damaged") from unknown
+            raise PhotoError(photo, "not a JPEG, PNG, WebP, AVIF, TIFF, HEIC or RAW photo, or damaged") from unknown
         except Exception as error:
             why = str(error) or type(error).__name__
             raise PhotoError(photo, f"cannot be decoded: {why}") from error

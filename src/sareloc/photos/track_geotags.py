@@ -383,7 +383,8 @@ def _frames_of(
     for row, address in enumerate(frame_addresses(path, times)):
         taken = None if start is None else first + times[row]
         tags[address] = replace(_geotag_at(at, row, taken, moving), estimated=estimated)
-    notes.append(f"{path}: {len(tags):,} frames, {options.every_m:g} m apart, of a video {recorded}")
+    apart = f", {options.every_m:g} m apart," if len(tags) > 1 else ""
+    notes.append(f"{path}: {plural(len(tags), 'frame')}{apart} of a video {recorded}")
     truncated = missing_end(video, [end_s])
     return tags, notes if truncated is None else [*notes, truncated]
 

@@ -116,6 +116,19 @@ def test_dots_have_one_size_also_between_two_zooms(page: Page, first_photo: tupl
     assert max(sizes) < 1.2 * min(sizes)
 
 
+@pytest.mark.parametrize("longitude", [179.99, -179.99])
+def test_dots_at_the_antimeridian_are_whole(page: Page, longitude: float) -> None:
+    places = [(-17.7, longitude), (-17.7, 90.5)]
+    page.evaluate(
+        "async (places) => (await import('/assets/app.js')).mapView.photoLayer.show(places.map("
+        "(latlon, id) => ({ id, latlon, heading: null, name: '', time: null, map: '' })))",
+        places,
+    )
+    for zoom in (1, 2, 4):
+        edge, inside = (seen(page, place, zoom)["photos"][..., 3] > 127 for place in places)
+        assert edge.sum() == pytest.approx(inside.sum(), rel=0.1), zoom
+
+
 def test_beyond_the_edges_of_the_map_are_water_and_antarctica(page: Page) -> None:
     page.wait_for_function("async () => (await import('/assets/app.js')).mapView.earth.paths")
     north, south = (seen(page, (latitude, -40.0), 1)["earth"][..., :3] for latitude in (85.05, -85.05))

@@ -1,7 +1,7 @@
 // Answers as files of other programs: CSV, GeoJSON and GPX, as `sareloc localize` writes them. Pure functions.
 // answers: [{name, fix}], where fix is an answer of the server.
 
-import { confidenceOf, radiusOf } from "./text.js";
+import { sureness, radiusOf } from "./text.js";
 
 const COLUMNS = ["photo", "lat", "lon", "radius_m", "confidence", "match", "distance", "heading_deg", "time", "place",
   "map"];
@@ -46,7 +46,7 @@ export function toGpx(answers) {
     const point = add(gpx.documentElement, GPX, "wpt");
     ["lat", "lon"].forEach((axis, i) => point.setAttribute(axis, fix.latlon[i].toFixed(7)));
     add(point, GPX, "name", name);
-    add(point, GPX, "desc", [fix.place, radiusOf(fix), confidenceOf(fix)].filter(Boolean).join("; "));
+    add(point, GPX, "desc", [fix.place, radiusOf(fix), sureness(fix)].filter(Boolean).join("; "));
     const extensions = add(point, GPX, "extensions");
     for (const [key, digits] of [["heading_deg", 1], ["radius_m", 1], ["confidence", 4]]) {
       if (fix[key] != null) add(extensions, EXTENSIONS, `sareloc:${key}`, rounded(fix[key], digits));

@@ -35,13 +35,21 @@ export const PhotoLayer = CanvasLayer.extend({
     return photos[nearest].map((photo) => this.photos[photo]);
   },
 
+  /** A tile at the antimeridian also shows what reaches into it from the other edge of the map. */
   paint(context, coords, pixel) {
-    const { x, y, photos, joined, reach, usual, grid, metresPerUnit } = this.spots;
     const scale = scaleOf(coords.z);
-    const across = (i) => x[i] * scale - coords.x * TILE;
-    const down = (i) => y[i] * scale - coords.y * TILE;
-    const pad = reach + (MARGIN_PX * pixel) / scale;
+    const pad = this.spots.reach + (MARGIN_PX * pixel) / scale;
     const [left, top, size] = [coords.x, coords.y, 1].map((tiles) => (tiles * TILE) / scale);
+    for (let world = Math.floor(left - pad); world < left + size + pad; world += 1) {
+      this.paintPart(context, { left: left - world, top, size, pad, scale, pixel });
+    }
+  },
+
+  /** left, top, size: of the tile, in the units of `mercator`; spots up to `pad` outside of it are drawn, too. */
+  paintPart(context, { left, top, size, pad, scale, pixel }) {
+    const { x, y, photos, joined, usual, grid, metresPerUnit } = this.spots;
+    const across = (i) => (x[i] - left) * scale;
+    const down = (i) => (y[i] - top) * scale;
     const spots = grid.inside(left - pad, top - pad, left + size + pad, top + size + pad);
     const colour = coloursOf(this._map.getContainer());
     const spacing = usual * scale;

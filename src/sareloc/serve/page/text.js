@@ -18,13 +18,18 @@ export function shortVerdict(fix) {
 
 /** Never "100 %" or "0 %": a confidence is not a certainty. */
 export function percent(share) {
-  if (share >= 0.995) return "over 99\u00a0%";  // no line ends before the sign
-  if (share < 0.005) return "under 1\u00a0%";
+  if (share >= 0.995) return "more than 99\u00a0%";  // no line ends before the sign
+  if (share < 0.005) return "less than 1\u00a0%";
   return `${Math.round(share * 100)}\u00a0%`;
 }
 
+/** As the command line says it. */
+export function sureness(fix) {
+  return `${percent(fix.confidence)} sure that it is within 25\u00a0m`;
+}
+
 export function confidenceOf(fix) {
-  if (fix.latlon) return `${capital(percent(fix.confidence))} sure that it is within 25\u00a0m`;
+  if (fix.latlon) return capital(sureness(fix));
   if (!fix.matches.length) return fix.reason ?? "The map has no photos to compare with.";
   return `The position found has a chance of ${percent(fix.confidence)} of being right, too low to show it.`;
 }
