@@ -13,8 +13,13 @@ that differ by more than 2.
 Compares small drawn towns with Cambridge, TMBuD and Gardens Point (see `benchmarks.real_sets`) instead, and prints a
 table: inliers of two-view geometry between photos of different places, more than 60 m apart (`elsewhere`: the most of a
 query with the ten nearest such photos by search vector), and between photos of one place at different times (`here`:
-the most with the ten nearest photos that show its place); recall of `fast`, and with `--weights` that of
-EfficientNet-lite0 with ImageNet weights, whose NetVLAD is fitted on the database that is searched.
+the most with the ten nearest photos that show its place); recall of the `--models`, and with `--weights` that of
+EfficientNet-lite0 with ImageNet weights, whose NetVLAD is fitted on the database that is searched. What a network
+gains by training on drawn towns alone is the difference between two checkpoints, the start and the result:
+
+    sareloc train TOWN --recipe open-fast --epochs 0 --out start
+    sareloc train TOWN --recipe open-fast --out run
+    python -m benchmarks.city --compare-with DATA --queries 600 --models start/model.safetensors run/model.safetensors
 
     python -m benchmarks.city --reject WORK --towns 0 21 22 23 24 25 --size 240x320
 
@@ -155,17 +160,25 @@ def real_places(data: Path) -> dict[str, Places]:
     }
 
 
-def judge(places: Places, database: list[Any], queries: list[Any], rows: Ints, weights: Path | None) -> dict[str, Any]:
-    """The row of a set in the table; `database` and `queries` (those of `rows`): paths or pixels."""
-    encoder = Encoder(load_model("fast"), aggregate_dim=LARGEST_AGGREGATE_DIM)
-    known, asked = encode(encoder, database), encode(encoder, queries)
-    elsewhere, here = inliers(places, known, asked, rows)
-    found: dict[str, Any] = {
-        "queries": len(rows),
-        "elsewhere": [round(float(q)) for q in np.nanquantile(elsewhere, (0.5, 0.9))],
-        "here": [round(float(q)) for q in np.nanquantile(here, (0.5, 0.1, 0.9))],
-        "fast": [round(value, 1) for value in recall(places, known, asked, rows).values()],
-    }
+def judge(
+    places: Places,
+    database: list[Any],
+    queries: list[Any],
+    rows: Ints,
+    models: dict[str, PlaceModel],
+    weights: Path | None,
+) -> dict[str, Any]:
+    """The row of a set in the table, inliers by the first model; `database` and `queries` (those of `rows`): paths or
+    pixels."""
+    found: dict[str, Any] = {"queries": len(rows)}
+    for name, model in models.items():
+        encoder = Encoder(model, aggregate_dim=LARGEST_AGGREGATE_DIM)
+        known, asked = encode(encoder, database), encode(encoder, queries)
+        if "here" not in found:
+            elsewhere, here = inliers(places, known, asked, rows)
+            found["elsewhere"] = [round(float(q)) for q in np.nanquantile(elsewhere, (0.5, 0.9))]
+            found["here"] = [round(float(q)) for q in np.nanquantile(here, (0.5, 0.1, 0.9))]
+        found[name] = [round(value, 1) for value in recall(places, known, asked, rows).values()]
     if weights is not None:
         chosen = np.random.default_rng(0).permutation(len(database))[:300]
         size = (lambda height, width: (240, 320),)
@@ -176,7 +189,9 @@ def judge(places: Places, database: list[Any], queries: list[Any], rows: Ints, w
     return found
 
 
-def compare_with_real(data: Path | None, towns: list[int], queries: int, weights: Path | None) -> dict[str, Any]:
+def compare_with_real(
+    data: Path | None, towns: list[int], queries: int, models: dict[str, PlaceModel], weights: Path | None
+) -> dict[str, Any]:
     """The rows of the table by the name of the set; each is printed as soon as it is known."""
     found: dict[str, Any] = {}
     for seed in towns:
@@ -185,13 +200,13 @@ def compare_with_real(data: Path | None, towns: list[int], queries: int, weights
         count, rows = len(city.places.database), np.arange(min(queries, len(city.places.queries)))
         images = list(pixels)
         found[f"drawn town {seed}"] = judge(
-            city.places, images[:count], [images[count + i] for i in rows], rows, weights
+            city.places, images[:count], [images[count + i] for i in rows], rows, models, weights
         )
         print(json.dumps({f"drawn town {seed}": found[f"drawn town {seed}"]}), flush=True)
     for name, places in ({} if data is None else real_places(data)).items():
         rows = np.random.default_rng(0).permutation(len(places.queries))[:queries]
         asked = [places.queries.path(int(row)) for row in rows]
-        found[name] = judge(places, places.database.paths(), asked, rows, weights)
+        found[name] = judge(places, places.database.paths(), asked, rows, models, weights)
         print(json.dumps({name: found[name]}), flush=True)
     return found
 
@@ -217,12 +232,13 @@ def reject_other_towns(work: Path, towns: list[int], size: tuple[int, int]) -> N
         print(f"| {seed} | {len(fixes)} | {shares} | {len(away)} | {found.strangers_rejected:.1f} |", flush=True)
 
 
-def print_table(found: dict[str, Any]) -> None:
-    """One row per set, in Markdown."""
-    heads = ["elsewhere: median, 90 %", "here: median, 10 %, 90 %", "fast: recall@1, @20", "off the shelf"]
+def print_table(found: dict[str, Any], models: dict[str, PlaceModel]) -> None:
+    """One row per set, in Markdown; of each model recall@1 and @20."""
+    names = [*models, "off the shelf"]
+    heads = ["elsewhere: median, 90 %", "here: median, 10 %, 90 %", *names]
     print("| set | queries | " + " | ".join(heads) + " |\n|" + "---|" * (2 + len(heads)))
     for name, row in found.items():
-        cells = [", ".join(map(str, row.get(key, ()))) for key in ("elsewhere", "here", "fast", "off the shelf")]
+        cells = [", ".join(map(str, row.get(key, ()))) for key in ("elsewhere", "here", *names)]
         print(f"| {name} | {row['queries']} | " + " | ".join(cells) + " |")
 
 
@@ -240,6 +256,7 @@ def main() -> None:
         "--towns", type=int, nargs="*", default=[], help="seeds of small towns to compare, or to reject"
     )
     parser.add_argument("--queries", type=int, default=50, help="of each compared set")
+    parser.add_argument("--models", nargs="+", default=["fast"], help="checkpoints or names, for recall")
     parser.add_argument("--weights", type=Path, help="EfficientNet-lite0's ImageNet weights")
     args = parser.parse_args()
     if args.reject:
@@ -248,8 +265,9 @@ def main() -> None:
         print(json.dumps({"benchmark": "city, other towns rejected", **about()}))
         return
     if args.towns or args.compare_with:
-        found = compare_with_real(args.compare_with, args.towns, args.queries, args.weights)
-        print_table(found)
+        models = {name: load_model(name) for name in args.models}
+        found = compare_with_real(args.compare_with, args.towns, args.queries, models, args.weights)
+        print_table(found, models)
         print(json.dumps({"benchmark": "city, compared", **about()}))
         return
     device = torch.device(args.device)

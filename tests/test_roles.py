@@ -2,7 +2,8 @@
 researcher, an operator and a GIS user.
 
 Ctrl-C in training and tuples without a violating negative are in tests/cli/test_train_cli.py and tests/training, the
-page is in tests/serve/page.
+page is in tests/serve/page, the container and the systemd unit in tests/serve/test_deploy.py, several maps in
+tests/localize/test_several.py.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+import gpxpy
 import pytest
 from PIL import Image
 from tests.contracts.recording import DEADLINE_S, QUICK, get, serving
 from tests.localize.street import PLACES, build_street, position, street_model, view, write_view
 from tests.localize.town import wall, write_town
-from tests.maps.test_edits import ELSEWHERE, SPATIALITE, assert_indexed, delete, edit, move, positions, touch
+from tests.maps.test_edits import ELSEWHERE, SPATIALITE, assert_indexed, blob, delete, edit, move, positions, touch
 from tests.maps.test_frames import stream
 from tests.photos.raw_files import make_dng
 from tests.photos.telemetry_files import add_track
@@ -134,6 +136,9 @@ def test_a_driver_with_a_dashcam(town: Path, tmp_path: Path, run: Run) -> None:
     for address, latlon in positions(out).items():
         assert distance_m(latlon, position(round(float(address.split("#t=")[1]) / 4))) < 5
     assert len(positions(out)) == len(DRIVE)
+    told, _ = run("data", "track", video, "--out", tmp_path / "gopro.gpx")
+    assert "160 points, 2024-05-01 10:00:00 to 2024-05-01 10:00:32 UTC written to" in told
+    assert len(gpxpy.parse((tmp_path / "gopro.gpx").read_text()).tracks[0].segments[0].points) == 160
 
     write_video(tmp_path / "dji.mp4", [0, 1000], images=[view(1, 40), view(2, 40)])
     add_track(tmp_path / "dji.mp4", [(0, bytes(64))], b"djmd")
@@ -151,6 +156,13 @@ def test_a_researcher(town: Path, tmp_path: Path, run: Run) -> None:
     assert "80 bad rows" in error
     assert error.splitlines()[-1].endswith("and 70 more")
     assert len(error.splitlines()) == 12
+    places = range(4)
+    roles = ("database", "query")
+    rows = "".join(f"photos/0{i}_{j}.jpg,48.1,{2 + i},val,{role}\n" for i in places for j, role in enumerate(roles))
+    (town / "meta.csv").write_text("file,lat,lon,split,role\n" + rows)
+    told, noted = run("evaluate", town / "meta.csv", *quick(town))
+    assert "no test split: its val split is evaluated" in noted
+    assert "val: 4 database photos, 4 queries" in told
     config = tmp_path / "train.toml"
     config.write_text('loss = "sare"\n')
     _, error = run("train", table, "--config", config, "--out", tmp_path / "run", status=1)
@@ -197,6 +209,13 @@ def test_a_gis_user(town: Path, run: Run) -> None:
     query = write_view(town / "q05.jpg", view(5, 99), None)
     run("localize", place_map, query, *quick(town))  # one row is bad: one photo is left out
     assert positions(place_map).keys() == found.keys() - {"08_0.jpg"}
+    told, _ = run("map", "verify", place_map, status=1)
+    assert "photos/08_0.jpg" in told
+    edit(place_map, "UPDATE photos SET geom = ? WHERE file = 'photos/08_1.jpg'", blob(4326, 2.5, 95.0))
+    told, _ = run(*sync)
+    assert "08_0.jpg: not valid: its geometry of 60 bytes is not GeoPackage binary" in told
+    assert "08_1.jpg: not valid: latitude 95" in told
     told, _ = run(*sync, "--restore")
+    assert "4 photos are again as their files say" in told
     assert len(positions(place_map)) == 3 * PLACES
     assert distance_m(positions(place_map)["05_0.jpg"], position(5)) < 1

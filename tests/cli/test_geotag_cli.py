@@ -100,6 +100,7 @@ def test_copies_get_positions_and_originals_stay(
     assert max(distance_m([tag.latlon for tag in written.values()], truth)) < 25
     assert "1 photo already has a position" in told.out
     assert f"{len(names)} of 33 photos geotagged in {tmp_path / 'out'}" in told.out
+    assert "below confidence 0.8, 1 could not be read" in told.out
     assert "broken.jpg" in told.err
 
 

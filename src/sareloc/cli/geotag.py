@@ -122,7 +122,9 @@ def geotag_command(
     else:
         for photo, files in written.items():
             print(f"{answer_line(str(photo), found[photo])} -> {', '.join(map(str, files))}")
-    missing = f", {failed:,} could not be written" if failed else ""
+    unreadable = len(plan.photos) - len(found)
+    missing = f", {unreadable:,} could not be read" if unreadable else ""
+    missing += f", {failed:,} could not be written" if failed else ""
     print_status(
         f"{len(written):,} of {plural(len(plan.photos), 'photo')} {'would be geotagged' if dry_run else 'geotagged'} "
         f"in {out}, {len(unsure):,} below confidence {min_confidence:g}{missing}"
